@@ -1,0 +1,1 @@
+"""Builders that write the data sets the project trains and evaluates on."""

@@ -1,0 +1,1 @@
+"""Features to scores: what is trained."""

@@ -1,0 +1,204 @@
+"""What an adapter is: the trained part, from the features of both modalities to scores.
+
+Laws (tests/contracts/test_adapters.py holds every adapter to them): scores equal the backbone's own
+at initialisation unless `identity_at_init` is False; only `requires_grad` parameters move; the order
+of a batch does not matter; export and load change nothing.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from vlmtune.backbones.base import Backbone
+from vlmtune.config import Configured
+from vlmtune.errors import UserError
+from vlmtune.types import Features, Reads, Scores
+
+
+class Adapter(Configured, nn.Module, ABC):
+    """Scores images against texts from what it reads of the backbone.
+
+    Attributes:
+        image_reads: The representation of images it reads.
+        text_reads: The representation of texts it reads.
+        identity_at_init: True where the untrained adapter gives the backbone's own scores.
+        joint: True where a score needs image and text together, so that pairs are chosen.
+    """
+
+    image_reads: Reads
+    text_reads: Reads
+    identity_at_init: ClassVar[bool] = True
+    joint: ClassVar[bool] = False
+
+    def attach(self, backbone: Backbone) -> None:
+        """Makes the layers to fit the backbone's widths. Called once, before training or loading.
+
+        Raises:
+            UserError: The backbone cannot give what the adapter reads.
+        """
+        for modality, reads in (("image", self.image_reads), ("text", self.text_reads)):
+            if reason := backbone.fits(reads, modality):
+                raise UserError(
+                    f"expected a backbone with {reads.kind} of layer {reads.layer} for {modality}s, "
+                    f"got {type(backbone).__name__} ({reason}): choose another backbone or adapter"
+                )
+
+    @abstractmethod
+    def forward(
+        self, image: Features, text: Features, pairs: Bool[Tensor, "N M"] | None = None
+    ) -> Scores:
+        """Scores N images against M texts; with `pairs`, at least those pairs."""
+
+
+class DualAdapter(Adapter):
+    r"""An adapter with one embedding per image and one per text.
+
+    $s_{ij} = e^{\tau} \cos(f(v_i), g(t_j)) + b$ with $f$, $g$ from the subclass, $\tau$ starting at the
+    backbone's temperature, and $b = 0$ unless the subclass learns it.
+    """
+
+    def attach(self, backbone: Backbone) -> None:
+        """Takes over the temperature of the backbone."""
+        super().attach(backbone)
+        scale = torch.tensor(math.log(backbone.logit_scale))
+        self.log_scale = nn.Parameter(scale, requires_grad=False)
+
+    @abstractmethod
+    def embed_image(self, image: Features) -> Float[Tensor, "n d"]:
+        """Embeds images; need not be normalised."""
+
+    @abstractmethod
+    def embed_text(self, text: Features) -> Float[Tensor, "n d"]:
+        """Embeds texts; need not be normalised."""
+
+    def forward(
+        self, image: Features, text: Features, pairs: Bool[Tensor, "N M"] | None = None
+    ) -> Scores:
+        """Scores every pair with one matrix product."""
+        del pairs
+        cosines = normalize(self.embed_image(image), dim=-1) @ normalize(
+            self.embed_text(text), dim=-1
+        ).transpose(0, 1)
+        return Scores.full(self.log_scale.exp() * cosines)
+
+
+class JointAdapter(Adapter):
+    """An adapter that reads image and text together: chosen pairs are scored in chunks.
+
+    What depends on one modality alone goes into `prepare_image` and `prepare_text`, which run once
+    per image and once per text; `score_pairs` runs once per pair.
+
+    Attributes:
+        chunk: How many pairs `score_pairs` gets at a time where no gradient is needed; bounds
+            memory and never changes a score.
+    """
+
+    joint: ClassVar[bool] = True
+    identity_at_init: ClassVar[bool] = False
+    chunk: int = 1024
+
+    @abstractmethod
+    def prepare_image(self, image: Features) -> Features:
+        """The part of the computation that needs images only."""
+
+    @abstractmethod
+    def prepare_text(self, text: Features) -> Features:
+        """The part of the computation that needs texts only."""
+
+    @abstractmethod
+    def score_pairs(self, image: Features, text: Features) -> Float[Tensor, "P"]:
+        """Scores image i against text i for each of the P rows."""
+
+    def forward(
+        self, image: Features, text: Features, pairs: Bool[Tensor, "N M"] | None = None
+    ) -> Scores:
+        """Scores the chosen pairs (all without `pairs`)."""
+        if pairs is None:
+            pairs = torch.ones(len(image), len(text), dtype=torch.bool, device=self._device(image))
+        image, text = self.prepare_image(image), self.prepare_text(text)
+        rows, columns = pairs.nonzero(as_tuple=True)
+        order = self._by_length(text, columns)
+        rows, columns = rows[order], columns[order]
+        scores = [
+            self.score_pairs(
+                image[rows[i : i + self.chunk]], trim(text[columns[i : i + self.chunk]])
+            )
+            for i in range(0, len(rows), self.chunk)
+        ]
+        flat = torch.cat(scores) if scores else torch.zeros(0, device=pairs.device)
+        values = torch.zeros(pairs.shape, dtype=flat.dtype, device=pairs.device)
+        return Scores(values.index_put((rows, columns), flat), pairs)
+
+    @staticmethod
+    def _device(features: Features) -> torch.device:
+        part = features.tokens if features.tokens is not None else features.pooled
+        assert part is not None
+        return part.device
+
+    @staticmethod
+    def _by_length(text: Features, columns: Int[Tensor, "P"]) -> Int[Tensor, "P"]:
+        """Orders pairs by caption length, so that a chunk of short captions stays short."""
+        if text.mask is None:
+            return torch.arange(len(columns), device=columns.device)
+        return text.mask.sum(dim=1)[columns].argsort(stable=True)
+
+
+def trim(features: Features) -> Features:
+    """Cuts padding that no row of `features` needs.
+
+    Example:
+        >>> mask = torch.tensor([[True, False, False]])
+        >>> trim(Features(tokens=torch.zeros(1, 3, 4), mask=mask)).tokens.shape
+        torch.Size([1, 1, 4])
+    """
+    if features.mask is None or features.tokens is None or not len(features):
+        return features
+    longest = int(features.mask.sum(dim=1).max())
+    return Features(features.pooled, features.tokens[:, :longest], features.mask[:, :longest])
+
+
+def trained_state(backbone: Backbone, adapter: Adapter) -> dict[str, Tensor]:
+    """Everything training changes and nothing else: the adapter, and unfrozen backbone weights.
+
+    Keys are `adapter.<name>` and `backbone.<name>`; frozen backbone weights are never among them.
+    """
+    state = {f"adapter.{name}": value for name, value in adapter.state_dict().items()}
+    for name, parameter in backbone.named_parameters():
+        if parameter.requires_grad:
+            state[f"backbone.{name}"] = parameter.data
+    return state
+
+
+def load_trained_state(
+    backbone: Backbone, adapter: Adapter, state: Mapping[str, Tensor], source: str
+) -> None:
+    """Puts a `trained_state` back, strict both ways: no name and no shape may differ.
+
+    Args:
+        backbone: The backbone the adapter is attached to.
+        adapter: The adapter, attached.
+        state: What `trained_state` gave.
+        source: Where it came from, for the error.
+
+    Raises:
+        UserError: A name is missing or unknown, or a shape differs.
+    """
+    own = trained_state(backbone, adapter)
+    wrong = sorted(own.keys() ^ state.keys()) or sorted(
+        name for name in own if own[name].shape != state[name].shape
+    )
+    if wrong:
+        raise UserError(
+            f"expected weights of {type(adapter).__name__} on {type(backbone).__name__} in {source}, "
+            f"got other names or shapes at {len(wrong)} places, first {wrong[0]!r}: "
+            "use the config the checkpoint was trained with"
+        )
+    with torch.no_grad():
+        for name, value in own.items():
+            value.copy_(state[name])

@@ -1,0 +1,1 @@
+"""Records to numbers, knowing only a scorer."""

@@ -1,0 +1,194 @@
+"""The shard record: a `Group` on disk, the one thing builders and the loader must agree on.
+
+A shard is a WebDataset tar. Record `K` is the members `K.0.<ext>`, `K.1.<ext>`, ... (the encoded
+images, in order) followed by `K.json`:
+
+    {"version": 1,
+     "images": [{"id": "…", "file": "0.png", "true": ["text id", …]}, …],
+     "texts":  [{"id": "…", "text": "…"}, …],
+     "truth":  [[1, 0], [0, 1]],
+     "exhaustive": true}
+
+`true` lists every caption known to be true of the image, in this record or in any other. The folder
+of a shard set has a `manifest.json` (see `Manifest`).
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vlmtune.errors import UserError
+from vlmtune.types import Group
+
+VERSION = 1
+MANIFEST = "manifest.json"
+KEY = re.compile(r"[A-Za-z0-9_\-]+")
+EXTENSIONS = ("jpg", "jpeg", "png", "webp")
+
+
+class RecordError(ValueError):
+    """A record that breaks the schema; the loader skips, counts and reports it."""
+
+
+@dataclass(frozen=True)
+class ShardInfo:
+    """One tar of a shard set: file name, records in it, images in it, bytes and sha256."""
+
+    file: str
+    records: int
+    images: int
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a shard set is and how it was made.
+
+    Attributes:
+        builder: Class path of the builder.
+        arguments: Its constructor arguments.
+        sources: sha256 of each annotation file it read, by name.
+        shards: The tars, in order.
+        counts: Further counts a builder wishes to state (texts, skipped records by reason, ...).
+        schema_version: `VERSION` when it was written.
+    """
+
+    builder: str
+    arguments: dict[str, Any]
+    sources: dict[str, str]
+    shards: tuple[ShardInfo, ...]
+    counts: dict[str, int] = field(default_factory=dict)
+    schema_version: int = VERSION
+
+    @property
+    def records(self) -> int:
+        """Records in all shards."""
+        return sum(shard.records for shard in self.shards)
+
+    @property
+    def images(self) -> int:
+        """Images in all shards."""
+        return sum(shard.images for shard in self.shards)
+
+    def to_json(self) -> str:
+        """The text of `manifest.json`."""
+        return json.dumps(asdict(self), indent=2, sort_keys=True, default=str) + "\n"
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Reads and checks the manifest of a shard set.
+
+    Raises:
+        UserError: No manifest, another schema version, no shards, or a shard that is missing or
+            has another size.
+    """
+    path = Path(folder) / MANIFEST
+    try:
+        raw = json.loads(path.read_text())
+    except (FileNotFoundError, NotADirectoryError):
+        raise UserError(
+            f"expected a folder of shards with {MANIFEST}, got {str(folder)!r}: "
+            "run `vlmtune build` first or correct the path"
+        ) from None
+    except json.JSONDecodeError as error:
+        raise UserError(f"expected JSON in {path}, got {error}: build the shards again") from error
+    if raw.get("schema_version") != VERSION:
+        raise UserError(
+            f"expected shards of schema version {VERSION}, got {raw.get('schema_version')} in "
+            f"{path}: build the shards again"
+        )
+    shards = tuple(ShardInfo(**shard) for shard in raw.pop("shards"))
+    if not shards:
+        raise UserError(f"expected at least one shard in {path}, got none: build the shards again")
+    for shard in shards:
+        file = Path(folder) / shard.file
+        if not file.is_file():
+            raise UserError(f"expected shard {file}, it is missing: build the shards again")
+        if file.stat().st_size != shard.bytes:
+            raise UserError(
+                f"expected {shard.bytes} bytes in shard {file}, got {file.stat().st_size}: "
+                "it is truncated or foreign; build the shards again"
+            )
+    return Manifest(shards=shards, **raw)
+
+
+def encode(group: Group, extension: str) -> dict[str, Any]:
+    """Returns the JSON part of a record; the images go beside it as `<i>.<extension>`."""
+    return {
+        "version": VERSION,
+        "images": [
+            {"id": image, "file": f"{i}.{extension}", "true": sorted(true)}
+            for i, (image, true) in enumerate(zip(group.image_ids, group.true_ids, strict=True))
+        ],
+        "texts": [
+            {"id": i, "text": text} for i, text in zip(group.text_ids, group.texts, strict=True)
+        ],
+        "truth": group.truth.int().tolist(),
+        "exhaustive": group.exhaustive,
+    }
+
+
+def decode(key: str, record: Mapping[str, Any]) -> tuple[Group, tuple[str, ...]]:
+    """Turns the JSON part of a record into a group without images, and the names of its images.
+
+    Raises:
+        RecordError: The record breaks the schema; the message says how.
+    """
+    try:
+        if record["version"] != VERSION:
+            raise RecordError(f"schema version {record['version']}, not {VERSION}")
+        images, texts = record["images"], record["texts"]
+        truth = torch.tensor(record["truth"], dtype=torch.bool)
+        files = tuple(str(image["file"]) for image in images)
+        group = Group(
+            key=key,
+            image_ids=tuple(str(image["id"]) for image in images),
+            text_ids=tuple(str(text["id"]) for text in texts),
+            texts=tuple(str(text["text"]) for text in texts),
+            truth=truth,
+            true_ids=tuple(frozenset(map(str, image["true"])) for image in images),
+            exhaustive=bool(record["exhaustive"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, RecordError):
+            raise
+        raise RecordError(f"malformed record: {type(error).__name__} {error}") from error
+    check(group)
+    for file in files:
+        stem, _, extension = file.partition(".")
+        if not (stem.isdigit() and extension in EXTENSIONS):
+            raise RecordError(f"image name {file!r} is not <number>.<{'|'.join(EXTENSIONS)}>")
+    return group, files
+
+
+def check(group: Group) -> None:
+    """Raises `RecordError` where a group breaks the schema.
+
+    Example:
+        >>> check(Group("a", ("i",), ("t",), (" ",), torch.ones(1, 1).bool(), (frozenset("t"),)))
+        Traceback (most recent call last):
+        ...
+        vlmtune.data.schema.RecordError: text 't' is blank
+    """
+    shape = (len(group.image_ids), len(group.text_ids))
+    if not KEY.fullmatch(group.key):
+        raise RecordError(f"key {group.key!r} has characters other than letters, digits, _ and -")
+    if 0 in shape:
+        raise RecordError(f"{shape[0]} images and {shape[1]} texts; both must be at least 1")
+    if tuple(group.truth.shape) != shape:
+        raise RecordError(f"truth has shape {tuple(group.truth.shape)}, expected {shape}")
+    if len(set(group.text_ids)) != shape[1] or len(set(group.image_ids)) != shape[0]:
+        raise RecordError("an image or text id occurs twice")
+    for text_id, text in zip(group.text_ids, group.texts, strict=True):
+        if not text.strip():
+            raise RecordError(f"text {text_id!r} is blank")
+    for i, true in enumerate(group.true_ids):
+        stated = {t for t, yes in zip(group.text_ids, group.truth[i].tolist(), strict=True) if yes}
+        if stated != true & set(group.text_ids):
+            raise RecordError(f"`true` of image {group.image_ids[i]!r} contradicts `truth`")

@@ -1,0 +1,1 @@
+"""Scores to numbers: pure functions, the evaluation leaf."""

@@ -1,0 +1,1 @@
+"""Scores to a loss: the training leaf."""

@@ -1,0 +1,90 @@
+"""Which image-text pairs of a batch a joint adapter is trained on."""
+
+from abc import ABC, abstractmethod
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from vlmtune.config import Configured
+from vlmtune.errors import UserError
+from vlmtune.types import Targets
+
+
+class PairPolicy(Configured, ABC):
+    """Chooses the pairs to score."""
+
+    @abstractmethod
+    def __call__(self, targets: Targets, generator: torch.Generator) -> Bool[Tensor, "N M"]:
+        """Returns True where a pair is to be scored; `generator` is the only source of chance."""
+
+
+class AllPairs(PairPolicy):
+    """Every image with every text of the batch (Cola's released code); memory grows with N x M.
+
+    Example:
+        >>> eye = torch.eye(2, dtype=torch.bool)
+        >>> AllPairs()(Targets(eye, eye, eye), torch.Generator()).all()
+        tensor(True)
+    """
+
+    def __call__(self, targets: Targets, generator: torch.Generator) -> Bool[Tensor, "N M"]:
+        """Returns all True, shape (N, M)."""
+        return torch.ones_like(targets.truth)
+
+
+class ChosenPairs(PairPolicy):
+    """For each image: up to `true` true texts, `hard` hard negatives of its group, `random` others.
+
+    Cola's queries are hard because words of one object are bound to another; a batch holds few of
+    those pairs and very many easy ones, so scoring all of them spends nearly all work on pairs
+    that teach nothing. Pairs whose truth is not annotated are taken only as `random` negatives.
+
+    Args:
+        true: True texts per image at most.
+        hard: Hard negatives per image at most, False texts of the image's own group.
+        random: Further texts per image at most, false and of other groups.
+
+    Raises:
+        UserError: A count is negative, or all are zero.
+
+    Example:
+        >>> truth = torch.tensor([[True, False, False]])
+        >>> own = torch.tensor([[True, True, False]])
+        >>> chosen = ChosenPairs(1, 1, 0)(Targets(truth, own, own), torch.Generator())
+        >>> chosen.tolist()
+        [[True, True, False]]
+    """
+
+    def __init__(self, true: int = 1, hard: int = 2, random: int = 1) -> None:
+        if min(true, hard, random) < 0 or true + hard + random == 0:
+            raise UserError(
+                "expected counts of pairs >= 0 with one above 0, "
+                f"got true={true}, hard={hard}, random={random}: raise one"
+            )
+        self.true, self.hard, self.random = true, hard, random
+
+    def __call__(self, targets: Targets, generator: torch.Generator) -> Bool[Tensor, "N M"]:
+        """Returns True at the chosen pairs, shape (N, M)."""
+        kinds = (
+            (targets.truth, self.true),
+            (targets.own & ~targets.truth, self.hard),
+            (~targets.own & ~targets.truth, self.random),
+        )
+        chosen = torch.zeros_like(targets.truth)
+        for candidates, count in kinds:
+            chosen |= _draw(candidates, count, generator)
+        return chosen
+
+
+def _draw(candidates: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """Draws up to `count` of the True entries of each row, uniformly."""
+    count = min(count, candidates.shape[1])
+    if count == 0:
+        return torch.zeros_like(candidates)
+    # Drawn on the CPU so that one seed gives one choice on every device.
+    lottery = torch.rand(candidates.shape, generator=generator).to(candidates.device)
+    lottery = lottery.masked_fill(~candidates, -1.0)
+    best = lottery.topk(count, dim=1)
+    chosen = torch.zeros_like(candidates)
+    return chosen.scatter(1, best.indices, best.values >= 0)

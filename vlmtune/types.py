@@ -1,0 +1,259 @@
+"""The values that flow through vlmtune, and the letters their shapes are written in.
+
+Shape legend:
+    k, m    images and texts of one group            N, M    images and texts of one batch or bank
+    n       rows of one modality (N or M)            t       tokens of the longest row
+    d       width of the shared embedding space      w       width of one tower's tokens
+    P       chosen image-text pairs
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class ImageRef:
+    """An image file, whole or cropped: what a benchmark asks to be scored.
+
+    Attributes:
+        path: The file.
+        box: `(x, y, width, height)` in pixels of the file, or None for the whole image. A box may
+            reach outside the image; what lies outside is black.
+    """
+
+    path: Path
+    box: tuple[int, int, int, int] | None = None
+
+
+@dataclass(frozen=True)
+class Group:
+    """k images, m texts and which text is true of which image: one training sample or test item.
+
+    Attributes:
+        key: Name of the record, unique within its shard set.
+        image_ids: Ids of the k images, unique within the corpus.
+        text_ids: Ids of the m texts. Equal ids mean the same caption everywhere in the corpus.
+        texts: The m captions.
+        truth: `truth[i, j]` is True where text j is true of image i, shape (k, m).
+        true_ids: For each image, the ids of all captions known to be true of it, in this group or
+            in any other.
+        exhaustive: True where a caption of the corpus that is not in `true_ids` is false, False
+            where it may merely be unannotated (GQA, Visual Genome).
+        images: The decoded images (PIL, RGB), or None where features are read instead.
+    """
+
+    key: str
+    image_ids: tuple[str, ...]
+    text_ids: tuple[str, ...]
+    texts: tuple[str, ...]
+    truth: Bool[Tensor, "k m"]
+    true_ids: tuple[frozenset[str], ...]
+    exhaustive: bool = False
+    images: tuple[Any, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Targets:
+    """What is true in a batch of N images and M texts.
+
+    Attributes:
+        truth: True where the text is true of the image.
+        known: True where `truth` is annotated: within a group, and everywhere for an image whose
+            corpus is exhaustive. Elsewhere False in `truth` means "presumably".
+        own: True where image and text belong to one group; `own & ~truth` are the hard negatives.
+    """
+
+    truth: Bool[Tensor, "N M"]
+    known: Bool[Tensor, "N M"]
+    own: Bool[Tensor, "N M"]
+
+    def to(self, device: torch.device | str) -> "Targets":
+        """Returns the targets on `device`."""
+        return Targets(self.truth.to(device), self.known.to(device), self.own.to(device))
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The groups of one step, flattened: N images, M distinct texts, and their targets.
+
+    Attributes:
+        keys: Keys of the groups.
+        image_ids: N image ids.
+        texts: M captions, each once.
+        targets: What is true.
+        image_group: For each image the position of its group in `keys`.
+        pixels: Preprocessed images, or None where features are read from the store.
+        damaged: One line for each record that was skipped since the batch before.
+    """
+
+    keys: tuple[str, ...]
+    image_ids: tuple[str, ...]
+    texts: tuple[str, ...]
+    targets: Targets
+    image_group: Int[Tensor, "N"]
+    pixels: Float[Tensor, "N 3 height width"] | None = None
+    damaged: tuple[str, ...] = ()
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> "Batch":
+        """Returns the batch on `device` (Lightning calls this)."""
+        pixels = None if self.pixels is None else self.pixels.to(device, non_blocking=non_blocking)
+        return replace(
+            self,
+            targets=self.targets.to(device),
+            image_group=self.image_group.to(device),
+            pixels=pixels,
+        )
+
+
+@dataclass(frozen=True)
+class Reads:
+    """Which representation of one modality an adapter reads, and whether gradients reach behind it.
+
+    Attributes:
+        kind: "pooled" (n, d) embeddings, not normalised, or "tokens" (n, t, w) of one layer.
+        layer: For tokens: whose output is read, counted from the end; -1 is the last block after
+            the tower's final norm, -2 the block before it, without that norm (Cola's "second-last
+            layer features", `hidden_states[-2]`).
+        frozen: True where nothing before this point is trained, so that it may be stored.
+    """
+
+    kind: Literal["pooled", "tokens"]
+    layer: int = -1
+    frozen: bool = True
+
+
+@dataclass(frozen=True)
+class Features:
+    """Representations of n images or n texts: pooled, or tokens with their mask.
+
+    Attributes:
+        pooled: Embeddings, not normalised.
+        tokens: Token states, zero where `mask` is False.
+        mask: True where a token is real (for texts, start and end tokens are real).
+    """
+
+    pooled: Float[Tensor, "n d"] | None = None
+    tokens: Float[Tensor, "n t w"] | None = None
+    mask: Bool[Tensor, "n t"] | None = None
+
+    def __len__(self) -> int:
+        rows = self.pooled if self.pooled is not None else self.tokens
+        return 0 if rows is None else len(rows)
+
+    def __getitem__(self, rows: Any) -> "Features":
+        """Returns the chosen rows (a slice or an index tensor)."""
+        return Features(*(None if x is None else x[rows] for x in self._parts()))
+
+    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Features":
+        """Returns the features on `device`, the real-valued parts as `dtype` where one is given."""
+        cast = {"device": device} if dtype is None else {"device": device, "dtype": dtype}
+        return Features(
+            None if self.pooled is None else self.pooled.to(**cast),
+            None if self.tokens is None else self.tokens.to(**cast),
+            None if self.mask is None else self.mask.to(device),
+        )
+
+    def _parts(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        return self.pooled, self.tokens, self.mask
+
+    @staticmethod
+    def concatenate(parts: Sequence["Features"]) -> "Features":
+        """Stacks features row-wise; token sequences are padded to the longest.
+
+        Example:
+            >>> a = Features(tokens=torch.ones(1, 2, 4), mask=torch.ones(1, 2, dtype=torch.bool))
+            >>> b = Features(tokens=torch.ones(1, 3, 4), mask=torch.ones(1, 3, dtype=torch.bool))
+            >>> Features.concatenate([a, b]).mask.sum(dim=1)
+            tensor([2, 3])
+        """
+        pooled = [p.pooled for p in parts if p.pooled is not None]
+        tokens = [p.tokens for p in parts if p.tokens is not None]
+        masks = [p.mask for p in parts if p.mask is not None]
+        longest = max((x.shape[1] for x in tokens), default=0)
+        pad = torch.nn.functional.pad
+        return Features(
+            torch.cat(pooled) if pooled else None,
+            torch.cat([pad(x, (0, 0, 0, longest - x.shape[1])) for x in tokens])
+            if tokens
+            else None,
+            torch.cat([pad(x, (0, longest - x.shape[1])) for x in masks]) if masks else None,
+        )
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Scores of N images against M texts, and which of them were computed.
+
+    Attributes:
+        values: `values[i, j]` says how well text j fits image i; 0 where not computed.
+        computed: True where `values` holds a score.
+    """
+
+    values: Float[Tensor, "N M"]
+    computed: Bool[Tensor, "N M"]
+
+    @staticmethod
+    def full(values: Float[Tensor, "N M"]) -> "Scores":
+        """Scores all of which were computed."""
+        return Scores(values, torch.ones_like(values, dtype=torch.bool))
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One number of a benchmark, with what is needed to trust it.
+
+    Attributes:
+        value: The number, a fraction (0.25 is 25 %) unless `unit` says otherwise.
+        n: How many items it is a mean over.
+        chance: What random scores reach, or None where that is not defined.
+        low: Lower end of the 95 % interval, or None.
+        high: Upper end of the 95 % interval, or None.
+        higher_is_better: The direction.
+        unit: "fraction" or, for ranks, "rank".
+    """
+
+    value: float
+    n: int
+    chance: float | None = None
+    low: float | None = None
+    high: float | None = None
+    higher_is_better: bool = True
+    unit: str = "fraction"
+
+
+@dataclass(frozen=True)
+class Example:
+    """One retrieval for the gallery: a query and its best images, right ones marked."""
+
+    query: str
+    images: tuple[ImageRef, ...]
+    scores: tuple[float, ...]
+    true: tuple[bool, ...]
+    correct: bool
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a benchmark says of a model.
+
+    Attributes:
+        benchmark: Name of the benchmark instance, unique within a run.
+        version: Version of the metric's definition; numbers of different versions do not compare.
+        primary: The key of `metrics` that stands for the whole.
+        metrics: All numbers, by name.
+        examples: Retrievals to look at.
+        citation: The source of the metric.
+    """
+
+    benchmark: str
+    version: str
+    primary: str
+    metrics: dict[str, Metric]
+    examples: tuple[Example, ...] = field(default=())
+    citation: str = ""
