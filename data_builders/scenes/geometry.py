@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from data_builders.scenes.grammar import EXTENTS
+from data_builders.scenes.constants import EXTENTS
 
 Triple = tuple[Tensor, Tensor, Tensor]
 

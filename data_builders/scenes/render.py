@@ -16,7 +16,17 @@ import torch
 from torch import Tensor
 
 from data_builders.scenes.geometry import CUT, NORMAL, Triple
-from data_builders.scenes.grammar import (
+from data_builders.scenes.shading import (
+    NO_SHADOW,
+    backdrop,
+    light_direction,
+    shadow,
+    shadow_row,
+    streak,
+    surface,
+    texture,
+)
+from data_builders.scenes.constants import (
     COLORS,
     FOCAL,
     MATERIALS,
@@ -29,15 +39,6 @@ from data_builders.scenes.grammar import (
     camera,
     dot,
     subtract,
-)
-from data_builders.scenes.shading import (
-    NO_SHADOW,
-    backdrop,
-    light_direction,
-    shadow,
-    shadow_row,
-    surface,
-    texture,
 )
 
 _SAMPLES_PER_CHUNK = {"cpu": 1 << 19, "cuda": 1 << 23}
@@ -228,4 +229,119 @@ def _shade(hits: _Hits, table: Tensor) -> list[Tensor]:
     tone = texture(p, c[22])
     color = [c[k] * tone for k in (18, 19, 20)]
     light, up = (c[12], c[13], c[14]), (c[15], c[16], c[17])
-    return surface(color, c[21], hits.normal, view, light, up, _lit(hits, table))
+    channels = surface(color, c[21], hits.normal, view, light, up, _lit(hits, table))
+    lamp = 0.35 * c[21] * streak(p, view)
+    return [channel + lamp for channel in channels]
+
+
+def _box_pool(channel: Tensor, size: int, samples: int) -> Tensor:
+    """Average samples x samples blocks of a flat (B * width * width) channel."""
+    blocks = channel.view(-1, size, samples, size, samples)
+    total = torch.zeros_like(blocks[:, :, 0, :, 0])
+    for i in range(samples):
+        for j in range(samples):
+            total = total + blocks[:, :, i, :, j]
+    return total / (samples * samples)
+
+
+def _boxes(sample: Tensor, item: Tensor, count: int, width: int, samples: int) -> Tensor:
+    """Return (count, 4) pixel boxes x, y, w, h around each item's samples."""
+    y = sample // width
+    x, y = sample - y * width, y % width
+    bounds = []
+    for axis in (x, y):
+        start = torch.full((count,), width, device=sample.device)
+        low = start.scatter_reduce(0, item, axis, "amin") // samples
+        high = (start - width).scatter_reduce(0, item, axis, "amax") // samples
+        bounds.append((low, high - low + 1))
+    seen = torch.bincount(item, minlength=count) > 0
+    box = torch.stack([bounds[0][0], bounds[1][0], bounds[0][1], bounds[1][1]], 1)
+    return box * seen.unsqueeze(1)
+
+
+def _chunk(scenes: Sequence[Scene], size: int, samples: int, slots: int,
+           device: torch.device) -> Rendered:  # fmt: skip
+    width, count = size * samples, len(scenes)
+    views = [camera(s.jitter) for s in scenes]
+    items = [
+        _item(scene, b, k, views[b], width)
+        for b, scene in enumerate(scenes)
+        for k in range(len(scene.objects))
+    ]
+    items.sort(key=lambda i: i.key)
+    table = torch.tensor([i.row for i in items], device=device).t().contiguous()
+    starts = [k for k in range(len(items)) if k == 0 or items[k].key != items[k - 1].key]
+    ends = [*starts[1:], len(items)]
+    hits = _join([_cast(items[a:b], a, table, width) for a, b in zip(starts, ends, strict=True)])
+    nearest = torch.full((count * width * width,), math.inf, device=device)
+    nearest.scatter_reduce_(0, hits.sample, hits.depth, "amin")
+    won = (nearest[hits.sample] == hits.depth).nonzero().squeeze(1)
+    sample, item = hits.sample[won], hits.item[won]
+    uncovered = _box_pool(nearest.isinf().to(torch.float32), size, samples)
+    channels = []
+    behind = backdrop(scenes, views, size, device)
+    for color, ground in zip(_shade(hits, table), behind, strict=True):
+        front = torch.zeros_like(nearest).index_copy_(0, sample, color[won].clamp(0.0, 1.0))
+        channels.append(_box_pool(front, size, samples) + uncovered * ground)
+    images = (torch.stack(channels, 3) * 255.0 + 0.5).clamp(0.0, 255.0).to(torch.uint8)
+    place = torch.tensor([i.image * slots + i.slot for i in items], device=device)
+
+    def spread(values: Tensor) -> Tensor:
+        out = values.new_zeros((count * slots, *values.shape[1:]))
+        return out.index_copy_(0, place, values).view(count, slots, *values.shape[1:])
+
+    rays = float(width * width)
+    return Rendered(
+        images,
+        spread(torch.bincount(item, minlength=len(items)).to(torch.float32) / rays),
+        spread(torch.bincount(hits.item, minlength=len(items)).to(torch.float32) / rays),
+        spread(_boxes(sample, item, len(items), width, samples)),
+        _centres(scenes, views, size, slots).to(device),
+    )
+
+
+def _centres(scenes: Sequence[Scene], views: Sequence[Camera], size: int, slots: int) -> Tensor:
+    rows = []
+    for scene, view in zip(scenes, views, strict=True):
+        points = [view.project(o.center) for o in scene.objects]
+        row = [((u + 0.5) * size, (0.5 - v) * size, depth) for u, v, depth in points]
+        rows.append(row + [(0.0, 0.0, 0.0)] * (slots - len(row)))
+    return torch.tensor(rows)
+
+
+def render(scenes: Sequence[Scene], size: int, samples: int = 2,
+           device: str | torch.device = "cpu") -> Rendered:  # fmt: skip
+    """Render scenes to size x size pixels with samples x samples rays per pixel.
+
+    Scenes are worked through in chunks of bounded memory; the result of a scene depends on
+    nothing but the scene, `size`, `samples` and the kind of device.
+
+    Raises:
+        ValueError: when there is no scene, a scene has no object, or a number is out of range.
+    """
+    if not scenes or not all(s.objects for s in scenes):
+        raise ValueError(
+            "scenes: expected at least one scene, each with an object, got "
+            f"{[len(s.objects) for s in scenes]} objects; drop the empty ones"
+        )
+    if not 8 <= size <= 1024 or not 1 <= samples <= 8:
+        raise ValueError(
+            f"size, samples: expected 8 to 1024 and 1 to 8, got {size}, {samples}; "
+            "choose both in range"
+        )
+    where = torch.device(device)
+    slots = max(len(s.objects) for s in scenes)
+    budget = _SAMPLES_PER_CHUNK["cpu" if where.type == "cpu" else "cuda"]
+    step = max(1, budget // (size * samples) ** 2)
+    with torch.inference_mode():
+        parts = [
+            _chunk(scenes[k : k + step], size, samples, slots, where)
+            for k in range(0, len(scenes), step)
+        ]
+    return Rendered(
+        torch.cat([p.images for p in parts]),
+        torch.cat([p.visible for p in parts]),
+        torch.cat([p.unoccluded for p in parts]),
+        torch.cat([p.boxes for p in parts]),
+        torch.cat([p.pixel_coords for p in parts]),
+    )

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from data_builders.scenes.geometry import Triple, dot3
-from data_builders.scenes.grammar import (
+from data_builders.scenes.constants import (
     BACKGROUNDS,
     CAMERA_TARGET,
     FLOOR_EDGE,
@@ -41,13 +41,13 @@ _PATTERN: dict[str, tuple[float, float, float]] = {
     # Strength of planks, grid lines and mottling.
     "concrete": (0.0, 0.0, 0.12),
     "wood": (0.07, 0.0, 0.06),
-    "grass": (0.0, 0.0, 0.22),
-    "sand": (0.0, 0.0, 0.16),
+    "grass": (0.0, 0.0, 0.16),
+    "sand": (0.0, 0.0, 0.12),
     "tiles": (0.03, 0.12, 0.03),
 }
 _STRIPE, _CHECK = 0.46, 0.62  # widths in nominal radii
 _STRIPE_AXIS = tuple(w / _STRIPE for w in (0.36, 0.48, 0.8))
-_DARK, _BRIGHT = 0.36, 1.18  # the two shades of a texture, as multiples of the base colour
+_DARK, _BRIGHT = 0.42, 1.2  # the two shades of a texture, as multiples of the base colour
 
 
 def light_direction(scene: Scene) -> Vector:
@@ -127,6 +127,15 @@ def surface(color: Sequence[Tensor], metal: Tensor, n: Triple, view: Triple, lig
     white = (0.1 * gloss + metal * (0.95 * sharp - 0.1 * gloss)) * lit
     white = white + metal * 0.05 * sky
     return [c * gain + white for c in color]
+
+
+def streak(p: Triple, view: Triple) -> Tensor:
+    """Return 0..1: a slanted band of light across p, as if a lamp mirrored in the object.
+
+    Flat metal faces mirror one direction only, so without it they look like rubber.
+    """
+    across = view[0] * p[1] - view[1] * p[0]
+    return (1.0 - 5.0 * (across - 0.3 * p[2] + 0.28).abs()).clamp_min(0.0)
 
 
 def _wave(x: Tensor) -> Tensor:

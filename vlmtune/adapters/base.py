@@ -68,6 +68,7 @@ class DualAdapter(Adapter):
         super().attach(backbone)
         scale = torch.tensor(math.log(backbone.logit_scale))
         self.log_scale = nn.Parameter(scale, requires_grad=False)
+        self.bias = nn.Parameter(torch.zeros(()), requires_grad=False)
 
     @abstractmethod
     def embed_image(self, image: Features) -> Float[Tensor, "n d"]:
@@ -85,7 +86,7 @@ class DualAdapter(Adapter):
         cosines = normalize(self.embed_image(image), dim=-1) @ normalize(
             self.embed_text(text), dim=-1
         ).transpose(0, 1)
-        return Scores.full(self.log_scale.exp() * cosines)
+        return Scores.full(self.log_scale.exp() * cosines + self.bias)
 
 
 class JointAdapter(Adapter):

@@ -1,12 +1,14 @@
-"""What a benchmark is: images, texts and pairs to score, and the numbers that follow from the scores.
+"""What a benchmark is: images, texts and pairs to score, and the numbers that follow from them.
 
-A benchmark never sees a model. Laws (tests/contracts/test_benchmarks.py): an oracle reaches 1.0, its
-inverse 0.0, a constant scorer never wins, NaN raises, the order of candidates is irrelevant.
+A benchmark never sees a model. Laws (tests/contracts/test_benchmarks.py): an oracle reaches 1.0,
+its inverse 0.0, a constant scorer never wins, NaN raises, the order of candidates is irrelevant.
 """
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, Protocol
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool
@@ -17,6 +19,7 @@ from vlmtune.errors import UserError
 from vlmtune.types import ImageRef, Result, Scores
 
 
+@runtime_checkable
 class Score(Protocol):
     """Anything that scores images against texts, at least where `pairs` is True."""
 
@@ -25,7 +28,9 @@ class Score(Protocol):
         images: Sequence[ImageRef],
         texts: Sequence[str],
         pairs: Bool[Tensor, "N M"] | None = None,
-    ) -> Scores: ...
+    ) -> Scores:
+        """Scores N images against M texts."""
+        ...
 
 
 class Benchmark(Configured, ABC):
@@ -39,12 +44,23 @@ class Benchmark(Configured, ABC):
         version: Version of the metric's definition.
         primary: Key of the metric that stands for the whole.
         citation: Where the metric is defined.
+        partial_credit: True where the primary metric gives credit for part of an item (average
+            precision), so that inverse and constant scorers reach at most chance instead of 0.
     """
 
     name: str
     version: ClassVar[str]
     primary: str
     citation: ClassVar[str]
+    partial_credit: ClassVar[bool] = False
+
+    @classmethod
+    @abstractmethod
+    def fixture(cls, folder: Path) -> "Benchmark":
+        """Writes about three items with tiny images into `folder`; returns the benchmark of them.
+
+        What contract tests run on: the files have the real layout.
+        """
 
     @abstractmethod
     def load(self) -> None:
@@ -65,6 +81,10 @@ class Benchmark(Configured, ABC):
     @abstractmethod
     def pairs(self) -> Bool[Tensor, "N M"]:
         """True where a score is needed."""
+
+    @abstractmethod
+    def truth(self) -> Bool[Tensor, "N M"]:
+        """True where the text is stated to be true of the image: what an oracle would score."""
 
     @abstractmethod
     def evaluate(self, scores: Scores) -> Result:
@@ -97,3 +117,37 @@ def check_scores(scores: Scores, pairs: Bool[Tensor, "N M"], name: str) -> None:
             f"expected finite scores for {name}, {wrong} are NaN or infinite: "
             "lower the learning rate or use fp32, then evaluate again"
         )
+
+
+def read_json(path: Path, wanted: str) -> Any:
+    """Reads a JSON file.
+
+    Args:
+        path: The file.
+        wanted: What it should be, for the error ("a JSON list of ...").
+
+    Raises:
+        UserError: The file cannot be read or is not JSON.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"expected {wanted} in {path}, got {type(error).__name__} ({error}): correct the path"
+        ) from error
+
+
+def find_images(folder: Path, names: Sequence[str]) -> tuple[ImageRef, ...]:
+    """Returns the images called `names` in `folder`.
+
+    Raises:
+        UserError: A file is missing; says how many are, and the first.
+    """
+    images = tuple(ImageRef(folder / name) for name in names)
+    missing = [image.path for image in images if not image.path.is_file()]
+    if missing:
+        raise UserError(
+            f"expected {len(images)} images in {folder}, {len(missing)} are missing, first "
+            f"{missing[0].name!r}: download them or correct `images`"
+        )
+    return images

@@ -1,0 +1,180 @@
+"""The embedded world: its vocabulary, its camera, and the extent of its objects.
+
+World coordinates are right-handed with z up and the floor at z = 0; lengths are in world units.
+Nothing here draws pixels, so the module needs the standard library only.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+Vector = tuple[float, float, float]
+Rgb = tuple[int, int, int]
+
+SHAPES = ("cube", "sphere", "cylinder", "cone", "torus")
+COLORS: dict[str, Rgb] = {
+    "gray": (87, 87, 87),
+    "red": (173, 35, 35),
+    "blue": (42, 75, 215),
+    "green": (29, 105, 20),
+    "brown": (129, 74, 25),
+    "purple": (129, 38, 192),
+    "cyan": (41, 208, 208),
+    "yellow": (255, 238, 51),
+}
+MATERIALS = ("rubber", "metal")
+TEXTURES = ("plain", "striped", "checkered")
+SIZES: dict[str, float] = {"small": 0.42, "large": 0.75}  # nominal radius
+FLOORS: dict[str, Rgb] = {
+    "concrete": (168, 168, 166),
+    "wood": (186, 168, 148),
+    "grass": (160, 174, 150),
+    "sand": (204, 194, 170),
+    "tiles": (186, 190, 198),
+}
+BACKGROUNDS: dict[str, tuple[Rgb, Rgb]] = {  # colour at the floor's far edge, colour at the top
+    "studio": ((228, 228, 228), (150, 150, 152)),
+    "sky": ((216, 228, 238), (140, 170, 204)),
+    "dusk": ((226, 202, 188), (128, 116, 142)),
+    "wall": ((206, 202, 192), (186, 182, 172)),
+}
+EXTENTS: dict[str, tuple[float, float]] = {
+    # Ground-plane radius and half height, in units of the nominal radius.
+    "cube": (1.0, math.sqrt(0.5)),
+    "sphere": (1.0, 1.0),
+    "cylinder": (0.8, 0.8),
+    "cone": (0.9, 0.85),
+    "torus": (1.0, 0.32),
+}
+SUPPORTS = ("cube", "cylinder")  # shapes with a flat top that another object can stand on
+ATTRIBUTES = ("shape", "color", "material", "texture", "size")
+RELATIONS = ("left", "right", "front", "behind", "above", "below", "on")
+MAX_OBJECTS = 8  # more do not fit into the view without heavy occlusion
+
+CAMERA_DISTANCE = 16.0
+CAMERA_PITCH = 30.0  # degrees below the horizon
+CAMERA_AZIMUTH = -45.0  # degrees; where the camera stands, counter-clockwise from +x
+CAMERA_TARGET: Vector = (0.0, 0.0, 0.4)
+FOCAL = 3.17  # focal length in units of the image width
+FLOOR_EDGE = 4.2  # the floor ends this far behind the target
+LIGHT_ELEVATION = 50.0  # degrees
+RELATION_MARGIN = 0.2
+
+_FRAME = 0.48  # objects stay within this distance of the image centre, in image widths
+
+
+@dataclass(frozen=True)
+class SceneObject:
+    """One object; `center` is the middle of its height, `on` the index of its support."""
+
+    shape: str
+    color: str
+    material: str
+    texture: str
+    size: str
+    center: Vector
+    radius: float
+    rotation: float = 0.0
+    on: int | None = None
+    standing: bool = False  # a torus on its rim instead of lying flat
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A full scene; `light_azimuth` in degrees, `jitter` is added to the camera's position."""
+
+    objects: tuple[SceneObject, ...]
+    floor: str = "concrete"
+    background: str = "studio"
+    light_azimuth: float = CAMERA_AZIMUTH - 40.0
+    jitter: Vector = (0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Camera:
+    """A pinhole camera: position and orthonormal right, up and forward axes."""
+
+    position: Vector
+    right: Vector
+    up: Vector
+    forward: Vector
+
+    def project(self, point: Vector) -> Vector:
+        """Return (u, v, depth): u to the right and v up, in image widths from the centre."""
+        offset = subtract(point, self.position)
+        depth = dot(offset, self.forward)
+        scale = FOCAL / depth if depth != 0.0 else math.inf
+        return dot(offset, self.right) * scale, dot(offset, self.up) * scale, depth
+
+
+def dot(a: Vector, b: Vector) -> float:
+    """Return a . b."""
+    return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]
+
+
+def subtract(a: Vector, b: Vector) -> Vector:
+    """Return a - b."""
+    return a[0] - b[0], a[1] - b[1], a[2] - b[2]
+
+
+def camera(jitter: Vector = (0.0, 0.0, 0.0)) -> Camera:
+    """Return the camera at its nominal position + jitter, aimed at CAMERA_TARGET, without roll."""
+    azimuth, pitch = math.radians(CAMERA_AZIMUTH), math.radians(CAMERA_PITCH)
+    ground = CAMERA_DISTANCE * math.cos(pitch)
+    position = (
+        CAMERA_TARGET[0] + ground * math.cos(azimuth) + jitter[0],
+        CAMERA_TARGET[1] + ground * math.sin(azimuth) + jitter[1],
+        CAMERA_TARGET[2] + CAMERA_DISTANCE * math.sin(pitch) + jitter[2],
+    )
+    x, y, z = subtract(CAMERA_TARGET, position)
+    length, flat = math.sqrt(x * x + y * y + z * z), math.hypot(x, y)
+    forward = (x / length, y / length, z / length)
+    right = (y / flat, -x / flat, 0.0)
+    up = (-forward[2] * x / flat, -forward[2] * y / flat, flat / length)
+    return Camera(position, right, up, forward)
+
+
+def directions(jitter: Vector = (0.0, 0.0, 0.0)) -> dict[str, Vector]:
+    """Return CLEVR's six unit vectors: the camera's axes laid onto the ground plane, and z."""
+    right = camera(jitter).right
+    behind = (-right[1], right[0], 0.0)
+    return {
+        "right": right,
+        "left": (-right[0], -right[1], 0.0),
+        "behind": behind,
+        "front": (-behind[0], -behind[1], 0.0),
+        "above": (0.0, 0.0, 1.0),
+        "below": (0.0, 0.0, -1.0),
+    }
+
+
+def half_height(thing: SceneObject) -> float:
+    """Return half the object's height."""
+    return thing.radius * (1.0 if thing.standing else EXTENTS[thing.shape][1])
+
+
+def ground_radius(thing: SceneObject) -> float:
+    """Return the radius of the object's bounding circle seen from above."""
+    return thing.radius * EXTENTS[thing.shape][0]
+
+
+def bounding_radius(thing: SceneObject) -> float:
+    """Return the radius of a sphere around `center` that holds the object."""
+    if thing.shape in ("sphere", "torus"):
+        return thing.radius
+    return math.hypot(ground_radius(thing), half_height(thing))
+
+
+def overlap(a: SceneObject, b: SceneObject, gap: float = 0.0) -> bool:
+    """Tell whether the bounding upright cylinders of a and b come closer than `gap` sideways."""
+    flat = math.hypot(a.center[0] - b.center[0], a.center[1] - b.center[1])
+    clear = abs(a.center[2] - b.center[2]) >= half_height(a) + half_height(b) - 1e-6
+    return not clear and flat < ground_radius(a) + ground_radius(b) + gap
+
+
+def in_view(thing: SceneObject, view: Camera) -> bool:
+    """Tell whether the object's bounding sphere projects into the frame."""
+    u, v, depth = view.project(thing.center)
+    reach = FOCAL * bounding_radius(thing) / max(depth - bounding_radius(thing), 1e-6)
+    return depth > 0.0 and max(abs(u), abs(v)) + reach <= _FRAME

@@ -1,0 +1,56 @@
+"""Linear probe: one trained linear map per modality over frozen pooled embeddings."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vlmtune.adapters.base import DualAdapter
+from vlmtune.backbones.base import Backbone
+from vlmtune.types import Features, Reads
+
+
+class LinearProbe(DualAdapter):
+    r"""Scores $s_{ij} = e^{\tau} \cos(W_I v_i + b_I, W_T t_j + b_T) + b$.
+
+    $W_I$ and $W_T$ are d x d (512 x 512 on CLIP ViT-B/32) and start as the identity, so that the
+    probe starts as the frozen model. Temperature $\tau$ and offset $b$ are learned, because a
+    sigmoid loss on a frozen CLIP temperature (100) would start saturated.
+
+    Source: Cola (Ray et al. 2023), section 11.1, "Linear". The paper does not state its
+    initialisation nor a temperature.
+
+    Args:
+        learn_scale: Whether $\tau$ and $b$ are trained.
+        initial_scale: $e^{\tau}$ at the start, or None for the backbone's.
+    """
+
+    def __init__(self, learn_scale: bool = True, initial_scale: float | None = None) -> None:
+        super().__init__()
+        self.learn_scale, self.initial_scale = learn_scale, initial_scale
+        self.image_reads = self.text_reads = Reads("pooled")
+
+    def attach(self, backbone: Backbone) -> None:
+        """Makes two identity maps of the backbone's embedding width."""
+        super().attach(backbone)
+        self.image = _identity(backbone.embed_dim)
+        self.text = _identity(backbone.embed_dim)
+        if self.initial_scale is not None:
+            self.log_scale.data.fill_(self.initial_scale).log_()
+        self.log_scale.requires_grad_(self.learn_scale)
+        self.bias.requires_grad_(self.learn_scale)
+
+    def embed_image(self, image: Features) -> Float[Tensor, "n d"]:
+        """Maps the pooled image embeddings."""
+        return self.image(image.pooled)
+
+    def embed_text(self, text: Features) -> Float[Tensor, "n d"]:
+        """Maps the pooled text embeddings."""
+        return self.text(text.pooled)
+
+
+def _identity(width: int) -> nn.Linear:
+    layer = nn.Linear(width, width)
+    with torch.no_grad():
+        layer.weight.copy_(torch.eye(width))
+        layer.bias.zero_()
+    return layer

@@ -1,0 +1,29 @@
+"""No adaptation: the backbone's own scores, the row everything is compared with."""
+
+from jaxtyping import Float
+from torch import Tensor
+
+from vlmtune.adapters.base import DualAdapter
+from vlmtune.types import Features, Reads
+
+
+class ZeroShot(DualAdapter):
+    r"""Scores $s_{ij} = e^{\tau} \cos(v_i, t_j)$ of the frozen embeddings; nothing is trained.
+
+    Source: Radford et al. 2021, "Learning Transferable Visual Models From Natural Language
+    Supervision", section 2.3.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.image_reads = self.text_reads = Reads("pooled")
+
+    def embed_image(self, image: Features) -> Float[Tensor, "n d"]:
+        """Returns the pooled embeddings as they are."""
+        assert image.pooled is not None
+        return image.pooled
+
+    def embed_text(self, text: Features) -> Float[Tensor, "n d"]:
+        """Returns the pooled embeddings as they are."""
+        assert text.pooled is not None
+        return text.pooled

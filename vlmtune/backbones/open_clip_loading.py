@@ -1,0 +1,172 @@
+"""Finding and loading open_clip models, with every way to go wrong told in one line."""
+
+import contextlib
+import difflib
+import json
+import logging
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import open_clip
+from open_clip.pretrained import get_pretrained_cfg, list_pretrained_tags_by_model
+from torch import nn
+
+import vlmtune
+from vlmtune.backbones.word_tokenizer import WordTokenizer
+from vlmtune.errors import UserError
+
+CONFIG = "open_clip_config.json"
+VOCABULARY = "vocabulary.txt"
+HUB, LOCAL = "hf-hub:", "local-dir:"
+WEIGHTS = ("*.safetensors", "*.bin", "*.pth")
+
+
+def load(
+    model: str, pretrained: str | None, precision: str
+) -> tuple[nn.Module, Any, dict[str, Any]]:
+    """Loads an open_clip model, its tokenizer and its architecture config.
+
+    Raises:
+        UserError: There is no such model, tag or file, the weights do not fit, or OpenAI's weights
+            are asked for with an activation they were not trained with.
+    """
+    name = resolve(model)
+    weights = _weights(name, pretrained)
+    try:
+        with _quiet():
+            network = open_clip.create_model(name, pretrained=weights, precision=precision)
+            config = open_clip.get_model_config(name)
+            tokenizer = _tokenizer(name, config or {})
+    except UserError:
+        raise
+    except Exception as error:  # open_clip fails with anything from AssertionError to HTTP errors
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        source = model if pretrained is None else f"{model} with pretrained={pretrained!r}"
+        raise UserError(
+            f"expected weights and tokenizer of {source}, got {type(error).__name__}: {reason}: "
+            "check the name, the files and, for hub models, the network"
+        ) from error
+    return network, tokenizer, config or {}
+
+
+def resolve(model: str) -> str:
+    """Returns the name open_clip knows a model by; folders become absolute.
+
+    A relative folder is looked for in the working directory, then beside the `vlmtune` package.
+
+    Raises:
+        UserError: There is no such model or folder, or the folder is incomplete.
+
+    Example:
+        >>> resolve("ViT-B-32")
+        'ViT-B-32'
+    """
+    if model.startswith(HUB):
+        return model
+    builtin = model.replace("/", "-")
+    if not model.startswith(LOCAL) and builtin in open_clip.list_models():
+        return builtin
+    folder = find(model.removeprefix(LOCAL))
+    if folder is None and not model.startswith(LOCAL):
+        near = difflib.get_close_matches(builtin, open_clip.list_models(), 3) or ["ViT-B-32"]
+        raise UserError(
+            f"expected an open_clip model, hf-hub:org/repo or a folder, got {model!r}: "
+            f"did you mean {', '.join(near)}?"
+        )
+    if folder is None or not (folder / CONFIG).is_file():
+        raise UserError(
+            f"expected a folder with {CONFIG} and weights, got {model!r}"
+            f"{'' if folder is None else ', which has no ' + CONFIG}: correct the path"
+        )
+    _check_folder(folder)
+    return f"{LOCAL}{folder}"
+
+
+def find(path: str) -> Path | None:
+    """Returns the absolute form of an existing path, or None where there is none."""
+    roots = (Path.cwd(), Path(vlmtune.__file__).resolve().parent.parent)
+    candidates = (root / Path(path).expanduser() for root in roots)
+    return next((c.resolve() for c in candidates if path and c.exists()), None)
+
+
+def _check_folder(folder: Path) -> None:
+    try:
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        complete = {"embed_dim", "vision_cfg", "text_cfg"} <= config["model_cfg"].keys()
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"expected JSON with model_cfg in {folder / CONFIG}, "
+            f"got {type(error).__name__}: {error}: write it anew"
+        ) from error
+    if not complete:
+        raise UserError(
+            f"expected embed_dim, vision_cfg and text_cfg in model_cfg of {folder / CONFIG}, "
+            f"got {sorted(config['model_cfg'])}: add what is missing"
+        )
+    if not any(True for pattern in WEIGHTS for _ in folder.glob(pattern)):
+        raise UserError(
+            f"expected weights (open_clip_model.safetensors) in {folder}, got none: "
+            "copy or download them there"
+        )
+
+
+def _weights(name: str, pretrained: str | None) -> str | None:
+    """Returns the tag or the file to load, checked."""
+    if pretrained is None:
+        return None
+    if name.startswith((HUB, LOCAL)):
+        raise UserError(
+            f"expected pretrained=null for {name}, which brings its own weights, "
+            f"got {pretrained!r}: leave pretrained out"
+        )
+    if tag := get_pretrained_cfg(name, pretrained):
+        quick = bool((open_clip.get_model_config(name) or {}).get("quick_gelu", False))
+        if tag.get("quick_gelu", False) and not quick:
+            raise UserError(
+                f"expected a model with QuickGELU for the weights {pretrained!r}, got {name}, "
+                f"which would run them with GELU and other scores: use model {name + '-quickgelu'!r}"
+            )
+        return pretrained
+    file = find(pretrained)
+    if file is None or not file.is_file():
+        raise UserError(
+            f"expected a weights file or, for {name}, one of "
+            f"{', '.join(list_pretrained_tags_by_model(name)) or 'no tags'}, got {pretrained!r}: "
+            "correct pretrained"
+        )
+    return str(file)
+
+
+def _tokenizer(name: str, config: dict[str, Any]) -> Any:
+    vocabulary = Path(name.removeprefix(LOCAL)) / VOCABULARY
+    if not (name.startswith(LOCAL) and vocabulary.is_file()):
+        return open_clip.get_tokenizer(name)
+    text = config.get("text_cfg", {})
+    words = vocabulary.read_text(encoding="utf-8").split("\n")
+    tokenizer = WordTokenizer(
+        words[:-1] if words[-1] == "" else words, int(text.get("context_length", 77))
+    )
+    if tokenizer.vocab_size != text.get("vocab_size", 49408):
+        raise UserError(
+            f"expected {text.get('vocab_size', 49408) - 3} words in {vocabulary} (vocab_size less "
+            f"pad, start and end), got {len(tokenizer.words)}: they must be the model's own"
+        )
+    return tokenizer
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps open_clip from warning about what is asked for on purpose, such as random weights."""
+    root, level, handler = logging.getLogger(), logging.root.manager.disable, logging.NullHandler()
+    # open_clip logs through the root logger, which gets a handler for good if it has none.
+    root.addHandler(handler)
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
+        root.removeHandler(handler)

@@ -1,0 +1,80 @@
+"""A word-level tokenizer for models with a small closed vocabulary."""
+
+import re
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from vlmtune.errors import UserError
+
+WORD = re.compile(r"\w+")
+
+
+class WordTokenizer:
+    """Maps each word to one id; looks like open_clip's tokenizers from outside.
+
+    Ids: 0 `<pad>`, 1 `<start>`, the words in order from 2, and last `<end>`: it is the highest id,
+    so open_clip's pooling at the position of the highest id finds it. Text is lower-cased and split
+    at whitespace and punctuation. Longer captions are cut and keep their end token, as in open_clip.
+
+    Args:
+        words: The vocabulary, in id order.
+        context_length: Tokens per caption, start and end included.
+
+    Raises:
+        UserError: A word occurs twice or is not a single lower-case word, or fewer than three
+            tokens fit.
+
+    Example:
+        >>> tokenizer = WordTokenizer(["red", "cube"], context_length=5)
+        >>> tokenizer(["Red cube.", "cube"]).tolist()
+        [[1, 2, 3, 4, 0], [1, 3, 4, 0, 0]]
+    """
+
+    def __init__(self, words: Sequence[str], context_length: int) -> None:
+        bad = [word for word in words if not (WORD.fullmatch(word) and word == word.lower())]
+        twice = len(words) - len(set(words))
+        if not words or bad or twice:
+            raise UserError(
+                "expected a vocabulary of distinct lower-case words, one a line, "
+                f"got {len(words)} lines, {twice} repeated, {len(bad)} malformed {bad[:3]}: "
+                "correct it"
+            )
+        if context_length < 3:
+            raise UserError(
+                f"expected a context of at least 3 tokens, got {context_length}: "
+                "raise context_length"
+            )
+        self.words = tuple(words)
+        self.context_length = context_length
+        self.ids = {word: i + 2 for i, word in enumerate(words)}
+        self.sot_token_id = 1
+        self.eot_token_id = len(words) + 2
+        self.vocab_size = len(words) + 3
+
+    def __call__(
+        self, texts: Sequence[str], context_length: int | None = None
+    ) -> Int[Tensor, "n t"]:
+        """Returns one row of ids per caption, padded with 0.
+
+        Raises:
+            UserError: A word is not in the vocabulary.
+        """
+        length = context_length or self.context_length
+        result = torch.zeros(len(texts), length, dtype=torch.long)
+        for row, text in zip(result, texts, strict=True):
+            ids = [self.sot_token_id, *self._encode(text)[: length - 2], self.eot_token_id]
+            row[: len(ids)] = torch.tensor(ids)
+        return result
+
+    def _encode(self, text: str) -> list[int]:
+        words = WORD.findall(text.lower())
+        unknown = sorted({word for word in words if word not in self.ids})
+        if unknown:
+            raise UserError(
+                f"expected words of the model's {len(self.words)}-word vocabulary, got "
+                f"{', '.join(map(repr, unknown))} in {text!r}: use its words or another backbone"
+            )
+        return [self.ids[word] for word in words]

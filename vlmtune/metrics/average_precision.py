@@ -1,0 +1,141 @@
+"""Average precision of a ranking, and its mean over classes within a pool of images per class."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Shaped
+from torch import Tensor
+
+from vlmtune.errors import UserError
+
+
+def average_precision(scores: Float[Tensor, "n"], positives: Bool[Tensor, "n"]) -> float:
+    r"""Area under the precision-recall steps: $\sum_k (R_k - R_{k-1}) P_k$.
+
+    k runs over the distinct score values in descending order, and $P_k$, $R_k$ are precision and
+    recall of everything scored at least that much: tied scores share one threshold, so their order
+    cannot matter. A constant scorer gets the prevalence of the positives. Scores are compared as
+    they are; no sigmoid is applied, so large logits do not collapse into ties.
+
+    Args:
+        scores: Scores of n images for one query.
+        positives: Which of them are true.
+
+    Raises:
+        UserError: There is no positive (undefined), or a score is NaN.
+
+    Example:
+        >>> logits = torch.tensor([20.0, 21.0, 22.0, 23.0])
+        >>> average_precision(logits, torch.tensor([False, True, False, True]))
+        0.8333333333333333
+    """
+    if torch.isnan(scores).any():
+        raise UserError("expected scores that can be ranked, got NaN: evaluate in fp32")
+    total = int(positives.sum())
+    if not total:
+        raise UserError("expected at least one true image, got none: leave the class out")
+    values, order = scores.double().sort(descending=True)
+    found = positives[order].double().cumsum(0)
+    # The last place of each run of equal scores is where its threshold lies.
+    last = torch.ones_like(values, dtype=torch.bool)
+    last[:-1] = values[1:] != values[:-1]
+    places = last.nonzero().squeeze(1)
+    hits = found[places]
+    precision = hits / (places + 1)
+    gained = torch.diff(hits, prepend=hits.new_zeros(1))
+    return float((gained * precision).sum() / total)
+
+
+@dataclass(frozen=True)
+class ClassPrecision:
+    """Average precision of C classes, and why classes were left out.
+
+    Attributes:
+        values: AP of each class; NaN where the class does not count.
+        prevalence: Share of positives in the pool of each class, the expected AP of a random
+            scorer up to a term that vanishes with the pool's size; NaN where `values` is.
+        no_positives: How many classes have no positive in any image.
+        empty_pool: How many have positives, but no image in their pool.
+        none_in_pool: How many have positives and a pool, but no positive in the pool.
+    """
+
+    values: Float[Tensor, "C"]
+    prevalence: Float[Tensor, "C"]
+    no_positives: int
+    empty_pool: int
+    none_in_pool: int
+
+    @property
+    def counted(self) -> Bool[Tensor, "C"]:
+        """True for the classes that count."""
+        return ~torch.isnan(self.values)
+
+
+def class_average_precision(
+    scores: Float[Tensor, "N C"],
+    labels: Bool[Tensor, "N C"],
+    pool: Bool[Tensor, "N C"],
+    treatment: Literal["strict", "reference"] = "strict",
+) -> ClassPrecision:
+    """AP of each class over the images of its pool; mAP is the mean over the classes that count.
+
+    Classes without any positive, and classes with an empty pool, never count (Cola's released
+    evaluation). The treatments differ for a class that has positives, none of them in its pool:
+
+    - "strict" leaves it out and counts it, because its AP is undefined;
+    - "reference" gives it 0, as the released script does under torchmetrics 1.x (under 0.10 and
+      0.11 it makes the whole mean NaN).
+
+    Args:
+        scores: Scores of N images for C classes.
+        labels: Which class is true of which image.
+        pool: Which images are ranked for which class.
+        treatment: See above.
+
+    Raises:
+        UserError: A score within a pool is NaN.
+
+    Example:
+        >>> scores = torch.tensor([[0.9, 0.1], [0.8, 0.2]])
+        >>> labels = torch.tensor([[True, False], [False, False]])
+        >>> class_average_precision(scores, labels, torch.ones(2, 2) > 0).values
+        tensor([1., nan], dtype=torch.float64)
+    """
+    classes = labels.shape[1]
+    values = torch.full((classes,), torch.nan, dtype=torch.float64)
+    prevalence = values.clone()
+    no_positives = empty_pool = none_in_pool = 0
+    for c in range(classes):
+        ranked = pool[:, c]
+        positives = labels[ranked, c]
+        if not labels[:, c].any():
+            no_positives += 1
+        elif not len(positives):
+            empty_pool += 1
+        elif not positives.any():
+            none_in_pool += 1
+            if treatment == "reference":
+                values[c] = prevalence[c] = 0.0
+        else:
+            values[c] = average_precision(scores[ranked, c], positives)
+            prevalence[c] = positives.double().mean()
+    return ClassPrecision(values, prevalence, no_positives, empty_pool, none_in_pool)
+
+
+def mean_over(values: Shaped[Tensor, "C"], counted: Bool[Tensor, "C"]) -> float:
+    """Mean of the classes that count.
+
+    Raises:
+        UserError: No class counts.
+
+    Example:
+        >>> mean_over(torch.tensor([0.5, torch.nan, 1.0]), torch.tensor([True, False, True]))
+        0.75
+    """
+    if not counted.any():
+        raise UserError(
+            "expected at least one class with a true image in its pool, got none: "
+            "check the labels of the benchmark file"
+        )
+    return float(values[counted].double().mean())

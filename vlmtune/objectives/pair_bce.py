@@ -1,0 +1,43 @@
+"""Binary cross-entropy over scored pairs: each pair is true or it is not."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from vlmtune.objectives.base import Objective
+from vlmtune.types import Scores, Targets
+
+
+class PairBCE(Objective):
+    r"""Mean over the scored pairs of $-y \log \sigma(s) - (1 - y) \log (1 - \sigma(s))$.
+
+    Source: Cola (Ray et al. 2023), section 11.1: "we compute the binary sigmoidal cross entropy and
+    take the average in the batch [...] since for each image, there can be multiple text queries
+    that are true and vice versa."
+
+    Args:
+        weight: Factor in the sum of objectives.
+        balanced: Weigh true and false pairs so that each kind has half of the loss. Without it a
+            batch in which few pairs are true is mostly about the false ones.
+
+    Example:
+        >>> yes = torch.ones(1, 1, dtype=torch.bool)
+        >>> PairBCE()(Scores.full(torch.zeros(1, 1)), Targets(yes, yes, yes))
+        tensor(0.6931)
+    """
+
+    def __init__(self, weight: float = 1.0, balanced: bool = False) -> None:
+        super().__init__(weight)
+        self.balanced = balanced
+
+    def forward(self, scores: Scores, targets: Targets) -> Float[Tensor, ""]:
+        """Returns the mean loss; 0 where no pair was scored."""
+        true = targets.truth[scores.computed]
+        losses = binary_cross_entropy_with_logits(
+            scores.values[scores.computed], true.to(scores.values.dtype), reduction="none"
+        )
+        if not self.balanced:
+            return losses.sum() / max(len(losses), 1)
+        halves = [losses[kind] for kind in (true, ~true) if kind.any()]
+        return torch.stack([half.mean() for half in halves] or [losses.sum()]).mean()
