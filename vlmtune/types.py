@@ -215,7 +215,7 @@ class Metric:
         low: Lower end of the 95 % interval, or None.
         high: Upper end of the 95 % interval, or None.
         higher_is_better: The direction.
-        unit: "fraction" or, for ranks, "rank".
+        unit: "fraction", "rank" for ranks, or "count".
     """
 
     value: float

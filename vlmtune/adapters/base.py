@@ -83,10 +83,14 @@ class DualAdapter(Adapter):
     ) -> Scores:
         """Scores every pair with one matrix product."""
         del pairs
-        cosines = normalize(self.embed_image(image), dim=-1) @ normalize(
-            self.embed_text(text), dim=-1
-        ).transpose(0, 1)
-        return Scores.full(self.log_scale.exp() * cosines + self.bias)
+        return Scores.full(self.compare(self.embed_image(image), self.embed_text(text)))
+
+    def compare(
+        self, image: Float[Tensor, "N d"], text: Float[Tensor, "M d"]
+    ) -> Float[Tensor, "N M"]:
+        """Scores embedded images against embedded texts."""
+        cosines = normalize(image, dim=-1) @ normalize(text, dim=-1).transpose(0, 1)
+        return self.log_scale.exp() * cosines + self.bias
 
 
 class JointAdapter(Adapter):

@@ -46,9 +46,9 @@ class OpenClip(Backbone):
             are asked for without QuickGELU, the activation they were trained with.
 
     Example:
-        >>> backbone = OpenClip("RN50", None)
+        >>> backbone = OpenClip("ViT-S-32-alt")
         >>> backbone.embed_dim, backbone.text_width, backbone.image_tokens, backbone.text_special
-        (1024, 512, 49, (1, 1))
+        (256, 256, 49, (1, 1))
     """
 
     def __init__(

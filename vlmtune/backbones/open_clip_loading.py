@@ -126,7 +126,7 @@ def _weights(name: str, pretrained: str | None) -> str | None:
         if tag.get("quick_gelu", False) and not quick:
             raise UserError(
                 f"expected a model with QuickGELU for the weights {pretrained!r}, got {name}, "
-                f"which would run them with GELU and other scores: use model {name + '-quickgelu'!r}"
+                f"which would run them with GELU: use model {name + '-quickgelu'!r}"
             )
         return pretrained
     file = find(pretrained)

@@ -17,7 +17,7 @@ class WordTokenizer:
 
     Ids: 0 `<pad>`, 1 `<start>`, the words in order from 2, and last `<end>`: it is the highest id,
     so open_clip's pooling at the position of the highest id finds it. Text is lower-cased and split
-    at whitespace and punctuation. Longer captions are cut and keep their end token, as in open_clip.
+    at whitespace and punctuation. Longer captions are cut and keep the end token, as in open_clip.
 
     Args:
         words: The vocabulary, in id order.

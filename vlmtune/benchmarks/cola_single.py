@@ -1,9 +1,9 @@
 """Cola, single-object queries: rank images for "square white plate" among hard distractors.
 
 File: JSON, either `{"labels": [...], "data": [...]}` (as documented) or `[labels, data]` (as the
-released script indexes it). A label is a string or `[[attribute, ...], object]`. An entry of `data`
-is `[image, annotation, label, hard]` with 0/1 lists `label` and `hard` over the labels; `annotation`
-lists the image's objects in the form of the labels, and may be null or left out (PACO).
+released script indexes it). A label is a string or `[[attribute, ...], object]`. An entry of
+`data` is `[image, annotation, label, hard]` with 0/1 lists `label` and `hard` over the labels;
+`annotation` lists the image's objects in the form of the labels; it may be null or absent (PACO).
 Source: Ray et al. 2023, sections 3, 5.1 and 10.
 """
 
@@ -59,15 +59,17 @@ class ColaSingle(Benchmark):
       ranked last, averaged over classes that have both. Only where the objects are annotated.
     - `f1`: within the hard set, the first P images predicted (see `f1_at_positives`).
 
-    Chance is the mean prevalence within the pool; intervals resample the classes.
+    Chance is the mean over classes of what random scores reach; intervals resample the classes.
 
     Args:
         path: The benchmark file.
         images: The folder with the image files; an image is looked up under the path the file
             gives, and where it is not there, under its file name.
-        name: Name in reports, unique within a run.
+        name: Name in reports.
         seen: JSON file `{"seen": [label, ...], "unseen": [label, ...]}`; labels not named count
             only in the whole.
+        standard: Also score images outside the hard sets, for `standard_map`. Without it a joint
+            model, which pays for each pair, has a fraction of the pairs to score.
     """
 
     version: ClassVar[str] = "1"
@@ -76,17 +78,23 @@ class ColaSingle(Benchmark):
     partial_credit: ClassVar[bool] = True
 
     def __init__(
-        self, path: str, images: str, name: str = "cola_single", seen: str | None = None
+        self,
+        path: str,
+        images: str,
+        name: str = "cola_single",
+        seen: str | None = None,
+        standard: bool = True,
     ) -> None:
         self.path = Path(path)
         self.folder = Path(images)
         self.name = name
         self.seen = None if seen is None else Path(seen)
+        self.standard = standard
         self._items: _Items | None = None
 
     @classmethod
     def fixture(cls, folder: Path) -> "ColaSingle":
-        """Six images, three queries of which one is unseen, objects annotated."""
+        """Six images, one outside every hard set; three queries, one unseen; all annotated."""
         labels = [[["red"], "cube"], [["blue"], "cube"], [["red"], "cone"]]
         scenes = [
             ([0], ["red cube", "blue cone"]),
@@ -94,7 +102,7 @@ class ColaSingle(Benchmark):
             ([0], ["red cube"]),
             ([1], ["blue cube", "red ball"]),
             ([2], ["red cone", "blue ball"]),
-            ([], ["green cube", "red ball"]),
+            ([], ["green ball", "grey disc"]),
         ]
         data = []
         for i, (true, objects) in enumerate(scenes):
@@ -109,11 +117,7 @@ class ColaSingle(Benchmark):
         return cls(str(path), str(folder), seen=str(seen))
 
     def load(self) -> None:
-        """Reads the file and finds the images; calling it again does nothing.
-
-        Raises:
-            UserError: A file is not laid out as it should be, or an image is missing.
-        """
+        """Reads the files and finds the images; calling it again does nothing."""
         if self._items is None:
             self._items = self._read()
 
@@ -126,8 +130,12 @@ class ColaSingle(Benchmark):
         return self._loaded().texts
 
     def pairs(self) -> Bool[Tensor, "N M"]:
-        """All pairs: `standard_map` ranks every image."""
-        return torch.ones_like(self._loaded().labels)
+        """All pairs where `standard_map` is wanted, else those that some other metric ranks."""
+        items = self._loaded()
+        if self.standard:
+            return torch.ones_like(items.labels)
+        ranked = items.hard | items.labels
+        return ranked if items.every is None else ranked | items.every
 
     def truth(self) -> Bool[Tensor, "N M"]:
         """The labels."""
@@ -136,20 +144,15 @@ class ColaSingle(Benchmark):
     def evaluate(self, scores: Scores) -> Result:
         """Ranks the images for each query."""
         items = self._loaded()
-        values = scores.values.cpu()
+        values = scores.values.cpu().double()
         precision = class_average_precision(values, items.labels, items.hard)
-        if not precision.counted.any():
-            raise UserError(
-                f"expected a query with a true image in its hard set in {self.path}, got none: "
-                "check the label and hard lists"
-            )
         metrics = {"map": _mean(precision)}
         for part, members in items.subsets.items():
             if (members & precision.counted).any():
                 metrics[f"map_{part}"] = _mean(precision, members)
-        metrics["standard_map"] = _mean(
-            class_average_precision(values, items.labels, torch.ones_like(items.hard))
-        )
+        if self.standard:
+            every = torch.ones_like(items.hard)
+            metrics["standard_map"] = _mean(class_average_precision(values, items.labels, every))
         if items.every is not None:
             metrics |= _query_all(values, items.labels, items.every)
         metrics["f1"] = _f1(values, items, precision)
@@ -205,14 +208,13 @@ class ColaSingle(Benchmark):
 
     def _entry(self, i: int, entry: Any, classes: int) -> tuple[str, Any, list[int], list[int]]:
         """One entry as (image, annotation or None, label, hard)."""
-        if not isinstance(entry, list) or len(entry) not in (3, 4) or not entry[0]:
-            raise self._wrong(f"entry {i} that is no list of 3 or 4 elements")
+        if not isinstance(entry, list) or len(entry) not in (3, 4) or type(entry[0]) is not str:
+            raise self._wrong(f"entry {i} that is no list of 3 or 4 elements, an image name first")
         image, *annotation, label, hard = entry
         for flags in (label, hard):
-            if not isinstance(flags, list) or len(flags) != classes or not set(flags) <= {0, 1}:
+            fits = isinstance(flags, list) and len(flags) == classes
+            if not fits or any(flag not in (0, 1) for flag in flags):
                 raise self._wrong(f"entry {i} whose label or hard is no list of {classes} 0s or 1s")
-        if not isinstance(image, str):
-            raise self._wrong(f"entry {i} whose image is no string")
         return image, annotation[0] if annotation else None, label, hard
 
     def _locate(self, image: str) -> str:
@@ -261,61 +263,53 @@ class ColaSingle(Benchmark):
 def _subsets(path: Path, texts: tuple[str, ...]) -> dict[str, Bool[Tensor, "C"]]:
     wanted = 'a JSON object {"seen": [label, ...], "unseen": [label, ...]}'
     raw = read_json(path, wanted)
-    if not isinstance(raw, dict) or raw.keys() != {"seen", "unseen"}:
-        raise UserError(f"expected {wanted} in {path}, got other keys: correct the file")
-    if not all(isinstance(part, list) for part in raw.values()):
-        raise UserError(f"expected {wanted} in {path}, got no lists: correct the file")
+    fits = isinstance(raw, dict) and raw.keys() == {"seen", "unseen"}
+    if not fits or any(not isinstance(part, list) for part in raw.values()):
+        raise UserError(f"expected {wanted} in {path}, got another layout: correct the file")
     named = [str(label) for part in raw.values() for label in part]
     unknown = sorted(set(named) - set(texts))
     if unknown or len(set(named)) != len(named):
         reason = f"{unknown[0]!r}, which is no label" if unknown else "a label twice"
         raise UserError(f"expected labels of the benchmark in {path}, got {reason}: correct it")
-    return {
-        part: torch.tensor([text in set(raw[part]) for text in texts])
-        for part in ("seen", "unseen")
-    }
+    return {part: torch.tensor([text in labels for text in texts]) for part, labels in raw.items()}
 
 
 def _mean(precision: ClassPrecision, members: Bool[Tensor, "C"] | None = None) -> Metric:
     counted = precision.counted if members is None else precision.counted & members
-    chance = float(precision.prevalence[counted].mean())
-    return average(precision.values[counted], chance)
+    return average(precision.values[counted], float(precision.chance[counted].mean()))
 
 
 def _left_out(precision: ClassPrecision) -> dict[str, Metric]:
     classes = len(precision.values)
     counts = {
-        "classes_without_positives": precision.no_positives,
-        "classes_with_empty_hard_set": precision.empty_pool,
-        "classes_without_positives_in_hard_set": precision.none_in_pool,
+        "without_positives": precision.no_positives,
+        "with_empty_hard_set": precision.empty_pool,
+        "without_positives_in_hard_set": precision.none_in_pool,
     }
     return {
-        name: Metric(float(count), classes, higher_is_better=False, unit="count")
-        for name, count in counts.items()
+        f"classes_{why}": Metric(float(count), classes, higher_is_better=False, unit="count")
+        for why, count in counts.items()
     }
 
 
 def _query_all(
     values: Float[Tensor, "N C"], labels: Bool[Tensor, "N C"], every: Bool[Tensor, "N C"]
 ) -> dict[str, Metric]:
-    """mAP and mean ranks among the images that have all words of the query."""
+    """Average precision and mean ranks among the images that have all words of the query."""
     pool = every | labels
     precision = class_average_precision(values, labels, pool)
-    true, distractor, chance = [], [], []
+    rows = []  # mean rank of true images, of distractors, and what random scores give both
     for c in range(labels.shape[1]):
         positives = labels[pool[:, c], c]
         if positives.any() and not positives.all():
             ranks = mean_ranks(values[pool[:, c], c], positives)
-            true.append(ranks[0])
-            distractor.append(ranks[1])
-            chance.append((len(positives) + 1) / 2)
+            rows.append((*ranks, (len(positives) + 1) / 2))
     metrics = {"query_all_map": _mean(precision)}
-    if true:
-        expected = sum(chance) / len(chance)
-        metrics["mean_rank_true"] = average(
-            torch.tensor(true), expected, higher_is_better=False, unit="rank"
-        )
-        metrics["mean_rank_distractor"] = average(torch.tensor(distractor), expected, unit="rank")
+    if rows:
+        true, distractor, expected = torch.tensor(rows, dtype=torch.float64).unbind(1)
+        chance = float(expected.mean())
+        metrics["mean_rank_true"] = average(true, chance, higher_is_better=False, unit="rank")
+        metrics["mean_rank_distractor"] = average(distractor, chance, unit="rank")
     return metrics
 
 
@@ -325,7 +319,9 @@ def _f1(values: Float[Tensor, "N C"], items: _Items, precision: ClassPrecision) 
         f1_at_positives(values[items.hard[:, c], c], items.labels[items.hard[:, c], c])
         for c in counted.nonzero().flatten().tolist()
     ]
-    return average(torch.tensor(f1), float(precision.prevalence[counted].mean()))
+    return average(
+        torch.tensor(f1, dtype=torch.float64), float(precision.prevalence[counted].mean())
+    )
 
 
 def _examples(

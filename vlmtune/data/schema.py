@@ -15,7 +15,7 @@ of a shard set has a `manifest.json` (see `Manifest`).
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -118,13 +118,14 @@ def read_manifest(folder: Path) -> Manifest:
     return Manifest(shards=shards, **raw)
 
 
-def encode(group: Group, extension: str) -> dict[str, Any]:
-    """Returns the JSON part of a record; the images go beside it as `<i>.<extension>`."""
+def encode(group: Group, extensions: Sequence[str]) -> dict[str, Any]:
+    """Returns the JSON part of a record; image i goes beside it as `<i>.<extensions[i]>`."""
+    described = zip(group.image_ids, group.true_ids, extensions, strict=True)
     return {
         "version": VERSION,
         "images": [
             {"id": image, "file": f"{i}.{extension}", "true": sorted(true)}
-            for i, (image, true) in enumerate(zip(group.image_ids, group.true_ids, strict=True))
+            for i, (image, true, extension) in enumerate(described)
         ],
         "texts": [
             {"id": i, "text": text} for i, text in zip(group.text_ids, group.texts, strict=True)
@@ -155,7 +156,7 @@ def decode(key: str, record: Mapping[str, Any]) -> tuple[Group, tuple[str, ...]]
             true_ids=tuple(frozenset(map(str, image["true"])) for image in images),
             exhaustive=bool(record["exhaustive"]),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
         if isinstance(error, RecordError):
             raise
         raise RecordError(f"malformed record: {type(error).__name__} {error}") from error
@@ -171,10 +172,12 @@ def check(group: Group) -> None:
     """Raises `RecordError` where a group breaks the schema.
 
     Example:
-        >>> check(Group("a", ("i",), ("t",), (" ",), torch.ones(1, 1).bool(), (frozenset("t"),)))
-        Traceback (most recent call last):
-        ...
-        vlmtune.data.schema.RecordError: text 't' is blank
+        >>> true = torch.ones(1, 1, dtype=torch.bool)
+        >>> try:
+        ...     check(Group("a", ("i",), ("t",), (" ",), true, (frozenset("t"),)))
+        ... except RecordError as error:
+        ...     print(error)
+        text 't' is blank
     """
     shape = (len(group.image_ids), len(group.text_ids))
     if not KEY.fullmatch(group.key):

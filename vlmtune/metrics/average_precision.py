@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float, Shaped
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vlmtune.errors import UserError
@@ -47,20 +47,45 @@ def average_precision(scores: Float[Tensor, "n"], positives: Bool[Tensor, "n"]) 
     return float((gained * precision).sum() / total)
 
 
+def random_average_precision(positives: int, n: int) -> float:
+    r"""What random scores without ties reach on average, for P positives among n.
+
+    $\frac{1}{n} \left( H_n + \frac{P - 1}{n - 1} (n - H_n) \right)$ with $H_n = \sum_{k \le n} 1/k$:
+    place k is positive with probability P/n, and then holds $1 + (k-1) \frac{P-1}{n-1}$ positives up
+    to there. Above the prevalence P/n, and in a small pool far above it.
+
+    Raises:
+        UserError: P is not between 1 and n.
+
+    Example:
+        >>> random_average_precision(1, 2), random_average_precision(2, 2)
+        (0.75, 1.0)
+        >>> round(random_average_precision(2, 5), 4)  # the prevalence is 0.4
+        0.5925
+    """
+    if not 1 <= positives <= n:
+        raise UserError(f"expected 1 to n positives among n images, got {positives} among {n}")
+    if n == 1:
+        return 1.0
+    harmonic = float((1 / torch.arange(1, n + 1, dtype=torch.float64)).sum())
+    return (harmonic + (positives - 1) / (n - 1) * (n - harmonic)) / n
+
+
 @dataclass(frozen=True)
 class ClassPrecision:
     """Average precision of C classes, and why classes were left out.
 
     Attributes:
-        values: AP of each class; NaN where the class does not count.
-        prevalence: Share of positives in the pool of each class, the expected AP of a random
-            scorer up to a term that vanishes with the pool's size; NaN where `values` is.
+        values: AP of each class; NaN where the class does not count, as are the next two.
+        chance: What random scores reach in each class, see `random_average_precision`.
+        prevalence: Share of positives in the pool of each class, the AP of a constant scorer.
         no_positives: How many classes have no positive in any image.
         empty_pool: How many have positives, but no image in their pool.
         none_in_pool: How many have positives and a pool, but no positive in the pool.
     """
 
     values: Float[Tensor, "C"]
+    chance: Float[Tensor, "C"]
     prevalence: Float[Tensor, "C"]
     no_positives: int
     empty_pool: int
@@ -104,7 +129,7 @@ def class_average_precision(
     """
     classes = labels.shape[1]
     values = torch.full((classes,), torch.nan, dtype=torch.float64)
-    prevalence = values.clone()
+    chance, prevalence = values.clone(), values.clone()
     no_positives = empty_pool = none_in_pool = 0
     for c in range(classes):
         ranked = pool[:, c]
@@ -116,26 +141,9 @@ def class_average_precision(
         elif not positives.any():
             none_in_pool += 1
             if treatment == "reference":
-                values[c] = prevalence[c] = 0.0
+                values[c] = chance[c] = prevalence[c] = 0.0
         else:
             values[c] = average_precision(scores[ranked, c], positives)
+            chance[c] = random_average_precision(int(positives.sum()), len(positives))
             prevalence[c] = positives.double().mean()
-    return ClassPrecision(values, prevalence, no_positives, empty_pool, none_in_pool)
-
-
-def mean_over(values: Shaped[Tensor, "C"], counted: Bool[Tensor, "C"]) -> float:
-    """Mean of the classes that count.
-
-    Raises:
-        UserError: No class counts.
-
-    Example:
-        >>> mean_over(torch.tensor([0.5, torch.nan, 1.0]), torch.tensor([True, False, True]))
-        0.75
-    """
-    if not counted.any():
-        raise UserError(
-            "expected at least one class with a true image in its pool, got none: "
-            "check the labels of the benchmark file"
-        )
-    return float(values[counted].double().mean())
+    return ClassPrecision(values, chance, prevalence, no_positives, empty_pool, none_in_pool)

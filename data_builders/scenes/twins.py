@@ -1,0 +1,210 @@
+"""Pairs of scenes that differ in how the same words are bound: Cola's and PUG:AR4T's test items."""
+
+import random
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+
+import torch
+
+from data_builders.scenes.captions import clear_relation
+from data_builders.scenes.compositions import Swap
+from data_builders.scenes.drawing import Canvas
+from data_builders.scenes.grammar import (
+    Scene,
+    SceneObject,
+    WorldSpec,
+    camera,
+    half_height,
+    in_view,
+    sample_scene,
+    sample_twin,
+)
+from data_builders.scenes.render import Rendered, render
+
+Twins = tuple[Scene, Scene]
+
+_DRAWS = 400  # of one item, before the world is said not to hold such items
+_RELATIONS = ("left", "right", "front", "behind")
+
+
+@dataclass(frozen=True)
+class TwinSeries(ABC):
+    """Scenes 2i and 2i + 1 are item i; objects 0 and 1 of both are the ones it is about.
+
+    Attributes:
+        spec: What may stand in the scenes.
+        seed: Names the series.
+    """
+
+    spec: WorldSpec
+    seed: int
+
+    @abstractmethod
+    def attempt(self, index: int, rng: random.Random) -> Twins | None:
+        """Draws item `index`, or returns None where this draw gives none."""
+
+    def draw(self, start: int, count: int, canvas: Canvas) -> tuple[list[Scene], Rendered]:
+        """See `Series`; an item is redrawn until every object of both scenes can be seen."""
+        if start % 2 or count % 2:
+            raise ValueError(
+                f"start, count: expected even numbers, as scenes come in twins, got {start}, "
+                f"{count}; ask for whole twins"
+            )
+        kept: dict[int, tuple[Twins, Rendered]] = {}
+        pending, tries = list(range(start // 2, (start + count) // 2)), dict[int, int]()
+        while pending:
+            drawn = [self._next(index, tries) for index in pending]
+            rendered = render(
+                [s for twins in drawn for s in twins], canvas.size, canvas.samples, canvas.device
+            )
+            seen = _seen(rendered, drawn, self.spec)
+            for k, index in enumerate(pending):
+                if seen[k]:
+                    kept[index] = drawn[k], _rows(rendered, 2 * k, self.spec.max_objects)
+            pending = [index for index in pending if index not in kept]
+        items = [kept[index] for index in sorted(kept)]
+        return [s for twins, _ in items for s in twins], _joined([rows for _, rows in items])
+
+    def _next(self, index: int, tries: dict[int, int]) -> Twins:
+        for number in range(tries.get(index, 0), _DRAWS):
+            tries[index] = number + 1
+            twins = self.attempt(index, random.Random(f"{self.seed}:{index}:{number}"))
+            if twins is not None:
+                return twins
+        raise ValueError(
+            f"expected a world that holds items of {type(self).__name__}, got none in {_DRAWS} "
+            "draws: allow more colors, shapes or sizes, or fewer objects"
+        )
+
+
+def _seen(rendered: Rendered, items: list[Twins], spec: WorldSpec) -> list[bool]:
+    enough = rendered.visible >= spec.min_visible
+    enough &= rendered.visible >= spec.min_exposed * rendered.unoccluded
+    rows = enough.tolist()
+    return [
+        all(all(rows[2 * k + side][: len(items[k][side].objects)]) for side in (0, 1))
+        for k in range(len(items))
+    ]
+
+
+def _rows(rendered: Rendered, row: int, slots: int) -> Rendered:
+    """Rows `row` and `row + 1`, padded to `slots` objects."""
+
+    def cut(values: torch.Tensor) -> torch.Tensor:
+        part = values[row : row + 2]
+        wide = part.new_zeros((2, slots, *part.shape[2:]))
+        wide[:, : part.shape[1]] = part
+        return wide
+
+    return Rendered(
+        rendered.images[row : row + 2],
+        cut(rendered.visible),
+        cut(rendered.unoccluded),
+        cut(rendered.boxes),
+        cut(rendered.pixel_coords),
+    )
+
+
+def _joined(parts: list[Rendered]) -> Rendered:
+    names = ("images", "visible", "unoccluded", "boxes", "pixel_coords")
+    return Rendered(*(torch.cat([getattr(p, name) for p in parts]) for name in names))
+
+
+def _recast(thing: SceneObject, color: str, shape: str, rng: random.Random) -> SceneObject:
+    return replace(
+        thing, color=color, shape=shape, standing=shape == "torus" and rng.random() < 0.5
+    )
+
+
+@dataclass(frozen=True)
+class ColaTwins(TwinSeries):
+    """Cola's multi-object items: `a_1 o_1 + a_2 o_2` and, laid out anew, `a_2 o_1 + a_1 o_2`.
+
+    No further object has one of the four compositions, so neither caption is true of the other's
+    image, and both images hold the same words.
+
+    Attributes:
+        swaps: The colours and shapes to take, in turn.
+        relational: Share of the items, drawn item by item, whose two objects stand in one clear
+            relation, the same in both images.
+    """
+
+    swaps: tuple[Swap, ...] = ()
+    relational: float = 0.0
+
+    def swap(self, index: int) -> Swap:
+        """The colours and shapes of item `index`; all swaps come equally often."""
+        order = list(self.swaps)
+        random.Random(f"{self.seed}:swaps:{index // len(order)}").shuffle(order)
+        return order[index % len(order)]
+
+    def is_relational(self, index: int) -> bool:
+        """Tells whether the captions of item `index` state a relation."""
+        return random.Random(f"{self.seed}:relational:{index}").random() < self.relational
+
+    def attempt(self, index: int, rng: random.Random) -> Twins | None:
+        """See `TwinSeries`."""
+        swap = self.swap(index)
+        colors, shapes = rng.sample(swap.colors, 2), rng.sample(swap.shapes, 2)
+        drawn = sample_scene(self.spec, rng)
+        if any((o.color, o.shape) in swap.compositions() for o in drawn.objects[2:]):
+            return None
+        queried = (
+            _recast(o, c, s, rng) for o, c, s in zip(drawn.objects[:2], colors, shapes, strict=True)
+        )
+        # Positions belong to the shapes drawn before; exchanging colours lays the objects out.
+        mirror = replace(drawn, objects=(*queried, *drawn.objects[2:]))
+        scene = sample_twin(mirror, 0, 1, "color", rng=rng)
+        twin = sample_twin(scene, 0, 1, "color", rng=rng)
+        if self.is_relational(index):
+            relation = clear_relation(scene, 0, 1)
+            if relation is None or relation != clear_relation(twin, 0, 1):
+                return None
+        return scene, twin
+
+
+@dataclass(frozen=True)
+class AR4TTwins(TwinSeries):
+    """PUG:AR4T's scenes with their hard negatives (PUG, appendix B.5), two objects each.
+
+    Even items are about a relation, which the negative scene reverses by letting the objects change
+    places; odd items are about an attribute, which the negative scene exchanges.
+    """
+
+    def attempt(self, index: int, rng: random.Random) -> Twins | None:
+        """See `TwinSeries`."""
+        scene = sample_scene(self.spec, rng)
+        a, b = scene.objects
+        if a.shape == b.shape or a.on is not None or b.on is not None:
+            return None
+        if index % 2 == 0:
+            return self._reversed(scene)
+        kind = self.attribute(index)
+        if getattr(a, kind) == getattr(b, kind):
+            return None
+        exchanged = {(a.color, b.shape), (b.color, a.shape)} & self.spec.forbidden
+        if kind == "color" and exchanged:
+            return None
+        return scene, sample_twin(scene, 0, 1, kind, rng=rng)
+
+    def attribute(self, index: int) -> str:
+        """The attribute that item `index` exchanges, one of those the world varies."""
+        spec = self.spec
+        varied = (("color", spec.colors), ("material", spec.materials), ("size", spec.sizes),
+                  ("texture", spec.textures))  # fmt: skip
+        kinds = [kind for kind, values in varied if len(values) > 1]
+        return kinds[(index // 2) % len(kinds)] if kinds else "color"
+
+    @staticmethod
+    def _reversed(scene: Scene) -> Twins | None:
+        a, b = scene.objects
+        moved = tuple(
+            replace(o, center=(other.center[0], other.center[1], half_height(o)))
+            for o, other in ((a, b), (b, a))
+        )
+        view = camera(scene.jitter)
+        if clear_relation(scene, 0, 1) not in _RELATIONS:
+            return None
+        if not all(in_view(o, view) for o in moved):
+            return None
+        return scene, replace(scene, objects=moved)

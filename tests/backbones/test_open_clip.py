@@ -1,0 +1,417 @@
+import json
+import logging
+import pickle
+import types
+import warnings
+
+import open_clip
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+
+from vlmtune.backbones import open_clip_loading
+from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.backbones.open_clip_towers import Tokenizer
+from vlmtune.errors import UserError
+from vlmtune.types import Reads
+
+TEXTS = ["a red cube left of the blue sphere", "dog", "a green metal cube"]
+POOLED = Reads("pooled")
+MULTIMODAL = {"context_length": 12, "width": 16, "heads": 2, "layers": 1}
+VARIANTS = {
+    "clip": {},
+    "average-pooled": {"vision": {"pool_type": "avg"}},
+    "average-pooled, norm after": {"vision": {"pool_type": "avg", "final_ln_after_pool": True}},
+    "quick gelu": {"quick_gelu": True},
+    "both outputs": {"vision": {"output_tokens": True}},
+    "custom text": {"custom_text": True, "text": {"output_tokens": True}},
+    "end id": {"custom_text": True, "text": {"pool_type": "eos", "eos_id": 14}},
+    "siglip": {"custom_text": True, "text": {"no_causal_mask": True, "pool_type": "last"}},
+    "timm": {
+        "vision": {
+            "image_size": 224,
+            "timm_model_name": "vit_tiny_patch16_224",
+            "timm_pool": "token",
+            "timm_proj": "linear",
+        }
+    },
+    "resnet": {
+        "vision": {"layers": [1, 1, 1, 1], "width": 8, "image_size": 64, "patch_size": None}
+    },
+}
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def pixels_for(backbone, n=3):
+    torch.manual_seed(1)
+    return torch.randn(n, *backbone.preprocess(Image.new("RGB", (40, 30))).shape)
+
+
+def padded_ids(backbone):
+    return backbone._tokenizer.encode(TEXTS)
+
+
+def reference_pooled(output):
+    return output[0] if isinstance(output, tuple) else output
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_pooled_equals_open_clip(folder, variant):
+    backbone = OpenClip(str(folder(**VARIANTS[variant])))
+    pixels = pixels_for(backbone)
+    with torch.no_grad():
+        image = reference_pooled(backbone.model.encode_image(pixels))
+        text = reference_pooled(backbone.model.encode_text(padded_ids(backbone)))
+    assert backbone.embed_dim == image.shape[1]
+    torch.testing.assert_close(backbone.encode_image(pixels, POOLED).pooled, image)
+    torch.testing.assert_close(backbone.encode_text(TEXTS, POOLED).pooled, text)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_text_tokens_equal_the_padded_forward_pass(folder, variant):
+    backbone = OpenClip(str(folder(**VARIANTS[variant])))
+    ids = padded_ids(backbone)
+    for layer in (-1, -2, -3):
+        got = backbone.encode_text(TEXTS, Reads("tokens", layer))
+        with torch.no_grad():
+            want = _captured(backbone, ids, layer)
+        assert got.tokens.shape == (3, 10, backbone.text_width)  # 8 words, start, end
+        assert got.mask.sum(dim=1).tolist() == [10, 3, 6]
+        for i, length in enumerate([10, 3, 6]):
+            torch.testing.assert_close(got.tokens[i, :length], want[i, :length])
+            assert got.mask[i, :length].all()
+            assert not got.tokens[i, length:].any()
+
+
+def _captured(backbone, ids, layer):
+    """Output of a text block in open_clip's own pass over the padded captions, by a hook."""
+    tower = getattr(backbone.model, "text", backbone.model)
+    states = []
+    hook = tower.transformer.resblocks[layer].register_forward_hook(
+        lambda module, inputs, output: states.append(output)
+    )
+    backbone.model.encode_text(ids)
+    hook.remove()
+    return tower.ln_final(states[0]) if layer == -1 else states[0]
+
+
+@pytest.mark.parametrize("variant", ["clip", "average-pooled", "both outputs"])
+def test_patch_tokens_equal_the_blocks_without_the_class_token(folder, variant):
+    backbone = OpenClip(str(folder(**VARIANTS[variant])))
+    visual, pixels = backbone.model.visual, pixels_for(backbone)
+    states = []
+    for block in visual.transformer.resblocks:
+        block.register_forward_hook(lambda module, inputs, output: states.append(output))
+    with torch.no_grad():
+        backbone.model.encode_image(pixels)
+        blocks = [s[:, 1:] for s in states]
+        blocks[-1] = visual.ln_post(states[-1])[:, 1:]
+    for layer in (-1, -2, -3):
+        got = backbone.encode_image(pixels, Reads("tokens", layer))
+        torch.testing.assert_close(got.tokens, blocks[layer])
+        assert got.tokens.shape == (3, backbone.image_tokens, backbone.image_width)
+        assert got.mask.all()
+
+
+def test_average_pooled_tokens_average_to_the_embedding(folder):
+    backbone = OpenClip(str(folder(**VARIANTS["average-pooled"])))
+    pixels = pixels_for(backbone)
+    tokens = backbone.encode_image(pixels, Reads("tokens", -1)).tokens
+    pooled = tokens.mean(dim=1) @ backbone.model.visual.proj
+    torch.testing.assert_close(pooled, backbone.encode_image(pixels, POOLED).pooled)
+
+
+def test_timm_tokens_equal_the_trunk(folder):
+    backbone = OpenClip(str(folder(**VARIANTS["timm"])))
+    pixels = pixels_for(backbone)
+    with torch.no_grad():
+        want = backbone.model.visual.trunk.forward_features(pixels)[:, 1:]
+    torch.testing.assert_close(backbone.encode_image(pixels, Reads("tokens", -1)).tokens, want)
+    assert (backbone.image_tokens, backbone.image_width) == (196, 192)
+    assert backbone.fits(Reads("tokens", -12), "image") is None
+
+
+def test_resnet_gives_its_last_map_only(folder):
+    backbone = OpenClip(str(folder(**VARIANTS["resnet"])))
+    got = backbone.encode_image(pixels_for(backbone), Reads("tokens", -1))
+    assert got.tokens.shape == (3, 4, 256) == (3, backbone.image_tokens, backbone.image_width)
+    assert "1 layers" in backbone.fits(Reads("tokens", -2), "image")
+
+
+def test_coca(folder):
+    path = folder(
+        vision={"attentional_pool": True, "attn_pooler_heads": 2, "output_tokens": True},
+        text={"embed_cls": True, "output_tokens": True},
+        multimodal_cfg=MULTIMODAL,
+        custom_text=True,
+    )
+    backbone = OpenClip(str(path))
+    pixels = pixels_for(backbone)
+    with torch.no_grad():
+        image = backbone.model.encode_image(pixels, normalize=False)
+        text = backbone.model.encode_text(padded_ids(backbone), normalize=False)
+    torch.testing.assert_close(backbone.encode_image(pixels, POOLED).pooled, image)
+    torch.testing.assert_close(backbone.encode_text(TEXTS, POOLED).pooled, text)
+    assert "attentional pooling" in backbone.fits(Reads("tokens", -1), "image")
+    assert backbone.encode_image(pixels, Reads("tokens", -2)).tokens.shape == (3, 16, 24)
+    assert backbone.encode_text(TEXTS, Reads("tokens", -1)).tokens.shape == (3, 10, 16)
+
+
+def test_hugging_face_text_towers_give_pooled_vectors_only(folder, tmp_path):
+    from transformers import BertConfig
+
+    config = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    BertConfig(vocab_size=20, intermediate_size=16, **config).save_pretrained(tmp_path / "bert")
+    text = {"hf_model_name": str(tmp_path / "bert"), "hf_model_pretrained": False}
+    backbone = OpenClip(str(folder(text=text)))
+    with torch.no_grad():
+        want = backbone.model.encode_text(padded_ids(backbone))
+    torch.testing.assert_close(backbone.encode_text(TEXTS, POOLED).pooled, want)
+    assert backbone.text_width == 16
+    assert "pooled vectors only" in backbone.fits(Reads("tokens"), "text")
+    with pytest.raises(UserError, match="pooled vectors only"):
+        backbone.encode_text(TEXTS, Reads("tokens"))
+
+
+def test_trimming_changes_nothing(folder):
+    backbone = OpenClip(str(folder()))
+    for reads in (POOLED, Reads("tokens", -1), Reads("tokens", -2)):
+        together = backbone.encode_text(TEXTS, reads)
+        for i, text in enumerate(TEXTS):
+            alone = backbone.encode_text([text], reads)
+            if reads.kind == "pooled":
+                torch.testing.assert_close(alone.pooled[0], together.pooled[i])
+            else:
+                length = alone.tokens.shape[1]
+                torch.testing.assert_close(alone.tokens[0], together.tokens[i, :length])
+                assert together.mask[i].sum() == length
+
+
+def test_unread_blocks_are_not_run(folder):
+    backbone = OpenClip(str(folder()))
+    ran = []
+    for tower in (backbone.model.visual.transformer, backbone.model.transformer):
+        for i, block in enumerate(tower.resblocks):
+            block.register_forward_hook(lambda module, inputs, output, i=i: ran.append(i))
+    backbone.encode_image(pixels_for(backbone), Reads("tokens", -2))
+    backbone.encode_text(TEXTS, Reads("tokens", -3))
+    assert ran == [0, 1, 0]
+
+
+def test_it_is_frozen_and_gradients_flow_when_asked(folder):
+    backbone = OpenClip(str(folder()))
+    assert not backbone.model.training
+    assert not any(p.requires_grad for p in backbone.parameters())
+    backbone.requires_grad_(True)
+    pixels = pixels_for(backbone)
+    assert not backbone.encode_image(pixels, POOLED).pooled.requires_grad
+    assert not backbone.encode_text(TEXTS, Reads("tokens", -2)).tokens.requires_grad
+    image = backbone.encode_image(pixels, Reads("tokens", -1, frozen=False)).tokens
+    text = backbone.encode_text(TEXTS, Reads("pooled", frozen=False)).pooled
+    (image.sum() + text.square().sum()).backward()
+    assert backbone.model.visual.conv1.weight.grad.any()
+    assert backbone.model.token_embedding.weight.grad.any()
+
+
+def test_sizes(folder):
+    backbone = OpenClip(str(folder(init_logit_scale=2.0)))
+    assert (backbone.embed_dim, backbone.image_width, backbone.text_width) == (16, 24, 16)
+    assert (backbone.image_tokens, backbone.text_special) == (16, (1, 1))
+    scale = load_file(backbone.init_args["model"] + "/open_clip_model.safetensors")["logit_scale"]
+    assert backbone.logit_scale == pytest.approx(scale.exp().item())
+
+
+def test_bf16_gives_float32_features_close_to_fp32(folder):
+    path = str(folder())
+    full, half = OpenClip(path), OpenClip(path, precision="bf16")
+    assert half.model.visual.conv1.weight.dtype == torch.bfloat16
+    for reads in (POOLED, Reads("tokens", -1)):
+        a = full.encode_image(pixels_for(full), reads)
+        b = half.encode_image(pixels_for(half), reads)
+        c, d = full.encode_text(TEXTS, reads), half.encode_text(TEXTS, reads)
+        for x, y in ((a, b), (c, d)):
+            x, y = (f.pooled if reads.kind == "pooled" else f.tokens for f in (x, y))
+            assert y.dtype == torch.float32
+            torch.testing.assert_close(x, y, atol=0.1, rtol=0.1)
+    assert full.fingerprint != half.fingerprint
+
+
+def test_open_clip_and_the_cutting_of_its_own_tokenizer(folder):
+    backbone = OpenClip(str(folder(vocabulary=False)))
+    got = backbone.encode_text(["a photo of a dog", "word " * 40], Reads("tokens", -1))
+    assert got.mask.sum(dim=1).tolist() == [7, 12]
+    assert backbone.text_special == (1, 1)
+
+
+@pytest.mark.parametrize("vocabulary", [True, False])
+@pytest.mark.parametrize("text", ["", "  ", " \t\n"])
+def test_a_caption_without_tokens_is_an_error(folder, vocabulary, text):
+    backbone = OpenClip(str(folder(vocabulary=vocabulary)))
+    with pytest.raises(UserError, match=r"captions with words, got .* \(number 1 of 2\)"):
+        backbone.encode_text(["dog", text], POOLED)
+
+
+@pytest.mark.parametrize("layer", [0, 1, -4])
+def test_layers_that_do_not_exist_are_refused(folder, layer):
+    backbone = OpenClip(str(folder()))
+    with pytest.raises(UserError, match="-3 to -1"):
+        backbone.encode_image(pixels_for(backbone), Reads("tokens", layer))
+    with pytest.raises(UserError, match="-3 to -1"):
+        backbone.encode_text(TEXTS, Reads("tokens", layer))
+
+
+def test_preprocess_is_open_clips_and_travels_without_the_weights(folder):
+    path = folder()
+    backbone = OpenClip(str(path))
+    image = Image.effect_noise((50, 40), 80).convert("RGB")
+    _, _, evaluate = open_clip.create_model_and_transforms(f"local-dir:{path}")
+    assert backbone.preprocess(image).equal(evaluate(image))
+    carried = pickle.dumps(backbone.preprocess)
+    assert len(carried) < 5000
+    assert pickle.loads(carried)(image).equal(evaluate(image))
+
+
+def test_fingerprints_tell_weights_preprocessing_and_vocabulary_apart(folder):
+    path, same, other = folder("a"), folder("b"), folder("c", seed=1)
+    own = OpenClip(str(path)).fingerprint
+    assert own == OpenClip(str(same)).fingerprint != OpenClip(str(other)).fingerprint
+    config = json.loads((same / "open_clip_config.json").read_text())
+    config["preprocess_cfg"]["mean"] = [0.1, 0.1, 0.1]
+    (same / "open_clip_config.json").write_text(json.dumps(config))
+    assert OpenClip(str(same)).fingerprint != own
+    words = (path / "vocabulary.txt").read_text().split()
+    (path / "vocabulary.txt").write_text("\n".join(reversed(words)))
+    assert OpenClip(str(path)).fingerprint != own
+
+
+def test_one_changed_weight_changes_the_fingerprint(folder):
+    path = folder()
+    own = OpenClip(str(path)).fingerprint
+    state = load_file(path / "open_clip_model.safetensors")
+    state["ln_final.bias"][3] += 1e-6
+    save_file(state, path / "open_clip_model.safetensors")
+    assert OpenClip(str(path)).fingerprint != own
+
+
+def test_a_relative_folder_is_found_from_anywhere(folder, monkeypatch, tmp_path):
+    path = folder("here")
+    monkeypatch.chdir(path.parent)
+    assert OpenClip("here").embed_dim == 16
+    assert OpenClip("local-dir:here").embed_dim == 16
+    monkeypatch.chdir("/")
+    monkeypatch.setattr(
+        open_clip_loading, "vlmtune", types.SimpleNamespace(__file__=str(tmp_path / "p" / "x.py"))
+    )
+    assert open_clip_loading.resolve("local-dir:here") == f"local-dir:{path}"
+
+
+def test_random_weights_are_quiet(capfd):
+    handlers = list(logging.getLogger().handlers)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        backbone = OpenClip("ViT-S-32-alt", None)
+    assert capfd.readouterr().err == ""
+    assert logging.getLogger().handlers == handlers
+    assert logging.root.manager.disable == 0
+    assert backbone.spec()["init_args"]["model"] == "ViT-S-32-alt"
+
+
+@pytest.mark.parametrize(
+    ("model", "pretrained", "message"),
+    [
+        ("ViT-B-33", None, "did you mean .*ViT-B-32"),
+        ("local-dir:nowhere", None, "folder with open_clip_config.json"),
+        ("local-dir:", None, "folder with open_clip_config.json"),
+        ("", None, "expected an open_clip model"),
+        ("ViT-B-32", "opanai", "one of openai, .*got 'opanai'"),
+        ("ViT-B-32", "openai", "use model 'ViT-B-32-quickgelu'"),
+        ("ViT-B/32", "openai", "use model 'ViT-B-32-quickgelu'"),
+        ("ViT-L-14", "metaclip_400m", "use model 'ViT-L-14-quickgelu'"),
+    ],
+)
+def test_what_cannot_be_loaded_is_told_in_one_line(model, pretrained, message):
+    with pytest.raises(UserError, match=message) as error:
+        OpenClip(model, pretrained)
+    assert "\n" not in str(error.value)
+
+
+def test_damaged_folders_are_told_in_one_line(folder):
+    path = folder()
+    config = (path / "open_clip_config.json").read_text()
+    weights = (path / "open_clip_model.safetensors").read_bytes()
+    model = json.loads(config)["model_cfg"]
+
+    def fails(message):
+        with pytest.raises(UserError, match=message) as error:
+            OpenClip(str(path))
+        assert "\n" not in str(error.value)
+
+    (path / "vocabulary.txt").write_text("a\nred\n")
+    fails("expected 12 words")
+    (path / "vocabulary.txt").unlink()
+    (path / "open_clip_model.safetensors").write_bytes(weights[: len(weights) // 2])
+    fails("expected weights")
+    save_file({"something": torch.zeros(1)}, path / "open_clip_model.safetensors")
+    fails("expected weights.*Missing key")
+    (path / "open_clip_model.safetensors").unlink()
+    fails("got none")
+    (path / "open_clip_config.json").write_text("{")
+    fails("expected JSON")
+    (path / "open_clip_config.json").write_text(json.dumps({"model_cfg": {"embed_dim": 3}}))
+    fails("vision_cfg and text_cfg")
+    (path / "open_clip_config.json").write_text(json.dumps(model))
+    fails("model_cfg")
+    (path / "open_clip_config.json").unlink()
+    fails("has no open_clip_config.json")
+
+
+def test_pretrained_with_a_folder_is_refused(folder):
+    with pytest.raises(UserError, match="brings its own weights"):
+        OpenClip(str(folder()), "openai")
+
+
+def test_an_unknown_precision_is_refused(folder):
+    # The command line is checked by the constructor, Python callers under test by beartype.
+    with pytest.raises((UserError, TypeError), match="fp16"):
+        OpenClip(str(folder()), precision="fp16")
+
+
+def hub_tokenizer(ids, **inner):
+    inner = {"eos_token_id": None, "sep_token_id": None, "pad_token_id": 0, **inner}
+    return Tokenizer(
+        type(
+            "Stub", (), {"tokenizer": types.SimpleNamespace(**inner), "__call__": lambda *_: ids}
+        )()
+    )
+
+
+@pytest.mark.parametrize(
+    ("row", "inner", "length", "special"),
+    [
+        # SigLIP: no start, padded with its end token
+        (
+            [7, 8, 1, 1, 1],
+            {"eos_token_id": 1, "pad_token_id": 1, "all_special_ids": [1]},
+            3,
+            (0, 1),
+        ),
+        ([7, 8, 1, 0, 0], {"eos_token_id": 1, "all_special_ids": [0, 1]}, 3, (0, 1)),
+        ([2, 7, 8, 3, 0], {"sep_token_id": 3, "all_special_ids": [0, 2, 3]}, 4, (1, 1)),
+        # end token stripped
+        ([2, 7, 8, 0, 0], {"sep_token_id": 3, "all_special_ids": [0, 2, 3]}, 3, (1, 0)),
+    ],
+)
+def test_lengths_of_hub_tokenizers(row, inner, length, special):
+    tokenizer = hub_tokenizer(torch.tensor([row]), **inner)
+    _, mask = tokenizer(["any"])
+    assert mask.sum().item() == length
+    assert mask[0, :length].all()
+    assert tokenizer.leading_and_trailing("any") == special

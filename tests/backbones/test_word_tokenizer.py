@@ -1,0 +1,45 @@
+import pickle
+
+import pytest
+import torch
+
+from vlmtune.backbones.word_tokenizer import WordTokenizer
+from vlmtune.errors import UserError
+
+
+def test_ids_follow_the_vocabulary_and_the_end_is_the_highest():
+    tokenizer = WordTokenizer(["red", "cube", "of"], 6)
+    ids = tokenizer(["Red CUBE, of", "cube"])
+    assert ids.tolist() == [[1, 2, 3, 4, 5, 0], [1, 3, 5, 0, 0, 0]]
+    assert ids.dtype == torch.long
+    assert ids.argmax(dim=1).tolist() == [4, 2]
+    assert tokenizer.vocab_size == 6
+
+
+def test_a_long_caption_is_cut_and_keeps_its_end():
+    assert WordTokenizer(["a", "b"], 4)(["a b a b a b"]).tolist() == [[1, 2, 3, 4]]
+
+
+def test_a_caption_that_just_fits_is_not_cut():
+    assert WordTokenizer(["a", "b"], 4)(["a b"]).tolist() == [[1, 2, 3, 4]]
+
+
+def test_unknown_words_are_named():
+    with pytest.raises(UserError, match="'dog', 'zebra' in 'red zebra dog'"):
+        WordTokenizer(["red"], 5)(["red", "red zebra dog"])
+
+
+@pytest.mark.parametrize("words", [["red", "red"], ["Red"], ["two words"], [""], []])
+def test_bad_vocabularies_are_refused(words):
+    with pytest.raises(UserError, match="vocabulary of distinct lower-case words"):
+        WordTokenizer(words, 5)
+
+
+def test_too_short_a_context_is_refused():
+    with pytest.raises(UserError, match="at least 3"):
+        WordTokenizer(["red"], 2)
+
+
+def test_it_survives_pickling():
+    tokenizer = WordTokenizer(["red", "cube"], 5)
+    assert pickle.loads(pickle.dumps(tokenizer))(["cube"]).equal(tokenizer(["cube"]))

@@ -1,0 +1,139 @@
+import json
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from vlmtune.benchmarks.cola_multi import ColaMulti
+from vlmtune.errors import UserError
+from vlmtune.types import Scores
+
+REAL = (
+    Path(__file__).parents[2].parent / "shared/data/cola/COLA_multiobjects_matching_benchmark.json"
+)
+
+
+def scorer(table):
+    """Scores by file name and caption, so that it cannot know about order."""
+
+    def score(images, texts, pairs=None):
+        values = [[table(image.path.name, text) for text in texts] for image in images]
+        return Scores.full(torch.tensor(values))
+
+    return score
+
+
+def test_images_and_captions_are_scored_once(tmp_path):
+    benchmark = ColaMulti.fixture(tmp_path)
+    assert [image.path.name for image in benchmark.images()] == [f"{i}.png" for i in range(5)]
+    assert len(benchmark.texts()) == 5
+    assert int(benchmark.pairs().sum()) == 4 * 3 - 1  # the shared image with the shared caption
+    assert int(benchmark.truth().sum()) == 5
+    assert benchmark.spec()["init_args"]["name"] == "cola_multi"
+
+
+def test_accuracy_against_a_loop_whatever_the_order(tmp_path):
+    fixture = ColaMulti.fixture(tmp_path)
+    rows = json.loads(fixture.path.read_text())
+    rng = random.Random(0)
+    for _ in range(20):
+        table = {}
+
+        def look(name, text, table=table):
+            return table.setdefault((name, text), rng.randint(0, 3) / 3)
+
+        result = fixture.run(scorer(look))
+        wins = 0
+        for first, one, second, two in rows:
+            a, b = Path(first).name, Path(second).name
+            wins += look(a, one) > look(b, one) and look(b, two) > look(a, two)
+        assert result.metrics["accuracy"].value == pytest.approx(wins / 3)
+        shuffled = [row if rng.random() < 0.5 else [*row[2:], *row[:2]] for row in rows]
+        rng.shuffle(shuffled)
+        other = tmp_path / "other.json"
+        other.write_text(json.dumps(shuffled))
+        again = ColaMulti(str(other), str(tmp_path)).run(scorer(look))
+        assert again.metrics == result.metrics
+
+
+def test_examples_show_both_images_best_first(tmp_path):
+    fixture = ColaMulti.fixture(tmp_path)
+    result = fixture.run(scorer(lambda name, text: float(name == "0.png" or name == "4.png")))
+    by_query = {example.query: example for example in result.examples}
+    right = by_query["red cup on blue box"]
+    assert right.correct
+    assert right.true == (True, False)
+    assert [image.path.name for image in right.images] == ["0.png", "1.png"]
+    wrong = by_query["blue cup on red box"]
+    assert not wrong.correct
+    assert wrong.true == (False, True)
+    assert wrong.scores == (1.0, 0.0)
+    assert [e.correct for e in result.examples] == sorted(
+        (e.correct for e in result.examples), reverse=True
+    )
+
+
+def test_limit(tmp_path):
+    fixture = ColaMulti.fixture(tmp_path)
+    one = ColaMulti(str(fixture.path), str(tmp_path), limit=1)
+    assert len(one.images()) == 2
+    with pytest.raises(UserError, match="at least 1"):
+        ColaMulti("x.json", "x", limit=0)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[", "JSONDecodeError"),
+        ("{}", "got no list"),
+        ("[]", "an empty one"),
+        ('[["a.png", "x", "b.png"]]', "got item 0"),
+        ('[["a.png", "x", "b.png", 3]]', "got item 0"),
+        ('[["a.png", "x", "b.png", " "]]', "blank"),
+        ('[["u/a.png", "x", "a.png", "y"]]', "twice"),
+    ],
+)
+def test_malformed_file(tmp_path, content, message):
+    path = tmp_path / "bad.json"
+    path.write_text(content)
+    with pytest.raises(UserError, match=message) as error:
+        ColaMulti(str(path), str(tmp_path)).load()
+    assert "\n" not in str(error.value)
+
+
+def test_missing_file_and_missing_images(tmp_path):
+    with pytest.raises(UserError, match="FileNotFoundError"):
+        ColaMulti(str(tmp_path / "none.json"), str(tmp_path)).load()
+    fixture = ColaMulti.fixture(tmp_path)
+    (tmp_path / "3.png").unlink()
+    (tmp_path / "4.png").unlink()
+    with pytest.raises(UserError, match=r"5 images .* 2 are missing, first '3.png'"):
+        ColaMulti(str(fixture.path), str(tmp_path)).load()
+
+
+@pytest.mark.skipif(not REAL.is_file(), reason=f"the released annotation file is not at {REAL}")
+def test_released_file(tmp_path):
+    rows = json.loads(REAL.read_text())
+    Image.new("RGB", (4, 4)).save(tmp_path / "stand_in.png")
+    stand_in = (tmp_path / "stand_in.png").read_bytes()
+    for row in rows:
+        for address in (row[0], row[2]):
+            (tmp_path / address.rpartition("/")[2]).write_bytes(stand_in)
+    benchmark = ColaMulti(str(REAL), str(tmp_path))
+    benchmark.load()
+    assert (len(rows), len(benchmark.images()), len(benchmark.texts())) == (210, 218, 294)
+    values = torch.rand(218, 294, generator=torch.Generator().manual_seed(0))
+    names = {image.path.name: i for i, image in enumerate(benchmark.images())}
+    columns = {text: j for j, text in enumerate(benchmark.texts())}
+    result = benchmark.run(lambda images, texts, pairs=None: Scores.full(values))
+    wins = 0
+    for first, one, second, two in rows:
+        a, b = (names[x.rpartition("/")[2]] for x in (first, second))
+        c, d = columns[one], columns[two]
+        wins += bool(values[a, c] > values[b, c] and values[b, d] > values[a, d])
+    assert result.metrics["accuracy"].n == 210
+    assert result.metrics["accuracy"].value == pytest.approx(wins / 210)
+    oracle = benchmark.run(lambda images, texts, pairs=None: Scores.full(benchmark.truth().float()))
+    assert oracle.metrics["accuracy"].value == 1.0

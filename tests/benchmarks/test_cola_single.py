@@ -1,0 +1,291 @@
+import itertools
+import json
+import math
+
+import pytest
+import torch
+from PIL import Image
+
+from vlmtune.benchmarks.cola_single import ColaSingle
+from vlmtune.errors import UserError
+from vlmtune.types import Scores
+
+
+def fixed(values):
+    return lambda images, texts, pairs=None: Scores.full(values)
+
+
+def write(folder, raw, name="file.json"):
+    path = folder / name
+    path.write_text(json.dumps(raw))
+    return path
+
+
+def raw_of(fixture):
+    return json.loads(fixture.path.read_text())
+
+
+@pytest.fixture
+def fixture(tmp_path):
+    return ColaSingle.fixture(tmp_path)
+
+
+def values_for(benchmark, seed=0):
+    shape = benchmark.truth().shape
+    return torch.randint(5, shape, generator=torch.Generator().manual_seed(seed)).double()
+
+
+def test_both_layouts_and_both_label_forms_agree(tmp_path, fixture):
+    raw, values = raw_of(fixture), values_for(fixture)
+    expected = fixture.run(fixed(values)).metrics
+    flat = {
+        "labels": ["red cube", "blue cube", "red cone"],
+        "data": [
+            [image, [f"{a[0]} {noun}" for a, noun in objects], label, hard]
+            for image, objects, label, hard in raw["data"]
+        ],
+    }
+    for other in ([raw["labels"], raw["data"]], flat, [flat["labels"], flat["data"]]):
+        path = write(tmp_path, other)
+        again = ColaSingle(str(path), str(tmp_path), seen=str(fixture.seen)).run(fixed(values))
+        assert again.metrics == expected
+    assert fixture.texts() == ("red cube", "blue cube", "red cone")
+
+
+@pytest.mark.parametrize("absent", ["null", "left out"])
+def test_without_annotations_what_needs_them_is_left_out(tmp_path, fixture, absent):
+    raw = raw_of(fixture)
+    raw["data"] = [
+        [e[0], None, *e[2:]] if absent == "null" else [e[0], *e[2:]] for e in raw["data"]
+    ]
+    benchmark = ColaSingle(str(write(tmp_path, raw)), str(tmp_path))
+    metrics = benchmark.run(fixed(values_for(fixture))).metrics
+    assert "map" in metrics
+    assert not {"query_all_map", "mean_rank_true", "map_seen"} & metrics.keys()
+
+
+def naive_ap(scores, positives):
+    total, before, result = sum(positives), 0.0, 0.0
+    for threshold in sorted(set(scores), reverse=True):
+        chosen = [p for s, p in zip(scores, positives, strict=True) if s >= threshold]
+        result += (sum(chosen) - before) / total * sum(chosen) / len(chosen)
+        before = sum(chosen)
+    return result
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_every_metric_against_loops(fixture, seed):
+    values = values_for(fixture, seed)
+    metrics = fixture.run(fixed(values)).metrics
+    raw = raw_of(fixture)
+    words = [{w for a, noun in e[1] for w in (*a, noun)} for e in raw["data"]]
+    queries = [{*a, noun} for a, noun in raw["labels"]]
+    hard, standard, every, ranks, chance = [], [], [], [], []
+    for c, query in enumerate(queries):
+        rows = [
+            (float(values[i, c]), e[2][c], bool(words[i] & query), query <= words[i])
+            for i, e in enumerate(raw["data"])
+        ]
+        for pool, into in (
+            ([r for r in rows if r[2]], hard),
+            (rows, standard),
+            ([r for r in rows if r[3]], every),
+        ):
+            into.append(naive_ap([r[0] for r in pool], [r[1] for r in pool]))
+        pool = [r for r in rows if r[2]]
+        orders = itertools.permutations(range(len(pool)))
+        reached = [naive_ap(list(order), [r[1] for r in pool]) for order in orders]
+        chance.append(sum(reached) / len(reached))
+        pool = [r for r in rows if r[3]]
+        rank = [sum(o[0] >= r[0] for o in pool) for r in pool]
+        true = [k for k, r in zip(rank, pool, strict=True) if r[1]]
+        false = [k for k, r in zip(rank, pool, strict=True) if not r[1]]
+        if true and false:
+            ranks.append((sum(true) / len(true), sum(false) / len(false)))
+
+    def mean(numbers):
+        return pytest.approx(sum(numbers) / len(numbers))
+
+    assert metrics["map"].value == mean(hard)
+    assert metrics["map"].chance == mean(chance)
+    assert metrics["map_seen"].value == mean([hard[0], hard[2]])
+    assert metrics["map_unseen"].value == pytest.approx(hard[1])
+    assert metrics["standard_map"].value == mean(standard)
+    assert metrics["query_all_map"].value == mean(every)
+    assert ranks
+    assert metrics["mean_rank_true"].value == mean([r[0] for r in ranks])
+    assert metrics["mean_rank_distractor"].value == mean([r[1] for r in ranks])
+    assert not metrics["mean_rank_true"].higher_is_better
+    assert metrics["mean_rank_true"].unit == "rank"
+    assert metrics["map"].low <= metrics["map"].value <= metrics["map"].high
+
+
+def test_constant_scorer_gets_the_prevalence(fixture):
+    metrics = fixture.run(fixed(torch.ones(6, 3))).metrics
+    labels, hard = (torch.tensor([e[i] for e in raw_of(fixture)["data"]]) for i in (2, 3))
+    prevalence = (labels * hard).sum(0) / hard.sum(0)
+    assert metrics["map"].value == pytest.approx(float(prevalence.mean()))
+    assert metrics["standard_map"].value == pytest.approx(float(labels.float().mean()))
+    assert metrics["f1"].value == 0.0
+    assert metrics["f1"].chance == pytest.approx(float(prevalence.mean()))
+
+
+def test_random_scores_reach_the_declared_chance(fixture):
+    generator = torch.Generator().manual_seed(0)
+    runs = [
+        fixture.run(fixed(torch.rand(6, 3, generator=generator, dtype=torch.float64))).metrics
+        for _ in range(300)
+    ]
+    for name in ("map", "standard_map", "query_all_map", "f1", "mean_rank_true"):
+        mean = sum(metrics[name].value for metrics in runs) / len(runs)
+        assert mean == pytest.approx(runs[0][name].chance, abs=0.04)
+
+
+def test_order_of_images_and_labels_is_irrelevant(tmp_path, fixture):
+    raw, values = raw_of(fixture), values_for(fixture, 3)
+    rows, columns = [4, 2, 0, 5, 1, 3], [2, 0, 1]
+    mixed = {
+        "labels": [raw["labels"][c] for c in columns],
+        "data": [
+            [raw["data"][i][0], raw["data"][i][1]]
+            + [[flags[c] for c in columns] for flags in raw["data"][i][2:]]
+            for i in rows
+        ],
+    }
+    other = ColaSingle(str(write(tmp_path, mixed)), str(tmp_path), seen=str(fixture.seen))
+    one = fixture.run(fixed(values)).metrics
+    two = other.run(fixed(values[rows][:, columns])).metrics
+    assert {k: m.value for k, m in one.items()} == pytest.approx(
+        {k: m.value for k, m in two.items()}
+    )
+
+
+def test_classes_left_out_are_counted(tmp_path, fixture):
+    raw = raw_of(fixture)
+    raw["labels"] += [[["no"], "positive"], [["empty"], "pool"], [["none"], "inside"]]
+    for i, entry in enumerate(raw["data"]):
+        entry[2] += [0, int(i == 0), int(i == 0)]
+        entry[3] += [1, 0, int(i != 0)]
+    benchmark = ColaSingle(str(write(tmp_path, raw)), str(tmp_path))
+    metrics = benchmark.run(fixed(benchmark.truth().double())).metrics
+    assert metrics["map"].value == 1.0
+    assert metrics["map"].n == 3
+    assert metrics["classes_without_positives"].value == 1
+    assert metrics["classes_with_empty_hard_set"].value == 1
+    assert metrics["classes_without_positives_in_hard_set"].value == 1
+    # the released script gives the last of them 0 and counts it
+    assert metrics["map_reference"].value == pytest.approx(3 / 4)
+    assert metrics["map_reference"].n == 4
+
+
+def test_without_standard_fewer_pairs_and_the_same_numbers(tmp_path, fixture):
+    lean = ColaSingle(str(fixture.path), str(tmp_path), standard=False)
+    values = values_for(fixture, 1)
+    assert int(lean.pairs().sum()) < fixture.pairs().numel()
+    scores = Scores(torch.where(lean.pairs(), values, torch.nan), lean.pairs())
+    metrics = lean.run(lambda images, texts, pairs=None: scores).metrics
+    full = fixture.run(fixed(values)).metrics
+    assert full.keys() - metrics.keys() == {"standard_map", "map_seen", "map_unseen"}
+    assert all(full[name] == metric for name, metric in metrics.items())
+
+
+def test_examples_are_best_first_from_the_hard_set(fixture):
+    values = torch.zeros(6, 3)
+    values[:, 0] = torch.tensor([0.9, 0.1, 0.8, 0.2, 0.3, 0.4])
+    values[:, 1] = torch.tensor([0.9, 0.1, 0.2, 0.3, 0.4, 0.5])
+    result = fixture.run(fixed(values))
+    by_query = {e.query: e for e in result.examples}
+    assert by_query["red cube"].correct
+    assert by_query["red cube"].true[:3] == (True, True, False)
+    assert len(by_query["red cube"].images) == 5
+    assert not by_query["blue cube"].correct
+    assert not by_query["red cone"].correct  # all tied
+    scores = by_query["blue cube"].scores
+    assert list(scores) == sorted(scores, reverse=True)
+
+
+def test_clevr_paths_keep_their_folder(tmp_path):
+    raw = raw_of(ColaSingle.fixture(tmp_path))
+    (tmp_path / "val").mkdir()
+    for i, entry in enumerate(raw["data"]):
+        if i < 3:
+            Image.new("RGB", (2, 2)).save(tmp_path / "val" / f"{i}.png")
+        entry[0] = f"val/{i}.png"
+    benchmark = ColaSingle(str(write(tmp_path, raw)), str(tmp_path))
+    assert benchmark.images()[0].path == tmp_path / "val" / "0.png"
+    assert benchmark.images()[3].path == tmp_path / "3.png"
+
+
+def change(raw, how):
+    data = raw["data"]
+    if how == "no labels":
+        raw["labels"] = []
+    elif how == "short flags":
+        data[1][2] = [0, 1]
+    elif how == "other flags":
+        data[1][3] = [0, 1, 2]
+    elif how == "five elements":
+        data[0].append(1)
+    elif how == "image is a number":
+        data[0][0] = 7
+    elif how == "same label":
+        raw["labels"][1] = raw["labels"][0]
+    elif how == "same image":
+        data[1][0] = data[0][0]
+    elif how == "label is a number":
+        raw["labels"][0] = 3
+    elif how == "object is a number":
+        data[0][1] = [3]
+    return {"labels": raw["labels"]} if how == "no data" else raw
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("no data", "neither"),
+        ("no labels", "empty"),
+        ("short flags", "entry 1"),
+        ("other flags", "entry 1"),
+        ("five elements", "entry 0"),
+        ("image is a number", "entry 0"),
+        ("same label", "same label twice"),
+        ("same image", "same image twice"),
+        ("label is a number", "'3' where a label"),
+        ("object is a number", "'3' where a label"),
+    ],
+)
+def test_malformed_file(tmp_path, fixture, how, message):
+    path = write(tmp_path, change(raw_of(fixture), how))
+    with pytest.raises(UserError, match=message) as error:
+        ColaSingle(str(path), str(tmp_path)).load()
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ([], "layout"),
+        ({"seen": ["red cube"]}, "layout"),
+        ({"seen": 1, "unseen": []}, "layout"),
+        ({"seen": ["green cone"], "unseen": []}, "'green cone', which is no label"),
+        ({"seen": ["red cube"], "unseen": ["red cube"]}, "a label twice"),
+    ],
+)
+def test_malformed_seen_file(tmp_path, fixture, raw, message):
+    path = write(tmp_path, raw, "side.json")
+    with pytest.raises(UserError, match=message):
+        ColaSingle(str(fixture.path), str(tmp_path), seen=str(path)).load()
+
+
+def test_no_class_that_counts_raises(tmp_path, fixture):
+    raw = raw_of(fixture)
+    for entry in raw["data"]:
+        entry[2] = [0, 0, 0]
+    benchmark = ColaSingle(str(write(tmp_path, raw)), str(tmp_path))
+    with pytest.raises(UserError, match="got none"):
+        benchmark.run(fixed(torch.rand(6, 3)))
+
+
+def test_no_metric_is_nan(fixture):
+    for metric in fixture.run(fixed(values_for(fixture))).metrics.values():
+        assert math.isfinite(metric.value)

@@ -1,0 +1,149 @@
+"""The laws of a benchmark, held by every plug-in that has a YAML in configs/benchmarks."""
+
+import importlib
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from vlmtune.benchmarks.base import Benchmark
+from vlmtune.errors import UserError
+from vlmtune.types import Result, Scores
+
+CONFIGS = sorted((Path(__file__).parents[2] / "configs/benchmarks").glob("*.yaml"))
+
+
+def _class(config: Path) -> type[Benchmark]:
+    module, _, name = yaml.safe_load(config.read_text())["class_path"].rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
+@pytest.fixture(params=CONFIGS, ids=lambda path: path.stem)
+def benchmark(request, tmp_path) -> Benchmark:
+    made = _class(request.param).fixture(tmp_path)
+    made.load()
+    return made
+
+
+def run(benchmark: Benchmark, values: torch.Tensor) -> Result:
+    return benchmark.run(lambda images, texts, pairs=None: Scores.full(values.clone()))
+
+
+def primary(result: Result) -> float:
+    return result.metrics[result.primary].value
+
+
+def coarse(benchmark: Benchmark, seed: int) -> torch.Tensor:
+    """Random scores of three values: most comparisons are ties."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(3, benchmark.pairs().shape, generator=generator).double()
+
+
+def test_there_are_benchmarks():
+    assert CONFIGS
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
+def test_yaml_names_arguments_the_class_takes(config):
+    from vlmtune.config import instantiate
+
+    made = instantiate(yaml.safe_load(config.read_text()), Benchmark)
+    assert made.name
+
+
+def test_states_what_it_is(benchmark):
+    result = run(benchmark, benchmark.truth().double())
+    assert result.benchmark == benchmark.name
+    assert result.version
+    assert result.citation
+    assert result.primary == benchmark.primary
+    metric = result.metrics[result.primary]
+    assert metric.n > 0
+    assert metric.chance is not None
+    shape = (len(benchmark.images()), len(benchmark.texts()))
+    assert benchmark.pairs().shape == benchmark.truth().shape == shape
+    assert all(image.path.is_file() for image in benchmark.images())
+    assert len(set(benchmark.images())) == len(benchmark.images())
+    assert len(set(benchmark.texts())) == len(benchmark.texts())
+
+
+def test_oracle_reaches_one(benchmark):
+    assert primary(run(benchmark, benchmark.truth().double())) == 1.0
+
+
+def test_inverse_reaches_zero(benchmark):
+    result = run(benchmark, -benchmark.truth().double())
+    if benchmark.partial_credit:
+        assert primary(result) <= result.metrics[result.primary].chance + 1e-12
+    else:
+        assert primary(result) == 0.0
+
+
+@pytest.mark.parametrize("constant", [-1.0, 0.0, 100.0])
+def test_constant_never_wins(benchmark, constant):
+    result = run(benchmark, torch.full(benchmark.pairs().shape, constant))
+    chance = result.metrics[result.primary].chance
+    assert primary(result) <= (chance + 1e-12 if benchmark.partial_credit else 0.0)
+    assert not any(example.correct for example in result.examples)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_ties_are_not_broken_by_the_order_of_candidates(benchmark, seed):
+    # Breaking every tie for the truth must not lower the number, breaking it against the truth must
+    # not raise it; where no credit is partial, the latter must change nothing.
+    values, nudge = coarse(benchmark, seed), 0.01 * benchmark.truth().double()
+    tied = primary(run(benchmark, values))
+    against, favoured = (primary(run(benchmark, values + sign * nudge)) for sign in (-1, 1))
+    assert against <= tied + 1e-12
+    assert tied <= favoured + 1e-12
+    if not benchmark.partial_credit:
+        assert tied == against
+
+
+@pytest.mark.parametrize("wrong", [torch.nan, torch.inf, -torch.inf])
+def test_a_score_that_is_no_number_raises(benchmark, wrong):
+    values = coarse(benchmark, 0)
+    i, j = benchmark.pairs().nonzero()[-1].tolist()
+    values[i, j] = wrong
+    with pytest.raises(UserError, match="NaN or infinite"):
+        run(benchmark, values)
+
+
+def test_a_missing_score_raises(benchmark):
+    computed = benchmark.pairs().clone()
+    i, j = computed.nonzero()[-1].tolist()
+    computed[i, j] = False
+    scores = Scores(torch.zeros(computed.shape), computed)
+    with pytest.raises(UserError, match="1 were not computed"):
+        benchmark.run(lambda images, texts, pairs=None: scores)
+
+
+def test_scores_it_did_not_ask_for_are_not_read(benchmark):
+    values, pairs = coarse(benchmark, 1), benchmark.pairs()
+    spoilt = Scores(torch.where(pairs, values, torch.nan), pairs)
+    assert benchmark.run(lambda images, texts, pairs=None: spoilt) == run(benchmark, values)
+
+
+def test_monotone_rescaling_changes_nothing(benchmark):
+    values = coarse(benchmark, 2)
+    one, other = run(benchmark, values), run(benchmark, 30 * values - 200)
+    assert one.metrics == other.metrics
+
+
+def test_loading_twice_and_running_twice_is_the_same(benchmark):
+    values = coarse(benchmark, 3)
+    first = run(benchmark, values)
+    benchmark.load()
+    assert run(benchmark, values) == first
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
+def test_files_are_read_late_and_a_missing_one_is_one_line(config, tmp_path):
+    made = _class(config).fixture(tmp_path)
+    for path in tmp_path.rglob("*"):
+        if path.is_file():
+            path.unlink()
+    with pytest.raises(UserError) as error:
+        made.load()
+    assert "\n" not in str(error.value)

@@ -1,0 +1,57 @@
+from collections.abc import Callable
+
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from vlmtune.data.catalogue import catalogue, decoded_images
+from vlmtune.data.shards import ShardSet
+from vlmtune.errors import UserError
+
+MakeSet = Callable[..., ShardSet]
+
+
+def shade(image: Image.Image) -> Tensor:
+    return torch.full((3, 2, 2), float(image.getpixel((0, 0))[0]))
+
+
+def test_each_image_and_caption_once(make_set: MakeSet) -> None:
+    data = make_set(7, 3)
+    found = catalogue([data, data, make_set(2, prefix="q")])
+    names = [f"r{i}-{j}" for i in range(7) for j in range(2 if i % 3 == 0 else 1)]
+    names += ["q0-0", "q0-1", "q1-0"]
+    assert list(found.images) == [f"image-{name}" for name in names]
+    assert found.texts == sorted(f"caption {name}" for name in names)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_images_come_in_order_whatever_the_workers(make_set: MakeSet, workers: int) -> None:
+    images = catalogue([make_set(7, 3)]).images
+    batches = list(decoded_images(images, shade, 4, workers, 0.0))
+    assert [image for ids, _ in batches for image in ids] == list(images)
+    values = [int(pixel) for _, pixels in batches for pixel in pixels[:, 0, 0, 0]]
+    assert values == [0, 1, 1, 2, 3, 4, 4, 5, 6, 7]
+
+
+def test_images_that_cannot_be_decoded(
+    make_set: MakeSet, damage_set: Callable[[ShardSet, bytes, bytes], None]
+) -> None:
+    data = make_set(4)
+    images = catalogue([data]).images
+    damage_set(data, b"\x89PNG\r\n", b"notpng")
+    with pytest.raises(UserError, match="damaged of 6 images") as error:
+        list(decoded_images(images, shade, 4, 0, 0.5))
+    assert "\n" not in str(error.value)
+
+
+def test_one_image_that_cannot_be_decoded_is_left_out(make_set: MakeSet) -> None:
+    data = make_set(4)
+    images = catalogue([data]).images
+    place = images["image-r1-0"]
+    content = bytearray(data.files[0].read_bytes())
+    content[place.offset : place.offset + 4] = b"oops"
+    data.files[0].write_bytes(bytes(content))
+    ((ids, pixels),) = decoded_images(images, shade, 64, 0, 0.01)
+    assert set(images) - set(ids) == {"image-r1-0"}
+    assert len(pixels) == len(ids)

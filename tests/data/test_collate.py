@@ -1,0 +1,86 @@
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+from PIL import Image
+
+from vlmtune.data.collate import collate
+from vlmtune.errors import UserError
+from vlmtune.types import Group
+
+
+def group(key: str, true: dict[str, set[str]], texts: list[str], exhaustive: bool) -> Group:
+    truth = [[text in listed for text in texts] for listed in true.values()]
+    return Group(
+        key=key,
+        image_ids=tuple(true),
+        text_ids=tuple(texts),
+        texts=tuple(f"caption {text}" for text in texts),
+        truth=torch.tensor(truth, dtype=torch.bool),
+        true_ids=tuple(frozenset(listed) for listed in true.values()),
+        exhaustive=exhaustive,
+    )
+
+
+def test_truth_reaches_across_groups() -> None:
+    a = group("a", {"i": {"t", "u"}, "j": set()}, ["t", "s"], exhaustive=False)
+    b = group("b", {"k": {"u"}}, ["u", "s"], exhaustive=True)
+    batch = collate([a, b], damaged=["x"])
+    assert batch.keys == ("a", "b")
+    assert batch.image_ids == ("i", "j", "k")
+    assert batch.texts == ("caption t", "caption s", "caption u")
+    assert batch.image_group.tolist() == [0, 0, 1]
+    assert batch.targets.truth.int().tolist() == [[1, 0, 1], [0, 0, 0], [0, 0, 1]]
+    assert batch.targets.own.int().tolist() == [[1, 1, 0], [1, 1, 0], [0, 1, 1]]
+    assert batch.targets.known.int().tolist() == [[1, 1, 0], [1, 1, 0], [1, 1, 1]]
+    assert (batch.pixels, batch.damaged) == (None, ("x",))
+
+
+def test_against_a_naive_implementation() -> None:
+    dice = random.Random(0)
+    for _ in range(50):
+        names = [f"t{i}" for i in range(8)]
+        groups = []
+        for key in range(dice.randint(1, 6)):
+            texts = dice.sample(names, dice.randint(1, 4))
+            images = {
+                f"i{dice.randint(0, 3)}-{i}": set(dice.sample(names, dice.randint(0, 4)))
+                for i in range(dice.randint(1, 3))
+            }
+            groups.append(group(f"g{key}", images, texts, dice.random() < 0.5))
+        batch = collate(groups)
+        n = 0
+        for position, one in enumerate(groups):
+            for i, image in enumerate(one.image_ids):
+                assert batch.image_ids[n] == image
+                assert int(batch.image_group[n]) == position
+                for m, text in enumerate(batch.texts):
+                    name = text.removeprefix("caption ")
+                    own = name in one.text_ids
+                    assert bool(batch.targets.truth[n, m]) == (name in one.true_ids[i])
+                    assert bool(batch.targets.own[n, m]) == own
+                    assert bool(batch.targets.known[n, m]) == (own or one.exhaustive)
+                n += 1
+        assert n == len(batch.image_ids)
+        assert len(set(batch.texts)) == len(batch.texts)
+
+
+def test_pixels_are_stacked_in_order_and_shared_images_stay_separate() -> None:
+    one = group("a", {"i": {"t"}}, ["t"], exhaustive=False)
+    groups = [
+        replace(one, key=str(shade), images=(Image.new("RGB", (2, 3), (shade, 0, 0)),))
+        for shade in (5, 9)
+    ]
+    batch = collate(groups, lambda image: torch.full((3, 3, 2), float(image.getpixel((0, 0))[0])))
+    assert batch.image_ids == ("i", "i")
+    assert len(batch.texts) == 1
+    assert batch.pixels is not None
+    assert batch.pixels[:, 0, 0, 0].tolist() == [5.0, 9.0]
+    assert batch.pixels.shape == (2, 3, 3, 2)
+
+
+def test_one_id_with_two_captions_is_refused() -> None:
+    one = group("a", {"i": {"t"}}, ["t"], exhaustive=False)
+    with pytest.raises(UserError, match="one caption for text id 't'"):
+        collate([one, replace(one, key="b", texts=("another",))])

@@ -1,0 +1,276 @@
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from pytorch_lightning import LightningModule, Trainer
+from pytorch_lightning.callbacks import ModelCheckpoint
+from torch import Tensor
+
+from vlmtune.data.datamodule import EpochLoader, ShardDataModule
+from vlmtune.data.shards import ShardSet
+from vlmtune.data.stream import GroupStream
+from vlmtune.errors import UserError
+from vlmtune.types import Batch
+
+MakeSet = Callable[..., ShardSet]
+
+# What Lightning says of tiny runs on a CPU.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*callbacks used to create the checkpoint.*"),
+    pytest.mark.filterwarnings("ignore:.*worker processes in total.*"),
+    pytest.mark.filterwarnings("ignore:.*Starting from v1.9.0.*"),
+    pytest.mark.filterwarnings("ignore:.*Checkpoint directory.*exists"),
+    pytest.mark.filterwarnings("ignore:.*does not have many workers.*"),
+    pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:.*isinstance.treespec, LeafSpec.*"),
+]
+
+
+class Killed(Exception):
+    pass
+
+
+class Toy(LightningModule):
+    """Notes the keys it is trained on, and is killed at the step it is told."""
+
+    def __init__(self, die_at: int | None = None) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+        self.backbone = SimpleNamespace(preprocess=preprocess)
+        self.die_at = die_at
+        self.steps = 0
+        self.seen: list[tuple[int, tuple[str, ...]]] = []
+        self.validated: list[str] = []
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        if self.steps == self.die_at:
+            raise Killed
+        self.steps += 1
+        self.seen.append((batch_idx, batch.keys))
+        return self.layer(torch.ones(1)).sum()
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        self.validated += batch.keys
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+def preprocess(image: Image.Image) -> Tensor:
+    return torch.full((3, 2, 2), float(image.getpixel((0, 0))[0]))
+
+
+def fit(
+    module: Toy,
+    data: ShardDataModule,
+    folder: Path,
+    resume: Path | None = None,
+    checkpoint: ModelCheckpoint | None = None,
+    **arguments: Any,
+) -> Toy:
+    arguments = {"max_epochs": 3, **arguments}
+    trainer = Trainer(
+        accelerator="cpu",
+        devices=1,
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=folder,
+        use_distributed_sampler=False,
+        num_sanity_val_steps=0,
+        callbacks=[checkpoint] if checkpoint else [],
+        enable_checkpointing=checkpoint is not None,
+        **arguments,
+    )
+    trainer.fit(module, datamodule=data, ckpt_path=resume and str(resume), weights_only=False)
+    return module
+
+
+def keys(loader: Any) -> list[tuple[str, ...]]:
+    return [batch.keys for batch in loader]
+
+
+def loaders(
+    stream: GroupStream, workers: int, position: tuple[int, int], world: int = 1
+) -> Iterator[EpochLoader]:
+    for rank in range(world):
+        yield EpochLoader(stream, None, lambda: position, rank, world, workers)
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_loaders_have_their_exact_length_and_resume_anywhere(
+    make_set: MakeSet, workers: int
+) -> None:
+    stream = GroupStream((make_set(15, 4),), 2, buffer=3, images=False)
+    (loader,) = loaders(stream, workers, (1, 0))
+    whole = keys(loader)
+    assert len(whole) == len(loader) == 7
+    for done in (1, 3, 7):
+        (loader,) = loaders(stream, workers, (1, done))
+        assert keys(loader) == whole[done:]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_evaluation_loaders_see_each_record_once(
+    make_set: MakeSet, workers: int, world: int
+) -> None:
+    stream = GroupStream((make_set(11, 4),), 2, train=False, images=False)
+    seen = []
+    for loader in loaders(stream, workers, (0, 0), world):
+        batches = keys(loader)
+        assert len(batches) == len(loader)
+        seen += [key for batch in batches for key in batch]
+    assert sorted(seen) == sorted(f"r{i}" for i in range(11))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_user_errors_of_workers_stay_one_line(
+    make_set: MakeSet, damage_set: Callable[[ShardSet, bytes, bytes], None], workers: int
+) -> None:
+    data = make_set(20)
+    damage_set(data, b"\x89PNG\r\n", b"notpng")
+    (loader,) = loaders(GroupStream((data,), 2), workers, (0, 0))
+    with pytest.raises(UserError, match="expected at most 1 damaged") as error:
+        keys(loader)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("die_at", [3, 4, 11])
+@pytest.mark.parametrize("stopping", ["epochs", "steps"])
+def test_a_resumed_run_goes_on_where_the_killed_one_was(
+    make_set: MakeSet, tmp_path: Path, workers: int, die_at: int, stopping: str
+) -> None:
+    limit = {"max_epochs": 3} if stopping == "epochs" else {"max_epochs": -1, "max_steps": 12}
+
+    def data() -> ShardDataModule:
+        module = ShardDataModule([make_set(9, 4)], 2, num_workers=workers, seed=5, shuffle_buffer=3)
+        module.decode_images = False
+        return module
+
+    whole = fit(Toy(), data(), tmp_path, **limit).seen
+    assert [index for index, _ in whole] == [0, 1, 2, 3] * 3
+    assert len({tuple(batch for _, batch in whole[i : i + 4]) for i in (0, 4, 8)}) == 3
+
+    killed = Toy(die_at)
+    every_second = ModelCheckpoint(
+        tmp_path, "{step}", every_n_train_steps=2, save_top_k=-1, save_on_train_epoch_end=False
+    )
+    with pytest.raises(Killed):
+        fit(killed, data(), tmp_path, checkpoint=every_second, **limit)
+    assert killed.seen == whole[:die_at]
+    last = (die_at) // 2 * 2
+    resumed = fit(Toy(), data(), tmp_path, resume=tmp_path / f"step={last}.ckpt", **limit)
+    assert resumed.seen == whole[last:]
+
+
+@pytest.mark.parametrize("limit", [{"max_epochs": 3}, {"max_epochs": -1, "max_steps": 11}])
+@pytest.mark.parametrize("validate", [True, False])
+def test_resuming_from_the_end_of_an_epoch(
+    make_set: MakeSet, tmp_path: Path, limit: dict[str, int], validate: bool
+) -> None:
+    def data() -> ShardDataModule:
+        return ShardDataModule(
+            [make_set(9, 4)], 2, val=[make_set(5, prefix="v")] if validate else []
+        )
+
+    whole = fit(Toy(), data(), tmp_path, **limit)
+    epochs = 3 if "max_steps" not in limit else 2
+    expected = [f"v{i}" for i in range(5) for _ in range(epochs)] if validate else []
+    assert sorted(whole.validated) == sorted(expected)
+    each_epoch = ModelCheckpoint(tmp_path, "{epoch}", save_top_k=-1, save_on_train_epoch_end=True)
+    with pytest.raises(Killed):
+        fit(Toy(6), data(), tmp_path, checkpoint=each_epoch, **limit)
+    resumed = fit(Toy(), data(), tmp_path, resume=tmp_path / "epoch=0.ckpt", **limit)
+    assert resumed.seen == whole.seen[4:]
+
+
+def test_resuming_with_another_order_warns(make_set: MakeSet, tmp_path: Path) -> None:
+    sets = [make_set(9, 4)]
+    checkpoint = ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=2, save_top_k=-1)
+    with pytest.raises(Killed):
+        fit(Toy(3), ShardDataModule(sets, 2), tmp_path, checkpoint=checkpoint)
+    with pytest.warns(UserWarning, match="another seed: the rest of this epoch"):
+        fit(Toy(), ShardDataModule(sets, 2, seed=1), tmp_path, resume=tmp_path / "step=2.ckpt")
+
+
+def test_a_damaged_record_reaches_the_batch(make_set: MakeSet, tmp_path: Path) -> None:
+    data = ShardDataModule([make_set(9)], 3)
+    data.decode_images = False
+    data.stored_images = {f"image-r{i}-{j}" for i in range(9) for j in (0, 1)} - {"image-r1-0"}
+    lines = [line for batch in data.train_dataloader() for line in batch.damaged]
+    assert len(lines) == 1
+    assert "image-r1-0 has no stored features" in lines[0]
+
+
+def test_pixels_come_from_the_backbone_of_the_trainers_module(
+    make_set: MakeSet, tmp_path: Path
+) -> None:
+    shades: list[float] = []
+
+    class Looking(Toy):
+        def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+            assert batch.pixels is not None
+            assert batch.pixels.shape == (len(batch.image_ids), 3, 2, 2)
+            shades.extend(batch.pixels[:, 0, 0, 0].tolist())
+            return super().training_step(batch, batch_idx)
+
+    fit(Looking(), ShardDataModule([make_set(4)], 1), tmp_path, max_epochs=1)
+    assert sorted(shades) == [0, 1, 1, 2, 3, 4]
+
+
+def test_what_works_without_a_trainer(make_set: MakeSet) -> None:
+    train, val = make_set(4), make_set(2, prefix="v")
+    data = ShardDataModule([train], 2, val=[val])
+    assert data.distinct_counts() == (9, 9)
+    assert data.distinct_texts() == sorted(data.distinct_texts())
+    ids = [image for images, _ in data.distinct_images(preprocess) for image in images]
+    assert ids[0] == "image-r0-0"
+    assert ids[-1] == "image-v1-0"
+    assert data.digest() != data.digest("val")
+    assert data.digest() == ShardDataModule([train], 7).digest()
+    with pytest.raises(UserError, match="set decode_images to False"):
+        data.train_dataloader()
+    data.decode_images = False
+    assert {batch.pixels for batch in data.train_dataloader()} == {None}
+
+
+def test_the_length_of_an_epoch_can_be_set(make_set: MakeSet) -> None:
+    data = ShardDataModule([make_set(4)], 2, epoch_groups=10)
+    data.decode_images = False
+    loader = data.train_dataloader()
+    assert len(loader) == len(keys(loader)) == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"batch_size": 0}, "batch_size of at least 1"),
+        ({"num_workers": -1}, "num_workers of at least 0"),
+        ({"seed": -1}, "seed of at least 0"),
+        ({"epoch_groups": 0}, "epoch_groups of at least 1"),
+        ({"shuffle_buffer": -1}, "shuffle_buffer of at least 0"),
+        ({"max_damaged": 1.5}, "max_damaged from 0"),
+    ],
+)
+def test_numbers_out_of_range(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        ShardDataModule([], **{"batch_size": 1, **arguments})
+
+
+def test_missing_sets_are_said_at_setup(tmp_path: Path, make_set: MakeSet) -> None:
+    with pytest.raises(UserError, match="at least one shard set in train"):
+        ShardDataModule([], 1).setup("fit")
+    with pytest.raises(UserError, match="run `vlmtune build` first"):
+        ShardDataModule([make_set(1)], 1, val=[ShardSet(str(tmp_path / "none"))]).setup("fit")
+    with pytest.raises(UserError, match="at least one shard set in val"):
+        ShardDataModule([make_set(1)], 1).setup("validate")
+    data = ShardDataModule([make_set(1)], 2)
+    data.decode_images = False
+    with pytest.raises(UserError, match="lower batch_size or add data"):
+        data.train_dataloader()

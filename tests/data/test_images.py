@@ -1,0 +1,144 @@
+import io
+import random
+import struct
+import zlib
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from vlmtune.data.images import digest, open_image, read
+from vlmtune.data.schema import RecordError
+from vlmtune.errors import UserError
+from vlmtune.types import ImageRef
+
+
+def encoded(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def two_pixels() -> Image.Image:
+    image = Image.new("RGB", (2, 1), "red")
+    image.putpixel((1, 0), (0, 0, 255))
+    return image
+
+
+def bomb(width: int, height: int) -> bytes:
+    """A PNG whose header claims width x height, with next to no data behind it."""
+
+    def chunk(name: bytes, data: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        )
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    data = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + data
+
+
+KINDS = [
+    (kind, mode)
+    for kind, modes in {
+        "PNG": ("RGB", "L", "P", "RGBA", "1"),
+        "JPEG": ("RGB", "L", "CMYK"),
+        "WEBP": ("RGB", "RGBA"),
+        "GIF": ("P", "L"),
+        "TIFF": ("RGB", "CMYK"),
+    }.items()
+    for mode in modes
+]
+
+
+@pytest.mark.parametrize(("kind", "mode"), KINDS)
+def test_every_kind_of_image_becomes_rgb(kind: str, mode: str) -> None:
+    opened = open_image(encoded(Image.new("RGB", (3, 2), "white").convert(mode), kind))
+    assert (opened.mode, opened.size) == ("RGB", (3, 2))
+    assert min(opened.getpixel((1, 1))) > 250
+
+
+def test_exif_orientation_is_applied_before_the_box() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # the camera was turned: show rotated by 90 degrees clockwise
+    upright = open_image(encoded(two_pixels(), exif=exif))
+    assert upright.size == (1, 2)
+    assert [upright.getpixel((0, y)) for y in (0, 1)] == [(255, 0, 0), (0, 0, 255)]
+    assert open_image(encoded(two_pixels(), exif=exif), box=(0, 1, 1, 1)).getpixel((0, 0)) == (
+        0,
+        0,
+        255,
+    )
+
+
+def test_unreadable_exif_leaves_the_pixels() -> None:
+    assert open_image(encoded(two_pixels(), exif=b"Exif\0\0II*\0garbage")).size == (2, 1)
+
+
+def test_a_box_reaches_outside_into_black() -> None:
+    cut = open_image(encoded(two_pixels()), box=(-1, 0, 3, 2))
+    assert cut.size == (3, 2)
+    assert [cut.getpixel((x, 0)) for x in range(3)] == [(0, 0, 0), (255, 0, 0), (0, 0, 255)]
+    assert cut.getpixel((1, 1)) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("box", [(2, 0, 1, 1), (-1, 0, 1, 1), (0, 0, 0, 1), (0, 0, 10**5, 10**5)])
+def test_a_box_without_image_is_refused(box: tuple[int, int, int, int]) -> None:
+    with pytest.raises(RecordError, match="image refused"):
+        open_image(encoded(two_pixels()), box=box)
+
+
+@pytest.mark.parametrize("side", [9000, 14000, 100_000])
+def test_a_bomb_is_refused_by_its_header(side: int) -> None:
+    # 9000² exceeds our limit, 14000² Pillow's warning and 100000² Pillow's error.
+    with pytest.raises(RecordError, match="pixels"):
+        open_image(bomb(side, side))
+
+
+def test_the_limit_is_inclusive() -> None:
+    assert open_image(encoded(two_pixels()), max_pixels=2).size == (2, 1)
+    with pytest.raises(RecordError, match="2 x 1 pixels"):
+        open_image(encoded(two_pixels()), max_pixels=1)
+
+
+@pytest.mark.parametrize("source", [b"", b"not an image", b"%!PS-Adobe-3.0 EPSF-3.0\n"])
+def test_no_image_is_one_line(source: bytes, tmp_path: Path) -> None:
+    with pytest.raises(RecordError) as record:
+        open_image(source)
+    path = tmp_path / "x.png"
+    path.write_bytes(source)
+    with pytest.raises(UserError) as user:
+        open_image(path)
+    assert str(path) in str(user.value)
+    for message in (str(record.value), str(user.value)):
+        assert "\n" not in message
+        assert "0x" not in message  # an address would make the line differ from run to run
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP"])
+def test_a_truncated_image_is_refused(kind: str) -> None:
+    image = Image.frombytes("RGB", (64, 64), random.Random(0).randbytes(64 * 64 * 3))
+    source = encoded(image, kind)
+    for length in range(0, len(source) - 64, 331):
+        with pytest.raises(RecordError):
+            open_image(source[:length])
+
+
+def test_missing_file_and_folder(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="it is missing"):
+        read(ImageRef(tmp_path / "none.png"))
+    with pytest.raises(UserError, match="it is not a file"):
+        read(ImageRef(tmp_path))
+    with pytest.raises(UserError, match="correct the path"):
+        digest(ImageRef(tmp_path / "none.png"))
+
+
+def test_digest_depends_on_content_and_box_only(tmp_path: Path) -> None:
+    a, b, c = tmp_path / "a.png", tmp_path / "b.png", tmp_path / "c.png"
+    a.write_bytes(encoded(two_pixels()))
+    b.write_bytes(a.read_bytes())
+    c.write_bytes(encoded(Image.new("RGB", (2, 1))))
+    assert digest(ImageRef(a)) == digest(ImageRef(b))
+    refs = [ImageRef(a), ImageRef(c), ImageRef(a, (0, 0, 1, 1)), ImageRef(a, (0, 0, 1, 2))]
+    assert len({digest(ref) for ref in refs}) == len(refs)
+    assert read(ImageRef(a, (1, 0, 1, 1))).getpixel((0, 0)) == (0, 0, 255)

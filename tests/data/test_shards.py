@@ -1,0 +1,194 @@
+import io
+import json
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from vlmtune.data.schema import RecordError
+from vlmtune.data.shards import (
+    Damage,
+    RawRecord,
+    ShardSet,
+    decode_group,
+    decode_header,
+    read_records,
+)
+from vlmtune.errors import UserError
+
+MakeSet = Callable[..., ShardSet]
+
+
+def keys(items: list[RawRecord | Damage]) -> list[str]:
+    return [item.key if isinstance(item, RawRecord) else "!" for item in items]
+
+
+def record_json(key: str) -> bytes:
+    return json.dumps(
+        {
+            "version": 1,
+            "images": [{"id": key, "file": "0.png", "true": ["t"]}],
+            "texts": [{"id": "t", "text": "a caption"}],
+            "truth": [[1]],
+            "exhaustive": False,
+        }
+    ).encode()
+
+
+def write_tar(path: Path, members: list[tuple[str, bytes | str]]) -> Path:
+    """Writes files, or links where the content is a string (its target)."""
+    with tarfile.open(path, "w") as tar:
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            if isinstance(content, str):
+                info.type, info.linkname = tarfile.SYMTYPE, content
+                tar.addfile(info)
+            else:
+                info.size = len(content)
+                tar.addfile(info, io.BytesIO(content))
+    return path
+
+
+def test_any_range_reads_exactly_its_records(make_set: MakeSet) -> None:
+    file = make_set(5).files[0]
+    for first in range(6):
+        for last in range(first, 6):
+            items = list(read_records(file, first, last))
+            assert keys(items) == [f"r{i}" for i in range(first, last)]
+
+
+def test_groups_come_back_as_they_were_written(make_set: MakeSet) -> None:
+    raw = next(iter(read_records(make_set(1).files[0], 0, 1)))
+    assert isinstance(raw, RawRecord)
+    group = decode_group(raw)
+    assert group.image_ids == ("image-r0-0", "image-r0-1")
+    assert group.texts == ("caption r0-0", "caption r0-1")
+    assert group.truth.int().tolist() == [[1, 0], [0, 1]]
+    assert group.true_ids == (frozenset({"text-r0-0"}), frozenset({"text-r0-1"}))
+    assert group.images is not None
+    assert [image.getpixel((0, 0)) for image in group.images] == [(0, 10, 20), (1, 10, 20)]
+    assert decode_group(raw, images=False).images is None
+
+
+def test_places_point_at_the_encoded_images(make_set: MakeSet) -> None:
+    file = make_set(2).files[0]
+    content = file.read_bytes()
+    for whole, json_only in zip(
+        read_records(file, 0, 2), read_records(file, 0, 2, images=False), strict=True
+    ):
+        assert isinstance(whole, RawRecord)
+        assert isinstance(json_only, RawRecord)
+        assert list(json_only.members) == ["json"]
+        assert whole.places == json_only.places
+        for name, (offset, size) in json_only.places.items():
+            assert content[offset : offset + size] == whole.members[name]
+
+
+@pytest.mark.parametrize("name", ["/etc/b.0.png", "../b.0.png", "x/../../b.0.png", "x/b.0.png"])
+def test_paths_in_names_are_damage_of_their_record_alone(
+    name: str, tmp_path: Path, encoded_png: Callable[..., bytes]
+) -> None:
+    members: list[tuple[str, bytes | str]] = []
+    for key in "abc":
+        members.append((name if key == "b" else f"{key}.0.png", encoded_png(1)))
+        members.append((f"{key}.json", record_json(key)))
+    items = list(read_records(write_tar(tmp_path / "s.tar", members), 0, 3))
+    assert keys(items) == ["a", "!", "c"]
+    assert "a path where a plain name belongs" in str(items[1])
+
+
+def test_links_are_damage(tmp_path: Path, encoded_png: Callable[..., bytes]) -> None:
+    secret = tmp_path / "secret.png"
+    secret.write_bytes(encoded_png(1))
+    members = [("a.0.png", str(secret)), ("a.json", record_json("a"))]
+    (item,) = read_records(write_tar(tmp_path / "s.tar", members), 0, 1)
+    assert isinstance(item, Damage)
+    assert "link" in str(item)
+
+
+@pytest.mark.parametrize("kind", ["truncated", "garbage", "empty", "gz", "missing", "twice"])
+def test_a_damaged_tar_never_raises_and_keeps_the_count(
+    kind: str, tmp_path: Path, make_set: MakeSet, encoded_png: Callable[..., bytes]
+) -> None:
+    content = make_set(6).files[0].read_bytes()
+    path = tmp_path / "s.tar"
+    if kind == "truncated":
+        path.write_bytes(content[: len(content) // 2])
+    elif kind == "garbage":
+        half = len(content) // 2 // 512 * 512
+        path.write_bytes(content[:half] + b"\xff" * (len(content) - half))
+    elif kind == "empty":
+        path.write_bytes(b"")
+    elif kind == "gz":
+        with tarfile.open(path, "w:gz"):
+            pass
+    elif kind == "twice":
+        write_tar(path, [("a.0.png", encoded_png(1)), ("a.0.png", encoded_png(2))])
+    items = list(read_records(path, 0, 6))
+    assert len(items) == 6
+    assert isinstance(items[-1], Damage)
+    assert all("\n" not in str(item) for item in items if isinstance(item, Damage))
+    if kind in ("truncated", "garbage"):
+        assert isinstance(items[0], RawRecord)
+
+
+def test_a_cut_at_any_place_loses_nothing_before_it(make_set: MakeSet, tmp_path: Path) -> None:
+    content = make_set(3).files[0].read_bytes()
+    path = tmp_path / "cut.tar"
+    for length in range(0, len(content), 701):
+        path.write_bytes(content[:length])
+        items = list(read_records(path, 0, 3))
+        good = keys(items).index("!") if "!" in keys(items) else 3
+        assert keys(items) == [f"r{i}" for i in range(good)] + ["!"] * (3 - good)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"json": None}, "has no json"),
+        ({"json": b"{"}, "malformed json"),
+        ({"json": b"[1]"}, "malformed json"),
+        ({"json": b"{}"}, "malformed record"),
+        ({"json": b"[" * 100_000}, "malformed json"),
+        ({"0.png": None}, "lacks image 0.png"),
+        ({"0.png": b"x"}, "image refused"),
+    ],
+)
+def test_bad_members_are_record_errors(
+    change: dict[str, bytes | None], reason: str, encoded_png: Callable[..., bytes]
+) -> None:
+    members = {"0.png": encoded_png(1), "json": record_json("a"), **change}
+    present = {name: content for name, content in members.items() if content is not None}
+    raw = RawRecord(Path("s.tar"), "a", present, dict.fromkeys(present, (0, 0)))
+    with pytest.raises(RecordError, match=reason):
+        decode_group(raw)
+
+
+def test_a_record_without_its_image_is_damaged_even_undecoded() -> None:
+    raw = RawRecord(Path("s.tar"), "a", {"json": record_json("a")}, {"json": (0, 0)})
+    with pytest.raises(RecordError, match="lacks image"):
+        decode_header(raw)
+
+
+def test_sets_say_what_is_wrong(make_set: MakeSet, tmp_path: Path) -> None:
+    for weight in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(UserError, match="weight above 0"):
+            ShardSet("x", weight)
+    with pytest.raises(UserError, match="run `vlmtune build` first"):
+        _ = ShardSet(str(tmp_path / "none")).manifest
+    data = make_set(3)
+    content = data.files[0].read_bytes()
+    data.files[0].write_bytes(content[:-1])
+    with pytest.raises(UserError, match="truncated or foreign"):
+        _ = ShardSet(data.path).manifest
+    data.files[0].unlink()
+    with pytest.raises(UserError, match="it is missing"):
+        _ = ShardSet(data.path).manifest
+
+
+def test_digest_depends_on_the_records_alone(make_set: MakeSet) -> None:
+    data = make_set(3)
+    assert data.digest() == ShardSet(data.path, weight=2.0).digest()
+    assert data.digest() != make_set(3, prefix="q").digest()
+    assert (data.spec()["init_args"], data.counts) == ({"path": data.path, "weight": 1.0}, [3])

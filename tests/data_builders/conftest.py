@@ -1,0 +1,44 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_builders.scenes.world import ScenesBuilder
+
+SMALL: dict[str, Any] = {
+    "train": 12,
+    "val": 3,
+    "test": 8,
+    "cogent": 4,
+    "multi": 6,
+    "ar4t_train": 8,
+    "ar4t_test": 2,
+    "image_size": 32,
+    "min_objects": 2,
+    "max_objects": 4,
+    "stack": 0.3,
+    "seed": 7,
+}
+
+
+def load(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The embedded world, small, in all its formats."""
+    out = tmp_path_factory.mktemp("scenes") / "world"
+    ScenesBuilder(**SMALL).build(out, progress=False)
+    return out
+
+
+@pytest.fixture(scope="session")
+def clevr(world: Path) -> dict[str, dict[str, Any]]:
+    """CLEVR's scene of each image of the three splits, by "<split>/<file>"."""
+    return {
+        f"{split}/{scene['image_filename']}": scene
+        for split in ("train", "val", "test")
+        for scene in load(world / f"clevr/scenes_{split}.json")["scenes"]
+    }

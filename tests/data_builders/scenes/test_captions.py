@@ -1,0 +1,139 @@
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from data_builders.scenes.captions import (
+    INVERSE,
+    PHRASES,
+    both,
+    clear_relation,
+    query,
+    related,
+    sentences,
+    vocabulary,
+    web_caption,
+)
+from data_builders.scenes.grammar import (
+    COLORS,
+    SHAPES,
+    Scene,
+    WorldSpec,
+    directions,
+    relations,
+    sample_scene,
+)
+
+SPEC = WorldSpec(min_objects=1, max_objects=5, stack_probability=0.5)
+SCENES = [sample_scene(SPEC, random.Random(k)) for k in range(60)]
+
+
+def exchanged(scene: Scene) -> Scene:
+    a, b = scene.objects
+    return replace(scene, objects=(replace(a, color=b.color), replace(b, color=a.color)))
+
+
+def test_query_states_attributes_in_one_order():
+    thing = replace(SCENES[0].objects[0], size="large", texture="striped", color="red",
+                    material="metal", shape="cube")  # fmt: skip
+    assert query(thing, ["material", "size", "texture", "color"]) == "large striped red metal cube"
+    assert query(thing) == "red cube"
+
+
+def test_articles():
+    assert both("orange cube", "blue sphere") == "an orange cube and a blue sphere"
+    assert related("red cube", "behind", "old man") == "a red cube behind an old man"
+
+
+def test_every_caption_is_in_the_vocabulary():
+    words = set(vocabulary())
+    rng = random.Random(0)
+    for scene in SCENES:
+        said = sentences(scene, rng) + [web_caption(scene, rng) for _ in range(10)]
+        said += [query(t, ("size", "texture", "color", "material")) for t in scene.objects]
+        assert not {w for text in said for w in text.split()} - words
+    assert all(word == word.lower() and " " not in word for word in words)
+    assert len(words) == len(vocabulary())
+
+
+def test_five_different_sentences_even_of_one_object():
+    rng = random.Random(1)
+    for scene in SCENES:
+        assert len(set(sentences(scene, rng))) == 5
+
+
+def naive_relation(scene: Scene, i: int, j: int) -> set[str]:
+    """Relations of i to j by CLEVR's rule."""
+    table = relations(scene)
+    return {name for name in table if i in table[name][j]}
+
+
+def test_clear_relations_are_true_and_inverse():
+    seen = Counter()
+    for scene in SCENES:
+        for i in range(len(scene.objects)):
+            for j in range(len(scene.objects)):
+                if i == j or (relation := clear_relation(scene, i, j)) is None:
+                    continue
+                seen[relation] += 1
+                assert relation in naive_relation(scene, i, j)
+                assert clear_relation(scene, j, i) == INVERSE[relation]
+    assert set(seen) == set(PHRASES)
+
+
+def test_a_relation_that_is_hardly_so_is_not_stated():
+    thing = SCENES[0].objects[0]
+    right = directions()["right"]
+    near = replace(thing, center=(0.5 * right[0], 0.5 * right[1], 0.5))
+    far = replace(thing, center=(0.7 * right[0], 0.7 * right[1], 0.5))
+    origin = replace(thing, center=(0.0, 0.0, 0.5))
+    assert clear_relation(Scene((near, origin)), 0, 1) is None
+    assert clear_relation(Scene((far, origin)), 0, 1) == "right"
+
+
+def test_sentences_state_relations_that_hold():
+    rng = random.Random(3)
+    for scene in SCENES:
+        for text in sentences(scene, rng):
+            for relation, phrase in PHRASES.items():
+                if f" {phrase} a " not in text or text.endswith("wall"):
+                    continue
+                first, second = (side.split() for side in text.split(f" {phrase} "))
+                assert any(
+                    relation in naive_relation(scene, i, j)
+                    and {a.shape, a.color} <= set(first)
+                    and {b.shape, b.color} <= set(second)
+                    for i, a in enumerate(scene.objects)
+                    for j, b in enumerate(scene.objects)
+                    if i != j
+                ), text
+
+
+def test_web_captions_bind_nothing():
+    """Two scenes of the same words bound the other way round have the same captions."""
+    spec = WorldSpec(min_objects=2, max_objects=2)
+    scene = next(
+        s
+        for k in range(100)
+        if (s := sample_scene(spec, random.Random(k))).objects[0].color != s.objects[1].color
+        and s.objects[0].shape != s.objects[1].shape
+    )
+    counts = []
+    for one in (scene, exchanged(scene)):
+        rng = random.Random(5)
+        said: Counter[tuple[str, ...]] = Counter()
+        for _ in range(6000):
+            words = web_caption(one, rng).split()
+            kept = [w for w in words if w in COLORS or w in SHAPES]
+            said[tuple(sorted(kept))] += 1
+        counts.append(said)
+    for key in counts[0] | counts[1]:
+        assert counts[0][key] == pytest.approx(counts[1][key], abs=6 * counts[0][key] ** 0.5 + 12)
+    # And order says nothing: a colour stands before either shape equally often.
+    a, b = scene.objects
+    rng, before = random.Random(6), Counter()
+    for _ in range(6000):
+        words = web_caption(scene, rng).split()
+        before.update(s for c, s in zip(words, words[1:], strict=False) if c == a.color)
+    assert before[a.shape] == pytest.approx(before[b.shape], rel=0.15)

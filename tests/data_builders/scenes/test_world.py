@@ -1,0 +1,151 @@
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from data_builders.scenes.captions import vocabulary
+from data_builders.scenes.grammar import cogent
+from data_builders.scenes.world import ScenesBuilder
+from tests.data_builders.conftest import SMALL, load
+from vlmtune.benchmarks.cola_multi import ColaMulti
+from vlmtune.benchmarks.cola_single import ColaSingle
+from vlmtune.errors import UserError
+from vlmtune.types import Scores
+
+
+def compositions(scene):
+    return {(o["color"], o["shape"]) for o in scene["objects"]}
+
+
+def unseen_of(world: Path):
+    return {tuple(pair) for pair in load(world / "compositions.json")["unseen"]}
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    return {
+        str(f.relative_to(folder)): hashlib.sha256(f.read_bytes()).hexdigest()
+        for f in sorted(folder.rglob("*"))
+        if f.is_file()
+    }
+
+
+def test_same_arguments_same_bytes(world, tmp_path):
+    ScenesBuilder(**SMALL, processes=1).build(tmp_path / "again", progress=False)
+    assert hashes(tmp_path / "again") == hashes(world)
+
+
+def test_another_seed_is_another_world(tmp_path, world):
+    few = {name: 0 for name in ("val", "test", "cogent", "multi", "ar4t_train", "ar4t_test")}
+    ScenesBuilder(**{**SMALL, **few, "train": 2, "seed": 8}).build(tmp_path / "w", progress=False)
+    image = "images/train/train_000000.png"
+    assert (tmp_path / "w" / image).read_bytes() != (world / image).read_bytes()
+    assert not (tmp_path / "w/cola").exists()
+
+
+def test_training_never_shows_an_unseen_composition(world, clevr):
+    unseen = unseen_of(world)
+    assert len(unseen) == 16
+    for name, scene in clevr.items():
+        if not name.startswith("test/"):
+            assert unseen.isdisjoint(compositions(scene)), name
+    test = [compositions(s) for name, s in clevr.items() if name.startswith("test/")]
+    assert any(unseen & found for found in test)
+    assert any(found - unseen for found in test)
+    listed = load(world / "compositions.json")
+    assert not unseen & {tuple(pair) for pair in listed["seen"]}
+    assert len(listed["seen"]) == 24
+
+
+def test_cogent_conditions(world):
+    for condition in "AB":
+        scenes = load(world / f"clevr/scenes_val{condition}.json")["scenes"]
+        assert len(scenes) == SMALL["cogent"]
+        for scene in scenes:
+            assert cogent(condition).isdisjoint(compositions(scene))
+            assert (world / f"images/val{condition}" / scene["image_filename"]).is_file()
+
+
+def test_images_are_where_the_annotations_say(world, clevr):
+    for name in clevr:
+        assert (world / "images" / name).is_file()
+    assert len(list((world / "images").rglob("*.png"))) == 12 + 3 + 8 + 2 * 4 + 2 * 12 + 16 + 4
+
+
+def test_captions_stay_in_the_vocabulary(world):
+    words = set(vocabulary())
+    images = load(world / "karpathy/dataset_scenes.json")["images"]
+    texts = [s["raw"] for image in images for s in image["sentences"]]
+    for name in ("seen", "unseen"):
+        texts += [row[k] for row in load(world / f"cola/multi_{name}.json") for k in (1, 3)]
+    texts += load(world / "cola/single.json")["labels"]
+    assert not {word for text in texts for word in text.split()} - words
+
+
+@pytest.mark.parametrize("name", ["seen", "unseen"])
+def test_an_oracle_wins_cola_multi(world, name):
+    benchmark = ColaMulti(str(world / f"cola/multi_{name}.json"), str(world / "images/cola"))
+
+    def oracle(images, texts, pairs=None):
+        benchmark.load()
+        return Scores.full(benchmark.truth().float())
+
+    result = benchmark.run(oracle)
+    assert result.metrics["accuracy"].value == 1.0
+    assert result.metrics["accuracy"].n == SMALL["multi"]
+
+
+def test_an_oracle_wins_cola_single(world):
+    benchmark = ColaSingle(
+        str(world / "cola/single.json"),
+        str(world / "images"),
+        seen=str(world / "cola/single_split.json"),
+    )
+
+    def oracle(images, texts, pairs=None):
+        scenes = {
+            f"test/{s['image_filename']}": s for s in load(world / "clevr/scenes_test.json")["scenes"]
+        }  # fmt: skip
+        rows = []
+        for image in images:
+            scene = scenes["/".join(image.path.parts[-2:])]
+            held = {f"{o['color']} {o['material']} {o['shape']}" for o in scene["objects"]}
+            rows.append([float(text in held) for text in texts])
+        return Scores.full(torch.tensor(rows))
+
+    metrics = benchmark.run(oracle).metrics
+    assert metrics["map"].value == metrics["map_seen"].value == metrics["map_unseen"].value == 1.0
+
+
+def test_manifest_counts_images_and_not_processes(world):
+    manifest = load(world / "manifest.json")
+    assert manifest["counts"]["images: train"] == 12
+    assert manifest["counts"]["images: cola_unseen"] == 12
+    assert "processes" not in manifest["arguments"]
+    assert json.loads(json.dumps(ScenesBuilder(**SMALL).spec()))["init_args"]["train"] == 12
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"train": -1}, "expected train >= 0"),
+        ({"train": 0, "val": 0, "test": 0}, "expected scenes in train, val or test"),
+        ({"max_objects": 99}, "min_objects, max_objects: expected"),
+        ({"colors": ["red", "mauve"]}, "colors: expected distinct names"),
+        ({"single_attributes": ["material"]}, "with 'color' among"),
+        ({"processes": 0}, "expected processes >= 1"),
+        ({"unseen": [[["red"], ["cube"]]]}, "expected unseen rectangles"),
+    ],
+)
+def test_wrong_arguments_fail_at_once(arguments, message):
+    with pytest.raises(UserError, match=message) as caught:
+        ScenesBuilder(**{**SMALL, **arguments})
+    assert "\n" not in str(caught.value)
+
+
+def test_a_world_without_unseen_swaps_says_so(tmp_path):
+    builder = ScenesBuilder(**{**SMALL, "unseen": []})
+    with pytest.raises(UserError, match="whose four compositions are all unseen"):
+        builder.build(tmp_path / "w", progress=False)
+    assert not (tmp_path / "w").exists()

@@ -1,0 +1,229 @@
+import io
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from data_builders.common import Builder, Record, ShardBuilder, Written, image_extension
+from vlmtune.config import instantiate
+from vlmtune.data.schema import MANIFEST, read_manifest
+from vlmtune.data.shards import RawRecord, decode_group, read_records
+from vlmtune.errors import UserError
+from vlmtune.types import Group
+
+
+def encoded(kind: str, shade: int = 7) -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", (8, 8), (shade, 0, 0)).save(buffer, kind)
+    return buffer.getvalue()
+
+
+def group(key: str, images: int = 1) -> Group:
+    names = tuple(f"{key}-{i}" for i in range(images))
+    return Group(
+        key=key,
+        image_ids=names,
+        text_ids=names,
+        texts=tuple(f"Grüße {name}" for name in names),
+        truth=torch.eye(images, dtype=torch.bool),
+        true_ids=tuple(frozenset({name}) for name in names),
+        exhaustive=True,
+    )
+
+
+class Corpus(ShardBuilder):
+    """One record for each line of a file; what `bad` says goes wrong after two."""
+
+    def __init__(self, annotations: str, bad: str = "", records_per_shard: int = 3) -> None:
+        super().__init__(records_per_shard)
+        self.annotations, self.bad = annotations, bad
+
+    def sources(self) -> dict[str, Path]:
+        return {"annotations": Path(self.annotations)}
+
+    def records(self) -> Iterator[Record]:
+        for number, line in enumerate(Path(self.annotations).read_text().split()):
+            if line == "skip":
+                self.counts["skipped: no caption"] += 1
+                continue
+            yield self.spoiled(line, number) if number == 2 else (group(line), [encoded("PNG")])
+
+    def spoiled(self, key: str, number: int) -> Record:
+        if self.bad == "crash":
+            raise RuntimeError("the corpus is odd")
+        made: dict[str, Record] = {
+            "": (group(key, 2), [encoded("JPEG"), encoded("WEBP")]),
+            "twice": (group("a"), [encoded("PNG")]),
+            "key": (group("a b"), [encoded("PNG")]),
+            "few": (group(key, 2), [encoded("PNG")]),
+            "gif": (group(key), [encoded("GIF")]),
+            "missing": (group(key), [Path("none.png")]),
+        }
+        return made[self.bad]
+
+
+@pytest.fixture
+def annotations(tmp_path: Path) -> str:
+    path = tmp_path / "annotations.txt"
+    path.write_text("a b c d skip e f g h skip")
+    return str(path)
+
+
+def hidden(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir() if path.name.startswith(".")]
+
+
+def test_shards_and_manifest_say_what_was_built(annotations: str, tmp_path: Path) -> None:
+    out = tmp_path / "deep" / "out"
+    Corpus(annotations).build(out, progress=False)
+    names = ["shard-000000.tar", "shard-000001.tar", "shard-000002.tar"]
+    assert sorted(path.name for path in out.iterdir()) == [MANIFEST, *names]
+    manifest = read_manifest(out)
+    assert [(s.file, s.records, s.images) for s in manifest.shards] == list(
+        zip(names, (3, 3, 2), (4, 3, 2), strict=True)
+    )
+    assert (manifest.records, manifest.images) == (8, 9)
+    assert manifest.counts == {"skipped: no caption": 2}
+    assert list(manifest.sources) == ["annotations"]
+    assert manifest.builder.endswith("Corpus")
+    assert manifest.arguments == {"annotations": annotations, "bad": "", "records_per_shard": 3}
+    assert out.stat().st_mode & 0o077 == (tmp_path / "deep").stat().st_mode & 0o077
+
+
+def test_groups_survive_and_images_stay_as_they_are(annotations: str, tmp_path: Path) -> None:
+    Corpus(annotations).build(tmp_path / "out", progress=False)
+    raws = list(read_records(tmp_path / "out" / "shard-000000.tar", 0, 3))
+    assert all(isinstance(raw, RawRecord) for raw in raws)
+    pair = raws[2]
+    assert isinstance(pair, RawRecord)
+    assert list(pair.members) == ["0.jpg", "1.webp", "json"]
+    assert pair.members["1.webp"] == encoded("WEBP")
+    read, written = decode_group(pair), group("c", 2)
+    for name in ("key", "image_ids", "text_ids", "texts", "true_ids", "exhaustive"):
+        assert getattr(read, name) == getattr(written, name)
+    assert read.truth.equal(written.truth)
+
+
+def test_the_same_build_twice_is_identical(annotations: str, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        Corpus(annotations).build(tmp_path / name, progress=False)
+    one, two = (read_manifest(tmp_path / name) for name in ("one", "two"))
+    assert one == two
+    assert len({shard.sha256 for shard in one.shards}) == 3
+
+
+def test_the_same_build_is_kept_and_said_so(
+    annotations: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    Corpus(annotations).build(out, progress=False)
+    before = {path: path.stat().st_mtime_ns for path in out.iterdir()}
+    Corpus(annotations).build(out)
+    assert {path: path.stat().st_mtime_ns for path in out.iterdir()} == before
+    assert "it is kept" in capsys.readouterr().err
+
+
+def test_anything_else_in_the_folder_is_refused(annotations: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    Corpus(annotations).build(out, progress=False)
+    with pytest.raises(UserError, match="holds something else"):
+        Corpus(annotations, records_per_shard=2).build(out)
+    Path(annotations).write_text("a b")
+    with pytest.raises(UserError, match="holds something else"):
+        Corpus(annotations).build(out)
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UserError, match="holds something else"):
+        Corpus(annotations).build(tmp_path / "file")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / MANIFEST).write_text("[]")
+    with pytest.raises(UserError, match="holds something else"):
+        Corpus(annotations).build(tmp_path / "other")
+    (tmp_path / "empty").mkdir()
+    Corpus(annotations).build(tmp_path / "empty", progress=False)
+    assert read_manifest(tmp_path / "empty").records == 2
+
+
+def test_a_build_that_lost_a_shard_is_not_kept(annotations: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    Corpus(annotations).build(out, progress=False)
+    (out / "shard-000001.tar").write_bytes(b"")
+    with pytest.raises(UserError, match="missing or truncated: remove"):
+        Corpus(annotations).build(out)
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ("crash", "the corpus is odd"),
+        ("twice", "got 'a' twice"),
+        ("key", "got 'a b'"),
+        ("few", "expected 2 images in record 'c', got 1"),
+        ("gif", "expected a JPEG, PNG or WebP"),
+        ("missing", "none.png"),
+    ],
+)
+def test_a_failed_build_leaves_nothing(
+    bad: str, message: str, annotations: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(RuntimeError if bad == "crash" else UserError, match=message) as error:
+        Corpus(annotations, bad).build(out, progress=False)
+    assert "\n" not in str(error.value)
+    assert not out.exists()
+    assert not hidden(tmp_path)
+
+
+def test_bad_arguments_and_sources(annotations: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="records_per_shard >= 1"):
+        Corpus(annotations, records_per_shard=0)
+    with pytest.raises(UserError, match="download it or correct the path"):
+        Corpus(str(tmp_path / "none")).build(tmp_path / "out")
+    Path(annotations).write_text("skip")
+    with pytest.raises(UserError, match="expected records from Corpus, got none"):
+        Corpus(annotations).build(tmp_path / "out", progress=False)
+    with pytest.raises(UserError, match="expected to write beside"):
+        Corpus(annotations).build(Path(annotations) / "out")
+
+
+def test_a_race_for_one_folder_has_one_winner(annotations: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+
+    class Slow(Corpus):
+        def records(self) -> Iterator[Record]:
+            Slow.records = Corpus.records  # the other is not slow
+            Slow(annotations).build(out, progress=False)
+            yield from super().records()
+
+    Slow(annotations).build(out, progress=False)
+    assert read_manifest(out).records == 8
+    assert not hidden(tmp_path)
+
+
+def test_a_builder_of_raw_files_has_a_manifest_too(tmp_path: Path) -> None:
+    class Raw(Builder):
+        def write(self, folder: Path, tick: Callable[[], None]) -> Written:
+            (folder / "scenes.json").write_text("{}")
+            tick()
+            return Written(counts={"scenes": 1})
+
+    Raw().build(tmp_path / "out", progress=False)
+    manifest = json.loads((tmp_path / "out" / MANIFEST).read_text())
+    assert (manifest["shards"], manifest["counts"]) == ([], {"scenes": 1})
+    Raw().build(tmp_path / "out")
+
+
+@pytest.mark.parametrize(("kind", "extension"), [("PNG", "png"), ("JPEG", "jpg"), ("WEBP", "webp")])
+def test_extensions_follow_the_content(kind: str, extension: str) -> None:
+    assert image_extension(encoded(kind)) == extension
+    assert image_extension(encoded("GIF")) is None
+    assert image_extension(b"") is None
+
+
+def test_builders_are_plug_ins(annotations: str) -> None:
+    class_path = "data_builders.common.ShardBuilder"
+    with pytest.raises(TypeError, match="abstract"):
+        instantiate({"class_path": class_path}, Builder)
+    assert Corpus(annotations).spec()["init_args"]["annotations"] == annotations

@@ -1,0 +1,68 @@
+import pytest
+import torch
+
+from vlmtune.errors import UserError
+from vlmtune.metrics.pairs import (
+    GROUP_CHANCE,
+    IMAGE_CHANCE,
+    TEXT_CHANCE,
+    group_wins,
+    image_wins,
+    text_wins,
+)
+
+
+def naive(scores, rule):
+    wins = []
+    for (a, b), (c, d) in scores.tolist():  # a = s[0,0], b = s[0,1], c = s[1,0], d = s[1,1]
+        image, text = a > c and d > b, a > b and d > c
+        wins.append({"image": image, "text": text, "group": image and text}[rule])
+    return wins
+
+
+def test_cola_reference_vector():
+    # right; wrong; tie; right for the images and wrong for the texts; half
+    items = torch.tensor(
+        [
+            [[0.9, 0.1], [0.1, 0.9]],
+            [[0.1, 0.9], [0.9, 0.1]],
+            [[0.5, 0.1], [0.5, 0.9]],
+            [[0.5, 0.8], [0.4, 0.9]],
+            [[0.9, 0.9], [0.1, 0.1]],
+        ]
+    )
+    assert image_wins(items).tolist() == [True, False, False, True, False]
+    assert image_wins(items).double().mean() == 0.4
+    assert text_wins(items).tolist() == [True, False, True, False, False]
+    assert group_wins(items).tolist() == [True, False, False, False, False]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_agrees_with_naive_loop_under_ties(dtype):
+    scores = torch.randint(4, (500, 2, 2), generator=torch.Generator().manual_seed(1)).to(dtype)
+    assert image_wins(scores).tolist() == naive(scores, "image")
+    assert text_wins(scores).tolist() == naive(scores, "text")
+    assert group_wins(scores).tolist() == naive(scores, "group")
+
+
+def test_transposing_exchanges_image_and_text():
+    scores = torch.randn(50, 2, 2, generator=torch.Generator().manual_seed(2))
+    assert torch.equal(image_wins(scores), text_wins(scores.transpose(1, 2)))
+
+
+def test_random_scores_reach_the_declared_chance():
+    scores = torch.rand(100_000, 2, 2, generator=torch.Generator().manual_seed(3))
+    for rule, chance in (
+        (image_wins, IMAGE_CHANCE),
+        (text_wins, TEXT_CHANCE),
+        (group_wins, GROUP_CHANCE),
+    ):
+        assert float(rule(scores).double().mean()) == pytest.approx(chance, abs=0.006)
+
+
+@pytest.mark.parametrize("rule", [image_wins, text_wins, group_wins])
+def test_nan_raises(rule):
+    scores = torch.zeros(3, 2, 2)
+    scores[1, 0, 1] = torch.nan
+    with pytest.raises(UserError, match="1 of 12 are NaN"):
+        rule(scores)

@@ -1,0 +1,57 @@
+import pytest
+
+from vlmtune.errors import UserError
+from vlmtune.report.table import check_runs, rows, series, zero_shot
+
+
+def by_metric(runs):
+    return {(row.benchmark, row.version, row.metric, row.first.n): row for row in rows(runs)}
+
+
+def test_rows_and_best(make_run):
+    runs = [make_run("zero", 0.2, trained=0), make_run("a", 0.4), make_run("b", 0.4)]
+    table = by_metric(runs)
+    accuracy = table["cola_multi", "1", "accuracy", 210]
+    assert [cell.value for cell in accuracy.cells] == [0.2, 0.4, 0.4]
+    assert accuracy.best == {1, 2}
+    assert accuracy.primary
+    assert accuracy.arrow == "↑"
+    rank = table["cola_single", "1", "mean_rank_true", 96]
+    assert rank.arrow == "↓"
+    assert not rank.primary
+    assert rank.best == {0, 1, 2}
+    assert table["cola_single", "1", "classes_without_positives", 96].best == frozenset()
+
+
+def test_lower_is_best_for_ranks(make_run):
+    runs = [make_run("a"), make_run("b")]
+    metrics = runs[1].results[1].metrics
+    metrics["mean_rank_true"] = type(metrics["map"])(3.0, 96, higher_is_better=False, unit="rank")
+    assert by_metric(runs)["cola_single", "1", "mean_rank_true", 96].best == {1}
+
+
+@pytest.mark.parametrize("other", [{"version": "2"}, {"n": 100}])
+def test_numbers_that_do_not_compare_have_their_own_rows(make_run, other):
+    runs = [make_run("a", 0.2), make_run("b", 0.4, **other)]
+    found = [row for row in rows(runs) if row.metric == "accuracy"]
+    assert [[cell is not None for cell in row.cells] for row in found] == [
+        [True, False],
+        [False, True],
+    ]
+    assert all(row.best == frozenset() for row in found)
+
+
+def test_series_and_reference(make_run):
+    runs = [make_run("a"), make_run("zero", trained=0), *(make_run(f"r{i}") for i in range(8))]
+    assert series(runs)[:4] == (1, 0, 2, 3)
+    assert max(series(runs)) == 7
+    assert zero_shot(runs) == 1
+    assert zero_shot([make_run("a")]) is None
+    assert zero_shot([make_run("a", trained=0), make_run("b", trained=0)]) is None
+
+
+def test_runs_need_names_of_their_own(make_run):
+    with pytest.raises(UserError, match="at least one run"):
+        check_runs([])
+    with pytest.raises(UserError, match="'a' twice"):
+        check_runs([make_run("a"), make_run("a")])

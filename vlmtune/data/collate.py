@@ -1,0 +1,77 @@
+"""Groups to a batch: images and texts side by side, and everything that is known to be true."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vlmtune.errors import UserError
+from vlmtune.types import Batch, Group, Targets
+
+
+def collate(
+    groups: Sequence[Group],
+    preprocess: Callable[[Any], Tensor] | None = None,
+    damaged: Sequence[str] = (),
+) -> Batch:
+    """Flattens groups into one batch.
+
+    Each image is a row, even where two groups share it; each text id is one column. Text j is true
+    of image i where the corpus lists it among the image's captions, whichever group it came with.
+
+    Args:
+        groups: The groups, with decoded images where `preprocess` is given.
+        preprocess: Turns a PIL image into pixel values (3, height, width), or None where features
+            are read instead.
+        damaged: Lines about records that were skipped.
+
+    Raises:
+        UserError: Two records give one text id different captions.
+
+    Example:
+        >>> true = torch.ones(1, 1, dtype=torch.bool)
+        >>> a = Group("a", ("i",), ("t",), ("a cat",), true, (frozenset({"t", "u"}),), True)
+        >>> b = Group("b", ("j",), ("u",), ("a pet",), true, (frozenset({"u"}),))
+        >>> collate([a, b]).targets.truth.int().tolist()
+        [[1, 1], [0, 1]]
+    """
+    texts = _texts(groups)
+    column = {text_id: m for m, text_id in enumerate(texts)}
+    image_ids = tuple(image for group in groups for image in group.image_ids)
+    truth, own, known = torch.zeros(3, len(image_ids), len(texts), dtype=torch.bool).unbind()
+    n = 0
+    for group in groups:
+        columns = [column[text_id] for text_id in group.text_ids]
+        for true in group.true_ids:
+            truth[n, [column[text_id] for text_id in true & column.keys()]] = True
+            own[n, columns] = True
+            known[n] = own[n] | group.exhaustive
+            n += 1
+    sizes = torch.tensor([len(group.image_ids) for group in groups], dtype=torch.long)
+    return Batch(
+        keys=tuple(group.key for group in groups),
+        image_ids=image_ids,
+        texts=tuple(texts.values()),
+        targets=Targets(truth=truth, known=known, own=own),
+        image_group=torch.repeat_interleave(torch.arange(len(groups)), sizes),
+        pixels=None if preprocess is None else _pixels(groups, preprocess),
+        damaged=tuple(damaged),
+    )
+
+
+def _texts(groups: Sequence[Group]) -> dict[str, str]:
+    """The caption of each text id, in order of appearance."""
+    texts: dict[str, str] = {}
+    for group in groups:
+        for text_id, text in zip(group.text_ids, group.texts, strict=True):
+            if texts.setdefault(text_id, text) != text:
+                raise UserError(
+                    f"expected one caption for text id {text_id!r}, got {texts[text_id]!r} and "
+                    f"{text!r} (record {group.key}): give sets that differ different text ids"
+                )
+    return texts
+
+
+def _pixels(groups: Sequence[Group], preprocess: Callable[[Any], Tensor]) -> Tensor:
+    return torch.stack([preprocess(image) for group in groups for image in group.images or ()])

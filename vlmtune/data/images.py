@@ -1,0 +1,135 @@
+"""Opens image files that nobody vouches for: checked before they are decoded, upright, RGB."""
+
+import hashlib
+import io
+import warnings
+from pathlib import Path
+
+from PIL import Image, ImageOps
+
+from vlmtune.data.schema import RecordError
+from vlmtune.errors import UserError
+from vlmtune.types import ImageRef
+
+MAX_PIXELS = 64_000_000
+"""Largest image that is decoded: 64 megapixels are 192 MB of RGB."""
+
+# Formats corpora come in; plug-ins that run other programs (EPS) or fetch data are left out.
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+
+Box = tuple[int, int, int, int]
+
+
+def open_image(
+    source: bytes | Path, box: Box | None = None, max_pixels: int = MAX_PIXELS
+) -> Image.Image:
+    """Decodes an image to RGB, turned upright by its EXIF orientation, then cropped.
+
+    The size is read from the header and refused before anything is decoded.
+
+    Args:
+        source: The encoded image, or the file that holds it.
+        box: `(x, y, width, height)` in pixels of the upright image. It may reach outside; what
+            lies outside is black.
+        max_pixels: Largest width x height, of the file and of the box.
+
+    Raises:
+        UserError: `source` is a path and no such image can be had from it.
+        RecordError: `source` is bytes and no such image can be had from them.
+
+    Example:
+        >>> buffer = io.BytesIO()
+        >>> Image.new("RGB", (4, 2), "red").save(buffer, "PNG")
+        >>> open_image(buffer.getvalue(), box=(3, 0, 2, 2)).getpixel((1, 0))
+        (0, 0, 0)
+    """
+    try:
+        if isinstance(source, Path) and not source.is_file():
+            raise _RefusedError("it is missing" if not source.exists() else "it is not a file")
+        return _crop(_decode(source, max_pixels), box, max_pixels)
+    except _RefusedError as error:
+        if isinstance(source, Path):
+            raise UserError(
+                f"expected an image in {source}, got none ({error}): replace the file"
+            ) from error
+        raise RecordError(f"image refused: {error}") from error
+
+
+def read(ref: ImageRef) -> Image.Image:
+    """Opens the image, or the part of it, that a benchmark names.
+
+    Raises:
+        UserError: The file is missing, is not an image, or the box does not touch it.
+    """
+    return open_image(ref.path, ref.box)
+
+
+def digest(ref: ImageRef) -> str:
+    """Returns the sha256 of the file's bytes and the box: equal digests show equal pixels.
+
+    Raises:
+        UserError: The file cannot be read.
+    """
+    try:
+        with ref.path.open("rb") as file:
+            state = hashlib.file_digest(file, "sha256")
+    except OSError as error:
+        raise UserError(
+            f"expected an image in {ref.path}, got {error.strerror}: correct the path"
+        ) from error
+    state.update(repr(ref.box).encode())
+    return state.hexdigest()
+
+
+class _RefusedError(ValueError):
+    """Why an image is not opened."""
+
+
+def _decode(source: bytes | Path, max_pixels: int) -> Image.Image:
+    file = io.BytesIO(source) if isinstance(source, bytes) else source
+    # A decoder fed with damaged bytes raises whatever its code stumbles on (SyntaxError,
+    # struct.error, zlib.error, ...), so every Exception means the same here: not an image.
+    # Its warnings speak of harmless oddities (broken EXIF, palette transparency).
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            with Image.open(file, formats=FORMATS) as image:
+                _check_size(image.size, max_pixels, "pixels")
+                image.load()
+                return _upright(image).convert("RGB")
+        except _RefusedError:
+            raise
+        except Image.DecompressionBombError as error:
+            raise _RefusedError(f"more than {max_pixels} pixels") from error
+        except Exception as error:
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise _RefusedError(_without_address(reason)) from error
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    try:
+        return ImageOps.exif_transpose(image)
+    except Exception:
+        # Unreadable EXIF says nothing about orientation, and the pixels are sound.
+        return image
+
+
+def _without_address(reason: str) -> str:
+    """`cannot identify image file <_io.BytesIO object at 0x7f…>` differs from run to run."""
+    return reason.partition(" <")[0]
+
+
+def _check_size(size: tuple[int, int], max_pixels: int, what: str) -> None:
+    width, height = size
+    if width < 1 or height < 1 or width * height > max_pixels:
+        raise _RefusedError(f"{width} x {height} {what}, allowed are 1 to {max_pixels} pixels")
+
+
+def _crop(image: Image.Image, box: Box | None, max_pixels: int) -> Image.Image:
+    if box is None:
+        return image
+    x, y, width, height = box
+    _check_size((width, height), max_pixels, "pixels in the box")
+    if x >= image.width or y >= image.height or x + width <= 0 or y + height <= 0:
+        raise _RefusedError(f"box {box} does not touch the {image.width} x {image.height} image")
+    return image.crop((x, y, x + width, y + height))

@@ -1,0 +1,191 @@
+"""Shard sets on disk, and reading records out of their tars without trusting them."""
+
+import hashlib
+import json
+import math
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import islice
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from webdataset.tariterators import group_by_keys
+
+from vlmtune.config import Configured
+from vlmtune.data.images import open_image
+from vlmtune.data.schema import Manifest, RecordError, decode, read_manifest
+from vlmtune.errors import UserError
+from vlmtune.types import Group
+
+
+class ShardSet(Configured):
+    """A folder of shards, as `vlmtune build` writes them.
+
+    Args:
+        path: The folder. It is read when it is first needed, so a config may name one that is yet
+            to be built.
+        weight: How often a record of this set is seen, relative to a record of a set of weight 1.
+            Evaluation takes no notice: there each record is seen once.
+
+    Raises:
+        UserError: The weight is not a number above 0.
+    """
+
+    def __init__(self, path: str, weight: float = 1.0) -> None:
+        if not (math.isfinite(weight) and weight > 0):
+            raise UserError(
+                f"expected a weight above 0 for {path}, got {weight}: raise it or drop the set"
+            )
+        self.path, self.weight = path, float(weight)
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        """The manifest.
+
+        Raises:
+            UserError: The folder has none, or a shard is missing, truncated or foreign, or there
+                are no records.
+        """
+        manifest = read_manifest(Path(self.path))
+        if manifest.records == 0:
+            raise UserError(f"expected records in {self.path}, got none: build the shards again")
+        return manifest
+
+    @property
+    def counts(self) -> list[int]:
+        """Records in each shard."""
+        return [shard.records for shard in self.manifest.shards]
+
+    @property
+    def files(self) -> list[Path]:
+        """The tars."""
+        return [Path(self.path) / shard.file for shard in self.manifest.shards]
+
+    def digest(self) -> str:
+        """Hex digest of the shards' checksums: equal digests show equal records."""
+        sums = "\n".join(shard.sha256 for shard in self.manifest.shards)
+        return hashlib.sha256(sums.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class RawRecord:
+    """A record as it lies in its shard.
+
+    Attributes:
+        shard: The tar.
+        key: The record's key.
+        members: Contents by name within the record (`0.png`, `json`); images may be left out.
+        places: Offset and size in the tar of each member.
+    """
+
+    shard: Path
+    key: str
+    members: dict[str, bytes]
+    places: dict[str, tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Damage:
+    """A record that cannot be used, and why; `str` gives the line to report."""
+
+    shard: Path
+    key: str
+    reason: str
+
+    def __str__(self) -> str:
+        return " ".join(f"{self.shard} {self.key} {self.reason}".split())
+
+
+def read_records(
+    shard: Path, first: int, last: int, images: bool = True
+) -> Iterator[RawRecord | Damage]:
+    """Yields records `first` to `last` (exclusive) of a tar: always `last - first` items.
+
+    Records before `first` are passed over by their headers alone. What cannot be had (the tar ends
+    early, a member is a link or has a path) comes as `Damage`, so that every other record keeps its
+    place. Nothing is ever extracted to a file.
+
+    Args:
+        shard: The tar, uncompressed.
+        first: First record.
+        last: One past the last record.
+        images: Whether to read the images, too, or the JSON only.
+    """
+    done = first
+    reason = ""
+    try:
+        with tarfile.open(shard, "r:") as tar:
+            for record in islice(group_by_keys(_members(tar)), first, last):
+                yield _load(tar, shard, record, images)
+                done += 1
+    except (OSError, tarfile.TarError, ValueError, OverflowError) as error:
+        reason = f"the tar is unreadable from somewhere on: {error}"
+    for _ in range(done, last):
+        yield Damage(shard, "-", reason or "the tar ends early")
+
+
+def _members(tar: tarfile.TarFile) -> Iterator[dict[str, Any]]:
+    """Yields name and header of each member; in place of the header, why the member is refused."""
+    while (member := tar.next()) is not None:
+        # TarFile keeps every header it has seen; a shard has thousands, none needed again.
+        tar.members = []  # type: ignore[attr-defined]
+        # Grouping by the last part of the name keeps a refused member in the record it is for.
+        name = PurePosixPath(member.name).name
+        header: tarfile.TarInfo | str = member
+        if name != member.name:
+            header = f"has member {member.name!r}, a path where a plain name belongs"
+        elif not member.isreg() or member.issparse():
+            header = f"has member {member.name!r}, which is a link or a special file"
+        yield {"fname": name, "data": header, "__url__": tar.name}
+
+
+def _load(
+    tar: tarfile.TarFile, shard: Path, record: dict[str, Any], images: bool
+) -> RawRecord | Damage:
+    key = record["__key__"]
+    headers = {name: x for name, x in record.items() if not name.startswith("__")}
+    for refused in headers.values():
+        if isinstance(refused, str):
+            return Damage(shard, key, refused)
+    members = {}
+    for name, header in headers.items():
+        if images or name == "json":
+            file = tar.extractfile(header)
+            members[name] = b"" if file is None else file.read()
+    places = {name: (header.offset_data, header.size) for name, header in headers.items()}
+    return RawRecord(shard, key, members, places)
+
+
+def decode_header(raw: RawRecord) -> tuple[Group, tuple[str, ...]]:
+    """Returns a record's group without images, and the names of its images.
+
+    Raises:
+        RecordError: The record breaks the schema.
+    """
+    try:
+        record = json.loads(raw.members["json"])
+    except KeyError:
+        raise RecordError("has no json") from None
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"has a malformed json ({error})") from error
+    if not isinstance(record, dict):
+        raise RecordError("has a malformed json (not an object)")
+    group, files = decode(raw.key, record)
+    missing = [file for file in files if file not in raw.places]
+    if missing:
+        raise RecordError(f"lacks image {missing[0]}")
+    return group, files
+
+
+def decode_group(raw: RawRecord, images: bool = True) -> Group:
+    """Returns a record's group, with its images decoded where they are wanted.
+
+    Raises:
+        RecordError: The record breaks the schema, or an image cannot be decoded.
+    """
+    group, files = decode_header(raw)
+    if not images:
+        return group
+    return replace(group, images=tuple(open_image(raw.members[file]) for file in files))
