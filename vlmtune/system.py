@@ -68,7 +68,9 @@ class AdaptationModule(pl.LightningModule):
     ) -> None:
         super().__init__()
         if not objectives:
-            raise UserError("expected at least one objective, got none: list one under `objectives`")
+            raise UserError(
+                "expected at least one objective, got none: list one under `objectives`"
+            )
         if not (0 <= warmup <= 1 and 0 <= final_lr <= 1):
             raise UserError(
                 f"expected warmup and final_lr in [0, 1], got {warmup} and {final_lr}: "
@@ -269,7 +271,9 @@ class AdaptationModule(pl.LightningModule):
         """
         made = checkpoint.get("vlmtune")
         if made is None:
-            raise UserError("expected a checkpoint of vlmtune, got a foreign one: correct --ckpt_path")
+            raise UserError(
+                "expected a checkpoint of vlmtune, got a foreign one: correct --ckpt_path"
+            )
         if made["adapter"] != self.adapter.spec():
             raise UserError(
                 f"expected a checkpoint of {self.adapter.spec()}, got one of {made['adapter']}: "

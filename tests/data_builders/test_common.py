@@ -227,3 +227,20 @@ def test_builders_are_plug_ins(annotations: str) -> None:
     with pytest.raises(TypeError, match="abstract"):
         instantiate({"class_path": class_path}, Builder)
     assert Corpus(annotations).spec()["init_args"]["annotations"] == annotations
+
+
+def test_progress_is_shown_on_terminals_only(
+    annotations: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    monkeypatch.delenv("TTY_COMPATIBLE", raising=False)
+    Corpus(annotations).build(tmp_path / "plain")
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # makes rich take stderr for a terminal
+    Corpus(annotations).build(tmp_path / "quiet", progress=False)
+    assert capsys.readouterr() == ("", "")
+    Corpus(annotations).build(tmp_path / "shown")
+    assert "Corpus 8 records" in capsys.readouterr().err

@@ -67,16 +67,6 @@ def test_agrees_with_naive_under_ties():
             assert average_precision(scores, positives) == pytest.approx(expected, abs=1e-12)
 
 
-def test_agrees_with_torchmetrics_on_probabilities():
-    from torchmetrics.functional.classification import binary_average_precision
-
-    generator = torch.Generator().manual_seed(5)
-    scores = (torch.rand(200, generator=generator) * 100).round() / 100
-    positives = torch.rand(200, generator=generator) < 0.2
-    expected = float(binary_average_precision(scores.double(), positives.long()))
-    assert average_precision(scores, positives) == pytest.approx(expected, abs=1e-7)
-
-
 def test_constant_scorer_gets_the_prevalence_and_order_is_irrelevant():
     positives = torch.tensor([True, False, False, False])
     assert average_precision(torch.zeros(4), positives) == 0.25

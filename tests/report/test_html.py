@@ -116,3 +116,21 @@ def test_write_report(tmp_path, runs):
     with pytest.raises(UserError, match="at least one run"):
         write_report(tmp_path / "none", [])
     assert not (tmp_path / "none").exists()
+
+
+def test_a_primary_metric_that_is_a_rank(make_run):
+    from dataclasses import replace
+
+    def with_rank(run, value):
+        single = run.results[1]
+        rank = replace(single.metrics["mean_rank_true"], value=value)
+        single = replace(single, primary="mean_rank_true", metrics={"mean_rank_true": rank})
+        return replace(run, results=(single,))
+
+    page = Page(
+        to_html([with_rank(make_run("zero", trained=0), 12.0), with_rank(make_run("mm"), 8.0)])
+    )
+    assert "-4.00" in page.text
+    assert [a["class"] for _, a in page.tags if a.get("class", "").startswith("gain")] == [
+        "gain better"
+    ]

@@ -1,6 +1,7 @@
 """MM-Adapter: a light multimodal transformer over frozen token features (Cola's best strategy)."""
 
 import math
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -82,20 +83,29 @@ class MMAdapter(JointAdapter):
             )
         self.special = backbone.text_special
         self.project = nn.Linear(backbone.image_width, width)
-        self.fuse = nn.Transformer(
-            width,
-            self.heads,
-            self.encoder_layers,
-            self.decoder_layers,
-            self.hidden * width,
-            self.dropout,
-            batch_first=True,
-            norm_first=self.norm_first,
-        )
+        self.encoder, self.decoder = self._layers(width)
         self.query = nn.Parameter(torch.rand(1, 1, width))
         if self.cosine:
             self.log_scale = nn.Parameter(torch.tensor(math.log(self.initial_scale)))
             self.bias = nn.Parameter(torch.zeros(()))
+
+    def _layers(self, width: int) -> tuple[nn.TransformerEncoder, nn.TransformerDecoder]:
+        """Makes what `nn.Transformer` would, initialised as it would."""
+        shape = (width, self.heads, self.hidden * width, self.dropout)
+        options: dict[str, Any] = {"batch_first": True, "norm_first": self.norm_first}
+        encoder = nn.TransformerEncoder(
+            nn.TransformerEncoderLayer(*shape, **options),
+            self.encoder_layers,
+            nn.LayerNorm(width),
+            enable_nested_tensor=False,
+        )
+        decoder = nn.TransformerDecoder(
+            nn.TransformerDecoderLayer(*shape, **options), self.decoder_layers, nn.LayerNorm(width)
+        )
+        for parameter in (*encoder.parameters(), *decoder.parameters()):
+            if parameter.ndim > 1:
+                nn.init.xavier_uniform_(parameter)
+        return encoder, decoder
 
     def prepare_image(self, image: Features) -> Features:
         """Projects patch tokens to the width of the text, (n, t, w)."""
@@ -111,12 +121,10 @@ class MMAdapter(JointAdapter):
         assert text.tokens is not None
         assert text.mask is not None
         padding = self._padding(image, text) if self.masked else None
-        fused = self.fuse.encoder(
-            torch.cat([image.tokens, text.tokens], dim=1), src_key_padding_mask=padding
-        )
-        out = self.fuse.decoder(
-            self.query.expand(len(fused), -1, -1), fused, memory_key_padding_mask=padding
-        )
+        tokens = torch.cat([image.tokens, text.tokens], dim=1)
+        fused = self.encoder(tokens, src_key_padding_mask=padding)
+        query = self.query.expand(len(fused), -1, -1)
+        out = self.decoder(query, fused, memory_key_padding_mask=padding)
         words = word_mask(text.mask, self.special)
         if self.cosine:
             products = (normalize(out, dim=-1) * normalize(text.tokens, dim=-1)).sum(dim=-1)

@@ -96,14 +96,21 @@ def read_manifest(folder: Path) -> Manifest:
             f"expected a folder of shards with {MANIFEST}, got {str(folder)!r}: "
             "run `vlmtune build` first or correct the path"
         ) from None
-    except json.JSONDecodeError as error:
+    except (OSError, ValueError) as error:
         raise UserError(f"expected JSON in {path}, got {error}: build the shards again") from error
-    if raw.get("schema_version") != VERSION:
+    found = raw.get("schema_version") if isinstance(raw, dict) else None
+    if found != VERSION:
         raise UserError(
-            f"expected shards of schema version {VERSION}, got {raw.get('schema_version')} in "
-            f"{path}: build the shards again"
+            f"expected shards of schema version {VERSION}, got {found} in {path}: "
+            "build the shards again"
         )
-    shards = tuple(ShardInfo(**shard) for shard in raw.pop("shards"))
+    try:
+        shards = tuple(ShardInfo(**shard) for shard in raw.pop("shards"))
+        manifest = Manifest(shards=shards, **raw)
+    except (KeyError, TypeError) as error:
+        raise UserError(
+            f"expected a manifest in {path}, it is malformed ({error}): build the shards again"
+        ) from error
     if not shards:
         raise UserError(f"expected at least one shard in {path}, got none: build the shards again")
     for shard in shards:
@@ -115,7 +122,7 @@ def read_manifest(folder: Path) -> Manifest:
                 f"expected {shard.bytes} bytes in shard {file}, got {file.stat().st_size}: "
                 "it is truncated or foreign; build the shards again"
             )
-    return Manifest(shards=shards, **raw)
+    return manifest
 
 
 def encode(group: Group, extensions: Sequence[str]) -> dict[str, Any]:

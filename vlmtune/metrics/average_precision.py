@@ -50,9 +50,9 @@ def average_precision(scores: Float[Tensor, "n"], positives: Bool[Tensor, "n"]) 
 def random_average_precision(positives: int, n: int) -> float:
     r"""What random scores without ties reach on average, for P positives among n.
 
-    $\frac{1}{n} \left( H_n + \frac{P - 1}{n - 1} (n - H_n) \right)$ with $H_n = \sum_{k \le n} 1/k$:
-    place k is positive with probability P/n, and then holds $1 + (k-1) \frac{P-1}{n-1}$ positives up
-    to there. Above the prevalence P/n, and in a small pool far above it.
+    $\frac{1}{n} \left( H_n + \frac{P - 1}{n - 1} (n - H_n) \right)$, $H_n = \sum_{k \le n} 1/k$:
+    place k is positive with probability P/n, and then $1 + (k-1) \frac{P-1}{n-1}$ of the first k
+    are positive on average. Above the prevalence P/n, and in a small pool far above it.
 
     Raises:
         UserError: P is not between 1 and n.

@@ -3,7 +3,14 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from data_builders.scenes.drawing import Canvas, SceneSeries, chunks, draw, sub_seed
+from data_builders.scenes.drawing import (
+    Canvas,
+    SceneSeries,
+    check_device,
+    chunks,
+    draw,
+    sub_seed,
+)
 from data_builders.scenes.grammar import WorldSpec
 from data_builders.scenes.twins import AR4TTwins
 from vlmtune.errors import UserError
@@ -14,10 +21,11 @@ SERIES = SceneSeries(WorldSpec(max_objects=3), 11)
 
 def drawn_in(folder: Path, size: int, processes: int = 1):
     counted: list[int] = []
+    twins = AR4TTwins(WorldSpec(min_objects=2, max_objects=2), 3)
     work = [
         *chunks(SERIES, "train", 7, CANVAS, folder, size),
-        *chunks(AR4TTwins(WorldSpec(min_objects=2, max_objects=2), 3), "ar4t_x", 6, CANVAS, folder, size),
-    ]  # fmt: skip
+        *chunks(twins, "ar4t_x", 6, CANVAS, folder, size),
+    ]
     found = draw(work, processes, counted.append)
     assert sum(counted) == 13
     files = {str(f.relative_to(folder)): f.read_bytes() for f in folder.rglob("*.png")}
@@ -43,7 +51,7 @@ def test_files_and_measures(tmp_path):
     assert found["ar4t_x"][5].file == "ar4t/ar4t_x_000005.png"
     for d in found["train"]:
         assert len(d.boxes) == len(d.pixel_coords) == len(d.scene.objects)
-        assert all(0 <= x and x + w <= 24 and w > 0 for x, _, w, _ in d.boxes)
+        assert all(x >= 0 and x + w <= 24 and w > 0 for x, _, w, _ in d.boxes)
         with Image.open(tmp_path / d.file) as image:
             assert image.size == (24, 24)
             assert image.mode == "RGB"
@@ -52,6 +60,13 @@ def test_files_and_measures(tmp_path):
 def test_sub_seeds_differ():
     seeds = {sub_seed(seed, name) for seed in (0, 1) for name in ("train", "val", "test")}
     assert len(seeds) == 6
+
+
+@pytest.mark.parametrize("device", ["abacus", "cuda:99"])
+def test_a_device_that_is_not_there(device):
+    with pytest.raises(UserError, match="expected a device that torch can use") as caught:
+        check_device(device)
+    assert "\n" not in str(caught.value)
 
 
 def test_what_cannot_be_drawn_is_a_user_error(tmp_path):

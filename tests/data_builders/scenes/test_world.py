@@ -104,9 +104,8 @@ def test_an_oracle_wins_cola_single(world):
     )
 
     def oracle(images, texts, pairs=None):
-        scenes = {
-            f"test/{s['image_filename']}": s for s in load(world / "clevr/scenes_test.json")["scenes"]
-        }  # fmt: skip
+        listed = load(world / "clevr/scenes_test.json")["scenes"]
+        scenes = {f"test/{scene['image_filename']}": scene for scene in listed}
         rows = []
         for image in images:
             scene = scenes["/".join(image.path.parts[-2:])]

@@ -19,7 +19,9 @@ def test_graphs_agree_with_clevr(world, clevr):
             ids.add(graph["image_id"])
             scene = clevr[image["url"].removeprefix("images/")]
             assert (image["width"], image["height"]) == (32, 32)
-            assert [o["names"][0] for o in graph["objects"]] == [o["shape"] for o in scene["objects"]]
+            assert [o["names"][0] for o in graph["objects"]] == [
+                o["shape"] for o in scene["objects"]
+            ]
             for o, thing in zip(graph["objects"], scene["objects"], strict=True):
                 assert {thing["color"], thing["material"], thing["size"]} <= set(o["attributes"])
                 assert "plain" not in o["attributes"]

@@ -1,0 +1,122 @@
+import contextlib
+import copy
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from vlmtune.data.schema import (
+    MANIFEST,
+    Manifest,
+    RecordError,
+    ShardInfo,
+    check,
+    decode,
+    encode,
+    read_manifest,
+)
+from vlmtune.errors import UserError
+from vlmtune.types import Group
+
+
+def pair() -> Group:
+    return Group(
+        key="scene_1-a",
+        image_ids=("i", "j"),
+        text_ids=("t", "u", "v"),
+        texts=("a red cube", "a blue cube", "ein Würfel"),
+        truth=torch.tensor([[True, False, True], [False, True, True]]),
+        true_ids=(frozenset({"t", "v", "elsewhere"}), frozenset({"u", "v"})),
+        exhaustive=True,
+    )
+
+
+def test_a_group_survives_json() -> None:
+    record = json.loads(json.dumps(encode(pair(), ["jpg", "png"])))
+    group, files = decode("scene_1-a", record)
+    assert files == ("0.jpg", "1.png")
+    for name in ("key", "image_ids", "text_ids", "texts", "true_ids", "exhaustive"):
+        assert getattr(group, name) == getattr(pair(), name)
+    assert group.truth.equal(pair().truth)
+    check(group)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("version",), 2, "schema version 2"),
+        (("images", 0, "file"), "../0.png", "is not <number>"),
+        (("images", 0, "file"), "0.gif", "is not <number>"),
+        (("images", 1, "id"), "i", "occurs twice"),
+        (("texts", 1, "id"), "t", "occurs twice"),
+        (("texts", 0, "text"), " \n", "is blank"),
+        (("truth",), [[1, 0, 1]], "truth has shape"),
+        (("truth",), [[1, 0, 1], [0]], "malformed"),
+        (("truth", 0, 1), 1, "contradicts"),
+        (("images", 0, "true"), [], "contradicts"),
+        (("images",), [], "0 images"),
+        (("texts",), None, "malformed"),
+    ],
+)
+def test_records_that_break_the_schema(path: tuple[Any, ...], value: Any, message: str) -> None:
+    record = encode(pair(), ["jpg", "png"])
+    place: Any = record
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    with pytest.raises(RecordError, match=message):
+        decode("a", record)
+
+
+@pytest.mark.parametrize("key", ["", "a b", "../a", "a/b", "a.b"])
+def test_keys_are_plain(key: str) -> None:
+    with pytest.raises(RecordError, match="has characters other than"):
+        decode(key, encode(pair(), ["jpg", "png"]))
+
+
+def test_whatever_is_in_a_record_only_a_record_error_comes_out() -> None:
+    dice = random.Random(0)
+    junk: list[Any] = [None, 1, -1.5, 2**80, "x", [], {}, [[]], {"id": 1}, True]
+    for _ in range(400):
+        record = copy.deepcopy(encode(pair(), ["jpg", "png"]))
+        place: Any = record
+        while True:
+            steps = list(place) if isinstance(place, dict) else list(range(len(place)))
+            step = dice.choice(steps)
+            if isinstance(place[step], dict | list) and place[step] and dice.random() < 0.7:
+                place = place[step]
+                continue
+            place[step] = dice.choice(junk)
+            break
+        with contextlib.suppress(RecordError):
+            decode("a", record)
+
+
+def test_manifests(tmp_path: Path) -> None:
+    (tmp_path / "s.tar").write_bytes(b"1234")
+    manifest = Manifest("b", {"x": 1}, {"f": "00"}, (ShardInfo("s.tar", 2, 3, 4, "ab"),), {"n": 1})
+    (tmp_path / MANIFEST).write_text(manifest.to_json())
+    assert read_manifest(tmp_path) == manifest
+    assert (manifest.records, manifest.images) == (2, 3)
+    for change, message in (
+        ({"schema_version": 0}, "schema version 1, got 0"),
+        ({"shards": []}, "at least one shard"),
+    ):
+        changed = {**json.loads(manifest.to_json()), **change}
+        (tmp_path / MANIFEST).write_text(json.dumps(changed))
+        with pytest.raises(UserError, match=message):
+            read_manifest(tmp_path)
+    for text, message in (
+        ("{", "expected JSON"),
+        ("[]", "version 1, got None"),
+        ("{}", "schema version"),
+    ):
+        (tmp_path / MANIFEST).write_text(text)
+        with pytest.raises(UserError, match=message):
+            read_manifest(tmp_path)
+    (tmp_path / MANIFEST).write_text('{"schema_version": 1, "shards": [{"nonsense": 1}]}')
+    with pytest.raises(UserError, match="malformed"):
+        read_manifest(tmp_path)

@@ -1,0 +1,100 @@
+import csv
+from pathlib import Path
+
+import pytest
+
+from data_builders.ar4t import AR4TBuilder
+from vlmtune.data.schema import check, read_manifest
+from vlmtune.errors import UserError
+
+COLUMNS = ["caption", "alt_caption", "filename", "filename_neg", "filepath"]
+
+
+def table(folder: Path, rows: list[list[str]], columns: list[str] = COLUMNS) -> Path:
+    path = folder / "ar4t.csv"
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([columns, *rows])
+    for row in rows:
+        image = folder / row[-1]
+        image.parent.mkdir(parents=True, exist_ok=True)
+        image.write_bytes(b"\xff\xd8\xff")
+    return path
+
+
+def groups(path: Path, **arguments) -> list:
+    return [group for group, _ in AR4TBuilder(path, path.parent, **arguments).records()]
+
+
+def test_embedded_world(world, tmp_path):
+    builder = AR4TBuilder(world / "ar4t/PUG_AR_train.csv", world / "images")
+    with (world / "ar4t/PUG_AR_train.csv").open(newline="") as file:
+        rows = {row["filepath"]: row for row in csv.DictReader(file)}
+    seen = []
+    for group, images in builder.records():
+        check(group)
+        assert group.truth.shape == (2, 4)
+        for i, file in enumerate(group.image_ids):
+            seen.append(file)
+            row, other = rows[file], rows[group.image_ids[1 - i]]
+            assert row["filename_neg"] == other["filename"]
+            assert images[i] == world / "images" / file
+            own = {row["caption"], row["alt_caption"]}
+            assert group.true_ids[i] == own
+            assert group.truth[i].tolist() == [text in own for text in group.texts]
+    assert sorted(seen) == sorted(rows)
+    builder.build(tmp_path / "a", progress=False)
+    AR4TBuilder(*builder.init_args.values()).build(tmp_path / "b", progress=False)
+    assert read_manifest(tmp_path / "a") == read_manifest(tmp_path / "b")
+    assert read_manifest(tmp_path / "a").counts["pairs"] == 8
+
+
+def test_rows_without_negative_and_one_sided_ones(tmp_path):
+    path = table(
+        tmp_path,
+        [
+            ["cat at museum", "", "1.jpg", "", "u/1.jpg"],
+            ["b above a", "nan", "2.jpg", "nan", "u/2.jpg"],  # named by the next row alone
+            ["a above b", "b below a", "3.jpg", "2.jpg", "u/3.jpg"],
+            ["dog in barn", "", "4.jpg", "gone.jpg", "u/4.jpg"],
+        ],
+    )
+    found = groups(path)
+    assert [g.image_ids for g in found] == [("u/3.jpg", "u/2.jpg"), ("u/1.jpg",), ("u/4.jpg",)]
+    assert found[0].texts == ("a above b", "b below a", "b above a")
+    assert found[0].truth.tolist() == [[True, True, False], [False, False, True]]
+    assert found[1].truth.tolist() == [[True]]
+
+
+def test_equal_file_names_in_two_folders(tmp_path):
+    path = table(
+        tmp_path,
+        [
+            ["p", "", "1.jpg", "2.jpg", "x/1.jpg"],
+            ["q", "", "2.jpg", "1.jpg", "x/2.jpg"],
+            ["r", "", "1.jpg", "2.jpg", "y/1.jpg"],
+            ["s", "", "2.jpg", "1.jpg", "y/2.jpg"],
+        ],
+    )
+    assert [set(g.image_ids) for g in groups(path)] == [
+        {"x/1.jpg", "x/2.jpg"},
+        {"y/1.jpg", "y/2.jpg"},
+    ]
+
+
+def test_a_caption_of_both_is_true_of_both(tmp_path):
+    path = table(tmp_path, [["p", "", "1", "2", "1.jpg"], ["p", "q", "2", "1", "2.jpg"]])
+    path.write_text(path.read_text().replace("p,,1,2", "p,,1,2.jpg"))
+    (group,) = groups(path)
+    assert group.truth.tolist() == [[True, False], [True, True]]
+
+
+def test_errors(tmp_path):
+    with pytest.raises(UserError, match="No such file"):
+        groups(tmp_path / "none.csv")
+    path = table(tmp_path, [["p", "1.jpg"]], ["caption", "filepath"])
+    with pytest.raises(UserError, match="alt_caption"):
+        groups(path)
+    path = table(tmp_path, [["p", "", "1.jpg", "", "1.jpg"]])
+    (tmp_path / "1.jpg").unlink()
+    with pytest.raises(UserError, match="at most 2% of 1 images"):
+        groups(path)

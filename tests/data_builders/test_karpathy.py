@@ -1,0 +1,97 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from data_builders.coco import CocoBuilder
+from data_builders.flickr30k import Flickr30kBuilder
+from data_builders.karpathy import KarpathyBuilder
+from tests.data_builders.conftest import load
+from vlmtune.data.schema import check, read_manifest
+from vlmtune.errors import UserError
+
+
+def dataset(folder: Path, images: list[dict]) -> Path:
+    path = folder / "dataset.json"
+    path.write_text(json.dumps({"images": images, "dataset": "x"}))
+    for image in images:
+        file = folder / image.get("filepath", "") / image["filename"]
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(b"\xff\xd8\xff")
+    return path
+
+
+def image(name: str, split: str, *raws: str, **more: str) -> dict:
+    return {"filename": name, "split": split, "sentences": [{"raw": r} for r in raws], **more}
+
+
+def test_embedded_world(world, tmp_path):
+    path = world / "karpathy/dataset_scenes.json"
+    builder = CocoBuilder(path, world / "images", ["train", "val"])
+    rows = {
+        f"{i['filepath']}/{i['filename']}": [s["raw"] for s in i["sentences"]]
+        for i in load(path)["images"]
+        if i["split"] != "test"
+    }
+    found = {}
+    for group, images in builder.records():
+        check(group)
+        assert images == [world / "images" / group.image_ids[0]]
+        assert group.truth.all()
+        found[group.image_ids[0]] = list(group.texts)
+    assert found == rows
+    for name in ("a", "b"):
+        CocoBuilder(path, world / "images", ["train", "val"]).build(tmp_path / name, False)
+    assert read_manifest(tmp_path / "a") == read_manifest(tmp_path / "b")
+    assert read_manifest(tmp_path / "a").counts["captions"] == 75
+
+
+def test_equal_captions_of_an_image_are_one(tmp_path):
+    path = dataset(
+        tmp_path,
+        [
+            image("1.jpg", "train", "A man .", "A  man .\n", "A dog.", " "),
+            image("2.jpg", "train", "A dog."),
+            image("3.jpg", "test", "A cat."),
+            image("4.jpg", "train", "  "),
+        ],
+    )
+    builder = Flickr30kBuilder(path, tmp_path)
+    found = [group for group, _ in builder.records()]
+    assert [g.texts for g in found] == [("A man .", "A dog."), ("A dog.",)]
+    assert found[0].text_ids[1] == found[1].text_ids[0]
+    assert builder.counts["skipped: no caption"] == 1
+
+
+def test_coco_reads_subfolders_and_both_training_splits(tmp_path):
+    path = dataset(
+        tmp_path,
+        [
+            image("a_1.jpg", "train", "x", filepath="train2014"),
+            image("a_1.jpg", "restval", "y", filepath="val2014"),
+            image("a_3.jpg", "val", "z", filepath="val2014"),
+        ],
+    )
+    found = [(g, files) for g, files in CocoBuilder(path, tmp_path).records()]
+    assert [g.image_ids[0] for g, _ in found] == ["train2014/a_1.jpg", "val2014/a_1.jpg"]
+    assert len({g.key for g, _ in found}) == 2
+    assert found[1][1] == [tmp_path / "val2014/a_1.jpg"]
+
+
+def test_defaults_are_the_corpora_s():
+    assert Flickr30kBuilder(Path("x"), Path("y")).splits == ("train",)
+    assert CocoBuilder(Path("x"), Path("y")).splits == ("train", "restval")
+
+
+def test_errors(tmp_path):
+    path = dataset(tmp_path, [image("1.jpg", "train", "x")])
+    with pytest.raises(UserError, match=r"expected splits out of \['train'\].*'trian'"):
+        list(KarpathyBuilder(path, tmp_path, ["trian"]).records())
+    (tmp_path / "1.jpg").unlink()
+    with pytest.raises(UserError, match="to be missing, got 1"):
+        list(KarpathyBuilder(path, tmp_path).records())
+    path.write_text('{"images": [{"filename": "1.jpg"}]}')
+    with pytest.raises(UserError, match="another layout"):
+        list(KarpathyBuilder(path, tmp_path).records())
+    with pytest.raises(UserError, match="No such file"):
+        KarpathyBuilder(tmp_path / "no.json", tmp_path).build(tmp_path / "out", False)

@@ -1,0 +1,212 @@
+"""The command line. Nothing heavy is imported before a command runs, so `--help` is instant."""
+
+import argparse
+import contextlib
+import importlib
+import logging
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+from vlmtune import __version__
+from vlmtune.commands.explain import explain, is_expected
+from vlmtune.errors import UserError
+
+EPILOG = """\
+Examples:
+  vlmtune build scenes --out data/scenes
+  vlmtune fit --config configs/fit/NAME.yaml
+  vlmtune evaluate --model ViT-B-32 --pretrained openai --benchmarks cola_multi --out reports/clip
+  vlmtune export runs/NAME/last.ckpt --out exports/NAME
+  vlmtune score exports/NAME image.jpg --text "a red cube on a blue sphere"
+
+--debug, anywhere, shows the traceback of an error."""
+
+TRAINING = {
+    "fit": "train an adapter",
+    "validate": "measure a checkpoint on the validation sets",
+    "test": "measure a checkpoint on the benchmarks of its config",
+}
+TRAINING_HELP = """\
+usage: vlmtune {command} --config YAML [--ckpt_path CKPT] [--key value ...]
+
+{summary}
+
+  --config YAML          a config of configs/fit; further ones override it
+  --ckpt_path CKPT       a checkpoint: to resume from (fit) or to measure
+  --key value            override any key of the config, for example
+                         --trainer.max_epochs 5 or --model.optimizer.init_args.lr=0.001
+  --print_config         show the complete config and exit
+  --model.adapter.help CLASS_PATH
+                         the arguments of a plug-in (also model.backbone, model.objectives, ...)
+  --all-help             every key there is
+  --debug                show the traceback of an error
+
+Plug-ins are given by class path or by YAML, whose path is relative to the config that names it."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises what is wrong with the arguments, in one line, in place of exiting."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message} (see `{self.prog} --help`)")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs a command and returns its exit status: 0, 2 for an error of the user, 130 for Ctrl-C.
+
+    Args:
+        argv: The arguments, without the program's name; those of the process by default.
+
+    Example:
+        >>> main(["report", "nowhere", "--out", "nowhere"])
+        2
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in arguments
+    try:
+        with _console():
+            return _run([argument for argument in arguments if argument != "--debug"])
+    except KeyboardInterrupt:
+        print("vlmtune: interrupted", file=sys.stderr)
+        return 130
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        print(f"vlmtune: error: {explain(error)}", file=sys.stderr)
+        return 2 if is_expected(error) else 1
+
+
+def entry() -> None:
+    """The `vlmtune` program."""
+    sys.exit(main())
+
+
+def _run(arguments: list[str]) -> int:
+    if arguments and arguments[0] in TRAINING:
+        command, rest = arguments[0], arguments[1:]
+        if not rest or {"-h", "--help"} & set(rest):
+            print(TRAINING_HELP.format(command=command, summary=TRAINING[command]))
+            return 0 if rest else 2
+        rest = ["--help" if argument == "--all-help" else argument for argument in rest]
+        importlib.import_module("vlmtune.commands.train").run(command, rest)
+        return 0
+    options, unknown = _parser().parse_known_args(arguments)
+    if unknown and options.command != "build":
+        raise UserError(
+            f"expected a known argument, got {unknown[0]!r}: see `vlmtune {options.command} --help`"
+        )
+    options.overrides = unknown
+    importlib.import_module(f"vlmtune.commands.{options.command}").run(options)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="vlmtune",
+        description="Fine-tunes vision-language models so that they understand compositions.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"vlmtune {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for command, summary in TRAINING.items():
+        commands.add_parser(command, help=summary, add_help=False)  # handled before this parser
+    for add in (_build, _evaluate, _export, _report, _score):
+        add(commands)
+    return parser
+
+
+def _add(commands: Any, name: str, summary: str, **arguments: Any) -> argparse.ArgumentParser:
+    return commands.add_parser(
+        name,
+        help=summary,
+        description=f"{summary[0].upper()}{summary[1:]}.",
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        **arguments,
+    )
+
+
+def _build(commands: Any) -> None:
+    epilog = (
+        "Further arguments are those of the builder and override its YAML: --train 100.\n"
+        "A folder that holds this very build already is kept; any other is refused."
+    )
+    parser = _add(commands, "build", "write a corpus into shards", epilog=epilog)
+    parser.add_argument("corpus", help="a stem of configs/builders, a YAML, or a class path")
+    parser.add_argument("--config", metavar="YAML", help="arguments that override the corpus'")
+    parser.add_argument("--out", required=True, type=Path, help="folder to write")
+
+
+def _evaluate(commands: Any) -> None:
+    parser = _add(commands, "evaluate", "measure a model on benchmarks")
+    parser.add_argument(
+        "--model",
+        required=True,
+        help="an export, a .ckpt, a hub id, an open_clip name or folder, or the YAML of a backbone",
+    )
+    parser.add_argument("--pretrained", help="weights of an open_clip name, e.g. openai")
+    parser.add_argument(
+        "--benchmarks",
+        required=True,
+        nargs="+",
+        metavar="B",
+        help="stems of configs/benchmarks, or YAMLs with one benchmark or a list of them; "
+        "the files they name are relative to the working directory",
+    )
+    parser.add_argument("--out", required=True, type=Path, help="folder of the report")
+    parser.add_argument("--store", type=Path, help="folder that keeps features for the next time")
+    parser.add_argument("--name", help="name of the run in reports; the model's by default")
+    parser.add_argument("--device", help="cpu, cuda, ...; the accelerator by default")
+    parser.add_argument("--batch-size", type=int, default=256, help="images encoded at a time")
+
+
+def _export(commands: Any) -> None:
+    parser = _add(commands, "export", "turn a checkpoint into a folder that loads in three lines")
+    parser.add_argument("checkpoint", type=Path, help="a .ckpt that `vlmtune fit` wrote")
+    parser.add_argument("--out", required=True, type=Path, help="folder to write")
+    parser.add_argument("--report", type=Path, help="report.json with its scores")
+    parser.add_argument("--overwrite", action="store_true", help="replace an export in --out")
+
+
+def _report(commands: Any) -> None:
+    parser = _add(commands, "report", "put the reports of several runs side by side")
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="report.json or a folder")
+    parser.add_argument("--out", required=True, type=Path, help="folder to write")
+
+
+def _score(commands: Any) -> None:
+    parser = _add(commands, "score", "score images against captions")
+    parser.add_argument("model", help="as for `vlmtune evaluate --model`")
+    parser.add_argument("images", nargs="+", type=Path, metavar="image", help="image files")
+    parser.add_argument("--text", required=True, action="append", help="a caption; may be repeated")
+    parser.add_argument("--pretrained", help="weights of an open_clip name, e.g. openai")
+
+
+@contextlib.contextmanager
+def _console() -> Iterator[None]:
+    """Shows our log and warnings as plain lines on stderr, for as long as a command runs."""
+    log, handler = logging.getLogger("vlmtune"), logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    level, form = log.level, warnings.formatwarning
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    warnings.formatwarning = _warning
+    try:
+        with warnings.catch_warnings():
+            yield
+    finally:
+        warnings.formatwarning = form
+        log.setLevel(level)
+        log.removeHandler(handler)
+
+
+def _warning(message: Warning | str, *_: Any, **__: Any) -> str:
+    return f"vlmtune: warning: {' '.join(str(message).split())}\n"

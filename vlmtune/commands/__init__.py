@@ -1,0 +1,1 @@
+"""What each subcommand does; imported when it runs, so that `--help` stays instant."""

@@ -1,0 +1,86 @@
+"""`vlmtune evaluate`: measures a model and writes the report."""
+
+import argparse
+from pathlib import Path
+
+import torch
+
+from vlmtune.adapters.zero_shot import ZeroShot
+from vlmtune.benchmarks.base import Benchmark
+from vlmtune.commands.plugins import make_list
+from vlmtune.commands.tables import show
+from vlmtune.errors import UserError
+from vlmtune.export import resolve
+from vlmtune.model import Model
+from vlmtune.report.environment import git_commit, library_versions, now
+from vlmtune.report.results import Provenance, RunReport
+from vlmtune.report.write import write_report
+from vlmtune.scoring import Scorer
+
+
+def run(options: argparse.Namespace) -> None:
+    """Writes report.json, report.md and report.html into `options.out` and shows the numbers.
+
+    Raises:
+        UserError: The model or a benchmark cannot be had; nothing is written then.
+    """
+    benchmarks = make_list(Benchmark, "benchmarks", options.benchmarks)  # type: ignore[type-abstract]
+    _check_names([benchmark.name for benchmark in benchmarks])
+    for benchmark in benchmarks:  # what is missing is said before the first image is encoded
+        benchmark.load()
+    model = resolve(options.model, options.pretrained)
+    device = _device(options.device)
+    scorer = Scorer(
+        model.backbone.to(device), model.adapter.to(device), options.store, options.batch_size
+    )
+    results = tuple(benchmark.run(scorer) for benchmark in benchmarks)
+    name = options.name or Path(options.model).stem or options.model
+    report = RunReport(name, _provenance(model, options), results)
+    report.save(options.out / "report.json")
+    page = write_report(options.out, [report])
+    show([report])
+    print(f"report: {page}")
+
+
+def _check_names(names: list[str]) -> None:
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise UserError(
+            f"expected benchmarks of different names, got {twice[0]!r} twice: "
+            "give one another `name` in its YAML"
+        )
+
+
+def _device(name: str | None) -> torch.device:
+    if name is None:
+        return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        line = " ".join(str(error).split())
+        raise UserError(
+            f"expected a device that is here, got {name!r} ({line}): use cpu"
+        ) from error
+    return device
+
+
+def _provenance(model: Model, options: argparse.Namespace) -> Provenance:
+    untrained = isinstance(model.adapter, ZeroShot)
+    parts = (model.backbone, model.adapter)
+    trained = sum(p.numel() for part in parts for p in part.parameters() if p.requires_grad)
+    return Provenance(
+        backbone=str(
+            model.backbone.spec()["init_args"].get("model", type(model.backbone).__name__)
+        ),
+        adapter="zero-shot" if untrained else type(model.adapter).__name__,
+        model={"backbone": model.backbone.spec(), "adapter": model.adapter.spec()},
+        fingerprint=model.backbone.fingerprint,
+        data="",
+        config={"evaluated": options.model, "pretrained": options.pretrained},
+        versions=library_versions(),
+        commit=git_commit(Path.cwd()),
+        date=now(),
+        seed=None,
+        trainable_parameters=0 if untrained else trained,
+        seconds=0.0,
+    )

@@ -1,0 +1,92 @@
+"""Errors as one line that says what was expected, what came and what to do."""
+
+import argparse
+import difflib
+import importlib
+import inspect
+import re
+from collections.abc import Iterable
+
+from vlmtune.errors import UserError
+
+LONGEST = 600
+UNKNOWN_ARGUMENT = re.compile(r"unrecognized arguments: --([\w.+-]+)")
+UNKNOWN_KEY = re.compile(r"does not accept option '([^']+)'|Key '([^']+)' is not expected")
+UNKNOWN_OPTION = re.compile(r"Option '([^']+)' is not accepted")
+CLASS = re.compile(r"class_path[ =]'([^']+)'")
+KEY = re.compile(r'Parser key "([^"]+)":')
+
+
+def is_expected(error: Exception) -> bool:
+    """Whether an error is one a person can cause, not a fault of ours."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    known = {"RecordError", "MisconfigurationException", "OutOfMemoryError"}
+    return isinstance(error, UserError | OSError | argparse.ArgumentError) or bool(names & known)
+
+
+def explain(error: Exception) -> str:
+    """Returns the one line of an error.
+
+    Example:
+        >>> explain(FileNotFoundError(2, "No such file or directory", "a.yaml"))
+        "expected the file 'a.yaml', got: No such file or directory: correct the path"
+    """
+    text = _one_line(str(error))
+    if isinstance(error, UserError):
+        return text
+    if type(error).__name__ == "OutOfMemoryError":
+        return f"expected enough memory, got {text}: lower the batch size or use a smaller model"
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"expected the file {str(error.filename)!r}, got: {error.strerror}: correct the path"
+    if is_expected(error):
+        return text
+    return f"{type(error).__name__}: {text}: a fault in vlmtune; --debug shows where"
+
+
+def configuration_error(error: Exception, keys: Iterable[str]) -> UserError:
+    """Turns what jsonargparse says of a config or a command line into one line with a suggestion.
+
+    Args:
+        error: What jsonargparse raised.
+        keys: The keys that there are.
+
+    Example:
+        >>> error = ValueError("unrecognized arguments: --data.sed=1")
+        >>> print(configuration_error(error, ["data.seed"]))
+        expected a known key, got 'data.sed': did you mean 'data.seed'?
+    """
+    text = _one_line(str(error))
+    if found := UNKNOWN_ARGUMENT.search(text) or UNKNOWN_KEY.search(text):
+        key = next(group for group in found.groups() if group)
+        return UserError(f"expected a known key, got {key!r}: {_suggest(key, keys, 'see --help')}")
+    where = KEY.search(text)
+    place = f" in {where[1]}" if where else ""
+    option, owner = UNKNOWN_OPTION.search(text), CLASS.search(text)
+    if option and owner:
+        return UserError(
+            f"expected an argument of {owner[1]}{place}, got {option[1]!r}: "
+            f"{_suggest(option[1], _parameters(owner[1]), 'correct it')}"
+        )
+    rest = KEY.sub("", text, count=1).strip(" -")
+    return UserError(f"expected a valid config, got{place or ' this'}: {rest}: correct it")
+
+
+def _suggest(key: str, keys: Iterable[str], otherwise: str) -> str:
+    known = sorted(set(keys))
+    near = difflib.get_close_matches(key, known, 1, 0.6)
+    if near:
+        return f"did you mean {near[0]!r}?"
+    return f"known are {', '.join(known)}" if 0 < len(known) <= 12 else otherwise
+
+
+def _parameters(class_path: str) -> list[str]:
+    module, _, name = class_path.rpartition(".")
+    try:
+        return list(inspect.signature(getattr(importlib.import_module(module), name)).parameters)
+    except (ImportError, AttributeError, ValueError, TypeError):
+        return []
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= LONGEST else f"{line[:LONGEST]}…"

@@ -1,0 +1,149 @@
+"""`vlmtune fit`, `validate` and `test`: Lightning's command line over our module and data."""
+
+import argparse
+import logging
+import sys
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCLI
+from pytorch_lightning.utilities.exceptions import SIGTERMException
+
+from vlmtune.callbacks import Evaluation
+from vlmtune.commands.explain import configuration_error
+from vlmtune.commands.tables import show
+from vlmtune.data.datamodule import ShardDataModule
+from vlmtune.export import check_checkpoint
+from vlmtune.report.table import count
+from vlmtune.system import AdaptationModule
+
+# What Lightning and torch say that a person can do nothing about, or has chosen.
+NOISE = (
+    ".*does not have many workers.*",
+    ".*worker processes in total.*",
+    ".*Checkpoint directory.*exists and is not empty.*",
+    ".*tensorboardX.*",
+    ".*LeafSpec.*",
+    ".*callbacks used to create the checkpoint.*",
+    ".*number of training batches.*smaller than the logging interval.*",
+    ".*GPU available but not used.*",
+    ".*isn't a registered model.*",
+)
+
+FINDS = ("last", "best", "hpc")  # checkpoints that Lightning finds itself
+
+
+def run(command: str, arguments: list[str]) -> None:
+    """Runs `fit`, `validate` or `test` with the arguments of the command line.
+
+    Raises:
+        UserError: A key, a file or a value is wrong; said before the first step.
+        KeyboardInterrupt: The run was stopped by hand; its checkpoints are whole.
+    """
+    for name in ("pytorch_lightning", "lightning_fabric", "lightning"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    for pattern in NOISE:
+        warnings.filterwarnings("ignore", pattern)
+    try:
+        VlmtuneCLI(command, arguments)
+    except SIGTERMException:
+        print("vlmtune: terminated; resume with --ckpt_path", file=sys.stderr)
+        raise SystemExit(143) from None
+    except SystemExit as stop:
+        # Lightning turns Ctrl-C into a plain exit.
+        if isinstance(stop.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from stop
+        raise
+
+
+class VlmtuneCLI(LightningCLI):
+    """LightningCLI for one command, whose errors are one line.
+
+    Args:
+        command: "fit", "validate" or "test".
+        arguments: What follows it on the command line.
+    """
+
+    def __init__(self, command: str, arguments: list[str]) -> None:
+        self.command = command
+        strict = {"exit_on_error": False, "allow_abbrev": False}
+        super().__init__(
+            AdaptationModule,
+            ShardDataModule,
+            save_config_kwargs={"overwrite": True},
+            trainer_defaults={
+                "default_root_dir": "runs",
+                "enable_model_summary": False,
+                "use_distributed_sampler": False,  # shards are split over ranks by the DataModule
+            },
+            seed_everything_default=0,
+            parser_kwargs={"prog": "vlmtune", **strict, command: {**strict}},
+            args=[command, *arguments],
+            auto_configure_optimizers=False,
+            load_from_checkpoint_support=False,
+        )
+
+    def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]
+        """The one command, as a parser for each would take longer to make."""
+        return {self.command: LightningCLI.subcommands()[self.command]}
+
+    def _prepare_subcommand_parser(
+        self, klass: type, subcommand: str, **kwargs: Any
+    ) -> LightningArgumentParser:
+        parser = super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
+        # Nothing is ever unpickled: our checkpoints hold plain values.
+        parser.set_defaults({"weights_only": True})
+        return parser
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
+        """Parses without Lightning's warning that `args` are given, and names the nearest key.
+
+        Raises:
+            UserError: A key is unknown or a value is not what it should be.
+        """
+        try:
+            self.config = parser.parse_args(args)  # type: ignore[arg-type]
+        except (argparse.ArgumentError, TypeError) as error:
+            keys = _keys(self._parser(self.command))
+            raise configuration_error(error, keys) from error
+
+    def _parse_ckpt_path(self) -> None:
+        # In place of reading hyperparameters from the checkpoint, as it holds none: what cannot be
+        # resumed is said before anything is made.
+        path = self.config[self.command].get("ckpt_path")
+        if path and path not in FINDS:
+            check_checkpoint(path)
+
+    def before_fit(self) -> None:
+        """Says what is trained."""
+        parameters = list(self.model.parameters())
+        trained = sum(p.numel() for p in parameters if p.requires_grad)
+        if self.trainer.is_global_zero:
+            print(
+                f"vlmtune fit: {type(self.model.adapter).__name__} on "
+                f"{type(self.model.backbone).__name__}, {count(trained)} of "
+                f"{count(sum(p.numel() for p in parameters))} parameters trained, "
+                f"output in {self.trainer.default_root_dir}",
+                file=sys.stderr,
+            )
+
+    def after_fit(self) -> None:
+        """Shows the numbers and where the checkpoints are."""
+        if not self.trainer.is_global_zero:
+            return
+        for callback in self._evaluations():
+            show([callback.run_report(self.trainer, self.model)])
+        kept: Any = self.trainer.checkpoint_callback
+        path = kept and (kept.best_model_path or kept.last_model_path)
+        if path:
+            print(f"checkpoint: {path}")
+            print(f"next: vlmtune export {path} --out FOLDER")
+
+    def _evaluations(self) -> Iterator[Evaluation]:
+        callbacks: Any = self.trainer
+        return (c for c in callbacks.callbacks if isinstance(c, Evaluation) and c.results)
+
+
+def _keys(parser: LightningArgumentParser) -> list[str]:
+    return [action.dest for action in parser._actions if not action.dest.endswith("help")]
