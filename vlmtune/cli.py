@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from vlmtune import __version__
-from vlmtune.commands.explain import explain, is_expected
+from vlmtune.commands.explain import explain, is_expected, warning_line
 from vlmtune.errors import UserError
 
 EPILOG = """\
@@ -198,7 +198,7 @@ def _console() -> Iterator[None]:
     level, form = log.level, warnings.formatwarning
     log.addHandler(handler)
     log.setLevel(logging.INFO)
-    warnings.formatwarning = _warning
+    warnings.formatwarning = warning_line
     try:
         with warnings.catch_warnings():
             yield
@@ -206,7 +206,3 @@ def _console() -> Iterator[None]:
         warnings.formatwarning = form
         log.setLevel(level)
         log.removeHandler(handler)
-
-
-def _warning(message: Warning | str, *_: Any, **__: Any) -> str:
-    return f"vlmtune: warning: {' '.join(str(message).split())}\n"

@@ -91,9 +91,7 @@ def save_export(
             (new / CONFIG).write_text(text, encoding="utf-8")
             card = model_card(folder.name, json.loads(text), results)
             (new / CARD).write_text(card, encoding="utf-8")
-            if folder.exists():
-                folder.rename(Path(temporary) / "old")
-            new.rename(folder)
+            _replace(folder, new, Path(temporary) / "old")
     except OSError as error:
         raise UserError(
             f"expected to write {folder}, got {type(error).__name__} ({error.strerror}): "
@@ -252,7 +250,8 @@ def _rebuild(
             f"({backbone.fingerprint[:12]}): use the weights it was trained on"
         )
     adapter = instantiate(made["adapter"], Adapter)
-    adapter.attach(backbone)
+    with torch.random.fork_rng(devices=[]):  # initial weights are drawn only to be replaced
+        adapter.attach(backbone)
     load_trained_state(backbone, adapter, state, source)
     return backbone.to(device).eval(), adapter.to(device).eval()
 
@@ -269,6 +268,18 @@ def _check_target(folder: Path, overwrite: bool) -> None:
         raise UserError(
             f"expected a new folder, {folder} holds an export: choose another or pass --overwrite"
         )
+
+
+def _replace(folder: Path, new: Path, old: Path) -> None:
+    """Puts `new` in the place of `folder`, which stays what it was where that fails."""
+    if folder.exists():
+        folder.rename(old)
+    try:
+        new.rename(folder)
+    except OSError:
+        if old.exists():
+            old.rename(folder)
+        raise
 
 
 def _export_folder(source: str) -> Path:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.cli import OptimizerCallable
 from torch import Tensor, nn
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
@@ -59,7 +58,7 @@ class AdaptationModule(pl.LightningModule):
         adapter: Adapter,
         objectives: list[Objective],
         pairs: PairPolicy | None = None,
-        optimizer: OptimizerCallable = default_optimizer,
+        optimizer: Callable[[Iterable[Any]], torch.optim.Optimizer] = default_optimizer,
         warmup: float = 0.05,
         final_lr: float = 0.0,
         store: str | None = None,
@@ -79,7 +78,7 @@ class AdaptationModule(pl.LightningModule):
         self.backbone, self.adapter = backbone, adapter
         self.objectives = nn.ModuleList(objectives)
         self.pairs = pairs or AllPairs()
-        self.make_optimizer: Callable[[Iterable[Any]], torch.optim.Optimizer] = optimizer
+        self.make_optimizer = optimizer
         self.warmup, self.final_lr, self.seed = warmup, final_lr, seed
         self.store, self.store_dtype = store, store_dtype
         self.stored: dict[str, FeatureStore] = {}

@@ -119,21 +119,36 @@ def clear_relation(scene: Scene, i: int, j: int) -> str | None:
 
 
 def web_caption(scene: Scene, rng: random.Random) -> str:
-    """Returns a web-like caption of unbound words, such as "cube red blue metal sphere".
+    """Returns a web-like caption that binds nothing: "cube red blue metal sphere".
 
     The shapes named and the attributes named are drawn independently, attribute kind by attribute
     kind, and shuffled: two scenes of the same words bound the other way round have the same
-    distribution of captions, so nothing learnt from them can tell the two apart.
+    distribution of captions, so nothing learnt from them can tell the two apart. Half of the
+    captions are worded as phrases, "a blue cube and a red metal sphere", with the attributes dealt
+    to the shapes at random: a model then knows the form of a sentence, but not what it binds.
     """
     things = scene.objects
-    words = [t.shape for t in rng.sample(things, rng.randint(1, min(3, len(things))))]
-    for kind, chance in (("color", 0.85), ("material", 0.3), ("size", 0.3), ("texture", 0.4)):
-        chosen = rng.sample(things, min(3, len(things)))
-        words += [getattr(t, kind) for t in chosen if rng.random() < chance]
-    words = [word for word in words if word != "plain"]
+    shapes = [t.shape for t in rng.sample(things, rng.randint(1, min(4, len(things))))]
+    attributes = []
+    for kind, chance in (("color", 0.7), ("material", 0.25), ("size", 0.25), ("texture", 0.3)):
+        chosen = rng.sample(things, len(things))
+        attributes += [getattr(t, kind) for t in chosen if rng.random() < chance]
+    attributes = [word for word in attributes if word != "plain" or rng.random() < 0.3]
+    rng.shuffle(attributes)
+    prefix = rng.choice(PREFIXES).split()
+    if rng.random() < 0.5:
+        return " ".join([*prefix, _phrases(shapes, attributes)])
+    words = shapes + attributes
     words += [scene.floor] * (rng.random() < 0.12) + [scene.background] * (rng.random() < 0.08)
     rng.shuffle(words)
-    return " ".join([*rng.choice(PREFIXES).split(), *words])
+    return " ".join([*prefix, *words])
+
+
+def _phrases(shapes: Sequence[str], attributes: Sequence[str]) -> str:
+    """Deals attributes to shapes in turn: "a blue cube and a red sphere"."""
+    count = len(shapes)
+    nouns = [" ".join([*attributes[i::count], shape]) for i, shape in enumerate(shapes)]
+    return " and ".join(f"{_article(noun)} {noun}" for noun in nouns)
 
 
 def _worded(thing: SceneObject, rng: random.Random) -> str:

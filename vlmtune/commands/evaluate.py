@@ -33,6 +33,7 @@ def run(options: argparse.Namespace) -> None:
     scorer = Scorer(
         model.backbone.to(device), model.adapter.to(device), options.store, options.batch_size
     )
+    options.out.mkdir(parents=True, exist_ok=True)  # refused now rather than after the work
     results = tuple(benchmark.run(scorer) for benchmark in benchmarks)
     name = options.name or Path(options.model).stem or options.model
     report = RunReport(name, _provenance(model, options), results)

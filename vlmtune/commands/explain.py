@@ -6,15 +6,34 @@ import importlib
 import inspect
 import re
 from collections.abc import Iterable
+from typing import Any
 
 from vlmtune.errors import UserError
 
 LONGEST = 600
-UNKNOWN_ARGUMENT = re.compile(r"unrecognized arguments: --([\w.+-]+)")
+UNKNOWN_ARGUMENT = re.compile(r"unrecognized arguments: (?:--)?([\w./+-]+)")
 UNKNOWN_KEY = re.compile(r"does not accept option '([^']+)'|Key '([^']+)' is not expected")
 UNKNOWN_OPTION = re.compile(r"Option '([^']+)' is not accepted")
 CLASS = re.compile(r"class_path[ =]'([^']+)'")
+COMMAND = re.compile(r"\b(fit|validate|test)\.(?=\w)")
 KEY = re.compile(r'Parser key "([^"]+)":')
+# What jsonargparse says, and how it is told; {0}, {1} are the groups.
+SAID = (
+    (r"arguments are required: (.+)", "expected values for {0}, got none: give a --config"),
+    (r"File does not exist: '(.+?)'", "expected the file '{0}', it is not there: correct the path"),
+    (
+        r"Import path (\S+) does not correspond to a subclass of (\w+)",
+        "expected a subclass of {1}{place}, got '{0}': name another",
+    ),
+    (
+        r"Problem with given class_path '([^']+)': (?!Parser key)(.+?)(?: - |$)",
+        "expected a class path or a YAML{place}, got '{0}' ({1}): correct it",
+    ),
+    (
+        r"Expected a <class '(\w+)'>.*? (?i:value): (.+?)(?: - |$)",
+        "expected a value of type {0}{place}, got {1}: correct it",
+    ),
+)
 
 
 def is_expected(error: Exception) -> bool:
@@ -43,6 +62,16 @@ def explain(error: Exception) -> str:
     return f"{type(error).__name__}: {text}: a fault in vlmtune; --debug shows where"
 
 
+def warning_line(message: Warning | str, *_: Any, **__: Any) -> str:
+    r"""Formats a warning for `warnings.formatwarning`.
+
+    Example:
+        >>> warning_line("the disk is nearly full", UserWarning, "a.py", 1)
+        'vlmtune: warning: the disk is nearly full\n'
+    """
+    return f"vlmtune: warning: {_one_line(str(message))}\n"
+
+
 def configuration_error(error: Exception, keys: Iterable[str]) -> UserError:
     """Turns what jsonargparse says of a config or a command line into one line with a suggestion.
 
@@ -59,16 +88,20 @@ def configuration_error(error: Exception, keys: Iterable[str]) -> UserError:
     if found := UNKNOWN_ARGUMENT.search(text) or UNKNOWN_KEY.search(text):
         key = next(group for group in found.groups() if group)
         return UserError(f"expected a known key, got {key!r}: {_suggest(key, keys, 'see --help')}")
-    where = KEY.search(text)
-    place = f" in {where[1]}" if where else ""
-    option, owner = UNKNOWN_OPTION.search(text), CLASS.search(text)
+    places = KEY.findall(text)
+    place = f" in {places[-1]}" if places else ""
+    option, owner = UNKNOWN_OPTION.search(text), CLASS.findall(text)
     if option and owner:
         return UserError(
-            f"expected an argument of {owner[1]}{place}, got {option[1]!r}: "
-            f"{_suggest(option[1], _parameters(owner[1]), 'correct it')}"
+            f"expected an argument of {owner[-1]}{place}, got {option[1]!r}: "
+            f"{_suggest(option[1], _parameters(owner[-1]), 'correct it')}"
         )
-    rest = KEY.sub("", text, count=1).strip(" -")
-    return UserError(f"expected a valid config, got{place or ' this'}: {rest}: correct it")
+    plain = COMMAND.sub("", text)
+    for said, told in SAID:
+        if found := re.search(said, plain):
+            return UserError(told.format(*found.groups(), place=place))
+    rest = KEY.sub("", plain).strip(" -")
+    return UserError(f"expected a valid config, got an error{place}: {rest}: correct it")
 
 
 def _suggest(key: str, keys: Iterable[str], otherwise: str) -> str:

@@ -30,14 +30,14 @@ def make(base: type[T], source: str, overrides: Sequence[str] = ()) -> T:
         UserError: There is no such file or class, or an argument is unknown or of another type.
     """
     parser = ArgumentParser(exit_on_error=False, allow_abbrev=False)
-    parser.add_subclass_arguments(base, NAME, required=True, sub_configs=True, fail_untyped=False)
+    parser.add_subclass_arguments(base, NAME, required=True, fail_untyped=False)
     prefixed = [f"--{NAME}.{x[2:]}" if x.startswith("--") else x for x in overrides]
     try:
         parsed = parser.parse_args([f"--{NAME}={source}", *prefixed])
     except argparse.ArgumentError as error:
         wrong = configuration_error(error, ())
         raise UserError(str(wrong).replace(f"{NAME}.", "").replace(f" in {NAME}", "")) from error
-    return parser.instantiate_classes(parsed)[NAME]
+    return parser.instantiate(parsed)[NAME]
 
 
 def find(kind: str, name: str) -> str:

@@ -2,18 +2,27 @@
 
 import argparse
 import logging
+import os
 import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCLI
-from pytorch_lightning.utilities.exceptions import SIGTERMException
+import pytorch_lightning as pl
+import yaml
+from pytorch_lightning.cli import (
+    ArgsType,
+    LightningArgumentParser,
+    LightningCLI,
+    SaveConfigCallback,
+)
+from pytorch_lightning.utilities.exceptions import MisconfigurationException, SIGTERMException
 
 from vlmtune.callbacks import Evaluation
-from vlmtune.commands.explain import configuration_error
+from vlmtune.commands.explain import configuration_error, warning_line
 from vlmtune.commands.tables import show
 from vlmtune.data.datamodule import ShardDataModule
+from vlmtune.errors import UserError
 from vlmtune.export import check_checkpoint
 from vlmtune.report.table import count
 from vlmtune.system import AdaptationModule
@@ -28,6 +37,8 @@ NOISE = (
     ".*callbacks used to create the checkpoint.*",
     ".*number of training batches.*smaller than the logging interval.*",
     ".*GPU available but not used.*",
+    ".*The dirpath has changed.*",
+    ".*in eval mode at the start of training.*",
     ".*isn't a registered model.*",
 )
 
@@ -43,6 +54,9 @@ def run(command: str, arguments: list[str]) -> None:
     """
     for name in ("pytorch_lightning", "lightning_fabric", "lightning"):
         logging.getLogger(name).setLevel(logging.WARNING)
+    # Lightning calls what jsonargparse deprecates.
+    os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
+    warnings.formatwarning = warning_line  # Lightning has set its own when it was imported
     for pattern in NOISE:
         warnings.filterwarnings("ignore", pattern)
     try:
@@ -55,6 +69,17 @@ def run(command: str, arguments: list[str]) -> None:
         if isinstance(stop.__context__, KeyboardInterrupt):
             raise KeyboardInterrupt from stop
         raise
+
+
+class SaveConfig(SaveConfigCallback):
+    """Writes the complete config into the run's folder, and to the loggers (W&B shows it)."""
+
+    def save_config(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Gives the config to the loggers, so that runs of a sweep can be compared by it."""
+        del pl_module, stage
+        config = yaml.safe_load(self.parser.dump(self.config, format="yaml"))
+        for logger in trainer.loggers:
+            logger.log_hyperparams(config)
 
 
 class VlmtuneCLI(LightningCLI):
@@ -71,6 +96,7 @@ class VlmtuneCLI(LightningCLI):
         super().__init__(
             AdaptationModule,
             ShardDataModule,
+            save_config_callback=SaveConfig,
             save_config_kwargs={"overwrite": True},
             trainer_defaults={
                 "default_root_dir": "runs",
@@ -114,6 +140,18 @@ class VlmtuneCLI(LightningCLI):
         path = self.config[self.command].get("ckpt_path")
         if path and path not in FINDS:
             check_checkpoint(path)
+
+    def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
+        """Makes the trainer.
+
+        Raises:
+            UserError: Lightning refuses the values of the trainer section.
+        """
+        try:
+            return super().instantiate_trainer(**kwargs)
+        except (ValueError, TypeError, MisconfigurationException, ImportError) as error:
+            line = " ".join(str(error).split())
+            raise UserError(f"expected a valid trainer section, got: {line}: correct it") from error
 
     def before_fit(self) -> None:
         """Says what is trained."""

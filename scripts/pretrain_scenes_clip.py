@@ -1,0 +1,229 @@
+"""Pre-trains the small CLIP that ships in checkpoints/scenes-clip.
+
+    python scripts/pretrain_scenes_clip.py --out runs/scenes-clip --minutes 60
+
+Images are scenes of the embedded world; captions are web-like words that bind nothing
+(`data_builders.scenes.captions.web_caption`). Like CLIP on photographs, the result knows every word
+and cannot tell who wears which: on held-out scenes it prefers the right caption to a random one,
+and is at chance between the right caption and its attribute-swapped twin. Both numbers are
+measured at the end and written to the folder's README.
+
+The loss is symmetric InfoNCE over the batch. The image embedding is the mean of the patch tokens,
+so that every patch has to say what it shows: adapters that read tokens find words in them.
+"""
+
+import argparse
+import itertools
+import json
+import math
+import multiprocessing
+import random
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from open_clip.model import CLIP
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.nn.functional import cross_entropy, normalize
+
+from data_builders.scenes.captions import both, query, vocabulary, web_caption
+from data_builders.scenes.grammar import Scene, WorldSpec
+from data_builders.scenes.sample import make_scenes
+from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.backbones.word_tokenizer import WordTokenizer
+from vlmtune.types import Reads
+
+SIZE = 64
+CONTEXT = 24
+MEAN, STD = (0.48, 0.46, 0.41), (0.27, 0.26, 0.28)
+HELD_OUT_SEED = 990_001
+# Scenes of every kind, so that every word is known: crowded ones, textures, and plain large ones.
+SPECS = (
+    WorldSpec(min_objects=1, max_objects=4),
+    WorldSpec(min_objects=2, max_objects=3),
+    WorldSpec(min_objects=2, max_objects=3, sizes=("large",), textures=("plain",)),
+    WorldSpec(min_objects=2, max_objects=3, textures=("plain",)),
+)
+
+
+def model_config() -> dict:
+    """The open_clip config of the model: 1.5M parameters."""
+    return {
+        "embed_dim": 128,
+        "vision_cfg": {
+            "image_size": SIZE,
+            "patch_size": 8,
+            "layers": 4,
+            "width": 128,
+            "head_width": 32,
+            "pool_type": "avg",
+        },
+        "text_cfg": {
+            "context_length": CONTEXT,
+            "vocab_size": len(vocabulary()) + 3,
+            "width": 128,
+            "heads": 4,
+            "layers": 3,
+        },
+    }
+
+
+def _chunk(job: tuple[int, int, int, int]) -> tuple[list[Scene], Tensor]:
+    spec, seed, start, count = job
+    torch.set_num_threads(1)
+    scenes, rendered = make_scenes(SPECS[spec], seed, start, count, SIZE, min_visible=0.0)
+    return scenes, rendered.images
+
+
+def world(count: int, seed: int, processes: int) -> tuple[list[Scene], Tensor]:
+    """Renders `count` scenes, a quarter of each spec: images (count, 64, 64, 3) uint8."""
+    each, step = count // len(SPECS), 500
+    jobs = [
+        (spec, seed + spec, start, min(step, each - start))
+        for spec in range(len(SPECS))
+        for start in range(0, each, step)
+    ]
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        parts = pool.map(_chunk, jobs, chunksize=1)
+    scenes = list(itertools.chain.from_iterable(scenes for scenes, _ in parts))
+    return scenes, torch.cat([images for _, images in parts])
+
+
+def pixels(images: Tensor) -> Tensor:
+    """uint8 (n, 64, 64, 3) to normalised float (n, 3, 64, 64)."""
+    mean, std = (torch.tensor(x, device=images.device) for x in (MEAN, STD))
+    return ((images.float() / 255 - mean) / std).permute(0, 3, 1, 2).contiguous()
+
+
+def embed_text(model: CLIP, ids: Tensor) -> Tensor:
+    """The model's own text embedding, run on no more tokens than the longest caption has."""
+    length = int((ids != 0).sum(dim=1).max())
+    x = model.token_embedding(ids[:, :length]) + model.positional_embedding[:length]
+    x = model.ln_final(model.transformer(x, attn_mask=model.attn_mask[:length, :length]))
+    rows = torch.arange(len(ids), device=ids.device)
+    return normalize(x[rows, ids.argmax(dim=1)] @ model.text_projection, dim=-1)
+
+
+def train(
+    model: CLIP, scenes: Sequence[Scene], images: Tensor, options: argparse.Namespace
+) -> int:
+    """Trains for `options.minutes`, learning rate flat and then linear to 0; returns the steps."""
+    tokenizer = WordTokenizer(vocabulary(), CONTEXT)
+    device, batch = torch.device(options.device), options.batch_size
+    matrices = [p for p in model.parameters() if p.ndim > 1]
+    vectors = [p for p in model.parameters() if p.ndim <= 1]
+    groups = [{"params": matrices, "weight_decay": 0.05}, {"params": vectors, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.98))
+    rng = random.Random(options.seed)
+    begun, budget, step, order = time.monotonic(), 60 * options.minutes, 0, []
+    target = torch.arange(batch, device=device)
+    while (spent := (time.monotonic() - begun) / budget) < 1:
+        rate = min(1, (step + 1) / 150) * (1 if spent < 0.4 else max(0.01, (1 - spent) / 0.6))
+        for group in optimizer.param_groups:
+            group["lr"] = options.lr * rate
+        if len(order) < batch:
+            order = torch.randperm(len(scenes)).tolist()
+        rows = [order.pop() for _ in range(batch)]
+        ids = tokenizer([web_caption(scenes[i], rng) for i in rows]).to(device)
+        with torch.autocast(device.type, torch.bfloat16):
+            image = model.encode_image(pixels(images[rows].to(device)), normalize=True)
+            text = embed_text(model, ids)
+        logits = model.logit_scale.exp() * image.float() @ text.float().T
+        loss = (cross_entropy(logits, target) + cross_entropy(logits.T, target)) / 2
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        with torch.no_grad():
+            model.logit_scale.clamp_(max=math.log(100))
+        step += 1
+        if step % 200 == 0:
+            seconds = time.monotonic() - begun
+            print(f"step {step}  {seconds:.0f} s  loss {loss.item():.3f}", flush=True)
+            save(model, options.out)
+    return step
+
+
+def save(model: CLIP, folder: Path) -> None:
+    """Writes the folder `OpenClip("local-dir:...")` loads: config, vocabulary, weights."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {
+        "model_cfg": model_config(),
+        "preprocess_cfg": {
+            "size": [SIZE, SIZE],
+            "mode": "RGB",
+            "mean": MEAN,
+            "std": STD,
+            "interpolation": "bicubic",
+            "resize_mode": "squash",
+        },
+    }
+    (folder / "open_clip_config.json").write_text(json.dumps(config, indent=2) + "\n")
+    (folder / "vocabulary.txt").write_text("\n".join(vocabulary()) + "\n")
+    state = {name: value.contiguous().cpu() for name, value in model.state_dict().items()}
+    temporary = folder / "open_clip_model.safetensors.tmp"
+    save_file(state, temporary)
+    temporary.replace(folder / "open_clip_model.safetensors")
+
+
+def measure(folder: Path, scenes: int = 1000, seed: int = HELD_OUT_SEED) -> tuple[float, float]:
+    """How often the right caption beats a random one, and its attribute-swapped twin.
+
+    Scenes are held out (a seed of their own), of 2 or 3 plain objects. The caption names two
+    objects of different colour and shape, "a red cube and a blue sphere"; its twin exchanges the
+    colours and is false; the random caption is that of another scene.
+    """
+    backbone = OpenClip(str(folder))
+    drawn, rendered = make_scenes(SPECS[3], seed, 0, scenes, SIZE)
+    rng = random.Random(seed)
+    rows, right, twin = [], [], []
+    for i, scene in enumerate(drawn):
+        chosen = [
+            (a, b)
+            for a, b in itertools.permutations(scene.objects, 2)
+            if a.color != b.color
+            and a.shape != b.shape
+            and {(a.color, b.shape), (b.color, a.shape)}
+            - {(o.color, o.shape) for o in scene.objects}
+        ]
+        if chosen:
+            a, b = rng.choice(chosen)
+            rows.append(i)
+            right.append(both(query(a), query(b)))
+            twin.append(both(f"{b.color} {a.shape}", f"{a.color} {b.shape}"))
+    reads = Reads("pooled")
+    image = normalize(backbone.encode_image(pixels(rendered.images[rows]), reads).pooled, dim=-1)
+    captions = [normalize(backbone.encode_text(c, reads).pooled, dim=-1) for c in (right, twin)]
+    own, swapped = ((image * c).sum(dim=-1) for c in captions)
+    other = (image * captions[0].roll(1, 0)).sum(dim=-1)
+    return (own > other).double().mean().item(), (own > swapped).double().mean().item()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True, help="folder to write")
+    parser.add_argument("--minutes", type=float, default=60, help="time to train")
+    parser.add_argument("--scenes", type=int, default=96_000, help="scenes to render")
+    parser.add_argument("--init", type=Path, help="folder to go on from")
+    parser.add_argument("--batch-size", type=int, default=256)
+    parser.add_argument("--lr", type=float, default=1.3e-3)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    options = parser.parse_args()
+    scenes, images = world(options.scenes, 1000 * (options.seed + 1), options.threads)
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(options.seed)
+    model = CLIP(**model_config()).to(options.device)
+    if options.init:
+        model.load_state_dict(load_file(options.init / "open_clip_model.safetensors"))
+    steps = train(model, scenes, images, options)
+    save(model, options.out)
+    words, binding = measure(options.out)
+    print(f"{steps} steps; right against random {words:.3f}, against swapped twin {binding:.3f}")
+
+
+if __name__ == "__main__":
+    main()

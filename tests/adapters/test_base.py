@@ -1,0 +1,148 @@
+import math
+
+import pytest
+import torch
+
+from tests.tiny import Widths
+from vlmtune.adapters.base import DualAdapter, JointAdapter, load_trained_state, trained_state, trim
+from vlmtune.adapters.linear_probe import LinearProbe
+from vlmtune.errors import UserError
+from vlmtune.types import Features, Reads
+
+
+class Plain(DualAdapter):
+    def __init__(self):
+        super().__init__()
+        self.image_reads = self.text_reads = Reads("pooled")
+
+    def embed_image(self, image):
+        return image.pooled
+
+    def embed_text(self, text):
+        return text.pooled
+
+
+class Lengths(JointAdapter):
+    """Scores a pair by its image's number and its caption's length; notes what it is given."""
+
+    def __init__(self):
+        super().__init__()
+        self.image_reads = self.text_reads = Reads("tokens", -2)
+        self.prepared, self.calls = [], []
+
+    def prepare_image(self, image):
+        self.prepared.append(len(image))
+        return image
+
+    def prepare_text(self, text):
+        self.prepared.append(len(text))
+        return text
+
+    def score_pairs(self, image, text):
+        self.calls.append(tuple(text.tokens.shape[:2]))
+        return image.tokens[:, 0, 0] * 10 + text.mask.sum(dim=1)
+
+
+def tokens(lengths, width=3):
+    mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    return Features(tokens=torch.ones(*mask.shape, width) * mask[:, :, None], mask=mask)
+
+
+def numbered(count):
+    values = torch.arange(1.0, count + 1)[:, None, None].expand(count, 2, 3)
+    return Features(tokens=values, mask=torch.ones(count, 2, dtype=torch.bool))
+
+
+def test_a_dual_score_is_a_scaled_cosine():
+    adapter = Plain()
+    adapter.attach(Widths(logit_scale=7.0))
+    image, text = torch.randn(3, 5), torch.randn(4, 5)
+    with torch.no_grad():
+        adapter.bias.fill_(0.5)
+    scores = adapter(Features(pooled=image), Features(pooled=text))
+    assert scores.computed.all()
+    for i in range(3):
+        for j in range(4):
+            cosine = image[i] @ text[j] / (image[i].norm() * text[j].norm())
+            assert scores.values[i, j].item() == pytest.approx(7 * cosine.item() + 0.5, abs=1e-5)
+
+
+def test_a_dual_adapter_trains_neither_scale_nor_offset_unless_it_says_so():
+    adapter = Plain()
+    adapter.attach(Widths(logit_scale=7.0))
+    assert adapter.log_scale.item() == pytest.approx(math.log(7))
+    assert not any(parameter.requires_grad for parameter in adapter.parameters())
+
+
+def test_modalities_are_prepared_once_and_pairs_go_by_length_in_chunks():
+    adapter = Lengths()
+    adapter.chunk = 4
+    scores = adapter(numbered(3), tokens([5, 2, 3, 2]))
+    assert adapter.prepared == [3, 4]
+    assert adapter.calls == [(4, 2), (4, 3), (4, 5)]
+    want = [[10 * i + length for length in (5, 2, 3, 2)] for i in (1, 2, 3)]
+    assert scores.values.tolist() == want
+
+
+def test_a_joint_adapter_scores_chosen_pairs_only():
+    adapter = Lengths()
+    pairs = torch.zeros(3, 4, dtype=torch.bool)
+    pairs[1, 0] = pairs[2, 3] = True
+    scores = adapter(numbered(3), tokens([5, 2, 3, 2]), pairs)
+    assert adapter.calls == [(2, 5)]
+    assert scores.computed.equal(pairs)
+    assert scores.values.nonzero().tolist() == [[1, 0], [2, 3]]
+    assert (scores.values[1, 0], scores.values[2, 3]) == (25, 32)
+
+
+def test_no_pairs_are_no_call():
+    adapter = Lengths()
+    scores = adapter(numbered(3), tokens([5, 2]), torch.zeros(3, 2, dtype=torch.bool))
+    assert adapter.calls == []
+    assert not scores.computed.any()
+    assert not scores.values.any()
+
+
+def test_trim():
+    features = tokens([2, 3, 1])
+    wide = Features(
+        tokens=torch.nn.functional.pad(features.tokens, (0, 0, 0, 4)),
+        mask=torch.nn.functional.pad(features.mask, (0, 4)),
+    )
+    trimmed = trim(wide)
+    assert trimmed.tokens.equal(features.tokens)
+    assert trimmed.mask.equal(features.mask)
+    pooled = Features(pooled=torch.ones(2, 3))
+    assert trim(pooled) is pooled
+    assert len(trim(wide[:0])) == 0
+
+
+def test_a_backbone_without_the_layer_is_refused(backbone):
+    adapter = Plain()
+    adapter.image_reads = Reads("tokens", -9)
+    with pytest.raises(UserError, match="tokens of layer -9 for images, got OpenClip"):
+        adapter.attach(backbone)
+
+
+def test_the_trained_state_has_the_adapter_and_what_is_not_frozen(backbone):
+    adapter = LinearProbe()
+    adapter.attach(backbone)
+    names = {"image.weight", "image.bias", "text.weight", "text.bias", "log_scale", "bias"}
+    names = {f"adapter.{name}" for name in names}
+    assert trained_state(backbone, adapter).keys() == names
+    backbone.model.ln_final.weight.requires_grad_()
+    assert trained_state(backbone, adapter).keys() == names | {
+        "backbone.model.ln_final.weight"
+    }
+
+
+def test_loading_puts_weights_into_the_same_tensors(backbone):
+    adapter = LinearProbe()
+    adapter.attach(backbone)
+    backbone.model.ln_final.weight.requires_grad_()
+    before = {id(p) for p in (*adapter.parameters(), *backbone.parameters())}
+    state = {n: torch.full_like(v, 3.0) for n, v in trained_state(backbone, adapter).items()}
+    load_trained_state(backbone, adapter, state, "here")
+    assert all((v == 3).all() for v in trained_state(backbone, adapter).values())
+    assert (backbone.model.ln_final.weight == 3).all()
+    assert {id(p) for p in (*adapter.parameters(), *backbone.parameters())} == before

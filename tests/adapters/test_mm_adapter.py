@@ -1,0 +1,170 @@
+"""The MM-Adapter against one written from its formula: a pair at a time, without padding."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from tests.tiny import Widths
+from vlmtune.adapters.mm_adapter import MMAdapter, word_mask
+from vlmtune.errors import UserError
+from vlmtune.types import Features
+
+LENGTHS = (4, 7, 3)
+
+
+def norm(x, layer):
+    centred = x - x.mean(dim=-1, keepdim=True)
+    deviation = (centred.square().mean(dim=-1, keepdim=True) + layer.eps).sqrt()
+    return centred / deviation * layer.weight + layer.bias
+
+
+def attend(query, memory, layer):
+    """Multi-head attention, one head after the other."""
+    weights, biases = layer.in_proj_weight.chunk(3), layer.in_proj_bias.chunk(3)
+    q, k, v = (x @ w.T + b for x, w, b in zip((query, memory, memory), weights, biases, strict=True))
+    size = q.shape[1] // layer.num_heads
+    heads = []
+    for h in range(layer.num_heads):
+        part = slice(h * size, (h + 1) * size)
+        logits = q[:, part] @ k[:, part].T / math.sqrt(size)
+        heads.append(torch.softmax(logits, dim=1) @ v[:, part])
+    return torch.cat(heads, dim=1) @ layer.out_proj.weight.T + layer.out_proj.bias
+
+
+def feed(x, layer):
+    hidden = (x @ layer.linear1.weight.T + layer.linear1.bias).clamp_min(0)
+    return hidden @ layer.linear2.weight.T + layer.linear2.bias
+
+
+def residual(x, function, layer, first):
+    return x + function(norm(x, layer)) if first else norm(x + function(x), layer)
+
+
+def naive_pair(adapter, patches, words, length):
+    """The score of one image, (t, w), and one caption of `length` tokens, start and end included."""
+    memory = torch.cat([patches @ adapter.project.weight.T + adapter.project.bias, words])
+    first = adapter.norm_first
+    for layer in adapter.encoder.layers:
+        memory = residual(memory, lambda x, a=layer.self_attn: attend(x, x, a), layer.norm1, first)
+        memory = residual(memory, lambda x, a=layer: feed(x, a), layer.norm2, first)
+    memory, out = norm(memory, adapter.encoder.norm), adapter.query[0]
+    for layer in adapter.decoder.layers:
+        out = residual(out, lambda x, a=layer.self_attn: attend(x, x, a), layer.norm1, first)
+        out = residual(
+            out, lambda x, a=layer.multihead_attn: attend(x, memory, a), layer.norm2, first
+        )
+        out = residual(out, lambda x, a=layer: feed(x, a), layer.norm3, first)
+    out = norm(out, adapter.decoder.norm)[0]
+    total = 0.0
+    for q in words[1 : length - 1]:
+        product = out @ q
+        total = total + (product / (out.norm() * q.norm()) if adapter.cosine else product)
+    mean = total / (length - 2)
+    return adapter.log_scale.exp() * mean + adapter.bias if adapter.cosine else mean
+
+
+def made(**options):
+    torch.manual_seed(0)
+    adapter = MMAdapter(heads=2, encoder_layers=2, decoder_layers=2, hidden=2, **options)
+    adapter.attach(Widths(image_width=6, text_width=8, image_tokens=5))
+    with torch.no_grad():
+        for parameter in adapter.parameters():  # also the norms, the biases, scale and offset
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    return adapter.double()
+
+
+def features():
+    torch.manual_seed(1)
+    image = torch.randn(4, 5, 6, dtype=torch.float64)
+    mask = torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None]
+    text = torch.randn(*mask.shape, 8, dtype=torch.float64) * mask[:, :, None]
+    return image, text, mask
+
+
+def score(adapter, image, text, mask):
+    real = torch.ones(image.shape[:2], dtype=torch.bool)
+    return adapter(Features(tokens=image, mask=real), Features(tokens=text, mask=mask)).values
+
+
+@pytest.mark.parametrize(
+    ("cosine", "norm_first", "masked"), list(itertools.product([True, False], repeat=3))
+)
+def test_values_and_gradients_equal_the_double_loop(cosine, norm_first, masked):
+    adapter = made(cosine=cosine, norm_first=norm_first, masked=masked).eval()
+    image, text, mask = features()
+    image.requires_grad_()
+    parameters = [*adapter.parameters(), image]
+    got = score(adapter, image, text, mask)
+    want = torch.stack(
+        [
+            # Unmasked, padding up to the longest caption is attended.
+            naive_pair(adapter, image[i], text[j, : length if masked else None], length)
+            for i in range(4)
+            for j, length in enumerate(LENGTHS)
+        ]
+    ).view(4, 3)
+    torch.testing.assert_close(got, want)
+    weights = torch.randn(4, 3, dtype=torch.float64)
+    ours = torch.autograd.grad((got * weights).sum(), parameters)
+    theirs = torch.autograd.grad((want * weights).sum(), parameters)
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-9)
+    with torch.no_grad():  # torch has another code path for this
+        torch.testing.assert_close(score(adapter, image, text, mask), want.detach())
+
+
+def test_the_options_differ():
+    image, text, mask = features()
+    combinations = itertools.product([True, False], repeat=3)
+    scores = [
+        score(made(cosine=c, norm_first=n, masked=m).eval(), image, text, mask)
+        for c, n, m in combinations
+    ]
+    assert all(not torch.allclose(a, b) for a, b in itertools.combinations(scores, 2))
+
+
+def test_the_released_form_on_vit_b_32_has_the_parameters_of_table_5():
+    adapter = MMAdapter(cosine=False, masked=False)
+    adapter.attach(Widths())
+    assert sum(p.numel() for p in adapter.parameters()) == 7_752_704
+    assert all(p.requires_grad for p in adapter.parameters())
+    paper = MMAdapter()
+    paper.attach(Widths())
+    assert sum(p.numel() for p in paper.parameters()) == 7_752_704 + 2
+
+
+def test_it_reads_the_layer_before_the_last():
+    adapter = MMAdapter()
+    assert (adapter.image_reads.layer, adapter.text_reads.layer) == (-2, -2)
+    adapter = MMAdapter(image_layer=-3, text_layer=-1)
+    assert (adapter.image_reads.layer, adapter.text_reads.layer) == (-3, -1)
+
+
+def test_dropout_only_in_training():
+    adapter = made(dropout=0.5)
+    image, text, mask = features()
+    assert not score(adapter, image, text, mask).equal(score(adapter, image, text, mask))
+    adapter.eval()
+    assert score(adapter, image, text, mask).equal(score(adapter, image, text, mask))
+
+
+def test_the_scale_starts_where_it_is_told():
+    adapter = MMAdapter(initial_scale=4.0)
+    adapter.attach(Widths())
+    assert adapter.log_scale.exp().item() == pytest.approx(4)
+    assert adapter.bias.item() == 0
+
+
+def test_heads_must_divide_the_width():
+    with pytest.raises(UserError, match="divide the token width 512, got 7"):
+        MMAdapter(heads=7).attach(Widths())
+
+
+@pytest.mark.parametrize("special", [(0, 0), (1, 1), (2, 0)])
+def test_words_are_what_lies_between_the_special_tokens(special):
+    mask = torch.arange(7) < torch.tensor(LENGTHS)[:, None]
+    lead, trail = special
+    want = [[lead <= t < length - trail for t in range(7)] for length in LENGTHS]
+    assert word_mask(mask, special).tolist() == want

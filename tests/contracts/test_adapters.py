@@ -1,0 +1,252 @@
+"""The laws of an adapter, held by every plug-in that has a YAML in configs/adapters."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from torch.nn.functional import binary_cross_entropy_with_logits, pad
+
+from vlmtune.adapters.base import Adapter, JointAdapter, load_trained_state, trained_state
+from vlmtune.adapters.zero_shot import ZeroShot
+from vlmtune.backbones.base import Backbone
+from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.config import instantiate
+from vlmtune.errors import UserError
+from vlmtune.types import Features, Scores
+
+CONFIGS = sorted((Path(__file__).parents[2] / "configs/adapters").glob("*.yaml"))
+TEXTS = ["red cube", "a blue sphere left of the red cube", "dog", "a green metal cube"]
+TRUTH = torch.eye(4, dtype=torch.bool)[[0, 1, 2, 3, 0]]  # of 5 images
+
+
+@dataclass
+class Made:
+    """An adapter on a backbone, with something to score."""
+
+    backbone: Backbone
+    adapter: Adapter
+    pixels: torch.Tensor
+
+    def features(self, rows=slice(None), texts=TEXTS) -> tuple[Features, Features]:
+        image = self.backbone.encode_image(self.pixels[rows], self.adapter.image_reads)
+        return image, self.backbone.encode_text(texts, self.adapter.text_reads)
+
+    def scores(self, *which) -> Scores:
+        return self.adapter(*self.features(*which))
+
+    def values(self, *which) -> torch.Tensor:
+        with torch.no_grad():
+            return self.scores(*which).values
+
+    def trained(self) -> dict[str, torch.nn.Parameter]:
+        return {
+            f"{owner}.{name}": parameter
+            for owner, module in (("adapter", self.adapter), ("backbone", self.backbone))
+            for name, parameter in module.named_parameters()
+            if parameter.requires_grad
+        }
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Copies of all weights and buffers, trained or not."""
+        return {
+            f"{owner}.{name}": value.detach().clone()
+            for owner, module in (("adapter", self.adapter), ("backbone", self.backbone))
+            for name, value in (*module.named_parameters(), *module.named_buffers())
+        }
+
+    def loss(self) -> torch.Tensor:
+        return binary_cross_entropy_with_logits(self.scores().values, TRUTH.float())
+
+    def fit(self, steps: int = 3) -> None:
+        optimizer = torch.optim.Adam(self.trained().values(), lr=1e-2)
+        for _ in range(steps):
+            optimizer.zero_grad()
+            self.loss().backward()
+            optimizer.step()
+
+
+@pytest.fixture(params=CONFIGS, ids=lambda path: path.stem)
+def spec(request):
+    return yaml.safe_load(request.param.read_text())
+
+
+@pytest.fixture
+def make(spec, model_folder):
+    def made(seed: int = 0) -> Made:
+        backbone, adapter = OpenClip(str(model_folder)), instantiate(spec, Adapter)
+        torch.manual_seed(seed)
+        adapter.attach(backbone)
+        generator = torch.Generator().manual_seed(5)
+        pixels = torch.randn(5, 3, 32, 32, generator=generator)
+        return Made(backbone.eval(), adapter.eval(), pixels)
+
+    return made
+
+
+def test_there_are_adapters():
+    assert CONFIGS
+
+
+def test_scores_are_finite_and_all_computed(make):
+    scores = make().scores()
+    assert scores.values.shape == scores.computed.shape == (5, 4)
+    assert scores.computed.all()
+    assert scores.values.isfinite().all()
+    assert scores.values.std() > 0
+
+
+def test_it_starts_as_the_backbone_up_to_scale_and_offset(make, model_folder):
+    made = make()
+    if not made.adapter.identity_at_init:
+        return
+    zero = ZeroShot()
+    zero.attach(backbone := OpenClip(str(model_folder)))
+    want = Made(backbone.eval(), zero, made.pixels).values().flatten().double()
+    got = made.values().flatten().double()
+    design = torch.stack([want, torch.ones_like(want)], dim=1)
+    scale, offset = torch.linalg.lstsq(design, got[:, None]).solution.flatten()
+    assert scale > 0
+    torch.testing.assert_close(scale * want + offset, got, rtol=1e-4, atol=1e-4 * float(got.std()))
+
+
+def test_only_what_is_declared_trained_moves(make):
+    made = make()
+    if not made.trained():
+        assert isinstance(made.adapter, ZeroShot), "an adapter that trains nothing"
+        assert not made.loss().requires_grad
+        return
+    scores, before = made.values(), made.state()
+    made.fit()
+    moving, after = made.trained().keys(), made.state()
+    assert before.keys() == after.keys()
+    moved = {name for name in before if not before[name].equal(after[name])}
+    assert moved
+    assert moved <= moving
+    assert not made.values().equal(scores)
+
+
+def test_every_trained_parameter_gets_a_finite_gradient(make):
+    # One without any would stop DistributedDataParallel.
+    made = make()
+    if not made.trained():
+        return
+    made.adapter.train()
+    made.loss().backward()
+    gradients = {name: parameter.grad for name, parameter in made.trained().items()}
+    assert [name for name, gradient in gradients.items() if gradient is None] == []
+    assert all(gradient.isfinite().all() for gradient in gradients.values())
+
+
+def test_frozen_features_carry_no_gradient(make):
+    made = make()
+    for features, reads in zip(
+        made.features(), (made.adapter.image_reads, made.adapter.text_reads), strict=True
+    ):
+        part = features.pooled if reads.kind == "pooled" else features.tokens
+        assert part is not None
+        assert not (reads.frozen and part.requires_grad)
+
+
+def test_the_trained_state_is_all_there_is(make):
+    one, other = make(0), make(1)
+    if one.trained():
+        one.fit()
+    state = {
+        name: value.clone() for name, value in trained_state(one.backbone, one.adapter).items()
+    }
+    assert one.trained().keys() <= state.keys()
+    frozen = {name for name, p in one.backbone.named_parameters() if not p.requires_grad}
+    assert not state.keys() & {f"backbone.{name}" for name in frozen}
+    load_trained_state(other.backbone, other.adapter, state, "here")
+    assert other.values().equal(one.values())
+
+
+def test_loading_is_strict_and_changes_nothing_where_it_fails(make):
+    made = make()
+    before = made.state()
+    state = trained_state(made.backbone, made.adapter)
+    name = next(iter(state))
+    wrong = {
+        "missing": {key: value for key, value in state.items() if key != name},
+        "unknown": {**state, "adapter.nobody": torch.zeros(1)},
+        "shape": {**state, name: torch.zeros(*state[name].shape, 2)},
+    }
+    for kind, other in wrong.items():
+        zeros = {key: torch.zeros_like(value) for key, value in other.items()}
+        with pytest.raises(UserError, match="nobody" if kind == "unknown" else name) as error:
+            load_trained_state(made.backbone, made.adapter, zeros, "last.ckpt")
+        assert "last.ckpt" in str(error.value)
+        assert "\n" not in str(error.value)
+    assert all(value.equal(before[key]) for key, value in made.state().items())
+
+
+def test_the_spec_makes_it_again(make):
+    spec = make().adapter.spec()
+    assert json.loads(json.dumps(spec)) == spec
+    assert instantiate(spec, Adapter).spec() == spec
+
+
+def test_evaluation_has_no_chance_in_it(make):
+    made = make()
+    assert made.values().equal(made.values())
+
+
+def test_the_order_of_a_batch_does_not_matter(make):
+    made = make()
+    rows, columns = [3, 0, 4, 2, 1], [2, 0, 3, 1]
+    got = made.values(rows, [TEXTS[j] for j in columns])
+    torch.testing.assert_close(got, made.values()[rows][:, columns], rtol=1e-4, atol=1e-4)
+
+
+def test_a_score_does_not_depend_on_its_batch(make):
+    made = make()
+    whole = made.values()
+    for i in range(2):
+        for j, text in enumerate(TEXTS):
+            alone = made.values([i], [text])
+            torch.testing.assert_close(alone[0, 0], whole[i, j], rtol=1e-4, atol=1e-4)
+
+
+def test_padding_does_not_matter(make):
+    made = make()
+    with torch.no_grad():
+        image, text = made.features()
+        want = made.adapter(image, text).values
+        if text.tokens is None or text.mask is None:
+            return
+        more = pad(text.mask, (0, 3))
+        garbage = 1e3 * torch.randn(*more.shape, text.tokens.shape[2])
+        for filler in (torch.zeros_like(garbage), garbage):
+            tokens = torch.where(more[:, :, None], pad(text.tokens, (0, 0, 0, 3)), filler)
+            padded = Features(text.pooled, tokens, more)
+            got = made.adapter(image, padded).values
+            torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+
+def test_chosen_pairs_have_the_scores_they_have_among_all(make):
+    made = make()
+    pairs = torch.zeros(5, 4, dtype=torch.bool)
+    pairs[0, 1] = pairs[2, 3] = pairs[4, 0] = pairs[4, 2] = True
+    with torch.no_grad():
+        scores = made.adapter(*made.features(), pairs)
+        none = made.adapter(*made.features(), torch.zeros_like(pairs))
+    assert scores.computed[pairs].all()
+    whole = made.values()
+    at = scores.computed
+    torch.testing.assert_close(scores.values[at], whole[at], rtol=1e-4, atol=1e-4)
+    assert not scores.values[~at].any()
+    if made.adapter.joint:
+        assert at.equal(pairs)
+        assert not none.computed.any()
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 7])
+def test_the_size_of_chunks_does_not_matter(make, chunk):
+    made = make()
+    assert made.adapter.joint == isinstance(made.adapter, JointAdapter)
+    want = made.values()
+    made.adapter.chunk = chunk
+    torch.testing.assert_close(made.values(), want, rtol=1e-4, atol=1e-4)

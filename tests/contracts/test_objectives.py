@@ -1,0 +1,170 @@
+"""The laws of an objective, held by every plug-in that has a YAML in configs/objectives."""
+
+import importlib
+import inspect
+import itertools
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import yaml
+
+from vlmtune.config import instantiate
+from vlmtune.errors import UserError
+from vlmtune.objectives.base import Objective
+from vlmtune.types import Scores, Targets
+
+CONFIGS = sorted((Path(__file__).parents[2] / "configs/objectives").glob("*.yaml"))
+
+
+def variants(config):
+    """The YAML's objective with every combination of its boolean options."""
+    spec = yaml.safe_load(config.read_text())
+    module, _, name = spec["class_path"].rpartition(".")
+    parameters = inspect.signature(getattr(importlib.import_module(module), name)).parameters
+    flags = [key for key, p in parameters.items() if isinstance(p.default, bool)]
+    for values in itertools.product((False, True), repeat=len(flags)):
+        chosen = dict(zip(flags, values, strict=True))
+        yield pytest.param(
+            {**spec, "init_args": {**spec.get("init_args", {}), **chosen}},
+            id="-".join([config.stem, *(key for key, value in chosen.items() if value)]),
+        )
+
+
+VARIANTS = [variant for config in CONFIGS for variant in variants(config)]
+
+
+@pytest.fixture(params=VARIANTS)
+def spec(request):
+    return request.param
+
+
+@pytest.fixture
+def objective(spec) -> Objective:
+    return instantiate(spec, Objective)
+
+
+def batch(exhaustive: bool = True) -> Targets:
+    """Two pairs of pairs, an image with two true captions, and an image with a hard negative."""
+    truth, own = torch.zeros(6, 8, dtype=torch.bool), torch.zeros(6, 8, dtype=torch.bool)
+    truth[range(4), range(4)] = True
+    own[:2, :2] = own[2:4, 2:4] = True
+    truth[4, 4:6] = own[4, 4:6] = True
+    truth[5, 6] = True
+    own[5, 6:8] = True
+    truth[5, 0] = exhaustive  # true across groups
+    return Targets(truth, torch.ones_like(own) if exhaustive else own, own)
+
+
+def noise(seed: int = 0) -> torch.Tensor:
+    return torch.randn(6, 8, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_there_are_objectives():
+    assert CONFIGS
+
+
+@pytest.mark.parametrize("exhaustive", [True, False])
+def test_a_finite_scalar_with_finite_gradients(objective, exhaustive):
+    for scale in (0.0, 1.0, 100.0):
+        values = (scale * noise()).requires_grad_()
+        loss = objective(Scores.full(values), batch(exhaustive))
+        assert loss.shape == ()
+        assert loss.isfinite()
+        (gradient,) = torch.autograd.grad(loss, values)
+        assert gradient.isfinite().all()
+        if scale == 1.0:
+            assert gradient.any()
+
+
+def test_single_precision(objective):
+    wide = objective(Scores.full(noise()), batch())
+    narrow = objective(Scores.full(noise().float()), batch())
+    assert narrow.dtype == torch.float32
+    torch.testing.assert_close(narrow.double(), wide, rtol=1e-4, atol=1e-5)
+
+
+def test_going_down_the_gradient_lowers_the_loss(objective):
+    values = noise().requires_grad_()
+    before = objective(Scores.full(values), batch())
+    (gradient,) = torch.autograd.grad(before, values)
+    after = objective(Scores.full(values.detach() - 1e-3 * gradient), batch())
+    assert after < before
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_order_of_images_and_texts_does_not_matter(objective, seed):
+    generator = torch.Generator().manual_seed(seed)
+    rows, columns = torch.randperm(6, generator=generator), torch.randperm(8, generator=generator)
+    targets, values = batch(), noise(seed)
+    moved = Targets(
+        *(x[rows][:, columns] for x in (targets.truth, targets.known, targets.own)),
+    )
+    torch.testing.assert_close(
+        objective(Scores.full(values[rows][:, columns]), moved),
+        objective(Scores.full(values), targets),
+    )
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_perfect_scores_cost_no_more_than_shuffled_ones(objective, seed):
+    targets = batch()
+    perfect = 10.0 * targets.truth.double() - 5
+    order = torch.randperm(48, generator=torch.Generator().manual_seed(seed))
+    shuffled = perfect.flatten()[order].view(6, 8)
+    best, worst = (
+        objective(Scores.full(values), targets) for values in (perfect, 0 - perfect)
+    )
+    assert best <= objective(Scores.full(shuffled), targets)
+    assert best < worst
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_was_not_computed_is_not_read(objective, seed):
+    computed = noise(seed) > 0
+    values = (noise() * computed).requires_grad_()
+    loss = objective(Scores(values, computed), batch())
+    (gradient,) = torch.autograd.grad(loss, values)
+    assert loss.isfinite()
+    assert not gradient[~computed].any()
+    spoilt = torch.where(computed, values, 50.0)
+    torch.testing.assert_close(objective(Scores(spoilt, computed), batch()), loss)
+
+
+def test_nothing_computed_costs_nothing(objective):
+    values = torch.zeros(6, 8, requires_grad=True)
+    loss = objective(Scores(values, torch.zeros(6, 8, dtype=torch.bool)), batch())
+    assert loss == 0
+    loss.backward()  # a rank without pairs must still take part
+    assert values.grad is not None
+    assert not values.grad.any()
+
+
+@pytest.mark.parametrize("true", [True, False])
+def test_a_batch_of_one_kind(objective, true):
+    everything = torch.full((3, 3), true)
+    values = noise()[:3, :3].requires_grad_()
+    known = torch.ones_like(everything)
+    loss = objective(Scores.full(values), Targets(everything, known, known))
+    loss.backward()
+    assert loss.isfinite()
+    assert values.grad.isfinite().all()
+
+
+def test_the_weight_is_left_to_the_sum(spec):
+    heavy = instantiate({**spec, "init_args": {**spec["init_args"], "weight": 3.0}}, Objective)
+    assert heavy.weight == 3.0
+    torch.testing.assert_close(
+        heavy(Scores.full(noise()), batch()),
+        instantiate(spec, Objective)(Scores.full(noise()), batch()),
+    )
+    with pytest.raises(UserError, match="weight >= 0"):
+        instantiate({**spec, "init_args": {**spec["init_args"], "weight": -1.0}}, Objective)
+
+
+def test_no_process_group_and_the_spec_makes_it_again(objective):
+    assert not dist.is_initialized()
+    again = instantiate(objective.spec(), Objective)
+    assert again.spec() == objective.spec()
+    assert again(Scores.full(noise()), batch()) == objective(Scores.full(noise()), batch())

@@ -1,0 +1,105 @@
+import math
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from vlmtune.objectives.info_nce import InfoNCE
+from vlmtune.types import Scores, Targets
+
+
+def loss(values, truth, computed=None):
+    computed = torch.ones_like(truth) if computed is None else computed
+    return InfoNCE()(Scores(values, computed), Targets(truth, torch.ones_like(truth), truth))
+
+
+def random(seed=0, shape=(5, 5)):
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randn(shape, generator=generator, dtype=torch.float64)
+    return values, torch.rand(shape, generator=generator) > 0.7, torch.rand(
+        shape, generator=generator
+    ) > 0.3
+
+
+def one_way(values, truth, computed):
+    rows = []
+    for score, true, there in zip(
+        values.tolist(), truth.tolist(), computed.tolist(), strict=True
+    ):
+        negatives = [s for s, t, c in zip(score, true, there, strict=True) if c and not t]
+        positives = [s for s, t, c in zip(score, true, there, strict=True) if c and t]
+        terms = [
+            -math.log(math.exp(s) / (math.exp(s) + sum(math.exp(n) for n in negatives)))
+            for s in positives
+        ]
+        if terms:
+            rows.append(sum(terms) / len(terms))
+    return sum(rows) / len(rows) if rows else 0.0
+
+
+def naive(values, truth, computed):
+    return (one_way(values, truth, computed) + one_way(values.T, truth.T, computed.T)) / 2
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_with_one_true_caption_per_image_it_is_the_loss_of_clip(seed):
+    values = 5 * random(seed)[0]
+    order = torch.randperm(5, generator=torch.Generator().manual_seed(seed))
+    truth = torch.zeros(5, 5, dtype=torch.bool)
+    truth[range(5), order] = True
+    clip = (cross_entropy(values, order) + cross_entropy(values.T, order.argsort())) / 2
+    ours = values.clone().requires_grad_()
+    theirs = values.clone().requires_grad_()
+    torch.testing.assert_close(loss(ours, truth), clip)
+    loss(ours, truth).backward()
+    ((cross_entropy(theirs, order) + cross_entropy(theirs.T, order.argsort())) / 2).backward()
+    torch.testing.assert_close(ours.grad, theirs.grad)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("shape", [(4, 7), (7, 4)])
+def test_several_true_captions_equal_the_double_loop(seed, shape):
+    values, truth, computed = random(seed, shape)
+    assert loss(values, truth, computed).item() == pytest.approx(
+        naive(values, truth, computed), abs=1e-12
+    )
+
+
+def test_true_captions_do_not_compete():
+    values = torch.zeros(1, 3, dtype=torch.float64, requires_grad=True)
+    truth = torch.tensor([[True, True, False]])
+    first = loss(values, truth)
+    # Each positive against the one negative; a column with no false image costs nothing.
+    assert first.item() == pytest.approx(math.log(2) / 2)
+    (gradient,) = torch.autograd.grad(first, values)
+    torch.testing.assert_close(gradient, torch.tensor([[-0.125, -0.125, 0.25]]).double())
+
+
+def test_a_row_without_positives_has_no_term_of_its_own():
+    values = torch.randn(3, 3, dtype=torch.float64)
+    truth = torch.eye(3, dtype=torch.bool)
+    truth[2, 2] = False
+    everything = torch.ones_like(truth)
+    assert loss(values, truth).item() == pytest.approx(naive(values, truth, everything))
+    nothing = torch.zeros_like(truth)
+    lonely = values.clone().requires_grad_()
+    loss(lonely, nothing).backward()
+    assert loss(values, nothing) == 0
+    assert not lonely.grad.any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_row_without_negatives_costs_nothing(dtype):
+    values = torch.tensor([[3.0, -2.0]], dtype=dtype, requires_grad=True)
+    total = loss(values, torch.tensor([[True, True]]))
+    total.backward()
+    assert total == 0
+    assert values.grad.tolist() == [[0.0, 0.0]]
+
+
+def test_large_scores_do_not_overflow():
+    values = torch.tensor([[-500.0, 500.0], [500.0, -500.0]], requires_grad=True)
+    total = loss(values, torch.eye(2, dtype=torch.bool))
+    total.backward()
+    assert total.item() == pytest.approx(1000)
+    assert values.grad.isfinite().all()

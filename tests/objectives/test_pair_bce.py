@@ -1,0 +1,75 @@
+import math
+
+import pytest
+import torch
+
+from vlmtune.objectives.pair_bce import PairBCE
+from vlmtune.types import Scores, Targets
+
+
+def batch(seed=0, shape=(4, 5)):
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randn(shape, generator=generator, dtype=torch.float64)
+    truth, computed = (torch.rand(shape, generator=generator) > 0.6 for _ in range(2))
+    return values, computed, Targets(truth, torch.ones_like(truth), truth)
+
+
+def cost(score, true):
+    probability = 1 / (1 + math.exp(-score))
+    return -math.log(probability if true else 1 - probability)
+
+
+def naive(values, computed, truth, balanced):
+    costs = {True: [], False: []}
+    for i, j in computed.nonzero().tolist():
+        costs[bool(truth[i, j])].append(cost(values[i, j].item(), bool(truth[i, j])))
+    if balanced:
+        means = [sum(kind) / len(kind) for kind in costs.values() if kind]
+        return sum(means) / len(means)
+    both = costs[True] + costs[False]
+    return sum(both) / len(both)
+
+
+@pytest.mark.parametrize("balanced", [True, False])
+@pytest.mark.parametrize("seed", range(4))
+def test_equals_the_double_loop(seed, balanced):
+    values, computed, targets = batch(seed)
+    got = PairBCE(balanced=balanced)(Scores(values, computed), targets)
+    assert got.item() == pytest.approx(naive(values, computed, targets.truth, balanced), abs=1e-12)
+
+
+def test_balancing_gives_each_kind_half_of_the_gradient():
+    truth = torch.zeros(2, 8, dtype=torch.bool)
+    truth[0, 0] = True
+    targets = Targets(truth, truth, truth)
+    values = torch.zeros(2, 8, requires_grad=True)
+    PairBCE(balanced=True)(Scores.full(values), targets).backward()
+    assert values.grad[truth].sum().item() == pytest.approx(-0.25)
+    assert values.grad[~truth].sum().item() == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize("kind", [True, False])
+def test_balanced_over_one_kind_is_its_mean(kind):
+    values = torch.randn(2, 3, dtype=torch.float64)
+    truth = torch.full((2, 3), kind)
+    got = PairBCE(balanced=True)(Scores.full(values), Targets(truth, truth, truth))
+    want = naive(values, torch.ones(2, 3, dtype=torch.bool), truth, False)
+    assert got.item() == pytest.approx(want)
+
+
+def test_only_computed_pairs_get_a_gradient():
+    values, computed, targets = batch()
+    values.requires_grad_()
+    PairBCE()(Scores(values, computed), targets).backward()
+    assert (values.grad != 0).equal(computed)
+    want = (values.detach().sigmoid() - targets.truth.double()) / computed.sum()
+    torch.testing.assert_close(values.grad[computed], want[computed])
+
+
+def test_certain_scores_do_not_overflow():
+    truth = torch.tensor([[True, False]])
+    values = torch.tensor([[-1e4, 1e4]], requires_grad=True)
+    loss = PairBCE()(Scores.full(values), Targets(truth, truth, truth))
+    loss.backward()
+    assert loss.item() == pytest.approx(1e4)
+    assert values.grad.tolist() == [[-0.5, 0.5]]

@@ -1,0 +1,255 @@
+"""Imports point only upstream: shard -> batch -> features -> scores -> loss or metric -> report."""
+
+import ast
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+BASICS = {"types", "errors", "config"}
+# Part of the package -> what its files may import besides their own part. A part is a file or a
+# folder of vlmtune/; "backbones" allows all of it, "backbones.base" that file alone.
+UPSTREAM = {
+    "errors": set(),
+    "types": set(),
+    "config": {"errors"},
+    "pairs": BASICS,
+    "data": BASICS,
+    "backbones": BASICS,
+    "feature_files": {"types", "errors"},
+    "features": {"types", "errors", "feature_files", "backbones.base"},
+    "adapters": BASICS | {"backbones.base"},
+    "objectives": BASICS,
+    "metrics": BASICS,
+    "benchmarks": BASICS | {"metrics", "data.schema"},
+    "report": {"types", "errors"},
+    "scoring": {"types", "errors", "features", "feature_files", "data.images"}
+    | {"backbones.base", "adapters.base"},
+    "model": {"types", "errors", "scoring", "backbones.base", "adapters.base"},
+    "model_card": {"types"},
+    "export": BASICS | {"backbones", "adapters", "scoring", "features", "model", "model_card"},
+    "system": BASICS
+    | {"pairs", "features", "backbones.base", "adapters.base", "objectives.base"},
+    "callbacks": {"types", "errors", "benchmarks.base", "report", "export", "scoring", "system"},
+    "commands": BASICS
+    | {"backbones.base", "adapters", "benchmarks.base", "data", "report", "scoring", "system"}
+    | {"callbacks", "export", "model"},
+    "cli": {"errors", "commands"},
+    "__init__": {"export"},
+    "__main__": {"cli"},
+}
+BUILDERS_MAY_IMPORT = BASICS | {"data.schema"}
+LIGHTNING = {"pytorch_lightning", "lightning", "lightning_fabric"}
+LIGHTNING_IN = {"system", "callbacks", "cli", "commands", "data.datamodule"}
+NO_PROCESS_GROUP_IN = {"objectives", "metrics", "benchmarks"}
+
+
+class Import(NamedTuple):
+    """A module that is imported, and whether that happens as soon as the importer is."""
+
+    module: str
+    at_once: bool
+
+
+def name_of(path: Path) -> str:
+    """`vlmtune/data/plan.py` is `vlmtune.data.plan`, `vlmtune/data/__init__.py` `vlmtune.data`."""
+    parts = path.with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+SOURCES = {
+    name_of(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
+    for package in ("vlmtune", "data_builders")
+    for path in sorted((ROOT / package).rglob("*.py"))
+}
+
+
+def imports(source: str, modules=SOURCES) -> set[Import]:
+    """Everything a source imports, also inside functions and by `importlib`."""
+    found = set()
+
+    def visit(node: ast.AST, at_once: bool) -> None:
+        if isinstance(node, ast.Import):
+            found.update(Import(alias.name, at_once) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "a relative import: write the full path"
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                found.add(Import(whole if whole in modules else str(node.module), at_once))
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            if isinstance(node.args[0], ast.Constant):
+                found.add(Import(node.args[0].value, at_once))
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            at_once = False
+        inside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        for child in ast.iter_child_nodes(node):
+            visit(child, at_once and not inside)
+
+    visit(ast.parse(source), True)
+    return found
+
+
+def own_part(module: str) -> str:
+    """`vlmtune.data.plan` belongs to `data`, `vlmtune` to `__init__`."""
+    return [*module.split("."), "__init__"][1]
+
+
+def allowed(inner: str, permitted: set[str]) -> bool:
+    """Whether `inner`, a module without "vlmtune.", is one of those permitted or lies in one."""
+    return any(inner == one or inner.startswith(f"{one}.") for one in permitted)
+
+
+def faults(module: str, source: str) -> list[str]:
+    """What a file may not import."""
+    found = imports(source)
+    inside = {i for i in found if i.module.split(".")[0] in ("vlmtune", "data_builders")}
+    foreign = {i.module for i in found - inside}
+    package, part = module.split(".")[0], own_part(module)
+    inner = module.partition(".")[2]
+    out = []
+    if package == "data_builders":
+        permitted = BUILDERS_MAY_IMPORT
+    elif part not in UPSTREAM:
+        return [f"vlmtune.{part} is new: say in UPSTREAM what it may import"]
+    else:
+        permitted = UPSTREAM[part] | {part}
+    for target, at_once in sorted(inside):
+        to, _, rest = target.partition(".")
+        if to == "data_builders":
+            if package != to and not (part == "commands" and not at_once):
+                out.append(f"{module} imports {target}: only functions of commands may")
+        elif rest and not allowed(rest, permitted):
+            out.append(f"{module} imports {target}: it may import {sorted(permitted)}")
+    if any(name.split(".")[0] in LIGHTNING for name in foreign) and not (
+        package == "vlmtune" and allowed(inner, LIGHTNING_IN)
+    ):
+        out.append(f"{module} imports Lightning: only {sorted(LIGHTNING_IN)} may")
+    if part in NO_PROCESS_GROUP_IN and package == "vlmtune":
+        out += [
+            f"{module} imports torch.distributed: it must work without a process group"
+            for name in foreign
+            if name.startswith("torch.distributed")
+        ]
+    return out
+
+
+def reached(start: str, sources: dict[str, str]) -> set[str]:
+    """All modules, foreign ones too, whose import begins when `start` is imported."""
+    seen, waiting = set(), [start]
+    while waiting:
+        module = waiting.pop()
+        if module in seen:
+            continue
+        seen.add(module)
+        waiting += [i.module for i in imports(sources.get(module, ""), sources) if i.at_once]
+        parent = module.rpartition(".")[0]
+        waiting += [parent] if parent in sources else []
+    return seen
+
+
+def cycle(sources: dict[str, str]) -> list[str]:
+    """Modules that import each other in a circle as they are loaded; empty where there is none."""
+    graph = {
+        module: {i.module for i in imports(source, sources) if i.at_once and i.module != module}
+        for module, source in sources.items()
+    }
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return error.args[1]
+    return []
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_imports_point_upstream(module):
+    assert faults(module, SOURCES[module]) == []
+
+
+def test_the_table_has_no_part_that_is_gone():
+    assert UPSTREAM.keys() <= {own_part(module) for module in SOURCES if "vlmtune" in module} | {
+        "__init__"
+    }
+
+
+def test_the_table_is_no_circle():
+    TopologicalSorter(
+        {part: {one.split(".")[0] for one in permitted} for part, permitted in UPSTREAM.items()}
+    ).prepare()
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    assert cycle(SOURCES) == []
+
+
+@pytest.mark.parametrize("entry", ["vlmtune.export", "vlmtune.scoring", "vlmtune.benchmarks.base"])
+def test_inference_needs_no_lightning(entry):
+    modules = reached(entry, SOURCES)
+    assert "torch" in modules
+    assert not {name.split(".")[0] for name in modules} & LIGHTNING
+
+
+def test_help_needs_no_torch():
+    modules = reached("vlmtune.cli", SOURCES)
+    assert "vlmtune.errors" in modules
+    assert not {name.split(".")[0] for name in modules} & {"torch", "open_clip", *LIGHTNING}
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "fault"),
+    [
+        ("vlmtune.adapters.toy", "from vlmtune.objectives.base import Objective", "may import"),
+        ("vlmtune.adapters.toy", "from vlmtune.backbones.open_clip import OpenClip", "may import"),
+        ("vlmtune.adapters.toy", "from vlmtune.backbones import open_clip", "may import"),
+        ("vlmtune.adapters.toy", "import vlmtune.system", "may import"),
+        ("vlmtune.adapters.toy", "def f():\n    from vlmtune.data.plan import x", "may import"),
+        ("vlmtune.adapters.toy", "import importlib as i\ni.import_module('vlmtune.cli')", "may"),
+        ("vlmtune.adapters.toy", "import pytorch_lightning as pl", "Lightning"),
+        ("vlmtune.system", "from vlmtune.adapters.zero_shot import ZeroShot", "may import"),
+        ("vlmtune.metrics.toy", "from vlmtune.objectives.base import x", "may import"),
+        ("vlmtune.metrics.toy", "import torch.distributed as dist", "process group"),
+        ("vlmtune.benchmarks.toy", "from vlmtune.data.shards import ShardSet", "may import"),
+        ("vlmtune.data.stream", "from lightning.pytorch import Trainer", "Lightning"),
+        ("vlmtune.types", "from vlmtune.errors import UserError", "may import"),
+        ("vlmtune.new", "import torch", "say in UPSTREAM"),
+        ("vlmtune.commands.build", "from data_builders.common import Builder", "only functions"),
+        ("vlmtune.export", "def f():\n    import data_builders.cola", "only functions"),
+        ("data_builders.toy", "from vlmtune.data.shards import ShardSet", "may import"),
+        ("data_builders.toy", "import lightning", "Lightning"),
+    ],
+)
+def test_the_rule_bites(module, source, fault):
+    (said,) = faults(module, source)
+    assert fault in said
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("vlmtune.adapters.toy", "from vlmtune.adapters.base import Adapter\nimport torch"),
+        ("vlmtune.adapters.toy", "from vlmtune.backbones import base"),
+        ("vlmtune.benchmarks.toy", "from vlmtune.data.schema import decode"),
+        ("vlmtune.commands.build", "def run():\n    from data_builders.common import Builder"),
+        ("vlmtune.data.datamodule", "from pytorch_lightning import LightningDataModule"),
+        ("data_builders.toy", "from data_builders.common import x\nimport vlmtune.data.schema"),
+        ("vlmtune.model_card", "import vlmtune\nfrom vlmtune import __version__"),
+    ],
+)
+def test_the_rule_lets_pass_what_is_right(module, source):
+    assert faults(module, source) == []
+
+
+def test_relative_imports_are_refused():
+    with pytest.raises(AssertionError, match="relative"):
+        imports("from .base import Adapter")
+
+
+def test_circles_are_found():
+    sources = {"vlmtune.a": "import vlmtune.b", "vlmtune.b": "from vlmtune import a"}
+    assert set(cycle(sources)) == sources.keys()
+    sources["vlmtune.b"] = "def f():\n    from vlmtune import a"
+    assert cycle(sources) == []
+    sources["vlmtune.b"] = "if TYPE_CHECKING:\n    from vlmtune import a"
+    assert cycle(sources) == []

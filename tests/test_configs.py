@@ -1,0 +1,251 @@
+"""Every YAML under configs: one for each plug-in, and every experiment can be run as it says."""
+
+import importlib
+import inspect
+import re
+import shlex
+from argparse import ArgumentError
+from pathlib import Path
+
+import pytest
+import yaml
+from jsonargparse import ArgumentParser
+
+from data_builders.common import Builder
+from vlmtune.adapters.base import Adapter
+from vlmtune.backbones.base import Backbone
+from vlmtune.benchmarks.base import Benchmark
+from vlmtune.commands.train import NOISE, VlmtuneCLI
+from vlmtune.objectives.base import Objective
+
+ROOT = Path(__file__).parents[1]
+CONFIGS = ROOT / "configs"
+KINDS = {  # folder of configs -> package, base
+    "adapters": ("vlmtune/adapters", Adapter),
+    "backbones": ("vlmtune/backbones", Backbone),
+    "benchmarks": ("vlmtune/benchmarks", Benchmark),
+    "objectives": ("vlmtune/objectives", Objective),
+    "builders": ("data_builders", Builder),
+}
+ALL = sorted(CONFIGS.rglob("*.yaml"))
+PLUGINS = [path for path in ALL if path.parent.name in KINDS and path.parent.parent == CONFIGS]
+RUNS = [path for path in ALL if path.relative_to(CONFIGS).parts[0] in ("fit", "papers")]
+SWEEPS = [path for path in ALL if path.relative_to(CONFIGS).parts[0] == "sweeps"]
+
+pytestmark = [pytest.mark.filterwarnings(f"ignore:{pattern}") for pattern in NOISE]
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+# -- plug-ins ---------------------------------------------------------------------------------
+
+
+def classes(module: str, base: type) -> list[type]:
+    """The concrete subclasses of `base` that a module defines."""
+    return [
+        cls
+        for _, cls in inspect.getmembers(importlib.import_module(module), inspect.isclass)
+        if cls.__module__ == module and issubclass(cls, base) and not inspect.isabstract(cls)
+    ]
+
+
+def plugins(folder: str, base: type) -> dict[type, str]:
+    """Plug-in classes, with the stem of the file or folder of the package they lie in."""
+    stems = {}
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        if path.stem != "__init__":
+            stem = path.relative_to(ROOT / folder).with_suffix("").parts[0]
+            stems |= dict.fromkeys(classes(module, base), stem)
+    return stems
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_plugin_has_a_config_of_its_name(kind):
+    folder, base = KINDS[kind]
+    configs = {path.stem for path in (CONFIGS / kind).glob("*.yaml")}
+    stems = plugins(folder, base)
+    built_upon = {cls for cls in stems if any(cls in other.__mro__[1:] for other in stems)}
+    assert configs <= set(stems.values())
+    assert {stem for cls, stem in stems.items() if cls not in built_upon} <= configs
+
+
+@pytest.mark.parametrize("path", PLUGINS, ids=relative)
+def test_a_plugin_config_names_the_class_in_the_file_of_its_name(path):
+    folder, base = KINDS[path.parent.name]
+    spec = yaml.safe_load(path.read_text())
+    assert list(spec) == ["class_path", "init_args"]
+    module, _, name = spec["class_path"].rpartition(".")
+    assert f"{module}.".startswith(f"{folder.replace('/', '.')}.{path.stem}.")
+    cls = getattr(importlib.import_module(module), name)
+    assert issubclass(cls, base)
+    assert not inspect.isabstract(cls)
+    inspect.signature(cls).bind(**spec["init_args"])
+
+
+@pytest.mark.parametrize("path", PLUGINS, ids=relative)
+def test_a_plugin_config_has_values_of_the_right_type(path):
+    given = yaml.safe_load(path.read_text())["init_args"]
+    assert parsed(path).get("init_args", {}).keys() >= given.keys()
+
+
+def parsed(path: Path):
+    parser = ArgumentParser(exit_on_error=False)
+    base = KINDS[path.parent.name][1]
+    parser.add_subclass_arguments(base, "plugin", required=True, fail_untyped=False)
+    return parser.parse_args([f"--plugin={path}"]).as_dict()["plugin"]
+
+
+@pytest.mark.parametrize("line", ["init_args: {wight: 2}", "init_args: {weight: heavy}"])
+def test_a_wrong_plugin_config_does_not_parse(tmp_path, line):
+    path = tmp_path / "objectives" / "pair_bce.yaml"
+    path.parent.mkdir()
+    path.write_text(f"class_path: vlmtune.objectives.pair_bce.PairBCE\n{line}\n")
+    with pytest.raises(ArgumentError):
+        parsed(path)
+
+
+# -- experiments ------------------------------------------------------------------------------
+
+
+class Parsed(VlmtuneCLI):
+    """The command line up to where things would be made."""
+
+    def _set_seed(self) -> None: ...
+
+    def instantiate_classes(self) -> None: ...
+
+    def _run_subcommand(self, subcommand: str) -> None: ...
+
+
+def header(path: Path) -> list[str]:
+    """The comment block a file starts with."""
+    lines = []
+    for line in path.read_text().splitlines():
+        if not line.startswith("#"):
+            break
+        lines.append(line.removeprefix("#").strip())
+    return lines
+
+
+def command(path: Path, root: Path = ROOT) -> list[str]:
+    """The command a config starts with, checked to name the config."""
+    lines = header(path)
+    assert lines, f"{path} must start with a comment: the command that runs it"
+    words = shlex.split(lines[0])
+    assert words[:2] == ["vlmtune", "fit"], f"{path} starts with {lines[0]!r}, not `vlmtune fit`"
+    named = [word for word in words if word.endswith(".yaml")]
+    assert str(path.relative_to(root)) in named, f"the command of {path} names {named}"
+    return words[1:]
+
+
+def all_values(value):
+    """All leaves of nested dicts and lists."""
+    if isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from all_values(item)
+    else:
+        yield value
+
+
+@pytest.mark.parametrize("path", RUNS, ids=relative)
+def test_an_experiment_runs_by_the_command_it_starts_with(path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    words = command(path)
+    assert len(header(path)) > 1, "say below the command how long it takes and what it reaches"
+    config = Parsed(words[0], words[1:]).config["fit"]
+    assert config["model"]["objectives"]
+    assert config["data"]["train"]
+    assert not [v for v in all_values(yaml.safe_load(path.read_text())) if str(v).startswith("/")]
+
+
+@pytest.mark.parametrize("path", SWEEPS, ids=relative)
+def test_a_sweep_runs_a_config_that_is_there(path):
+    sweep = yaml.safe_load(path.read_text())
+    assert {"method", "metric", "parameters"} <= sweep.keys()
+    assert set(sweep["metric"]) == {"name", "goal"}
+    named = [word for word in map(str, all_values(sweep)) if word.endswith(".yaml")]
+    assert all((ROOT / name.rpartition("=")[2]).is_file() for name in named)
+
+
+def test_each_config_is_of_a_known_kind():
+    known = {*PLUGINS, *RUNS, *SWEEPS}
+    assert [relative(path) for path in ALL if path not in known] == []
+
+
+RUN = """\
+# vlmtune fit --config configs/fit/toy.yaml
+# A second on a CPU.
+model:
+  backbone: ../backbones/open_clip.yaml
+  adapter: ../adapters/mm_adapter.yaml
+  objectives: [../objectives/pair_bce.yaml]
+  pairs: {class_path: vlmtune.pairs.ChosenPairs, init_args: {hard: 3}}
+  optimizer: {class_path: torch.optim.AdamW, init_args: {lr: 0.002}}
+data:
+  train: [{class_path: vlmtune.data.shards.ShardSet, init_args: {path: data/scenes}}]
+  batch_size: 4
+trainer:
+  max_epochs: 1
+  callbacks:
+    - class_path: vlmtune.callbacks.Evaluation
+      init_args:
+        benchmarks: [../benchmarks/cola_multi.yaml]
+"""
+
+
+@pytest.fixture
+def toy(tmp_path):
+    """Returns a function that writes an experiment beside the plug-ins' configs."""
+    for kind in KINDS:
+        folder = tmp_path / "configs" / kind
+        folder.mkdir(parents=True)
+        for path in (CONFIGS / kind).glob("*.yaml"):
+            (folder / path.name).write_text(path.read_text())
+
+    def write(text: str) -> Path:
+        path = tmp_path / "configs/fit/toy.yaml"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def test_an_experiment_is_a_list_of_small_yamls(toy, tmp_path, monkeypatch):
+    path = toy(RUN)
+    monkeypatch.chdir(tmp_path)
+    words = command(path, tmp_path)
+    config = Parsed(words[0], words[1:]).config["fit"].as_dict()
+    model = config["model"]
+    assert model["adapter"]["class_path"] == "vlmtune.adapters.mm_adapter.MMAdapter"
+    assert model["backbone"]["init_args"]["precision"] == "fp32"
+    assert [o["class_path"] for o in model["objectives"]] == ["vlmtune.objectives.pair_bce.PairBCE"]
+    assert model["pairs"]["init_args"] == {"true": 1, "hard": 3, "random": 1}
+    (evaluation,) = config["trainer"]["callbacks"]
+    (benchmark,) = evaluation["init_args"]["benchmarks"]
+    assert benchmark["init_args"]["name"] == "cola_multi"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("# vlmtune fit.*\n# A.*\n", "", "must start with a comment"),
+        ("vlmtune fit", "python train.py", "not `vlmtune fit`"),
+        ("toy.yaml", "other.yaml", "names"),
+        ("max_epochs", "max_epoch", "max_epoch"),
+        ("hard: 3", "herd: 3", "herd"),
+        ("hard: 3", "hard: many", "hard"),
+        ("mm_adapter.yaml", "my_adapter.yaml", "my_adapter"),
+    ],
+)
+def test_a_wrong_experiment_is_found(toy, tmp_path, monkeypatch, old, new, said):
+    text = re.sub(old, new, RUN)
+    assert text != RUN
+    path = toy(text)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((AssertionError, ValueError), match=said):
+        words = command(path, tmp_path)
+        Parsed(words[0], words[1:])

@@ -1,0 +1,128 @@
+"""A new adapter is one file and one YAML; nothing else is edited."""
+
+import sys
+
+import pytest
+import torch
+
+from tests.tiny import halves
+from vlmtune.cli import main
+from vlmtune.commands.train import NOISE
+from vlmtune.export import read_checkpoint
+from vlmtune.scoring import Scorer
+from vlmtune.types import ImageRef
+
+pytestmark = [pytest.mark.filterwarnings(f"ignore:{pattern}") for pattern in NOISE]
+
+ADAPTER = '''
+"""A residual bottleneck over pooled embeddings (Houlsby et al. 2019)."""
+
+import torch
+from torch import nn
+
+from vlmtune.adapters.base import DualAdapter
+from vlmtune.types import Reads
+
+
+class Bottleneck(DualAdapter):
+    """Adds a two-layer bottleneck to each image embedding; exactly the identity at the start."""
+
+    def __init__(self, ratio: float = 0.25) -> None:
+        super().__init__()
+        self.ratio = ratio
+        self.image_reads = self.text_reads = Reads("pooled")
+
+    def attach(self, backbone) -> None:
+        super().attach(backbone)
+        hidden = int(backbone.embed_dim * self.ratio)
+        self.down = nn.Linear(backbone.embed_dim, hidden)
+        self.up = nn.Linear(hidden, backbone.embed_dim)
+        nn.init.zeros_(self.up.weight)
+        nn.init.zeros_(self.up.bias)
+
+    def embed_image(self, image):
+        return image.pooled + self.up(torch.relu(self.down(image.pooled)))
+
+    def embed_text(self, text):
+        return text.pooled
+'''
+PLUGIN = """\
+class_path: my_adapter.Bottleneck
+init_args: {ratio: 0.5}
+"""
+RUN = """\
+model:
+  backbone:
+    class_path: vlmtune.backbones.open_clip.OpenClip
+    init_args: {model: MODEL}
+  adapter: my_adapter.yaml
+  objectives:
+    - class_path: vlmtune.objectives.info_nce.InfoNCE
+data:
+  train:
+    - class_path: vlmtune.data.shards.ShardSet
+      init_args: {path: SHARDS}
+  batch_size: 4
+trainer:
+  max_steps: 2
+  accelerator: cpu
+  logger: false
+  enable_progress_bar: false
+  default_root_dir: OUT
+"""
+
+
+@pytest.fixture
+def plugin(tmp_path, monkeypatch):
+    """The folder of the new file and its YAML."""
+    (tmp_path / "my_adapter.py").write_text(ADAPTER)
+    (tmp_path / "my_adapter.yaml").write_text(PLUGIN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    sys.modules.pop("my_adapter", None)
+
+
+def run(folder, model, shards, old="", new=""):
+    text = RUN.replace("MODEL", str(model)).replace("SHARDS", str(shards))
+    path = folder / "run.yaml"
+    path.write_text(text.replace("OUT", str(folder / "out")).replace(old, new))
+    return main(["fit", "--config", str(path)])
+
+
+def test_one_file_and_one_yaml_are_enough(plugin, model_folder, shards, capsys):
+    assert run(plugin, model_folder, shards) == 0
+    assert "Bottleneck on OpenClip" in capsys.readouterr().err
+    (checkpoint,) = (plugin / "out").rglob("*.ckpt")
+    backbone, adapter = read_checkpoint(checkpoint)
+    assert adapter.spec() == {"class_path": "my_adapter.Bottleneck", "init_args": {"ratio": 0.5}}
+    assert adapter.down.out_features == 8
+    assert adapter.up.weight.any()  # it has been trained
+    picture = plugin / "picture.png"
+    halves("red", "blue").save(picture)
+    texts = ["a red cube", "a blue dog"]
+    scores = Scorer(backbone, adapter)([ImageRef(picture)], texts)
+    assert scores.values.isfinite().all()
+    fresh = type(adapter)(ratio=0.5)
+    fresh.attach(backbone)
+    plain = Scorer(backbone, fresh)([ImageRef(picture)], texts)
+    assert not torch.equal(plain.values, scores.values)
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "said"),
+    [
+        ("my_adapter.yaml", "ratio", "ration", "model.adapter"),
+        ("my_adapter.yaml", "Bottleneck", "Botleneck", "model.adapter"),
+        ("run.yaml", "adapter: my_adapter", "adapter: your_adapter", "your_adapter"),
+    ],
+)
+def test_a_typing_error_is_one_line(plugin, model_folder, shards, capsys, file, old, new, said):
+    if file == "run.yaml":
+        status = run(plugin, model_folder, shards, old, new)
+    else:
+        (plugin / file).write_text((plugin / file).read_text().replace(old, new))
+        status = run(plugin, model_folder, shards)
+    assert status == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert said in line
+    assert not (plugin / "out").exists()

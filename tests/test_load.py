@@ -1,0 +1,89 @@
+"""`vlmtune.load` of a hub id, from a cache laid out as the hub's; no network."""
+
+import json
+import shutil
+
+import huggingface_hub.constants
+import pytest
+from huggingface_hub.errors import RepositoryNotFoundError
+
+import vlmtune
+from tests.tiny import halves
+from vlmtune.adapters.linear_probe import LinearProbe
+from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.errors import UserError
+from vlmtune.export import resolve, save_export
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """Three image files."""
+    folder = tmp_path_factory.mktemp("pictures")
+    for name in ("red", "blue", "green"):
+        halves(name, "red").save(folder / f"{name}.png")
+    return [folder / f"{name}.png" for name in ("red", "blue", "green")]
+
+
+@pytest.fixture
+def exported(tmp_path, model_folder):
+    backbone, adapter = OpenClip(str(model_folder)), LinearProbe()
+    adapter.attach(backbone)
+    save_export(tmp_path / "mine", backbone, adapter, provenance={})
+    return tmp_path / "mine"
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """Returns a function that puts a folder into an offline cache under a hub id."""
+    cache = tmp_path / "cache"
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(cache))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+
+    def put(name, folder):
+        repository = cache / f"models--{name.replace('/', '--')}"
+        commit = "0123456789abcdef0123456789abcdef01234567"
+        shutil.copytree(folder, repository / "snapshots" / commit)
+        (repository / "refs").mkdir()
+        (repository / "refs" / "main").write_text(commit)
+
+    return put
+
+
+def test_a_hub_id_loads_from_the_cache(exported, hub, pictures):
+    hub("someone/mine", exported)
+    texts = ["a red cube", "a blue sphere"]
+    want = vlmtune.load(exported).score(pictures, texts)
+    assert vlmtune.load("someone/mine").score(pictures, texts).equal(want)
+    assert resolve("someone/mine").score(pictures, texts).equal(want)
+
+
+def test_a_repository_of_something_else_says_how_to_name_it(tmp_path, hub):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "config.json").write_text(json.dumps({}))
+    hub("someone/other", tmp_path / "other")
+    with pytest.raises(UserError, match="hf-hub:someone/other"):
+        vlmtune.load("someone/other")
+
+
+def test_what_cannot_be_had_is_one_line(hub, monkeypatch):
+    with pytest.raises(UserError, match="check the name and the network") as caught:
+        vlmtune.load("someone/absent")
+    assert "\n" not in str(caught.value)
+
+    def refuse(*_, **__):
+        raise RepositoryNotFoundError("404\nnot found", response=FakeResponse())
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
+    with pytest.raises(UserError, match="check the name and the network") as caught:
+        vlmtune.load("someone/private")
+    assert "\n" not in str(caught.value)
+    with pytest.raises(UserError, match="folder of an export or a hub id"):
+        vlmtune.load("no-such-folder")
+    with pytest.raises(UserError, match="folder of an export or a hub id"):
+        vlmtune.load("a/b/c")
+
+
+class FakeResponse:
+    headers: dict[str, str] = {}  # noqa: RUF012
+    status_code = 404
+    request = None

@@ -1,0 +1,247 @@
+import math
+
+import pytest
+import torch
+
+from tests.training import QUIET, fit, module
+from vlmtune.adapters.base import trained_state
+from vlmtune.adapters.linear_probe import LinearProbe
+from vlmtune.adapters.mm_adapter import MMAdapter
+from vlmtune.adapters.zero_shot import ZeroShot
+from vlmtune.errors import UserError
+from vlmtune.objectives.base import Objective
+from vlmtune.objectives.info_nce import InfoNCE
+from vlmtune.objectives.pair_bce import PairBCE
+from vlmtune.pairs import ChosenPairs
+from vlmtune.system import AdaptationModule
+
+pytestmark = QUIET
+
+
+def probe(folder, **options):
+    return module(folder, LinearProbe(initial_scale=10.0), [InfoNCE()], **options)
+
+
+def transformer(folder, **options):
+    adapter = MMAdapter(heads=2, hidden=2, dropout=0.0)
+    return module(folder, adapter, [PairBCE(balanced=True)], pairs=ChosenPairs(1, 1, 2), **options)
+
+
+def weights(made):
+    return {n: v.clone() for n, v in trained_state(made.backbone, made.adapter).items()}
+
+
+# -- numbers ----------------------------------------------------------------------------------
+
+PINNED = {
+    probe: [0.0] * 6,
+    transformer: [0.0] * 6,
+}
+
+
+@pytest.mark.parametrize("make", PINNED, ids=lambda make: make.__name__)
+def test_pinned_losses_with_and_without_the_store(make, model_folder, shards, tmp_path):
+    _, plain = fit(make(model_folder), shards, tmp_path)
+    assert plain.decoded == [True] * 6
+    assert plain.losses == pytest.approx(PINNED[make], rel=1e-4)
+    store = str(tmp_path / "store")
+    _, stored = fit(make(model_folder, store=store), shards, tmp_path)
+    assert stored.decoded == [False] * 6
+    assert stored.losses == pytest.approx(plain.losses, rel=1e-4)
+
+
+def test_the_total_is_the_weighted_sum(model_folder, shards, tmp_path):
+    objectives = [InfoNCE(weight=0.5), PairBCE(weight=3.0)]
+    made = module(model_folder, LinearProbe(initial_scale=10.0), objectives)
+    trainer, watch = fit(made, shards, tmp_path, steps=1, val=True)
+    logged = trainer.callback_metrics
+    total = 0.5 * logged["train/InfoNCE"] + 3 * logged["train/PairBCE"]
+    assert watch.losses == [pytest.approx(total.item())]
+    assert logged["train/loss"].item() == pytest.approx(total.item())
+
+
+def test_validation_logs_the_objectives(model_folder, shards, tmp_path):
+    trainer, _ = fit(probe(model_folder), shards, tmp_path, steps=3, val=True)
+    logged = trainer.callback_metrics
+    assert {"val/InfoNCE", "val/loss"} <= logged.keys()
+    assert logged["val/loss"].isfinite()
+
+
+def test_seeds_give_other_runs_and_one_seed_the_same(model_folder, shards, tmp_path):
+    runs = [
+        fit(module(model_folder, seed=seed), shards, tmp_path, steps=2)[1].losses
+        for seed in (1, 1, 2)
+    ]
+    assert runs[0] == runs[1]
+    assert runs[0] != runs[2]
+
+
+def test_a_joint_adapter_is_given_the_chosen_pairs(model_folder, shards, tmp_path):
+    counts = []
+
+    class Counting(PairBCE):
+        def forward(self, scores, targets):
+            counts.append(scores.computed.sum(dim=1).tolist())
+            return super().forward(scores, targets)
+
+    made = module(model_folder, objectives=[Counting()], pairs=ChosenPairs(1, 1, 0))
+    fit(made, shards, tmp_path, steps=2)
+    assert counts == [[2] * 8] * 2
+
+
+# -- what is optimised ------------------------------------------------------------------------
+
+
+def test_vectors_get_no_weight_decay(model_folder, shards, tmp_path):
+    made = transformer(model_folder)
+    trainer, _ = fit(made, shards, tmp_path, steps=1)
+    matrices, vectors = trainer.optimizers[0].param_groups
+    assert matrices["weight_decay"] == 1e-4
+    assert vectors["weight_decay"] == 0
+    assert all(p.ndim > 1 for p in matrices["params"])
+    assert all(p.ndim <= 1 for p in vectors["params"])
+    both = {id(p) for p in (*matrices["params"], *vectors["params"])}
+    assert both == {id(p) for p in made.parameters() if p.requires_grad}
+
+
+@pytest.mark.parametrize(
+    ("warmup", "final", "want"),
+    [
+        (0.0, 0.0, [1, *(0.5 + 0.5 * math.cos(math.pi * i / 5) for i in range(5))]),
+        (0.5, 0.0, [1 / 3, 2 / 3, 1, 1, 0.75, 0.25]),
+        (0.5, 0.2, [1 / 3, 2 / 3, 1, 1, 0.8, 0.4]),
+        (1.0, 0.0, [1 / 6, 2 / 6, 3 / 6, 4 / 6, 5 / 6, 1]),
+    ],
+)
+def test_the_learning_rate_rises_and_falls(model_folder, shards, tmp_path, warmup, final, want):
+    made = probe(model_folder, warmup=warmup, final_lr=final)
+    _, watch = fit(made, shards, tmp_path)
+    assert watch.rates == pytest.approx([1e-3 * factor for factor in want])
+
+
+def test_only_the_adapter_moves_and_the_backbone_stays_in_evaluation(
+    model_folder, shards, tmp_path
+):
+    made = module(model_folder)
+    frozen = {n: v.clone() for n, v in made.backbone.state_dict().items()}
+    before = weights(made)
+    fit(made, shards, tmp_path, steps=2)
+    assert all(v.equal(frozen[n]) for n, v in made.backbone.state_dict().items())
+    assert all(not v.equal(before[n]) for n, v in weights(made).items() if "weight" in n)
+    made.train()
+    assert made.adapter.training
+    assert not any(part.training for part in made.backbone.modules())
+    next(made.backbone.parameters()).requires_grad_()
+    made.train()
+    assert made.backbone.training
+
+
+# -- checkpoints ------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_holds_what_is_trained_and_nothing_else(model_folder, shards, tmp_path):
+    made = transformer(model_folder)
+    trainer, _ = fit(made, shards, tmp_path, steps=1)
+    path = tmp_path / "one.ckpt"
+    trainer.save_checkpoint(path)
+    checkpoint = torch.load(path, weights_only=True)
+    assert checkpoint["state_dict"].keys() == {
+        f"adapter.{name}" for name, _ in made.adapter.named_parameters()
+    }
+    values = sum(p.numel() for p in made.adapter.parameters())
+    assert path.stat().st_size < 3 * 4 * values + 60_000  # weights, and two moments of Adam
+    assert checkpoint["vlmtune"]["adapter"] == made.adapter.spec()
+    assert checkpoint["vlmtune"]["backbone"] == made.backbone.spec()
+    assert checkpoint["vlmtune"]["fingerprint"] == made.backbone.fingerprint
+
+
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("die_at", [2, 3, 4])
+def test_killed_and_resumed_is_as_if_never_killed(model_folder, shards, tmp_path, die_at, stored):
+    options = {"pairs": ChosenPairs(1, 1, 2), "store": str(tmp_path / "store") if stored else None}
+    whole = module(model_folder, **options)
+    _, uninterrupted = fit(whole, shards, tmp_path / "whole")
+    folder = tmp_path / "killed"
+    _, first = fit(module(model_folder, **options), shards, folder, save=True, die_at=die_at)
+    assert len(first.losses) == die_at
+    made = module(model_folder, **options)
+    torch.manual_seed(99)  # what else happens must not matter
+    _, second = fit(made, shards, folder, resume=folder / f"stepstep={die_at}.ckpt")
+    assert first.losses + second.losses == uninterrupted.losses
+    assert first.rates + second.rates == uninterrupted.rates
+    ends = weights(whole)
+    assert all(value.equal(ends[name]) for name, value in weights(made).items())
+
+
+@pytest.fixture
+def saved(model_folder, shards, tmp_path):
+    trainer, _ = fit(probe(model_folder), shards, tmp_path, steps=1)
+    trainer.save_checkpoint(tmp_path / "probe.ckpt")
+    return tmp_path / "probe.ckpt"
+
+
+def refused(made, shards, folder, checkpoint):
+    with pytest.raises(UserError) as error:
+        fit(made, shards, folder, resume=checkpoint)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_a_checkpoint_of_something_else_is_refused(
+    model_folder, other_folder, shards, tmp_path, saved
+):
+    other = module(model_folder, LinearProbe(initial_scale=5.0), [InfoNCE()])
+    assert "'initial_scale': 10.0" in refused(other, shards, tmp_path, saved)
+    assert "LinearProbe" in refused(transformer(model_folder), shards, tmp_path, saved)
+    said = refused(probe(other_folder), shards, tmp_path, saved)
+    assert "with other weights: use that backbone" in said
+    foreign = torch.load(saved, weights_only=True)
+    del foreign["vlmtune"]
+    torch.save(foreign, tmp_path / "foreign.ckpt")
+    assert "a foreign one" in refused(probe(model_folder), shards, tmp_path, tmp_path / "foreign.ckpt")
+
+
+# -- what must not be trained -----------------------------------------------------------------
+
+
+class Breaks(Objective):
+    """A loss that is no number from the third step on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, scores, targets):
+        self.calls += 1
+        return scores.values.mean() * (torch.nan if self.calls > 2 else 1)
+
+
+def test_a_loss_that_is_no_number_stops_the_run(model_folder, shards, tmp_path):
+    made = module(model_folder, LinearProbe(), [InfoNCE(), Breaks()])
+    with pytest.raises(UserError) as error:
+        fit(made, shards, tmp_path)
+    assert "got nan from Breaks at step 2 (first record 'r" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_nothing_to_train(model_folder, shards, tmp_path):
+    with pytest.raises(UserError, match="ZeroShot has no trained parameter"):
+        fit(module(model_folder, ZeroShot(), [InfoNCE()]), shards, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"warmup": 1.5}, "got 1.5 and 0.0"),
+        ({"warmup": -0.1}, "got -0.1"),
+        ({"final_lr": 2.0}, "2.0: both are shares"),
+    ],
+)
+def test_a_schedule_out_of_range(model_folder, options, said):
+    with pytest.raises(UserError, match=said):
+        probe(model_folder, **options)
+
+
+def test_no_objective(backbone):
+    with pytest.raises(UserError, match="at least one objective"):
+        AdaptationModule(backbone, LinearProbe(), [])

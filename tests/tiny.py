@@ -1,0 +1,152 @@
+"""Tiny random models and corpora that several tests share."""
+
+import io
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from open_clip import model
+from open_clip.coca_model import CoCa
+from PIL import Image
+from safetensors.torch import save_file
+
+from data_builders.common import Record, ShardBuilder
+from vlmtune.backbones.base import Backbone
+from vlmtune.types import Group
+
+WORDS = ["a", "red", "blue", "green", "cube", "sphere", "metal"]
+WORDS += ["left", "of", "the", "right", "dog"]
+
+
+def write_model(
+    path: Path,
+    vocabulary: bool = True,
+    seed: int = 0,
+    vision: dict[str, Any] | None = None,
+    text: dict[str, Any] | None = None,
+    **top: Any,
+) -> Path:
+    """Writes a random open_clip model as the folder that open_clip publishes."""
+    path.mkdir()
+    config = {
+        "embed_dim": 16,
+        "vision_cfg": {
+            "image_size": 32,
+            "layers": 3,
+            "width": 24,
+            "head_width": 8,
+            "patch_size": 8,
+            **(vision or {}),
+        },
+        "text_cfg": {
+            "context_length": 12,
+            "vocab_size": len(WORDS) + 3 if vocabulary else 49408,
+            "width": 16,
+            "heads": 2,
+            "layers": 3,
+            **(text or {}),
+        },
+        **top,
+    }
+    torch.manual_seed(seed)
+    arguments = {k: v for k, v in config.items() if k != "custom_text"}
+    custom = config.get("custom_text") or "hf_model_name" in config["text_cfg"]
+    kind = model.CustomTextCLIP if custom else model.CLIP
+    network = (CoCa if "multimodal_cfg" in config else kind)(**arguments)
+    for parameter in network.parameters():  # random norms and biases too, or errors could hide
+        if parameter.ndim == 1:
+            parameter.data.add_(0.1 * torch.randn_like(parameter))
+    save_file(
+        {k: v.contiguous() for k, v in network.state_dict().items()},
+        path / "open_clip_model.safetensors",
+    )
+    preprocess = {"mean": [0.5, 0.4, 0.3], "std": [0.5, 0.5, 0.5], "interpolation": "bilinear"}
+    (path / "open_clip_config.json").write_text(
+        json.dumps({"model_cfg": config, "preprocess_cfg": preprocess})
+    )
+    if vocabulary:
+        (path / "vocabulary.txt").write_text("\n".join(WORDS) + "\n")
+    return path
+
+
+class Widths(Backbone):
+    """The widths of CLIP ViT-B/32 and no model: for adapters that only need to know the sizes."""
+
+    embed_dim, image_width, text_width, image_tokens = 512, 768, 512, 49
+    text_special, logit_scale, fingerprint = (1, 1), 100.0, "widths"
+
+    def __init__(self, **sizes: Any) -> None:
+        super().__init__()
+        for name, value in sizes.items():
+            assert hasattr(self, name)
+            setattr(self, name, value)
+
+    def preprocess(self, image):
+        raise NotImplementedError
+
+    def encode_image(self, pixels, reads):
+        raise NotImplementedError
+
+    def encode_text(self, texts, reads):
+        raise NotImplementedError
+
+
+def halves(left: str, right: str, seed: int = 0) -> Image.Image:
+    """A noisy picture of one colour on the left and another on the right."""
+    generator = torch.Generator().manual_seed(seed)
+    image = Image.new("RGB", (8, 8), left)
+    image.paste(Image.new("RGB", (4, 8), right), (4, 0))
+    noise = torch.randint(0, 40, (8, 8, 3), generator=generator, dtype=torch.uint8)
+    return Image.blend(image, Image.fromarray(noise.numpy()), 0.2)
+
+
+class Halves(ShardBuilder):
+    """12 records: pairs of images and captions in which two colours change places."""
+
+    def records(self) -> Iterator[Record]:
+        colours = itertools.combinations(("red", "green", "blue"), 2)
+        kinds = (("cube", "sphere"), ("sphere", "cube"), ("cube", "dog"), ("metal cube", "dog"))
+        for number, ((one, other), (left, right)) in enumerate(itertools.product(colours, kinds)):
+            orders = ((one, other), (other, one))
+            texts = tuple(f"a {x} {left} left of the {y} {right}" for x, y in orders)
+            group = Group(
+                key=f"r{number}",
+                image_ids=(f"{number}-0", f"{number}-1"),
+                text_ids=texts,
+                texts=texts,
+                truth=torch.eye(2, dtype=torch.bool),
+                true_ids=tuple(frozenset({text}) for text in texts),
+                exhaustive=True,
+            )
+            yield group, [_png(halves(x, y, 2 * number + i)) for i, (x, y) in enumerate(orders)]
+
+
+def _png(image: Image.Image) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def write_shards(folder: Path) -> Path:
+    """Writes three shards of four records."""
+    Halves(records_per_shard=4).build(folder, progress=False)
+    return folder
+
+
+def write_cola(folder: Path, names: tuple[str, ...] = ("red", "green", "blue")) -> Path:
+    """Writes a list in the format of Cola's multi-object queries, with words of the tiny model."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for one, other in itertools.combinations(names, 2):
+        row = []
+        for left, right in ((one, other), (other, one)):
+            name = f"{left}-{right}.png"
+            halves(left, right).save(folder / name)
+            row += [name, f"a {left} cube left of the {right} sphere"]
+        rows.append(row)
+    path = folder / "cola.json"
+    path.write_text(json.dumps(rows))
+    return path

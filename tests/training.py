@@ -1,0 +1,101 @@
+"""Tiny training runs that several tests share."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pytorch_lightning import LightningModule, Trainer
+from pytorch_lightning.callbacks import Callback, ModelCheckpoint
+
+from vlmtune.adapters.base import Adapter
+from vlmtune.adapters.mm_adapter import MMAdapter
+from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.commands.train import NOISE
+from vlmtune.data.datamodule import ShardDataModule
+from vlmtune.data.shards import ShardSet
+from vlmtune.objectives.base import Objective
+from vlmtune.objectives.pair_bce import PairBCE
+from vlmtune.system import AdaptationModule
+
+# What Lightning says of tiny runs on a CPU.
+QUIET = [pytest.mark.filterwarnings(f"ignore:{pattern}") for pattern in NOISE]
+
+
+class Killed(Exception):
+    pass
+
+
+class Watch(Callback):
+    """Notes the loss and the learning rates of each step, and dies where it is told."""
+
+    def __init__(self, die_at: int | None = None) -> None:
+        self.die_at = die_at
+        self.losses: list[float] = []
+        self.rates: list[float] = []
+        self.decoded: list[bool] = []
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        if trainer.global_step == self.die_at:
+            raise Killed
+        self.decoded.append(batch.pixels is not None)
+        self.rates.append(trainer.optimizers[0].param_groups[0]["lr"])
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self.losses.append(float(outputs["loss"]))
+
+
+def module(
+    model: Path,
+    adapter: Adapter | None = None,
+    objectives: list[Objective] | None = None,
+    **options: Any,
+) -> AdaptationModule:
+    """An MM-Adapter with dropout under PairBCE, unless said otherwise."""
+    adapter = adapter or MMAdapter(heads=2, hidden=2, dropout=0.1)
+    return AdaptationModule(OpenClip(str(model)), adapter, objectives or [PairBCE()], **options)
+
+
+def fit(
+    made: AdaptationModule,
+    shards: Path,
+    folder: Path,
+    steps: int = 6,
+    callbacks: tuple[Callback, ...] = (),
+    save: bool = False,
+    resume: Path | None = None,
+    die_at: int | None = None,
+    val: bool = False,
+    **options: Any,
+) -> tuple[Trainer, Watch]:
+    """Trains for `steps` steps, three to an epoch; saves after each where `save` is set.
+
+    Where `die_at` is given the run is killed before that step.
+    """
+    watch = Watch(die_at)
+    every = ModelCheckpoint(folder, "step{step}", every_n_train_steps=1, save_top_k=-1)
+    trainer = Trainer(
+        accelerator="cpu",
+        devices=options.pop("devices", 1),
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=folder,
+        use_distributed_sampler=False,
+        num_sanity_val_steps=0,
+        max_steps=steps,
+        callbacks=[watch, *callbacks, *([every] if save else [])],
+        enable_checkpointing=save,
+        **options,
+    )
+    data = ShardDataModule(
+        [ShardSet(str(shards))], batch_size=4, val=[ShardSet(str(shards))] if val else None
+    )
+    try:
+        trainer.fit(made, datamodule=data, ckpt_path=resume, weights_only=True)
+    except Killed:
+        assert die_at is not None
+    return trainer, watch
