@@ -31,8 +31,7 @@ UPSTREAM = {
     "model": {"types", "errors", "scoring", "backbones.base", "adapters.base"},
     "model_card": {"types"},
     "export": BASICS | {"backbones", "adapters", "scoring", "features", "model", "model_card"},
-    "system": BASICS
-    | {"pairs", "features", "backbones.base", "adapters.base", "objectives.base"},
+    "system": BASICS | {"pairs", "features", "backbones.base", "adapters.base", "objectives.base"},
     "callbacks": {"types", "errors", "benchmarks.base", "report", "export", "scoring", "system"},
     "commands": BASICS
     | {"backbones.base", "adapters", "benchmarks.base", "data", "report", "scoring", "system"}

@@ -64,11 +64,11 @@ def test_a_wrong_call_is_still_a_type_error():
 
 
 def test_a_spec_makes_the_object_again():
-    pairs = ChosenPairs(2, hard=1)
+    pairs = ChosenPairs(2, hard_negatives=1)
     again = instantiate(pairs.spec(), PairPolicy)
     assert type(again) is ChosenPairs
     assert again.spec() == pairs.spec()
-    assert (again.true, again.hard, again.random) == (2, 1, 1)
+    assert (again.positives, again.hard_negatives, again.random_negatives) == (2, 1, 1)
     bare = {"class_path": "vlmtune.objectives.pair_bce.PairBCE"}
     assert isinstance(instantiate(bare, Objective), PairBCE)
 
@@ -83,7 +83,10 @@ def test_a_spec_makes_the_object_again():
         ({"class_path": "vlmtune.objectives.pair_bce.PairBCE"}, "name a subclass of it"),
         ({"class_path": "vlmtune.pairs.torch"}, "name a subclass of it"),
         ({"class_path": "vlmtune.pairs.ChosenPairs", "init_args": {"herd": 1}}, "'herd'"),
-        ({"class_path": "vlmtune.pairs.ChosenPairs", "init_args": {"hard": -1}}, "hard=-1"),
+        (
+            {"class_path": "vlmtune.pairs.ChosenPairs", "init_args": {"hard_negatives": -1}},
+            "hard_negatives=-1",
+        ),
     ],
 )
 def test_a_wrong_spec_is_one_line(spec, said):

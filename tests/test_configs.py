@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import json
 import re
 import shlex
 from argparse import ArgumentError
@@ -15,6 +16,8 @@ from data_builders.common import Builder
 from vlmtune.adapters.base import Adapter
 from vlmtune.backbones.base import Backbone
 from vlmtune.benchmarks.base import Benchmark
+from vlmtune.cli import _parser
+from vlmtune.commands.plugins import find, make, make_list
 from vlmtune.commands.train import NOISE, VlmtuneCLI
 from vlmtune.objectives.base import Objective
 
@@ -31,6 +34,7 @@ ALL = sorted(CONFIGS.rglob("*.yaml"))
 PLUGINS = [path for path in ALL if path.parent.name in KINDS and path.parent.parent == CONFIGS]
 RUNS = [path for path in ALL if path.relative_to(CONFIGS).parts[0] in ("fit", "papers")]
 SWEEPS = [path for path in ALL if path.relative_to(CONFIGS).parts[0] == "sweeps"]
+RECIPES = [path for path in ALL if path.relative_to(CONFIGS).parts[0] == "quickstart"]
 
 pytestmark = [pytest.mark.filterwarnings(f"ignore:{pattern}") for pattern in NOISE]
 
@@ -130,15 +134,22 @@ def header(path: Path) -> list[str]:
     return lines
 
 
-def command(path: Path, root: Path = ROOT) -> list[str]:
+def command(path: Path, root: Path, expected: str = "fit") -> list[str]:
     """The command a config starts with, checked to name the config."""
     lines = header(path)
     assert lines, f"{path} must start with a comment: the command that runs it"
     words = shlex.split(lines[0])
-    assert words[:2] == ["vlmtune", "fit"], f"{path} starts with {lines[0]!r}, not `vlmtune fit`"
+    right = words[0] == "vlmtune" and re.fullmatch(expected, words[1])
+    assert right, f"{path} starts with {lines[0]!r}, not `vlmtune {expected}`"
     named = [word for word in words if word.endswith(".yaml")]
     assert str(path.relative_to(root)) in named, f"the command of {path} names {named}"
     return words[1:]
+
+
+def parsed_run(path: Path, root: Path):
+    """The complete config of an experiment, by way of its own command."""
+    words = command(path, root)
+    return Parsed(words[0], words[1:]).config["fit"]
 
 
 def all_values(value):
@@ -153,9 +164,8 @@ def all_values(value):
 @pytest.mark.parametrize("path", RUNS, ids=relative)
 def test_an_experiment_runs_by_the_command_it_starts_with(path, monkeypatch):
     monkeypatch.chdir(ROOT)
-    words = command(path)
+    config = parsed_run(path, ROOT)
     assert len(header(path)) > 1, "say below the command how long it takes and what it reaches"
-    config = Parsed(words[0], words[1:]).config["fit"]
     assert config["model"]["objectives"]
     assert config["data"]["train"]
     assert not [v for v in all_values(yaml.safe_load(path.read_text())) if str(v).startswith("/")]
@@ -170,8 +180,25 @@ def test_a_sweep_runs_a_config_that_is_there(path):
     assert all((ROOT / name.rpartition("=")[2]).is_file() for name in named)
 
 
+@pytest.mark.parametrize("path", RECIPES, ids=relative)
+def test_a_recipe_is_what_the_command_it_starts_with_takes(path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    options, rest = _parser().parse_known_args(command(path, ROOT, "build|evaluate"))
+    assert rest == []
+    if options.command == "evaluate":
+        benchmarks = make_list(Benchmark, "benchmarks", options.benchmarks)
+        names = [benchmark.name for benchmark in benchmarks]
+        assert len(set(names)) == len(names) > 0
+    else:
+        assert (ROOT / options.config) == path
+        given = yaml.safe_load(path.read_text())
+        overrides = [f"--{key}={json.dumps(value)}" for key, value in given.items()]
+        made = make(Builder, find("builders", options.corpus), overrides)
+        assert made.spec()["init_args"].keys() >= given.keys()
+
+
 def test_each_config_is_of_a_known_kind():
-    known = {*PLUGINS, *RUNS, *SWEEPS}
+    known = {*PLUGINS, *RUNS, *SWEEPS, *RECIPES}
     assert [relative(path) for path in ALL if path not in known] == []
 
 
@@ -182,7 +209,7 @@ model:
   backbone: ../backbones/open_clip.yaml
   adapter: ../adapters/mm_adapter.yaml
   objectives: [../objectives/pair_bce.yaml]
-  pairs: {class_path: vlmtune.pairs.ChosenPairs, init_args: {hard: 3}}
+  pairs: {class_path: vlmtune.pairs.ChosenPairs, init_args: {hard_negatives: 3}}
   optimizer: {class_path: torch.optim.AdamW, init_args: {lr: 0.002}}
 data:
   train: [{class_path: vlmtune.data.shards.ShardSet, init_args: {path: data/scenes}}]
@@ -217,13 +244,16 @@ def toy(tmp_path):
 def test_an_experiment_is_a_list_of_small_yamls(toy, tmp_path, monkeypatch):
     path = toy(RUN)
     monkeypatch.chdir(tmp_path)
-    words = command(path, tmp_path)
-    config = Parsed(words[0], words[1:]).config["fit"].as_dict()
+    config = parsed_run(path, tmp_path).as_dict()
     model = config["model"]
     assert model["adapter"]["class_path"] == "vlmtune.adapters.mm_adapter.MMAdapter"
     assert model["backbone"]["init_args"]["precision"] == "fp32"
     assert [o["class_path"] for o in model["objectives"]] == ["vlmtune.objectives.pair_bce.PairBCE"]
-    assert model["pairs"]["init_args"] == {"true": 1, "hard": 3, "random": 1}
+    assert model["pairs"]["init_args"] == {
+        "positives": 1,
+        "hard_negatives": 3,
+        "random_negatives": 1,
+    }
     (evaluation,) = config["trainer"]["callbacks"]
     (benchmark,) = evaluation["init_args"]["benchmarks"]
     assert benchmark["init_args"]["name"] == "cola_multi"
@@ -236,8 +266,8 @@ def test_an_experiment_is_a_list_of_small_yamls(toy, tmp_path, monkeypatch):
         ("vlmtune fit", "python train.py", "not `vlmtune fit`"),
         ("toy.yaml", "other.yaml", "names"),
         ("max_epochs", "max_epoch", "max_epoch"),
-        ("hard: 3", "herd: 3", "herd"),
-        ("hard: 3", "hard: many", "hard"),
+        ("hard_negatives: 3", "herd: 3", "herd"),
+        ("hard_negatives: 3", "hard_negatives: many", "hard_negatives"),
         ("mm_adapter.yaml", "my_adapter.yaml", "my_adapter"),
     ],
 )
@@ -247,5 +277,4 @@ def test_a_wrong_experiment_is_found(toy, tmp_path, monkeypatch, old, new, said)
     path = toy(text)
     monkeypatch.chdir(tmp_path)
     with pytest.raises((AssertionError, ValueError), match=said):
-        words = command(path, tmp_path)
-        Parsed(words[0], words[1:])
+        parsed_run(path, tmp_path)

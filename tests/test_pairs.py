@@ -41,20 +41,22 @@ def test_all_pairs():
 
 
 def test_each_image_gets_up_to_the_counts_of_each_kind():
-    assert kinds(choose(true=1, hard=2, random=3), batch()) == [
+    assert kinds(choose(positives=1, hard_negatives=2, random_negatives=3), batch()) == [
         (1, 1, 3),
         (1, 1, 3),
         (1, 2, 3),
         (1, 0, 3),
     ]
-    assert kinds(choose(true=2, hard=0, random=0), batch()) == [(2, 0, 0)] * 4
-    assert kinds(choose(true=0, hard=9, random=0), batch()) == [
+    assert (
+        kinds(choose(positives=2, hard_negatives=0, random_negatives=0), batch()) == [(2, 0, 0)] * 4
+    )
+    assert kinds(choose(positives=0, hard_negatives=9, random_negatives=0), batch()) == [
         (0, 1, 0),
         (0, 1, 0),
         (0, 3, 0),
         (0, 0, 0),
     ]
-    assert kinds(choose(true=99, hard=99, random=99), batch()) == [
+    assert kinds(choose(positives=99, hard_negatives=99, random_negatives=99), batch()) == [
         (2, 1, 10),
         (3, 1, 9),
         (2, 3, 8),
@@ -65,25 +67,28 @@ def test_each_image_gets_up_to_the_counts_of_each_kind():
 @pytest.mark.parametrize("seed", range(20))
 def test_a_true_text_is_never_a_negative(seed):
     targets = batch()
-    chosen = choose(seed, true=0, hard=9, random=9)
+    chosen = choose(seed, positives=0, hard_negatives=9, random_negatives=9)
     assert not (chosen & targets.truth).any()
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_is_not_annotated_comes_in_by_chance_only(seed):
-    chosen = choose(seed, true=9, hard=9, random=0)
+    chosen = choose(seed, positives=9, hard_negatives=9, random_negatives=0)
     assert not (chosen & ~batch().known).any()
-    assert (choose(seed, true=0, hard=0, random=9) & ~batch().known).any()
+    assert (choose(seed, positives=0, hard_negatives=0, random_negatives=9) & ~batch().known).any()
 
 
 def test_the_generator_is_the_only_source_of_chance():
     torch.manual_seed(0)
-    first = choose(3, true=1, hard=1, random=2)
+    first = choose(3, positives=1, hard_negatives=1, random_negatives=2)
     torch.manual_seed(1)
     state = torch.get_rng_state()
-    assert choose(3, true=1, hard=1, random=2).equal(first)
+    assert choose(3, positives=1, hard_negatives=1, random_negatives=2).equal(first)
     assert torch.get_rng_state().equal(state)
-    assert any(not choose(seed, true=1, hard=1, random=2).equal(first) for seed in range(4))
+    assert any(
+        not choose(seed, positives=1, hard_negatives=1, random_negatives=2).equal(first)
+        for seed in range(4)
+    )
 
 
 def test_every_candidate_is_as_likely_as_another():
@@ -99,8 +104,9 @@ def test_every_candidate_is_as_likely_as_another():
 def test_an_image_without_candidates():
     nothing = torch.zeros(2, 3, dtype=torch.bool)
     everything = torch.ones(2, 3, dtype=torch.bool)
-    assert not choose(targets=Targets(nothing, nothing, everything), true=1, hard=0).any()
-    assert choose(targets=Targets(everything, everything, everything), true=2).sum() == 4
+    none = Targets(nothing, nothing, everything)
+    assert not choose(targets=none, positives=1, hard_negatives=0).any()
+    assert choose(targets=Targets(everything, everything, everything), positives=2).sum() == 4
 
 
 @pytest.mark.parametrize("counts", [(0, 0, 0), (-1, 2, 2), (1, -1, 1)])

@@ -2,6 +2,7 @@ import math
 
 import pytest
 import torch
+from pytorch_lightning import Trainer
 
 from tests.training import QUIET, fit, module
 from vlmtune.adapters.base import trained_state
@@ -34,8 +35,8 @@ def weights(made):
 # -- numbers ----------------------------------------------------------------------------------
 
 PINNED = {
-    probe: [0.0] * 6,
-    transformer: [0.0] * 6,
+    probe: [2.045855, 2.057842, 2.063136, 2.046971, 2.147757, 1.98426],
+    transformer: [0.932731, 0.78691, 0.720148, 0.734099, 0.778076, 0.752993],
 }
 
 
@@ -74,6 +75,21 @@ def test_seeds_give_other_runs_and_one_seed_the_same(model_folder, shards, tmp_p
     ]
     assert runs[0] == runs[1]
     assert runs[0] != runs[2]
+
+
+def test_dropout_is_active_in_training(model_folder, shards, tmp_path):
+    losses = [
+        fit(module(model_folder, MMAdapter(heads=2, hidden=2, dropout=p)), shards, tmp_path, 1)[1]
+        for p in (0.0, 0.1)
+    ]
+    assert losses[0].losses != losses[1].losses
+
+
+def test_the_store_needs_a_datamodule(model_folder, tmp_path):
+    made = probe(model_folder, store=str(tmp_path / "store"))
+    trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, max_steps=1)
+    with pytest.raises(UserError, match="expected a datamodule"):
+        trainer.fit(made, train_dataloaders=[], val_dataloaders=[])
 
 
 def test_a_joint_adapter_is_given_the_chosen_pairs(model_folder, shards, tmp_path):
@@ -198,7 +214,9 @@ def test_a_checkpoint_of_something_else_is_refused(
     foreign = torch.load(saved, weights_only=True)
     del foreign["vlmtune"]
     torch.save(foreign, tmp_path / "foreign.ckpt")
-    assert "a foreign one" in refused(probe(model_folder), shards, tmp_path, tmp_path / "foreign.ckpt")
+    assert "a foreign one" in refused(
+        probe(model_folder), shards, tmp_path, tmp_path / "foreign.ckpt"
+    )
 
 
 # -- what must not be trained -----------------------------------------------------------------

@@ -136,16 +136,17 @@ def write_shards(folder: Path) -> Path:
     return folder
 
 
-def write_cola(folder: Path, names: tuple[str, ...] = ("red", "green", "blue")) -> Path:
-    """Writes a list in the format of Cola's multi-object queries, with words of the tiny model."""
+def write_cola(folder: Path) -> Path:
+    """Writes nine items in the format of Cola's multi-object queries, in the tiny model's words."""
     folder.mkdir(parents=True, exist_ok=True)
+    colours = itertools.combinations(("red", "green", "blue"), 2)
     rows = []
-    for one, other in itertools.combinations(names, 2):
+    for (one, other), shape in itertools.product(colours, ("cube", "sphere", "dog")):
         row = []
         for left, right in ((one, other), (other, one)):
-            name = f"{left}-{right}.png"
-            halves(left, right).save(folder / name)
-            row += [name, f"a {left} cube left of the {right} sphere"]
+            name = f"{left}-{right}-{shape}.png"
+            halves(left, right, len(rows)).save(folder / name)
+            row += [name, f"a {left} {shape} left of the {right} cube"]
         rows.append(row)
     path = folder / "cola.json"
     path.write_text(json.dumps(rows))

@@ -34,16 +34,16 @@ class AllPairs(PairPolicy):
 
 
 class ChosenPairs(PairPolicy):
-    """For each image: up to `true` true texts, `hard` hard negatives of its group, `random` others.
+    """For each image: some true texts, hard negatives of its group, and other texts.
 
     Cola's queries are hard because words of one object are bound to another; a batch holds few of
     those pairs and very many easy ones, so scoring all of them spends nearly all work on pairs
-    that teach nothing. Pairs whose truth is not annotated are taken only as `random` negatives.
+    that teach nothing. Pairs whose truth is not annotated are taken only as `random_negatives`.
 
     Args:
-        true: True texts per image at most.
-        hard: Hard negatives per image at most, False texts of the image's own group.
-        random: Further texts per image at most, false and of other groups.
+        positives: True texts per image at most.
+        hard_negatives: Hard negatives per image at most, False texts of the image's own group.
+        random_negatives: Further texts per image at most, false and of other groups.
 
     Raises:
         UserError: A count is negative, or all are zero.
@@ -56,20 +56,23 @@ class ChosenPairs(PairPolicy):
         [[True, True, False]]
     """
 
-    def __init__(self, true: int = 1, hard: int = 2, random: int = 1) -> None:
-        if min(true, hard, random) < 0 or true + hard + random == 0:
+    def __init__(
+        self, positives: int = 1, hard_negatives: int = 2, random_negatives: int = 1
+    ) -> None:
+        counts = (positives, hard_negatives, random_negatives)
+        if min(counts) < 0 or sum(counts) == 0:
             raise UserError(
-                "expected counts of pairs >= 0 with one above 0, "
-                f"got true={true}, hard={hard}, random={random}: raise one"
+                f"expected counts of pairs >= 0 with one above 0, got {positives=}, "
+                f"{hard_negatives=}, {random_negatives=}: raise one"
             )
-        self.true, self.hard, self.random = true, hard, random
+        self.positives, self.hard_negatives, self.random_negatives = counts
 
     def __call__(self, targets: Targets, generator: torch.Generator) -> Bool[Tensor, "N M"]:
         """Returns True at the chosen pairs, shape (N, M)."""
         kinds = (
-            (targets.truth, self.true),
-            (targets.own & ~targets.truth, self.hard),
-            (~targets.own & ~targets.truth, self.random),
+            (targets.truth, self.positives),
+            (targets.own & ~targets.truth, self.hard_negatives),
+            (~targets.own & ~targets.truth, self.random_negatives),
         )
         chosen = torch.zeros_like(targets.truth)
         for candidates, count in kinds:

@@ -83,6 +83,8 @@ class AdaptationModule(pl.LightningModule):
         self.store, self.store_dtype = store, store_dtype
         self.stored: dict[str, FeatureStore] = {}
         self.strict_loading = True
+        # Taken before the adapter may unfreeze or wrap anything: it names the weights trained on.
+        self.fingerprint = backbone.fingerprint
         torch.manual_seed(seed)
         adapter.attach(backbone)
 
@@ -113,7 +115,7 @@ class AdaptationModule(pl.LightningModule):
 
     def _key(self, modality: str, reads: Reads) -> StoreKey:
         source = source_digest([self._data().digest("train"), self._data().digest("val")])
-        return StoreKey(self.backbone.fingerprint, modality, reads, source, self.store_dtype)
+        return StoreKey(self.fingerprint, modality, reads, source, self.store_dtype)
 
     def _encode_images(self) -> Iterable[tuple[tuple[str, ...], Features]]:
         for ids, pixels in self._data().distinct_images(self.backbone.preprocess):
@@ -177,6 +179,10 @@ class AdaptationModule(pl.LightningModule):
         """Logs the objectives on held-out records."""
         del batch_idx
         self._loss(batch, "val")
+
+    def test_step(self, batch: Batch, batch_idx: int) -> None:
+        """Does nothing: `vlmtune test` runs the benchmarks of the Evaluation callback."""
+        del batch, batch_idx
 
     def _loss(self, batch: Batch, stage: str) -> Tensor:
         scores = self(batch)
@@ -258,7 +264,7 @@ class AdaptationModule(pl.LightningModule):
         checkpoint["vlmtune"] = {
             "version": CHECKPOINT_VERSION,
             "backbone": self.backbone.spec(),
-            "fingerprint": self.backbone.fingerprint,
+            "fingerprint": self.fingerprint,
             "adapter": self.adapter.spec(),
         }
 
@@ -278,7 +284,7 @@ class AdaptationModule(pl.LightningModule):
                 f"expected a checkpoint of {self.adapter.spec()}, got one of {made['adapter']}: "
                 "use the config it was trained with"
             )
-        if made["fingerprint"] != self.backbone.fingerprint:
+        if made["fingerprint"] != self.fingerprint:
             raise UserError(
                 f"expected a checkpoint trained on {self.backbone.spec()}, got one trained on "
                 f"{made['backbone']} with other weights: use that backbone"

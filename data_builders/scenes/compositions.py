@@ -11,11 +11,10 @@ Pair = tuple[str, str]
 Rectangle = tuple[Sequence[str], Sequence[str]]
 
 # Whole rectangles, so that exchanging the colours of two unseen compositions gives two unseen ones.
+# Eight of 40: with 16 of 40 held out an adapter learns the 24 compositions left by heart instead.
 RECTANGLES: tuple[Rectangle, ...] = (
     (("red", "blue"), ("cube", "sphere")),
     (("green", "purple"), ("cylinder", "cone")),
-    (("yellow", "cyan"), ("torus", "cube")),
-    (("gray", "brown"), ("sphere", "cylinder")),
 )
 
 

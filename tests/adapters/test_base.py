@@ -131,9 +131,7 @@ def test_the_trained_state_has_the_adapter_and_what_is_not_frozen(backbone):
     names = {f"adapter.{name}" for name in names}
     assert trained_state(backbone, adapter).keys() == names
     backbone.model.ln_final.weight.requires_grad_()
-    assert trained_state(backbone, adapter).keys() == names | {
-        "backbone.model.ln_final.weight"
-    }
+    assert trained_state(backbone, adapter).keys() == names | {"backbone.model.ln_final.weight"}
 
 
 def test_loading_puts_weights_into_the_same_tensors(backbone):

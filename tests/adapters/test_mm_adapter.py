@@ -23,7 +23,9 @@ def norm(x, layer):
 def attend(query, memory, layer):
     """Multi-head attention, one head after the other."""
     weights, biases = layer.in_proj_weight.chunk(3), layer.in_proj_bias.chunk(3)
-    q, k, v = (x @ w.T + b for x, w, b in zip((query, memory, memory), weights, biases, strict=True))
+    q, k, v = (
+        x @ w.T + b for x, w, b in zip((query, memory, memory), weights, biases, strict=True)
+    )
     size = q.shape[1] // layer.num_heads
     heads = []
     for h in range(layer.num_heads):
@@ -43,7 +45,7 @@ def residual(x, function, layer, first):
 
 
 def naive_pair(adapter, patches, words, length):
-    """The score of one image, (t, w), and one caption of `length` tokens, start and end included."""
+    """The score of one image and one caption of `length` tokens, start and end among them."""
     memory = torch.cat([patches @ adapter.project.weight.T + adapter.project.bias, words])
     first = adapter.norm_first
     for layer in adapter.encoder.layers:

@@ -113,9 +113,7 @@ def test_perfect_scores_cost_no_more_than_shuffled_ones(objective, seed):
     perfect = 10.0 * targets.truth.double() - 5
     order = torch.randperm(48, generator=torch.Generator().manual_seed(seed))
     shuffled = perfect.flatten()[order].view(6, 8)
-    best, worst = (
-        objective(Scores.full(values), targets) for values in (perfect, 0 - perfect)
-    )
+    best, worst = (objective(Scores.full(values), targets) for values in (perfect, 0 - perfect))
     assert best <= objective(Scores.full(shuffled), targets)
     assert best < worst
 

@@ -16,16 +16,16 @@ def loss(values, truth, computed=None):
 def random(seed=0, shape=(5, 5)):
     generator = torch.Generator().manual_seed(seed)
     values = torch.randn(shape, generator=generator, dtype=torch.float64)
-    return values, torch.rand(shape, generator=generator) > 0.7, torch.rand(
-        shape, generator=generator
-    ) > 0.3
+    return (
+        values,
+        torch.rand(shape, generator=generator) > 0.7,
+        torch.rand(shape, generator=generator) > 0.3,
+    )
 
 
 def one_way(values, truth, computed):
     rows = []
-    for score, true, there in zip(
-        values.tolist(), truth.tolist(), computed.tolist(), strict=True
-    ):
+    for score, true, there in zip(values.tolist(), truth.tolist(), computed.tolist(), strict=True):
         negatives = [s for s, t, c in zip(score, true, there, strict=True) if c and not t]
         positives = [s for s, t, c in zip(score, true, there, strict=True) if c and t]
         terms = [

@@ -34,4 +34,9 @@ def _changes(path: Path) -> list[str]:
     content = content.get("init_args", content) if isinstance(content, dict) else content
     if not isinstance(content, dict):
         raise UserError(f"expected arguments of a builder in {path}, got {content!r}: correct it")
-    return [f"--{key}={json.dumps(value)}" for key, value in content.items() if key != "class_path"]
+    # A string goes as it is: quoted, it would be read with its quotes where a path is expected.
+    return [
+        f"--{key}={value if isinstance(value, str) else json.dumps(value)}"
+        for key, value in content.items()
+        if key != "class_path"
+    ]

@@ -87,7 +87,7 @@ class ShardDataModule(LightningDataModule):
         """
         if stage == "fit":
             check_sets(self.sets["train"], "train")
-        if self.sets["val"] or stage == "validate":
+        if self.sets["val"]:
             check_sets(self.sets["val"], "val")
 
     def train_dataloader(self) -> "EpochLoader":
@@ -128,6 +128,10 @@ class ShardDataModule(LightningDataModule):
             stored=self._stored(),
         )
         return self._loader(stream, _beginning)
+
+    def test_dataloader(self) -> "NoBatches":
+        """Returns no batches: tests are benchmarks, which callbacks run."""
+        return NoBatches()
 
     def digest(self, split: Literal["train", "val"] = "train") -> str:
         """Returns a hex digest of a split's records: another digest means other data."""

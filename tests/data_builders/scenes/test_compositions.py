@@ -9,7 +9,7 @@ from vlmtune.errors import UserError
 
 def test_default_split():
     unseen = unseen_pairs(RECTANGLES, tuple(COLORS), SHAPES)
-    assert len(unseen) == 16
+    assert len(unseen) == 8
     # Every colour and every shape is seen in training, in other company.
     seen = set(itertools.product(COLORS, SHAPES)) - unseen
     assert {c for c, _ in seen} == set(COLORS)
@@ -26,7 +26,7 @@ def test_swaps_are_exactly_those_within():
         if {(c1, s1), (c1, s2), (c2, s1), (c2, s2)} <= unseen
     }  # fmt: skip
     assert found == expected
-    assert len(found) >= 4
+    assert len(found) >= 2
 
 
 def test_rectangles_cut_by_the_world_are_left_out():
