@@ -21,6 +21,7 @@ import random
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from open_clip.model import CLIP
@@ -33,7 +34,7 @@ from data_builders.scenes.grammar import Scene, WorldSpec
 from data_builders.scenes.sample import make_scenes
 from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.backbones.word_tokenizer import WordTokenizer
-from vlmtune.types import Reads
+from vlmtune.types import Features, Reads
 
 SIZE = 64
 CONTEXT = 24
@@ -99,16 +100,15 @@ def pixels(images: Tensor) -> Tensor:
 
 def embed_text(model: CLIP, ids: Tensor) -> Tensor:
     """The model's own text embedding, run on no more tokens than the longest caption has."""
+    part: Any = model  # its parts have no types
     length = int((ids != 0).sum(dim=1).max())
-    x = model.token_embedding(ids[:, :length]) + model.positional_embedding[:length]
-    x = model.ln_final(model.transformer(x, attn_mask=model.attn_mask[:length, :length]))
+    x = part.token_embedding(ids[:, :length]) + part.positional_embedding[:length]
+    x = part.ln_final(part.transformer(x, attn_mask=part.attn_mask[:length, :length]))
     rows = torch.arange(len(ids), device=ids.device)
-    return normalize(x[rows, ids.argmax(dim=1)] @ model.text_projection, dim=-1)
+    return normalize(x[rows, ids.argmax(dim=1)] @ part.text_projection, dim=-1)
 
 
-def train(
-    model: CLIP, scenes: Sequence[Scene], images: Tensor, options: argparse.Namespace
-) -> int:
+def train(model: CLIP, scenes: Sequence[Scene], images: Tensor, options: argparse.Namespace) -> int:
     """Trains for `options.minutes`, learning rate flat and then linear to 0; returns the steps."""
     tokenizer = WordTokenizer(vocabulary(), CONTEXT)
     device, batch = torch.device(options.device), options.batch_size
@@ -194,15 +194,20 @@ def measure(folder: Path, scenes: int = 1000, seed: int = HELD_OUT_SEED) -> tupl
             right.append(both(query(a), query(b)))
             twin.append(both(f"{b.color} {a.shape}", f"{a.color} {b.shape}"))
     reads = Reads("pooled")
-    image = normalize(backbone.encode_image(pixels(rendered.images[rows]), reads).pooled, dim=-1)
-    captions = [normalize(backbone.encode_text(c, reads).pooled, dim=-1) for c in (right, twin)]
+    image = _embedded(backbone.encode_image(pixels(rendered.images[rows]), reads))
+    captions = [_embedded(backbone.encode_text(c, reads)) for c in (right, twin)]
     own, swapped = ((image * c).sum(dim=-1) for c in captions)
     other = (image * captions[0].roll(1, 0)).sum(dim=-1)
     return (own > other).double().mean().item(), (own > swapped).double().mean().item()
 
 
+def _embedded(features: Features) -> Tensor:
+    assert features.pooled is not None
+    return normalize(features.pooled, dim=-1)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
     parser.add_argument("--minutes", type=float, default=60, help="time to train")
     parser.add_argument("--scenes", type=int, default=96_000, help="scenes to render")

@@ -1,11 +1,16 @@
+import csv
 import multiprocessing
 import os
+import time
+from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 import torch
 import torch.distributed as dist
 from pytorch_lightning import Trainer
 from pytorch_lightning.callbacks import ModelCheckpoint
+from pytorch_lightning.loggers import CSVLogger
 
 from tests.tiny import write_cola
 from tests.training import QUIET, fit, module
@@ -15,6 +20,7 @@ from vlmtune.callbacks import Evaluation
 from vlmtune.data.datamodule import ShardDataModule
 from vlmtune.data.shards import ShardSet
 from vlmtune.errors import UserError
+from vlmtune.export import read_checkpoint
 from vlmtune.objectives.info_nce import InfoNCE
 from vlmtune.report.results import RunReport
 from vlmtune.scoring import Scorer
@@ -103,6 +109,90 @@ def test_a_checkpoint_may_be_kept_by_a_number(model_folder, shards, tmp_path, co
     assert os.path.exists(keep.best_model_path)
 
 
+@pytest.mark.parametrize(
+    ("every", "keep"),
+    [
+        ({"every_n_steps": 2, "every_n_epochs": 0}, {"every_n_train_steps": 2}),
+        ({"every_n_steps": 1, "every_n_epochs": 0}, {"every_n_train_steps": 3}),
+        ({"every_n_epochs": 1}, {"every_n_epochs": 1}),
+    ],
+)
+@pytest.mark.parametrize("val", [False, True])
+def test_the_best_checkpoint_is_the_best_at_its_own_step(
+    model_folder, shards, tmp_path, cola, every, keep, val
+):
+    wanted = iter([0.25, 0.75, 0.5, 0.125, 0.875, 0.375])  # one for each evaluation
+
+    class Scripted(ColaMulti):
+        def run(self, scorer):
+            result = super().run(scorer)
+            value = next(wanted)
+            measured.append((weights(made), value))
+            metrics = {"accuracy": replace(result.metrics["accuracy"], value=value)}
+            return replace(result, metrics=metrics)
+
+    path = tmp_path / "cola" / "cola.json"
+    cola()
+    measured, made = [], probe(model_folder)
+    best = ModelCheckpoint(tmp_path / "best", "{step}", "cola/accuracy", mode="max", **keep)
+    evaluation = Evaluation([Scripted(str(path), str(path.parent), name="cola")], **every)
+    # The checkpoint comes first in the list, and must be saved last all the same.
+    fit(made, shards, tmp_path, 6, (best, evaluation), save=True, val=val)
+    kept = torch.load(best.best_model_path, weights_only=True)
+    state = kept["state_dict"]
+    (value,) = [v for seen, v in measured if all(seen[n].equal(w) for n, w in state.items())]
+    curve, period = evaluation.curves["cola/accuracy"], keep.get("every_n_train_steps", 3)
+    assert value == best.best_model_score.item() == dict(curve)[kept["global_step"]]
+    assert value == max(v for step, v in curve if step % period == 0)
+
+
+def weights(made):
+    return {name: value.clone() for name, value in made.state_dict().items()}
+
+
+@pytest.mark.parametrize(
+    ("every", "keep", "fits"),
+    [
+        ({"every_n_steps": 2}, {"every_n_train_steps": 3}, False),
+        ({"every_n_steps": 2}, {"every_n_train_steps": 4}, True),
+        ({}, {"every_n_train_steps": 3}, False),
+        ({"every_n_epochs": 2}, {}, False),
+        ({"every_n_epochs": 2}, {"every_n_epochs": 4}, True),
+        ({"every_n_epochs": 0, "every_n_steps": 3}, {"every_n_epochs": 1}, False),
+        ({"every_n_steps": 1}, {"train_time_interval": timedelta(minutes=5)}, False),
+        ({"every_n_epochs": 2}, {"monitor": "train/loss"}, True),
+    ],
+)
+def test_no_checkpoint_is_kept_by_an_older_number(
+    model_folder, shards, tmp_path, cola, every, keep, fits
+):
+    best = ModelCheckpoint(tmp_path / "best", **{"monitor": "cola/accuracy", **keep})
+    callbacks = (Evaluation([cola()], **every), best)
+    if fits:
+        fit(probe(model_folder), shards, tmp_path, 1, callbacks, save=True)
+        return
+    with pytest.raises(UserError, match=r"cola/accuracy to be measured whenever"):
+        fit(probe(model_folder), shards, tmp_path, 1, callbacks, save=True)
+    assert not (tmp_path / "best").exists()
+
+
+def test_loggers_see_every_number_at_its_step(model_folder, shards, tmp_path, cola):
+    logger = CSVLogger(tmp_path, name="logs", version="one")
+    evaluation = Evaluation([cola()], every_n_epochs=0, every_n_steps=2)
+    trainer, _ = fit(
+        probe(model_folder), shards, tmp_path, 5, (evaluation,), logger=logger, log_every_n_steps=3
+    )
+    assert trainer.logger is logger
+    with (tmp_path / "logs" / "one" / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    for name, metric in evaluation.results["cola"].metrics.items():
+        logged = [(int(r["step"]), float(r[f"cola/{name}"])) for r in rows if r[f"cola/{name}"]]
+        assert logged == evaluation.curves[f"cola/{name}"]
+        assert logged[-1] == (5, metric.value)
+        assert [step for step, _ in logged] == [2, 4, 5]
+    assert any(row["train/loss"] for row in rows)
+
+
 @pytest.mark.parametrize("stage", ["validate", "test"])
 def test_outside_training(model_folder, shards, tmp_path, cola, stage):
     evaluation = Evaluation([cola()])
@@ -175,6 +265,58 @@ def test_a_resumed_run_reports_the_whole(model_folder, shards, tmp_path, cola, d
         assert other.curves[name] == left
     assert other.results == one.results
     assert other.provenance.seconds > 0
+
+
+@pytest.mark.parametrize("limit", [{"steps": 6}, {"steps": -1, "max_epochs": 2}])
+@pytest.mark.parametrize("every", [{}, {"every_n_epochs": 0, "every_n_steps": 4}])
+def test_a_run_killed_after_its_last_step_still_reports(
+    model_folder, shards, tmp_path, cola, limit, every
+):
+    """Its checkpoint was written, its evaluation not: the resumed run has nothing to train."""
+    first, second = Evaluation([cola()], **every), Evaluation([cola()], **every)
+    whole = probe(model_folder)
+    fit(whole, shards, tmp_path, callbacks=(first,), save=True, **limit)
+    one = RunReport.load(tmp_path / "report.json")
+    (tmp_path / "report.json").unlink()
+    again = probe(model_folder)
+    _, watch = fit(
+        again,
+        shards,
+        tmp_path,
+        callbacks=(second,),
+        save=True,
+        resume=tmp_path / "stepstep=6.ckpt",
+        **limit,
+    )
+    assert watch.losses == []
+    other = RunReport.load(tmp_path / "report.json")
+    assert other.results == one.results == (cola().run(Scorer(again.backbone, again.adapter)),)
+    assert other.curves["cola/accuracy"][-1] == one.curves["cola/accuracy"][-1]
+    assert other.provenance.config == one.provenance.config
+    assert 0 < other.provenance.seconds <= one.provenance.seconds
+
+
+def test_the_time_of_evaluation_is_not_that_of_training(model_folder, shards, tmp_path, cola):
+    class Slow(ColaMulti):
+        def run(self, scorer):
+            time.sleep(1)
+            return super().run(scorer)
+
+    cola()
+    path = tmp_path / "cola" / "cola.json"
+    evaluation = Evaluation([Slow(str(path), str(path.parent))], every_n_steps=1)
+    fit(probe(model_folder), shards, tmp_path, 2, (evaluation,))
+    assert 0 < RunReport.load(tmp_path / "report.json").provenance.seconds < 1
+
+
+def test_a_checkpoint_tells_where_its_weights_come_from(model_folder, shards, tmp_path, cola):
+    fit(probe(model_folder), shards, tmp_path, 2, (Evaluation([cola()]),), save=True)
+    facts = RunReport.load(tmp_path / "report.json").provenance
+    told = read_checkpoint(tmp_path / "stepstep=2.ckpt").provenance
+    assert told["data"] == facts.data == str(shards)
+    assert told["config"] == facts.config
+    assert (told["seed"], told["versions"], told["commit"]) == (0, facts.versions, facts.commit)
+    assert 0 < told["seconds"] <= facts.seconds
 
 
 # -- what is refused --------------------------------------------------------------------------

@@ -249,6 +249,16 @@ def test_export_then_score_evaluate_and_report(fitted, benchmark, pictures, tmp_
     ]
     assert numbers[0] == numbers[1]  # an exported model scores what the run reported
 
+    one, other = (
+        json.loads((folder / "report.json").read_text())["provenance"]
+        for folder in (run, tmp_path / "mine")
+    )
+    for key in ("data", "seed", "seconds", "trainable_parameters", "fingerprint", "model"):
+        assert other[key] == one[key]
+    assert other["data"]
+    assert other["config"]["training"]["config"] == one["config"]
+    assert other["config"]["training"]["commit"] == one["commit"]
+
     assert main(["report", str(run), str(tmp_path / "mine"), "--out", str(tmp_path / "both")]) == 0
     heads = capsys.readouterr().out.splitlines()
     assert any(" mine |" in line and " export |" in line for line in heads)

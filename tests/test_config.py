@@ -1,4 +1,10 @@
+import json
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
 import pytest
+import torch
 from torch import nn
 
 from vlmtune.config import Configured, instantiate
@@ -29,6 +35,21 @@ class Plain(Box):
     pass
 
 
+class Shelf(Configured):
+    def __init__(self, *, box, **more) -> None:
+        self.box, self.more = box, more
+
+
+ARGUMENTS = [
+    (Path("a") / "b", "a/b"),
+    ((1, (2.5, "x")), [1, [2.5, "x"]]),
+    ({"sizes": (1, 2), 3: Path("c")}, {"sizes": [1, 2], "3": "c"}),
+    ([None, True, False], [None, True, False]),
+    ([np.float64(0.5), np.float32(0.5), np.int64(2), np.str_("x")], [0.5, 0.5, 2, "x"]),
+    (Fraction(1, 4), 0.25),
+]
+
+
 @pytest.mark.parametrize(
     ("made", "arguments"),
     [
@@ -54,6 +75,42 @@ def test_the_spec_is_a_copy():
     box = Box(2)
     box.spec()["init_args"]["side"] = 7
     assert box.spec()["init_args"]["side"] == 2
+
+
+@pytest.mark.parametrize(("value", "plain"), ARGUMENTS)
+def test_a_spec_is_plain_and_survives_json_and_torch(tmp_path, value, plain):
+    spec = Shelf(box=value).spec()
+    assert spec["init_args"] == {"box": plain}
+    assert repr(spec["init_args"]["box"]) == repr(plain)  # True is not 1, nor np.True_
+    assert json.loads(json.dumps(spec)) == spec
+    torch.save(spec, tmp_path / "spec.pt")
+    assert torch.load(tmp_path / "spec.pt", weights_only=True) == spec
+    assert instantiate(spec, Shelf).spec() == spec
+
+
+def test_configured_arguments_become_specs_and_are_made_again():
+    shelf = Shelf(box=[Labelled("abc"), Box(2)], lid=Plain(side=1), plain={"class_path": "x"})
+    spec = json.loads(json.dumps(shelf.spec()))
+    assert spec == shelf.spec()
+    assert spec["init_args"]["box"][0] == Labelled("abc").spec()
+    assert spec["init_args"].keys() == {"box", "lid", "plain"}
+    again = instantiate(spec, Shelf)
+    assert again.spec() == spec
+    assert [type(box) for box in again.box] == [Labelled, Box]
+    assert (again.box[0].label, again.more["lid"].side) == ("abc", 1)
+    assert again.more["plain"] == {"class_path": "x"}
+
+
+@pytest.mark.parametrize("value", [object(), [len], {"a": torch.ones(1)}, {1, 2}])
+def test_what_no_file_can_hold_is_refused(value):
+    with pytest.raises(UserError, match="in box of Shelf, got "):
+        Shelf(box=value).spec()
+
+
+def test_a_spec_within_a_spec_must_be_configured():
+    spec = Shelf(box={"class_path": "os.system", "init_args": {"command": "true"}}).spec()
+    with pytest.raises(UserError, match="name a subclass of it"):
+        instantiate(spec, Shelf)
 
 
 def test_a_wrong_call_is_still_a_type_error():

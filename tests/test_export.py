@@ -320,7 +320,7 @@ def checkpoint(path, backbone, adapter, **changes):
 def test_read_checkpoint(tmp_path, model_folder, pictures):
     parts = trained(model_folder, LinearProbe())
     path = checkpoint(tmp_path / "a.ckpt", *parts)
-    again = Model(*read_checkpoint(path)).score(pictures, TEXTS)
+    again = read_checkpoint(path).score(pictures, TEXTS)
     assert again.equal(Model(*parts).score(pictures, TEXTS))
 
 

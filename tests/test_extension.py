@@ -93,7 +93,8 @@ def test_one_file_and_one_yaml_are_enough(plugin, model_folder, shards, capsys):
     assert run(plugin, model_folder, shards) == 0
     assert "Bottleneck on OpenClip" in capsys.readouterr().err
     (checkpoint,) = (plugin / "out").rglob("*.ckpt")
-    backbone, adapter = read_checkpoint(checkpoint)
+    model = read_checkpoint(checkpoint)
+    backbone, adapter = model.backbone, model.adapter
     assert adapter.spec() == {"class_path": "my_adapter.Bottleneck", "init_args": {"ratio": 0.5}}
     assert adapter.down.out_features == 8
     assert adapter.up.weight.any()  # it has been trained
@@ -111,9 +112,52 @@ def test_one_file_and_one_yaml_are_enough(plugin, model_folder, shards, capsys):
 @pytest.mark.parametrize(
     ("file", "old", "new", "said"),
     [
-        ("my_adapter.yaml", "ratio", "ration", "model.adapter"),
-        ("my_adapter.yaml", "Bottleneck", "Botleneck", "model.adapter"),
-        ("run.yaml", "adapter: my_adapter", "adapter: your_adapter", "your_adapter"),
+        (
+            "my_adapter.yaml",
+            "ratio",
+            "ration",
+            "an argument of my_adapter.Bottleneck in model.adapter of my_adapter.yaml, "
+            "got 'ration': did you mean 'ratio'?",
+        ),
+        (
+            "my_adapter.yaml",
+            "Bottleneck",
+            "Botleneck",
+            "a class of my_adapter in model.adapter of my_adapter.yaml, "
+            "got 'my_adapter.Botleneck': did you mean 'Bottleneck'?",
+        ),
+        (
+            "my_adapter.yaml",
+            "my_adapter.B",
+            "your_adapter.B",
+            "in model.adapter of my_adapter.yaml, got 'your_adapter.Bottleneck' "
+            "(No module named 'your_adapter')",
+        ),
+        (
+            "my_adapter.yaml",
+            "my_adapter.Bottleneck",
+            "vlmtune.pairs.AllPairs",
+            "a subclass of Adapter in model.adapter of my_adapter.yaml, got 'vlmtune.pairs.AllP",
+        ),
+        (
+            "my_adapter.yaml",
+            "0.5",
+            "much",
+            "a value of type float in model.adapter.ratio of my_adapter.yaml, got much: correct",
+        ),
+        (
+            "my_adapter.yaml",
+            "init_args",
+            "init_arg",
+            "the keys class_path and init_args in model.adapter of my_adapter.yaml, got others",
+        ),
+        ("my_adapter.yaml", "0.5}", "0.5", "Invalid content in sub-config file my_adapter.yaml"),
+        (
+            "run.yaml",
+            "adapter: my_adapter",
+            "adapter: your_adapter",
+            "in model.adapter, got 'your_adapter.yaml' (No module named 'your_adapter')",
+        ),
     ],
 )
 def test_a_typing_error_is_one_line(plugin, model_folder, shards, capsys, file, old, new, said):
@@ -125,4 +169,5 @@ def test_a_typing_error_is_one_line(plugin, model_folder, shards, capsys, file, 
     assert status == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert said in line
+    assert "loop" not in line
     assert not (plugin / "out").exists()

@@ -80,7 +80,7 @@ def fit(
     trainer = Trainer(
         accelerator="cpu",
         devices=options.pop("devices", 1),
-        logger=False,
+        logger=options.pop("logger", False),
         enable_progress_bar=False,
         enable_model_summary=False,
         default_root_dir=folder,

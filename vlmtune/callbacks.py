@@ -1,16 +1,19 @@
 """Evaluation during training, and the report a run leaves behind."""
 
+import functools
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
-from pytorch_lightning.callbacks import Callback
+import torch
+from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 
 from vlmtune.benchmarks.base import Benchmark
 from vlmtune.errors import UserError
 from vlmtune.report.environment import git_commit, library_versions, now
-from vlmtune.report.results import Provenance, RunReport
+from vlmtune.report.results import Curve, Provenance, RunReport
 from vlmtune.scoring import Scorer
 from vlmtune.system import AdaptationModule
 from vlmtune.types import Batch, Result
@@ -21,7 +24,8 @@ class Evaluation(Callback):
 
     Numbers are logged as `<benchmark>/<metric>`, so a checkpoint can be kept by one of them
     (`monitor: cola_multi_unseen/accuracy`). Every rank takes part in scoring, so none waits for
-    another; images and captions are encoded once for all evaluations of a run.
+    another; images and captions are encoded once for all evaluations of a run. The weights at the
+    end of training are always evaluated, also where a resumed run had nothing left to do.
 
     Args:
         benchmarks: What to measure; names must differ.
@@ -64,8 +68,8 @@ class Evaluation(Callback):
         self.results: dict[str, Result] = {}
         self._scorer: Scorer | None = None
         self._evaluated_at = -1
-        self._seconds = 0.0
-        self._started = 0.0
+        self._seconds = 0.0  # of training, up to when the clock was started last
+        self._started: float | None = None  # None while the clock stands still
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Reads the benchmarks' files, so that what is missing is said before the first step."""
@@ -75,6 +79,32 @@ class Evaluation(Callback):
             benchmark.load()
         store = None if self.store is None else Path(self.store)
         self._scorer = Scorer(pl_module.backbone, pl_module.adapter, store)
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Refuses to keep checkpoints by a number that is not measured when they are saved.
+
+        Raises:
+            UserError: A ModelCheckpoint monitors a benchmark at other steps or epochs than those
+                it is run at: it would keep weights by the number of earlier ones.
+        """
+        del pl_module
+        names = {benchmark.name for benchmark in self.benchmarks}
+        for callback in trainer.checkpoint_callbacks:
+            if not isinstance(callback, ModelCheckpoint) or callback.monitor is None:
+                continue
+            if callback.monitor.partition("/")[0] not in names:
+                continue
+            steps, epochs = callback._every_n_train_steps, callback.every_n_epochs
+            timed = callback._train_time_interval is not None
+            if timed or not (
+                _meets(steps, self.every_n_steps) and _meets(epochs, self.every_n_epochs)
+            ):
+                raise UserError(
+                    f"expected {callback.monitor} to be measured whenever a checkpoint is kept by "
+                    f"it, got ModelCheckpoint with every_n_train_steps={steps} and "
+                    f"every_n_epochs={epochs}, Evaluation with every_n_steps={self.every_n_steps} "
+                    f"and every_n_epochs={self.every_n_epochs}: make those multiples of these"
+                )
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Starts the clock."""
@@ -96,7 +126,7 @@ class Evaluation(Callback):
             for name, value in trainer.callback_metrics.items():
                 if name.startswith("train/"):
                     self._point(name, step, float(value))
-        if self.every_n_steps and step % self.every_n_steps == 0:
+        if step and self.every_n_steps and step % self.every_n_steps == 0:
             self.evaluate(trainer, pl_module)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -104,6 +134,11 @@ class Evaluation(Callback):
         due = self.every_n_epochs and (trainer.current_epoch + 1) % self.every_n_epochs == 0
         if due or trainer.should_stop or self._is_last(trainer):
             self.evaluate(trainer, pl_module)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Evaluates what was resumed from the last batch of the last epoch, which no hook ended."""
+        self.evaluate(trainer, pl_module)
+        self._seconds, self._started = self._elapsed(), None
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Evaluates for `vlmtune validate`."""
@@ -120,29 +155,51 @@ class Evaluation(Callback):
         if step == self._evaluated_at:
             return
         assert self._scorer is not None
+        running, self._seconds, self._started = self._started, self._elapsed(), None
+        numbers: dict[str, float] = {}
         for benchmark in self.benchmarks:
             result = benchmark.run(self._scorer)
             self.results[result.benchmark] = result
             for metric, number in result.metrics.items():
-                name = f"{result.benchmark}/{metric}"
-                # Every rank has the same number: nothing to reduce, nothing to wait for.
-                pl_module.log(name, number.value, rank_zero_only=False, batch_size=1)
-                self._point(name, step, number.value)
+                numbers[f"{result.benchmark}/{metric}"] = number.value
+        for name, value in numbers.items():
+            self._point(name, step, value)
+        self._log(trainer, pl_module, numbers)
         self._evaluated_at = step
+        self._started = None if running is None else time.monotonic()
+
+    def _log(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, numbers: Mapping[str, float]
+    ) -> None:
+        # Every rank has the same numbers: nothing to reduce, nothing to wait for.
+        if trainer.state.fn != "fit":  # Lightning returns and shows what is logged so
+            for name, value in numbers.items():
+                pl_module.log(name, value, batch_size=1)
+            return
+        # `log` is not there in every hook, and loggers see it at every log_every_n_steps only.
+        for name, value in numbers.items():
+            trainer.callback_metrics[name] = torch.tensor(value)
+        for logger in trainer.loggers:
+            logger.log_metrics({**numbers, "epoch": trainer.current_epoch}, trainer.global_step)
+            logger.save()
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Writes the report."""
-        self._seconds += time.monotonic() - self._started
-        if not trainer.is_global_zero or not self.results:
-            return
-        path = Path(self.report or Path(trainer.default_root_dir) / "report.json")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self.run_report(trainer, pl_module).save(path)
+        """Writes the report, with the numbers of the weights as they are now.
+
+        A resumed run with nothing left to do comes here without having trained.
+        """
+        if trainer.global_step != self._evaluated_at:
+            pl_module.to(trainer.strategy.root_device)  # Lightning has moved it to the CPU
+            self.evaluate(trainer, pl_module)
+            pl_module.cpu()
+        if trainer.is_global_zero:
+            path = Path(self.report or Path(trainer.default_root_dir) / "report.json")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self.run_report(trainer, pl_module).save(path)
 
     def run_report(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> RunReport:
         """Returns the latest numbers with their provenance."""
         assert isinstance(pl_module, AdaptationModule)
-        data = getattr(trainer, "datamodule", None)
         trained = (p.numel() for p in pl_module.parameters() if p.requires_grad)
         backbone, adapter = pl_module.backbone.spec(), pl_module.adapter.spec()
         provenance = Provenance(
@@ -150,28 +207,41 @@ class Evaluation(Callback):
             adapter=type(pl_module.adapter).__name__,
             model={"backbone": backbone, "adapter": adapter},
             fingerprint=pl_module.backbone.fingerprint,
-            data=", ".join(str(s.path) for s in data.sets["train"]) if data else "",
-            config={
+            trainable_parameters=sum(trained),
+            **self._origin(trainer, pl_module),
+        )
+        curves: dict[str, Curve] = {name: tuple(points) for name, points in self.curves.items()}
+        return RunReport(self.name, provenance, tuple(self.results.values()), curves)
+
+    def _origin(self, trainer: pl.Trainer, pl_module: AdaptationModule) -> dict[str, Any]:
+        """Where the weights of this step come from: what the report and a checkpoint say of it."""
+        data = getattr(trainer, "datamodule", None)
+        return {
+            "data": ", ".join(str(s.path) for s in data.sets["train"]) if data else "",
+            "config": {
                 "objectives": [o.spec() for o in pl_module.objectives],  # type: ignore[operator]
                 "pairs": pl_module.pairs.spec(),
                 "steps": trainer.global_step,
             },
-            versions=library_versions(),
-            commit=git_commit(Path.cwd()),
-            date=now(),
-            seed=pl_module.seed,
-            trainable_parameters=sum(trained),
-            seconds=self._seconds,
-        )
-        curves = {name: tuple(points) for name, points in self.curves.items()}
-        return RunReport(self.name, provenance, tuple(self.results.values()), curves)
+            "versions": library_versions(),
+            "commit": _commit(),
+            "date": now(),
+            "seed": pl_module.seed,
+            "seconds": self._elapsed(),
+        }
+
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Notes where the weights come from, for `vlmtune export` and `vlmtune evaluate`."""
+        assert isinstance(pl_module, AdaptationModule)
+        checkpoint["provenance"] = self._origin(trainer, pl_module)
 
     def state_dict(self) -> dict[str, Any]:
         """The curves and the time so far: a resumed run reports the whole."""
-        running = time.monotonic() - self._started if self._started else 0.0
         return {
             "curves": {name: list(points) for name, points in self.curves.items()},
-            "seconds": self._seconds + running,
+            "seconds": self._elapsed(),
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -180,6 +250,10 @@ class Evaluation(Callback):
             n: [(int(s), float(v)) for s, v in p] for n, p in state_dict["curves"].items()
         }
         self._seconds = float(state_dict["seconds"])
+
+    def _elapsed(self) -> float:
+        running = 0.0 if self._started is None else time.monotonic() - self._started
+        return self._seconds + running
 
     def _point(self, name: str, step: int, value: float) -> None:
         points = self.curves.setdefault(name, [])
@@ -190,3 +264,14 @@ class Evaluation(Callback):
     def _is_last(trainer: pl.Trainer) -> bool:
         epochs, steps = trainer.max_epochs, trainer.max_steps
         return trainer.current_epoch + 1 == epochs or trainer.global_step == steps
+
+
+def _meets(kept: int | None, measured: int) -> bool:
+    """Whether what happens every `kept` steps (never for 0) falls on every `measured`-th."""
+    return not kept or (measured > 0 and kept % measured == 0)
+
+
+@functools.cache
+def _commit() -> str:
+    # Once: a checkpoint must not wait for git, and what runs is the code as it was at the start.
+    return git_commit(Path.cwd())

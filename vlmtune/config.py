@@ -1,8 +1,11 @@
-"""Objects that remember how they were made, so that an export or a checkpoint can make them again."""
+"""Objects that remember how they were made, so that an export or a checkpoint makes them again."""
 
 import functools
 import importlib
 import inspect
+import os
+from collections.abc import Callable, Mapping
+from numbers import Integral, Real
 from typing import Any, TypeVar
 
 from vlmtune.errors import UserError
@@ -33,12 +36,46 @@ class Configured:
             cls.__init__ = _recording(cls.__init__)  # type: ignore[method-assign]
 
     def spec(self) -> Spec:
-        """Returns `{"class_path": ..., "init_args": ...}`, the form configs and exports use."""
+        """Returns `{"class_path": ..., "init_args": ...}`, the form configs and exports use.
+
+        It holds plain values only, as JSON has them: paths become strings, tuples lists, and
+        objects that are `Configured` themselves their specs.
+
+        Raises:
+            UserError: An argument is none of these.
+        """
         cls = type(self)
+        arguments = self.__dict__.get("init_args", {})
         return {
             "class_path": f"{cls.__module__}.{cls.__qualname__}",
-            "init_args": dict(self.__dict__.get("init_args", {})),
+            "init_args": {
+                name: _plain(value, f"{name} of {cls.__name__}")
+                for name, value in arguments.items()
+            },
         }
+
+
+def _plain(value: Any, place: str) -> Any:
+    if isinstance(value, Configured):
+        return value.spec()
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item, place) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item, place) for item in value]
+    if value is None or isinstance(value, bool):
+        return value
+    # Subclasses, such as numpy's numbers, would not survive a checkpoint.
+    kinds: tuple[tuple[type, Callable[[Any], Any]], ...]
+    kinds = ((str, str), (Integral, int), (Real, float))
+    for kind, plain in kinds:
+        if isinstance(value, kind):
+            return plain(value)
+    raise UserError(
+        f"expected numbers, strings, paths, lists, mappings or configured objects in {place}, "
+        f"got {type(value).__name__}: pass one of these"
+    )
 
 
 def _recording(init: Any) -> Any:
@@ -50,6 +87,9 @@ def _recording(init: Any) -> Any:
             bound = signature.bind(self, *args, **kwargs)
             bound.apply_defaults()
             arguments = dict(bound.arguments)
+            for name, parameter in signature.parameters.items():
+                if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+                    arguments |= arguments.pop(name)
             arguments.pop("self", None)
             # nn.Module forbids nothing here: a plain dict needs no registration.
             self.__dict__["init_args"] = arguments
@@ -83,11 +123,21 @@ def instantiate(spec: Spec, base: type[T]) -> T:
         ) from error
     if not (inspect.isclass(cls) and issubclass(cls, base)):
         raise UserError(f"expected a {base.__name__}, got {path!r}: name a subclass of it")
-    arguments = spec.get("init_args", {})
+    arguments = {name: _made(value) for name, value in spec.get("init_args", {}).items()}
     try:
         inspect.signature(cls).bind(**arguments)
     except TypeError as error:
         raise UserError(
-            f"expected arguments {inspect.signature(cls)} for {path}, got {sorted(arguments)}: {error}"
+            f"expected arguments {inspect.signature(cls)} for {path}, got {sorted(arguments)}: "
+            f"{error}"
         ) from error
     return cls(**arguments)
+
+
+def _made(value: Any) -> Any:
+    """An argument of a spec, the specs within it made into their objects."""
+    if isinstance(value, dict) and value.keys() == {"class_path", "init_args"}:
+        return instantiate(value, Configured)
+    if isinstance(value, dict):
+        return {key: _made(item) for key, item in value.items()}
+    return [_made(item) for item in value] if isinstance(value, list) else value

@@ -52,9 +52,9 @@ def save_export(
         folder: Where to write. A folder that is not an export is never replaced.
         backbone: The backbone.
         adapter: The adapter, attached to it.
-        provenance: Where the weights come from, as far as it is known: `config` (of the training),
-            `versions` (of libraries), `commit`, `date`, `data`, and `results`, the `Result`s of
-            benchmarks, for the scores of the model card.
+        provenance: Where the weights come from, as far as it is known: `config`, `data`, `seed`
+            and `seconds` of the training, `versions` of libraries, `commit`, `date`, and
+            `results`, the `Result`s of benchmarks, for the scores of the model card.
         overwrite: Replace an export that is already there.
 
     Raises:
@@ -124,18 +124,20 @@ def load(
         ) from error
     fingerprint = config["backbone"].pop("fingerprint")
     made = {**config, "fingerprint": fingerprint}
-    return Model(*_rebuild(made, state, str(source), backbone, device))
+    parts = _rebuild(made, state, str(source), backbone, device)
+    return Model(*parts, provenance=_mapping(config.get("provenance")))
 
 
-def read_checkpoint(path: str | Path) -> tuple[Backbone, Adapter]:
-    """Makes backbone and adapter of a training checkpoint, with its weights.
+def read_checkpoint(path: str | Path) -> Model:
+    """Makes the model of a training checkpoint, with its weights.
 
     Raises:
         UserError: The file is missing, truncated or not a checkpoint of vlmtune, or the backbone
             it was trained on cannot be had.
     """
     checkpoint = check_checkpoint(path)
-    return _rebuild(checkpoint["vlmtune"], checkpoint["state_dict"], str(path))
+    parts = _rebuild(checkpoint["vlmtune"], checkpoint["state_dict"], str(path))
+    return Model(*parts, provenance=_mapping(checkpoint.get("provenance")))
 
 
 def check_checkpoint(path: str | Path) -> dict[str, Any]:
@@ -177,20 +179,19 @@ def resolve(name: str, pretrained: str | None = None) -> Model:
     """
     path = Path(name)
     if path.suffix in (".yaml", ".yml") and path.is_file():
-        made, weights = _untrained(path), True
+        model, weights = Model(*_untrained(path)), True
     elif path.is_file():
-        made, weights = read_checkpoint(path), True
+        model, weights = read_checkpoint(path), True
     elif (path / CONFIG).is_file() or _is_hub_id(name, pretrained):
-        loaded = load(name)
-        made, weights = (loaded.backbone, loaded.adapter), True
+        model, weights = load(name), True
     else:
-        made, weights = _attached(OpenClip(name, pretrained), ZeroShot()), False
+        model, weights = Model(*_attached(OpenClip(name, pretrained), ZeroShot())), False
     if pretrained is not None and weights:
         raise UserError(
             f"expected no pretrained for {name}, which brings its weights, got {pretrained!r}: "
             "leave it out"
         )
-    return Model(*made)
+    return model
 
 
 def _is_hub_id(name: str, pretrained: str | None) -> bool:
@@ -342,6 +343,11 @@ def _scores(result: Result) -> dict[str, Any]:
         "metrics": {name: vars(metric) for name, metric in result.metrics.items()},
         "citation": result.citation,
     }
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    """The provenance a file tells; older and foreign ones may tell none."""
+    return {str(key): told for key, told in value.items()} if isinstance(value, dict) else {}
 
 
 def _line(error: BaseException) -> str:

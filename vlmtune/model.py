@@ -1,7 +1,8 @@
 """A backbone with its adapter, as a person uses it: `vlmtune.load(...)` gives one."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -29,9 +30,18 @@ class Model:
         backbone: The backbone.
         adapter: The adapter, attached to it and loaded.
         keep: After how many images and captions what is kept is dropped.
+        provenance: Where the weights come from, as far as an export or a checkpoint tells:
+            `data`, `config`, `seed` and `seconds` of the training, and more.
     """
 
-    def __init__(self, backbone: Backbone, adapter: Adapter, keep: int = 2000) -> None:
+    def __init__(
+        self,
+        backbone: Backbone,
+        adapter: Adapter,
+        keep: int = 2000,
+        provenance: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.provenance = dict(provenance or {})
         self.backbone, self.adapter, self.keep = backbone.eval(), adapter.eval(), keep
         self._scorer, self._asked = Scorer(backbone, adapter), 0
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytorch_lightning as pl
 import torch
@@ -62,7 +62,7 @@ class AdaptationModule(pl.LightningModule):
         warmup: float = 0.05,
         final_lr: float = 0.0,
         store: str | None = None,
-        store_dtype: str = "float32",
+        store_dtype: Literal["float32", "float16", "bfloat16"] = "float32",
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -80,7 +80,8 @@ class AdaptationModule(pl.LightningModule):
         self.pairs = pairs or AllPairs()
         self.make_optimizer = optimizer
         self.warmup, self.final_lr, self.seed = warmup, final_lr, seed
-        self.store, self.store_dtype = store, store_dtype
+        self.store = store
+        self.store_dtype = store_dtype
         self.stored: dict[str, FeatureStore] = {}
         self.strict_loading = True
         # Taken before the adapter may unfreeze or wrap anything: it names the weights trained on.
@@ -113,7 +114,7 @@ class AdaptationModule(pl.LightningModule):
             )
         return data
 
-    def _key(self, modality: str, reads: Reads) -> StoreKey:
+    def _key(self, modality: Literal["image", "text"], reads: Reads) -> StoreKey:
         source = source_digest([self._data().digest("train"), self._data().digest("val")])
         return StoreKey(self.fingerprint, modality, reads, source, self.store_dtype)
 
@@ -208,7 +209,7 @@ class AdaptationModule(pl.LightningModule):
         step = self.global_step if self._trainer is not None else 0
         return ((self.seed * 1_000_003 + step) * 65_537 + rank) % (2**63)
 
-    def configure_optimizers(self) -> dict[str, Any]:
+    def configure_optimizers(self) -> Any:
         """Optimizer over what is trained, with linear warm-up and cosine decay per step."""
         trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
         if not trained:

@@ -152,10 +152,9 @@ class Features:
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Features":
         """Returns the features on `device`, the real-valued parts as `dtype` where one is given."""
-        cast = {"device": device} if dtype is None else {"device": device, "dtype": dtype}
         return Features(
-            None if self.pooled is None else self.pooled.to(**cast),
-            None if self.tokens is None else self.tokens.to(**cast),
+            None if self.pooled is None else self.pooled.to(device=device, dtype=dtype),
+            None if self.tokens is None else self.tokens.to(device=device, dtype=dtype),
             None if self.mask is None else self.mask.to(device),
         )
 

@@ -15,17 +15,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from data_builders.scenes.geometry import CUT, NORMAL, Triple
-from data_builders.scenes.shading import (
-    NO_SHADOW,
-    backdrop,
-    light_direction,
-    shadow,
-    shadow_row,
-    streak,
-    surface,
-    texture,
-)
 from data_builders.scenes.constants import (
     COLORS,
     FOCAL,
@@ -39,6 +28,17 @@ from data_builders.scenes.constants import (
     camera,
     dot,
     subtract,
+)
+from data_builders.scenes.geometry import CUT, NORMAL, Triple
+from data_builders.scenes.shading import (
+    NO_SHADOW,
+    backdrop,
+    light_direction,
+    shadow,
+    shadow_row,
+    streak,
+    surface,
+    texture,
 )
 
 _SAMPLES_PER_CHUNK = {"cpu": 1 << 19, "cuda": 1 << 23}

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from data_builders.scenes.geometry import Triple, dot3
 from data_builders.scenes.constants import (
     BACKGROUNDS,
     CAMERA_TARGET,
@@ -26,6 +25,7 @@ from data_builders.scenes.constants import (
     Vector,
     directions,
 )
+from data_builders.scenes.geometry import Triple, dot3
 
 _SHADOW_RADII: dict[str, tuple[float, float]] = {
     # Half axes of the spheroid that casts the shadow, in nominal radii; for the angular shapes

@@ -1,8 +1,8 @@
 """What an adapter is: the trained part, from the features of both modalities to scores.
 
 Laws (tests/contracts/test_adapters.py holds every adapter to them): scores equal the backbone's own
-at initialisation unless `identity_at_init` is False; only `requires_grad` parameters move; the order
-of a batch does not matter; export and load change nothing.
+at initialisation unless `identity_at_init` is False; only `requires_grad` parameters move; the
+order of a batch does not matter; export and load change nothing.
 """
 
 import math
@@ -45,8 +45,9 @@ class Adapter(Configured, nn.Module, ABC):
         for modality, reads in (("image", self.image_reads), ("text", self.text_reads)):
             if reason := backbone.fits(reads, modality):
                 raise UserError(
-                    f"expected a backbone with {reads.kind} of layer {reads.layer} for {modality}s, "
-                    f"got {type(backbone).__name__} ({reason}): choose another backbone or adapter"
+                    f"expected a backbone with {reads.kind} of layer {reads.layer} for "
+                    f"{modality}s, got {type(backbone).__name__} ({reason}): "
+                    "choose another backbone or adapter"
                 )
 
     @abstractmethod
@@ -59,8 +60,8 @@ class Adapter(Configured, nn.Module, ABC):
 class DualAdapter(Adapter):
     r"""An adapter with one embedding per image and one per text.
 
-    $s_{ij} = e^{\tau} \cos(f(v_i), g(t_j)) + b$ with $f$, $g$ from the subclass, $\tau$ starting at the
-    backbone's temperature, and $b = 0$ unless the subclass learns it.
+    $s_{ij} = e^{\tau} \cos(f(v_i), g(t_j)) + b$ with $f$, $g$ from the subclass, $\tau$ starting at
+    the backbone's temperature, and $b = 0$ unless the subclass learns it.
     """
 
     def attach(self, backbone: Backbone) -> None:
@@ -200,8 +201,8 @@ def load_trained_state(
     )
     if wrong:
         raise UserError(
-            f"expected weights of {type(adapter).__name__} on {type(backbone).__name__} in {source}, "
-            f"got other names or shapes at {len(wrong)} places, first {wrong[0]!r}: "
+            f"expected weights of {type(adapter).__name__} on {type(backbone).__name__} in "
+            f"{source}, got other names or shapes at {len(wrong)} places, first {wrong[0]!r}: "
             "use the config the checkpoint was trained with"
         )
     with torch.no_grad():

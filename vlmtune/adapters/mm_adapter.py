@@ -38,9 +38,6 @@ class MMAdapter(JointAdapter):
         hidden: Width of the feed-forward layers, as a multiple of the token width.
         dropout: Dropout probability in training.
         norm_first: Pre-norm (steadier at high learning rates) rather than post-norm.
-        aligned: Start $W$ as the backbone's own projection of image tokens into the embedding
-            space and project text tokens alike, so that patches and words are comparable from the
-            first step.
         cosine: Cosine (the paper) rather than dot product (the snippet).
         masked: Hide padding from attention.
         image_layer: Layer of the image tokens, counted from the end.

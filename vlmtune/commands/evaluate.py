@@ -69,6 +69,9 @@ def _provenance(model: Model, options: argparse.Namespace) -> Provenance:
     untrained = isinstance(model.adapter, ZeroShot)
     parts = (model.backbone, model.adapter)
     trained = sum(p.numel() for part in parts for p in part.parameters() if p.requires_grad)
+    # Versions, commit and date are those of this evaluation; those of the training are kept apart.
+    told = model.provenance
+    training = {k: told[k] for k in ("config", "versions", "commit", "date") if k in told}
     return Provenance(
         backbone=str(
             model.backbone.spec()["init_args"].get("model", type(model.backbone).__name__)
@@ -76,12 +79,12 @@ def _provenance(model: Model, options: argparse.Namespace) -> Provenance:
         adapter="zero-shot" if untrained else type(model.adapter).__name__,
         model={"backbone": model.backbone.spec(), "adapter": model.adapter.spec()},
         fingerprint=model.backbone.fingerprint,
-        data="",
-        config={"evaluated": options.model, "pretrained": options.pretrained},
+        data=data if isinstance(data := told.get("data"), str) else "",
+        config={"evaluated": options.model, "pretrained": options.pretrained, "training": training},
         versions=library_versions(),
         commit=git_commit(Path.cwd()),
         date=now(),
-        seed=None,
+        seed=seed if isinstance(seed := told.get("seed"), int) else None,
         trainable_parameters=0 if untrained else trained,
-        seconds=0.0,
+        seconds=float(seconds) if isinstance(seconds := told.get("seconds"), int | float) else 0.0,
     )

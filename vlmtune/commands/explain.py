@@ -5,6 +5,7 @@ import difflib
 import importlib
 import inspect
 import re
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -17,6 +18,9 @@ UNKNOWN_OPTION = re.compile(r"Option '([^']+)' is not accepted")
 CLASS = re.compile(r"class_path[ =]'([^']+)'")
 COMMAND = re.compile(r"\b(fit|validate|test)\.(?=\w)")
 KEY = re.compile(r'Parser key "([^"]+)":')
+ABSENT = re.compile(r"module '([^']+)' has no attribute '([^']+)'")
+# jsonargparse reads a YAML that is at fault a second time and calls that a loop.
+LOOP = re.compile(r"Config file loop detected: (\S+) -> .*", re.DOTALL)
 # What jsonargparse says, and how it is told; {0}, {1} are the groups.
 SAID = (
     (r"arguments are required: (.+)", "expected values for {0}, got none: give a --config"),
@@ -28,6 +32,10 @@ SAID = (
     (
         r"Problem with given class_path '([^']+)': (?!Parser key)(.+?)(?: - |$)",
         "expected a class path or a YAML{place}, got '{0}' ({1}): correct it",
+    ),
+    (
+        r"Expected an instantiatable class, but (\S+) is abstract",
+        "expected the keys class_path and init_args{place}, got others: name a subclass of {0}",
     ),
     (
         r"Expected a <class '(\w+)'>.*? (?i:value): (.+?)(?: - |$)",
@@ -84,17 +92,21 @@ def configuration_error(error: Exception, keys: Iterable[str]) -> UserError:
         >>> print(configuration_error(error, ["data.seed"]))
         expected a known key, got 'data.sed': did you mean 'data.seed'?
     """
-    text = _one_line(str(error))
+    text = _one_line(_without_loop(error))
     if found := UNKNOWN_ARGUMENT.search(text) or UNKNOWN_KEY.search(text):
         key = next(group for group in found.groups() if group)
         return UserError(f"expected a known key, got {key!r}: {_suggest(key, keys, 'see --help')}")
-    places = KEY.findall(text)
-    place = f" in {places[-1]}" if places else ""
+    place = _place(KEY.findall(text), LOOP.search(str(error)))
     option, owner = UNKNOWN_OPTION.search(text), CLASS.findall(text)
     if option and owner:
         return UserError(
             f"expected an argument of {owner[-1]}{place}, got {option[1]!r}: "
             f"{_suggest(option[1], _parameters(owner[-1]), 'correct it')}"
+        )
+    if absent := ABSENT.search(text):
+        return UserError(
+            f"expected a class of {absent[1]}{place}, got {(owner or [absent[2]])[-1]!r}: "
+            f"{_suggest(absent[2], _classes(absent[1]), 'correct it')}"
         )
     plain = COMMAND.sub("", text)
     for said, told in SAID:
@@ -102,6 +114,23 @@ def configuration_error(error: Exception, keys: Iterable[str]) -> UserError:
             return UserError(told.format(*found.groups(), place=place))
     rest = KEY.sub("", plain).strip(" -")
     return UserError(f"expected a valid config, got an error{place}: {rest}: correct it")
+
+
+def _without_loop(error: BaseException) -> str:
+    """What went wrong in a YAML, in place of the loop of YAMLs that jsonargparse reports."""
+    cause: BaseException | None = error
+    while cause is not None and LOOP.search(str(cause)):
+        cause = cause.__cause__ or cause.__context__
+    return str(error) if cause is None else LOOP.sub(lambda _: str(cause), str(error))
+
+
+def _place(keys: list[str], loop: re.Match[str] | None) -> str:
+    """Where an error is: the innermost key, with those it is below, and the YAML."""
+    place = ""
+    for key in keys:
+        key = COMMAND.sub("", key)
+        place = key if not place or key.startswith(place) else f"{place}.{key}"
+    return (f" in {place}" if place else "") + (f" of {loop[1]}" if loop else "")
 
 
 def _suggest(key: str, keys: Iterable[str], otherwise: str) -> str:
@@ -118,6 +147,11 @@ def _parameters(class_path: str) -> list[str]:
         return list(inspect.signature(getattr(importlib.import_module(module), name)).parameters)
     except (ImportError, AttributeError, ValueError, TypeError):
         return []
+
+
+def _classes(module: str) -> list[str]:
+    found = vars(sys.modules[module]) if module in sys.modules else {}
+    return [name for name, value in found.items() if inspect.isclass(value)]
 
 
 def _one_line(text: str) -> str:

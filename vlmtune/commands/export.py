@@ -18,11 +18,13 @@ def run(options: argparse.Namespace) -> None:
     Raises:
         UserError: The checkpoint or the report cannot be used, or `options.out` is taken.
     """
-    backbone, adapter = read_checkpoint(options.checkpoint)
+    model = read_checkpoint(options.checkpoint)
+    backbone, adapter = model.backbone, model.adapter
     provenance: dict[str, Any] = {
         "versions": library_versions(),
         "commit": git_commit(Path.cwd()),
         "date": now(),
+        **model.provenance,
     }
     if options.report is not None:
         report = RunReport.load(_file(options.report))

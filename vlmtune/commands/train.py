@@ -16,9 +16,11 @@ from pytorch_lightning.cli import (
     LightningCLI,
     SaveConfigCallback,
 )
+from pytorch_lightning.plugins.io import TorchCheckpointIO
 from pytorch_lightning.utilities.exceptions import MisconfigurationException, SIGTERMException
 
 from vlmtune.callbacks import Evaluation
+from vlmtune.commands.checkpoints import WholeCheckpoints
 from vlmtune.commands.explain import configuration_error, warning_line
 from vlmtune.commands.tables import show
 from vlmtune.data.datamodule import ShardDataModule
@@ -148,10 +150,13 @@ class VlmtuneCLI(LightningCLI):
             UserError: Lightning refuses the values of the trainer section.
         """
         try:
-            return super().instantiate_trainer(**kwargs)
+            trainer = super().instantiate_trainer(**kwargs)
         except (ValueError, TypeError, MisconfigurationException, ImportError) as error:
             line = " ".join(str(error).split())
             raise UserError(f"expected a valid trainer section, got: {line}: correct it") from error
+        if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
+            trainer.strategy.checkpoint_io = WholeCheckpoints()
+        return trainer
 
     def before_fit(self) -> None:
         """Says what is trained."""

@@ -1,0 +1,34 @@
+#!/bin/sh
+# The whole of vlmtune on a laptop CPU: sh scripts/quickstart.sh
+# SEED=1 sh scripts/quickstart.sh trains with another seed. World, shards and features are made once
+# and used again by later calls; the two trainings start from scratch each time.
+set -eu
+cd "$(dirname "$0")/.."
+seed=${SEED:-0}
+out=runs/quickstart
+run=$out/seed-$seed
+start=$(date +%s)
+step() { printf '[%4d s] %s\n' "$(($(date +%s) - start))" "$1"; }
+
+step "rendering the world"
+vlmtune build scenes --config configs/quickstart/world.yaml --out $out/world
+step "writing Cola's training queries"
+vlmtune build cola --config configs/quickstart/queries.yaml --out $out/shards
+step "measuring the frozen CLIP, zero-shot"
+vlmtune evaluate --model checkpoints/scenes-clip --benchmarks configs/quickstart/benchmarks.yaml \
+  --name zero-shot --store $out/features --out $out/zero-shot
+step "training the linear probe"
+vlmtune fit --config configs/fit/quickstart_linear.yaml \
+  --trainer.default_root_dir "$run/linear-probe" --seed_everything "$seed" --model.seed "$seed" --data.seed "$seed"
+step "training the MM-Adapter"
+vlmtune fit --config configs/fit/quickstart.yaml \
+  --trainer.default_root_dir "$run/mm-adapter" --seed_everything "$seed" --model.seed "$seed" --data.seed "$seed"
+step "exporting the MM-Adapter"
+vlmtune export "$run/mm-adapter/checkpoints/best.ckpt" --report "$run/mm-adapter" \
+  --out $out/export --overwrite
+step "scoring a picture of the first caption against both"
+vlmtune score $out/export $out/world/images/cola/cola_unseen_000000.png \
+  --text "a purple cone and a green cylinder" --text "a green cone and a purple cylinder"
+step "putting the three runs side by side"
+vlmtune report $out/zero-shot "$run/linear-probe" "$run/mm-adapter" --out $out/report
+step "done: open $out/report/report.html"

@@ -1,0 +1,255 @@
+"""What the documents say is true: the tree, the commands, the code, the links."""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from PIL import Image
+
+from data_builders.common import Builder
+from tests.test_configs import Parsed
+from vlmtune.adapters.base import Adapter
+from vlmtune.adapters.mm_adapter import MMAdapter
+from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.benchmarks.base import Benchmark
+from vlmtune.cli import TRAINING, _parser
+from vlmtune.commands.build import _changes
+from vlmtune.commands.plugins import find, make, make_list
+from vlmtune.commands.train import NOISE
+from vlmtune.export import save_export
+from vlmtune.types import Features
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+DOCUMENTS = sorted(
+    path.relative_to(ROOT).as_posix()
+    for path in (*ROOT.glob("*.md"), *ROOT.glob("checkpoints/**/*.md"))
+)
+FENCE = re.compile(r"(?:<!-- (\w+) -->\n)?^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+pytestmark = [pytest.mark.filterwarnings(f"ignore:{pattern}") for pattern in NOISE]
+
+
+def blocks(text: str, language: str, mark: str | None = None) -> list[str]:
+    """The fenced blocks of a language, those under `<!-- mark -->` where a mark is given."""
+    return [
+        content
+        for marked, found, content in FENCE.findall(text)
+        if found == language and (mark is None or marked == mark)
+    ]
+
+
+def block(language: str, mark: str | None, part: str) -> str:
+    """The one block of the README that holds `part`."""
+    (found,) = (content for content in blocks(README, language, mark) if part in content)
+    return found
+
+
+# -- the tree ---------------------------------------------------------------------------------
+
+
+def files() -> list[Path]:
+    """Files of the repository, those included that are yet to be committed."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip("not a git repository")
+    return [Path(line) for line in done.stdout.splitlines() if (ROOT / line).is_file()]
+
+
+def entries(paths: list[Path]) -> set[str]:
+    """First parts of paths, folders with a slash."""
+    return {path.parts[0] + "/" * (len(path.parts) > 1) for path in paths}
+
+
+def told() -> tuple[set[str], set[str]]:
+    """What the README's tree names: at the top, and in the package."""
+    lines = block("text", None, "README.md ").splitlines()
+    assert all(re.fullmatch(r"(  )?\S+ {2,}\S.*", line) for line in lines), "name, then a comment"
+    names = [line.split()[0] for line in lines]
+    assert len(set(names)) == len(names)
+    inner = {line.split()[0] for line in lines if line.startswith("  ")}
+    return set(names) - inner, inner
+
+
+def test_the_tree_is_the_repository():
+    top, inner = told()
+    paths = files()
+    assert top == entries(paths)
+    assert inner == entries(
+        [path.relative_to("vlmtune") for path in paths if path.parts[0] == "vlmtune"]
+    )
+
+
+# -- commands ---------------------------------------------------------------------------------
+
+
+def commands(text: str) -> list[list[str]]:
+    """The commands of a shell block."""
+    lines = text.replace("\\\n", " ").splitlines()
+    return [words for line in lines if (words := shlex.split(line, comments=True))]
+
+
+def documented() -> list[tuple[str, list[str]]]:
+    """Every command of the documents and of the comments configs start with, with its place."""
+    found = [
+        (name, words)
+        for name in DOCUMENTS
+        for content in blocks((ROOT / name).read_text(encoding="utf-8"), "sh")
+        for words in commands(content)
+    ]
+    for path in sorted(ROOT.glob("configs/**/*.yaml")):
+        lines = (line.removeprefix("#").strip() for line in path.read_text().splitlines())
+        place = path.relative_to(ROOT).as_posix()
+        found += [
+            (place, shlex.split(x)) for x in lines if re.match(r"(vlmtune|wandb) \w+ .*--", x)
+        ]
+    return found
+
+
+class Command(Parsed):
+    """Parses a training command whose checkpoint need not be there."""
+
+    def _parse_ckpt_path(self) -> None: ...
+
+
+def check_vlmtune(words: list[str]) -> None:
+    """Has a command of ours parsed as far as it can be without data."""
+    if words[0] in TRAINING:
+        Command(words[0], words[1:])
+        return
+    options, rest = _parser().parse_known_args(words)
+    if options.command == "build":
+        changes = [] if options.config is None else _changes(Path(options.config))
+        make(Builder, find("builders", options.corpus), [*changes, *rest])
+        return
+    assert rest == []
+    if options.command == "evaluate":
+        assert make_list(Benchmark, "benchmarks", options.benchmarks)
+
+
+def check(words: list[str]) -> None:
+    """Fails unless a command of the documents can be run."""
+    program = words[0]
+    if program == "vlmtune":
+        check_vlmtune(words[1:])
+    elif program == "make":
+        assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    else:
+        assert words[:2] == ["wandb", "sweep"], f"no way to check {words}"
+        assert (ROOT / words[-1]).is_file()
+
+
+@pytest.mark.parametrize(
+    ("place", "words"), documented(), ids=lambda x: " ".join(x)[:60] if isinstance(x, list) else x
+)
+def test_a_documented_command_is_one(place, words, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "argv", ["vlmtune"])
+    check(words)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "vlmtune evaluate --model x --benchmark cola_multi --out y",
+        "vlmtune build coco --split '[train]' --out x",
+        "vlmtune fit --config configs/fit/quickstart.yaml --model.optimiser.init_args.lr 1",
+        "vlmtune evaluat --model x",
+        "make quick",
+        "python train.py",
+    ],
+)
+def test_a_wrong_command_is_found(line, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "argv", ["vlmtune"])
+    with pytest.raises((Exception, SystemExit)):
+        check(shlex.split(line))
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_subcommands_named_in_the_text_exist(name):
+    text = (ROOT / name).read_text(encoding="utf-8")
+    named = {word for words in re.findall(r"`vlmtune ([a-z| ]+)", text) for word in words.split()}
+    choices = _parser()._subparsers._group_actions[0].choices
+    corpora = {path.stem for path in (ROOT / "configs/builders").glob("*.yaml")}
+    assert named - {"|"} <= choices.keys() | corpora
+
+
+# -- code -------------------------------------------------------------------------------------
+
+
+def execute(code: str) -> dict:
+    names: dict = {}
+    exec(compile(code, "<README>", "exec"), names)
+    return names
+
+
+def test_an_export_is_used_as_the_readme_says(tmp_path, monkeypatch):
+    backbone, adapter = OpenClip("local-dir:checkpoints/scenes-clip"), MMAdapter()
+    adapter.attach(backbone)
+    code = block("python", "runs", "vlmtune.load")
+    (folder,) = re.findall(r'vlmtune\.load\("(.+)"\)', code)
+    save_export(tmp_path / folder, backbone, adapter, provenance={})
+    Image.new("RGB", (9, 9), "red").save(tmp_path / "image.png")
+    monkeypatch.chdir(tmp_path)
+    assert len([line for line in code.splitlines() if line]) == 3
+    assert execute(code)["scores"].shape == (1, 2)
+
+
+def test_the_measured_images_are_left_out(tmp_path, monkeypatch):
+    cola, genome = tmp_path / "data/cola", tmp_path / "data/visual_genome"
+    cola.mkdir(parents=True)
+    genome.mkdir()
+    rows = [["https://example.org/vg/1.jpg", "a", "https://example.org/vg/2.jpg", "b"]]
+    (cola / "COLA_multiobjects_matching_benchmark.json").write_text(json.dumps(rows))
+    single = {"labels": ["red cup"], "data": [["images/3.jpg", [], [1], [1]]]}
+    (cola / "COLA_singleobjects_benchmark_GQA.json").write_text(json.dumps(single))
+    graphs = [{"image_id": number, "objects": []} for number in range(1, 6)]
+    (genome / "scene_graphs.json").write_text(json.dumps(graphs))
+    monkeypatch.chdir(tmp_path)
+    execute(block("python", "runs", "scene_graphs"))
+    kept = json.loads((genome / "scene_graphs_train.json").read_text())
+    assert [graph["image_id"] for graph in kept] == [4, 5]
+
+
+def test_the_adapter_of_the_readme_is_one(backbone, tmp_path, monkeypatch):
+    (code,) = blocks(README, "python", "adapter")
+    name = "vlmtune.adapters.bottleneck"
+    module = ModuleType(name)
+    exec(compile(code, "bottleneck.py", "exec"), module.__dict__)
+    monkeypatch.setitem(sys.modules, name, module)
+    config = tmp_path / "bottleneck.yaml"
+    config.write_text(block("yaml", None, "bottleneck"))
+    adapter = make(Adapter, str(config))
+    adapter.attach(backbone)
+    image, text = (Features(pooled=torch.randn(n, backbone.embed_dim)) for n in (3, 2))
+    assert adapter(image, text).values.shape == (3, 2)
+    assert torch.equal(adapter.embed_image(image), image.pooled)  # the identity at the start
+    assert adapter.spec() == {"class_path": f"{name}.Bottleneck", "init_args": {"ratio": 0.25}}
+
+
+def test_no_python_is_left_unchecked():
+    marks = [mark for mark, language, _ in FENCE.findall(README) if language == "python"]
+    assert marks == ["runs", "runs", "adapter"]
+
+
+# -- the rest ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_links_lead_somewhere(name):
+    text = (ROOT / name).read_text(encoding="utf-8")
+    links = [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
+    assert [link for link in links if not (ROOT / name).parent.joinpath(link).exists()] == []
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_no_number_is_left_to_fill_in(name):
+    assert re.findall(r"@\w+@", (ROOT / name).read_text(encoding="utf-8")) == []
