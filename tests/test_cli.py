@@ -12,6 +12,7 @@ from PIL import Image
 import vlmtune
 from tests.tiny import halves, write_cola
 from vlmtune.cli import main
+from vlmtune.commands.checkpoints import WholeCheckpoints
 from vlmtune.system import AdaptationModule
 
 ROOT = Path(vlmtune.__file__).parent.parent
@@ -214,6 +215,7 @@ def test_dotted_keys_of_sweep_agents(config, monkeypatch, tmp_path):
     assert optimizer.param_groups[0]["lr"] == 0.25
     assert (cli.model.warmup, cli.datamodule.batch_size) == (0.5, 2)
     assert cli.trainer.default_root_dir == str(config.parent / "run")
+    assert isinstance(cli.trainer.strategy.checkpoint_io, WholeCheckpoints)
 
 
 @pytest.mark.parametrize("command", ["validate", "test"])

@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.adapters.zero_shot import ZeroShot
 from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.commands.evaluate import _provenance
 from vlmtune.errors import UserError
 from vlmtune.export import check_checkpoint, load, read_checkpoint, resolve, save_export
 from vlmtune.model import Model
@@ -322,6 +324,17 @@ def test_read_checkpoint(tmp_path, model_folder, pictures):
     path = checkpoint(tmp_path / "a.ckpt", *parts)
     again = read_checkpoint(path).score(pictures, TEXTS)
     assert again.equal(Model(*parts).score(pictures, TEXTS))
+
+
+@pytest.mark.parametrize("told", [None, [1], "x", {"data": 3, "seed": "0", "seconds": None}])
+def test_a_strange_provenance_is_no_obstacle(exported, told):
+    want = {"commit": "cafe", "config": {"objectives": ["InfoNCE"], "steps": 3}}
+    assert load(exported).provenance.items() >= want.items()
+    rewrite(exported, lambda config: config.update(provenance=told))
+    model = load(exported)
+    assert model.provenance == (told if isinstance(told, dict) else {})
+    facts = _provenance(model, Namespace(model="x", pretrained=None))
+    assert (facts.data, facts.seed, facts.seconds) == ("", None, 0.0)
 
 
 class Bomb:

@@ -107,7 +107,7 @@ def test_a_killed_run_is_resumed_to_the_same_end(
     folder = killed.parent / "run"
     last = folder / "checkpoints" / "last.ckpt"
     draw = random.SystemRandom().random
-    delays = (0.1 * draw(), 0.3 * draw())
+    delays = (0.1 * draw(), 0.2 * draw())
     kill(killed, killed.parent / "store", delays[0])  # while it fills the store, or soon after
     kill(killed, last, delays[1])
     assert not (folder / "report.json").exists()

@@ -11,6 +11,9 @@ from typing import Any, TypeVar
 from vlmtune.errors import UserError
 
 Spec = dict[str, Any]
+# Subclasses and relatives, such as numpy's numbers, would not survive a checkpoint.
+PLAIN: tuple[tuple[type, Callable[[Any], Any]], ...]
+PLAIN = ((str, str), (Integral, int), (Real, float))
 T = TypeVar("T", bound="Configured")
 
 
@@ -66,10 +69,7 @@ def _plain(value: Any, place: str) -> Any:
         return [_plain(item, place) for item in value]
     if value is None or isinstance(value, bool):
         return value
-    # Subclasses, such as numpy's numbers, would not survive a checkpoint.
-    kinds: tuple[tuple[type, Callable[[Any], Any]], ...]
-    kinds = ((str, str), (Integral, int), (Real, float))
-    for kind, plain in kinds:
+    for kind, plain in PLAIN:
         if isinstance(value, kind):
             return plain(value)
     raise UserError(

@@ -125,7 +125,7 @@ def load(
     fingerprint = config["backbone"].pop("fingerprint")
     made = {**config, "fingerprint": fingerprint}
     parts = _rebuild(made, state, str(source), backbone, device)
-    return Model(*parts, provenance=_mapping(config.get("provenance")))
+    return Model(*parts, provenance=config.get("provenance"))
 
 
 def read_checkpoint(path: str | Path) -> Model:
@@ -137,7 +137,7 @@ def read_checkpoint(path: str | Path) -> Model:
     """
     checkpoint = check_checkpoint(path)
     parts = _rebuild(checkpoint["vlmtune"], checkpoint["state_dict"], str(path))
-    return Model(*parts, provenance=_mapping(checkpoint.get("provenance")))
+    return Model(*parts, provenance=checkpoint.get("provenance"))
 
 
 def check_checkpoint(path: str | Path) -> dict[str, Any]:
@@ -343,11 +343,6 @@ def _scores(result: Result) -> dict[str, Any]:
         "metrics": {name: vars(metric) for name, metric in result.metrics.items()},
         "citation": result.citation,
     }
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    """The provenance a file tells; older and foreign ones may tell none."""
-    return {str(key): told for key, told in value.items()} if isinstance(value, dict) else {}
 
 
 def _line(error: BaseException) -> str:

@@ -30,8 +30,8 @@ class Model:
         backbone: The backbone.
         adapter: The adapter, attached to it and loaded.
         keep: After how many images and captions what is kept is dropped.
-        provenance: Where the weights come from, as far as an export or a checkpoint tells:
-            `data`, `config`, `seed` and `seconds` of the training, and more.
+        provenance: Where the weights come from, as far as an export or a checkpoint tells: a
+            mapping with `data`, `config`, `seed` and `seconds` of the training, and more.
     """
 
     def __init__(
@@ -39,9 +39,10 @@ class Model:
         backbone: Backbone,
         adapter: Adapter,
         keep: int = 2000,
-        provenance: Mapping[str, Any] | None = None,
+        provenance: Any = None,
     ) -> None:
-        self.provenance = dict(provenance or {})
+        # What a file says may be anything.
+        self.provenance = dict(provenance) if isinstance(provenance, Mapping) else {}
         self.backbone, self.adapter, self.keep = backbone.eval(), adapter.eval(), keep
         self._scorer, self._asked = Scorer(backbone, adapter), 0
 

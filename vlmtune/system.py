@@ -20,6 +20,7 @@ from vlmtune.pairs import AllPairs, PairPolicy
 from vlmtune.types import Batch, Features, Reads, Scores
 
 CHECKPOINT_VERSION = 1
+StoreDType = Literal["float32", "float16", "bfloat16"]
 
 
 def default_optimizer(parameters: Iterable[Any]) -> torch.optim.Optimizer:
@@ -62,7 +63,7 @@ class AdaptationModule(pl.LightningModule):
         warmup: float = 0.05,
         final_lr: float = 0.0,
         store: str | None = None,
-        store_dtype: Literal["float32", "float16", "bfloat16"] = "float32",
+        store_dtype: StoreDType = "float32",
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -81,7 +82,7 @@ class AdaptationModule(pl.LightningModule):
         self.make_optimizer = optimizer
         self.warmup, self.final_lr, self.seed = warmup, final_lr, seed
         self.store = store
-        self.store_dtype = store_dtype
+        self.store_dtype: StoreDType = store_dtype
         self.stored: dict[str, FeatureStore] = {}
         self.strict_loading = True
         # Taken before the adapter may unfreeze or wrap anything: it names the weights trained on.
