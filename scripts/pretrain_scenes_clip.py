@@ -6,7 +6,7 @@ Images are scenes of the embedded world; captions are web-like words that bind n
 (`data_builders.scenes.captions.web_caption`). Like CLIP on photographs, the result knows every word
 and cannot tell who wears which: on held-out scenes it prefers the right caption to a random one,
 and is at chance between the right caption and its attribute-swapped twin. Both numbers are
-measured at the end and written to the folder's README.
+measured and printed at the end.
 
 The loss is symmetric InfoNCE over the batch. The image embedding is the mean of the patch tokens,
 so that every patch has to say what it shows: adapters that read tokens find words in them.

@@ -6,5 +6,5 @@ class UserError(ValueError):
 
     Example:
         >>> str(UserError("expected a folder of shards, got a file: pass what `build` wrote"))
-        "expected a folder of shards, got a file: pass what `build` wrote"
+        'expected a folder of shards, got a file: pass what `build` wrote'
     """

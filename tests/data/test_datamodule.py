@@ -276,8 +276,8 @@ def test_missing_sets_are_said_at_setup(tmp_path: Path, make_set: MakeSet) -> No
         ShardDataModule([], 1).setup("fit")
     with pytest.raises(UserError, match="run `vlmtune build` first"):
         ShardDataModule([make_set(1)], 1, val=[ShardSet(str(tmp_path / "none"))]).setup("fit")
-    with pytest.raises(UserError, match="at least one shard set in val"):
-        ShardDataModule([make_set(1)], 1).setup("validate")
+    # Without validation records `vlmtune validate` still measures benchmarks.
+    ShardDataModule([make_set(1)], 1).setup("validate")
     data = ShardDataModule([make_set(1)], 2)
     data.decode_images = False
     with pytest.raises(UserError, match="lower batch_size or add data"):
