@@ -28,7 +28,7 @@ vlmtune export "$run/mm-adapter/checkpoints/best.ckpt" --report "$run/mm-adapter
   --out $out/export --overwrite
 step "scoring a picture of the first caption against both"
 vlmtune score $out/export $out/world/images/cola/cola_unseen_000000.png \
-  --text "a purple cone and a green cylinder" --text "a green cone and a purple cylinder"
+  --text "a red cube and a blue sphere" --text "a blue cube and a red sphere"
 step "putting the three runs side by side"
 vlmtune report $out/zero-shot "$run/linear-probe" "$run/mm-adapter" --out $out/report
 step "done: open $out/report/report.html"
