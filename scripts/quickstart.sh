@@ -1,13 +1,14 @@
 #!/bin/sh
 # The whole of vlmtune on a laptop CPU: sh scripts/quickstart.sh
 # SEED=1 sh scripts/quickstart.sh trains with another seed. World, shards and features are made once
-# and used again by later calls; the two trainings start from scratch each time.
+# and used again by later calls; a training goes on where its last checkpoint is, finished or not.
 set -eu
 cd "$(dirname "$0")/.."
 seed=${SEED:-0}
 out=runs/quickstart
 run=$out/seed-$seed
 start=$(date +%s)
+resumed() { [ ! -f "$1/checkpoints/last.ckpt" ] || echo "--ckpt_path $1/checkpoints/last.ckpt"; }
 step() { printf '[%4d s] %s\n' "$(($(date +%s) - start))" "$1"; }
 
 step "rendering the world"
@@ -18,10 +19,12 @@ step "measuring the frozen CLIP, zero-shot"
 vlmtune evaluate --model checkpoints/scenes-clip --benchmarks configs/quickstart/benchmarks.yaml \
   --name zero-shot --store $out/features --out $out/zero-shot
 step "training the linear probe"
-vlmtune fit --config configs/fit/quickstart_linear.yaml \
+# shellcheck disable=SC2046 # two words or none
+vlmtune fit --config configs/fit/quickstart_linear.yaml $(resumed "$run/linear-probe") \
   --trainer.default_root_dir "$run/linear-probe" --seed_everything "$seed" --model.seed "$seed" --data.seed "$seed"
 step "training the MM-Adapter"
-vlmtune fit --config configs/fit/quickstart.yaml \
+# shellcheck disable=SC2046
+vlmtune fit --config configs/fit/quickstart.yaml $(resumed "$run/mm-adapter") \
   --trainer.default_root_dir "$run/mm-adapter" --seed_everything "$seed" --model.seed "$seed" --data.seed "$seed"
 step "exporting the MM-Adapter"
 vlmtune export "$run/mm-adapter/checkpoints/best.ckpt" --report "$run/mm-adapter" \

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -27,17 +28,20 @@ pytestmark = [pytest.mark.filterwarnings(f"ignore:{pattern}") for pattern in NOI
 
 
 def run(folder: Path, **environment: str) -> tuple[subprocess.CompletedProcess, list[list[str]]]:
-    """Runs the script with a stand-in for `vlmtune`; returns what it was called with."""
+    """Runs the script in a project of its own, with a stand-in for `vlmtune`; returns its calls."""
     programs, calls = folder / "bin", folder / "calls"
     programs.mkdir(exist_ok=True)
     calls.write_text("")
     stub = programs / "vlmtune"
     stub.write_text(STUB.format(python=sys.executable))
     stub.chmod(0o755)
+    script = folder / "scripts" / SCRIPT.name
+    script.parent.mkdir(exist_ok=True)
+    shutil.copy(SCRIPT, script)
     variables = {k: v for k, v in os.environ.items() if k != "SEED"} | environment
     variables |= {"PATH": f"{programs}:{os.environ['PATH']}", "CALLS": str(calls)}
     done = subprocess.run(
-        ["sh", str(SCRIPT)], cwd=folder, env=variables, capture_output=True, text=True, timeout=60
+        ["sh", str(script)], cwd=folder, env=variables, capture_output=True, text=True, timeout=60
     )
     return done, [json.loads(line) for line in calls.read_text().splitlines()]
 
@@ -68,6 +72,15 @@ def test_a_seed_has_folders_of_its_own_and_shares_the_data(tmp_path):
     for call in other[3:5]:
         root = call[call.index("--trainer.default_root_dir") + 1]
         assert root.startswith("runs/quickstart/seed-3/")
+
+
+def test_a_second_call_goes_on_from_the_last_checkpoints(tmp_path):
+    last = Path("runs/quickstart/seed-0/mm-adapter/checkpoints/last.ckpt")
+    (tmp_path / last).parent.mkdir(parents=True)
+    (tmp_path / last).touch()
+    probe, adapter = (call for call in run(tmp_path)[1] if call[0] == "fit")
+    assert "--ckpt_path" not in probe
+    assert adapter[adapter.index("--ckpt_path") + 1] == str(last)
 
 
 def test_a_step_that_fails_ends_it(tmp_path):
