@@ -116,14 +116,17 @@ class Reads:
     """Which representation of one modality an adapter reads, and whether gradients reach behind it.
 
     Attributes:
-        kind: "pooled" (n, d) embeddings, not normalised, or "tokens" (n, t, w) of one layer.
-        layer: For tokens: whose output is read, counted from the end; -1 is the last block after
-            the tower's final norm, -2 the block before it, without that norm (Cola's "second-last
-            layer features", `hidden_states[-2]`).
+        kind: "pooled" (n, d) embeddings, not normalised; "tokens" (n, t, w) of one layer, special
+            image tokens and padding left out; "state" (n, t, w), everything the tower needs to go
+            on from there; "words" (texts only), word embeddings before positions, with their ids.
+        layer: Whose output is read, counted from the end. Tokens: -1 is the last block after the
+            tower's final norm, -2 the block before it, without that norm (Cola's "second-last layer
+            features", `hidden_states[-2]`). States never have the final norm; -(layers + 1) is what
+            the first block gets.
         frozen: True where nothing before this point is trained, so that it may be stored.
     """
 
-    kind: Literal["pooled", "tokens"]
+    kind: Literal["pooled", "tokens", "state", "words"]
     layer: int = -1
     frozen: bool = True
 
@@ -136,11 +139,13 @@ class Features:
         pooled: Embeddings, not normalised.
         tokens: Token states, zero where `mask` is False.
         mask: True where a token is real (for texts, start and end tokens are real).
+        ids: Token ids, where words are read.
     """
 
     pooled: Float[Tensor, "n d"] | None = None
     tokens: Float[Tensor, "n t w"] | None = None
     mask: Bool[Tensor, "n t"] | None = None
+    ids: Int[Tensor, "n t"] | None = None
 
     def __len__(self) -> int:
         rows = self.pooled if self.pooled is not None else self.tokens
@@ -156,10 +161,11 @@ class Features:
             None if self.pooled is None else self.pooled.to(device=device, dtype=dtype),
             None if self.tokens is None else self.tokens.to(device=device, dtype=dtype),
             None if self.mask is None else self.mask.to(device),
+            None if self.ids is None else self.ids.to(device),
         )
 
-    def _parts(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        return self.pooled, self.tokens, self.mask
+    def _parts(self) -> tuple[Tensor | None, ...]:
+        return self.pooled, self.tokens, self.mask, self.ids
 
     @staticmethod
     def concatenate(parts: Sequence["Features"]) -> "Features":
@@ -174,6 +180,7 @@ class Features:
         pooled = [p.pooled for p in parts if p.pooled is not None]
         tokens = [p.tokens for p in parts if p.tokens is not None]
         masks = [p.mask for p in parts if p.mask is not None]
+        ids = [p.ids for p in parts if p.ids is not None]
         longest = max((x.shape[1] for x in tokens), default=0)
         pad = torch.nn.functional.pad
         return Features(
@@ -182,25 +189,70 @@ class Features:
             if tokens
             else None,
             torch.cat([pad(x, (0, longest - x.shape[1])) for x in masks]) if masks else None,
+            torch.cat([pad(x, (0, longest - x.shape[1])) for x in ids]) if ids else None,
         )
 
 
 @dataclass(frozen=True)
+class Embedded:
+    """What a dual adapter's scores are made of, for objectives that look inside.
+
+    Attributes:
+        image: Embeddings of the images, normalised.
+        text: Embeddings of the texts, normalised.
+        scale: Factor on cosines, a scalar with gradient where it is trained.
+        image_tokens: Patch tokens in the shared space, where the adapter gives them.
+        text_tokens: Word tokens in the shared space, where the adapter gives them.
+    """
+
+    image: Float[Tensor, "N d"]
+    text: Float[Tensor, "M d"]
+    scale: Float[Tensor, ""]
+    image_tokens: Features | None = None
+    text_tokens: Features | None = None
+
+
+@dataclass(frozen=True)
 class Scores:
-    """Scores of N images against M texts, and which of them were computed.
+    """Training scores of N images against M texts, and which of them were computed.
 
     Attributes:
         values: `values[i, j]` says how well text j fits image i; 0 where not computed.
         computed: True where `values` holds a score.
+        embedded: What the scores are made of, where the adapter is dual.
+        reference: Scores of the frozen backbone itself, where an objective asks for them.
     """
 
     values: Float[Tensor, "N M"]
     computed: Bool[Tensor, "N M"]
+    embedded: Embedded | None = None
+    reference: Float[Tensor, "N M"] | None = None
 
     @staticmethod
     def full(values: Float[Tensor, "N M"]) -> "Scores":
         """Scores all of which were computed."""
         return Scores(values, torch.ones_like(values, dtype=torch.bool))
+
+
+@dataclass(frozen=True)
+class Share:
+    """One rank's share of a global batch of N images and M texts; n and m of them are its own.
+
+    Attributes:
+        rows: Scores of its images against all texts, (n, M).
+        row_targets: What is true there.
+        columns: Scores of all images against its texts, (N, m).
+        column_targets: What is true there.
+        row_start: Position of its first image among the N.
+        column_start: Position of its first text among the M.
+    """
+
+    rows: Scores
+    row_targets: Targets
+    columns: Scores
+    column_targets: Targets
+    row_start: int = 0
+    column_start: int = 0
 
 
 @dataclass(frozen=True)
@@ -248,6 +300,12 @@ class Result:
         metrics: All numbers, by name.
         examples: Retrievals to look at.
         citation: The source of the metric.
+        convention: "strict" (a tie is never a win, every row counts) or "reference" (as the
+            published script does).
+        outcomes: Of each item in the order of the file, what the primary metric gives it, in
+            [0, 1]; empty where it is no mean over items. Two runs are compared item by item.
+        clusters: Of each item the number of its image, so that intervals resample images.
+        series: Numbers whose distribution is drawn, such as the equivariance score of each item.
     """
 
     benchmark: str
@@ -256,3 +314,7 @@ class Result:
     metrics: dict[str, Metric]
     examples: tuple[Example, ...] = field(default=())
     citation: str = ""
+    convention: str = "strict"
+    outcomes: tuple[float, ...] = ()
+    clusters: tuple[int, ...] = ()
+    series: dict[str, tuple[float, ...]] = field(default_factory=dict)

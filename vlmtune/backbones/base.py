@@ -16,6 +16,99 @@ from vlmtune.config import Configured
 from vlmtune.types import Features, Reads
 
 
+class Tower(ABC):
+    """One modality's transformer, block by block: what fine-tuning and prompts work on.
+
+    A plain object and not a module, so that the model's weights keep one name each. States are
+    `Features` with `tokens` and `mask`: every position the tower needs, class tokens included.
+
+    Attributes:
+        layers: Number of blocks.
+        width: w of the states.
+    """
+
+    layers: int
+    width: int
+
+    @property
+    @abstractmethod
+    def blocks(self) -> Sequence[nn.Module]:
+        """The blocks, first to last."""
+
+    @property
+    @abstractmethod
+    def tail(self) -> Sequence[nn.Parameter]:
+        """The parameters used after the last block: final norm, pooling, projection."""
+
+    @abstractmethod
+    def run(self, state: Features, first: int, stop: int) -> Features:
+        """Runs blocks `first` to `stop - 1` (counted from 0) on a state."""
+
+    @abstractmethod
+    def finish(self, state: Features) -> Float[Tensor, "n d"]:
+        """From the state after the last block to embeddings, not normalised."""
+
+
+class ImageTower(Tower, ABC):
+    """A vision transformer.
+
+    Attributes:
+        special: Leading positions of a state that are no patches.
+    """
+
+    special: int
+
+    @abstractmethod
+    def start(self, pixels: Float[Tensor, "n 3 height width"]) -> Features:
+        """From pixels to what the first block gets."""
+
+
+class TextTower(Tower, ABC):
+    """A text transformer.
+
+    Attributes:
+        positions: Longest sequence it takes.
+    """
+
+    positions: int
+
+    @abstractmethod
+    def words(self, texts: Sequence[str]) -> Features:
+        """Word embeddings before positions, with ids and mask."""
+
+    @abstractmethod
+    def start(self, words: Features) -> Features:
+        """From word embeddings (`tokens` and `mask`) to what the first block gets."""
+
+
+class Fusion(ABC):
+    """The part of a fusion encoder that sees image and text together, with its matching head.
+
+    A plain object and not a module, as towers are.
+
+    Attributes:
+        image_reads: What it reads of images.
+        text_reads: What it reads of texts.
+    """
+
+    image_reads: Reads
+    text_reads: Reads
+
+    @property
+    @abstractmethod
+    def blocks(self) -> Sequence[nn.Module]:
+        """The blocks, first to last."""
+
+    @property
+    @abstractmethod
+    def tail(self) -> Sequence[nn.Parameter]:
+        """The parameters used after the last block: final norm and matching head."""
+
+    @abstractmethod
+    def match(self, image: Features, text: Features) -> Float[Tensor, "P"]:
+        """Log-odds that text i is true of image i, for each of P rows."""
+
+
 class Backbone(Configured, nn.Module, ABC):
     """A vision-language model with one tower per modality.
 
@@ -27,6 +120,10 @@ class Backbone(Configured, nn.Module, ABC):
         text_special: How many special tokens lead and trail each text, e.g. (1, 1) for start and
             end; words lie between.
         logit_scale: Factor on cosines the model was pre-trained with (exponentiated).
+        logit_bias: Term added to scaled cosines (sigmoid-trained models), else 0.
+        image_tower: The image side block by block, or None where it cannot be had.
+        text_tower: The text side block by block, or None where it cannot be had.
+        fusion: The part that sees both modalities, or None for a dual encoder.
     """
 
     embed_dim: int
@@ -35,6 +132,10 @@ class Backbone(Configured, nn.Module, ABC):
     image_tokens: int
     text_special: tuple[int, int]
     logit_scale: float
+    logit_bias: float = 0.0
+    image_tower: ImageTower | None = None
+    text_tower: TextTower | None = None
+    fusion: Fusion | None = None
 
     @property
     @abstractmethod

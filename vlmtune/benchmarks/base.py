@@ -8,28 +8,30 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vlmtune.config import Configured
 from vlmtune.errors import UserError
-from vlmtune.types import ImageRef, Result, Scores
+from vlmtune.types import ImageRef, Result
+
+Convention = Literal["strict", "reference"]
 
 
 @runtime_checkable
 class Score(Protocol):
-    """Anything that scores images against texts, at least where `pairs` is True."""
+    """Anything that scores images against texts."""
 
     def __call__(
         self,
         images: Sequence[ImageRef],
         texts: Sequence[str],
-        pairs: Bool[Tensor, "N M"] | None = None,
-    ) -> Scores:
-        """Scores N images against M texts."""
+        pairs: Int[Tensor, "P 2"] | None = None,
+    ) -> Float[Tensor, "P"] | Float[Tensor, "N M"]:
+        """Scores the P pairs (row of `images`, row of `texts`), or all N x M without `pairs`."""
         ...
 
 
@@ -44,6 +46,7 @@ class Benchmark(Configured, ABC):
         version: Version of the metric's definition.
         primary: Key of the metric that stands for the whole.
         citation: Where the metric is defined.
+        source: Where the files are to be had.
         partial_credit: True where the primary metric gives credit for part of an item (average
             precision), so that inverse and constant scorers reach at most chance instead of 0.
     """
@@ -52,6 +55,7 @@ class Benchmark(Configured, ABC):
     version: ClassVar[str]
     primary: str
     citation: ClassVar[str]
+    source: ClassVar[str] = ""
     partial_credit: ClassVar[bool] = False
 
     @classmethod
@@ -64,10 +68,10 @@ class Benchmark(Configured, ABC):
 
     @abstractmethod
     def load(self) -> None:
-        """Reads the annotation files; calling it again does nothing.
+        """Reads the annotation files and finds the images; calling it again does nothing.
 
         Raises:
-            UserError: A file is missing or is not what it should be.
+            UserError: A file is missing or is not what it should be; says where it is to be had.
         """
 
     @abstractmethod
@@ -79,16 +83,19 @@ class Benchmark(Configured, ABC):
         """The M distinct captions."""
 
     @abstractmethod
-    def pairs(self) -> Bool[Tensor, "N M"]:
-        """True where a score is needed."""
+    def pairs(self) -> Int[Tensor, "P 2"] | None:
+        """The distinct pairs (image, text) whose score is needed; None for all N x M."""
 
     @abstractmethod
-    def truth(self) -> Bool[Tensor, "N M"]:
-        """True where the text is stated to be true of the image: what an oracle would score."""
+    def truth(self) -> Bool[Tensor, "P"] | Bool[Tensor, "N M"]:
+        """True where the text is stated to be true of the image, what an oracle would score.
+
+        In the order of `pairs`, or of all pairs.
+        """
 
     @abstractmethod
-    def evaluate(self, scores: Scores) -> Result:
-        """Turns the scores into numbers."""
+    def evaluate(self, scores: Float[Tensor, "P"] | Float[Tensor, "N M"]) -> Result:
+        """Turns the scores, in the order of `pairs`, into numbers."""
 
     def run(self, score: Score) -> Result:
         """Loads, has everything scored once, and evaluates.
@@ -97,21 +104,21 @@ class Benchmark(Configured, ABC):
             UserError: A needed score is missing, NaN or infinite.
         """
         self.load()
-        scores = score(self.images(), self.texts(), self.pairs())
-        check_scores(scores, self.pairs(), self.name)
+        pairs = self.pairs()
+        scores = score(self.images(), self.texts(), pairs).detach().cpu()
+        wanted = (len(self.images()), len(self.texts())) if pairs is None else (len(pairs),)
+        check_scores(scores, wanted, self.name)
         return self.evaluate(scores)
 
 
-def check_scores(scores: Scores, pairs: Bool[Tensor, "N M"], name: str) -> None:
-    """Raises `UserError` unless every needed score was computed and is finite."""
-    pairs = pairs.to(scores.values.device)
-    missing = int((pairs & ~scores.computed).sum())
-    if missing:
+def check_scores(scores: Tensor, wanted: tuple[int, ...], name: str) -> None:
+    """Raises `UserError` unless every needed score is there and finite."""
+    if tuple(scores.shape) != wanted:
         raise UserError(
-            f"expected {int(pairs.sum())} scores for {name}, {missing} were not computed: "
+            f"expected scores of shape {wanted} for {name}, got {tuple(scores.shape)}: "
             "the scorer must score every pair it is asked for"
         )
-    wrong = int((pairs & ~torch.isfinite(scores.values)).sum())
+    wrong = int((~torch.isfinite(scores)).sum())
     if wrong:
         raise UserError(
             f"expected finite scores for {name}, {wrong} are NaN or infinite: "

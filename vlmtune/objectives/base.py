@@ -1,19 +1,54 @@
 """What an objective is: a number to minimise, from scores and what is true.
 
-No model, no process group.
+No model, no process group: a rank's share of the scores, and a `World` that adds and gathers over
+ranks, come from outside.
 
 Laws (tests/contracts/test_objectives.py): scalar, finite, differentiable; the order of images and
-texts does not matter; true scores above false ones cost less than the reverse.
+texts does not matter; true scores above false ones cost less than the reverse; the shares of W
+ranks add up to the loss of the whole.
 """
 
 from abc import ABC, abstractmethod
+from typing import Any, ClassVar, Literal, Protocol
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from vlmtune.config import Configured
 from vlmtune.errors import UserError
-from vlmtune.types import Scores, Targets
+from vlmtune.types import Scores, Share, Targets
+
+Need = Literal["embedded", "tokens", "reference"]
+
+
+class World(Protocol):
+    """All ranks that share a batch; every method carries gradients back to every rank."""
+
+    def sum(self, value: Any) -> Any:
+        """Adds a tensor over ranks."""
+        ...
+
+    def gather(self, value: Any) -> Any:
+        """Concatenates the rows of a tensor over ranks, in rank order."""
+        ...
+
+
+class Alone:
+    """The world of a single process.
+
+    Example:
+        >>> import torch
+        >>> Alone().sum(torch.tensor(3))
+        tensor(3)
+    """
+
+    def sum(self, value: Any) -> Any:
+        """Returns the value."""
+        return value
+
+    def gather(self, value: Any) -> Any:
+        """Returns the value."""
+        return value
 
 
 class Objective(Configured, nn.Module, ABC):
@@ -22,9 +57,15 @@ class Objective(Configured, nn.Module, ABC):
     Args:
         weight: Factor in the sum of objectives, >= 0.
 
+    Attributes:
+        needs: What it reads of `Scores` beside values: "embedded" (a dual adapter), "tokens" (one
+            that gives tokens too), "reference" (scores of the frozen backbone).
+
     Raises:
         UserError: The weight is negative.
     """
+
+    needs: ClassVar[frozenset[Need]] = frozenset()
 
     def __init__(self, weight: float = 1.0) -> None:
         super().__init__()
@@ -34,4 +75,19 @@ class Objective(Configured, nn.Module, ABC):
 
     @abstractmethod
     def forward(self, scores: Scores, targets: Targets) -> Float[Tensor, ""]:
-        """Returns the loss, not yet weighted."""
+        """Returns the loss of a whole batch, not yet weighted."""
+
+
+class SharedObjective(Objective, ABC):
+    """An objective that a rank can compute for its own images and texts.
+
+    The full N x M matrix is then on no rank: memory is linear in the global batch.
+    """
+
+    @abstractmethod
+    def share(self, share: Share, world: World) -> Float[Tensor, ""]:
+        """Returns this rank's part; the parts of all ranks add up to the loss of the whole."""
+
+    def forward(self, scores: Scores, targets: Targets) -> Float[Tensor, ""]:
+        """Returns the loss of a whole batch, not yet weighted."""
+        return self.share(Share(scores, targets, scores, targets), Alone())
