@@ -1,16 +1,18 @@
 import csv
 import multiprocessing
 import os
+import sys
 import time
 from dataclasses import replace
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
 from pytorch_lightning import Trainer
 from pytorch_lightning.callbacks import ModelCheckpoint
-from pytorch_lightning.loggers import CSVLogger
+from pytorch_lightning.loggers import CSVLogger, WandbLogger
 
 from tests.tiny import write_cola
 from tests.training import QUIET, fit, module
@@ -193,6 +195,46 @@ def test_loggers_see_every_number_at_its_step(model_folder, shards, tmp_path, co
     assert any(row["train/loss"] for row in rows)
 
 
+class FakeWandb(WandbLogger):
+    """A logger of Weights & Biases whose run is a list."""
+
+    def __init__(self):
+        super().__init__(offline=True)
+        self.logged = []
+
+    @property
+    def experiment(self):
+        return SimpleNamespace(log=self.logged.append)
+
+    def log_hyperparams(self, *args, **kwargs): ...
+
+    def finalize(self, status): ...
+
+
+def test_weights_and_biases_gets_tables_and_retrievals(
+    model_folder, shards, tmp_path, cola, monkeypatch
+):
+    def table(**options):
+        return options
+
+    def picture(image, caption):
+        return image.size, caption
+
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(Table=table, Image=picture))
+    logger, evaluation = FakeWandb(), Evaluation([cola()])
+    fit(probe(model_folder), shards, tmp_path, callbacks=(evaluation,), logger=logger)
+    tables = [entry for entry in logger.logged if "benchmarks" in entry]
+    assert [entry["trainer/global_step"] for entry in tables] == [3, 6]
+    (*_, last), result = tables, evaluation.results["cola"]
+    assert last["benchmarks"]["columns"][:3] == ["benchmark", "metric", "value"]
+    assert [row[:3] for row in last["benchmarks"]["data"]] == [
+        ["cola", name, metric.value] for name, metric in result.metrics.items()
+    ]
+    (shown,) = (e["cola/retrievals"] for e in logger.logged if "cola/retrievals" in e)
+    assert len(shown) == len(result.examples)
+    assert result.examples[0].query in shown[0][1]
+
+
 @pytest.mark.parametrize("stage", ["validate", "test"])
 def test_outside_training(model_folder, shards, tmp_path, cola, stage):
     evaluation = Evaluation([cola()])
@@ -333,8 +375,40 @@ def test_a_missing_file_is_said_before_the_first_step(model_folder, shards, tmp_
     assert not (tmp_path / "report.json").exists()
 
 
+def test_a_benchmark_that_fails_stops_the_training(model_folder, shards, tmp_path, cola):
+    class Broken(ColaMulti):
+        def evaluate(self, scores):
+            raise UserError("expected a sound benchmark, got none: mend it")
+
+    cola()
+    path = tmp_path / "cola" / "cola.json"
+    evaluation = Evaluation([cola("sound"), Broken(str(path), str(path.parent))])
+    with pytest.raises(UserError, match="expected a sound benchmark"):
+        fit(probe(model_folder), shards, tmp_path, callbacks=(evaluation,))
+
+
+def test_images_are_encoded_once_for_all_benchmarks(
+    model_folder, shards, tmp_path, cola, monkeypatch
+):
+    benchmarks, made = [cola("one"), cola("two"), cola("three", limit=2)], probe(model_folder)
+    encode, encoded = made.backbone.encode_image, []
+
+    def counted(pixels, reads):
+        encoded.append(len(pixels))
+        return encode(pixels, reads)
+
+    monkeypatch.setattr(made.backbone, "encode_image", counted)
+    trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
+    evaluation = Evaluation(benchmarks)
+    monkeypatch.setattr(evaluation, "_log", lambda *_: None)  # for which there is no trainer
+    evaluation.setup(trainer, made, "fit")
+    evaluation.evaluate(trainer, made)
+    assert sum(encoded) == 18
+    assert evaluation.results["one"].metrics == evaluation.results["two"].metrics
+
+
 def test_benchmarks_need_names_of_their_own(cola):
-    with pytest.raises(UserError, match=r"got \['cola', 'cola'\]"):
+    with pytest.raises(UserError, match="got 'cola' twice"):
         Evaluation([cola(), cola()])
     with pytest.raises(UserError, match="list at least one"):
         Evaluation([])

@@ -311,6 +311,25 @@ def test_evaluate_takes_lists_and_open_clip_folders(benchmark, model_folder, tmp
     refused(capsys, [*arguments[:5], benchmark, *arguments[5:]], "'tiny' twice")
 
 
+def test_a_benchmark_that_cannot_be_run_does_not_stop_the_others(
+    benchmark, model_folder, tmp_path, capsys
+):
+    gone = json.loads(benchmark.read_text())
+    gone["init_args"] |= {"name": "gone", "path": "nowhere.json"}
+    listed = benchmark.parent / "two.yaml"
+    listed.write_text(json.dumps([gone, "tiny.yaml"]))
+    arguments = ["evaluate", "--model", str(model_folder), "--benchmarks", str(listed)]
+    assert main([*arguments, "--out", str(tmp_path / "r"), "--device", "cpu"]) == 0
+    said = capsys.readouterr()
+    assert "not run: gone: expected a JSON list" in said.err
+    assert "not run: gone of " in said.out
+    report = json.loads((tmp_path / "r" / "report.json").read_text())
+    assert [result["benchmark"] for result in report["results"]] == ["tiny"]
+    assert [name for name, _ in report["not_run"]] == ["gone"]
+    assert "nowhere.json" in (tmp_path / "r" / "report.md").read_text()
+    assert "nowhere.json" in (tmp_path / "r" / "report.html").read_text()
+
+
 UNKNOWN = [
     (["--model.adaptr=x"], "'model.adaptr': did you mean 'model.adapter'?"),
     (["--trainer.max_step=2"], "'trainer.max_step': did you mean 'trainer.max_steps'?"),

@@ -260,7 +260,7 @@ def test_model_agrees_with_scorer_and_its_own_embeddings(exported, pictures):
     opened = [Image.open(path) for path in pictures]
     scores = model.score(opened, TEXTS)
     assert scores.shape == (3, 4)
-    assert scores.equal(Scorer(model.backbone, model.adapter)(opened, TEXTS).values)
+    assert scores.equal(Scorer(model.backbone, model.adapter)(opened, TEXTS))
     assert scores.equal(model.score([str(path) for path in pictures], TEXTS))
     image, text = model.encode_image(pictures), model.encode_text(TEXTS)
     torch.testing.assert_close(image.norm(dim=1), torch.ones(3))

@@ -43,6 +43,13 @@ def contents(root):
     return sorted(p.name for p in root.iterdir() if not p.name.endswith(".lock"))
 
 
+def test_states_are_kept_as_tokens_are(tmp_path):
+    store = open_or_build(tmp_path, key(Reads("state", -5)), produce, 5)
+    got = store.features(["b", "c"])
+    assert got.mask.sum(dim=1).tolist() == [5, 1]
+    assert got.tokens[0].equal(BLOCKS[0][1].tokens[1])
+
+
 def test_rows_come_back_in_the_order_asked_for(tmp_path):
     store = open_or_build(tmp_path, key(), produce, 5)
     assert store.ids == ("a", "b", "c", "d", "e")

@@ -3,12 +3,14 @@ import math
 import pytest
 import torch
 from pytorch_lightning import Trainer
+from pytorch_lightning.callbacks import Callback
 
 from tests.training import QUIET, fit, module
 from vlmtune.adapters.base import trained_state
 from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.adapters.zero_shot import ZeroShot
+from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.errors import UserError
 from vlmtune.objectives.base import Objective
 from vlmtune.objectives.info_nce import InfoNCE
@@ -49,6 +51,12 @@ def test_pinned_losses_with_and_without_the_store(make, model_folder, shards, tm
     _, stored = fit(make(model_folder, store=store), shards, tmp_path)
     assert stored.decoded == [False] * 6
     assert stored.losses == pytest.approx(plain.losses, rel=1e-4)
+
+
+@pytest.mark.parametrize("make", PINNED, ids=lambda make: make.__name__)
+def test_chunks_change_no_loss(make, model_folder, shards, tmp_path):
+    _, watch = fit(make(model_folder, chunk=3), shards, tmp_path)
+    assert watch.losses == pytest.approx(PINNED[make], rel=1e-4)
 
 
 def test_the_total_is_the_weighted_sum(model_folder, shards, tmp_path):
@@ -96,9 +104,9 @@ def test_a_joint_adapter_is_given_the_chosen_pairs(model_folder, shards, tmp_pat
     counts = []
 
     class Counting(PairBCE):
-        def forward(self, scores, targets):
-            counts.append(scores.computed.sum(dim=1).tolist())
-            return super().forward(scores, targets)
+        def share(self, share, world):
+            counts.append(share.rows.computed.sum(dim=1).tolist())
+            return super().share(share, world)
 
     made = module(model_folder, objectives=[Counting()], pairs=ChosenPairs(1, 1, 0))
     fit(made, shards, tmp_path, steps=2)
@@ -234,12 +242,163 @@ class Breaks(Objective):
         return scores.values.mean() * (torch.nan if self.calls > 2 else 1)
 
 
+def stopped(made, folder, *arguments, **options):
+    with pytest.raises(UserError) as error:
+        fit(made, *arguments, folder, **options)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
 def test_a_loss_that_is_no_number_stops_the_run(model_folder, shards, tmp_path):
     made = module(model_folder, LinearProbe(), [InfoNCE(), Breaks()])
-    with pytest.raises(UserError) as error:
-        fit(made, shards, tmp_path)
-    assert "got nan from Breaks at step 2 (first record 'r" in str(error.value)
+    said = stopped(made, tmp_path, shards)
+    path = tmp_path / "last-before-nan.ckpt"
+    assert "expected a finite loss, got nan from Breaks at step 2 (first record 'r" in said
+    assert f"weights before this step are in {path}" in said
+    saved = torch.load(path, weights_only=True)
+    assert saved["global_step"] == 2
+    assert all(saved["state_dict"][name].equal(value) for name, value in weights(made).items())
+
+
+def test_what_was_saved_before_it_can_be_resumed(model_folder, shards, tmp_path):
+    stopped(module(model_folder, LinearProbe(), [InfoNCE(), Breaks()]), tmp_path, shards)
+    whole = module(model_folder, LinearProbe(), [InfoNCE()])
+    _, uninterrupted = fit(whole, shards, tmp_path / "whole")
+    again = module(model_folder, LinearProbe(), [InfoNCE()])
+    # The third loss was the first that was no number; the two before had twice the gradient.
+    _, watch = fit(again, shards, tmp_path, resume=tmp_path / "last-before-nan.ckpt")
+    assert len(watch.losses) == 4
+    assert watch.rates == uninterrupted.rates[2:]
+
+
+class Spoils(LinearProbe):
+    """Gives no number for one image, or for one text, of the third batch."""
+
+    def __init__(self, image=None, text=None) -> None:
+        super().__init__()
+        self.spoilt = {"image": image, "text": text}
+        self.calls = {"image": 0, "text": 0}
+
+    def embed_image(self, image):
+        return self._spoil("image", super().embed_image(image))
+
+    def embed_text(self, text):
+        return self._spoil("text", super().embed_text(text))
+
+    def _spoil(self, side, rows):
+        self.calls[side] += 1
+        row = self.spoilt[side]
+        if row is None or self.calls[side] < 3:
+            return rows
+        factors = torch.ones(len(rows), 1)
+        factors[row] = torch.inf
+        return rows * factors
+
+
+class Keys(Callback):
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        self.batch = batch
+
+
+@pytest.mark.parametrize(("side", "row"), [("image", 5), ("image", 0), ("text", 6), ("text", 1)])
+def test_scores_that_are_no_numbers_name_their_record(model_folder, shards, tmp_path, side, row):
+    made, keys = module(model_folder, Spoils(**{side: row}), [InfoNCE(), PairBCE()]), Keys()
+    said = stopped(made, tmp_path, shards, callbacks=(keys,))
+    batch = keys.batch
+    image = row if side == "image" else batch.targets.own[:, row].nonzero()[0, 0]
+    key = batch.keys[int(batch.image_group[image])]
+    want = "expected finite scores for InfoNCE, PairBCE, got NaN or infinity at step 2 "
+    assert said.startswith(f"{want}(first record {key!r}): weights before this step are in ")
+    assert (tmp_path / "last-before-nan.ckpt").is_file()
+
+
+def test_weights_that_are_no_numbers_are_not_saved(model_folder, shards, tmp_path):
+    made = module(model_folder, LinearProbe(), [InfoNCE()])
+    with torch.no_grad():
+        made.adapter.text.bias[3] = torch.nan
+    said = stopped(made, tmp_path, shards)
+    assert "weights are not finite either, first 'adapter.text.bias'; resume from" in said
+    assert not (tmp_path / "last-before-nan.ckpt").exists()
+
+
+class Remembers(Objective):
+    """Grows with every step it has seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("steps", torch.zeros(()))
+
+    def forward(self, scores, targets):
+        self.steps.add_(1)
+        return scores.values.square().mean() * self.steps
+
+    def diagnose(self, scores, targets):
+        return {"pairs": float(scores.computed.sum()), "true": float(targets.truth.sum())}
+
+
+def test_what_an_objective_remembers_is_resumed(model_folder, shards, tmp_path):
+    def made():
+        return module(model_folder, LinearProbe(), [InfoNCE(), Remembers()])
+
+    _, uninterrupted = fit(made(), shards, tmp_path / "whole")
+    _, first = fit(made(), shards, tmp_path, save=True, die_at=3)
+    _, second = fit(made(), shards, tmp_path, resume=tmp_path / "stepstep=3.ckpt")
+    assert first.losses + second.losses == uninterrupted.losses
+
+
+def test_what_an_objective_says_beside_its_loss_is_logged(model_folder, shards, tmp_path):
+    made = module(model_folder, LinearProbe(), [Remembers()])
+    trainer, _ = fit(made, shards, tmp_path, steps=2, log_every_n_steps=1)
+    logged = trainer.callback_metrics
+    assert (logged["train/Remembers/pairs"], logged["train/Remembers/true"]) == (64, 8)
+
+
+class Needy(InfoNCE):
+    def __init__(self, *needs) -> None:
+        super().__init__()
+        self.needs = frozenset(needs)
+
+
+@pytest.mark.parametrize(
+    ("adapter", "need", "said"),
+    [
+        (MMAdapter(heads=2), "embedded", "expected an adapter with one embedding per image"),
+        (MMAdapter(heads=2), "tokens", "got MMAdapter, which gives none: choose a DualAdapter"),
+        (LinearProbe(), "tokens", "expected an adapter that gives tokens"),
+    ],
+)
+def test_an_objective_that_needs_more_is_refused(model_folder, adapter, need, said):
+    with pytest.raises(UserError, match=said) as error:
+        module(model_folder, adapter, [InfoNCE(), Needy(need)])
+    assert str(error.value).endswith(" or remove the Needy")
     assert "\n" not in str(error.value)
+
+
+def test_a_backbone_without_pooled_embeddings_has_no_reference(model_folder, monkeypatch):
+    monkeypatch.setattr(OpenClip, "fits", lambda *_: "it matches pairs")
+    with pytest.raises(
+        UserError, match=r"got OpenClip \(it matches pairs\): choose a dual encoder"
+    ):
+        module(model_folder, LinearProbe(), [Needy("reference")])
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_the_reference_is_the_untrained_model(model_folder, shards, tmp_path, stored):
+    differences = []
+
+    class Drift(InfoNCE):
+        needs = frozenset({"reference"})
+
+        def share(self, share, world):
+            drift = share.rows.values - share.rows.reference
+            differences.append(drift.abs().max().item())
+            return super().share(share, world)
+
+    store = str(tmp_path / "store") if stored else None
+    made = module(model_folder, LinearProbe(), [Drift()], store=store, warmup=0.0)
+    fit(made, shards, tmp_path, steps=3)
+    assert differences[0] < 1e-4
+    assert differences[1] > 0.05
 
 
 def test_nothing_to_train(model_folder, shards, tmp_path):
@@ -253,6 +412,7 @@ def test_nothing_to_train(model_folder, shards, tmp_path):
         ({"warmup": 1.5}, "got 1.5 and 0.0"),
         ({"warmup": -0.1}, "got -0.1"),
         ({"final_lr": 2.0}, "2.0: both are shares"),
+        ({"chunk": 0}, "a chunk of at least 1, got 0"),
     ],
 )
 def test_a_schedule_out_of_range(model_folder, options, said):

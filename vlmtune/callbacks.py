@@ -9,12 +9,15 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
+from pytorch_lightning.loggers import WandbLogger
 
 from vlmtune.benchmarks.base import Benchmark
 from vlmtune.errors import UserError
 from vlmtune.report.environment import git_commit, library_versions, now
+from vlmtune.report.media import COLUMNS, caption, metric_table, strip
 from vlmtune.report.results import Curve, Provenance, RunReport
 from vlmtune.scoring import Scorer
+from vlmtune.suite import check_names, load_all, run_suite
 from vlmtune.system import AdaptationModule
 from vlmtune.types import Batch, Result
 
@@ -24,8 +27,12 @@ class Evaluation(Callback):
 
     Numbers are logged as `<benchmark>/<metric>`, so a checkpoint can be kept by one of them
     (`monitor: cola_multi_unseen/accuracy`). Every rank takes part in scoring, so none waits for
-    another; images and captions are encoded once for all evaluations of a run. The weights at the
-    end of training are always evaluated, also where a resumed run had nothing left to do.
+    another; images and captions are encoded once for all benchmarks, and where what is read of them
+    is frozen, for all evaluations of a run. The weights at the end of training are always
+    evaluated, also where a resumed run had nothing left to do. A benchmark that cannot be run stops
+    the training: a missing file before its first step.
+
+    Weights & Biases gets a table of all metrics at each evaluation, and at the end the retrievals.
 
     Args:
         benchmarks: What to measure; names must differ.
@@ -50,11 +57,7 @@ class Evaluation(Callback):
         report: str | None = None,
         name: str = "run",
     ) -> None:
-        names = [benchmark.name for benchmark in benchmarks]
-        if not names or len(set(names)) < len(names):
-            raise UserError(
-                f"expected benchmarks of different names, got {names}: name each, list at least one"
-            )
+        check_names(benchmarks)
         if every_n_epochs < 0 or every_n_steps < 0 or not (every_n_epochs or every_n_steps):
             raise UserError(
                 f"expected a schedule, got every_n_epochs={every_n_epochs} and "
@@ -72,11 +75,15 @@ class Evaluation(Callback):
         self._started: float | None = None  # None while the clock stands still
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Reads the benchmarks' files, so that what is missing is said before the first step."""
+        """Reads the benchmarks' files, so that what is missing is said before the first step.
+
+        Raises:
+            UserError: A benchmark cannot be loaded.
+        """
         del trainer, stage
         assert isinstance(pl_module, AdaptationModule)
-        for benchmark in self.benchmarks:
-            benchmark.load()
+        for _, why in load_all(self.benchmarks):
+            raise UserError(why)
         store = None if self.store is None else Path(self.store)
         self._scorer = Scorer(pl_module.backbone, pl_module.adapter, store)
 
@@ -150,15 +157,21 @@ class Evaluation(Callback):
         self.evaluate(trainer, pl_module)
 
     def evaluate(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Runs every benchmark once for this step and logs its numbers."""
+        """Runs every benchmark once for this step and logs its numbers.
+
+        Raises:
+            UserError: A benchmark could not be run, such as for scores that are not finite.
+        """
         step = trainer.global_step
         if step == self._evaluated_at:
             return
         assert self._scorer is not None
         running, self._seconds, self._started = self._started, self._elapsed(), None
         numbers: dict[str, float] = {}
-        for benchmark in self.benchmarks:
-            result = benchmark.run(self._scorer)
+        suite = run_suite(self.benchmarks, self._scorer)
+        for _, why in suite.not_run:
+            raise UserError(why)
+        for result in suite.results:
             self.results[result.benchmark] = result
             for metric, number in result.metrics.items():
                 numbers[f"{result.benchmark}/{metric}"] = number.value
@@ -181,7 +194,22 @@ class Evaluation(Callback):
             trainer.callback_metrics[name] = torch.tensor(value)
         for logger in trainer.loggers:
             logger.log_metrics({**numbers, "epoch": trainer.current_epoch}, trainer.global_step)
+            if isinstance(logger, WandbLogger):
+                table = metric_table(tuple(self.results.values()))
+                logger.log_table("benchmarks", list(COLUMNS), table, step=trainer.global_step)
             logger.save()
+
+    def _log_retrievals(self, trainer: pl.Trainer) -> None:
+        loggers = [logger for logger in trainer.loggers if isinstance(logger, WandbLogger)]
+        if not loggers:
+            return
+        for result in self.results.values():
+            strips = [(strip(example), caption(example)) for example in result.examples]
+            shown = [(picture, text) for picture, text in strips if picture is not None]
+            for logger in loggers if shown else ():
+                pictures, texts = (list(part) for part in zip(*shown, strict=True))
+                key = f"{result.benchmark}/retrievals"
+                logger.log_image(key, pictures, trainer.global_step, caption=texts)
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Writes the report, with the numbers of the weights as they are now.
@@ -193,6 +221,7 @@ class Evaluation(Callback):
             self.evaluate(trainer, pl_module)
             pl_module.cpu()
         if trainer.is_global_zero:
+            self._log_retrievals(trainer)
             path = Path(self.report or Path(trainer.default_root_dir) / "report.json")
             path.parent.mkdir(parents=True, exist_ok=True)
             self.run_report(trainer, pl_module).save(path)

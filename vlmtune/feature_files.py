@@ -165,7 +165,7 @@ def write(folder: Path, final: Path, key: StoreKey, blocks: Blocks, rows: int) -
         files = {"values.bin": values}
         if not ids:
             raise UserError(f"expected rows to store in {final}, got none: check the data source")
-        if key.reads.kind == "tokens":
+        if key.reads.kind != "pooled":
             files["offsets.bin"] = _HashedFile(folder / "offsets.bin", stack)
             files["offsets.bin"].write(torch.cat(lengths).cumsum(0))
         text = torch.frombuffer(bytearray(json.dumps(list(ids)).encode()), dtype=torch.uint8)

@@ -1,10 +1,9 @@
 """A backbone with its adapter, as a person uses it: `vlmtune.load(...)` gives one."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
@@ -14,7 +13,7 @@ from vlmtune.adapters.base import Adapter, DualAdapter
 from vlmtune.backbones.base import Backbone
 from vlmtune.errors import UserError
 from vlmtune.scoring import Picture, Scorer
-from vlmtune.types import Features, ImageRef
+from vlmtune.types import ImageRef
 
 Images = Sequence[str | Path | Image.Image] | str | Path | Image.Image
 Texts = Sequence[str] | str
@@ -53,7 +52,7 @@ class Model:
             UserError: An image cannot be read or a caption has no words.
         """
         pictures, captions = _pictures(images), _captions(texts)
-        return self._for(len(pictures) + len(captions))(pictures, captions).values
+        return self._for(len(pictures) + len(captions))(pictures, captions)
 
     def rank(self, query: str, images: Images) -> list[tuple[int, float]]:
         """Returns `(position in images, score)` of every image, best first; ties keep their order.
@@ -70,9 +69,9 @@ class Model:
         Raises:
             UserError: An image cannot be read, or the adapter is joint and has no embeddings.
         """
-        adapter, pictures = self._dual(), _pictures(images)
-        features = self._for(len(pictures)).image_features(pictures)
-        return self._embedded(features, adapter.embed_image)
+        self._check_dual()
+        pictures = _pictures(images)
+        return normalize(self._for(len(pictures)).embed_images(pictures), dim=-1)
 
     def encode_text(self, texts: Texts) -> Float[Tensor, "n d"]:
         """Returns one normalised embedding per caption.
@@ -80,9 +79,9 @@ class Model:
         Raises:
             UserError: A caption has no words, or the adapter is joint and has no embeddings.
         """
-        adapter, captions = self._dual(), _captions(texts)
-        features = self._for(len(captions)).text_features(captions)
-        return self._embedded(features, adapter.embed_text)
+        self._check_dual()
+        captions = _captions(texts)
+        return normalize(self._for(len(captions)).embed_texts(captions), dim=-1)
 
     def _for(self, items: int) -> Scorer:
         if self._asked > self.keep:
@@ -90,21 +89,12 @@ class Model:
         self._asked += items
         return self._scorer
 
-    def _dual(self) -> DualAdapter:
+    def _check_dual(self) -> None:
         if not isinstance(self.adapter, DualAdapter):
             raise UserError(
                 f"expected an adapter with embeddings, got {type(self.adapter).__name__}, a joint "
                 "one that reads image and text together: use score or rank"
             )
-        return self.adapter
-
-    def _embedded(
-        self, features: Features, embed: Callable[[Features], Tensor]
-    ) -> Float[Tensor, "n d"]:
-        if not len(features):
-            return torch.zeros(0, self.backbone.embed_dim)
-        with torch.no_grad():
-            return normalize(embed(features.to(self.backbone.device)), dim=-1).float().cpu()
 
 
 def _pictures(images: Images) -> list[Picture]:

@@ -1,41 +1,41 @@
 """Images and texts to scores: what benchmarks, reports and exported models call."""
 
 import contextlib
-import hashlib
-import os
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, cast, get_args
+from typing import Any, cast, get_args
 
 import torch
-import torch.distributed as dist
-from jaxtyping import Bool, Float, Int
-from PIL import Image
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from vlmtune.adapters.base import Adapter, DualAdapter
 from vlmtune.backbones.base import Backbone
-from vlmtune.data.images import digest, read
+from vlmtune.encoding import Bank, Encoder, Modality, Picture
 from vlmtune.errors import UserError
-from vlmtune.feature_files import Blocks, DType, progress
-from vlmtune.features import FeatureStore, MemoryStore, StoreKey, open_or_build, source_digest
-from vlmtune.types import Features, ImageRef, Reads, Scores
+from vlmtune.feature_files import DType, progress
+from vlmtune.features import MemoryStore
+from vlmtune.ranks import on_all_ranks, share
+from vlmtune.scoring_request import Request, requested
+from vlmtune.types import Features, Reads
 
-Picture = ImageRef | Image.Image
+__all__ = ["Picture", "Scorer"]
+
+NUMBERS = 2**24
+"""How many scores, or numbers of embeddings laid out by pair, are on the device at a time."""
 
 
 class Scorer:
     """Scores images against texts with a backbone and an adapter.
 
-    However often an image or a caption occurs, it is encoded once: frozen representations stay in
-    the feature store, or without one in memory from call to call; live ones are encoded anew in
-    each call. Images are told apart by their content. Joint adapters score the pairs that are asked
-    for, block by block; dual ones score all with one matrix product.
+    However often an image, a caption or a pair occurs, it is encoded and scored once: frozen
+    representations stay in the feature store, or without one in memory from call to call; live ones
+    are encoded anew in each call, or once within a `session`. Images are told apart by their
+    content. A dual adapter embeds each image and each text, then compares the pairs that are asked
+    for; a joint one scores those pairs block by block.
 
-    Where `torch.distributed` is initialised the images are split over the ranks, every rank must
-    make the same calls, and every rank returns all scores (or raises what one rank raised).
+    Where `torch.distributed` is initialised the work is split over the ranks, every rank must make
+    the same calls, and every rank returns all scores (or raises what one rank raised).
 
     Args:
         backbone: The backbone.
@@ -60,270 +60,256 @@ class Scorer:
             raise UserError(f"expected a batch_size of at least 1, got {batch_size}: raise it")
         if dtype not in get_args(DType):
             raise UserError(f"expected dtype {get_args(DType)}, got {dtype!r}: choose one")
-        self.backbone, self.adapter, self.store = backbone, adapter, store
-        self.batch_size, self.dtype = batch_size, dtype
-        self._kept: dict[tuple[str, Reads], MemoryStore] = {}
-        self._opened: dict[str, FeatureStore] = {}
-        self._digests: dict[tuple[Any, ...], str] = {}
+        self.backbone, self.adapter, self.batch_size = backbone, adapter, batch_size
+        self._encoder = Encoder(backbone, store, batch_size, dtype)
+        self._embedded: dict[Modality, MemoryStore] | None = None
 
     def __call__(
         self,
         images: Sequence[Picture],
         texts: Sequence[str],
-        pairs: Bool[Tensor, "N M"] | None = None,
-    ) -> Scores:
-        """Scores N images against M texts, at least where `pairs` is True; on the CPU, float32.
+        pairs: Int[Tensor, "P 2"] | None = None,
+    ) -> Float[Tensor, "P"] | Float[Tensor, "N M"]:
+        """Scores the P pairs (row of `images`, row of `texts`), or all N x M without `pairs`.
+
+        The scores are on the CPU, in float32.
 
         Raises:
             UserError: An image cannot be read or a caption cannot be encoded.
+            ValueError: A pair names no image or no text.
         """
-        if pairs is not None and tuple(pairs.shape) != (len(images), len(texts)):
-            raise ValueError(f"pairs {tuple(pairs.shape)} of {len(images)} x {len(texts)}")
         with _evaluating(self.backbone, self.adapter):
-            return _on_all_ranks(lambda rank, ranks: self._score(images, texts, pairs, rank, ranks))
+            asked = requested(images, texts, pairs, self._ids)
+            if asked.images and asked.texts:
+                score = self._dual if _is_dual(self.adapter) else self._joint
+                return asked.place(score(asked))
+        return torch.zeros(len(images), len(texts)) if pairs is None else torch.zeros(0)
 
-    def image_features(self, images: Sequence[Picture]) -> Features:
-        """What the adapter reads of each image, in the given order; on the CPU, float32."""
+    @contextlib.contextmanager
+    def session(self, images: Sequence[Picture], texts: Sequence[str]) -> Iterator[None]:
+        """Serves several calls on parts of `images` and `texts`; no weight may change meanwhile.
+
+        The calls read from one feature store, where there is one, and embeddings and live
+        representations are kept until the end. What cannot be read or encoded is left out, and
+        raises in the call that asks for it.
+        """
+        self._embedded = {"image": MemoryStore(), "text": MemoryStore()}
+        try:
+            with self._encoder.keeping():
+                self._prepare(images, texts)
+                yield
+        finally:
+            self._embedded = None
+
+    def embed_images(self, images: Sequence[Picture]) -> Float[Tensor, "N d"]:
+        """Embeds N images with a dual adapter; not normalised, on the CPU, in float32.
+
+        Raises:
+            UserError: The adapter is joint, or an image cannot be read.
+        """
+        self._check_dual()
         with _evaluating(self.backbone, self.adapter):
-            ids = [self._digest(image) for image in images]
-            return self._image_bank(dict(zip(ids, images, strict=True))).features(ids)
+            ids = self._ids(images)
+            return self._embedded_rows("image", dict(zip(ids, images, strict=True)), ids)
 
-    def text_features(self, texts: Sequence[str]) -> Features:
-        """What the adapter reads of each caption, in the given order; on the CPU, float32."""
+    def embed_texts(self, texts: Sequence[str]) -> Float[Tensor, "M d"]:
+        """Embeds M captions with a dual adapter; not normalised, on the CPU, in float32.
+
+        Raises:
+            UserError: The adapter is joint, or a caption cannot be encoded.
+        """
+        self._check_dual()
         with _evaluating(self.backbone, self.adapter):
-            return self._text_bank(list(dict.fromkeys(texts))).features(texts)
+            return self._embedded_rows("text", dict(zip(texts, texts, strict=True)), texts)
 
-    def _score(
+    def _prepare(self, images: Sequence[Picture], texts: Sequence[str]) -> None:
+        """Stores, and embeds, what the calls of a session will ask for."""
+        with _evaluating(self.backbone, self.adapter):
+            named = dict(zip(self._ids(images, passing_over=True), images, strict=True))
+            named.pop("", None)
+            things: dict[Modality, Mapping[str, Any]] = {
+                "image": named,
+                "text": dict(zip(texts, texts, strict=True)),
+            }
+
+            def fill(rank: int, ranks: int) -> None:
+                del rank, ranks  # a store is one for all: the first rank makes it, others wait
+                for modality, some in things.items():
+                    if self._encoder.stores(self._reads(modality)):
+                        self._encoder.bank(modality, some, self._reads(modality), True)
+
+            on_all_ranks(fill)
+            if _is_dual(self.adapter):
+                self._embed(things, passing_over=True)
+
+    def _ids(self, images: Sequence[Picture], passing_over: bool = False) -> list[str]:
+        """Digests of the images; each rank reads its share of the files."""
+        parts = on_all_ranks(
+            lambda rank, ranks: self._encoder.digests(
+                images[share(len(images), rank, ranks)], passing_over
+            )
+        )
+        names = [name for part in parts for name in part]
+        if len(parts) > 1:
+            self._encoder.note(images, names)
+        return names
+
+    # -- dual adapters ------------------------------------------------------------------------
+
+    def _dual(self, asked: Request) -> Float[Tensor, "P"] | Float[Tensor, "N M"]:
+        """Compares embeddings: row by row for chosen pairs, by matrix products for all."""
+        adapter, device = cast(DualAdapter, self.adapter), self.backbone.device
+        things: dict[Modality, Mapping[str, Any]] = {
+            "image": asked.images,
+            "text": dict(zip(asked.texts, asked.texts, strict=True)),
+        }
+        kept = self._embed(things)
+        image = self._rows(kept["image"], asked.images).to(device)
+        text = self._rows(kept["text"], asked.texts).to(device)
+        if asked.pairs is None:
+            scores = torch.empty(len(image), len(text))
+            step = max(1, NUMBERS // len(text))
+            for top in range(0, len(image), step):
+                scores[top : top + step] = adapter.compare(image[top : top + step], text).cpu()
+            return scores
+        step = max(1, NUMBERS // image.shape[1])
+        parts = asked.pairs.to(device).split(step)
+        return torch.cat(
+            [adapter.compare_pairs(image[p[:, 0]], text[p[:, 1]]).float().cpu() for p in parts]
+        )
+
+    def _embed(
+        self, things: Mapping[Modality, Mapping[str, Any]], passing_over: bool = False
+    ) -> dict[Modality, MemoryStore]:
+        """Embeddings of images and texts by id; each rank makes its share of those not there."""
+        kept = self._embedded or {"image": MemoryStore(), "text": MemoryStore()}
+        missing: dict[Modality, dict[str, Any]] = {
+            modality: {name: some[name] for name in some if name not in kept[modality]}
+            for modality, some in things.items()
+        }
+        if not any(missing.values()):
+            return kept
+
+        def mine(rank: int, ranks: int) -> list[tuple[Modality, Sequence[str], Tensor]]:
+            return [
+                (modality, *block)
+                for modality, some in missing.items()
+                for block in self._embeddings(modality, some, rank, ranks, passing_over)
+            ]
+
+        for part in on_all_ranks(mine):
+            for modality, names, values in part:
+                kept[modality].add(names, Features(pooled=values))
+        return kept
+
+    def _embeddings(
         self,
-        images: Sequence[Picture],
-        texts: Sequence[str],
-        pairs: Bool[Tensor, "N M"] | None,
+        modality: Modality,
+        things: Mapping[str, Any],
         rank: int,
         ranks: int,
-    ) -> "_Part":
-        """Scores this rank's share of the distinct images against the distinct texts."""
-        ids = [self._digest(image) for image in images]
-        rows, row_of = _distinct(ids)
-        columns, column_of = _distinct(texts)
-        needed = torch.ones(len(rows), len(columns), dtype=torch.bool)
-        if pairs is not None:
-            at = pairs.cpu().nonzero()
-            needed = torch.zeros_like(needed)
-            needed[row_of[at[:, 0]], column_of[at[:, 1]]] = True
-        share = slice(len(rows) * rank // ranks, len(rows) * (rank + 1) // ranks)
-        needed = needed[share]
-        mine, by_id = rows[share], dict(zip(ids, images, strict=True))
-        # A store is one for all ranks, so it is built for all images.
-        encoded = rows if self._stores(self.adapter.image_reads) else mine
-        if not (mine and columns and bool(needed.any())):
-            return _Part(torch.zeros(needed.shape), torch.zeros_like(needed), row_of, column_of)
-        image = self._image_bank({name: by_id[name] for name in encoded})
-        dual = _is_dual(self.adapter)
-        text = self._text_bank(
-            columns
-            if dual or self._stores(self.adapter.text_reads)
-            else [columns[int(j)] for j in needed.any(dim=0).nonzero()]
+        passing_over: bool,
+    ) -> Iterator[tuple[Sequence[str], Float[Tensor, "n d"]]]:
+        """Embeds one rank's share of `things`, block by block."""
+        adapter, reads = cast(DualAdapter, self.adapter), self._reads(modality)
+        embed = adapter.embed_image if modality == "image" else adapter.embed_text
+        mine = list(things)[share(len(things), rank, ranks)]
+        if not mine:
+            return
+        if reads.frozen and reads.kind != "words":
+            bank = self._bank(modality, things, mine, passing_over)
+            mine = [name for name in mine if name in bank]
+            starts = range(0, len(mine), self.batch_size)
+            chunks = (mine[start : start + self.batch_size] for start in starts)
+            blocks = ((names, self._get(bank, names)) for names in chunks)
+        else:  # nothing but the embedding is kept
+            blocks = self._encoder.blocks(modality, things, reads, mine, passing_over)
+        with progress(f"embedding {modality}s", len(mine)) as advance:
+            for names, features in blocks:
+                yield names, embed(features).float().cpu()
+                advance(len(names))
+
+    def _embedded_rows(
+        self, modality: Modality, things: Mapping[str, Any], ids: Sequence[str]
+    ) -> Float[Tensor, "n d"]:
+        return self._rows(self._embed({modality: things})[modality], ids)
+
+    def _rows(self, embedded: MemoryStore, ids: Iterable[str]) -> Float[Tensor, "n d"]:
+        rows = embedded.features(list(ids)).pooled
+        return torch.zeros(0, self.backbone.embed_dim) if rows is None else rows
+
+    def _check_dual(self) -> None:
+        if not isinstance(self.adapter, DualAdapter):
+            raise UserError(
+                f"expected an adapter with embeddings, got {type(self.adapter).__name__}, a joint "
+                "one that reads image and text together: score pairs with it"
+            )
+
+    # -- joint adapters -----------------------------------------------------------------------
+
+    def _joint(self, asked: Request) -> Float[Tensor, "P"] | Float[Tensor, "N M"]:
+        """Scores the pairs; each rank has the images that hold its share of them."""
+        return torch.cat(
+            on_all_ranks(lambda rank, ranks: self._blocks(asked, asked.rows(rank, ranks)))
         )
-        score = self._dual if dual else self._blocks
-        values, computed = score(image, mine, text, columns, needed)
-        return _Part(values, computed, row_of, column_of)
 
-    def _dual(
-        self,
-        image: "_Bank",
-        rows: Sequence[str],
-        text: "_Bank",
-        columns: Sequence[str],
-        needed: Bool[Tensor, "rows columns"],
-    ) -> tuple[Float[Tensor, "rows columns"], Bool[Tensor, "rows columns"]]:
-        """Embeds block by block and multiplies once."""
-        adapter = cast(DualAdapter, self.adapter)
-        images = [adapter.embed_image(self._get(image, names)) for names in self._chunks(rows)]
-        texts = [adapter.embed_text(self._get(text, names)) for names in self._chunks(columns)]
-        values = adapter.compare(torch.cat(images), torch.cat(texts))
-        return values.float().cpu(), torch.ones_like(needed)
-
-    def _blocks(
-        self,
-        image: "_Bank",
-        rows: Sequence[str],
-        text: "_Bank",
-        columns: Sequence[str],
-        needed: Bool[Tensor, "rows columns"],
-    ) -> tuple[Float[Tensor, "rows columns"], Bool[Tensor, "rows columns"]]:
-        """Scores the needed pairs; holds the tokens of one block of images and one of texts."""
-        values, computed = torch.zeros(needed.shape), torch.zeros_like(needed)
-        size = self.batch_size
-        with progress("scoring", int(needed.sum())) as advance:
-            for top in range(0, len(rows), size):
-                for left in range(0, len(columns), size):
-                    block = needed[top : top + size, left : left + size]
-                    if not bool(block.any()):
-                        continue
-                    i, j = block.any(dim=1).nonzero()[:, 0], block.any(dim=0).nonzero()[:, 0]
+    def _blocks(self, asked: Request, rows: range) -> Float[Tensor, "P"] | Float[Tensor, "rows M"]:
+        """Scores the pairs of `rows`; holds one block of images and one of texts at a time."""
+        if not rows:
+            return torch.zeros(0) if asked.pairs is not None else torch.zeros(0, len(asked.texts))
+        names, size = list(asked.images), self.batch_size
+        texts = dict(zip(asked.texts, asked.texts, strict=True))
+        needed = [asked.texts[j] for j in asked.columns(rows).tolist()]
+        image = self._bank("image", asked.images, names[rows.start : rows.stop])
+        text = self._bank("text", texts, needed)
+        parts = []
+        with progress("scoring", asked.count(rows)) as advance:
+            for top in range(rows.start, rows.stop, size):
+                block = asked.block(range(top, min(top + size, rows.stop)))
+                values = torch.zeros(block.needed.shape)
+                for left in range(0, len(block.columns), size):
+                    needed = block.needed[:, left : left + size]
+                    i = needed.any(dim=1).nonzero()[:, 0]
+                    columns = block.columns[left : left + size].tolist()
                     scores = self.adapter(
-                        self._get(image, [rows[int(k) + top] for k in i]),
-                        self._get(text, [columns[int(k) + left] for k in j]),
-                        block[i][:, j].to(self.backbone.device),
+                        self._get(image, [names[top + k] for k in i.tolist()]),
+                        self._get(text, [asked.texts[j] for j in columns]),
+                        needed[i].to(self.backbone.device),
                     )
-                    place = (i[:, None] + top, j + left)
-                    values[place] = scores.values.float().cpu()
-                    computed[place] = scores.computed.cpu()
-                    advance(int(block.sum()))
-        return values, computed
+                    # A pair that was left out must not pass for one that scored 0.
+                    found = scores.values.float().masked_fill(~scores.computed, torch.nan)
+                    values[i, left : left + size] = found.cpu()
+                    advance(int(needed.sum()))
+                parts.append(block.of(values))
+        return torch.cat(parts)
 
-    def _get(self, bank: "_Bank", ids: Sequence[str]) -> Features:
-        return bank.features(ids).to(self.backbone.device)
+    # -- features -----------------------------------------------------------------------------
 
-    def _image_bank(self, images: Mapping[str, Picture]) -> "_Bank":
-        def encode(ids: Sequence[str]) -> Blocks:
-            for chunk, loaded in self._loaded(ids, images):
-                pixels = torch.stack(loaded).to(self.backbone.device)
-                yield chunk, self.backbone.encode_image(pixels, self.adapter.image_reads)
-
-        return self._bank("image", list(images), self.adapter.image_reads, encode)
-
-    def _text_bank(self, texts: Sequence[str]) -> "_Bank":
-        def encode(ids: Sequence[str]) -> Blocks:
-            # Captions of one length together: little padding is computed.
-            for chunk in self._chunks(sorted(ids, key=lambda text: (len(text), text))):
-                yield chunk, self.backbone.encode_text(chunk, self.adapter.text_reads)
-
-        return self._bank("text", texts, self.adapter.text_reads, encode)
+    def _reads(self, modality: Modality) -> Reads:
+        return self.adapter.image_reads if modality == "image" else self.adapter.text_reads
 
     def _bank(
         self,
-        modality: str,
-        ids: Sequence[str],
-        reads: Reads,
-        encode: Callable[[Sequence[str]], Blocks],
-    ) -> "_Bank":
-        """Returns the features of `ids`, encoding those that are not there."""
-        if self.store is not None and self._stores(reads) and ids:
-            source = source_digest(ids)
-            key = StoreKey(self.backbone.fingerprint, modality, reads, source, self.dtype)  # type: ignore[arg-type]
-            if key.folder not in self._opened:
-                opened = open_or_build(self.store, key, lambda: encode(ids), len(ids))
-                self._opened[key.folder] = opened
-            return self._opened[key.folder]
-        memory = (
-            self._kept.setdefault((modality, reads), MemoryStore())
-            if reads.frozen
-            else MemoryStore()
-        )
-        missing = [name for name in ids if name not in memory]
-        if missing:
-            with progress(f"encoding {modality}s", len(missing)) as advance:
-                for names, features in encode(missing):
-                    memory.add(names, features.to("cpu", torch.float32))
-                    advance(len(names))
-        return memory
+        modality: Modality,
+        things: Mapping[str, Any],
+        mine: Sequence[str],
+        passing_over: bool = False,
+    ) -> Bank:
+        """Features of this rank's things; of all where they are stored, as a store is one."""
+        reads = self._reads(modality)
+        some = things if self._encoder.stores(reads) else {name: things[name] for name in mine}
+        return self._encoder.bank(modality, some, reads, passing_over)
 
-    def _stores(self, reads: Reads) -> bool:
-        return self.store is not None and reads.frozen
-
-    def _chunks(self, ids: Sequence[str]) -> Iterator[Sequence[str]]:
-        for start in range(0, len(ids), self.batch_size):
-            yield ids[start : start + self.batch_size]
-
-    def _loaded(
-        self, ids: Sequence[str], images: Mapping[str, Picture]
-    ) -> Iterator[tuple[Sequence[str], list[Tensor]]]:
-        """Gives preprocessed images, the next batch being read while one is encoded."""
-
-        def load(name: str) -> Tensor:
-            image = images[name]
-            image = read(image) if isinstance(image, ImageRef) else image.convert("RGB")
-            return self.backbone.preprocess(image)
-
-        waiting: deque[tuple[Sequence[str], list[Future[Tensor]]]] = deque()
-        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-            for chunk in self._chunks(ids):
-                waiting.append((chunk, [pool.submit(load, name) for name in chunk]))
-                if len(waiting) > 1:
-                    names, futures = waiting.popleft()
-                    yield names, [future.result() for future in futures]
-            for names, futures in waiting:
-                yield names, [future.result() for future in futures]
-
-    def _digest(self, image: Picture) -> str:
-        """Content digest; that of a file is kept while its size and time stay the same."""
-        if not isinstance(image, ImageRef):
-            image = image.convert("RGB")
-            return hashlib.sha256(repr(image.size).encode() + image.tobytes()).hexdigest()
-        try:
-            status = image.path.stat()
-        except OSError:
-            return digest(image)  # which says what is wrong
-        known = (image.path, image.box, status.st_size, status.st_mtime_ns)
-        if known not in self._digests:
-            self._digests[known] = digest(image)
-        return self._digests[known]
-
-
-class _Bank(Protocol):
-    """Features by id: a store or memory."""
-
-    def features(self, ids: Sequence[str]) -> Features: ...
-
-
-class _Part:
-    """One rank's rows of the scores of distinct images and texts, and where each belongs."""
-
-    def __init__(
-        self,
-        values: Float[Tensor, "rows columns"],
-        computed: Bool[Tensor, "rows columns"],
-        row_of: Int[Tensor, "N"],
-        column_of: Int[Tensor, "M"],
-    ) -> None:
-        self.values, self.computed = values, computed
-        self.row_of, self.column_of = row_of, column_of
-
-
-def _on_all_ranks(compute: Callable[[int, int], _Part]) -> Scores:
-    """Runs each rank's part and puts all parts together on every rank."""
-    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
-        part = compute(0, 1)
-        return _placed(part.values, part.computed, part)
-    part, failure = None, None
-    try:
-        part = compute(dist.get_rank(), dist.get_world_size())
-        mine: Any = (part.values, part.computed)
-    except Exception as error:  # told to the others: they would wait for this rank for ever
-        mine, failure = " ".join(f"{type(error).__name__}: {error}".split()), error
-    parts: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(parts, mine)
-    if failure is not None:
-        raise failure
-    for rank, other in enumerate(parts):
-        if isinstance(other, str):
-            raise UserError(f"expected scores of rank {rank}, got {other}: see its own message")
-    assert part is not None
-    return _placed(torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts]), part)
-
-
-def _placed(
-    values: Float[Tensor, "rows columns"], computed: Bool[Tensor, "rows columns"], part: _Part
-) -> Scores:
-    """Repeats rows and columns for images and texts that occur more than once."""
-    rows, columns = part.row_of, part.column_of
-    once = len(rows) == values.shape[0] and len(columns) == values.shape[1]
-    if once:  # in order of first occurrence, so already in place
-        return Scores(values, computed)
-    return Scores(values[rows][:, columns], computed[rows][:, columns])
-
-
-def _distinct(ids: Sequence[str]) -> tuple[list[str], Int[Tensor, "n"]]:
-    """Returns each id once, in order of first occurrence, and the position of every id there."""
-    position: dict[str, int] = {}
-    where = [position.setdefault(name, len(position)) for name in ids]
-    return list(position), torch.tensor(where, dtype=torch.int64)
+    def _get(self, bank: Bank, ids: Sequence[str]) -> Features:
+        return bank.features(ids).to(self.backbone.device)
 
 
 def _is_dual(adapter: Adapter) -> bool:
-    """True where scores are `compare` of embeddings, not some forward of the adapter's own."""
-    return isinstance(adapter, DualAdapter) and type(adapter).forward is DualAdapter.forward
+    """True where scores are comparisons of embeddings, not some forward of the adapter's own."""
+    if not isinstance(adapter, DualAdapter) or type(adapter).forward is not DualAdapter.forward:
+        return False
+    own, base = type(adapter), DualAdapter
+    return own.compare is base.compare or own.compare_pairs is not base.compare_pairs
 
 
 @contextlib.contextmanager

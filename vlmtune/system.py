@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn, cast
 
 import pytorch_lightning as pl
 import torch
@@ -13,14 +13,19 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from vlmtune.adapters.base import Adapter, load_trained_state, trained_state
 from vlmtune.backbones.base import Backbone
+from vlmtune.distributed import Ranks, place
 from vlmtune.errors import UserError
-from vlmtune.features import FeatureStore, StoreKey, open_or_build, source_digest
-from vlmtune.objectives.base import Objective
+from vlmtune.finite import all_finite, first_wrong_record, first_wrong_weight
+from vlmtune.inputs import StoreDType
+from vlmtune.needs import check_needs
+from vlmtune.objectives.base import Need, Objective, SharedObjective
 from vlmtune.pairs import AllPairs, PairPolicy
-from vlmtune.types import Batch, Features, Reads, Scores
+from vlmtune.shares import own_block, whole
+from vlmtune.training_scores import TrainingScores
+from vlmtune.types import Batch, Share
 
 CHECKPOINT_VERSION = 1
-StoreDType = Literal["float32", "float16", "bfloat16"]
+LAST_FINITE = "last-before-nan.ckpt"
 
 
 def default_optimizer(parameters: Iterable[Any]) -> torch.optim.Optimizer:
@@ -36,6 +41,14 @@ class AdaptationModule(pl.LightningModule):
     nothing else, and are loaded strictly. All randomness of a step (dropout, choice of pairs) is
     seeded by (seed, step, rank), so a resumed run repeats an uninterrupted one.
 
+    On W ranks loss and gradient are those of one process with the batches of all ranks: embeddings
+    of a dual adapter are gathered with their gradients, a caption that several ranks have is one
+    column, and each objective divides by counts over all ranks. Pairs of a joint adapter stay
+    within a rank. Validation losses are means over the ranks' own batches.
+
+    A score or a loss that is no finite number stops the run on all ranks; the weights, finite
+    before that step, are first saved as `last-before-nan.ckpt` in the trainer's root folder.
+
     Args:
         backbone: The pre-trained model.
         adapter: What is trained on it.
@@ -48,9 +61,13 @@ class AdaptationModule(pl.LightningModule):
         store: Folder of feature stores, or None to run the backbone in each step.
         store_dtype: "float32", "float16" or "bfloat16" on disk.
         seed: Seeds the steps; the order of the data has its own seed.
+        chunk: How many images or texts are embedded at a time, with activations computed again in
+            the backward pass (GradCache, Gao et al. 2021): a dual adapter's batch is then limited
+            by its embeddings only. None embeds all at once and keeps activations, which is faster.
 
     Raises:
-        UserError: No objective, or a schedule out of range.
+        UserError: No objective, one that needs what the adapter or backbone cannot give, a schedule
+            out of range, or a chunk below 1.
     """
 
     def __init__(
@@ -65,6 +82,7 @@ class AdaptationModule(pl.LightningModule):
         store: str | None = None,
         store_dtype: StoreDType = "float32",
         seed: int = 0,
+        chunk: int | None = None,
     ) -> None:
         super().__init__()
         if not objectives:
@@ -76,19 +94,24 @@ class AdaptationModule(pl.LightningModule):
                 f"expected warmup and final_lr in [0, 1], got {warmup} and {final_lr}: "
                 "both are shares"
             )
+        if chunk is not None and chunk < 1:
+            raise UserError(
+                f"expected a chunk of at least 1, got {chunk}: raise it or leave it out"
+            )
+        check_needs(objectives, adapter, backbone)
+        needs = frozenset[Need]().union(*(objective.needs for objective in objectives))
         self.backbone, self.adapter = backbone, adapter
         self.objectives = nn.ModuleList(objectives)
-        self.pairs = pairs or AllPairs()
         self.make_optimizer = optimizer
         self.warmup, self.final_lr, self.seed = warmup, final_lr, seed
         self.store = store
         self.store_dtype: StoreDType = store_dtype
-        self.stored: dict[str, FeatureStore] = {}
         self.strict_loading = True
         # Taken before the adapter may unfreeze or wrap anything: it names the weights trained on.
         self.fingerprint = backbone.fingerprint
         torch.manual_seed(seed)
-        adapter.attach(backbone)
+        self.scores = TrainingScores(backbone, adapter, pairs or AllPairs(), needs, chunk)
+        self.original = self.scores.original  # registered, so that it moves between devices
 
     # -- features and scores ------------------------------------------------------------------
 
@@ -96,65 +119,23 @@ class AdaptationModule(pl.LightningModule):
         """Builds or opens the feature stores, so that frozen work is done once."""
         if self.store is None:
             return
-        data, root = self._data(), Path(self.store)
-        images, texts = data.distinct_counts()
-        if self.adapter.image_reads.frozen:
-            key = self._key("image", self.adapter.image_reads)
-            self.stored["image"] = open_or_build(root, key, self._encode_images, images)
-            data.decode_images, data.stored_images = False, self.stored["image"]
-        if self.adapter.text_reads.frozen:
-            key = self._key("text", self.adapter.text_reads)
-            self.stored["text"] = open_or_build(root, key, self._encode_texts, texts)
-
-    def _data(self) -> Any:
-        data = getattr(self.trainer, "datamodule", None)
+        data, root = getattr(self.trainer, "datamodule", None), Path(self.store)
         if data is None:
             raise UserError(
                 "expected a datamodule to fill the feature store from, got none: "
                 "fit with a ShardDataModule or set store to null"
             )
-        return data
+        inputs, reference = self.scores.inputs, self.scores.reference
+        inputs.open(root, data, self.fingerprint, self.store_dtype)
+        if "image" in inputs.stored:
+            data.decode_images, data.stored_images = False, inputs.stored["image"]
+        if "reference" in self.scores.needs:
+            reference.open(root, data, self.fingerprint, self.store_dtype)
 
-    def _key(self, modality: Literal["image", "text"], reads: Reads) -> StoreKey:
-        source = source_digest([self._data().digest("train"), self._data().digest("val")])
-        return StoreKey(self.fingerprint, modality, reads, source, self.store_dtype)
-
-    def _encode_images(self) -> Iterable[tuple[tuple[str, ...], Features]]:
-        for ids, pixels in self._data().distinct_images(self.backbone.preprocess):
-            with torch.no_grad():
-                features = self.backbone.encode_image(
-                    pixels.to(self.device), self.adapter.image_reads
-                )
-            yield ids, features.to("cpu")
-
-    def _encode_texts(self) -> Iterable[tuple[tuple[str, ...], Features]]:
-        texts = self._data().distinct_texts()
-        for start in range(0, len(texts), 512):
-            block = texts[start : start + 512]
-            with torch.no_grad():
-                features = self.backbone.encode_text(block, self.adapter.text_reads)
-            yield tuple(block), features.to("cpu")
-
-    def image_features(self, batch: Batch) -> Features:
-        """Returns the features of the batch's N images, stored or fresh."""
-        if "image" in self.stored:
-            return self.stored["image"].features(batch.image_ids).to(self.device)
-        assert batch.pixels is not None
-        return self.backbone.encode_image(batch.pixels, self.adapter.image_reads)
-
-    def text_features(self, batch: Batch) -> Features:
-        """Returns the features of the batch's M texts, stored or fresh."""
-        if "text" in self.stored:
-            return self.stored["text"].features(batch.texts).to(self.device)
-        return self.backbone.encode_text(batch.texts, self.adapter.text_reads)
-
-    def forward(self, batch: Batch) -> Scores:
-        """Scores the pairs of a batch that training needs."""
-        pairs = None
-        if self.adapter.joint:
-            generator = torch.Generator().manual_seed(self._step_seed())
-            pairs = self.pairs(batch.targets, generator)
-        return self.adapter(self.image_features(batch), self.text_features(batch), pairs)
+    @property
+    def pairs(self) -> PairPolicy:
+        """Which pairs a joint adapter is trained on."""
+        return self.scores.pairs
 
     # -- training -----------------------------------------------------------------------------
 
@@ -163,52 +144,93 @@ class AdaptationModule(pl.LightningModule):
         super().train(mode)
         if not any(parameter.requires_grad for parameter in self.backbone.parameters()):
             self.backbone.eval()
+        if self.original is not None:
+            self.original.eval()
         return self
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Seeds the step, so that what ran before it cannot change it."""
-        del batch, batch_idx
-        torch.manual_seed(self._step_seed())
+        del batch
+        torch.manual_seed(self._step_seed(batch_idx))
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Returns the weighted sum of the objectives."""
-        del batch_idx
         for line in batch.damaged:
             self.print(f"skipped a damaged record: {line}")
-        return self._loss(batch, "train")
+        return self._loss(batch, batch_idx, "train")
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """Logs the objectives on held-out records."""
-        del batch_idx
-        self._loss(batch, "val")
+        """Logs the objectives on held-out records, of which ranks may have unequal numbers."""
+        self._loss(batch, batch_idx, "val")
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
         """Does nothing: `vlmtune test` runs the benchmarks of the Evaluation callback."""
         del batch, batch_idx
 
-    def _loss(self, batch: Batch, stage: str) -> Tensor:
-        scores = self(batch)
-        total = scores.values.new_zeros(())
-        for objective in self.objectives:
-            assert isinstance(objective, Objective)
-            loss = objective(scores, batch.targets)
-            name = type(objective).__name__
-            if not torch.isfinite(loss):
-                raise UserError(
-                    f"expected a finite loss, got {loss.item()} from {name} at step "
-                    f"{self.global_step} (first record {batch.keys[0]!r}): "
-                    "lower the learning rate or use 32-bit precision"
-                )
-            self.log(f"{stage}/{name}", loss, batch_size=len(batch.keys))
-            total = total + objective.weight * loss
-        self.log(f"{stage}/loss", total, prog_bar=True, batch_size=len(batch.keys))
-        return total
+    def _loss(self, batch: Batch, batch_idx: int, stage: Literal["train", "val"]) -> Tensor:
+        ranks = Ranks(alone=stage == "val")
+        where = place(batch, ranks, merged=not self.adapter.joint)
+        generator = torch.Generator().manual_seed(self._step_seed(batch_idx))
+        share = self.scores.share(batch, where, ranks, generator)
+        objectives = cast(list[Objective], list(self.objectives))
+        names = [type(objective).__name__ for objective in objectives]
+        if not all_finite(share, ranks):
+            key = first_wrong_record(share, batch, where, ranks)
+            self._stop(f"finite scores for {', '.join(names)}", "NaN or infinity", key, ranks)
+        parts = torch.stack([self._part(objective, share, ranks) for objective in objectives])
+        weights = parts.new_tensor([objective.weight for objective in objectives])
+        losses = ranks.sum(parts.detach())
+        if wrong := (~losses.isfinite()).nonzero().flatten().tolist():
+            key = ranks.objects(batch.keys[0])[0]
+            self._stop("a finite loss", f"{losses[wrong[0]]} from {names[wrong[0]]}", key, ranks)
+        logged = {"batch_size": len(batch.keys), "sync_dist": stage == "val"}
+        for name, loss in zip(names, losses, strict=True):
+            self.log(f"{stage}/{name}", loss, **logged)
+        self.log(f"{stage}/loss", (weights * losses).sum(), prog_bar=True, **logged)
+        if stage == "train":
+            self._diagnose(share)
+        # Lightning averages gradients over ranks where they belong added.
+        return ranks.size * (weights * parts).sum()
 
-    def _step_seed(self) -> int:
-        # Distinct for every (seed, step, rank): each factor exceeds what the next can reach.
-        rank = self.trainer.global_rank if self._trainer is not None else 0
-        step = self.global_step if self._trainer is not None else 0
-        return ((self.seed * 1_000_003 + step) * 65_537 + rank) % (2**63)
+    def _diagnose(self, share: Share) -> None:
+        """Logs now and then what objectives say of the rank's own batch beside their loss."""
+        every = getattr(self._trainer, "log_every_n_steps", None)
+        if not every or self.global_step % every:
+            return
+        for objective in cast(list[Objective], list(self.objectives)):
+            for name, value in objective.diagnose(*own_block(share)).items():
+                self.log(f"train/{type(objective).__name__}/{name}", value)
+
+    def _part(self, objective: Objective, share: Share, ranks: Ranks) -> Tensor:
+        """This rank's part of a loss; the parts of all ranks add up to it."""
+        if isinstance(objective, SharedObjective):
+            return objective.share(share, ranks)
+        return objective(*whole(share, ranks)) / ranks.size
+
+    def _stop(self, expected: str, got: str, key: str, ranks: Ranks) -> NoReturn:
+        """Saves the weights as they are, if they are numbers, and ends the run on every rank."""
+        wrong = first_wrong_weight(self.state_dict())
+        path = Path(self.trainer.default_root_dir) / LAST_FINITE
+        if wrong is not None:
+            then = f"weights are not finite either, first {wrong!r}; resume from a checkpoint"
+        elif ranks.size < self.trainer.world_size:  # saving waits for the other ranks
+            then = "resume from a checkpoint"
+        else:
+            self.trainer.save_checkpoint(path)
+            then = f"weights before this step are in {path}; resume from them"
+        raise UserError(
+            f"expected {expected}, got {got} at step {self.global_step} (first record {key!r}): "
+            f"{then} with a lower learning rate or 32-bit precision"
+        )
+
+    def _step_seed(self, batch_idx: int) -> int:
+        trainer = self._trainer
+        if trainer is None:
+            return self.seed
+        # Distinct for every (seed, step, rank): each factor exceeds what the next can reach. The
+        # batches that one step accumulates lie far apart.
+        seed = (self.seed * 1_000_003 + self.global_step) * 65_537 + trainer.global_rank
+        return (seed + (batch_idx % trainer.accumulate_grad_batches) * 2**50) % (2**63)
 
     def configure_optimizers(self) -> Any:
         """Optimizer over what is trained, with linear warm-up and cosine decay per step."""
@@ -268,7 +290,16 @@ class AdaptationModule(pl.LightningModule):
             "backbone": self.backbone.spec(),
             "fingerprint": self.fingerprint,
             "adapter": self.adapter.spec(),
+            "objectives": self._objective_states(),
         }
+
+    def _objective_states(self) -> dict[str, dict[str, Tensor]]:
+        """What objectives remember from step to step, by place and name; most remember nothing."""
+        states = {
+            f"{place} {type(objective).__name__}": dict(objective.state_dict())
+            for place, objective in enumerate(self.objectives)
+        }
+        return {name: state for name, state in states.items() if state}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuses a checkpoint of another adapter or backbone.
@@ -291,3 +322,6 @@ class AdaptationModule(pl.LightningModule):
                 f"expected a checkpoint trained on {self.backbone.spec()}, got one trained on "
                 f"{made['backbone']} with other weights: use that backbone"
             )
+        for name, state in made.get("objectives", {}).items():
+            if name in self._objective_states():  # another list of objectives starts anew
+                self.objectives[int(name.split()[0])].load_state_dict(state)

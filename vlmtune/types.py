@@ -90,6 +90,9 @@ class Batch:
         image_group: For each image the position of its group in `keys`.
         pixels: Preprocessed images, or None where features are read from the store.
         damaged: One line for each record that was skipped since the batch before.
+        text_ids: M text ids.
+        true_ids: For each image the ids of all captions known to be true of it, here or elsewhere.
+        exhaustive: For each image whether a caption that is not among them is false.
     """
 
     keys: tuple[str, ...]
@@ -99,6 +102,9 @@ class Batch:
     image_group: Int[Tensor, "N"]
     pixels: Float[Tensor, "N 3 height width"] | None = None
     damaged: tuple[str, ...] = ()
+    text_ids: tuple[str, ...] = ()
+    true_ids: tuple[frozenset[str], ...] = ()
+    exhaustive: tuple[bool, ...] = ()
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> "Batch":
         """Returns the batch on `device` (Lightning calls this)."""

@@ -1,4 +1,6 @@
 import pytest
+import torch
+from transformers.utils import logging
 
 from tests.tiny import write_model
 
@@ -11,3 +13,19 @@ def folder(tmp_path):
         return write_model(tmp_path / name, **options)
 
     return write
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True)
+def no_bars():
+    """Keeps the library from drawing a bar for each tiny model that is saved."""
+    logging.disable_progress_bar()
+    yield
+    logging.enable_progress_bar()

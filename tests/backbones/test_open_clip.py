@@ -3,6 +3,7 @@ import logging
 import pickle
 import types
 import warnings
+import zipfile
 
 import open_clip
 import pytest
@@ -10,14 +11,15 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from vlmtune.backbones import open_clip_loading
+from vlmtune.backbones import locating, open_clip_loading
 from vlmtune.backbones.open_clip import OpenClip
-from vlmtune.backbones.open_clip_towers import Tokenizer
+from vlmtune.backbones.open_clip_text import Tokenizer
 from vlmtune.errors import UserError
-from vlmtune.types import Reads
+from vlmtune.types import Features, Reads
 
 TEXTS = ["a red cube left of the blue sphere", "dog", "a green metal cube"]
 POOLED = Reads("pooled")
+NO_IMAGE_TOWER, NO_TEXT_TOWER = {"convnext", "resnet"}, {"sees padding"}
 MULTIMODAL = {"context_length": 12, "width": 16, "heads": 2, "layers": 1}
 VARIANTS = {
     "clip": {},
@@ -30,24 +32,38 @@ VARIANTS = {
     "siglip": {"custom_text": True, "text": {"no_causal_mask": True, "pool_type": "last"}},
     "timm": {
         "vision": {
-            "image_size": 224,
-            "timm_model_name": "vit_tiny_patch16_224",
+            "image_size": 160,
+            "timm_model_name": "test_vit",
             "timm_pool": "token",
             "timm_proj": "linear",
         }
     },
+    "siglip, timm": {
+        "custom_text": True,
+        "init_logit_bias": -10,
+        "vision": {
+            "image_size": 160,
+            "timm_model_name": "test_vit3",  # registers, layer scale, attentional pooling
+            "timm_pool": "map",
+            "timm_proj": "linear",
+        },
+        "text": {"no_causal_mask": True, "pool_type": "last", "proj_bias": True},
+    },
+    "convnext": {
+        "vision": {
+            "image_size": 160,
+            "timm_model_name": "test_convnext",
+            "timm_pool": "",
+            "timm_proj": "linear",
+        }
+    },
+    "first": {"custom_text": True, "text": {"no_causal_mask": True, "pool_type": "first"}},
+    "causal, last": {"custom_text": True, "text": {"pool_type": "last"}},
+    "sees padding": {"custom_text": True, "text": {"no_causal_mask": True}},
     "resnet": {
         "vision": {"layers": [1, 1, 1, 1], "width": 8, "image_size": 64, "patch_size": None}
     },
 }
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def pixels_for(backbone, n=3):
@@ -135,8 +151,8 @@ def test_timm_tokens_equal_the_trunk(folder):
     with torch.no_grad():
         want = backbone.model.visual.trunk.forward_features(pixels)[:, 1:]
     torch.testing.assert_close(backbone.encode_image(pixels, Reads("tokens", -1)).tokens, want)
-    assert (backbone.image_tokens, backbone.image_width) == (196, 192)
-    assert backbone.fits(Reads("tokens", -12), "image") is None
+    assert (backbone.image_tokens, backbone.image_width) == (100, 64)
+    assert backbone.fits(Reads("tokens", -6), "image") is None
 
 
 def test_resnet_gives_its_last_map_only(folder):
@@ -161,6 +177,12 @@ def test_coca(folder):
     torch.testing.assert_close(backbone.encode_image(pixels, POOLED).pooled, image)
     torch.testing.assert_close(backbone.encode_text(TEXTS, POOLED).pooled, text)
     assert "attentional pooling" in backbone.fits(Reads("tokens", -1), "image")
+    tower = backbone.image_tower
+    state = backbone.encode_image(pixels, Reads("state", -2))
+    torch.testing.assert_close(tower.finish(tower.run(state, 2, 3)), image)
+    assert any(p is backbone.model.visual.attn_pool.query for p in tower.tail)
+    assert backbone.text_tower is None
+    assert "as in CoCa" in backbone.fits(Reads("state"), "text")
     assert backbone.encode_image(pixels, Reads("tokens", -2)).tokens.shape == (3, 16, 24)
     assert backbone.encode_text(TEXTS, Reads("tokens", -1)).tokens.shape == (3, 10, 16)
 
@@ -181,6 +203,47 @@ def test_hugging_face_text_towers_give_pooled_vectors_only(folder, tmp_path):
         backbone.encode_text(TEXTS, Reads("tokens"))
 
 
+@pytest.mark.parametrize("variant", [v for v in VARIANTS if v not in NO_IMAGE_TOWER])
+def test_an_image_tower_run_in_pieces_gives_the_embedding(folder, variant):
+    backbone = OpenClip(str(folder(**VARIANTS[variant])))
+    tower, pixels = backbone.image_tower, pixels_for(backbone)
+    want = backbone.encode_image(pixels, POOLED).pooled
+    start = tower.start(pixels)
+    assert start.tokens.shape == (3, tower.special + backbone.image_tokens, tower.width)
+    assert start.mask.all()
+    with torch.no_grad():
+        torch.testing.assert_close(tower.finish(tower.run(start, 0, tower.layers)), want)
+    for layer in (-tower.layers - 1, -2, -1):
+        state = backbone.encode_image(pixels, Reads("state", layer))
+        rest = tower.run(state, tower.layers + 1 + layer, tower.layers)
+        torch.testing.assert_close(tower.finish(rest), want)
+    patches = backbone.encode_image(pixels, Reads("tokens", -2)).tokens
+    state = backbone.encode_image(pixels, Reads("state", -2)).tokens
+    torch.testing.assert_close(state[:, tower.special :], patches)
+
+
+@pytest.mark.parametrize("variant", [v for v in VARIANTS if v not in NO_TEXT_TOWER])
+def test_a_text_tower_run_in_pieces_gives_the_embedding(folder, variant):
+    backbone = OpenClip(str(folder(**VARIANTS[variant])))
+    tower = backbone.text_tower
+    with torch.no_grad():
+        want = reference_pooled(backbone.model.encode_text(padded_ids(backbone)))
+    words = backbone.encode_text(TEXTS, Reads("words"))
+    assert words.tokens.shape == (3, 10, tower.width)
+    assert words.ids.tolist() == padded_ids(backbone)[:, :10].tolist()
+    assert words.mask.sum(dim=1).tolist() == [10, 3, 6]
+    assert not words.tokens[~words.mask].any()
+    with torch.no_grad():
+        state = tower.run(tower.start(words), 0, tower.layers)
+        torch.testing.assert_close(tower.finish(state), want)
+    for layer in (-tower.layers - 1, -2, -1):
+        state = backbone.encode_text(TEXTS, Reads("state", layer))
+        assert not state.tokens[~state.mask].any()
+        assert state.mask.sum(dim=1).tolist() in ([10, 3, 6], [12, 12, 12])
+        rest = tower.run(state, tower.layers + 1 + layer, tower.layers)
+        torch.testing.assert_close(tower.finish(rest), want)
+
+
 def test_trimming_changes_nothing(folder):
     backbone = OpenClip(str(folder()))
     for reads in (POOLED, Reads("tokens", -1), Reads("tokens", -2)):
@@ -193,6 +256,60 @@ def test_trimming_changes_nothing(folder):
                 length = alone.tokens.shape[1]
                 torch.testing.assert_close(alone.tokens[0], together.tokens[i, :length])
                 assert together.mask[i].sum() == length
+
+
+def test_towers_that_cannot_be_had_are_told(folder):
+    backbone = OpenClip(str(folder("a", **VARIANTS["convnext"])))
+    assert backbone.image_tower is None
+    assert "ConvNeXt image tower is no plain transformer" in backbone.fits(Reads("state"), "image")
+    with pytest.raises(UserError, match=r"image state of layer -1 .*ConvNeXt"):
+        backbone.encode_image(pixels_for(backbone), Reads("state"))
+    assert "no words" in backbone.fits(Reads("words"), "image")
+    backbone = OpenClip(str(folder("b", **VARIANTS["sees padding"])))
+    assert backbone.text_tower is None
+    for kind in ("state", "words"):
+        assert "sees the padding" in backbone.fits(Reads(kind), "text")
+    backbone = OpenClip(str(folder("c")))
+    assert backbone.fits(Reads("state", -4), "text") is None
+    assert "-4 to -1" in backbone.fits(Reads("state", -5), "text")
+
+
+def test_prompts_take_positions(folder):
+    backbone = OpenClip(str(folder(**VARIANTS["siglip"])))
+    tower, words = backbone.text_tower, backbone.encode_text(TEXTS, Reads("words"))
+    longer = Features(
+        tokens=torch.cat([words.tokens[:, :1], words.tokens], dim=1),
+        mask=torch.cat([words.mask[:, :1], words.mask], dim=1),
+    )
+    assert tower.start(longer).tokens.shape == (3, 12, 16)
+    for _ in range(2):
+        longer = Features(
+            tokens=torch.cat([longer.tokens[:, :1], longer.tokens], dim=1),
+            mask=torch.cat([longer.mask[:, :1], longer.mask], dim=1),
+        )
+    with pytest.raises(UserError, match=r"at most 12 text tokens.* got 13"):
+        tower.start(longer)
+
+
+def test_a_pretrained_bias_is_told(folder):
+    assert OpenClip(str(folder("a", **VARIANTS["siglip, timm"]))).logit_bias == -10
+    assert OpenClip(str(folder("b"))).logit_bias == 0
+
+
+def test_towers_carry_gradients_and_name_their_weights(folder):
+    backbone = OpenClip(str(folder()))
+    backbone.requires_grad_(True)
+    for tower, start in (
+        (backbone.image_tower, backbone.image_tower.start(pixels_for(backbone))),
+        (backbone.text_tower, backbone.text_tower.start(backbone.text_tower.words(TEXTS))),
+    ):
+        backbone.zero_grad()
+        tower.finish(tower.run(start, 0, tower.layers)).square().sum().backward()
+        assert len(tower.blocks) == tower.layers == 3
+        for block in tower.blocks:
+            assert all(p.grad is not None and p.grad.any() for p in block.parameters())
+        assert all(p.grad.any() for p in tower.tail)
+        assert tower.tail
 
 
 def test_unread_blocks_are_not_run(folder):
@@ -308,7 +425,7 @@ def test_a_relative_folder_is_found_from_anywhere(folder, monkeypatch, tmp_path)
     assert OpenClip("local-dir:here").embed_dim == 16
     monkeypatch.chdir("/")
     monkeypatch.setattr(
-        open_clip_loading, "vlmtune", types.SimpleNamespace(__file__=str(tmp_path / "p" / "x.py"))
+        locating, "vlmtune", types.SimpleNamespace(__file__=str(tmp_path / "p" / "x.py"))
     )
     assert open_clip_loading.resolve("local-dir:here") == f"local-dir:{path}"
 
@@ -341,6 +458,22 @@ def test_what_cannot_be_loaded_is_told_in_one_line(model, pretrained, message):
     with pytest.raises(UserError, match=message) as error:
         OpenClip(model, pretrained)
     assert "\n" not in str(error.value)
+
+
+def test_weights_known_as_openais_ask_for_quick_gelu(folder, tmp_path):
+    path = folder("a")
+    scripted = tmp_path / "mine.pt"
+    with zipfile.ZipFile(scripted, "w") as archive:
+        archive.writestr("ViT/code/__torch__.py", "")
+    named = tmp_path / "vit_b_32.openai.safetensors"
+    named.write_bytes(b"")
+    for file in (scripted, named):
+        with pytest.raises(UserError, match=r"QuickGELU for OpenAI's.* 'ViT-B-32-quickgelu'"):
+            OpenClip("ViT-B-32", str(file))
+    renamed = path.rename(tmp_path / "clip.openai")
+    with pytest.raises(UserError, match=r"set quick_gelu to true in its config"):
+        OpenClip(str(renamed))
+    OpenClip(str(folder("b.openai", quick_gelu=True)))
 
 
 def test_damaged_folders_are_told_in_one_line(folder):

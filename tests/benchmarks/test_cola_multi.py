@@ -8,7 +8,6 @@ from PIL import Image
 
 from vlmtune.benchmarks.cola_multi import ColaMulti
 from vlmtune.errors import UserError
-from vlmtune.types import Scores
 
 REAL = (
     Path(__file__).parents[2].parent / "shared/data/cola/COLA_multiobjects_matching_benchmark.json"
@@ -19,8 +18,7 @@ def scorer(table):
     """Scores by file name and caption, so that it cannot know about order."""
 
     def score(images, texts, pairs=None):
-        values = [[table(image.path.name, text) for text in texts] for image in images]
-        return Scores.full(torch.tensor(values))
+        return torch.tensor([table(images[i].path.name, texts[j]) for i, j in pairs.tolist()])
 
     return score
 
@@ -29,7 +27,7 @@ def test_images_and_captions_are_scored_once(tmp_path):
     benchmark = ColaMulti.fixture(tmp_path)
     assert [image.path.name for image in benchmark.images()] == [f"{i}.png" for i in range(5)]
     assert len(benchmark.texts()) == 5
-    assert int(benchmark.pairs().sum()) == 4 * 3 - 1  # the shared image with the shared caption
+    assert len(benchmark.pairs()) == 4 * 3 - 1  # the shared image with the shared caption
     assert int(benchmark.truth().sum()) == 5
     assert benchmark.spec()["init_args"]["name"] == "cola_multi"
 
@@ -50,6 +48,7 @@ def test_accuracy_against_a_loop_whatever_the_order(tmp_path):
             a, b = Path(first).name, Path(second).name
             wins += look(a, one) > look(b, one) and look(b, two) > look(a, two)
         assert result.metrics["accuracy"].value == pytest.approx(wins / 3)
+        assert sum(result.outcomes) == wins
         shuffled = [row if rng.random() < 0.5 else [*row[2:], *row[:2]] for row in rows]
         rng.shuffle(shuffled)
         other = tmp_path / "other.json"
@@ -124,16 +123,18 @@ def test_released_file(tmp_path):
     benchmark = ColaMulti(str(REAL), str(tmp_path))
     benchmark.load()
     assert (len(rows), len(benchmark.images()), len(benchmark.texts())) == (210, 218, 294)
+    assert len(benchmark.pairs()) == len({(x, y) for r in rows for x in r[::2] for y in r[1::2]})
     values = torch.rand(218, 294, generator=torch.Generator().manual_seed(0))
     names = {image.path.name: i for i, image in enumerate(benchmark.images())}
     columns = {text: j for j, text in enumerate(benchmark.texts())}
-    result = benchmark.run(lambda images, texts, pairs=None: Scores.full(values))
-    wins = 0
+    result = benchmark.run(lambda images, texts, pairs=None: values[tuple(pairs.T)])
+    wins = []
     for first, one, second, two in rows:
         a, b = (names[x.rpartition("/")[2]] for x in (first, second))
         c, d = columns[one], columns[two]
-        wins += bool(values[a, c] > values[b, c] and values[b, d] > values[a, d])
+        wins.append(bool(values[a, c] > values[b, c] and values[b, d] > values[a, d]))
+    assert result.outcomes == tuple(wins)
     assert result.metrics["accuracy"].n == 210
-    assert result.metrics["accuracy"].value == pytest.approx(wins / 210)
-    oracle = benchmark.run(lambda images, texts, pairs=None: Scores.full(benchmark.truth().float()))
+    assert result.metrics["accuracy"].value == pytest.approx(sum(wins) / 210)
+    oracle = benchmark.run(lambda images, texts, pairs=None: benchmark.truth().float())
     assert oracle.metrics["accuracy"].value == 1.0

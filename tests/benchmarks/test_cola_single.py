@@ -8,11 +8,10 @@ from PIL import Image
 
 from vlmtune.benchmarks.cola_single import ColaSingle
 from vlmtune.errors import UserError
-from vlmtune.types import Scores
 
 
 def fixed(values):
-    return lambda images, texts, pairs=None: Scores.full(values)
+    return lambda images, texts, pairs=None: values if pairs is None else values[tuple(pairs.T)]
 
 
 def write(folder, raw, name="file.json"):
@@ -107,6 +106,7 @@ def test_every_metric_against_loops(fixture, seed):
         return pytest.approx(sum(numbers) / len(numbers))
 
     assert metrics["map"].value == mean(hard)
+    assert fixture.run(fixed(values)).outcomes == pytest.approx(tuple(hard))
     assert metrics["map"].chance == mean(chance)
     assert metrics["map_seen"].value == mean([hard[0], hard[2]])
     assert metrics["map_unseen"].value == pytest.approx(hard[1])
@@ -181,9 +181,13 @@ def test_classes_left_out_are_counted(tmp_path, fixture):
 def test_without_standard_fewer_pairs_and_the_same_numbers(tmp_path, fixture):
     lean = ColaSingle(str(fixture.path), str(tmp_path), standard=False)
     values = values_for(fixture, 1)
-    assert int(lean.pairs().sum()) < fixture.pairs().numel()
-    scores = Scores(torch.where(lean.pairs(), values, torch.nan), lean.pairs())
-    metrics = lean.run(lambda images, texts, pairs=None: scores).metrics
+    assert fixture.pairs() is None
+    assert len(lean.pairs()) < fixture.truth().numel()
+    assert lean.truth().equal(fixture.truth()[tuple(lean.pairs().T)])
+    assert set(map(tuple, fixture.truth().nonzero().tolist())) <= set(
+        map(tuple, lean.pairs().tolist())
+    )
+    metrics = lean.run(fixed(values)).metrics
     full = fixture.run(fixed(values)).metrics
     assert full.keys() - metrics.keys() == {"standard_map", "map_seen", "map_unseen"}
     assert all(full[name] == metric for name, metric in metrics.items())

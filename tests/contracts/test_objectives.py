@@ -10,10 +10,11 @@ import torch
 import torch.distributed as dist
 import yaml
 
+from tests.scored import parts, scored, share_of
 from vlmtune.config import instantiate
 from vlmtune.errors import UserError
-from vlmtune.objectives.base import Objective
-from vlmtune.types import Scores, Targets
+from vlmtune.objectives.base import Objective, SharedObjective
+from vlmtune.types import Targets
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs/objectives").glob("*.yaml"))
 
@@ -42,7 +43,8 @@ def spec(request):
 
 @pytest.fixture
 def objective(spec) -> Objective:
-    return instantiate(spec, Objective)
+    # In evaluation mode a loss that keeps a state leaves it as it is.
+    return instantiate(spec, Objective).eval()
 
 
 def batch(exhaustive: bool = True) -> Targets:
@@ -69,7 +71,7 @@ def test_there_are_objectives():
 def test_a_finite_scalar_with_finite_gradients(objective, exhaustive):
     for scale in (0.0, 1.0, 100.0):
         values = (scale * noise()).requires_grad_()
-        loss = objective(Scores.full(values), batch(exhaustive))
+        loss = objective(scored(values), batch(exhaustive))
         assert loss.shape == ()
         assert loss.isfinite()
         (gradient,) = torch.autograd.grad(loss, values)
@@ -79,17 +81,26 @@ def test_a_finite_scalar_with_finite_gradients(objective, exhaustive):
 
 
 def test_single_precision(objective):
-    wide = objective(Scores.full(noise()), batch())
-    narrow = objective(Scores.full(noise().float()), batch())
+    wide = objective(scored(noise()), batch())
+    narrow = objective(scored(noise().float()), batch())
     assert narrow.dtype == torch.float32
     torch.testing.assert_close(narrow.double(), wide, rtol=1e-4, atol=1e-5)
 
 
+def test_half_precision(objective):
+    values = noise().bfloat16().requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = objective(scored(values), batch())
+    loss.backward()
+    assert loss.isfinite()
+    assert values.grad.isfinite().all()
+
+
 def test_going_down_the_gradient_lowers_the_loss(objective):
     values = noise().requires_grad_()
-    before = objective(Scores.full(values), batch())
+    before = objective(scored(values), batch())
     (gradient,) = torch.autograd.grad(before, values)
-    after = objective(Scores.full(values.detach() - 1e-3 * gradient), batch())
+    after = objective(scored(values.detach() - 1e-3 * gradient), batch())
     assert after < before
 
 
@@ -102,41 +113,75 @@ def test_the_order_of_images_and_texts_does_not_matter(objective, seed):
         *(x[rows][:, columns] for x in (targets.truth, targets.known, targets.own)),
     )
     torch.testing.assert_close(
-        objective(Scores.full(values[rows][:, columns]), moved),
-        objective(Scores.full(values), targets),
+        objective(scored(values[rows][:, columns]), moved),
+        objective(scored(values), targets),
     )
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_perfect_scores_cost_no_more_than_shuffled_ones(objective, seed):
+    if objective.regulariser:
+        return
     targets = batch()
     perfect = 10.0 * targets.truth.double() - 5
     order = torch.randperm(48, generator=torch.Generator().manual_seed(seed))
     shuffled = perfect.flatten()[order].view(6, 8)
-    best, worst = (objective(Scores.full(values), targets) for values in (perfect, 0 - perfect))
-    assert best <= objective(Scores.full(shuffled), targets)
+    best, worst = (objective(scored(values), targets) for values in (perfect, 0 - perfect))
+    assert best <= objective(scored(shuffled), targets)
     assert best < worst
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_what_was_not_computed_is_not_read(objective, seed):
+    if "embedded" in objective.needs:  # a dual adapter computes all scores
+        return
     computed = noise(seed) > 0
     values = (noise() * computed).requires_grad_()
-    loss = objective(Scores(values, computed), batch())
+    loss = objective(scored(values, computed), batch())
     (gradient,) = torch.autograd.grad(loss, values)
     assert loss.isfinite()
     assert not gradient[~computed].any()
     spoilt = torch.where(computed, values, 50.0)
-    torch.testing.assert_close(objective(Scores(spoilt, computed), batch()), loss)
+    torch.testing.assert_close(objective(scored(spoilt, computed), batch()), loss)
 
 
 def test_nothing_computed_costs_nothing(objective):
+    if "embedded" in objective.needs:
+        return
     values = torch.zeros(6, 8, requires_grad=True)
-    loss = objective(Scores(values, torch.zeros(6, 8, dtype=torch.bool)), batch())
+    loss = objective(scored(values, torch.zeros(6, 8, dtype=torch.bool)), batch())
     assert loss == 0
     loss.backward()  # a rank without pairs must still take part
     assert values.grad is not None
     assert not values.grad.any()
+
+
+# Images and texts of each rank; no group of `batch` is split, one rank has nothing at all.
+RANKS = {
+    "one": [(slice(0, 6), slice(0, 8))],
+    "two": [(slice(0, 4), slice(0, 4)), (slice(4, 6), slice(4, 8))],
+    "three": [(slice(0, 2), slice(0, 2)), (slice(2, 2), slice(2, 2)), (slice(2, 6), slice(2, 8))],
+}
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("ranks", RANKS)
+def test_the_shares_of_all_ranks_add_up_to_the_whole(spec, ranks, training):
+    whole, shared = (instantiate(spec, Objective).train(training) for _ in range(2))
+    if not isinstance(shared, SharedObjective):
+        return
+    values, targets = noise().requires_grad_(), batch()
+    for _ in range(2):  # a loss that keeps a state keeps the same one
+        scores = scored(values)
+        loss = whole(scores, targets)
+        together = torch.stack(
+            parts(shared, [share_of(scores, targets, *rank) for rank in RANKS[ranks]])
+        ).sum()
+        torch.testing.assert_close(together, loss)
+        want, got = (
+            torch.autograd.grad(total, values, retain_graph=True)[0] for total in (loss, together)
+        )
+        torch.testing.assert_close(got, want)
 
 
 @pytest.mark.parametrize("true", [True, False])
@@ -144,7 +189,7 @@ def test_a_batch_of_one_kind(objective, true):
     everything = torch.full((3, 3), true)
     values = noise()[:3, :3].requires_grad_()
     known = torch.ones_like(everything)
-    loss = objective(Scores.full(values), Targets(everything, known, known))
+    loss = objective(scored(values), Targets(everything, known, known))
     loss.backward()
     assert loss.isfinite()
     assert values.grad.isfinite().all()
@@ -154,8 +199,8 @@ def test_the_weight_is_left_to_the_sum(spec):
     heavy = instantiate({**spec, "init_args": {**spec["init_args"], "weight": 3.0}}, Objective)
     assert heavy.weight == 3.0
     torch.testing.assert_close(
-        heavy(Scores.full(noise()), batch()),
-        instantiate(spec, Objective)(Scores.full(noise()), batch()),
+        heavy(scored(noise()), batch()),
+        instantiate(spec, Objective)(scored(noise()), batch()),
     )
     with pytest.raises(UserError, match="weight >= 0"):
         instantiate({**spec, "init_args": {**spec["init_args"], "weight": -1.0}}, Objective)
@@ -165,4 +210,4 @@ def test_no_process_group_and_the_spec_makes_it_again(objective):
     assert not dist.is_initialized()
     again = instantiate(objective.spec(), Objective)
     assert again.spec() == objective.spec()
-    assert again(Scores.full(noise()), batch()) == objective(Scores.full(noise()), batch())
+    assert again(scored(noise()), batch()) == objective(scored(noise()), batch())

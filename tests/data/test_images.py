@@ -4,6 +4,7 @@ import struct
 import zlib
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -142,3 +143,43 @@ def test_digest_depends_on_content_and_box_only(tmp_path: Path) -> None:
     refs = [ImageRef(a), ImageRef(c), ImageRef(a, (0, 0, 1, 1)), ImageRef(a, (0, 0, 1, 2))]
     assert len({digest(ref) for ref in refs}) == len(refs)
     assert read(ImageRef(a, (1, 0, 1, 1))).getpixel((0, 0)) == (0, 0, 255)
+
+
+def test_a_frame_of_bytes_is_read_blue_first(tmp_path: Path) -> None:
+    path = tmp_path / "frame.npy"
+    np.save(path, np.array([[[0, 0, 255], [255, 0, 0]]], dtype=np.uint8))
+    opened = read(ImageRef(path))
+    assert (opened.mode, opened.size) == ("RGB", (2, 1))
+    assert [opened.getpixel((x, 0)) for x in (0, 1)] == [(255, 0, 0), (0, 0, 255)]
+    assert read(ImageRef(path, (1, 0, 1, 1))).getpixel((0, 0)) == (0, 0, 255)
+    with pytest.raises(UserError, match="2 x 1 pixels"):
+        open_image(path, max_pixels=1)
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.zeros((2, 2, 3), dtype=np.float32), "an array of float32"),
+        (np.zeros((2, 2), dtype=np.uint8), r"\(2, 2\)"),
+        (np.zeros((2, 2, 4), dtype=np.uint8), r"\(2, 2, 4\)"),
+        (np.zeros((0, 2, 3), dtype=np.uint8), "got none"),
+        (np.array([[[{}] * 3]], dtype=object), "objects"),
+    ],
+)
+def test_an_array_that_is_no_frame_is_refused(tmp_path: Path, array, message: str) -> None:
+    path = tmp_path / "frame.npy"
+    np.save(path, array, allow_pickle=True)
+    with pytest.raises(UserError, match=message) as error:
+        open_image(path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_damaged_array_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "frame.npy"
+    np.save(path, np.zeros((8, 8, 3), dtype=np.uint8))
+    whole = path.read_bytes()
+    for kept in (0, 5, 40, len(whole) - 1):
+        path.write_bytes(whole[:kept])
+        with pytest.raises(UserError) as error:
+            open_image(path)
+        assert "\n" not in str(error.value)

@@ -6,6 +6,7 @@ from vlmtune.metrics.pairs import (
     GROUP_CHANCE,
     IMAGE_CHANCE,
     TEXT_CHANCE,
+    equivariance_deviations,
     group_wins,
     image_wins,
     text_wins,
@@ -66,3 +67,25 @@ def test_nan_raises(rule):
     scores[1, 0, 1] = torch.nan
     with pytest.raises(UserError, match="1 of 12 are NaN"):
         rule(scores)
+
+
+def test_equivariance_against_the_loss_it_is_the_deviation_of():
+    # With t and m the two equations' gaps: t^2 + m^2 = 2 ((s11 - s22)^2 + (s12 - s21)^2).
+    scores = torch.randn(50, 2, 2, generator=torch.Generator().manual_seed(0)).double()
+    text, image = equivariance_deviations(scores).T
+    for i, ((a, b), (c, d)) in enumerate(scores.tolist()):
+        assert text[i] == pytest.approx(abs((a - b) - (d - c)))
+        assert image[i] == pytest.approx(abs((a - c) - (d - b)))
+    gaps = (scores[:, 0, 0] - scores[:, 1, 1]) ** 2 + (scores[:, 0, 1] - scores[:, 1, 0]) ** 2
+    assert torch.allclose(text**2 + image**2, 2 * gaps)
+
+
+def test_equivariance_is_blind_to_right_and_wrong():
+    right = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])
+    assert equivariance_deviations(right).tolist() == [[0.0, 0.0]]
+    assert equivariance_deviations(-right).tolist() == [[0.0, 0.0]]
+    # The example of the paper's figure 8: s11 - s21 = -0.07 and s22 - s12 = 1.4.
+    shown = torch.tensor([[[0.0, 0.0], [0.07, 1.4]]])
+    assert equivariance_deviations(shown)[0, 1] == pytest.approx(1.47)
+    with pytest.raises(UserError, match="NaN"):
+        equivariance_deviations(torch.full((1, 2, 2), torch.nan))

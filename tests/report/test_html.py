@@ -108,6 +108,15 @@ def test_runs_without_results_or_with_one_point(make_run):
     Page(to_html([make_run("a", curves={"loss": ((0, 1.0),), "nothing": ((0, None),)})]))
 
 
+def test_what_was_not_run_is_said(make_run):
+    from dataclasses import replace
+
+    page = Page(to_html([replace(make_run("mm"), not_run=(("aro", "no <a>.json"),))]))
+    assert "aro of mm: not run: no <a>.json" in page.text
+    assert "Not run" in page.text
+    assert "Not run" not in Page(to_html([make_run("mm")])).text
+
+
 def test_write_report(tmp_path, runs):
     path = write_report(tmp_path / "out", runs)
     assert path == tmp_path / "out" / "report.html"

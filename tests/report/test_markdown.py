@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from vlmtune.report.markdown import to_markdown
 
 
@@ -14,6 +16,12 @@ def test_table(make_run):
     assert "| cola_single (v1) | mean_rank_true ↓ | 96 | 31.00 |" in text
     assert "- cola_multi: Ray 2023" in text
     assert f"- commit: {'c' * 40}" in text
+
+
+def test_what_was_not_run_is_said(make_run):
+    plain, missing = make_run("plain"), replace(make_run("mm"), not_run=(("aro", "no a|b.json"),))
+    assert "- aro of mm: not run: no a\\|b.json\n" in to_markdown([plain, missing])
+    assert "not run" not in to_markdown([plain])
 
 
 def test_nothing_is_bold_alone_and_names_cannot_break_the_table(make_run):

@@ -20,7 +20,7 @@ def test_what_is_saved_is_loaded(tmp_path, make_run):
 def test_values_in_the_file(tmp_path, make_run):
     make_run().save(tmp_path / "report.json")
     raw = json.loads((tmp_path / "report.json").read_text())
-    assert raw["schema"] == 1
+    assert raw["schema"] == 2
     assert raw["results"][0]["metrics"]["accuracy"] == {
         "value": 0.4,
         "n": 210,
@@ -32,6 +32,37 @@ def test_values_in_the_file(tmp_path, make_run):
     }
     assert raw["results"][0]["examples"][0]["images"][1]["box"] == [250, 0, 100, 100]
     assert raw["curves"] == {"loss": [[0, 0.7], [10, None], [20, 0.3]]}
+
+
+def test_a_whole_result_is_kept(tmp_path, make_run):
+    run = make_run()
+    first = replace(
+        run.results[0],
+        convention="reference",
+        outcomes=(1.0, 0.0, 0.5),
+        clusters=(0, 0, 3),
+        series={"equivariance": (-0.5, 2.0, 0.0)},
+    )
+    whole = replace(run, results=(first, *run.results[1:]), not_run=(("aro", "no file x.json"),))
+    whole.save(tmp_path / "report.json")
+    assert RunReport.load(tmp_path / "report.json") == whole
+
+
+def test_the_first_layout_is_still_read(tmp_path, make_run):
+    run = make_run()
+    run.save(tmp_path / "report.json")
+    raw = json.loads((tmp_path / "report.json").read_text())
+    raw["schema"] = 1
+    del raw["not_run"]
+    for result in raw["results"]:
+        for name in ("convention", "outcomes", "clusters", "series"):
+            del result[name]
+    (tmp_path / "report.json").write_text(json.dumps(raw))
+    assert RunReport.load(tmp_path / "report.json") == run
+    del raw["results"][0]["citation"]
+    (tmp_path / "report.json").write_text(json.dumps(raw))
+    with pytest.raises(UserError, match="citation missing"):
+        RunReport.load(tmp_path / "report.json")
 
 
 def test_every_field_is_documented(tmp_path, make_run):
@@ -76,6 +107,11 @@ def test_inconsistent_reports_are_refused(make_run):
     run = make_run()
     with pytest.raises(UserError, match="'cola_multi' twice"):
         replace(run, results=(run.results[0], run.results[0]))
+    with pytest.raises(UserError, match="'cola_multi' twice"):
+        replace(run, not_run=(("cola_multi", "why"),))
+    for wrong in ({"outcomes": (float("nan"),)}, {"series": {"x": (float("inf"),)}}):
+        with pytest.raises(UserError, match="finite numbers in"):
+            replace(run, results=(replace(run.results[0], **wrong),))
     with pytest.raises(UserError, match="primary metric 'nothing'"):
         replace(run, results=(replace(run.results[0], primary="nothing"),))
     with pytest.raises(UserError, match="blank"):
@@ -98,7 +134,10 @@ def change(raw, where, value):
 @pytest.mark.parametrize(
     ("where", "value", "message"),
     [
-        (["schema"], 2, "schema"),
+        (["schema"], 3, "schema"),
+        (["results", 0, "outcomes"], [None], r"outcomes\[0\]"),
+        (["results", 0, "convention"], "mine", "a convention of strict, reference"),
+        (["not_run"], [["a"]], "a list of 2"),
         (["schema"], KeyError, "schema"),
         (["name"], 3, r"3' where str should be \(name\)"),
         (["name"], KeyError, "name missing or unknown"),

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from vlmtune.errors import UserError
@@ -55,3 +57,14 @@ def test_runs_need_names_of_their_own(make_run):
         check_runs([])
     with pytest.raises(UserError, match="'a' twice"):
         check_runs([make_run("a"), make_run("a")])
+
+
+def test_conventions_do_not_share_a_row(make_run):
+    strict, other = make_run("strict"), make_run("reference")
+    other = replace(other, results=(replace(other.results[0], convention="reference"),))
+    table = by_metric([strict, other])
+    assert [cell and cell.value for cell in table["cola_multi", "1", "accuracy", 210].cells] == [
+        0.4,
+        None,
+    ]
+    assert table["cola_multi", "1, reference", "accuracy", 210].cells[1].value == 0.4

@@ -18,7 +18,7 @@ from torch.nn.functional import normalize
 from vlmtune.backbones.base import Backbone
 from vlmtune.config import Configured
 from vlmtune.errors import UserError
-from vlmtune.types import Features, Reads, Scores
+from vlmtune.types import Embedded, Features, Reads, Scores
 
 
 class Adapter(Configured, nn.Module, ABC):
@@ -62,7 +62,12 @@ class DualAdapter(Adapter):
 
     $s_{ij} = e^{\tau} \cos(f(v_i), g(t_j)) + b$ with $f$, $g$ from the subclass, $\tau$ starting at
     the backbone's temperature, and $b = 0$ unless the subclass learns it.
+
+    Attributes:
+        gives_tokens: True where `embed_tokens` gives tokens, which some objectives need.
     """
+
+    gives_tokens: ClassVar[bool] = False
 
     def attach(self, backbone: Backbone) -> None:
         """Takes over the temperature of the backbone."""
@@ -79,18 +84,39 @@ class DualAdapter(Adapter):
     def embed_text(self, text: Features) -> Float[Tensor, "n d"]:
         """Embeds texts; need not be normalised."""
 
+    def embed_tokens(self, image: Features, text: Features) -> tuple[Features, Features] | None:
+        """Patch and word tokens in the shared space, where `gives_tokens` is True.
+
+        Those of one image or text must depend on nothing else.
+        """
+        del image, text
+        return None
+
     def forward(
         self, image: Features, text: Features, pairs: Bool[Tensor, "N M"] | None = None
     ) -> Scores:
         """Scores every pair with one matrix product."""
         del pairs
-        return Scores.full(self.compare(self.embed_image(image), self.embed_text(text)))
+        return self.scores(self.embed_image(image), self.embed_text(text))
+
+    def scores(self, image: Float[Tensor, "N d"], text: Float[Tensor, "M d"]) -> Scores:
+        """Scores embedded images against embedded texts, with what the scores are made of."""
+        values = self.compare(image, text)
+        embedded = Embedded(normalize(image, dim=-1), normalize(text, dim=-1), self.log_scale.exp())
+        return Scores(values, torch.ones_like(values, dtype=torch.bool), embedded)
 
     def compare(
         self, image: Float[Tensor, "N d"], text: Float[Tensor, "M d"]
     ) -> Float[Tensor, "N M"]:
         """Scores embedded images against embedded texts."""
         cosines = normalize(image, dim=-1) @ normalize(text, dim=-1).transpose(0, 1)
+        return self.log_scale.exp() * cosines + self.bias
+
+    def compare_pairs(
+        self, image: Float[Tensor, "P d"], text: Float[Tensor, "P d"]
+    ) -> Float[Tensor, "P"]:
+        """Scores embedded image i against embedded text i: the diagonal of `compare`."""
+        cosines = (normalize(image, dim=-1) * normalize(text, dim=-1)).sum(dim=-1)
         return self.log_scale.exp() * cosines + self.bias
 
 

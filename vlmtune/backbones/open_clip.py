@@ -1,20 +1,21 @@
 """Every open_clip model: by built-in name, from the Hugging Face hub, or from a folder."""
 
-import hashlib
-import json
 from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from open_clip import get_model_preprocess_cfg
 from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image
 from torch import Tensor
 
 from vlmtune.backbones.base import Backbone
+from vlmtune.backbones.fingerprint import digest
 from vlmtune.backbones.open_clip_loading import load
-from vlmtune.backbones.open_clip_towers import ImageTower, TextTower, Tokenizer
+from vlmtune.backbones.open_clip_text import TextSide, Tokenizer
+from vlmtune.backbones.open_clip_towers import ImageSide
+from vlmtune.backbones.staging import state_after, whole
 from vlmtune.errors import UserError
 from vlmtune.types import Features, Reads
 
@@ -38,8 +39,9 @@ class OpenClip(Backbone):
 
     Attributes:
         model: The open_clip module.
-        text_tower: The text side, whose parts prompt tuning calls one by one.
-        image_tower: The image side.
+        image_tower: A native ViT or timm's plain one (SigLIP) block by block; None for others.
+        text_tower: open_clip's own text transformer block by block; None for Hugging Face text
+            towers and for those that mask padding by ids (CoCa).
 
     Raises:
         UserError: There is no such model, tag or file; the weights do not fit; or OpenAI's weights
@@ -70,57 +72,33 @@ class OpenClip(Backbone):
         # Shadows the method: a bound method would carry the weights into every worker process.
         vars(self)["preprocess"] = self.transform
         blank = self.transform(Image.new("RGB", (8, 8)))[None].to(self._dtype)
-        self.image_tower = ImageTower(self.model, blank)
-        self.text_tower = TextTower(self.model)
+        self._image = ImageSide(self.model, self._dtype, blank)
+        self._text = TextSide(self.model, self._tokenizer, self._dtype)
+        self.image_tower, self.text_tower = self._image.tower, self._text.tower
         self._set_sizes()
+        self.eval()
 
     def _set_sizes(self) -> None:
         scale: Any = self.model.logit_scale
+        bias: Any = self.model.logit_bias
         self.embed_dim = int(self._config["embed_dim"])
-        self.image_width = self.image_tower.width
-        self.image_tokens = self.image_tower.tokens_per_image
-        self.text_width = self.text_tower.width
-        words = getattr(self._tokenizer.encode, "words", ("a",))
-        self.text_special = self._tokenizer.leading_and_trailing(words[0])
+        self.image_width, self.image_tokens = self._image.width, self._image.count
+        self.text_width, self.text_special = self._text.width, self._text.special
         self.logit_scale = float(scale.detach().float().exp())
+        self.logit_bias = 0.0 if bias is None else float(bias.detach())
 
     @property
     def fingerprint(self) -> str:
         """sha256 of weights, architecture, preprocessing and vocabulary, when first asked."""
         if self._fingerprint is None:
-            digest = hashlib.sha256()
             words = getattr(self._tokenizer.encode, "words", None)
             described = [self._config, self._preprocessing, words]
-            digest.update(json.dumps(described, sort_keys=True, default=str).encode())
-            for name, value in sorted(self.model.state_dict().items()):
-                flat = value.detach().cpu().contiguous().reshape(-1)
-                digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-                digest.update(memoryview(flat.view(torch.uint8).numpy()))
-            self._fingerprint = digest.hexdigest()
+            self._fingerprint = digest(described, self.model)
         return self._fingerprint
 
     def preprocess(self, image: Image.Image) -> Float[Tensor, "3 height width"]:
         """Resizes, crops and normalises as in the model's evaluation."""
         return self.transform(image)
-
-    def tokenize(self, texts: Sequence[str]) -> tuple[Int[Tensor, "n t"], Bool[Tensor, "n t"]]:
-        """Returns ids and mask on the backbone's device; cut to the longest where that is safe.
-
-        Raises:
-            UserError: A caption has no tokens between its special ones.
-        """
-        ids, mask = self._tokenizer(list(texts))
-        lengths = mask.sum(dim=1)
-        empty = (lengths <= sum(self.text_special)).nonzero().flatten().tolist()
-        if empty:
-            raise UserError(
-                f"expected captions with words, got {texts[empty[0]]!r} (number {empty[0]} of "
-                f"{len(texts)}): remove or correct it"
-            )
-        if self.text_tower.trims:
-            longest = int(lengths.max()) if len(lengths) else 0
-            ids, mask = ids[:, :longest], mask[:, :longest]
-        return ids.to(self.device), mask.to(self.device)
 
     def encode_image(self, pixels: Float[Tensor, "n 3 height width"], reads: Reads) -> Features:
         """Encodes preprocessed images; see the base class."""
@@ -128,36 +106,34 @@ class OpenClip(Backbone):
         pixels = pixels.to(device=self.device, dtype=self._dtype)
         with torch.set_grad_enabled(torch.is_grad_enabled() and not reads.frozen):
             if reads.kind == "pooled":
-                return Features(pooled=self.image_tower.pooled(pixels).float())
-            tokens = self.image_tower.tokens(pixels, reads.layer).float()
-        mask = torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
-        return Features(tokens=tokens, mask=mask)
+                return Features(pooled=self._image.pooled(pixels).float())
+            if reads.kind == "tokens":
+                return whole(self._image.tokens(pixels, reads.layer))
+            assert self.image_tower is not None
+            return state_after(self.image_tower, self.image_tower.start(pixels), reads.layer)
 
     def encode_text(self, texts: Sequence[str], reads: Reads) -> Features:
         """Encodes captions; see the base class."""
         self._check(reads, "text")
-        ids, mask = self.tokenize(texts)
         with torch.set_grad_enabled(torch.is_grad_enabled() and not reads.frozen):
             if reads.kind == "pooled":
-                return Features(pooled=self.text_tower.pooled(ids).float())
-            tokens = self.text_tower.tokens(ids, reads.layer).float()
-            longest = int(mask.sum(dim=1).max())
-            mask = mask[:, :longest]
-            tokens = tokens[:, :longest].masked_fill(~mask[:, :, None], 0.0)
-        return Features(tokens=tokens, mask=mask)
+                return Features(pooled=self._text.pooled(texts).float())
+            if reads.kind == "tokens":
+                return self._text.tokens(texts, reads.layer)
+            if reads.kind == "state":
+                return self._text.state(texts, reads.layer)
+            assert self.text_tower is not None
+            return self.text_tower.words(texts)
 
     def fits(self, reads: Reads, modality: str) -> str | None:
         """Returns why `reads` cannot be had for "image" or "text", or None where it can."""
-        if reads.kind == "pooled":
-            return None
-        tower = self.image_tower if modality == "image" else self.text_tower
-        return tower.fits(reads.layer)
+        return (self._image if modality == "image" else self._text).fits(reads)
 
     def _check(self, reads: Reads, modality: str) -> None:
         if reason := self.fits(reads, modality):
             raise UserError(
-                f"expected a readable layer, got {modality} tokens of layer {reads.layer} "
-                f"({reason}): read another layer"
+                f"expected something that can be read, got {modality} {reads.kind} of layer "
+                f"{reads.layer} ({reason}): read something else"
             )
 
 

@@ -5,6 +5,7 @@ import difflib
 import json
 import logging
 import warnings
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import open_clip
 from open_clip.pretrained import get_pretrained_cfg, list_pretrained_tags_by_model
 from torch import nn
 
-import vlmtune
+from vlmtune.backbones.locating import find, named_openai
 from vlmtune.backbones.word_tokenizer import WordTokenizer
 from vlmtune.errors import UserError
 
@@ -36,8 +37,9 @@ def load(
     weights = _weights(name, pretrained)
     try:
         with _quiet():
-            network = open_clip.create_model(name, pretrained=weights, precision=precision)
             config = open_clip.get_model_config(name)
+            _check_activation(name, weights, config or {})
+            network = open_clip.create_model(name, pretrained=weights, precision=precision)
             tokenizer = _tokenizer(name, config or {})
     except UserError:
         raise
@@ -82,13 +84,6 @@ def resolve(model: str) -> str:
         )
     _check_folder(folder)
     return f"{LOCAL}{folder}"
-
-
-def find(path: str) -> Path | None:
-    """Returns the absolute form of an existing path, or None where there is none."""
-    roots = (Path.cwd(), Path(vlmtune.__file__).resolve().parent.parent)
-    candidates = (root / Path(path).expanduser() for root in roots)
-    return next((c.resolve() for c in candidates if path and c.exists()), None)
 
 
 def _check_folder(folder: Path) -> None:
@@ -137,6 +132,32 @@ def _weights(name: str, pretrained: str | None) -> str | None:
             "correct pretrained"
         )
     return str(file)
+
+
+def _check_activation(name: str, weights: str | None, config: dict[str, Any]) -> None:
+    """Refuses what can be known to be OpenAI's weights where they would run with GELU."""
+    source = weights if weights is not None else name
+    if config.get("quick_gelu", False) or get_pretrained_cfg(name, weights or ""):
+        return
+    path = Path(source.removeprefix(LOCAL))
+    # Of all CLIP weights only OpenAI's come as TorchScript.
+    if named_openai(source.removeprefix(HUB)) or (path.is_file() and _is_torchscript(path)):
+        cure = (
+            "set quick_gelu to true in its config"
+            if weights is None
+            else (f"use model {name + '-quickgelu'!r}")
+        )
+        raise UserError(
+            f"expected a model with QuickGELU for OpenAI's weights, got {source}, "
+            f"which would run with GELU: {cure}"
+        )
+
+
+def _is_torchscript(path: Path) -> bool:
+    if not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        return any("/code/" in name for name in archive.namelist())
 
 
 def _tokenizer(name: str, config: dict[str, Any]) -> Any:

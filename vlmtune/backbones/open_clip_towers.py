@@ -1,58 +1,165 @@
-"""The two towers of an open_clip model, layer by layer.
+"""The image side of an open_clip model: block by block where it is a plain vision transformer.
 
-open_clip gives pooled vectors from `encode_*` and block outputs from `forward_intermediates`, with
-a different reach for each kind of tower. Here each kind answers the same questions.
+open_clip gives pooled vectors from `encode_image` and block outputs from `forward_intermediates`.
+Here a native ViT and timm's ViT (SigLIP) can also be run piece by piece.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
-from open_clip.hf_model import HFTextEncoder
-from open_clip.transformer import VisionTransformer, text_global_pool
+from jaxtyping import Float
+from open_clip.timm_model import TimmModel
+from open_clip.transformer import VisionTransformer
+from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
 from torch import Tensor, nn
 
-
-def no_such_layer(layer: int, layers: int) -> str | None:
-    """Returns why a tower of `layers` blocks has no block `layer`, or None where it has."""
-    if -layers <= layer <= -1:
-        return None
-    return f"it has {layers} layers: choose one of -{layers} to -1"
+from vlmtune.backbones.base import ImageTower
+from vlmtune.backbones.staging import no_such_layer, parameters_of, parts, whole
+from vlmtune.types import Features, Reads
 
 
-class ImageTower:
-    """The image side: a native ViT, a timm trunk or a ResNet.
+class NativeImageTower(ImageTower):
+    """open_clip's own vision transformer.
+
+    Args:
+        visual: The tower of the model.
+        dtype: Type of its large weights, in which it computes.
+    """
+
+    special = 1
+
+    def __init__(self, visual: VisionTransformer, dtype: torch.dtype) -> None:
+        self.visual: Any = visual
+        self._dtype = dtype
+        self.layers = len(self.blocks)
+        self.width = int(self.visual.transformer.width)
+
+    @property
+    def blocks(self) -> Sequence[nn.Module]:
+        """The blocks, first to last."""
+        return list(self.visual.transformer.resblocks)
+
+    @property
+    def tail(self) -> Sequence[nn.Parameter]:
+        """Final norm, attentional pooling and projection."""
+        visual = self.visual
+        pools = (visual.attn_pool, getattr(visual, "attn_pool_contrastive", None))
+        return parameters_of(visual.ln_post, *pools, visual.proj)
+
+    def start(self, pixels: Float[Tensor, "n 3 height width"]) -> Features:
+        """Patches, class token, positions and the norm before the blocks."""
+        return whole(self.visual._embeds(pixels.to(self._dtype)))
+
+    def run(self, state: Features, first: int, stop: int) -> Features:
+        """Runs blocks `first` to `stop - 1`."""
+        return whole(_through(self.blocks[first:stop], parts(state)[0].to(self._dtype)))
+
+    def finish(self, state: Features) -> Float[Tensor, "n d"]:
+        """Final norm, pooling and projection, in the model's own order."""
+        pooled, _ = self.visual._pool(parts(state)[0].to(self._dtype))
+        return (pooled if self.visual.proj is None else pooled @ self.visual.proj).float()
+
+
+class TimmImageTower(ImageTower):
+    """timm's plain vision transformer with open_clip's head: SigLIP, SigLIP2 and others.
+
+    Args:
+        visual: The tower of the model.
+        dtype: Type of its weights, in which it computes.
+    """
+
+    def __init__(self, visual: TimmModel, dtype: torch.dtype) -> None:
+        self.visual: Any = visual
+        self._dtype = dtype
+        self.layers = len(self.blocks)
+        self.width = int(self.visual.trunk.embed_dim)
+        self.special = int(self.visual.trunk.num_prefix_tokens)
+
+    @property
+    def blocks(self) -> Sequence[nn.Module]:
+        """The blocks, first to last."""
+        return list(self.visual.trunk.blocks)
+
+    @property
+    def tail(self) -> Sequence[nn.Parameter]:
+        """Final norm, attentional pooling and heads."""
+        trunk = self.visual.trunk
+        return parameters_of(
+            trunk.norm, trunk.attn_pool, trunk.fc_norm, trunk.head, self.visual.head
+        )
+
+    def start(self, pixels: Float[Tensor, "n 3 height width"]) -> Features:
+        """Patches, class and register tokens, positions and the norm before the blocks."""
+        trunk = self.visual.trunk
+        tokens = trunk._pos_embed(trunk.patch_embed(pixels.to(self._dtype)))
+        return whole(trunk.norm_pre(trunk.patch_drop(tokens)))
+
+    def run(self, state: Features, first: int, stop: int) -> Features:
+        """Runs blocks `first` to `stop - 1`."""
+        return whole(_through(self.blocks[first:stop], parts(state)[0].to(self._dtype)))
+
+    def finish(self, state: Features) -> Float[Tensor, "n d"]:
+        """Final norm, pooling and heads."""
+        trunk = self.visual.trunk
+        tokens = trunk.norm(parts(state)[0].to(self._dtype))
+        return self.visual.head(trunk.forward_head(tokens)).float()
+
+
+class ImageSide:
+    """What can be read of the images of any open_clip model.
 
     A plain object and not a module, so that the model's weights keep one name each.
 
     Args:
         model: The open_clip model.
+        dtype: Type of its large weights.
         probe: One blank preprocessed image, to learn the widths of towers that do not state them.
+
+    Attributes:
+        tower: The tower block by block, or None where it is no plain vision transformer.
+        layers: Number of blocks, 1 where only the last can be read.
+        width: w of the tokens.
+        count: Patches of an image.
     """
 
-    def __init__(self, model: nn.Module, probe: Float[Tensor, "1 3 height width"]) -> None:
-        self.model = model
+    def __init__(
+        self, model: nn.Module, dtype: torch.dtype, probe: Float[Tensor, "1 3 height width"]
+    ) -> None:
+        self.model: Any = model
         self.visual: Any = model.visual
-        self.native = isinstance(self.visual, VisionTransformer)
-        if self.native:
-            self.layers = len(self.visual.transformer.resblocks)
-            self.width = int(self.visual.transformer.width)
-            self.tokens_per_image = self.visual.grid_size[0] * self.visual.grid_size[1]
+        self.tower = image_tower(self.visual, dtype)
+        if self.tower is not None:
+            self.layers = self.tower.layers
         else:
             # Only a plain transformer has blocks of one width; stages of a pyramid differ.
             self.layers = len(getattr(getattr(self.visual, "trunk", None), "blocks", "1"))
+        if isinstance(self.tower, NativeImageTower):
+            self.count = self.visual.grid_size[0] * self.visual.grid_size[1]
+            self.width = self.tower.width
+        else:
             with torch.no_grad():
-                _, self.tokens_per_image, self.width = self.tokens(probe, -1).shape
+                _, self.count, self.width = self.tokens(probe, -1).shape
 
-    def fits(self, layer: int) -> str | None:
-        """Returns why the tokens of `layer` cannot be had, or None where they can."""
-        if self.native and layer == -1 and self.visual.attn_pool is not None:
+    def fits(self, reads: Reads) -> str | None:
+        """Returns why `reads` cannot be had of images, or None where it can."""
+        if reads.kind == "words":
+            return "images have no words"
+        if reads.kind == "state" and self.tower is None:
+            return f"its {type(self._trunk()).__name__} image tower is no plain transformer"
+        if reads.kind == "tokens" and reads.layer == -1 and self._norm_follows_pooling():
             return "its final norm comes after attentional pooling: choose layer -2"
-        return no_such_layer(layer, self.layers)
+        return no_such_layer(reads, self.layers)
+
+    def _trunk(self) -> nn.Module:
+        return getattr(self.visual, "trunk", self.visual)
+
+    def _norm_follows_pooling(self) -> bool:
+        return isinstance(self.visual, VisionTransformer) and self.visual.attn_pool is not None
 
     def pooled(self, pixels: Float[Tensor, "n 3 height width"]) -> Float[Tensor, "n d"]:
         """Embeddings, not normalised."""
-        return _first(self.model.encode_image(pixels, normalize=False))  # type: ignore[operator]
+        return first(self.model.encode_image(pixels, normalize=False))
 
     def tokens(
         self, pixels: Float[Tensor, "n 3 height width"], layer: int
@@ -69,124 +176,22 @@ class ImageTower:
         return output["image_intermediates"][0].flatten(2).transpose(1, 2)
 
 
-class TextTower:
-    """The text side: open_clip's own transformer, or a Hugging Face model (pooled only).
-
-    Args:
-        model: The open_clip model.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
-        self.tower: Any = getattr(model, "text", model)
-        self.native = not isinstance(self.tower, HFTextEncoder)
-        self.pool_type = getattr(self.tower, "text_pool_type", getattr(self.tower, "pool_type", ""))
-        # Without later tokens in sight, a token does not change when padding is cut; a tower that
-        # pools at the last position or sees both ways needs its full length.
-        self.trims = (
-            self.native
-            and getattr(self.tower, "attn_mask", None) is not None
-            and getattr(self.tower, "cls_emb", None) is None
-            and self.pool_type in ("argmax", "eos", "first")
-        )
-        if self.native:
-            self.layers = len(self.tower.transformer.resblocks)
-            self.width = int(self.tower.transformer.width)
-        else:
-            self.layers = 0
-            self.width = int(self.tower.config.hidden_size)
-
-    def fits(self, layer: int) -> str | None:
-        """Returns why the tokens of `layer` cannot be had, or None where they can."""
-        if not self.native:
-            return "its text tower is a Hugging Face model that gives pooled vectors only"
-        return no_such_layer(layer, self.layers)
-
-    def pooled(self, ids: Int[Tensor, "n t"]) -> Float[Tensor, "n d"]:
-        """Embeddings, not normalised; `ids` may be trimmed where `trims` is True."""
-        if not self.trims:
-            return _first(self.model.encode_text(ids, normalize=False))  # type: ignore[operator]
-        return self.pool(self.blocks(self.embed(ids)), ids)
-
-    def tokens(self, ids: Int[Tensor, "n t"], layer: int) -> Float[Tensor, "n t w"]:
-        """Tokens after block `layer`, the final norm applied where it is the last."""
-        if self.trims:
-            states = self.blocks(self.embed(ids), layer)
-            return self.tower.ln_final(states) if layer == -1 else states
-        output = self.tower.forward_intermediates(
-            ids,
-            indices=[layer],
-            stop_early=True,
-            normalize_intermediates=layer == -1,
-            intermediates_only=True,
-            output_fmt="NLC",
-        )
-        return output["text_intermediates"][0]
-
-    def embed(self, ids: Int[Tensor, "n t"]) -> Float[Tensor, "n t w"]:
-        """Word plus position embeddings of a tower that trims."""
-        dtype = self.tower.transformer.get_cast_dtype()
-        words = self.tower.token_embedding(ids).to(dtype)
-        return words + self.tower.positional_embedding[: ids.shape[1]].to(dtype)
-
-    def blocks(self, states: Float[Tensor, "n t w"], layer: int = -1) -> Float[Tensor, "n t w"]:
-        """Runs the blocks of a tower that trims, up to `layer` and no further."""
-        length = states.shape[1]
-        _, outputs = self.tower.transformer.forward_intermediates(
-            states,
-            attn_mask=self.tower.attn_mask[:length, :length],
-            indices=[layer],
-            stop_early=True,
-        )
-        return outputs[0]
-
-    def pool(self, states: Float[Tensor, "n t w"], ids: Int[Tensor, "n t"]) -> Float[Tensor, "n d"]:
-        """Final norm, pooling and projection of a tower that trims."""
-        eos = getattr(self.tower, "text_eos_id", getattr(self.tower, "eos_id", None))
-        states = self.tower.ln_final(states)
-        pooled = text_global_pool(states, ids, self.pool_type, eos_token_id=eos)
-        projection = self.tower.text_projection
-        if projection is None:
-            return pooled
-        return projection(pooled) if isinstance(projection, nn.Linear) else pooled @ projection
+def image_tower(visual: Any, dtype: torch.dtype) -> NativeImageTower | TimmImageTower | None:
+    """Returns an open_clip image tower block by block, or None where it cannot be had."""
+    if isinstance(visual, VisionTransformer):
+        return NativeImageTower(visual, dtype)
+    # A subclass may run its blocks differently.
+    if isinstance(visual, TimmModel) and type(visual.trunk) is TimmVisionTransformer:
+        return TimmImageTower(visual, dtype)
+    return None
 
 
-class Tokenizer:
-    """Any open_clip tokenizer, with the length of each caption.
-
-    Args:
-        encode: A callable from captions to padded ids.
-    """
-
-    def __init__(self, encode: Any) -> None:
-        self.encode = encode
-        inner = getattr(encode, "tokenizer", None)
-        if inner is None:
-            self.pad, self.end = 0, int(encode.eot_token_id)
-            self.special = frozenset({int(encode.sot_token_id), self.end})
-        else:
-            end = inner.eos_token_id if inner.eos_token_id is not None else inner.sep_token_id
-            self.pad, self.end = inner.pad_token_id, end
-            self.special = frozenset(inner.all_special_ids)
-
-    def __call__(self, texts: list[str]) -> tuple[Int[Tensor, "n t"], Bool[Tensor, "n t"]]:
-        """Returns padded ids and True up to and including the end token."""
-        ids = self.encode(texts)
-        ends = ids == self.end
-        # A tokenizer may strip its end token; the padding then tells the length.
-        lengths = torch.where(
-            ends.any(dim=1), ends.int().argmax(dim=1) + 1, (ids != self.pad).sum(dim=1)
-        )
-        return ids, torch.arange(ids.shape[1]) < lengths[:, None]
-
-    def leading_and_trailing(self, word: str) -> tuple[int, int]:
-        """How many special tokens stand before and after the words."""
-        ids, mask = self([word])
-        special = [int(i) in self.special for i in ids[0][mask[0]]]
-        words = [i for i, yes in enumerate(special) if not yes]
-        return words[0], len(special) - words[-1] - 1
-
-
-def _first(output: Any) -> Tensor:
+def first(output: Any) -> Tensor:
     """The pooled vectors, of towers configured to give tokens beside them too."""
     return output[0] if isinstance(output, tuple) else output
+
+
+def _through(blocks: Sequence[nn.Module], tokens: Tensor) -> Tensor:
+    for block in blocks:
+        tokens = block(tokens)
+    return tokens

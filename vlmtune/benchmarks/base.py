@@ -35,6 +35,19 @@ class Score(Protocol):
         ...
 
 
+@runtime_checkable
+class Embed(Protocol):
+    """Anything that embeds images and texts in one space; rows need not be normalised."""
+
+    def embed_images(self, images: Sequence[ImageRef]) -> Float[Tensor, "N d"]:
+        """Embeds N images."""
+        ...
+
+    def embed_texts(self, texts: Sequence[str]) -> Float[Tensor, "M d"]:
+        """Embeds M texts."""
+        ...
+
+
 class Benchmark(Configured, ABC):
     """A set of images and captions with a rule that turns scores into numbers.
 
@@ -49,6 +62,7 @@ class Benchmark(Configured, ABC):
         source: Where the files are to be had.
         partial_credit: True where the primary metric gives credit for part of an item (average
             precision), so that inverse and constant scorers reach at most chance instead of 0.
+        reads: What `run` asks of the model: "scores", or "embeddings" of a dual one (`Embed`).
     """
 
     name: str
@@ -57,6 +71,7 @@ class Benchmark(Configured, ABC):
     citation: ClassVar[str]
     source: ClassVar[str] = ""
     partial_credit: ClassVar[bool] = False
+    reads: ClassVar[Literal["scores", "embeddings"]] = "scores"
 
     @classmethod
     @abstractmethod
@@ -124,6 +139,28 @@ def check_scores(scores: Tensor, wanted: tuple[int, ...], name: str) -> None:
             f"expected finite scores for {name}, {wrong} are NaN or infinite: "
             "lower the learning rate or use fp32, then evaluate again"
         )
+
+
+def distinct_pairs(
+    rows: Int[Tensor, "*items"], columns: Int[Tensor, "*items"]
+) -> tuple[Int[Tensor, "P 2"], Int[Tensor, "*items"]]:
+    """Each pair (row, column) once, and where every given one stands among them.
+
+    Scores of the P pairs become those of the items by `scores[where]`.
+
+    Args:
+        rows: Positions of images.
+        columns: Positions of texts, of the same shape.
+
+    Example:
+        >>> pairs, where = distinct_pairs(torch.tensor([[1, 0], [1, 1]]), torch.tensor([[0, 2]] * 2))
+        >>> pairs.tolist(), where.tolist()
+        ([[0, 2], [1, 0], [1, 2]], [[1, 0], [1, 2]])
+    """
+    width = int(columns.max()) + 1 if columns.numel() else 1
+    # One number per pair: far faster than comparing rows of two.
+    numbers, where = (rows * width + columns).unique(return_inverse=True)
+    return torch.stack([numbers // width, numbers % width], dim=1), where
 
 
 def read_json(path: Path, wanted: str) -> Any:

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from PIL import Image
 from torch import Tensor
 
-from vlmtune.benchmarks.base import Benchmark, find_images, read_json
+from vlmtune.benchmarks.base import Benchmark, distinct_pairs, find_images, read_json
 from vlmtune.errors import UserError
 from vlmtune.metrics.intervals import proportion
 from vlmtune.metrics.pairs import (
@@ -27,19 +27,24 @@ from vlmtune.metrics.pairs import (
     image_wins,
     text_wins,
 )
-from vlmtune.types import Example, ImageRef, Result, Scores
+from vlmtune.types import Example, ImageRef, Result
 
 SHOWN = 4  # captions of each kind, right and wrong, in the gallery
 
 
 @dataclass(frozen=True)
 class _Items:
-    """The distinct images and captions, and for each item the positions of its two of each."""
+    """The distinct images and captions, for each item the positions of its two of each, and pairs.
+
+    `where[n, i, j]` is the place of image i and caption j of item n among the pairs.
+    """
 
     images: tuple[ImageRef, ...]
     texts: tuple[str, ...]
     rows: Int[Tensor, "n 2"]
     columns: Int[Tensor, "n 2"]
+    pairs: Int[Tensor, "P 2"]
+    where: Int[Tensor, "n 2 2"]
 
 
 class ColaMulti(Benchmark):
@@ -107,35 +112,33 @@ class ColaMulti(Benchmark):
         """The distinct captions, in order of first appearance."""
         return self._loaded().texts
 
-    def pairs(self) -> Bool[Tensor, "N M"]:
+    def pairs(self) -> Int[Tensor, "P 2"]:
         """The four pairs of each item."""
-        items = self._loaded()
-        pairs = torch.zeros(len(items.images), len(items.texts), dtype=torch.bool)
-        pairs[items.rows[:, :, None], items.columns[:, None, :]] = True
-        return pairs
+        return self._loaded().pairs
 
-    def truth(self) -> Bool[Tensor, "N M"]:
+    def truth(self) -> Bool[Tensor, "P"]:
         """Caption i of an item is true of image i."""
         items = self._loaded()
-        truth = torch.zeros(len(items.images), len(items.texts), dtype=torch.bool)
-        truth[items.rows, items.columns] = True
+        truth = torch.zeros(len(items.pairs), dtype=torch.bool)
+        truth[items.where.diagonal(dim1=1, dim2=2)] = True
         return truth
 
-    def evaluate(self, scores: Scores) -> Result:
+    def evaluate(self, scores: Float[Tensor, "P"]) -> Result:
         """Counts the items that are right."""
-        items = self._loaded()
-        values = scores.values.cpu()[items.rows[:, :, None], items.columns[:, None, :]]
+        values = scores[self._loaded().where]
+        wins = image_wins(values)
         return Result(
             benchmark=self.name,
             version=self.version,
             primary=self.primary,
             metrics={
-                "accuracy": proportion(image_wins(values), IMAGE_CHANCE),
+                "accuracy": proportion(wins, IMAGE_CHANCE),
                 "text_accuracy": proportion(text_wins(values), TEXT_CHANCE),
                 "group_accuracy": proportion(group_wins(values), GROUP_CHANCE),
             },
             examples=self._examples(values),
             citation=self.citation,
+            outcomes=tuple(wins.double().tolist()),
         )
 
     def _examples(self, values: Float[Tensor, "n 2 2"]) -> tuple[Example, ...]:
@@ -172,28 +175,28 @@ class ColaMulti(Benchmark):
 
     def _read(self) -> _Items:
         wanted = "a JSON list of [image_1, caption_1, image_2, caption_2]"
-        rows = read_json(self.path, wanted)
-        if not isinstance(rows, list) or not rows:
+        listed = read_json(self.path, wanted)
+        if not isinstance(listed, list) or not listed:
             raise UserError(f"expected {wanted} in {self.path}, got no list or an empty one")
-        rows = rows[: self.limit]
-        for i, row in enumerate(rows):
+        listed = listed[: self.limit]
+        for i, row in enumerate(listed):
             if reason := _fault(row):
                 raise UserError(
                     f"expected {wanted} in {self.path}, got item {i} with {reason}: "
                     "download the file again"
                 )
-        images = [(_file_name(row[0]), _file_name(row[2])) for row in rows]
-        texts = [(row[1], row[3]) for row in rows]
+        images = [(_file_name(row[0]), _file_name(row[2])) for row in listed]
+        texts = [(row[1], row[3]) for row in listed]
         names = tuple(dict.fromkeys(name for pair in images for name in pair))
         captions = tuple(dict.fromkeys(text for pair in texts for text in pair))
         row_of = {name: i for i, name in enumerate(names)}
         column_of = {text: j for j, text in enumerate(captions)}
-        return _Items(
-            find_images(self.folder, names),
-            captions,
-            torch.tensor([[row_of[name] for name in pair] for pair in images]),
-            torch.tensor([[column_of[text] for text in pair] for pair in texts]),
+        rows = torch.tensor([[row_of[name] for name in pair] for pair in images])
+        columns = torch.tensor([[column_of[text] for text in pair] for pair in texts])
+        pairs, where = distinct_pairs(
+            rows[:, :, None].expand(-1, 2, 2), columns[:, None, :].expand(-1, 2, 2)
         )
+        return _Items(find_images(self.folder, names), captions, rows, columns, pairs, where)
 
 
 def _file_name(address: str) -> str:

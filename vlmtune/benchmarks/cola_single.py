@@ -24,7 +24,7 @@ from vlmtune.metrics.average_precision import ClassPrecision, class_average_prec
 from vlmtune.metrics.classification import f1_at_positives
 from vlmtune.metrics.intervals import average
 from vlmtune.metrics.ranking import mean_ranks
-from vlmtune.types import Example, ImageRef, Metric, Result, Scores
+from vlmtune.types import Example, ImageRef, Metric, Result
 
 SHOWN, BEST = 4, 5  # queries of each kind in the gallery, and images for each
 LAYOUT = 'a JSON object {"labels": [...], "data": [[image, annotation, label, hard], ...]}'
@@ -43,6 +43,12 @@ class _Items:
     hard: Bool[Tensor, "N C"]
     every: Bool[Tensor, "N C"] | None
     subsets: dict[str, Bool[Tensor, "C"]]
+
+    @property
+    def ranked(self) -> Bool[Tensor, "N C"]:
+        """The pairs that some metric besides `standard_map` ranks."""
+        ranked = self.hard | self.labels
+        return ranked if self.every is None else ranked | self.every
 
 
 class ColaSingle(Benchmark):
@@ -85,9 +91,7 @@ class ColaSingle(Benchmark):
         seen: str | None = None,
         standard: bool = True,
     ) -> None:
-        self.path = Path(path)
-        self.folder = Path(images)
-        self.name = name
+        self.path, self.folder, self.name = Path(path), Path(images), name
         self.seen = None if seen is None else Path(seen)
         self.standard = standard
         self._items: _Items | None = None
@@ -129,22 +133,23 @@ class ColaSingle(Benchmark):
         """The queries, in the order of the file."""
         return self._loaded().texts
 
-    def pairs(self) -> Bool[Tensor, "N M"]:
+    def pairs(self) -> Int[Tensor, "P 2"] | None:
         """All pairs where `standard_map` is wanted, else those that some other metric ranks."""
-        items = self._loaded()
-        if self.standard:
-            return torch.ones_like(items.labels)
-        ranked = items.hard | items.labels
-        return ranked if items.every is None else ranked | items.every
+        return None if self.standard else self._loaded().ranked.nonzero()
 
-    def truth(self) -> Bool[Tensor, "N M"]:
+    def truth(self) -> Bool[Tensor, "P"] | Bool[Tensor, "N M"]:
         """The labels."""
-        return self._loaded().labels
+        items = self._loaded()
+        return items.labels if self.standard else items.labels[items.ranked]
 
-    def evaluate(self, scores: Scores) -> Result:
+    def evaluate(self, scores: Float[Tensor, "P"] | Float[Tensor, "N M"]) -> Result:
         """Ranks the images for each query."""
         items = self._loaded()
-        values = scores.values.cpu().double()
+        values = scores.double()
+        if not self.standard:
+            # No metric reads the others; it would raise if one did.
+            values = torch.full(items.labels.shape, torch.nan, dtype=torch.float64)
+            values[items.ranked] = scores.double()
         precision = class_average_precision(values, items.labels, items.hard)
         metrics = {"map": _mean(precision)}
         for part, members in items.subsets.items():
@@ -167,6 +172,7 @@ class ColaSingle(Benchmark):
             metrics=metrics,
             examples=_examples(values, items, precision),
             citation=self.citation,
+            outcomes=tuple(precision.values[precision.counted].tolist()),
         )
 
     def _loaded(self) -> _Items:
@@ -178,7 +184,7 @@ class ColaSingle(Benchmark):
         raw = read_json(self.path, LAYOUT)
         labels, data = self._parts(raw)
         entries = [self._entry(i, entry, len(labels)) for i, entry in enumerate(data)]
-        texts = tuple(self._name(label) for label in labels)
+        texts = tuple(" ".join(filter(None, self._atoms(label))) for label in labels)
         if len(set(texts)) != len(texts):
             raise self._wrong("the same label twice")
         names = [self._locate(entry[0]) for entry in entries]
@@ -223,9 +229,6 @@ class ColaSingle(Benchmark):
         if not given.is_absolute() and ".." not in given.parts and (self.folder / given).is_file():
             return str(given)
         return given.name
-
-    def _name(self, label: Any) -> str:
-        return " ".join(atom for atom in self._atoms(label) if atom)
 
     def _atoms(self, compound: Any) -> tuple[str, ...]:
         """The attributes and the object of `[[attribute, ...], object]`; the words of a string."""
@@ -280,15 +283,14 @@ def _mean(precision: ClassPrecision, members: Bool[Tensor, "C"] | None = None) -
 
 
 def _left_out(precision: ClassPrecision) -> dict[str, Metric]:
-    classes = len(precision.values)
     counts = {
-        "without_positives": precision.no_positives,
-        "with_empty_hard_set": precision.empty_pool,
-        "without_positives_in_hard_set": precision.none_in_pool,
+        "classes_without_positives": precision.no_positives,
+        "classes_with_empty_hard_set": precision.empty_pool,
+        "classes_without_positives_in_hard_set": precision.none_in_pool,
     }
     return {
-        f"classes_{why}": Metric(float(count), classes, higher_is_better=False, unit="count")
-        for why, count in counts.items()
+        name: Metric(float(n), len(precision.values), higher_is_better=False, unit="count")
+        for name, n in counts.items()
     }
 
 
@@ -319,9 +321,8 @@ def _f1(values: Float[Tensor, "N C"], items: _Items, precision: ClassPrecision) 
         f1_at_positives(values[items.hard[:, c], c], items.labels[items.hard[:, c], c])
         for c in counted.nonzero().flatten().tolist()
     ]
-    return average(
-        torch.tensor(f1, dtype=torch.float64), float(precision.prevalence[counted].mean())
-    )
+    chance = float(precision.prevalence[counted].mean())
+    return average(torch.tensor(f1, dtype=torch.float64), chance)
 
 
 def _examples(

@@ -1,6 +1,7 @@
 """`vlmtune evaluate`: measures a model and writes the report."""
 
 import argparse
+import sys
 from pathlib import Path
 
 import torch
@@ -16,39 +17,35 @@ from vlmtune.report.environment import git_commit, library_versions, now
 from vlmtune.report.results import Provenance, RunReport
 from vlmtune.report.write import write_report
 from vlmtune.scoring import Scorer
+from vlmtune.suite import load_all, run_suite
 
 
 def run(options: argparse.Namespace) -> None:
     """Writes report.json, report.md and report.html into `options.out` and shows the numbers.
 
+    A benchmark that cannot be run is reported as not run, those whose files are missing before the
+    first image is encoded.
+
     Raises:
-        UserError: The model or a benchmark cannot be had; nothing is written then.
+        UserError: The model or all benchmarks cannot be had; nothing is written then.
     """
     benchmarks = make_list(Benchmark, "benchmarks", options.benchmarks)  # type: ignore[type-abstract]
-    _check_names([benchmark.name for benchmark in benchmarks])
-    for benchmark in benchmarks:  # what is missing is said before the first image is encoded
-        benchmark.load()
+    for name, why in load_all(benchmarks):
+        print(f"not run: {name}: {why}", file=sys.stderr)
     model = resolve(options.model, options.pretrained)
     device = _device(options.device)
     scorer = Scorer(
         model.backbone.to(device), model.adapter.to(device), options.store, options.batch_size
     )
     options.out.mkdir(parents=True, exist_ok=True)  # refused now rather than after the work
-    results = tuple(benchmark.run(scorer) for benchmark in benchmarks)
+    suite = run_suite(benchmarks, scorer)
     name = options.name or Path(options.model).stem or options.model
-    report = RunReport(name, _provenance(model, options), results)
+    provenance = _provenance(model, options)
+    report = RunReport(name, provenance, suite.results, not_run=suite.not_run)
     report.save(options.out / "report.json")
     page = write_report(options.out, [report])
     show([report])
     print(f"report: {page}")
-
-
-def _check_names(names: list[str]) -> None:
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise UserError(
-            f"expected benchmarks of different names, got {twice[0]!r} twice: "
-            "give one another `name` in its YAML"
-        )
 
 
 def _device(name: str | None) -> torch.device:

@@ -26,7 +26,10 @@ def frame() -> box.Box:
 
 
 def show(runs: Sequence[RunReport]) -> None:
-    """Shows every metric of the runs, one column a run, the primary ones bold."""
+    """Shows every metric of the runs, one column a run, the primary ones bold.
+
+    Below it stands what was not run, and why.
+    """
     table = Table("benchmark", "metric", box=frame())
     for head in ("n", "chance", *[run.name for run in runs]):
         table.add_column(escape(head), justify="right")
@@ -36,6 +39,9 @@ def show(runs: Sequence[RunReport]) -> None:
         facts = (escape(row.benchmark), escape(metric), str(row.first.n), chance(row.first))
         table.add_row(*facts, *cells, style="bold" if row.primary else None)
     console().print(table)
+    for run in runs:
+        for name, why in run.not_run:
+            console().print(f"not run: {name} of {run.name}: {why}", markup=False, soft_wrap=True)
 
 
 def _cell(metric: Metric | None) -> str:

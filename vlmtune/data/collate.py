@@ -57,6 +57,9 @@ def collate(
         image_group=torch.repeat_interleave(torch.arange(len(groups)), sizes),
         pixels=None if preprocess is None else _pixels(groups, preprocess),
         damaged=tuple(damaged),
+        text_ids=tuple(texts),
+        true_ids=tuple(true for group in groups for true in group.true_ids),
+        exhaustive=tuple(group.exhaustive for group in groups for _ in group.image_ids),
     )
 
 

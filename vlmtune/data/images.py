@@ -5,6 +5,7 @@ import io
 import warnings
 from pathlib import Path
 
+import numpy as np
 from PIL import Image, ImageOps
 
 from vlmtune.data.schema import RecordError
@@ -25,7 +26,9 @@ def open_image(
 ) -> Image.Image:
     """Decodes an image to RGB, turned upright by its EXIF orientation, then cropped.
 
-    The size is read from the header and refused before anything is decoded.
+    The size is read from the header and refused before anything is decoded. A file that ends in
+    `.npy` is a video frame as OpenCV hands it out and EqBen stores it: an array of bytes, height x
+    width x 3, blue first. It is never unpickled.
 
     Args:
         source: The encoded image, or the file that holds it.
@@ -46,6 +49,8 @@ def open_image(
     try:
         if isinstance(source, Path) and not source.is_file():
             raise _RefusedError("it is missing" if not source.exists() else "it is not a file")
+        if isinstance(source, Path) and source.suffix == ".npy":
+            return _crop(_frame(source, max_pixels), box, max_pixels)
         return _crop(_decode(source, max_pixels), box, max_pixels)
     except _RefusedError as error:
         if isinstance(source, Path):
@@ -104,6 +109,21 @@ def _decode(source: bytes | Path, max_pixels: int) -> Image.Image:
         except Exception as error:
             reason = " ".join(str(error).split()) or type(error).__name__
             raise _RefusedError(_without_address(reason)) from error
+
+
+def _frame(path: Path, max_pixels: int) -> Image.Image:
+    try:
+        # Mapped, so that shape and type are known before any data is read.
+        array = np.lib.format.open_memmap(path, mode="r")
+    except Exception as error:  # whatever a damaged header makes numpy stumble on
+        raise _RefusedError(" ".join(str(error).split()) or type(error).__name__) from error
+    if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3:
+        raise _RefusedError(
+            f"an array of {array.dtype} {array.shape}, not bytes of height x width x 3"
+        )
+    height, width, _ = array.shape
+    _check_size((width, height), max_pixels, "pixels")
+    return Image.fromarray(np.ascontiguousarray(array[:, :, ::-1]))
 
 
 def _upright(image: Image.Image) -> Image.Image:

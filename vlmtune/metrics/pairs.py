@@ -58,6 +58,28 @@ def group_wins(scores: Float[Tensor, "n 2 2"]) -> Bool[Tensor, "n"]:
     return image_wins(scores) & text_wins(scores)
 
 
+def equivariance_deviations(scores: Float[Tensor, "n 2 2"]) -> Float[Tensor, "n 2"]:
+    """How far the scores are from equivariant, on the text side and on the image side.
+
+    `|(s[0,0] - s[0,1]) - (s[1,1] - s[1,0])|` and `|(s[0,0] - s[1,0]) - (s[1,1] - s[0,1])|`: a step
+    from one caption to the other should change the score of both images alike, and a step from one
+    image to the other that of both captions. 0 is best; the unit is that of the scores, so models
+    with different temperatures do not compare. It says nothing about right and wrong.
+    Source: EqSim, Wang et al. 2023, equation 6 (EqSim v2) and section 5.4, figure 6.
+
+    Raises:
+        UserError: A score is NaN.
+
+    Example:
+        >>> equivariance_deviations(torch.tensor([[[2.0, 1.0], [0.0, 4.0]]])).tolist()
+        [[3.0, 1.0]]
+    """
+    scores = _ordered(scores)
+    true = scores[:, 0, 0] - scores[:, 1, 1]
+    false = scores[:, 0, 1] - scores[:, 1, 0]
+    return torch.stack([(true - false).abs(), (true + false).abs()], dim=1)
+
+
 def _ordered(scores: Float[Tensor, "n 2 2"]) -> Float[Tensor, "n 2 2"]:
     wrong = int(torch.isnan(scores).sum())
     if wrong:

@@ -4,12 +4,12 @@ No model, no process group: a rank's share of the scores, and a `World` that add
 ranks, come from outside.
 
 Laws (tests/contracts/test_objectives.py): scalar, finite, differentiable; the order of images and
-texts does not matter; true scores above false ones cost less than the reverse; the shares of W
-ranks add up to the loss of the whole.
+texts does not matter; true scores above false ones cost less than the reverse (regularisers aside);
+the shares of W ranks add up to the loss of the whole.
 """
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ from vlmtune.types import Scores, Share, Targets
 Need = Literal["embedded", "tokens", "reference"]
 
 
+@runtime_checkable
 class World(Protocol):
     """All ranks that share a batch; every method carries gradients back to every rank."""
 
@@ -60,12 +61,14 @@ class Objective(Configured, nn.Module, ABC):
     Attributes:
         needs: What it reads of `Scores` beside values: "embedded" (a dual adapter), "tokens" (one
             that gives tokens too), "reference" (scores of the frozen backbone).
+        regulariser: True where true scores above false ones need not cost less than the reverse.
 
     Raises:
         UserError: The weight is negative.
     """
 
     needs: ClassVar[frozenset[Need]] = frozenset()
+    regulariser: ClassVar[bool] = False
 
     def __init__(self, weight: float = 1.0) -> None:
         super().__init__()
@@ -76,6 +79,11 @@ class Objective(Configured, nn.Module, ABC):
     @abstractmethod
     def forward(self, scores: Scores, targets: Targets) -> Float[Tensor, ""]:
         """Returns the loss of a whole batch, not yet weighted."""
+
+    def diagnose(self, scores: Scores, targets: Targets) -> dict[str, float]:
+        """Returns numbers worth logging beside the loss, by name; by default none."""
+        del scores, targets
+        return {}
 
 
 class SharedObjective(Objective, ABC):

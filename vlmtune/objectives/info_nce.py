@@ -1,14 +1,14 @@
 """Symmetric InfoNCE with any number of true captions per image, none of them a negative."""
 
-import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from vlmtune.objectives.base import Objective
-from vlmtune.types import Scores, Targets
+from vlmtune.objectives.base import SharedObjective, World
+from vlmtune.objectives.functional import contrast, shared_mean
+from vlmtune.types import Share
 
 
-class InfoNCE(Objective):
+class InfoNCE(SharedObjective):
     r"""Contrastive loss in both directions over a matrix of scores.
 
     Image to text, for each true pair (i, j):
@@ -23,29 +23,29 @@ class InfoNCE(Objective):
         weight: Factor in the sum of objectives.
 
     Example:
+        >>> import torch
+        >>> from vlmtune.types import Scores, Targets
         >>> eye = torch.eye(2, dtype=torch.bool)
         >>> InfoNCE()(Scores.full(torch.zeros(2, 2)), Targets(eye, eye, eye))
         tensor(0.6931)
     """
 
-    def forward(self, scores: Scores, targets: Targets) -> Float[Tensor, ""]:
-        """Returns the loss; rows and columns without a true entry have no term."""
-        values, computed, true = scores.values, scores.computed, targets.truth
-        image_to_text = _one_way(values, computed, true)
-        text_to_image = _one_way(values.T, computed.T, true.T)
+    def share(self, share: Share, world: World) -> Float[Tensor, ""]:
+        """Returns the terms of the rank's images and texts that have a true partner."""
+        rows, columns = share.rows, share.columns
+        image_to_text = _one_way(rows.values, rows.computed, share.row_targets.truth, world)
+        text_to_image = _one_way(
+            columns.values.T, columns.computed.T, share.column_targets.truth.T, world
+        )
         return (image_to_text + text_to_image) / 2
 
 
 def _one_way(
     values: Float[Tensor, "rows columns"],
     computed: Bool[Tensor, "rows columns"],
-    true: Bool[Tensor, "rows columns"],
+    truth: Bool[Tensor, "rows columns"],
+    world: World,
 ) -> Float[Tensor, ""]:
-    true = true & computed
-    # Finite rather than -inf: a row without negatives must not put NaN into the gradient.
-    lowest = torch.finfo(values.dtype).min
-    negatives = values.masked_fill(~computed | true, lowest).logsumexp(dim=1, keepdim=True)
-    losses = torch.logaddexp(values, negatives) - values
-    count = true.sum(dim=1)
-    rows = (losses * true).sum(dim=1) / count.clamp_min(1)
-    return rows.sum() / (count > 0).sum().clamp_min(1)
+    true = truth & computed
+    losses = contrast(values, true, ~truth & computed)
+    return shared_mean(losses, true.any(dim=1), world)

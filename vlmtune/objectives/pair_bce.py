@@ -5,11 +5,11 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from vlmtune.objectives.base import Objective
-from vlmtune.types import Scores, Targets
+from vlmtune.objectives.base import SharedObjective, World
+from vlmtune.types import Share
 
 
-class PairBCE(Objective):
+class PairBCE(SharedObjective):
     r"""Mean over the scored pairs of $-y \log \sigma(s) - (1 - y) \log (1 - \sigma(s))$.
 
     Source: Cola (Ray et al. 2023), section 11.1: "we compute the binary sigmoidal cross entropy and
@@ -22,6 +22,7 @@ class PairBCE(Objective):
             batch in which few pairs are true is mostly about the false ones.
 
     Example:
+        >>> from vlmtune.types import Scores, Targets
         >>> yes = torch.ones(1, 1, dtype=torch.bool)
         >>> PairBCE()(Scores.full(torch.zeros(1, 1)), Targets(yes, yes, yes))
         tensor(0.6931)
@@ -31,13 +32,16 @@ class PairBCE(Objective):
         super().__init__(weight)
         self.balanced = balanced
 
-    def forward(self, scores: Scores, targets: Targets) -> Float[Tensor, ""]:
-        """Returns the mean loss; 0 where no pair was scored."""
-        true = targets.truth[scores.computed]
+    def share(self, share: Share, world: World) -> Float[Tensor, ""]:
+        """Returns the terms of the pairs of the rank's images; 0 where no pair was scored."""
+        scores = share.rows
+        true = share.row_targets.truth[scores.computed]
         losses = binary_cross_entropy_with_logits(
             scores.values[scores.computed], true.to(scores.values.dtype), reduction="none"
         )
+        sums = torch.stack([losses[true].sum(), losses[~true].sum()])
+        counts = world.sum(torch.stack([true.sum(), (~true).sum()]))
         if not self.balanced:
-            return losses.sum() / max(len(losses), 1)
-        halves = [losses[kind] for kind in (true, ~true) if kind.any()]
-        return torch.stack([half.mean() for half in halves] or [losses.sum()]).mean()
+            return sums.sum() / counts.sum().clamp_min(1)
+        kinds = (counts > 0).sum().clamp_min(1)
+        return (sums / counts.clamp_min(1)).sum() / kinds

@@ -46,6 +46,7 @@ def to_html(runs: Sequence[RunReport]) -> str:
         plots=_plots(primary, runs),
         curves=_curves(runs),
         gallery=_gallery(runs),
+        not_run=[(run.name, name, why) for run in runs for name, why in run.not_run],
         sources={result.benchmark: result.citation for run in runs for result in run.results},
     )
 

@@ -21,7 +21,8 @@ def to_markdown(runs: Sequence[RunReport]) -> str:
     check_runs(runs)
     table = rows(runs)
     lines = ["# vlmtune report", "", *_primary(runs, [row for row in table if row.primary])]
-    lines += ["", NOTE, "", "## All metrics", "", *_all(runs, table), "", "## Runs", ""]
+    lines += ["", NOTE, "", *_not_run(runs), "## All metrics", "", *_all(runs, table), ""]
+    lines += ["## Runs", ""]
     for run in runs:
         lines += [f"### {_cell(run.name)}", "", *_provenance(run), ""]
     lines += ["## Sources", ""]
@@ -39,6 +40,15 @@ def _primary(runs: Sequence[RunReport], table: Sequence[Row]) -> list[str]:
         trained = count(run.provenance.trainable_parameters)
         lines.append(_line([run.name, trained, *[_score(row, i) for row in table]]))
     return lines
+
+
+def _not_run(runs: Sequence[RunReport]) -> list[str]:
+    lines = [
+        f"- {_cell(name)} of {_cell(run.name)}: not run: {_cell(why)}"
+        for run in runs
+        for name, why in run.not_run
+    ]
+    return [*lines, ""] if lines else []
 
 
 def _all(runs: Sequence[RunReport], table: Sequence[Row]) -> list[str]:

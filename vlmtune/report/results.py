@@ -36,11 +36,19 @@ Field by field (all fields are always present; unknown ones are refused on readi
         true                  list    whether the caption is true of each image
         correct               bool    whether the retrieval counts as right
       citation                str     where the metric is defined
+      convention              str     "strict" (a tie is never a win, every row counts) or
+                                      "reference" (as the published script does)
+      outcomes                list    of each item what the primary metric gives it, 0 to 1; empty
+                                      where that is no mean over items
+      clusters                list    of each item the number of its image; empty where none
+      series                  object  name -> one number for each item, whose distribution is drawn
     curves                    object  name -> [[step, value], ...]; value is null where the number
                                       was not finite
+    not_run                   list    [name, why] of each benchmark that could not be run
 
 A `?` marks fields that may be null. In `config` and
 `model`, paths and other objects are written as strings, numbers that are not finite as null.
+Schema 1 lacked `not_run`, `convention`, `outcomes`, `clusters` and `series`; it is still read.
 """
 
 import json
@@ -55,7 +63,9 @@ from vlmtune.report.decode import MalformedError, decode
 from vlmtune.report.files import write_text
 from vlmtune.types import Metric, Result
 
-SCHEMA = 1
+SCHEMA = 2
+SINCE_2: dict[str, Any] = {"convention": "strict", "outcomes": [], "clusters": [], "series": {}}
+CONVENTIONS = ("strict", "reference")
 UNITS = ("fraction", "rank", "count")
 Curve = tuple[tuple[int, float | None], ...]
 
@@ -87,6 +97,7 @@ class RunReport:
         provenance: Where the numbers come from.
         results: One for each benchmark.
         curves: Loss and metrics over training steps, by name.
+        not_run: Name of each benchmark that could not be run, and why.
 
     Raises:
         UserError: A number is not finite, a primary metric is absent, or a benchmark occurs twice.
@@ -96,11 +107,12 @@ class RunReport:
     provenance: Provenance
     results: tuple[Result, ...]
     curves: dict[str, Curve] = field(default_factory=dict)
+    not_run: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         if not self.name.strip():
             raise UserError("expected a name for the run, got a blank one: name it")
-        names = [result.benchmark for result in self.results]
+        names = [result.benchmark for result in self.results] + [name for name, _ in self.not_run]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise UserError(
                 f"expected each benchmark once in run {self.name!r}, got {twice[0]!r} twice: "
@@ -130,7 +142,9 @@ class RunReport:
             if not isinstance(raw, dict):
                 raise MalformedError("an object", raw, "the whole file")
             schema = raw.pop("schema", None)
-            if schema != SCHEMA:
+            if schema == 1:
+                raw = _since_1(raw)
+            elif schema != SCHEMA:
                 raise MalformedError(str(SCHEMA), schema, "schema")
             return decode(cls, raw, "")
         except (OSError, ValueError) as error:
@@ -140,12 +154,33 @@ class RunReport:
             ) from error
 
 
+def _since_1(raw: dict[str, Any]) -> dict[str, Any]:
+    """Adds what layout 1 lacked; whatever else is wrong is left to be found."""
+    results = raw.get("results")
+    if isinstance(results, list):
+        results = [{**SINCE_2, **one} if isinstance(one, dict) else one for one in results]
+        raw = {**raw, "results": results}
+    return {"not_run": [], **raw}
+
+
 def _check(result: Result) -> None:
     if result.primary not in result.metrics:
         raise UserError(
             f"expected the primary metric {result.primary!r} among the metrics of "
             f"{result.benchmark}, got {sorted(result.metrics)}: correct the benchmark"
         )
+    if result.convention not in CONVENTIONS:
+        raise UserError(
+            f"expected a convention of {', '.join(CONVENTIONS)} for {result.benchmark}, "
+            f"got {result.convention!r}: correct the benchmark"
+        )
+    every = {"outcomes": result.outcomes, **result.series}
+    for name, numbers in every.items():
+        if not all(math.isfinite(number) for number in numbers):
+            raise UserError(
+                f"expected finite numbers in {name} of {result.benchmark}, got others: "
+                "evaluate again"
+            )
     for name, metric in result.metrics.items():
         if metric.unit not in UNITS:
             raise UserError(

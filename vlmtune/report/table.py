@@ -16,11 +16,11 @@ class Row:
     """One metric over all runs.
 
     Numbers stand in one row only where they compare: same benchmark, same version of the
-    definition, same metric, same number of items.
+    definition, same convention, same metric, same number of items.
 
     Attributes:
         benchmark: Name of the benchmark.
-        version: Version of its definition.
+        version: Version of its definition; the convention is added where it is not "strict".
         metric: Name of the metric.
         primary: True where it stands for the benchmark.
         cells: The metric of each run, None where the run does not have it.
@@ -68,8 +68,10 @@ def rows(runs: Sequence[RunReport]) -> tuple[Row, ...]:
     primary = set()
     for i, run in enumerate(runs):
         for result in run.results:
+            strict = result.convention == "strict"
+            version = result.version if strict else f"{result.version}, {result.convention}"
             for name, metric in result.metrics.items():
-                key = (result.benchmark, result.version, name, metric.n)
+                key = (result.benchmark, version, name, metric.n)
                 cells.setdefault(key, [None] * len(runs))[i] = metric
                 if name == result.primary:
                     primary.add(key)

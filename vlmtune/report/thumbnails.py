@@ -10,8 +10,8 @@ from vlmtune.types import ImageRef
 SIDE = 192  # pixels of the longer side; twice what is shown, for dense displays
 
 
-def data_uri(reference: ImageRef) -> str | None:
-    """Returns the image, cropped to its box and shrunk, as a `data:` URI.
+def thumbnail(reference: ImageRef) -> Image.Image | None:
+    """Returns the image, cropped to its box and shrunk.
 
     What lies outside the image is black. None where the file is gone or is no image: a report is
     made after the run, perhaps elsewhere, and its numbers stand without the pictures.
@@ -27,6 +27,14 @@ def data_uri(reference: ImageRef) -> str | None:
             return None
         image = image.crop((x, y, x + width, y + height))
     image.thumbnail((SIDE, SIDE))
+    return image
+
+
+def data_uri(reference: ImageRef) -> str | None:
+    """Returns the thumbnail as a `data:` URI, or None where there is none."""
+    image = thumbnail(reference)
+    if image is None:
+        return None
     buffer = BytesIO()
     image.save(buffer, "JPEG", quality=85)
     return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")

@@ -12,7 +12,6 @@ from tests.data_builders.conftest import SMALL, load
 from vlmtune.benchmarks.cola_multi import ColaMulti
 from vlmtune.benchmarks.cola_single import ColaSingle
 from vlmtune.errors import UserError
-from vlmtune.types import Scores
 
 
 def compositions(scene):
@@ -89,7 +88,7 @@ def test_an_oracle_wins_cola_multi(world, name):
 
     def oracle(images, texts, pairs=None):
         benchmark.load()
-        return Scores.full(benchmark.truth().float())
+        return benchmark.truth().float()
 
     result = benchmark.run(oracle)
     assert result.metrics["accuracy"].value == 1.0
@@ -111,7 +110,7 @@ def test_an_oracle_wins_cola_single(world):
             scene = scenes["/".join(image.path.parts[-2:])]
             held = {f"{o['color']} {o['material']} {o['shape']}" for o in scene["objects"]}
             rows.append([float(text in held) for text in texts])
-        return Scores.full(torch.tensor(rows))
+        return torch.tensor(rows)
 
     metrics = benchmark.run(oracle).metrics
     assert metrics["map"].value == metrics["map_seen"].value == metrics["map_unseen"].value == 1.0

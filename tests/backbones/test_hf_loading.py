@@ -1,0 +1,155 @@
+import json
+import os
+import shutil
+import types
+
+import huggingface_hub.constants
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.backbones.hf_models import write_clip
+from vlmtune.backbones import hf_loading, locating
+from vlmtune.backbones.hf_clip import HFCLIP
+from vlmtune.errors import UserError
+from vlmtune.types import Reads
+
+REVISION = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture
+def path(tmp_path):
+    return write_clip(tmp_path / "clip")
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """An empty cache of the hub, and no network."""
+    cache = tmp_path / "hub"
+    cache.mkdir()
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(cache))
+    return cache
+
+
+def fails(model, message, **arguments):
+    with pytest.raises(UserError, match=message) as error:
+        HFCLIP(str(model), **arguments)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_a_hub_id_loads_from_the_cache_without_a_network(hub, path):
+    want = HFCLIP(str(path))
+    repo = hub / "models--someone--tiny-clip"
+    (repo / "refs").mkdir(parents=True)
+    (repo / "refs/main").write_text(REVISION)
+    (repo / "snapshots").mkdir()
+    shutil.copytree(path, repo / "snapshots" / REVISION)
+    got = HFCLIP("someone/tiny-clip")
+    assert got.fingerprint == want.fingerprint
+    assert got.spec()["init_args"]["model"] == "someone/tiny-clip"
+    assert HFCLIP("someone/tiny-clip", revision=REVISION).fingerprint == want.fingerprint
+    fails("someone/tiny-clip", "revision|cached|find", revision="f" * 40)
+
+
+def test_a_hub_id_that_is_not_there_is_told_in_one_line(hub):
+    told = fails("someone/nothing", "weights, tokenizer and image processor of someone/nothing")
+    assert "network" in told
+
+
+@pytest.mark.parametrize("name", ["nowhere", "a/b/c", "/no/such/folder", "", "org/", "x y/z"])
+def test_what_is_no_model_is_told_in_one_line(name):
+    fails(name, r"hub id \(org/repo\) or a folder")
+
+
+def test_a_relative_folder_is_found_from_anywhere(path, monkeypatch, tmp_path):
+    monkeypatch.chdir(path.parent)
+    assert HFCLIP("clip").embed_dim == 16
+    monkeypatch.chdir("/")
+    monkeypatch.setattr(
+        locating, "vlmtune", types.SimpleNamespace(__file__=str(tmp_path / "p" / "x.py"))
+    )
+    assert hf_loading.resolve("clip") == str(path)
+
+
+def test_damaged_folders_are_told_in_one_line(path):
+    weights, name = (path / "model.safetensors").read_bytes(), "model.safetensors"
+    (path / name).write_bytes(weights[: len(weights) // 2])
+    fails(path, "expected weights")
+    (path / name).unlink()
+    fails(path, "model.safetensors")
+    (path / name).write_bytes(weights)
+    config = (path / "config.json").read_text()
+    (path / "config.json").write_text("{")
+    fails(path, "expected weights")
+    (path / "config.json").write_text(config)
+    (path / "preprocessor_config.json").rename(path / "elsewhere")
+    fails(path, "preprocessor|image processor")
+    (path / "elsewhere").rename(path / "preprocessor_config.json")
+    HFCLIP(str(path))
+    (path / "config.json").unlink()
+    fails(path, "has no config.json")
+
+
+def test_weights_that_are_missing_are_not_made_up(path):
+    state = load_file(path / "model.safetensors")
+    lost = "text_model.encoder.layers.1.mlp.fc1.weight"
+    save_file(
+        {k: v for k, v in state.items() if k != lost},
+        path / "model.safetensors",
+        metadata={"format": "pt"},
+    )
+    fails(path, f"all weights of .* got 1 missing keys, first {lost}")
+
+
+def test_weights_of_another_shape_are_refused(path):
+    config = json.loads((path / "config.json").read_text())
+    config["projection_dim"] = 20
+    (path / "config.json").write_text(json.dumps(config))
+    fails(path, "expected (all )?weights")
+
+
+class Trap:
+    """Unpickling it would make a folder."""
+
+    def __init__(self, place):
+        self.place = place
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.place),)
+
+
+def test_pickles_load_as_tensors_and_never_run(path, tmp_path):
+    want = HFCLIP(str(path)).encode_text(["dog"], Reads("pooled")).pooled
+    state = load_file(path / "model.safetensors")
+    (path / "model.safetensors").unlink()
+    torch.save(state, path / "pytorch_model.bin")
+    got = HFCLIP(str(path)).encode_text(["dog"], Reads("pooled")).pooled
+    torch.testing.assert_close(got, want)
+    torch.save({**state, "trap": Trap(tmp_path / "sprung")}, path / "pytorch_model.bin")
+    fails(path, "expected weights")
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_loading_is_quiet(path, capfd):
+    capfd.readouterr()
+    HFCLIP(str(path))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_tokenizers_without_padding_are_refused(path):
+    settings = json.loads((path / "tokenizer_config.json").read_text())
+    del settings["pad_token"]
+    (path / "tokenizer_config.json").write_text(json.dumps(settings))
+    fails(path, "tokenizer with a padding token")
+
+
+def test_the_fingerprint_knows_the_tokenizer(path):
+    own = HFCLIP(str(path)).fingerprint
+    text = (path / "tokenizer.json").read_text()
+    (path / "tokenizer.json").write_text(
+        text.replace('"red":', '"swap":').replace('"blue":', '"red":').replace('"swap":', '"blue":')
+    )
+    assert HFCLIP(str(path)).fingerprint != own

@@ -1,0 +1,155 @@
+import json
+import random
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+import torch
+from jaxtyping import TypeCheckError
+from PIL import Image
+
+from vlmtune.benchmarks.aro import MINIMUM, Aro, symmetric
+from vlmtune.errors import UserError
+from vlmtune.types import ImageRef
+
+REAL = Path(__file__).parents[2].parent / "shared/data/aro/aro_symmetric_relations.json"
+
+
+def rows(count, groups, seed):
+    """Random items: one image each, distinct captions, groups of uneven size."""
+    rng = random.Random(seed)
+    weights = [1 + i for i in range(len(groups))]
+    made = []
+    for i in range(count):
+        (group,) = rng.choices(groups, weights)
+        box = {"bbox_x": 1, "bbox_y": 2, "bbox_w": 3, "bbox_h": 4}
+        texts = {"true_caption": f"true {i}", "false_caption": f"false {i}"}
+        made.append({"image_path": "0.png", **box, **texts, **group})
+    return made
+
+
+def write(folder, items, **settings):
+    Image.new("RGB", (8, 8)).save(folder / "0.png")
+    path = folder / "aro.json"
+    path.write_text(json.dumps(items))
+    return Aro(str(path), str(folder), **settings)
+
+
+def scorer(seed):
+    """Coarse scores by caption."""
+    rng, known = random.Random(seed), {}
+
+    def look(text):
+        return known.setdefault(text, rng.randint(0, 10) / 10)
+
+    return look, lambda images, texts, pairs: torch.tensor([look(texts[j]) for _, j in pairs])
+
+
+def published(items, look, key, excluded, least):
+    """The mean of the authors: argmax over [false, true], by group, some groups left out."""
+    hits = defaultdict(list)
+    for item in items:
+        pair = [look(item["false_caption"]), look(item["true_caption"])]
+        hits[key(item)].append(pair.index(max(pair)) == 1)
+    kept = [own for group, own in hits.items() if group not in excluded and len(own) >= least]
+    return sum(sum(own) / len(own) for own in kept) / len(kept), len(kept), hits
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_relation_as_published(tmp_path, seed):
+    names = ["eating", "next to", "riding", "wearing", "near", "to the left of", "holding"]
+    items = rows(600, [{"relation_name": name} for name in names], seed)
+    look, score = scorer(seed)
+    result = write(tmp_path, items, convention="reference").run(score)
+    excluded = {"next to", "near"}
+    expected, n, hits = published(items, look, lambda row: row["relation_name"], excluded, 0)
+    metric = result.metrics["macro_accuracy"]
+    assert result.primary == "macro_accuracy"
+    assert metric.value == pytest.approx(expected)
+    assert (metric.n, metric.chance) == (n, 0.5)
+    assert not result.outcomes
+    listed = {key.removeprefix("accuracy/") for key in result.metrics if "/" in key}
+    assert listed == hits.keys() - excluded
+    strict = write(tmp_path, items).run(score)
+    everything, n, _ = published(items, look, lambda row: row["relation_name"], set(), 0)
+    assert strict.primary == "accuracy"
+    assert strict.metrics["macro_accuracy"].value == pytest.approx(everything)
+    assert strict.metrics["macro_accuracy"].n == n == len(names)
+    wins = [look(row["true_caption"]) > look(row["false_caption"]) for row in items]
+    assert strict.metrics["accuracy"].value == pytest.approx(sum(wins) / 600)
+    assert strict.outcomes == tuple(map(float, wins))
+    assert strict.benchmark == "aro_relation"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_attribution_as_published(tmp_path, seed):
+    words = ["red", "blue", "tall", "wet", "old"]
+    groups = [{"attributes": [a, b]} for a in words for b in words if a != b]
+    items = rows(600, groups, seed)
+    look, score = scorer(seed)
+    made = write(tmp_path, items, task="attribution", convention="reference")
+    result = made.run(score)
+    expected, n, _ = published(items, look, lambda r: "_".join(r["attributes"]), set(), MINIMUM)
+    assert 5 < n < 20  # pairs on both sides of the minimum
+    assert result.metrics["macro_accuracy"].value == pytest.approx(expected)
+    assert result.metrics["macro_accuracy"].n == n
+    assert result.benchmark == "aro_attribution"
+
+
+def test_a_pair_with_exactly_the_minimum_counts(tmp_path):
+    items = rows(MINIMUM, [{"attributes": ["a", "b"]}], 0)
+    items += rows(MINIMUM - 1, [{"attributes": ["b", "a"]}], 0)
+    made = write(tmp_path, items, task="attribution", convention="reference")
+    result = made.run(lambda images, texts, pairs: torch.rand(len(pairs)))
+    assert result.metrics["macro_accuracy"].n == 1
+    assert "accuracy/a_b" in result.metrics
+    few = write(tmp_path, items[:20], task="attribution", convention="reference")
+    with pytest.raises(UserError, match="a group that counts"):
+        few.load()
+
+
+def test_boxes_are_cropped(tmp_path):
+    fixture = Aro.fixture(tmp_path)
+    assert fixture.images()[0].box == (0, 0, 6, 4)
+    assert len(fixture.images()) == 3
+    whole = Aro(str(fixture.path), str(fixture.folder), crop=False)
+    assert whole.images() == tuple(ImageRef(fixture.folder / f"{i}.jpg") for i in (0, 1))
+
+
+def test_symmetric_names():
+    assert len(symmetric()) == 157
+    assert not {"eating", "to the left of", "pulled by"} & symmetric()
+    if REAL.is_file():
+        assert symmetric() == set(json.loads(REAL.read_text()))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"bbox_w": 0}, "no area"),
+        ({"bbox_x": None}, "should be"),
+        ({"bbox_h": float("nan")}, "item 1"),
+        ({"true_caption": ""}, "item 1"),
+        ({"image_path": 3}, "item 1"),
+        ({"relation_name": None}, "item 1"),
+    ],
+)
+def test_malformed_items(tmp_path, change, message):
+    items = rows(3, [{"relation_name": "eating"}], 0)
+    items[1] |= change
+    with pytest.raises(UserError, match=message) as error:
+        write(tmp_path, items).load()
+    assert "\n" not in str(error.value)
+
+
+def test_malformed_files(tmp_path):
+    items = rows(3, [{"relation_name": "eating"}], 0)
+    for wrong in (items[0], ["text"], [{}]):
+        with pytest.raises(UserError, match="expected a JSON list of objects with image_path"):
+            write(tmp_path, wrong).load()
+    with pytest.raises(UserError, match="'attributes'"):
+        write(tmp_path, items, task="attribution").load()
+    with pytest.raises(UserError, match="mertyg"):
+        Aro(str(tmp_path / "none.json"), str(tmp_path)).load()
+    with pytest.raises((UserError, TypeCheckError), match="'order'"):
+        write(tmp_path, items, task="order")

@@ -1,0 +1,110 @@
+import json
+import random
+
+import pytest
+import torch
+from PIL import Image
+
+from vlmtune.benchmarks.aro_order import AroOrder
+from vlmtune.benchmarks.aro_orders import normalised, read_shuffles, words, write_shuffles
+from vlmtune.errors import UserError
+
+VOCABULARY = [
+    "man",
+    "horse",
+    "dog",
+    "table",
+    "red",
+    "old",
+    "on",
+    "the",
+    "with",
+    "near",
+    "sees",
+    ",",
+]
+
+
+class Random:
+    def tag(self, words):
+        return [random.Random(word).choice(["NN", "JJ", "VB"]) for word in words]
+
+
+def write(folder, count, length=9):
+    rng = random.Random(0)
+    rows = []
+    for i in range(count):
+        captions = [" ".join(rng.choices(VOCABULARY, k=length)) + f" {i}{j}." for j in range(3)]
+        rows.append({"image": f"val2014/{i}.png", "caption": captions})
+    (folder / "val2014").mkdir()
+    for i in range(count):
+        Image.new("RGB", (4, 4)).save(folder / "val2014" / f"{i}.png")
+    path, shuffles = folder / "captions.json", folder / "shuffles.json"
+    path.write_text(json.dumps(rows))
+    write_shuffles(path, shuffles, Random())
+    captions = [text for row in rows for text in row["caption"]]
+    return captions, read_shuffles(shuffles, path, len(captions))
+
+
+def make(folder, **settings):
+    paths = (folder / "captions.json", folder, folder / "shuffles.json")
+    return AroOrder(*map(str, paths), **settings)
+
+
+def scorer(seed):
+    rng, known = random.Random(seed), {}
+
+    def look(text):
+        return known.setdefault(text, rng.randint(0, 10))
+
+    return look, lambda images, texts, pairs: torch.tensor(
+        [float(look(texts[j])) for _, j in pairs.tolist()]
+    )
+
+
+def test_as_published(tmp_path):
+    captions, shuffles = write(tmp_path, 60)
+    look, score = scorer(0)
+    result = make(tmp_path, convention="reference").run(score)
+    hits = []
+    for caption, shuffled in zip(captions, shuffles, strict=True):
+        values = [look(normalised(text)) for text in (caption, *shuffled)]
+        hits.append(values.index(max(values)) == 0)
+    assert result.metrics["accuracy"].value == pytest.approx(sum(hits) / 180)
+    assert result.metrics["accuracy"].chance == pytest.approx(0.2)
+    assert result.primary == "accuracy"
+    assert result.outcomes == tuple(map(float, hits))
+    assert sorted(set(result.clusters)) == list(range(60))
+
+
+def test_strict_gives_no_hint_by_spacing_and_leaves_out_what_is_not_shuffled(tmp_path):
+    captions, shuffles = write(tmp_path, 60, length=3)
+    look, score = scorer(1)
+    benchmark = make(tmp_path)
+    result = benchmark.run(score)
+    hits, sizes, identical = [], [], 0
+    for caption, shuffled in zip(captions, shuffles, strict=True):
+        true = normalised(" ".join(words(caption)))
+        others = [normalised(text) for text in shuffled]
+        assert all(sorted(true.split()) == sorted(text.split()) for text in others)
+        identical += true in others
+        others = [text for text in others if text != true]
+        if others:
+            hits.append(look(true) > max(look(text) for text in others))
+            sizes.append(1 + len(others))
+    assert identical > 5
+    assert result.metrics["identical_candidates"].value == identical
+    assert result.outcomes == tuple(map(float, hits))
+    assert result.metrics["accuracy"].chance == pytest.approx(sum(1 / s for s in sizes) / len(hits))
+    oracle = benchmark.run(lambda images, texts, pairs: benchmark.truth().double())
+    assert oracle.metrics["accuracy"].value == 1.0
+
+
+def test_errors(tmp_path):
+    write(tmp_path, 2)
+    (tmp_path / "shuffles.json").unlink()
+    with pytest.raises(UserError, match="write_shuffles"):
+        make(tmp_path).load()
+    (tmp_path / "captions.json").unlink()
+    with pytest.raises(UserError, match=r"storage\.googleapis"):
+        make(tmp_path).load()

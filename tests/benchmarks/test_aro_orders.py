@@ -1,0 +1,157 @@
+import json
+import random
+
+import pytest
+
+from vlmtune.benchmarks.aro_orders import (
+    normalised,
+    perturb,
+    read_captions,
+    read_shuffles,
+    words,
+    write_shuffles,
+)
+from vlmtune.errors import UserError
+
+NOUNS = {"man", "horse", "beach", "dog", "table", "cats"}
+ADJECTIVES = {"brown", "old", "wooden", "sunny"}
+CAPTION = "The old man on the beach rides a brown horse, and his dog doesn't bark."
+
+
+class Known:
+    """Tags by a list of words."""
+
+    def tag(self, words):
+        return ["NNS" if word in NOUNS else "JJR" if word in ADJECTIVES else "DT" for word in words]
+
+
+class Short:
+    def tag(self, words):
+        return ["NN"] * (len(words) - 1)
+
+
+def write(folder, rows, seed=0):
+    path, shuffles = folder / "captions.json", folder / "shuffles.json"
+    path.write_text(json.dumps(rows))
+    write_shuffles(path, shuffles, Known(), seed)
+    return path, shuffles
+
+
+def test_words_as_the_treebank_splits_them():
+    assert words("A dog's owner, who can't run 3.5 miles (red-hot)!") == [
+        *["A", "dog", "'s", "owner", ",", "who", "ca", "n't", "run", "3.5", "miles"],
+        *["(", "red-hot", ")", "!"],
+    ]
+    assert words("the dogs' park") == ["the", "dogs", "'", "park"]
+    assert words("") == []
+
+
+def test_normalised_as_published():
+    published = 'A man, riding a "HORSE"; on the beach - (sunny).  '
+    assert normalised(published) == "a man, riding a horse on the beach - sunny"
+    assert normalised(" ".join(["word"] * 40)) == " ".join(["word"] * 30)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_each_shuffle_moves(seed):
+    original = words(CAPTION)
+    nouns, others, within, trigrams = (text.split(" ") for text in perturb(CAPTION, Known(), seed))
+    for shuffled in (nouns, others, within, trigrams):
+        assert sorted(shuffled) == sorted(original)
+    for word, old, new in zip(original, nouns, others, strict=True):
+        content = word in NOUNS | ADJECTIVES
+        assert content or old == word
+        assert not content or new == word
+        assert (word in NOUNS) == (old in NOUNS)
+        assert (word in ADJECTIVES) == (old in ADJECTIVES)
+    parts = [original[i : i + 3] for i in range(0, len(original), 3)]
+    for i, part in enumerate(parts):
+        assert sorted(within[3 * i : 3 * i + 3]) == sorted(part)
+    position = 0
+    left = list(parts)
+    while position < len(trigrams):
+        part = next(p for p in left if trigrams[position : position + len(p)] == p)
+        left.remove(part)
+        position += len(part)
+    assert not left
+
+
+def test_every_order_is_drawn():
+    found = {perturb("man dog horse", Known(), seed)[0] for seed in range(60)}
+    assert len(found) == 6
+    trigrams = {perturb("a b c d e f", Known(), seed)[3] for seed in range(20)}
+    assert trigrams == {"a b c d e f", "d e f a b c"}
+
+
+def test_only_the_seed_counts():
+    random.seed(0)
+    first = perturb(CAPTION, Known(), 1)
+    random.seed(7)
+    perturb("a man", Known(), 1)
+    assert perturb(CAPTION, Known(), 1) == first
+    assert perturb(CAPTION, Known(), 2) != first
+
+
+def test_a_tagger_that_loses_a_word():
+    with pytest.raises(UserError, match="3 tags"):
+        perturb("a b c", Short(), 0)
+
+
+def test_written_and_read(tmp_path):
+    rows = [{"image": "0.jpg", "caption": ["a man", CAPTION]}, {"image": "1.jpg", "caption": ["é"]}]
+    path, shuffles = write(tmp_path, rows, seed=3)
+    assert read_captions(path) == [("0.jpg", ["a man", CAPTION]), ("1.jpg", ["é"])]
+    found = read_shuffles(shuffles, path, 3)
+    assert [tuple(four) for four in found] == [
+        perturb(text, Known(), 3) for text in ("a man", CAPTION, "é")
+    ]
+    content = json.loads(shuffles.read_text())
+    assert (content["tagger"], content["seed"]) == ("Known", 3)
+    before = shuffles.read_bytes()
+    write_shuffles(path, shuffles, Known(), 3)
+    assert shuffles.read_bytes() == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["captions.json", "shuffles.json"]
+
+
+def test_shuffles_of_other_captions_or_damaged_ones_raise(tmp_path):
+    path, shuffles = write(tmp_path, [{"image": "0.jpg", "caption": ["a man on a horse"]}])
+    content = json.loads(shuffles.read_text())
+    changed = {**content, "shuffles": [[*content["shuffles"][0][:3], "another"]]}
+    fewer = {**content, "shuffles": [content["shuffles"][0][:3]]}
+    for wrong, message in (
+        (changed, "damaged"),
+        (fewer, "damaged"),
+        ({**content, "shuffles": None}, "damaged"),
+        ({**content, "version": 2}, "another layout"),
+        ([], "another layout"),
+    ):
+        shuffles.write_text(json.dumps(wrong))
+        with pytest.raises(UserError, match=message) as error:
+            read_shuffles(shuffles, path, 1)
+        assert "\n" not in str(error.value)
+    shuffles.write_text(json.dumps(content))
+    path.write_text(path.read_text().replace("man", "dog"))
+    with pytest.raises(UserError, match="other captions"):
+        read_shuffles(shuffles, path, 1)
+    with pytest.raises(UserError, match="write_shuffles"):
+        read_shuffles(tmp_path / "none.json", path, 1)
+
+
+@pytest.mark.parametrize(
+    "rows", [{}, ["a"], [{"image": "0.jpg"}], [{"image": 1, "caption": ["a"]}]]
+)
+def test_malformed_captions(tmp_path, rows):
+    path = tmp_path / "captions.json"
+    path.write_text(json.dumps(rows))
+    with pytest.raises(UserError, match="expected a JSON list"):
+        read_captions(path)
+    path.write_text(json.dumps([{"image": "0.jpg", "caption": ["a", " "]}]))
+    with pytest.raises(UserError, match="as item 0"):
+        read_captions(path)
+
+
+def test_a_folder_that_is_not_there(tmp_path):
+    path = tmp_path / "captions.json"
+    path.write_text(json.dumps([{"image": "0.jpg", "caption": ["a"]}]))
+    with pytest.raises(UserError, match="expected to write"):
+        write_shuffles(path, tmp_path / "none" / "shuffles.json", Known())

@@ -1,0 +1,248 @@
+"""What all benchmarks of one image and several captions share, on a benchmark held in memory."""
+
+import random
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+import torch
+from jaxtyping import TypeCheckError
+from PIL import Image
+
+from vlmtune.benchmarks.choices import SHOWN, Choice, Choices
+from vlmtune.errors import UserError
+from vlmtune.types import ImageRef
+
+
+class Held(Choices):
+    """Items given to it."""
+
+    version = "1"
+    citation = "a test"
+    source = "nowhere"
+    reference_ties = "right"
+    reference_primary = "macro_accuracy"
+    recalls = (2,)
+    items: list[Choice] = []  # noqa: RUF012
+    united: dict[str, list[str]] = {}  # noqa: RUF012
+    least = 0
+
+    @classmethod
+    def fixture(cls, folder):
+        return cls("held")
+
+    def _read(self):
+        return list(self.items)
+
+    def _unions(self, groups):
+        return self.united
+
+    def _reference_groups(self, sizes):
+        return {group for group, size in sizes.items() if size >= self.least}
+
+
+def made(folder: Path, items: list[Choice], **settings) -> Held:
+    folder.mkdir(exist_ok=True)
+    for path in {item.image.path for item in items}:
+        Image.new("RGB", (4, 4)).save(path)
+    arguments = {k: settings.pop(k) for k in ("convention", "limit", "seed") if k in settings}
+    benchmark = Held("held", **arguments)
+    benchmark.items = items
+    for key, value in settings.items():
+        setattr(benchmark, key, value)
+    return benchmark
+
+
+def drawn(folder: Path, count: int, seed: int) -> list[Choice]:
+    """Random items: few images and texts, so that pairs, ties and repeats abound."""
+    rng = random.Random(seed)
+    items = []
+    for _ in range(count):
+        image = ImageRef(folder / f"{rng.randint(0, 9)}.png", (0, 0, rng.randint(1, 2), 3))
+        texts = rng.sample([f"text {i}" for i in range(12)], rng.randint(2, 5))
+        if rng.random() < 0.2:
+            texts.insert(rng.randint(1, len(texts)), texts[0])
+        items.append(Choice(image, tuple(texts), rng.choice("abc")))
+    return items
+
+
+def table(seed: int):
+    """Coarse scores by image and text."""
+    rng, known = random.Random(seed), {}
+
+    def look(image, text):
+        return known.setdefault((image, text), rng.randint(0, 4) / 4)
+
+    def score(images, texts, pairs):
+        return torch.tensor([look(images[i], texts[j]) for i, j in pairs.tolist()])
+
+    return look, score
+
+
+@pytest.mark.parametrize("convention", ["strict", "reference"])
+@pytest.mark.parametrize("seed", range(5))
+def test_against_a_loop(tmp_path, convention, seed):
+    items = drawn(tmp_path, 80, seed)
+    look, score = table(seed)
+    result = made(tmp_path, items, convention=convention, least=20).run(score)
+    wins, ranks, chances, groups = [], [], [], defaultdict(list)
+    for item in items:
+        true, *others = item.candidates
+        if convention == "strict":
+            others = [text for text in others if text != true]
+        own, rivals = look(item.image, true), [look(item.image, text) for text in others]
+        if convention == "strict":
+            ranks.append(1 + sum(rival >= own for rival in rivals))
+        else:
+            ranks.append(1 + sum(rival > own for rival in rivals))
+        wins.append(ranks[-1] == 1)
+        chances.append(1 / (1 + len(others)))
+        groups[item.group].append(wins[-1])
+    metrics = result.metrics
+    assert metrics["accuracy"].value == pytest.approx(sum(wins) / 80)
+    assert metrics["accuracy"].chance == pytest.approx(sum(chances) / 80)
+    assert metrics["mean_rank"].value == pytest.approx(sum(ranks) / 80)
+    middle = sorted(ranks)
+    assert metrics["median_rank"].value == (middle[39] + middle[40]) // 2
+    assert metrics["recall@2"].value == pytest.approx(sum(rank <= 2 for rank in ranks) / 80)
+    assert metrics["identical_candidates"].value == sum(
+        item.candidates[0] in item.candidates[1:] for item in items
+    )
+    listed = {group for group, own in groups.items() if len(own) >= 20}
+    counted = groups if convention == "strict" else listed
+    macro = sum(sum(groups[g]) / len(groups[g]) for g in counted) / len(counted)
+    assert metrics["macro_accuracy"].value == pytest.approx(macro)
+    assert {key for key in metrics if "/" in key} == {f"accuracy/{group}" for group in listed}
+    for group in listed:
+        own = groups[group]
+        assert metrics[f"accuracy/{group}"].value == pytest.approx(sum(own) / len(own))
+    assert result.convention == convention
+    if convention == "strict":
+        assert result.primary == "accuracy"
+        assert result.outcomes == tuple(map(float, wins))
+        files = [item.image.path for item in items]
+        same = torch.tensor([[a == b for a in files] for b in files])
+        clusters = torch.tensor(result.clusters)
+        assert (clusters[:, None] == clusters).equal(same)
+    else:
+        assert (result.primary, result.outcomes, result.clusters) == ("macro_accuracy", (), ())
+
+
+def test_pairs_are_those_of_the_items(tmp_path):
+    items = drawn(tmp_path, 60, 7)
+    benchmark = made(tmp_path, items)
+    images, texts = benchmark.images(), benchmark.texts()
+    asked = {(images[i], texts[j]) for i, j in benchmark.pairs().tolist()}
+    assert asked == {(item.image, text) for item in items for text in item.candidates}
+    stated = {(item.image, item.candidates[0]) for item in items}
+    found = zip(benchmark.pairs().tolist(), benchmark.truth().tolist(), strict=True)
+    assert {(images[i], texts[j]) for (i, j), true in found if true} == stated
+
+
+def test_unions(tmp_path):
+    image = ImageRef(tmp_path / "0.png")
+    items = [Choice(image, ("yes", "no"), group) for group in "aabc"]
+    items += [Choice(image, ("no", "yes"), "c")]
+    united = {"ab": ["a", "b"], "c or d": ["c", "d"]}
+    result = made(tmp_path, items, united=united).run(
+        lambda images, texts, pairs: torch.tensor([float(texts[j] == "yes") for _, j in pairs])
+    )
+    assert result.metrics["accuracy"].value == pytest.approx(4 / 5)
+    assert result.metrics["macro_accuracy"].value == pytest.approx((1 + 1 / 2) / 2)
+    assert result.metrics["accuracy/ab"].n == 3
+    assert result.metrics["accuracy/c or d"].value == 0.5
+    assert result.metrics["macro_accuracy"].n == 2
+
+
+def test_two_candidates_have_no_ranks_and_no_groups_no_macro(tmp_path):
+    image = ImageRef(tmp_path / "0.png")
+    result = made(tmp_path, [Choice(image, ("yes", "no"))]).run(
+        lambda images, texts, pairs: torch.zeros(len(pairs))
+    )
+    assert result.metrics.keys() == {"accuracy"}
+
+
+def test_a_candidate_that_repeats_the_caption(tmp_path):
+    image = ImageRef(tmp_path / "0.png")
+    items = [Choice(image, ("yes", "yes", "no")), Choice(image, ("maybe", "maybe"))]
+
+    def score(images, texts, pairs):
+        return torch.tensor([float(texts[j] == "yes") for _, j in pairs])
+
+    strict = made(tmp_path, items).run(score)
+    assert strict.outcomes == (1.0,)
+    assert strict.metrics["accuracy"].chance == 0.5
+    assert strict.metrics["identical_candidates"].value == 2
+    kept = made(tmp_path, items, convention="reference")
+    kept.primary = "accuracy"
+    result = kept.run(score)
+    assert result.outcomes == (1.0, 1.0)
+    assert result.metrics["accuracy"].chance == pytest.approx((1 / 3 + 1 / 2) / 2)
+
+
+def test_limit_and_seed(tmp_path):
+    items = [Choice(ImageRef(tmp_path / f"{i}.png"), (f"{i}", "no")) for i in range(30)]
+
+    def taken(**settings):
+        return [int(text) for text in made(tmp_path, items, **settings).texts() if text != "no"]
+
+    assert taken(limit=5, seed=None) == [0, 1, 2, 3, 4]
+    assert taken(limit=5, seed=0) == taken(limit=5, seed=0) == sorted(taken(limit=5, seed=0))
+    assert taken(limit=5, seed=0) != taken(limit=5, seed=1)
+    assert taken(limit=100) == list(range(30))
+    with pytest.raises(UserError, match="at least 1"):
+        Held("held", limit=0)
+
+
+def test_examples_show_what_was_chosen(tmp_path):
+    items = [Choice(ImageRef(tmp_path / f"{i}.png"), (f"{i}", "no")) for i in range(20)]
+
+    def score(images, texts, pairs):
+        return torch.tensor(
+            [0.5 if texts[j] == "no" else float(int(texts[j]) % 2) for _, j in pairs]
+        )
+
+    result = made(tmp_path, items).run(score)
+    assert [example.correct for example in result.examples] == [True] * SHOWN + [False] * SHOWN
+    right, wrong = result.examples[0], result.examples[SHOWN]
+    assert (right.query, right.scores, right.true) == ("1 (not: no)", (1.0,), (True,))
+    assert (wrong.query, wrong.scores, wrong.true) == ("no (true: 0)", (0.5,), (False,))
+    assert wrong.images == (items[0].image,)
+
+
+def test_errors_are_one_line(tmp_path):
+    image = ImageRef(tmp_path / "0.png")
+    for items, message in (
+        ([], "expected items"),
+        ([Choice(image, ("yes",))], "at least one other"),
+        ([Choice(image, ("yes", " "))], "none blank"),
+    ):
+        with pytest.raises(UserError, match=message) as error:
+            made(tmp_path, items).load()
+        assert "\n" not in str(error.value)
+    lost = made(tmp_path, [Choice(ImageRef(tmp_path / f"{i}.png"), ("a", "b")) for i in range(3)])
+    (tmp_path / "1.png").unlink()
+    (tmp_path / "2.png").unlink()
+    with pytest.raises(UserError, match=r"3 images .* 2 are missing, first .*1.png.*nowhere"):
+        lost.load()
+    with pytest.raises(UserError, match="a group that counts"):
+        made(tmp_path, [Choice(image, ("a", "b"), "g")], convention="reference", least=5).load()
+    with pytest.raises((UserError, TypeCheckError), match="'loose'"):
+        Held("held", convention="loose")
+
+
+def test_forty_thousand_items_take_less_than_a_second(tmp_path):
+    rng = random.Random(0)
+    images = [ImageRef(tmp_path / f"{i}.png") for i in range(50)]
+    items = [
+        Choice(rng.choice(images), tuple(f"{i} {c}" for c in range(6)), f"g{i % 100}")
+        for i in range(40_000)
+    ]
+    benchmark = made(tmp_path, items)
+    benchmark.load()
+    values = torch.rand(len(benchmark.pairs()), generator=torch.Generator().manual_seed(0))
+    start = time.process_time()
+    result = benchmark.evaluate(values)
+    assert time.process_time() - start < 1
+    assert result.metrics["accuracy"].value == pytest.approx(1 / 6, abs=0.01)

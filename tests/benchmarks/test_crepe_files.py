@@ -1,0 +1,80 @@
+import pytest
+from PIL import Image
+
+from vlmtune.benchmarks.crepe_files import Crops, check_chosen, items, texts
+from vlmtune.errors import UserError
+
+HEADER = "image_id,caption,x,y,width,height,negs"
+ROW = "13,computer on floor,237.0,391.0,402.0,208.0,\"['a', 'b']\""
+
+
+def read(folder, text):
+    path = folder / "file.csv"
+    path.write_text(text, encoding="utf-8")
+    return list(items(path, Crops(folder), "negs"))
+
+
+def test_lists_and_sets():
+    assert texts("['c', \"it's\", 'a']") == ("c", "it's", "a")
+    assert texts("{'c', 'a', 'b'}") == ("a", "b", "c")
+    assert texts("[]") == ()
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["", "a b", "('a', 'b')", "{'a': 1}", "[1, 2]", "[__import__('os')]", "[" * 2000, "['a'"],
+)
+def test_what_is_no_list_raises(value):
+    with pytest.raises(ValueError, match=r"list of captions|malformed"):
+        texts(value)
+
+
+def test_either_folder(tmp_path):
+    for folder, number in (("VG_100K", 1), ("VG_100K_2", 2)):
+        (tmp_path / folder).mkdir()
+        Image.new("RGB", (4, 4)).save(tmp_path / folder / f"{number}.jpg")
+    crops = Crops(tmp_path)
+    box = {"x": "-3", "y": "0", "width": "9.0", "height": "2"}
+    for number, folder in ((1, "VG_100K"), (2, "VG_100K_2"), (3, "VG_100K")):
+        image = crops.image({"image_id": str(number), **box})
+        assert image.path == tmp_path / folder / f"{number}.jpg"
+        assert image.box == (-3, 0, 9, 2)
+
+
+def test_a_row(tmp_path):
+    ((row, image, negatives),) = read(tmp_path, f"{HEADER}\n{ROW}\n")
+    assert row["caption"] == "computer on floor"
+    assert image.box == (237, 391, 402, 208)
+    assert negatives == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "none called 'image_id'"),
+        ("image_id,caption\n1,2\n", "none called 'x'"),
+        (f"{HEADER}\n1,a\n", "line 2 with fewer values"),
+        (f"{HEADER}\n{ROW}\n{ROW.replace('13', 'x')}\n", "line 3"),
+        (f"{HEADER}\n{ROW.replace('402.0', '0')}\n", "no area"),
+        (f"{HEADER}\n{ROW.replace('[', '(')}\n", "list of captions"),
+    ],
+)
+def test_malformed(tmp_path, content, message):
+    with pytest.raises(UserError, match=message) as error:
+        read(tmp_path, content)
+    assert "\n" not in str(error.value)
+
+
+def test_unreadable(tmp_path):
+    (tmp_path / "file.csv").write_bytes(HEADER.encode() + b"\n\xff\xfe,a,1,1,1,1,[]\n")
+    with pytest.raises(UserError, match="UnicodeDecodeError"):
+        list(items(tmp_path / "file.csv", Crops(tmp_path), "negs"))
+    with pytest.raises(UserError, match=r"FileNotFoundError.*CREPE"):
+        list(items(tmp_path / "none.csv", Crops(tmp_path), "negs"))
+
+
+def test_chosen():
+    check_chosen("kinds", ["a"], ("a", "b"))
+    for wrong in ([], ["c"], ["a", "a"]):
+        with pytest.raises(UserError, match="kinds of a, b, each once"):
+            check_chosen("kinds", wrong, ("a", "b"))

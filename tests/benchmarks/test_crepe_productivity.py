@@ -1,0 +1,146 @@
+import csv
+import random
+from collections import defaultdict
+
+import pytest
+import torch
+from PIL import Image
+
+from vlmtune.benchmarks.crepe_productivity import COMPLEXITIES, TYPES, CrepeProductivity
+from vlmtune.errors import UserError
+
+HEADER = ["image_id", "caption", "n", "n_objects", "hard_negs", "x", "y", "width", "height"]
+
+
+def write(folder, whole=False):
+    """Random rows in the layout of the release; returns them by type and complexity."""
+    (folder / "VG_100K").mkdir()
+    Image.new("RGB", (8, 8)).save(folder / "VG_100K" / "1.jpg")
+    rng, found = random.Random(0), defaultdict(list)
+    for kind in TYPES:
+        (folder / kind).mkdir()
+        for n in (*COMPLEXITIES, 13, 14) if whole else COMPLEXITIES:
+            for i in range(rng.randint(2, 6)):
+                texts = [f"{kind} {n} {i} {c}" for c in range(6)]
+                found[kind, n].append(texts)
+        rows = [
+            (n, [1, own[0], n, n, repr(own[1:] if n % 2 else set(own[1:])), 0.0, 1.0, 5.0, 6.0])
+            for (k, n), items in found.items()
+            if k == kind
+            for own in items
+        ]
+        if whole:
+            save(folder / f"prod_vg_hard_negs_{kind}_all.csv", [row for _, row in rows])
+        for n in () if whole else COMPLEXITIES:
+            path = folder / kind / f"prod_vg_hard_negs_{kind}_complexity_{n}.csv"
+            save(path, [row for own, row in rows if own == n])
+    return found
+
+
+def save(path, rows):
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([HEADER, *rows])
+
+
+def scorer(seed, steps=4):
+    rng, known = random.Random(seed), {}
+
+    def look(text):
+        return known.setdefault(text, rng.randint(0, steps) / steps)
+
+    return look, lambda images, texts, pairs: torch.tensor([look(texts[j]) for _, j in pairs])
+
+
+def place(values, convention):
+    """Rank of candidate 0: as a descending sort that keeps the order has it, or last of equals."""
+    key = (lambda i: (-values[i], i)) if convention == "reference" else (lambda i: (-values[i], -i))
+    return sorted(range(len(values)), key=key).index(0) + 1
+
+
+@pytest.mark.parametrize("convention", ["strict", "reference"])
+@pytest.mark.parametrize("whole", [False, True])
+def test_against_the_rule_of_the_released_script(tmp_path, convention, whole):
+    found = write(tmp_path, whole)
+    look, score = scorer(1)
+    arguments = {"complexities": None} if whole else {}
+    made = CrepeProductivity(str(tmp_path), str(tmp_path), convention=convention, **arguments)
+    result = made.run(score)
+    metrics, by_type, everything = result.metrics, defaultdict(list), []
+    for (kind, n), items in found.items():
+        ranks = [place([look(text) for text in texts], convention) for texts in items]
+        hits = [rank == 1 for rank in ranks]
+        assert metrics[f"accuracy/{kind}/{n}"].value == pytest.approx(sum(hits) / len(hits))
+        by_type[kind] += hits
+        everything += ranks
+    n = len(everything)
+    assert metrics["accuracy"].value == pytest.approx(sum(rank == 1 for rank in everything) / n)
+    assert metrics["accuracy"].chance == pytest.approx(1 / 6)
+    means = [sum(hits) / len(hits) for hits in by_type.values()]
+    assert metrics["macro_accuracy"].value == pytest.approx(sum(means) / 3)
+    for kind, mean in zip(by_type, means, strict=True):
+        assert metrics[f"accuracy/{kind}"].value == pytest.approx(mean)
+    assert metrics["mean_rank"].value == pytest.approx(sum(everything) / n)
+    for k in (3, 5):
+        assert metrics[f"recall@{k}"].value == pytest.approx(sum(r <= k for r in everything) / n)
+    assert result.primary == ("accuracy" if convention == "strict" else "macro_accuracy")
+
+
+def test_repeated_captions_and_capitals(tmp_path):
+    write(tmp_path)
+    path = tmp_path / "swap" / "prod_vg_hard_negs_swap_complexity_4.csv"
+    rows = [
+        [1, "snow on rock.", 4, 4, "['rock on snow.', 'snow on rock.']", 0, 0, 5, 5],
+        [1, "a Lamp by bed", 4, 4, "['A lamp by bed', 'Lamp not by bed']", 0, 0, 5, 5],
+    ]
+    save(path, rows)
+
+    def made(**settings):
+        return CrepeProductivity(
+            str(tmp_path), str(tmp_path), types=["swap"], complexities=[4], **settings
+        )
+
+    strict = made()
+    assert strict.texts() == ("snow on rock.", "rock on snow.", "a lamp by bed", "lamp not by bed")
+    result = strict.run(lambda images, texts, pairs: strict.truth().double())
+    assert result.metrics["accuracy"].value == 1.0
+    assert result.metrics["identical_candidates"].value == 2
+    assert result.metrics["accuracy"].chance == 0.5
+    reference = made(convention="reference")
+    assert "Lamp not by bed" in reference.texts()
+    # A model that lower-cases ties in both; the first candidate wins.
+    result = reference.run(
+        lambda images, texts, pairs: torch.tensor([float("not" not in texts[j]) for _, j in pairs])
+    )
+    assert result.metrics["accuracy"].value == 1.0
+    assert result.metrics["identical_candidates"].value == 1
+
+
+def test_the_row_of_the_release(tmp_path):
+    CrepeProductivity.fixture(tmp_path)
+    path = tmp_path / "atom" / "prod_vg_hard_negs_atom_complexity_4.csv"
+    path.write_text(
+        "image_id,caption,n,n_objects,n_relations,n_attributes,n_connected_components,hard_negs,"
+        "x,y,width,height\n"
+        "2,computer on floor. floor under computer.,4,2,2,0,1,\"['computer inside floor. floor "
+        "under computer.', 'computer on face. floor under computer.', 'computer on floor. floor "
+        "by computer.', 'step on floor. floor under computer.', 'computer on platform. floor "
+        "under computer.']\",237.0,391.0,402.0,208.0\n"
+    )
+    one = CrepeProductivity(str(tmp_path), str(tmp_path), types=["atom"], complexities=[4])
+    assert one.images()[0].box == (237, 391, 402, 208)
+    assert one.images()[0].path == tmp_path / "VG_100K_2" / "2.jpg"
+    assert len(one.texts()) == 6
+    assert int(one.truth().sum()) == 1
+
+
+def test_errors(tmp_path):
+    CrepeProductivity.fixture(tmp_path)
+    for wrong in ({"types": ["atoms"]}, {"complexities": [3]}, {"complexities": []}):
+        with pytest.raises(UserError, match="each once"):
+            CrepeProductivity(str(tmp_path), str(tmp_path), **wrong)
+    whole = CrepeProductivity(str(tmp_path), str(tmp_path), ["negate"], complexities=None)
+    with pytest.raises(UserError, match=r"negate_all\.csv.*CREPE"):
+        whole.load()
+    (tmp_path / "VG_100K_2" / "2.jpg").unlink()
+    with pytest.raises(UserError, match="1 are missing"):
+        CrepeProductivity(str(tmp_path), str(tmp_path), complexities=[4, 5]).load()

@@ -1,0 +1,88 @@
+import csv
+import random
+from collections import defaultdict
+
+import pytest
+import torch
+from jaxtyping import TypeCheckError
+from PIL import Image
+
+from vlmtune.benchmarks.crepe_systematicity import CrepeSystematicity
+from vlmtune.errors import UserError
+
+HEADER = ["image_id", "region_id", "caption", "x", "y", "width", "height"]
+LISTS = ["valid_hard_negs_atom", "valid_hard_negs_comp", "valid_hard_negs_combined"]
+
+
+def write(folder, corpus):
+    (folder / "VG_100K").mkdir(exist_ok=True)
+    Image.new("RGB", (8, 8)).save(folder / "VG_100K" / "1.jpg")
+    rng, found = random.Random(0), defaultdict(list)
+    for compounds in ("seen", "unseen"):
+        path = folder / f"syst_vg_hard_negs_{compounds}_compounds_in_{corpus}.csv"
+        with path.open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow([*HEADER, *LISTS])
+            for i in range(60):
+                caption = f"{compounds} {i}"
+                atom = [f"{caption} atom {c}" for c in range(rng.randint(0, 4))]
+                comp = [f"{caption} comp {c}" for c in range(rng.randint(0, 3))]
+                found[compounds].append((caption, {"atom": atom, "comp": comp}))
+                lists = [repr(atom), repr(comp), repr(atom + comp)]
+                writer.writerow([1, i, caption, "1", "0", "4", "5", *lists])
+    return found
+
+
+@pytest.mark.parametrize("convention", ["strict", "reference"])
+@pytest.mark.parametrize("negatives", ["atom", "comp", "combined"])
+def test_against_a_loop(tmp_path, convention, negatives):
+    found = write(tmp_path, "cc12m")
+    rng, known = random.Random(3), {}
+
+    def look(text):
+        return known.setdefault(text, rng.randint(0, 4))
+
+    made = CrepeSystematicity(
+        str(tmp_path), str(tmp_path), corpus="cc12m", negatives=negatives, convention=convention
+    )
+    result = made.run(
+        lambda images, texts, pairs: torch.tensor([float(look(texts[j])) for _, j in pairs])
+    )
+    means, chances, wins = {}, [], []
+    for compounds, items in found.items():
+        hits = []
+        for caption, lists in items:
+            others = lists["atom"] + lists["comp"] if negatives == "combined" else lists[negatives]
+            if not others:
+                continue
+            best = max(look(text) for text in others)
+            hits.append(look(caption) > best or (convention != "strict" and look(caption) == best))
+            chances.append(1 / (1 + len(others)))
+        means[compounds] = sum(hits) / len(hits)
+        wins += hits
+        assert result.metrics[f"accuracy/{compounds}"].value == pytest.approx(means[compounds])
+    assert result.metrics["accuracy"].value == pytest.approx(sum(wins) / len(wins))
+    assert result.metrics["accuracy"].chance == pytest.approx(sum(chances) / len(chances))
+    assert result.metrics["macro_accuracy"].value == pytest.approx(sum(means.values()) / 2)
+    assert result.primary == "accuracy"
+
+
+def test_one_kind_of_compounds(tmp_path):
+    write(tmp_path, "yfcc")
+    one = CrepeSystematicity(str(tmp_path), str(tmp_path), corpus="yfcc", compounds=["unseen"])
+    assert all(text.startswith("unseen") for text in one.texts())
+
+
+def test_errors(tmp_path):
+    CrepeSystematicity.fixture(tmp_path)
+    with pytest.raises(UserError, match="compounds of seen, unseen"):
+        CrepeSystematicity("x", "x", compounds=["both"])
+    for wrong in ({"corpus": "openai"}, {"negatives": "swap"}):
+        with pytest.raises((UserError, TypeCheckError), match=next(iter(wrong.values()))):
+            CrepeSystematicity("x", "x", **wrong)
+    with pytest.raises(UserError, match=r"in_yfcc\.csv"):
+        CrepeSystematicity(str(tmp_path), str(tmp_path), corpus="yfcc").load()
+    path = tmp_path / "syst_vg_hard_negs_seen_compounds_in_laion.csv"
+    path.write_text(path.read_text().replace("valid_hard_negs_combined", "negatives"))
+    with pytest.raises(UserError, match="none called 'valid_hard_negs_combined'"):
+        CrepeSystematicity(str(tmp_path), str(tmp_path)).load()

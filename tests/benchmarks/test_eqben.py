@@ -1,0 +1,167 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from vlmtune.benchmarks.eqben import PARTS, EqBen
+from vlmtune.benchmarks.squares import Wins
+from vlmtune.data.images import read
+from vlmtune.errors import UserError
+
+KINDS = ("text_accuracy", "image_accuracy", "group_accuracy")
+# CLIP ViT-B/32: text, image and group score (%) of each sub-dataset, and the average of the 15.
+CLIP = {
+    "eqbenyoucook2": (49.48, 51.10, 36.50),
+    "eqbengebc": (12.57, 20.12, 4.47),
+    "eqbenag": (13.91, 8.72, 3.32),
+    "eqbenkubric": (20.56, 21.29, 9.66),
+    "eqbensd": (89.16, 86.05, 78.98),
+}
+CLIP_AVERAGE = 33.73
+N = 10_000  # items a part
+
+
+def wins_of(text, image, group):
+    """N items with these scores, in percent."""
+    both, text, image = (round(N * x / 100) for x in (group, text, image))
+    rank = torch.arange(N)
+    of_image = (rank < both) | ((rank >= text) & (rank < text + image - both))
+    return rank < text, of_image
+
+
+def averages(scores, order=PARTS):
+    groups, kinds = [], []
+    for part in order:
+        kinds.append(wins_of(*scores[part]))
+        groups += [part] * N
+    wins = Wins(*(torch.cat(kind) for kind in zip(*kinds, strict=True)))
+    return EqBen("x", "y")._averages(wins, groups, torch.arange(len(groups)))
+
+
+def test_average_of_the_fifteen_scores_as_printed():
+    whole = {part: CLIP.get(part, CLIP["eqbenkubric"]) for part in PARTS}
+    metric = averages(whole)["average"]
+    assert 100 * metric.value == pytest.approx(CLIP_AVERAGE, abs=0.006)
+    assert metric.chance == pytest.approx((1 / 4 + 1 / 4 + 1 / 6) / 3)
+    assert metric.low < metric.value < metric.high
+    again = averages(whole, order=tuple(reversed(PARTS)))["average"]
+    assert again.value == pytest.approx(metric.value)
+
+
+def test_kubric_is_the_mean_of_its_three_splits():
+    # Group scores of CLIP ViT-B/32 by split, and of the whole.
+    of_split = {"eqbenkubric_loc": 0.75, "eqbenkubric_cnt": 5.80, "eqbenkubric_attr": 22.44}
+    scores = {part: (30.0, 30.0, group) for part, group in of_split.items()}
+    found = averages(scores, order=tuple(of_split))
+    assert 100 * found["group_accuracy/eqbenkubric"].value == pytest.approx(9.66, abs=0.006)
+    assert found["average"].value == pytest.approx((0.3 + 0.3 + 0.0966) / 3, abs=1e-4)
+    # Whatever the number of items in each, and whatever parts are missing.
+    two = averages(CLIP | scores, order=("eqbensd", "eqbenkubric_cnt"))
+    kubric, diffusion = (0.3 + 0.3 + 0.058) / 3, sum(CLIP["eqbensd"]) / 300
+    assert two["average"].value == pytest.approx((kubric + diffusion) / 2)
+
+
+def test_parts_weigh_alike_however_many_items_they_have(tmp_path):
+    made = EqBen.fixture(tmp_path)  # two items of eqbensd, one of each other part
+    made.load()
+    values = made.truth().double()
+    values[made._items.places[PARTS.index("eqbenag")]] = 0.0
+    values[made._items.places[PARTS.index("eqbenkubric_cnt")]] = 0.0
+    result = made.run(lambda images, texts, pairs: values)
+    assert result.metrics["average"].value == pytest.approx((1 + 1 + 0 + 2 / 3 + 1) / 5)
+    assert result.metrics["group_accuracy"].value == pytest.approx(6 / 8)
+    assert result.metrics["text_accuracy/eqbenkubric"].value == pytest.approx(2 / 3)
+    for part in PARTS:
+        right = part not in ("eqbenag", "eqbenkubric_cnt")
+        assert [result.metrics[f"{kind}/{part}"].value for kind in KINDS] == [float(right)] * 3
+    assert result.metrics["text_accuracy/eqbensd"].n == 2
+    assert result.outcomes == result.clusters == ()
+    assert result.primary == "average"
+
+
+def test_one_part_alone_has_outcomes(tmp_path):
+    made = EqBen.fixture(tmp_path)
+    rows = [row for row in json.loads(made.files[""].read_text()) if "eqbensd" in row["image0"]]
+    path = tmp_path / "sd.json"
+    path.write_text(json.dumps(rows))
+    one = EqBen({"eqbensd": str(path)}, str(tmp_path))
+    one.load()
+    values = torch.zeros(len(one.pairs()), dtype=torch.float64)
+    values[one._items.places] = torch.tensor([[[2.0, 1], [0, 3]], [[2.0, 1], [3, 4]]]).double()
+    result = one.run(lambda images, texts, pairs: values)
+    assert result.outcomes == pytest.approx((1.0, 1 / 3))
+    assert result.metrics["average"].value == pytest.approx(2 / 3)
+    assert result.clusters == (0, 0)
+    assert "text_accuracy/eqbenkubric" not in result.metrics
+
+
+def test_frames_of_youcook2_can_be_opened(tmp_path):
+    made = EqBen.fixture(tmp_path)
+    frames = [image for image in made.images() if image.path.suffix == ".npy"]
+    assert [image.path.parent.name for image in frames] == ["eqbenyoucook2"] * 2
+    blue, green, red = np.load(frames[1].path)[0, 0]
+    assert read(frames[1]).getpixel((0, 0)) == (red, green, blue)
+
+
+def test_a_file_for_each_part_may_leave_out_its_folder(tmp_path):
+    made = EqBen.fixture(tmp_path)
+    rows = json.loads(made.files[""].read_text())
+    files = {}
+    for part in ("eqbenag", "eqbensd"):
+        own = [row for row in rows if row["image0"].startswith(f"{part}/")]
+        if part == "eqbenag":
+            for row in own:
+                row |= {side: row[side].removeprefix("eqbenag/") for side in ("image0", "image1")}
+                row |= {side: [row[side]] for side in ("caption0", "caption1")}
+        files[part] = str(tmp_path / f"{part}.json")
+        (tmp_path / f"{part}.json").write_text(json.dumps({"video": own}))
+    two = EqBen(files, str(tmp_path))
+    result = two.run(lambda images, texts, pairs: two.truth().double())
+    assert result.metrics["average"].value == 1.0
+    assert result.metrics["average"].n == 2
+    assert {key for key in result.metrics if key.startswith("group")} == {
+        "group_accuracy",
+        "group_accuracy/eqbenag",
+        "group_accuracy/eqbensd",
+    }
+
+
+def test_light_images_are_jpeg(tmp_path):
+    made = EqBen.fixture(tmp_path)
+    for path in tmp_path.rglob("*.png"):
+        Image.open(path).save(path.with_suffix(".jpg"))
+        path.unlink()
+    with pytest.raises(UserError, match=r"expected 14 images for eqben, 12 are missing.*EqBen"):
+        EqBen(str(made.files[""]), str(tmp_path)).load()
+    EqBen(str(made.files[""]), str(tmp_path), light=True).load()
+
+
+def test_limit_counts_within_each_part(tmp_path):
+    made = EqBen.fixture(tmp_path)
+    one = EqBen(str(made.files[""]), str(tmp_path), limit=1)
+    result = one.run(lambda images, texts, pairs: one.truth().double())
+    assert {result.metrics[f"text_accuracy/{part}"].n for part in PARTS} == {1}
+
+
+def test_an_item_with_one_caption_twice_counts_and_is_never_won(tmp_path):
+    made = EqBen.fixture(tmp_path)
+    rows = json.loads(made.files[""].read_text())
+    rows[0]["caption1"] = rows[0]["caption0"]
+    made.files[""].write_text(json.dumps(rows))
+    again = EqBen(str(made.files[""]), str(tmp_path))
+    result = again.run(lambda images, texts, pairs: again.truth().double())
+    assert result.metrics["group_accuracy"].value == pytest.approx(7 / 8)
+    assert result.metrics["group_accuracy"].n == 8
+
+
+def test_unknown_parts_are_refused(tmp_path):
+    with pytest.raises(UserError, match=r"got \['eqbenxx'\]"):
+        EqBen({"eqbenxx": "x.json"}, str(tmp_path))
+    path = tmp_path / "other.json"
+    row = {"image0": "v/0.png", "image1": "v/1.png", "caption0": "a", "caption1": "b"}
+    path.write_text(json.dumps([row]))
+    with pytest.raises(UserError, match=r"got 'v/0.png': name the part") as error:
+        EqBen(str(path), str(tmp_path)).load()
+    assert "\n" not in str(error.value)

@@ -1,0 +1,99 @@
+import json
+import random
+
+import pytest
+
+from vlmtune.benchmarks.eqben_files import Entry, read_entries
+from vlmtune.errors import UserError
+
+
+def record(part, i, listed=False):
+    captions = [f"first {i}", f"second {i}"]
+    return {
+        "image0": f"{part}/v{i}/0.png",
+        "image1": f"{part}/v{i}/1.png",
+        "caption0": [captions[0], "unused"] if listed else captions[0],
+        "caption1": [captions[1]] if listed else captions[1],
+    }
+
+
+def entry(part, i):
+    return Entry((f"{part}/v{i}/0.png", f"{part}/v{i}/1.png"), (f"first {i}", f"second {i}"))
+
+
+def written(tmp_path, content):
+    path = tmp_path / "eqben.json"
+    path.write_text(json.dumps(content))
+    return path
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        [record("eqbensd", 0), record("eqbensd", 1)],
+        {"video a": [record("eqbensd", 0)], "video b": [record("eqbensd", 1)]},
+        {"video": {"cup": [record("eqbensd", 0, True)], "door": [record("eqbensd", 1, True)]}},
+        [
+            {key[:-1] + "_" + key[-1]: value for key, value in record("eqbensd", i).items()}
+            for i in range(2)
+        ],
+    ],
+    ids=["list", "by video", "by video and subject", "winoground's spelling"],
+)
+def test_items_of_every_layout(tmp_path, content):
+    entries = read_entries(written(tmp_path, content))
+    assert entries == [entry("eqbensd", 0), entry("eqbensd", 1)]
+    assert entries[0].part == "eqbensd"
+
+
+def shuffled_scores(number, seed=0):
+    """The layout in which every entry is one score to be given."""
+    scores = []
+    for i in range(number):
+        part = "eqbenag" if i < 2 else "eqbensd"
+        whole = record(part, i)
+        for c in (0, 1):
+            for k in (0, 1):
+                info = {"dataset": part, "name": f"c{c}i{k}", "sample_cnt": i}
+                scores.append(
+                    {
+                        "image": whole[f"image{k}"],
+                        "caption": whole[f"caption{c}"],
+                        "private_info": info,
+                    }
+                )
+    random.Random(seed).shuffle(scores)
+    return scores
+
+
+def test_shuffled_scores_are_put_together_again(tmp_path):
+    entries = read_entries(written(tmp_path, shuffled_scores(5)))
+    assert entries == [entry("eqbenag" if i < 2 else "eqbensd", i) for i in range(5)]
+
+
+def test_shuffled_scores_that_do_not_fit_are_refused(tmp_path):
+    scores = shuffled_scores(3)
+    with pytest.raises(UserError, match=r"only \['c"):
+        read_entries(written(tmp_path, scores[1:]))
+    scores[0]["caption"] = "another"
+    with pytest.raises(UserError, match="not of two images and two captions"):
+        read_entries(written(tmp_path, scores))
+    scores[0]["private_info"]["sample_cnt"] = "x"
+    with pytest.raises(UserError, match="top/0"):
+        read_entries(written(tmp_path, scores))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("text", "str 'text' at top"),
+        ([[1]], "int '1' at top/0/0"),
+        ({"video": [{"image0": "a/b", "caption0": "x"}]}, "top/video/0"),
+        ([record("eqbensd", 0) | {"caption1": []}], "two captions at top/0"),
+        ([record("eqbensd", 0) | {"image1": " "}], "without two image names"),
+    ],
+)
+def test_what_is_no_item_is_refused_by_place(tmp_path, content, message):
+    with pytest.raises(UserError, match=message) as error:
+        read_entries(written(tmp_path, content))
+    assert "\n" not in str(error.value)

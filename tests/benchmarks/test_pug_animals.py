@@ -1,0 +1,255 @@
+import csv
+import itertools
+import math
+
+import pytest
+import torch
+
+from vlmtune.benchmarks.base import Embed
+from vlmtune.benchmarks.pug_animals import PugAnimals
+from vlmtune.errors import UserError
+
+
+class Model:
+    """Embeds files and captions by a function of what the csv says of them."""
+
+    def __init__(self, image, text):
+        self.image, self.text = image, text
+
+    def __call__(self, images, texts, pairs=None):
+        raise AssertionError("asked for scores")
+
+    def embed_images(self, images):
+        return torch.stack([self.image(image.path) for image in images])
+
+    def embed_texts(self, texts):
+        return torch.stack([self.text(text) for text in texts])
+
+
+def hashed(seed, d=6):
+    generator, known = torch.Generator().manual_seed(seed), {}
+    return lambda key: known.setdefault(key, torch.randn(d, generator=generator))
+
+
+def scenes(folder):
+    with (folder / "labels_pug_animal.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def caption(row):
+    size = {"0.7": "small", "1.0": "medium", "1.3": "big"}[row["character_scale"]]
+    animal = {"Cat": "cat", "GiantTortoise": "giant tortoise"}[row["character_name"]]
+    world = {"Egypt": "egypt", "VillageSquare": "village square", "Opera": "opera"}
+    texture = "" if row["character_texture"] == "Default" else " textured with sky"
+    return f"A photo of a {size} sized {animal}{texture} on a {world[row['world_name']]} background"
+
+
+def unit(x):
+    length = math.sqrt(sum(v * v for v in x))
+    return [v / length for v in x]
+
+
+def minus(a, b):
+    return [x - y for x, y in zip(a, b, strict=True)]
+
+
+def cosine(a, b):
+    return sum(x * y for x, y in zip(unit(a), unit(b), strict=True))
+
+
+COLUMN = {
+    "background": "world_name",
+    "size": "character_scale",
+    "texture": "character_texture",
+    "camera_yaw": "camera_yaw",
+}
+
+
+def naive(rows, folder, model, factor):
+    """Equation 2 by loops: image, text and across, over all pairs of samples and all changes."""
+    column = COLUMN[factor]
+    rows = [r for r in rows if factor == "camera_yaw" or r["camera_yaw"] == "0"]
+    values = sorted({r[column] for r in rows})
+    names = ("world_name", "character_name", "character_scale", "camera_yaw", "character_texture")
+    others = [name for name in names if name != column]
+    samples = {}
+    for r in rows:
+        path = folder / r["character_name"] / r["filename"]
+        both = unit(model.image(path).tolist()), unit(model.text(caption(r)).tolist())
+        samples.setdefault(tuple(r[name] for name in others), {})[r[column]] = both
+    image, text, across = [], [], []
+    for b, other in itertools.permutations(values, 2):
+        seen = [minus(s[other][0], s[b][0]) for s in samples.values()]
+        said = [minus(s[other][1], s[b][1]) for s in samples.values()]
+        image += [cosine(x, y) for x, y in itertools.combinations(seen, 2)]
+        if factor != "camera_yaw":
+            text += [cosine(x, y) for x, y in itertools.combinations(said, 2)]
+            across += [cosine(x, y) for x, y in zip(seen, said, strict=True)]
+    return {
+        k: sum(v) / len(v) for k, v in (("image", image), ("text", text), ("across", across)) if v
+    }
+
+
+def test_all_pairs_against_loops(tmp_path):
+    PugAnimals.fixture(tmp_path)
+    factors = ["texture", "camera_yaw", "background", "size"]
+    benchmark = PugAnimals(str(tmp_path / "labels_pug_animal.csv"), str(tmp_path), factors=factors)
+    model = Model(hashed(0), hashed(1))
+    assert isinstance(model, Embed)
+    result = benchmark.run(model)
+    assert result.primary == benchmark.primary == "image/background"
+    expected = {
+        f"{side}/{factor}": value
+        for factor in factors
+        for side, value in naive(scenes(tmp_path), tmp_path, model, factor).items()
+    }
+    assert len(expected) == 10
+    assert {k: m.value for k, m in result.metrics.items()} == pytest.approx(expected)
+    for name, metric in result.metrics.items():
+        assert metric.chance == 0.0
+        assert metric.low is not None
+        assert metric.high is not None
+        assert -1 <= metric.low <= metric.value <= metric.high <= 1
+        own = result.series[name]
+        assert len(own) == metric.n
+        assert sum(own) / len(own) == pytest.approx(metric.value)
+
+
+def additive(folder):
+    """A model whose embedding is the animal's vector plus one for each value, all of one length."""
+    parts = hashed(2, 40)
+    rows = {folder / r["character_name"] / r["filename"]: caption(r) for r in scenes(folder)}
+
+    def embed(said):
+        words = said.split()
+        picked = [words[4], " ".join(words[6:-1])]
+        return torch.cat([torch.nn.functional.normalize(parts(p), dim=0) for p in picked])
+
+    return Model(lambda path: embed(rows[path]), embed)
+
+
+def test_a_model_that_adds_vectors_is_equivariant_in_what_it_adds(tmp_path):
+    benchmark = PugAnimals.fixture(tmp_path)
+    model = additive(tmp_path)
+    result = benchmark.run(model)
+    # Size has a vector of its own; the rest of the caption is one vector for each combination.
+    assert result.metrics["image/size"].value == pytest.approx(1.0)
+    assert result.metrics["text/size"].value == pytest.approx(1.0)
+    assert result.metrics["across/size"].value == pytest.approx(1.0)
+    assert result.metrics["image/background"].value < 0.9
+    turned = benchmark.run(Model(model.image, lambda said: -model.text(said)))
+    assert turned.metrics["across/size"].value == pytest.approx(-1.0)
+    assert turned.metrics["text/size"].value == pytest.approx(1.0)
+
+
+def test_a_model_that_sees_nothing_is_at_chance(tmp_path):
+    result = PugAnimals.fixture(tmp_path).run(
+        Model(lambda _: torch.ones(3), lambda _: torch.ones(3))
+    )
+    assert {m.value for m in result.metrics.values()} == {0.0}
+
+
+def test_length_of_embeddings_is_nothing(tmp_path):
+    benchmark = PugAnimals.fixture(tmp_path)
+    image, text = hashed(0), hashed(1)
+    one = benchmark.run(Model(image, text))
+    other = benchmark.run(Model(lambda p: 7 * image(p), lambda t: 0.1 * text(t)))
+    values = {k: m.value for k, m in one.metrics.items()}
+    assert {k: m.value for k, m in other.metrics.items()} == pytest.approx(values)
+
+
+def test_random_pairs_are_seeded_and_estimate_all_pairs(tmp_path):
+    PugAnimals.fixture(tmp_path)
+    model = Model(hashed(0), hashed(1))
+
+    def run(**options):
+        path = str(tmp_path / "labels_pug_animal.csv")
+        return PugAnimals(path, str(tmp_path), **options).run(model).metrics
+
+    strict = run()
+    drawn = [run(convention="reference", seed=seed) for seed in range(60)]
+    assert run(convention="reference", seed=5) == drawn[5] != drawn[6]
+    for name in ("image/background", "text/size"):
+        values = torch.tensor([metrics[name].value for metrics in drawn])
+        assert abs(float(values.mean()) - strict[name].value) < 4 * float(values.std()) / 60**0.5
+    assert {metrics["across/size"].value for metrics in drawn} == {strict["across/size"].value}
+
+
+def test_only_frontal_images_are_asked_for_unless_the_angle_is_studied(tmp_path):
+    benchmark = PugAnimals.fixture(tmp_path)
+    assert len(benchmark.images()) == 24
+    assert len(set(benchmark.texts())) == len(benchmark.texts()) == 24
+    pairs = benchmark.pairs()
+    assert pairs.tolist() == [[i, i] for i in range(24)]
+    assert bool(benchmark.truth().all())
+    turned = PugAnimals(str(benchmark.path), str(tmp_path), factors=["camera_yaw"])
+    assert len(turned.images()) == 48
+    assert len(turned.texts()) == 24
+    assert list(turned.run(Model(hashed(0), hashed(1))).metrics) == ["image/camera_yaw"]
+
+
+def test_animals_can_be_left_out_or_drawn(tmp_path):
+    path = str(PugAnimals.fixture(tmp_path).path)
+    left = PugAnimals(path, str(tmp_path), without=["Cat"])
+    assert {image.path.parent.name for image in left.images()} == {"GiantTortoise"}
+    result = left.run(Model(hashed(0), hashed(1)))
+    assert result.metrics["image/size"].low is None  # one animal: nothing to resample
+    assert len(PugAnimals(path, str(tmp_path), limit=1).images()) == 12
+    with pytest.raises(UserError, match="got 'Dog'"):
+        PugAnimals(path, str(tmp_path), without=["Dog"]).load()
+
+
+def test_samples_that_lack_a_value_are_left_out_and_counted(tmp_path):
+    benchmark = PugAnimals.fixture(tmp_path)
+    lines = benchmark.path.read_text().splitlines()
+    benchmark.path.write_text("\n".join(lines[:1] + lines[2:]))  # a frontal image
+    result = PugAnimals(str(benchmark.path), str(tmp_path)).run(Model(hashed(0), hashed(1)))
+    left_out = {k: (m.value, m.n) for k, m in result.metrics.items() if k.startswith("left_out")}
+    assert left_out == {
+        "left_out/background": (1.0, 8),
+        "left_out/size": (1.0, 12),
+        "left_out/texture": (1.0, 12),
+    }
+    assert result.metrics["image/size"].n == 11
+
+
+def test_a_joint_model_is_refused(tmp_path):
+    benchmark = PugAnimals.fixture(tmp_path)
+    with pytest.raises(UserError, match="dual adapter"):
+        benchmark.run(lambda images, texts, pairs=None: torch.zeros(len(pairs)))
+    with pytest.raises(UserError, match="dual adapter"):
+        benchmark.evaluate(torch.zeros(24))
+
+
+def test_embeddings_that_do_not_fit_are_refused(tmp_path):
+    benchmark = PugAnimals.fixture(tmp_path)
+    image, text = hashed(0), hashed(1)
+    with pytest.raises(UserError, match="of which 24 have NaN"):
+        benchmark.run(Model(lambda p: image(p) * torch.nan, text))
+    with pytest.raises(UserError, match="widths 6 and 3"):
+        benchmark.run(Model(image, hashed(1, 3)))
+    short = Model(image, text)
+    short.embed_texts = lambda texts: torch.zeros(3, 6)
+    with pytest.raises(UserError, match="expected 24 finite embeddings for pug_animals, got 3"):
+        benchmark.run(short)
+
+
+def test_files_that_do_not_fit_are_refused(tmp_path):
+    benchmark = PugAnimals.fixture(tmp_path)
+    text = benchmark.path.read_text()
+    with pytest.raises(UserError, match="expected factors"):
+        PugAnimals("", "", factors=["pose"])
+    benchmark.path.write_text(text.replace(",0.7,", ",0.8,"))
+    with pytest.raises(UserError, match=r"got '0\.8' and '0'"):
+        benchmark.load()
+    lines = text.splitlines()
+    benchmark.path.write_text("\n".join([*lines, lines[1]]))
+    with pytest.raises(UserError, match="twice"):
+        benchmark.load()
+    benchmark.path.write_text("\n".join(line for line in lines if "1.3" not in line))
+    with pytest.raises(UserError, match="two values of size"):
+        benchmark.load()
+    benchmark.path.write_text(text)
+    (tmp_path / "Cat/0.png").unlink()
+    with pytest.raises(UserError, match="1 are missing"):
+        benchmark.load()

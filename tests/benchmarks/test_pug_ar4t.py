@@ -1,0 +1,163 @@
+import csv
+import itertools
+import random
+
+import pytest
+import torch
+from PIL import Image
+
+from vlmtune.benchmarks.pug_ar4t import COLUMNS, KINDS, PugAR4T
+from vlmtune.errors import UserError
+
+
+def write(folder, rows, name="test.csv"):
+    """Rows of (relation, caption, alternative, negative's file name, path of the image)."""
+    with (folder / name).open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["Level", *COLUMNS])
+        for row in rows:
+            writer.writerow(["Museum", *row])
+            (folder / row[-1]).parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (4, 4)).save(folder / row[-1])
+    return folder / name
+
+
+def make(folder, rows, **options):
+    return PugAR4T(str(write(folder, rows)), str(folder), **options)
+
+
+def scored(values):
+    return lambda images, texts, pairs=None: torch.zeros(len(pairs)).double() + values
+
+
+PAIRS = [
+    ("Above", "Cat above dog at beach", "Dog under cat at beach", "1.png", "a/0.png"),
+    ("Under", "Cat under dog at beach", "Dog above cat at beach", "0.png", "a/1.png"),
+    (
+        "Above",
+        "Red mug and tall vase in museum",
+        "Tall vase and red mug in museum",
+        "3.png",
+        "a/2.png",
+    ),
+    (
+        "Above",
+        "Tall mug and red vase in museum",
+        "Red vase and tall mug in museum",
+        "2.png",
+        "a/3.png",
+    ),
+    ("In", "Brick arch and wood crate in forge", "", "5.png", "a/4.png"),
+    ("In", "Wood arch and brick crate in forge", "nan", "nan", "a/5.png"),
+    ("Inside", "Pizza inside temple", "", "", "a/6.png"),
+]
+
+
+def test_scores_against_a_loop(tmp_path):
+    benchmark = make(tmp_path, PAIRS)
+    rng, known = random.Random(0), {}
+
+    def look(file, text):
+        return known.setdefault((file, text), rng.randrange(3))
+
+    def score(images, texts, pairs=None):
+        return torch.tensor([float(look(images[i].path.name, texts[j])) for i, j in pairs.tolist()])
+
+    for _ in range(20):
+        known.clear()
+        result = benchmark.run(score)
+        wins = {"text": [], "image": [], "group": []}
+        for a, b in ((0, 1), (2, 3), (4, 5)):
+            own = look(f"{a}.png", PAIRS[a][1]), look(f"{b}.png", PAIRS[b][1])
+            crossed = look(f"{a}.png", PAIRS[b][1]), look(f"{b}.png", PAIRS[a][1])
+            wins["text"].append(own[0] > crossed[0] and own[1] > crossed[1])
+            wins["image"].append(own[0] > crossed[1] and own[1] > crossed[0])
+            wins["group"].append(wins["text"][-1] and wins["image"][-1])
+        for kind, won in wins.items():
+            assert result.metrics[f"{kind}_accuracy"].value == pytest.approx(sum(won) / 3)
+            assert result.metrics[f"{kind}_accuracy/relations"].value == won[0]
+            assert result.metrics[f"{kind}_accuracy/attributes"].value == pytest.approx(
+                sum(won[1:]) / 2
+            )
+            assert result.metrics[f"{kind}_accuracy/material"].value == won[2]
+
+
+def test_parts_are_relations_and_kinds_of_attributes(tmp_path):
+    result = make(tmp_path, PAIRS).run(scored(0))
+    sizes = {k.split("/")[1]: m.n for k, m in result.metrics.items() if "group_accuracy/" in k}
+    assert sizes == {
+        **{"relations": 1, "attributes": 2, "above": 1, "under": 1},
+        **{"colour": 1, "size": 1, "material": 1},
+    }
+    assert result.metrics["text_accuracy"].chance == 0.25
+    assert result.metrics["group_accuracy"].chance == pytest.approx(1 / 6)
+
+
+def test_table_8_has_30_attributes_of_four_kinds():
+    names = [name for own in KINDS.values() for name in own]
+    assert len(names) == len(set(names)) == 30
+    assert [len(own) for own in KINDS.values()] == [7, 8, 12, 3]
+
+
+def test_a_pair_is_one_item_whoever_names_the_other(tmp_path):
+    for order in itertools.permutations(PAIRS[:3]):
+        assert len(make(tmp_path, order).images()) == 2
+
+
+ALIKE = [
+    # Equal attributes, and two objects of one name: both captions are true of both scenes.
+    ("On", "Red mug and red vase at beach", "Red vase and red mug at beach", "1.png", "0.png"),
+    ("On", "Red mug and red vase at beach", "Red vase and red mug at beach", "0.png", "1.png"),
+    ("Above", "Cat above cat at beach", "Cat under cat at beach", "3.png", "2.png"),
+    ("Under", "Cat under cat at beach", "Cat above cat at beach", "2.png", "3.png"),
+]
+
+
+def test_pairs_no_one_can_tell_apart_are_left_out_unless_all_are_wanted(tmp_path):
+    rows = [*ALIKE, *((*row[:3], row[3], f"b/{row[4]}") for row in PAIRS)]
+    strict, every = make(tmp_path, rows), make(tmp_path, rows, convention="reference")
+    for benchmark, items in ((strict, 3), (every, 5)):
+        truth = benchmark.truth().double() if items == 3 else torch.zeros(len(benchmark.pairs()))
+        result = benchmark.run(scored(truth))
+        assert result.metrics["group_accuracy"].n == items
+        assert result.metrics["group_accuracy"].value == float(items == 3)
+        assert result.metrics["pairs_alike"].value == 2
+        assert result.metrics["pairs_alike"].n == 5
+
+
+def test_negatives_are_looked_for_in_the_folder_first(tmp_path):
+    rows = [
+        ("On", "Cat on dog", "", "1.png", "x/0.png"),
+        ("Under", "Cat under dog", "", "0.png", "x/1.png"),
+        ("On", "Pig on hay", "", "1.png", "y/0.png"),
+        ("Under", "Pig under hay", "", "0.png", "y/1.png"),
+        ("On", "Mug on box", "", "gone.png", "y/2.png"),
+    ]
+    benchmark = make(tmp_path, rows)
+    texts = benchmark.texts()
+    assert texts == ("Cat on dog", "Cat under dog", "Pig on hay", "Pig under hay")
+    result = benchmark.run(scored(benchmark.truth().double()))
+    assert result.metrics["negatives_missing"].value == 1
+
+
+def test_a_negative_may_be_named_by_its_path(tmp_path):
+    rows = [
+        ("On", "Cat on dog", "", "y/1.png", "x/0.png"),
+        ("Under", "Cat under pig", "", "", "x/1.png"),
+        ("Under", "Cat under dog", "", "", "y/1.png"),
+    ]
+    assert make(tmp_path, rows).texts() == ("Cat on dog", "Cat under dog")
+
+
+def test_files_without_pairs_or_captions_are_refused(tmp_path):
+    with pytest.raises(UserError, match="expected items"):
+        make(tmp_path, PAIRS[6:]).load()
+    with pytest.raises(UserError, match="1 lack one"):
+        make(tmp_path, [*PAIRS, ("On", "nan", "", "", "7.png")]).load()
+    path = write(tmp_path, PAIRS)
+    (tmp_path / "a/3.png").unlink()
+    with pytest.raises(UserError, match="1 are missing"):
+        PugAR4T(str(path), str(tmp_path)).load()
+    path.write_text(path.read_text().replace("filename_neg", "negative"))
+    with pytest.raises(UserError, match="got no filename_neg"):
+        PugAR4T(str(path), str(tmp_path)).load()

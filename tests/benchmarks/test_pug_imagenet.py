@@ -1,0 +1,182 @@
+import json
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from vlmtune.benchmarks.pug_imagenet import FACTORS, PugImageNet
+from vlmtune.errors import UserError
+
+LABELS = ("BirdHouse", "Jack_O_Lantern", "Wolf")
+REAL = Path(__file__).parents[2].parent / "shared/data/pug/class_to_imagenet_idx.json"
+
+
+class Table:
+    """Scores of few values by path and prompt."""
+
+    def __init__(self, seed, values):
+        self.rng, self.values, self.known = random.Random(seed), values, {}
+
+    def look(self, path, text):
+        return self.known.setdefault((path, text), float(self.rng.randrange(self.values)))
+
+    def __call__(self, images, texts, pairs=None):
+        assert pairs is None
+        return torch.tensor([[self.look(i.path, text) for text in texts] for i in images])
+
+
+def files(folder, factor):
+    return [(p, p.parent.name) for p in sorted((folder / factor).rglob("*.png"))]
+
+
+def test_accuracy_by_factor_against_a_loop(tmp_path):
+    benchmark, table = PugImageNet.fixture(tmp_path), Table(0, 3)
+    result = benchmark.run(table)
+    prompts = {
+        "BirdHouse": "This is a photo of a bird house",
+        "Jack_O_Lantern": "This is a photo of a jack o lantern",
+        "Wolf": "This is a photo of a wolf",
+    }
+    assert benchmark.texts() == tuple(prompts.values())
+    every, means = [], []
+    for factor in FACTORS:
+        wins = []
+        for path, label in files(tmp_path, factor):
+            others = [table.look(path, text) for name, text in prompts.items() if name != label]
+            wins.append(table.look(path, prompts[label]) > max(others))
+        metric = result.metrics[f"accuracy/{factor}"]
+        assert (metric.value, metric.n) == (pytest.approx(sum(wins) / 6), 6)
+        assert metric.chance == pytest.approx(1 / 3)
+        every += wins
+        means.append(sum(wins) / 6)
+    assert result.outcomes == tuple(map(float, every))
+    assert result.metrics["accuracy"].value == pytest.approx(sum(every) / 60)
+    assert result.metrics["macro_accuracy"].value == pytest.approx(sum(means) / 10)
+    assert result.clusters == (0, 0, 1, 1, 2, 2) * 10
+    by_class = [
+        sum(w for w, c in zip(every, result.clusters, strict=True) if c == k) / 20 for k in range(3)
+    ]
+    assert result.series["accuracy_by_class"] == pytest.approx(by_class)
+
+
+def reference(tmp_path, ids, names=None, **options):
+    PugImageNet.fixture(tmp_path)
+    (tmp_path / "ids.json").write_text(json.dumps(ids))
+    (tmp_path / "names.json").write_text(json.dumps(names or [f"class {i}" for i in range(1000)]))
+    return PugImageNet(
+        str(tmp_path),
+        convention="reference",
+        mapping=str(tmp_path / "ids.json"),
+        imagenet_names=str(tmp_path / "names.json"),
+        **options,
+    )
+
+
+def test_reference_maps_a_prediction_of_1000_classes(tmp_path):
+    # The last class of a shared id has it: "Wolf" here, so that "BirdHouse" can never be right.
+    benchmark = reference(tmp_path, {"Wolf": [7, 3], "BirdHouse": [7], "Jack_O_Lantern": [500, 9]})
+    filled = {7: "Wolf", 3: "Wolf", 500: "Jack_O_Lantern", 9: "Jack_O_Lantern"}
+    for table in (Table(1, 2), Table(2, 400), Table(3, 400)):
+        result = benchmark.run(table)
+        for factor in FACTORS:
+            wins = 0
+            for path, label in files(tmp_path, factor):
+                scores = [table.look(path, f"This is a photo of a class {i}") for i in range(1000)]
+                wins += filled.get(scores.index(max(scores))) == label
+            assert result.metrics[f"accuracy/{factor}"].value == pytest.approx(wins / 6)
+        assert result.metrics["accuracy"].chance == pytest.approx((0.002 + 0.002) / 3)
+    oracle = benchmark.evaluate(benchmark.truth().double())
+    assert oracle.convention == "reference"
+    assert oracle.series["accuracy_by_class"] == (0.0, 1.0, 1.0)
+    assert oracle.metrics["accuracy"].value == pytest.approx(2 / 3)
+
+
+def test_imagenet_has_two_classes_of_one_name(tmp_path):
+    names = [f"class {i}" for i in range(1000)]
+    names[517] = names[134] = "crane"
+    ids = {"Wolf": [517], "BirdHouse": [134], "Jack_O_Lantern": [1]}
+    benchmark = reference(tmp_path, ids, names)
+    assert len(benchmark.texts()) == 999
+    wins = benchmark.evaluate(benchmark.truth().double()).series["accuracy_by_class"]
+    assert wins == (1.0, 1.0, 0.0)  # argmax takes the first of the two
+
+
+@pytest.mark.skipif(not REAL.is_file(), reason="the published mapping is not here")
+def test_the_published_classes_have_names_of_their_own(tmp_path):
+    labels = sorted(json.loads(REAL.read_text()))
+    for factor in FACTORS:
+        for label in labels:
+            (tmp_path / factor / label).mkdir(parents=True)
+        (tmp_path / factor / labels[0] / "0.png").write_bytes(b"")
+    texts = PugImageNet(str(tmp_path)).texts()
+    assert len(texts) == 151
+    assert texts[0] == "This is a photo of a african crocodile"
+    assert "This is a photo of a power-drill" in texts
+
+
+def test_words_and_prompt_are_the_user_s(tmp_path):
+    PugImageNet.fixture(tmp_path)
+    words = tmp_path / "words.json"
+    words.write_text(json.dumps({"Jack_O_Lantern": "pumpkin lantern"}))
+    benchmark = PugImageNet(str(tmp_path), prompt="art of the {}.", words=str(words))
+    assert benchmark.texts() == (
+        "art of the bird house.",
+        "art of the pumpkin lantern.",
+        "art of the wolf.",
+    )
+    words.write_text(json.dumps({"Cat": "cat"}))
+    with pytest.raises(UserError, match="got 'Cat'"):
+        PugImageNet(str(tmp_path), words=str(words)).load()
+    words.write_text(json.dumps({"Wolf": "bird house"}))
+    with pytest.raises(UserError, match="two are 'bird house'"):
+        PugImageNet(str(tmp_path), words=str(words)).load()
+    words.write_text("[]")
+    with pytest.raises(UserError, match="another layout"):
+        PugImageNet(str(tmp_path), words=str(words)).load()
+
+
+def test_a_part_of_the_factors_and_of_the_images(tmp_path):
+    PugImageNet.fixture(tmp_path)
+    some = PugImageNet(str(tmp_path), factors=["Scene_Light", "Worlds"], limit=4)
+    result = some.run(Table(0, 3))
+    assert [k for k in result.metrics if "/" in k] == ["accuracy/Worlds", "accuracy/Scene_Light"]
+    assert {m.n for k, m in result.metrics.items() if "/" in k} == {4}
+    assert (
+        some.images()
+        == PugImageNet(str(tmp_path), factors=["Worlds", "Scene_Light"], limit=4).images()
+    )
+    assert (
+        some.images()
+        != PugImageNet(str(tmp_path), factors=["Worlds", "Scene_Light"], limit=4, seed=1).images()
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "came"),
+    [
+        ({"factors": ["Weather"]}, "got \\['Weather'\\]"),
+        ({"factors": []}, "got \\[\\]"),
+        ({"prompt": "a photo"}, "got 'a photo'"),
+        ({"convention": "reference"}, "one is missing"),
+        ({"limit": 0}, "got 0"),
+    ],
+)
+def test_options_that_are_none_are_refused(tmp_path, options, came):
+    with pytest.raises(UserError, match=came):
+        PugImageNet(str(tmp_path), **options)
+
+
+def test_files_that_do_not_fit_are_refused(tmp_path):
+    with pytest.raises(UserError, match=r"expected a folder .*Worlds"):
+        PugImageNet(str(tmp_path)).load()
+    ids = {"Wolf": [1], "BirdHouse": [2], "Cat": [3]}
+    benchmark = reference(tmp_path, ids)
+    with pytest.raises(UserError, match="3 of which 2 are folders"):
+        benchmark.load()
+    (tmp_path / "names.json").write_text("[]")
+    with pytest.raises(UserError, match="list of 1000 names"):
+        benchmark.load()
+    (tmp_path / "Camera_Roll/Cat").mkdir()
+    with pytest.raises(UserError, match="1 not in all, first 'Cat'"):
+        benchmark.load()

@@ -1,0 +1,329 @@
+import csv
+import itertools
+import random
+
+import pytest
+import torch
+from PIL import Image
+
+from vlmtune.benchmarks.pug_spar import PugSpar, _setups
+from vlmtune.benchmarks.pug_spar_setups import COLUMNS
+from vlmtune.errors import UserError
+
+WORLDS = ["Desert", "SaltFlats", "Arena"]
+ANIMALS = ["blank", "Camel", "Pig", "Anlylosaurus"]
+GROUPS = [
+    ("left", "right", "Default", "Default"),
+    ("bottom", "top", "Default", "Default"),
+    ("left", "right", "Blue", "Red"),
+    ("left", "right", "Grass", "Stone"),
+]
+HARD = ("single_left_right", "single_bottom_top", "double_left_right", "double_bottom_top")
+HARD = (*HARD, "attributes_blue_red", "attributes_grass_stone")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The grid of three backgrounds and three animals: 192 images."""
+    folder = tmp_path_factory.mktemp("spar")
+    with (folder / "labels.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, [*COLUMNS, "character2_pos"])
+        writer.writeheader()
+        for i, row in enumerate(rows()):
+            writer.writerow({"filename": f"{i}.png", **row})
+            Image.new("RGB", (4, 4), (i, 0, 0)).save(folder / f"{i}.png")
+    return folder
+
+
+def rows():
+    for (p1, p2, t1, t2), c1, c2, w in itertools.product(GROUPS, ANIMALS, ANIMALS, WORLDS):
+        yield {
+            "world_name": w,
+            "character_name": c1,
+            "character2_name": c2,
+            "character1_pos": p1,
+            "character2_pos": p2,
+            "character_texture": t1,
+            "character2_texture": t2,
+        }
+
+
+def make(folder, **options):
+    return PugSpar(str(folder / "labels.csv"), str(folder), **options)
+
+
+class Table:
+    """Scores of few values by file name and caption, so that it cannot know about order."""
+
+    def __init__(self, seed, values=3):
+        self.rng, self.values, self.known = random.Random(seed), values, {}
+
+    def look(self, name, text):
+        return self.known.setdefault((name, text), float(self.rng.randrange(self.values)))
+
+    def __call__(self, images, texts, pairs=None):
+        if pairs is None:
+            return torch.tensor([[self.look(i.path.name, t) for t in texts] for i in images])
+        return torch.tensor([self.look(images[i].path.name, texts[j]) for i, j in pairs.tolist()])
+
+
+# -- an emulation of the published rule, from the table of set-ups and not from the code ----------
+
+
+def end(row, background):
+    return f" in a {row['world_name']} environment" if background else ""
+
+
+def emulated(world, background):
+    """For each set-up: file names, true captions, negatives (or None), and candidates."""
+    table = [{"file": f"{i}.png", **row} for i, row in enumerate(rows())]
+    table = [row for row in table if world in (None, row["world_name"])]
+    ends = (
+        [f" in a {w} environment" for w in ([world] if world else WORLDS)] if background else [""]
+    )
+    made = {}
+    blank = [r for r in table if r["character_name"] == r["character2_name"] == "blank"]
+    scenes = [f"This is a photo in a {r['world_name']} environment" for r in blank]
+    made["scene"] = ([r["file"] for r in blank], scenes, None, list(dict.fromkeys(scenes)))
+    single = [r for r in table if r["character_name"] == "blank" != r["character2_name"]]
+    single += [r for r in table if r["character2_name"] == "blank" != r["character_name"]]
+    two = [r for r in table if "blank" not in (r["character_name"], r["character2_name"])]
+
+    def animal(r):
+        return (r["character_name"] + r["character2_name"]).replace("blank", "")
+
+    for name, texture in (("default", "Default"), ("blue_red", "Blue"), ("grass_stone", "Grass")):
+        own = [r for r in single if r["character_texture"] == texture]
+        said = [f"This is a photo of a {animal(r)}{end(r, background)}" for r in own]
+        candidates = [f"This is a photo of a {a}{e}" for a in ANIMALS for e in ends]
+        made[f"single_{name}"] = ([r["file"] for r in own], said, None, candidates)
+        own = [r for r in two if r["character_texture"] == texture]
+        said = []
+        for r in own:
+            a, b = sorted([r["character_name"], r["character2_name"]])
+            said.append(f"This is a photo of a {a} and a {b}{end(r, background)}")
+        names = itertools.combinations_with_replacement(sorted(ANIMALS[1:]), 2)
+        candidates = [f"This is a photo of a {a} and a {b}{e}" for a, b in names for e in ends]
+        made[f"double_{name}"] = ([r["file"] for r in own], said, None, candidates)
+    for name, sides in (("left_right", ("left", "right")), ("bottom_top", ("bottom", "top"))):
+        plain = "This is a photo of a {} on the {} of the picture{}"
+        own = [r for r in single if r["character_texture"] == "Default"]
+        own = [r for r in own if r["character1_pos"] == sides[0]]
+        at = [sides[r["character_name"] == "blank"] for r in own]
+        other = [sides[r["character_name"] != "blank"] for r in own]
+        made[f"single_{name}"] = (
+            [r["file"] for r in own],
+            [plain.format(animal(r), s, end(r, background)) for r, s in zip(own, at, strict=True)],
+            [
+                plain.format(animal(r), s, end(r, background))
+                for r, s in zip(own, other, strict=True)
+            ],
+            [plain.format(a, s, e) for a in ANIMALS[1:] for e in ends for s in sides],
+        )
+        made[f"double_{name}"] = swapped(
+            [r for r in two if r["character_texture"] == "Default"],
+            lambda r, a, b, sides=sides: (
+                r["character1_pos"] == sides[0]
+                and f"{a} on the {sides[0]} and a {b} on the {sides[1]} of the picture"
+            ),
+            background,
+            ends,
+        )
+    for name, one, other in (("blue_red", "Blue", "Red"), ("grass_stone", "Grass", "Stone")):
+        made[f"attributes_{name}"] = swapped(
+            [r for r in two if r["character_texture"] == one],
+            lambda r, a, b, one=one, other=other: (
+                f"{a} textured with {one} and a {b} textured with {other}"
+            ),
+            background,
+            ends,
+        )
+    return made
+
+
+def swapped(two, say, background, ends):
+    own = [r for r in two if r["character_name"] != r["character2_name"]]
+    own = [r for r in own if say(r, "", "")]
+    said, negative, candidates = [], [], []
+    for r in own:
+        a, b = r["character_name"], r["character2_name"]
+        said.append(f"This is a photo of a {say(r, a, b)}{end(r, background)}")
+        negative.append(f"This is a photo of a {say(r, b, a)}{end(r, background)}")
+        candidates += [f"This is a photo of a {say(r, a, b)}{e}" for e in ends]
+    return [r["file"] for r in own], said, negative, list(dict.fromkeys(candidates))
+
+
+SWEEPS = [("Desert", False), ("SaltFlats", False), ("Arena", False), (None, False), (None, True)]
+
+
+@pytest.mark.parametrize(("world", "background"), SWEEPS)
+def test_retrieval_against_the_emulated_rule(folder, world, background):
+    table = Table(1, values=40)
+    result = make(folder, task="retrieval", world=world, background=background).run(table)
+    accuracies, hits = [], []
+    for name, (files, said, _, candidates) in emulated(world, background).items():
+        if name == "scene" and world:
+            continue
+        ranks = []
+        for file, caption in zip(files, said, strict=True):
+            own = table.look(file, caption)
+            ranks.append(sum(table.look(file, other) >= own for other in candidates))
+        top1, top5 = (sum(r <= k for r in ranks) / len(ranks) for k in (1, 5))
+        metric = result.metrics[f"accuracy/{name}"]
+        assert (metric.value, metric.n) == (pytest.approx(top1), len(files))
+        assert metric.chance == pytest.approx(1 / len(candidates))
+        assert metric.low is not None
+        assert metric.high is not None
+        assert metric.low <= metric.value <= metric.high
+        assert result.metrics[f"recall@5/{name}"].value == pytest.approx(top5)
+        assert result.metrics[f"recall@5/{name}"].chance == min(1, 5 / len(candidates))
+        accuracies.append(top1)
+        hits += [r == 1 for r in ranks]
+    assert len(accuracies) == (12 if world else 13)
+    assert 0 < result.metrics["accuracy"].value < 1
+    assert result.metrics["macro_accuracy"].value == pytest.approx(
+        sum(accuracies) / len(accuracies)
+    )
+    assert sorted(result.outcomes) == sorted(map(float, hits))
+
+
+@pytest.mark.parametrize(("world", "background"), SWEEPS)
+def test_hard_negatives_with_the_published_coins(folder, world, background):
+    # One generator runs through all sweeps; the coin decides which of the two stands first, and
+    # argmax takes the first of two that tie.
+    table, coins, wins = Table(2, values=2), random.Random(0), {}
+    for sweep in SWEEPS:
+        setups = emulated(*sweep)
+        for name in HARD:
+            files, said, negative, _ = setups[name]
+            right = 0
+            for file, caption, other in zip(files, said, negative, strict=True):
+                swap = coins.random() >= 0.5
+                two = [table.look(file, text) for text in (caption, other)]
+                two = two[::-1] if swap else two
+                right += two.index(max(two)) == int(swap)
+            wins[name] = right / len(files)
+        if sweep == (world, background):
+            break
+    options = {"world": world, "background": background}
+    reference = make(folder, convention="reference", **options).run(table)
+    assert reference.convention == "reference"
+    for name in HARD:
+        assert reference.metrics[f"accuracy/{name}"].value == pytest.approx(wins[name])
+    strict = make(folder, **options).run(table)
+    for name in HARD:
+        files, said, negative, _ = emulated(world, background)[name]
+        right = [
+            table.look(file, caption) > table.look(file, other)
+            for file, caption, other in zip(files, said, negative, strict=True)
+        ]
+        assert strict.metrics[f"accuracy/{name}"].value == pytest.approx(sum(right) / len(right))
+        assert strict.metrics[f"accuracy/{name}"].chance == 0.5
+    assert strict.metrics["accuracy"].value < reference.metrics["accuracy"].value
+    other = make(folder, convention="reference", seed=1, **options).run(table)
+    assert other.metrics != reference.metrics
+
+
+def test_reference_retrieval_takes_the_first_of_ties_and_ten_scenes(folder):
+    table = Table(3, values=2)
+    result = make(folder, task="retrieval", convention="reference").run(table)
+    assert result.metrics["accuracy/scene"].n == 10
+    assert make(folder, task="retrieval").run(table).metrics["accuracy/scene"].n == 12
+    for name, (files, said, _, candidates) in emulated(None, True).items():
+        if name == "scene":
+            continue
+        right = 0
+        for file, caption in zip(files, said, strict=True):
+            scores = [table.look(file, text) for text in candidates]
+            right += candidates[scores.index(max(scores))] == caption
+        assert result.metrics[f"accuracy/{name}"].value == pytest.approx(right / len(files))
+
+
+def test_set_ups_one_by_one_or_as_pairs_are_the_same(folder):
+    table = Table(4, values=30)
+    benchmark = make(folder, task="retrieval")
+    whole = benchmark.run(table)
+    scores = table(benchmark.images(), benchmark.texts(), benchmark.pairs())
+    assert benchmark.evaluate(scores).metrics == whole.metrics
+    assert len(benchmark.truth()) == len(scores)
+    assert benchmark.evaluate(benchmark.truth().double()).metrics["accuracy"].value == 1.0
+    for name in ("scene", "single_default", "double_left_right"):
+        one = make(folder, task="retrieval", setups=[name])
+        result = one.run(table)
+        assert one.pairs() is None
+        assert one.truth().shape == (len(one.images()), len(one.texts()))
+        assert one.truth().sum(dim=1).tolist() == [1] * len(one.images())
+        assert result.metrics[f"accuracy/{name}"] == whole.metrics[f"accuracy/{name}"]
+
+
+def test_a_constant_never_wins_and_a_bad_score_of_a_set_up_is_named(folder):
+    benchmark = make(folder, task="retrieval")
+    constant = benchmark.run(lambda images, texts, pairs=None: torch.ones(len(images), len(texts)))
+    assert {m.value for k, m in constant.metrics.items() if k.startswith("accuracy")} == {0.0}
+    assert not any(example.correct for example in constant.examples)
+
+    def broken(images, texts, pairs=None):
+        return torch.full((len(images), len(texts)), torch.nan)
+
+    with pytest.raises(UserError, match="scene of pug_spar"):
+        benchmark.run(broken)
+
+
+def test_a_candidate_that_is_never_true_is_blank(folder):
+    benchmark = make(folder, task="retrieval", setups=["single_default"], background=False)
+    assert "This is a photo of a blank" in benchmark.texts()
+    assert not benchmark.truth()[:, benchmark.texts().index("This is a photo of a blank")].any()
+    placed = make(folder, task="retrieval", setups=["single_left_right"], background=False)
+    assert not any("blank" in text for text in placed.texts())
+
+
+def test_places_may_be_called_below_and_above(folder, tmp_path):
+    text = (folder / "labels.csv").read_text()
+    (tmp_path / "labels.csv").write_text(text.replace("bottom", "below").replace("top", "above"))
+    other = PugSpar(str(tmp_path / "labels.csv"), str(folder))
+    assert other.texts() == make(folder).texts()
+
+
+def test_a_limit_draws_images_of_each_set_up_and_keeps_candidates(folder):
+    few = make(folder, task="retrieval", limit=5)
+    result = few.run(Table(5))
+    assert {m.n for k, m in result.metrics.items() if "/" in k} == {5}
+    chances = {k: m.chance for k, m in make(folder, task="retrieval").run(Table(5)).metrics.items()}
+    assert all(m.chance == chances[k] for k, m in result.metrics.items() if "/" in k)
+    assert few.images() != make(folder, task="retrieval", limit=5, seed=1).images()
+    same = make(folder, limit=5).run(Table(6))
+    assert same == make(folder, limit=5).run(Table(6))
+
+
+@pytest.mark.parametrize(
+    ("options", "came"),
+    [
+        ({"setups": ["scene"]}, "got 'scene'"),
+        ({"setups": []}, "got none"),
+        ({"task": "retrieval", "setups": ["scene"], "world": "Desert"}, "got 'scene'"),
+        ({"limit": 0}, "got 0"),
+    ],
+)
+def test_options_that_are_none_are_refused(folder, options, came):
+    with pytest.raises(UserError, match=came):
+        make(folder, **options)
+
+
+def test_a_task_that_is_none_is_refused():
+    with pytest.raises(UserError, match="got 'ranking'"):
+        _setups("ranking", None, None)
+
+
+def test_files_that_do_not_fit_are_refused(folder, tmp_path):
+    with pytest.raises(UserError, match="got 'Moon'"):
+        make(folder, world="Moon").load()
+    with pytest.raises(UserError, match="108 are missing"):
+        PugSpar(str(folder / "labels.csv"), str(tmp_path)).load()
+    lines = (folder / "labels.csv").read_text().splitlines()
+    path = tmp_path / "labels.csv"
+    path.write_text("\n".join([lines[0], *(line for line in lines[1:] if "Grass" not in line)]))
+    with pytest.raises(UserError, match="'attributes_grass_stone', got none"):
+        PugSpar(str(path), str(folder)).load()
+    path.write_text("\n".join([*lines, *lines[1:]]))
+    with pytest.raises(UserError, match="each filename once"):
+        PugSpar(str(path), str(folder)).load()

@@ -1,0 +1,225 @@
+import random
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+import torch
+from PIL import Image
+
+from vlmtune.benchmarks.squares import Square, Squares, Wins
+from vlmtune.errors import UserError
+from vlmtune.types import ImageRef
+
+
+class Toy(Squares):
+    """Squares that are handed over."""
+
+    citation: ClassVar[str] = "nobody"
+    source: ClassVar[str] = "example.org/toy"
+
+    def __init__(self, squares, convention="strict", limit=None, seed=None):
+        super().__init__("toy", convention, limit, seed)
+        self.squares = squares
+
+    @classmethod
+    def fixture(cls, folder: Path) -> "Toy":
+        return cls([])
+
+    def _read(self):
+        return self.squares
+
+
+class Lenient(Toy):
+    """A published script in which a tie counts as a win."""
+
+    primary = "accuracy"
+    keys = ("text_accuracy", "accuracy", "group_accuracy")
+
+    def _reference_wins(self, scores):
+        (a, b), (c, d) = scores.permute(1, 2, 0)
+        return Wins((a >= b) & (d >= c), (a >= c) & (d >= b))
+
+
+@pytest.fixture
+def images(tmp_path):
+    refs = []
+    for i in range(8):
+        Image.new("RGB", (4, 4), (i, 0, 0)).save(tmp_path / f"{i}.png")
+        refs.append(ImageRef(tmp_path / f"{i}.png"))
+    return refs
+
+
+def squares_of(images, *quads, **rest):
+    return [Square((images[a], images[b]), (c, d), **rest) for a, b, c, d in quads]
+
+
+def scorer(table):
+    def score(images, texts, pairs):
+        return torch.tensor([table(images[i].path.name, texts[j]) for i, j in pairs.tolist()])
+
+    return score
+
+
+def scored(toy, *items):
+    """Runs a benchmark on the given 2 x 2 scores, written (c0i0, c1i0, c0i1, c1i1)."""
+    toy.load()
+    values = torch.zeros(len(toy.pairs()), dtype=torch.float64)
+    values[toy._items.places] = torch.tensor(items, dtype=torch.float64).view(-1, 2, 2)
+    return toy.run(lambda images, texts, pairs: values)
+
+
+def numbers(result, suffix=""):
+    kinds = ("text_accuracy", "image_accuracy", "group_accuracy")
+    return tuple(result.metrics[kind + suffix].value for kind in kinds)
+
+
+@pytest.mark.parametrize("convention", ["strict", "reference"])
+def test_worked_example_of_winogrounds_script(images, convention):
+    # (c0i0, c1i0, c0i1, c1i1) and text, image, group of each, run with the published script.
+    items = [
+        (0.9, 0.3, 0.2, 0.8),
+        (0.9, 0.3, 0.95, 0.99),
+        (0.5, 0.6, 0.1, 0.7),
+        (0.4, 0.4, 0.1, 0.5),
+    ]
+    quads = [(2 * i, 2 * i + 1, f"a{i}", f"b{i}") for i in range(4)]
+    result = scored(Toy(squares_of(images, *quads), convention), *items)
+    assert numbers(result) == (0.5, 0.75, 0.25)
+    assert result.outcomes == (1.0, 0.0, 0.0, 0.0)
+    assert result.convention == convention
+    assert [result.metrics[f"{kind}_accuracy"].chance for kind in ("text", "image", "group")] == [
+        1 / 4,
+        1 / 4,
+        1 / 6,
+    ]
+    low, high = result.metrics["group_accuracy"].low, result.metrics["group_accuracy"].high
+    assert (low, high) == pytest.approx((0.0456, 0.6994), abs=1e-4)  # Wilson, 1 of 4
+
+
+def test_against_a_loop_whatever_is_shared(images):
+    rng = random.Random(0)
+    for _ in range(20):
+        squares = []
+        for i in range(12):
+            a, b = rng.sample(images, 2)
+            c, d = rng.sample("uvwxyz", 2)
+            squares.append(Square((a, b), (c, d), rng.choice("gh"), ("t",) if i % 3 else ()))
+        table = {}
+
+        def look(name, text, table=table):
+            return table.setdefault((name, text), rng.randint(0, 3) / 3)
+
+        result = Toy(squares).run(scorer(look))
+        wins = []
+        for square in squares:
+            s = [[look(ref.path.name, text) for text in square.texts] for ref in square.images]
+            text = s[0][0] > s[0][1] and s[1][1] > s[1][0]
+            image = s[0][0] > s[1][0] and s[1][1] > s[0][1]
+            wins.append((text, image, text and image))
+        everyone = {"": squares} | {f"/{g}": [s for s in squares if s.group == g] for g in "gh"}
+        everyone["/t"] = [s for s in squares if s.tags]
+        for suffix, members in everyone.items():
+            if members:
+                own = [wins[squares.index(square)] for square in members]
+                means = tuple(sum(kind) / len(own) for kind in zip(*own, strict=True))
+                assert numbers(result, suffix) == pytest.approx(means)
+                assert result.metrics[f"group_accuracy{suffix}"].n == len(own)
+        assert result.outcomes == tuple(float(group) for *_, group in wins)
+
+
+def test_pairs_are_those_of_the_items_and_no_more(images):
+    toy = Toy(squares_of(images, (0, 1, "a", "b"), (0, 2, "a", "c"), (4, 3, "d", "e")))
+    assert [ref.path.name for ref in toy.images()] == [f"{i}.png" for i in (0, 1, 2, 4, 3)]
+    assert toy.texts() == ("a", "b", "c", "d", "e")
+    rows = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0), (2, 2), (3, 3), (3, 4), (4, 3), (4, 4)]
+    assert [tuple(pair) for pair in toy.pairs().tolist()] == rows
+    assert [row for row, true in zip(rows, toy.truth().tolist(), strict=True) if true] == [
+        (0, 0),
+        (1, 1),
+        (2, 2),
+        (3, 3),
+        (4, 4),
+    ]
+
+
+def test_items_that_share_images_form_clusters_and_widen_the_interval(images):
+    shared = [(0, 1, f"a{i}", f"b{i}") for i in range(4)] + [
+        (2, 3, f"c{i}", f"d{i}") for i in range(4)
+    ]
+    together = Toy(squares_of(images, *shared))
+    right, wrong = (1.0, 0.0, 0.0, 1.0), (0.0, 1.0, 1.0, 0.0)
+    result = scored(together, *[right] * 4, *[wrong] * 4)
+    assert result.clusters == (0, 0, 0, 0, 1, 1, 1, 1)
+    apart = [(2 * i, 2 * i + 1, f"a{i}", f"b{i}") for i in range(4)]
+    independent = scored(Toy(squares_of(images, *apart)), right, right, wrong, wrong)
+    assert independent.clusters == (0, 1, 2, 3)
+    wide, narrow = (one.metrics["group_accuracy"] for one in (result, independent))
+    assert wide.value == narrow.value == 0.5
+    assert wide.low < narrow.low
+    crops = [ImageRef(images[0].path, (i, 0, 1, 1)) for i in range(4)]
+    of_one_file = Toy(squares_of(crops, (0, 1, "a", "b"), (2, 3, "c", "d")))
+    assert scored(of_one_file, right, right).clusters == (0, 0)
+
+
+def test_series_and_mean_scores(images):
+    toy = Toy(squares_of(images, (0, 1, "a", "b"), (2, 3, "c", "d")))
+    result = scored(toy, (2.0, 1.0, 0.0, 4.0), (0.0, 3.0, 2.0, 0.0))
+    assert result.series["equivariance_text"] == (3.0, 1.0)
+    assert result.series["equivariance_image"] == (1.0, 1.0)
+    assert result.series["mean_scores"] == (1.0, 2.0, 1.0, 2.0)
+
+
+def test_a_published_tie_rule_and_another_primary_metric(images):
+    quads = (0, 1, "a", "b"), (2, 3, "c", "d")
+    items = (0.5, 0.5, 0.5, 0.5), (0.9, 0.0, 0.0, 0.9)
+    strict = scored(Lenient(squares_of(images, *quads)), *items)
+    assert strict.metrics["accuracy"].value == 0.5
+    assert strict.outcomes == (0.0, 1.0)
+    lenient = scored(Lenient(squares_of(images, *quads), "reference"), *items)
+    assert lenient.metrics["accuracy"].value == 1.0
+    assert lenient.metrics["text_accuracy"].value == 1.0
+    assert lenient.primary == "accuracy"
+
+
+def test_examples_show_both_images_best_first(images):
+    toy = Toy(squares_of(images, (0, 1, "a", "b"), (0, 2, "a", "c")))
+    result = toy.run(scorer(lambda name, text: float(name == "0.png")))
+    right, *wrong = result.examples
+    assert right.query == "a"
+    assert right.correct
+    assert [ref.path.name for ref in right.images] == ["0.png", "1.png"]
+    assert right.true == (True, False)
+    assert [one.query for one in wrong] == ["b", "c"]
+    assert wrong[0].scores == (1.0, 0.0)
+    assert wrong[0].true == (False, True)
+    many = [(0, 1, f"a{i}", f"b{i}") for i in range(50)]
+    tied = Toy(squares_of(images, *many)).run(scorer(lambda *_: 0.0)).examples
+    assert [one.correct for one in tied] == [False] * 4
+
+
+def test_limit_and_seed(images):
+    quads = [(0, 1, f"a{i}", f"b{i}") for i in range(20)]
+    squares = squares_of(images, *quads)
+    assert Toy(squares, limit=2).texts() == ("a0", "b0", "a1", "b1")
+    drawn = Toy(squares, limit=5, seed=1)
+    assert drawn.texts() == Toy(squares, limit=5, seed=1).texts() != Toy(squares, limit=5).texts()
+    assert len(Toy(squares, limit=99, seed=1).texts()) == 40
+
+
+def test_errors_are_one_line_and_say_what_to_do(images, tmp_path):
+    gone = [ImageRef(tmp_path / "none" / f"{i}.png") for i in range(2)]
+    cases = [
+        (Toy([]), "got none: get them from example.org/toy"),
+        (Toy(squares_of(images, (0, 0, "a", "b"))), "item 0 with the same image or caption"),
+        (Toy(squares_of(images, (0, 1, "a", "b"), (0, 1, "a", "a"))), "item 1 with the same"),
+        (
+            Toy(squares_of([*images[:2], *gone], (0, 1, "a", "b"), (2, 3, "c", "d"))),
+            "expected 4 images for toy, 2 are missing, first '.*0.png': get them from example.org",
+        ),
+    ]
+    for toy, message in cases:
+        with pytest.raises(UserError, match=message) as error:
+            toy.load()
+        assert "\n" not in str(error.value)
+    with pytest.raises(UserError, match="at least 1"):
+        Toy([], limit=0)

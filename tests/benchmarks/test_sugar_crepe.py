@@ -1,0 +1,142 @@
+import json
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from vlmtune.benchmarks.sugar_crepe import SUBSETS, SugarCrepe
+from vlmtune.errors import UserError
+
+REAL = Path(__file__).parents[2].parent / "shared/data/sugar-crepe"
+RELEASED = {
+    "add_att": 692,
+    "add_obj": 2062,
+    "replace_att": 788,
+    "replace_obj": 1652,
+    "replace_rel": 1406,
+    "swap_att": 666,
+    "swap_obj": 245,
+}
+
+
+def by_text(seed, steps):
+    """Coarse random scores by caption."""
+    rng, known = random.Random(seed), {}
+
+    def look(text):
+        return known.setdefault(text, rng.randint(0, steps) / steps)
+
+    return look, lambda images, texts, pairs: torch.tensor([look(texts[j]) for _, j in pairs])
+
+
+def write(folder, sizes):
+    (folder / "0.jpg").write_bytes(b"")
+    for subset, size in sizes.items():
+        rows = {
+            str(i): {
+                "filename": "0.jpg",
+                "caption": f"{subset} {i}",
+                "negative_caption": f"not {subset} {i}",
+            }
+            for i in range(size)
+        }
+        (folder / f"{subset}.json").write_text(json.dumps(rows))
+
+
+@pytest.mark.parametrize("convention", ["strict", "reference"])
+def test_against_the_rule_of_the_released_script(tmp_path, convention):
+    sizes = {subset: 20 + 10 * i for i, subset in enumerate(SUBSETS)}
+    write(tmp_path, sizes)
+    look, score = by_text(0, 5)
+    result = SugarCrepe(str(tmp_path), str(tmp_path), convention=convention).run(score)
+    right = {
+        subset: sum(look(f"{subset} {i}") > look(f"not {subset} {i}") for i in range(size))
+        for subset, size in sizes.items()
+    }
+    metrics = result.metrics
+    for subset, size in sizes.items():
+        assert metrics[f"accuracy/{subset}"].value == pytest.approx(right[subset] / size)
+        assert metrics[f"accuracy/{subset}"].chance == 0.5
+    assert metrics["accuracy"].value == pytest.approx(sum(right.values()) / sum(sizes.values()))
+    forms = []
+    for form in ("replace", "swap", "add"):
+        own = [subset for subset in SUBSETS if subset.startswith(form)]
+        forms.append(sum(right[s] for s in own) / sum(sizes[s] for s in own))
+        assert metrics[f"accuracy/{form}"].value == pytest.approx(forms[-1])
+    assert metrics["macro_accuracy"].value == pytest.approx(sum(forms) / 3)
+    assert result.primary == ("accuracy" if convention == "strict" else "macro_accuracy")
+    assert result.convention == convention
+
+
+def test_three_hundred_pairs_of_ten_steps(tmp_path):
+    # Random scores of one decimal: 0.47 strictly, 0.557 with ties as right, within 3 sigma.
+    write(tmp_path, {"add_att": 300})
+    generator = torch.Generator().manual_seed(0)
+    benchmark = SugarCrepe(str(tmp_path), str(tmp_path), ["add_att"])
+    benchmark.load()
+    values = (torch.rand(600, generator=generator) * 10).round() / 10
+    assert benchmark.evaluate(values).metrics["accuracy"].value == pytest.approx(0.4525, abs=0.09)
+
+
+def test_missing_keys_are_no_items(tmp_path):
+    fixture = SugarCrepe.fixture(tmp_path)
+    assert list(json.loads((tmp_path / "swap_obj.json").read_text())) == ["0", "2"]
+    result = fixture.run(lambda images, texts, pairs: torch.zeros(len(pairs)))
+    assert result.metrics["accuracy"].n == 6
+    assert result.metrics["accuracy/swap_obj"].n == 2
+    assert len(fixture.images()) == 2
+
+
+def test_subsets(tmp_path):
+    fixture = SugarCrepe.fixture(tmp_path)
+    one = SugarCrepe(str(tmp_path), str(tmp_path), subsets=["add_att"])
+    metrics = one.run(lambda images, texts, pairs: torch.ones(len(pairs))).metrics
+    assert {key for key in metrics if "/" in key} == {"accuracy/add", "accuracy/add_att"}
+    assert fixture.spec()["init_args"]["subsets"] == list(fixture.subsets)
+    for wrong in ([], ["add"], ["add_att", "add_att"]):
+        with pytest.raises(UserError, match="each once"):
+            SugarCrepe("x", "x", subsets=wrong)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[", "JSONDecodeError.*"),
+        ("[]", "no object"),
+        ("{}", "an empty one"),
+        ('{"0": ["a.jpg", "x", "y"]}', "under '0'"),
+        ('{"7": {"filename": "a.jpg", "caption": "x"}}', "under '7'"),
+        ('{"7": {"filename": "a.jpg", "caption": "x", "negative_caption": " "}}', "under '7'"),
+    ],
+)
+def test_malformed_file(tmp_path, content, message):
+    (tmp_path / "add_att.json").write_text(content)
+    with pytest.raises(UserError, match=message) as error:
+        SugarCrepe(str(tmp_path), str(tmp_path), ["add_att"]).load()
+    assert "\n" not in str(error.value)
+    with pytest.raises(UserError, match="sugar-crepe"):
+        SugarCrepe(str(tmp_path), str(tmp_path), ["swap_obj"]).load()
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason=f"the released annotation files are not in {REAL}")
+def test_released_files(tmp_path, monkeypatch):
+    subsets = [subset for subset in SUBSETS if (REAL / f"{subset}.json").is_file()]
+    assert "swap_obj" in subsets
+    rows = {subset: json.loads((REAL / f"{subset}.json").read_text()) for subset in subsets}
+    is_file = Path.is_file
+    monkeypatch.setattr(Path, "is_file", lambda p: p.suffix == ".jpg" or is_file(p))
+    benchmark = SugarCrepe(str(REAL), str(tmp_path), subsets)
+    look, score = by_text(1, 50)
+    result = benchmark.run(score)
+    for subset in subsets:
+        metric = result.metrics[f"accuracy/{subset}"]
+        items = rows[subset].values()
+        right = sum(look(row["caption"]) > look(row["negative_caption"]) for row in items)
+        assert metric.n == RELEASED[subset]
+        assert metric.value == pytest.approx(right / RELEASED[subset])
+    assert "108" not in rows["swap_obj"]
+    files = {row["filename"] for items in rows.values() for row in items.values()}
+    assert len(benchmark.images()) == len(files)
+    oracle = benchmark.run(lambda images, texts, pairs: benchmark.truth().double())
+    assert oracle.metrics["accuracy"].value == 1.0

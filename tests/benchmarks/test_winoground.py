@@ -1,0 +1,100 @@
+import json
+
+import pytest
+import torch
+
+from vlmtune.benchmarks.winoground import Winoground
+from vlmtune.errors import UserError
+
+
+def scorer(table):
+    def score(images, texts, pairs):
+        return torch.tensor([table(images[i].path.stem, texts[j]) for i, j in pairs.tolist()])
+
+    return score
+
+
+def test_fixture_has_the_released_layout(tmp_path):
+    made = Winoground.fixture(tmp_path)
+    rows = [json.loads(line) for line in made.path.read_text().splitlines()]
+    assert set(rows[0]) == {
+        "id",
+        "image_0",
+        "image_1",
+        "caption_0",
+        "caption_1",
+        "tag",
+        "secondary_tag",
+        "num_main_preds",
+        "collapsed_tag",
+    }
+    assert [image.path.name for image in made.images()] == [
+        f"ex_{i}_img_{side}.png" for i in range(3) for side in (0, 1)
+    ]
+    assert made.pairs().shape == (12, 2)
+    assert made.spec()["init_args"]["convention"] == "strict"
+
+
+def test_accuracy_by_tag(tmp_path):
+    made = Winoground.fixture(tmp_path)
+    rows = [json.loads(line) for line in made.path.read_text().splitlines()]
+    right = {(row[f"image_{i}"], row[f"caption_{i}"]) for row in rows[:2] for i in (0, 1)}
+    result = made.run(scorer(lambda name, text: float((name, text) in right)))
+    values = {key: metric.value for key, metric in result.metrics.items()}
+    assert values["group_accuracy"] == pytest.approx(2 / 3)
+    assert values["group_accuracy/Object"] == values["group_accuracy/Relation"] == 1.0
+    assert values["group_accuracy/Both"] == 0.0
+    assert values["group_accuracy/Series"] == 0.5
+    assert values["group_accuracy/Symbolic"] == 0.0
+    assert values["image_accuracy/1 main predicate"] == 1.0
+    assert values["text_accuracy/2 main predicates"] == 0.5
+    assert result.metrics["group_accuracy/Series"].n == 2
+    assert result.outcomes == (1.0, 1.0, 0.0)
+
+
+def test_an_image_that_is_preferred_by_both_captions(tmp_path):
+    made = Winoground.fixture(tmp_path)
+    result = made.run(scorer(lambda name, text: float(name.endswith("img_0"))))
+    assert result.metrics["image_accuracy"].value == 0.0
+    assert result.metrics["text_accuracy"].value == 0.0
+    both = {"some plants by a bulb": 0.1, "a bulb by some plants": 0.2}
+    lean = made.run(scorer(lambda name, text: both.get(text, 0.0) * (1 + name.endswith("img_1"))))
+    assert lean.metrics["text_accuracy/Object"].value == 0.0
+
+
+def test_files_as_others_write_them(tmp_path):
+    made = Winoground.fixture(tmp_path)
+    rows = [json.loads(line) for line in made.path.read_text().splitlines()]
+    bare = [{key: row[key] for key in row if key[:5] in ("image", "capti")} for row in rows]
+    # U+2028 is a line end to `splitlines`, and allowed unescaped within JSON.
+    bare[0]["caption_0"] = "some\u2028plants"
+    made.path.write_text("\n\n".join(json.dumps(row, ensure_ascii=False) for row in bare))
+    again = Winoground(str(made.path), str(made.folder), limit=1)
+    assert again.texts()[0] == "some\u2028plants"
+    result = again.run(lambda images, texts, pairs: torch.zeros(len(pairs)))
+    assert list(result.metrics) == ["text_accuracy", "image_accuracy", "group_accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "JSONDecodeError"),
+        ("", "got none: get them from huggingface.co"),
+        ("[1]", "item 0 without"),
+        ('{"image_0": "a", "image_1": "b", "caption_0": "x"}', "item 0 without"),
+        ('{"image_0": "a", "image_1": "b", "caption_0": "x", "caption_1": " "}', "item 0 without"),
+        ('{"image_0": "a", "image_1": "a", "caption_0": "x", "caption_1": "y"}', "twice"),
+        ('{"image_0": "a", "image_1": "b", "caption_0": "x", "caption_1": "y"}', "2 are missing"),
+    ],
+)
+def test_malformed_file(tmp_path, content, message):
+    path = tmp_path / "examples.jsonl"
+    path.write_text(content)
+    with pytest.raises(UserError, match=message) as error:
+        Winoground(str(path), str(tmp_path)).load()
+    assert "\n" not in str(error.value)
+
+
+def test_missing_file_says_where_it_is_to_be_had(tmp_path):
+    with pytest.raises(UserError, match=r"FileNotFoundError.*facebook/winoground"):
+        Winoground(str(tmp_path / "none.jsonl"), str(tmp_path)).load()

@@ -1,0 +1,350 @@
+"""The laws of a backbone, held by every plug-in that has a YAML in configs/backbones."""
+
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+import yaml
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from torch.nn.functional import normalize
+
+from tests.backbones import hf_models, libraries
+from tests.tiny import write_model
+from vlmtune.backbones.base import Backbone
+from vlmtune.config import instantiate
+from vlmtune.errors import UserError
+from vlmtune.types import Features, Reads
+
+CONFIGS = sorted((Path(__file__).parents[2] / "configs/backbones").glob("*.yaml"))
+TEXTS = ["a red cube left of the blue sphere", "dog", "a green metal cube"]
+READS = [Reads("pooled"), Reads("tokens", -1), Reads("tokens", -2), Reads("tokens", -3)]
+READS += [Reads("state", layer) for layer in (-1, -2, -3, -4)]
+WORDS = Reads("words")
+
+
+class Kind(NamedTuple):
+    """How a tiny model of a stem is written, and what its library says the scores are.
+
+    A new backbone adds its line here.
+    """
+
+    write: Callable[..., Path]
+    scores: Callable[[Path, torch.Tensor, list[str]], torch.Tensor]
+    weights: str = "model.safetensors"
+    preprocessing: tuple[str, str] = ("preprocessor_config.json", "image_mean")
+
+
+KINDS = {
+    "open_clip": Kind(
+        write_model,
+        libraries.open_clip_scores,
+        "open_clip_model.safetensors",
+        ("open_clip_config.json", "mean"),
+    ),
+    "hf_clip": Kind(hf_models.write_clip, libraries.clip_scores),
+    "siglip": Kind(hf_models.write_siglip, libraries.siglip_scores),
+    "flava": Kind(hf_models.write_flava, libraries.flava_scores),
+}
+
+
+@pytest.fixture(scope="module", params=CONFIGS, ids=lambda path: path.stem)
+def config(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def kind(config) -> Kind:
+    return KINDS[config.stem]
+
+
+@pytest.fixture(scope="module")
+def folder(kind, tmp_path_factory):
+    """A tiny model, which no test may change."""
+    return kind.write(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture
+def make(config):
+    """Returns a function that makes the backbone of a YAML from a tiny model."""
+
+    def made(path: Path, **arguments) -> Backbone:
+        spec = yaml.safe_load(config.read_text())
+        spec["init_args"] |= {"model": str(path), **arguments}
+        return instantiate(spec, Backbone)
+
+    return made
+
+
+@pytest.fixture
+def backbone(make, folder):
+    return make(folder)
+
+
+def picture(seed: int = 0) -> Image.Image:
+    torch.manual_seed(seed)
+    return Image.fromarray(torch.randint(0, 256, (36, 50, 3), dtype=torch.uint8).numpy())
+
+
+def pixels_for(backbone: Backbone, n: int = 3) -> torch.Tensor:
+    return torch.stack([backbone.preprocess(picture(i)) for i in range(n)])
+
+
+def content(features: Features) -> torch.Tensor:
+    found = features.pooled if features.pooled is not None else features.tokens
+    assert found is not None
+    return found
+
+
+def readable(backbone: Backbone, modality: str) -> list[Reads]:
+    reads = [*READS, WORDS] if modality == "text" else READS
+    return [r for r in reads if backbone.fits(r, modality) is None]
+
+
+def test_scores_are_those_of_the_library(kind, folder, backbone):
+    pixels = pixels_for(backbone)
+    image = backbone.encode_image(pixels, Reads("pooled")).pooled
+    text = backbone.encode_text(TEXTS, Reads("pooled")).pooled
+    cosine = normalize(image) @ normalize(text).T
+    got = backbone.logit_scale * cosine + backbone.logit_bias
+    with torch.no_grad():
+        want = kind.scores(folder, pixels, TEXTS)
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+    assert got.std() > 1e-3  # the tiny model tells its inputs apart
+
+
+def test_sizes_are_as_told(backbone):
+    pixels, special = pixels_for(backbone), sum(backbone.text_special)
+    for reads in readable(backbone, "image"):
+        got = backbone.encode_image(pixels, reads)
+        assert content(got).dtype == torch.float32
+        if reads.kind == "pooled":
+            assert content(got).shape == (3, backbone.embed_dim)
+            continue
+        extra = backbone.image_tower.special if reads.kind == "state" else 0
+        assert content(got).shape == (3, extra + backbone.image_tokens, backbone.image_width)
+        assert got.mask.all()
+    for reads in readable(backbone, "text"):
+        got = backbone.encode_text(TEXTS, reads)
+        assert content(got).dtype == torch.float32
+        if reads.kind == "pooled":
+            assert content(got).shape == (3, backbone.embed_dim)
+            continue
+        assert content(got).shape[::2] == (3, backbone.text_width)
+        assert not content(got)[~got.mask].any()
+        if reads.kind != "state":
+            assert got.mask.sum(dim=1).tolist() == [8 + special, 1 + special, 4 + special]
+    assert backbone.encode_text(TEXTS, WORDS).ids.shape == (3, 8 + special)
+
+
+def test_the_usual_readings_can_be_had(backbone):
+    for modality in ("image", "text"):
+        assert {r.kind for r in readable(backbone, modality)} >= {"pooled", "tokens", "state"}
+        assert backbone.fits(Reads("tokens", -4), modality)
+        assert backbone.fits(Reads("state", -5), modality)
+        assert backbone.fits(Reads("tokens", 0), modality)
+    assert backbone.fits(WORDS, "image")
+    assert backbone.fits(WORDS, "text") is None
+    with pytest.raises(UserError, match="-3 to -1"):
+        backbone.encode_image(pixels_for(backbone), Reads("tokens", -4))
+    with pytest.raises(UserError, match="-4 to -1"):
+        backbone.encode_text(TEXTS, Reads("state", 0))
+    with pytest.raises(UserError, match="no words"):
+        backbone.encode_image(pixels_for(backbone), WORDS)
+
+
+def test_order_and_company_change_nothing(backbone):
+    pixels, order = pixels_for(backbone), [2, 0, 1]
+    for reads in readable(backbone, "image"):
+        together = content(backbone.encode_image(pixels, reads))
+        torch.testing.assert_close(
+            content(backbone.encode_image(pixels[order], reads)), together[order]
+        )
+        torch.testing.assert_close(content(backbone.encode_image(pixels[:1], reads)), together[:1])
+    for reads in readable(backbone, "text"):
+        together = content(backbone.encode_text(TEXTS, reads))
+        moved = content(backbone.encode_text([TEXTS[i] for i in order], reads))
+        torch.testing.assert_close(moved, together[order])
+        for i, text in enumerate(TEXTS):  # alone it is cut shorter
+            alone = content(backbone.encode_text([text], reads))[0]
+            if alone.ndim == 1:
+                torch.testing.assert_close(alone, together[i])
+            else:
+                torch.testing.assert_close(alone, together[i, : len(alone)])
+                assert not together[i, len(alone) :].any()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_towers_in_pieces_give_the_embedding(make, folder, precision):
+    backbone = make(folder, precision=precision)
+    exact = {"rtol": 1e-5, "atol": 1e-5} if precision == "fp32" else {"rtol": 0.1, "atol": 0.05}
+    pixels = pixels_for(backbone)
+    whole = {
+        "image": backbone.encode_image(pixels, Reads("pooled")).pooled,
+        "text": backbone.encode_text(TEXTS, Reads("pooled")).pooled,
+    }
+    starts = {
+        "image": backbone.image_tower.start(pixels),
+        "text": backbone.text_tower.start(backbone.text_tower.words(TEXTS)),
+    }
+    for modality, tower in (("image", backbone.image_tower), ("text", backbone.text_tower)):
+        state = starts[modality]
+        for i in range(tower.layers):
+            state = tower.run(state, i, i + 1)
+        torch.testing.assert_close(tower.finish(state), whole[modality], **exact)
+        for reads in readable(backbone, modality):
+            if reads.kind == "state":
+                encode = backbone.encode_image if modality == "image" else backbone.encode_text
+                stored = encode(pixels if modality == "image" else TEXTS, reads)
+                rest = tower.run(stored, tower.layers + 1 + reads.layer, tower.layers)
+                torch.testing.assert_close(tower.finish(rest), whole[modality], **exact)
+
+
+def test_tokens_are_states_without_what_is_special(backbone):
+    pixels = pixels_for(backbone)
+    for layer in (-2, -3):
+        state = backbone.encode_image(pixels, Reads("state", layer)).tokens
+        tokens = backbone.encode_image(pixels, Reads("tokens", layer)).tokens
+        torch.testing.assert_close(tokens, state[:, backbone.image_tower.special :])
+        got = backbone.encode_text(TEXTS, Reads("tokens", layer))
+        state = backbone.encode_text(TEXTS, Reads("state", layer)).tokens
+        length = got.tokens.shape[1]
+        torch.testing.assert_close(got.tokens[got.mask], state[:, :length][got.mask])
+
+
+def test_gradients_flow_exactly_when_asked(backbone):
+    pixels = pixels_for(backbone)
+    assert not backbone.training
+    assert not any(p.requires_grad for p in backbone.parameters())
+    backbone.requires_grad_(True)
+    for modality, tower in (("image", backbone.image_tower), ("text", backbone.text_tower)):
+        for reads in readable(backbone, modality):
+            live = Reads(reads.kind, reads.layer, frozen=False)
+            encode = backbone.encode_image if modality == "image" else backbone.encode_text
+            given = pixels if modality == "image" else TEXTS
+            assert not content(encode(given, reads)).requires_grad
+            backbone.zero_grad()
+            content(encode(given, live)).square().sum().backward()
+            if reads.kind == "pooled":
+                assert len(tower.blocks) == tower.layers == 3
+                assert tower.tail
+                reached = [p for block in tower.blocks for p in block.parameters()]
+                assert all(p.grad is not None and p.grad.any() for p in (*reached, *tower.tail))
+            assert any(p.grad is not None and p.grad.any() for p in backbone.parameters())
+
+
+def test_every_weight_has_one_name_and_reading_changes_none(backbone):
+    before = {name: value.clone() for name, value in backbone.state_dict().items()}
+    backbone.encode_image(pixels_for(backbone), Reads("state", -1))
+    backbone.encode_text(TEXTS, Reads("tokens", -1))
+    after = backbone.state_dict()
+    assert before.keys() == after.keys()
+    assert all(after[name].equal(value) for name, value in before.items())
+    assert len(before) == len(backbone.model.state_dict())
+
+
+def test_the_fingerprint_knows_weights_and_preprocessing(kind, make, folder, tmp_path):
+    own = make(folder).fingerprint
+    assert own == make(folder).fingerprint
+    assert own == make(kind.write(tmp_path / "same")).fingerprint
+    assert own != make(kind.write(tmp_path / "other", seed=1)).fingerprint
+    assert own != make(folder, precision="bf16").fingerprint
+    name, mean = kind.preprocessing
+    settings = json.loads((tmp_path / "same" / name).read_text())
+    settings.get("preprocess_cfg", settings)[mean] = [0.1, 0.1, 0.1]
+    (tmp_path / "same" / name).write_text(json.dumps(settings))
+    assert make(tmp_path / "same").fingerprint != own
+    changed = kind.write(tmp_path / "changed")
+    state = load_file(changed / kind.weights)
+    first = sorted(state)[0]
+    state[first] = state[first] + 1e-3
+    save_file(state, changed / kind.weights, metadata={"format": "pt"})
+    assert make(changed).fingerprint != own
+
+
+def test_reading_leaves_the_fingerprint(make, folder):
+    early, late = make(folder), make(folder)
+    late.encode_text(TEXTS, Reads("pooled"))
+    late.encode_text(["dog"], Reads("tokens"))
+    assert early.fingerprint == late.fingerprint
+
+
+def test_a_spec_makes_the_same_backbone_again(backbone):
+    spec = json.loads(json.dumps(backbone.spec()))
+    again = instantiate(spec, Backbone)
+    assert again.fingerprint == backbone.fingerprint
+    assert again.spec() == spec
+    pixels = pixels_for(backbone)
+    for reads in readable(backbone, "image"):
+        assert content(again.encode_image(pixels, reads)).equal(
+            content(backbone.encode_image(pixels, reads))
+        )
+
+
+def test_preprocess_travels_without_the_weights(backbone):
+    carried = pickle.dumps(backbone.preprocess)
+    assert len(carried) < 10_000
+    got = pickle.loads(carried)(picture())
+    assert got.equal(backbone.preprocess(picture()))
+    assert got.dtype == torch.float32
+    grey = picture().convert("L").convert("RGB")
+    assert backbone.preprocess(grey).shape == got.shape
+
+
+@pytest.mark.parametrize("size", [(9, 70), (70, 9), (1, 1), (200, 200)])
+def test_images_of_any_shape_become_one_shape(backbone, size):
+    assert backbone.preprocess(Image.new("RGB", size)).shape == pixels_for(backbone, 1)[0].shape
+
+
+@pytest.mark.parametrize("text", ["", "  ", " \t\n"])
+def test_a_caption_without_words_is_an_error(backbone, text):
+    for reads in readable(backbone, "text"):
+        with pytest.raises(UserError, match=r"captions with words, got .* \(number 1 of 2\)"):
+            backbone.encode_text(["dog", text], reads)
+
+
+def test_a_long_caption_is_cut_and_keeps_its_end(backbone):
+    got = backbone.encode_text(["red cube " * 30], WORDS)
+    assert got.ids.shape[1] == 12
+    ends = backbone.encode_text(["dog"], WORDS).ids[0, -1]
+    assert got.ids[0, -1] == ends
+
+
+def test_longer_prompts_take_the_place_of_padding(backbone):
+    tower, words = backbone.text_tower, backbone.encode_text(TEXTS[1:], WORDS)
+
+    def prompted(count: int) -> Features:
+        first = words.tokens[:, :1].expand(-1, count, -1)
+        mask = torch.ones(first.shape[:2], dtype=torch.bool)
+        return Features(
+            tokens=torch.cat([first, words.tokens], dim=1),
+            mask=torch.cat([mask, words.mask], dim=1),
+        )
+
+    room = tower.positions - words.tokens.shape[1]
+    longer = prompted(room)
+    both = tower.finish(tower.run(tower.start(longer), 0, tower.layers))
+    cut = int(longer.mask[0].sum())
+    assert cut < tower.positions
+    alone = Features(tokens=longer.tokens[:1, :cut], mask=longer.mask[:1, :cut])
+    got = tower.finish(tower.run(tower.start(alone), 0, tower.layers))
+    torch.testing.assert_close(got, both[:1])
+    assert not torch.allclose(got, tower.finish(tower.run(tower.start(words), 0, 3))[:1])
+    with pytest.raises(UserError, match=f"at most {tower.positions} text tokens"):
+        tower.start(prompted(room + 1))
+
+
+def test_an_unknown_precision_is_refused(make, folder):
+    with pytest.raises((UserError, TypeError), match="fp16"):
+        make(folder, precision="fp16")
+
+
+@pytest.mark.parametrize("name", ["nowhere at all", ""])
+def test_what_cannot_be_found_is_told_in_one_line(make, name):
+    with pytest.raises(UserError) as error:
+        make(name)
+    assert "\n" not in str(error.value)

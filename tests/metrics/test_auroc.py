@@ -1,0 +1,56 @@
+import pytest
+import torch
+
+from vlmtune.errors import UserError
+from vlmtune.metrics.auroc import auroc
+
+
+def naive(true, false):
+    wins = [(t > f) + 0.5 * (t == f) for t in true.tolist() for f in false.tolist()]
+    return sum(wins) / len(wins)
+
+
+@pytest.mark.parametrize("levels", [3, 1000])
+@pytest.mark.parametrize("sizes", [(1, 1), (7, 7), (30, 11)])
+def test_against_all_pairs(levels, sizes):
+    generator = torch.Generator().manual_seed(levels)
+    true, false = (torch.randint(levels, (n,), generator=generator).float() for n in sizes)
+    metric = auroc(true, false, torch.arange(sum(sizes)))
+    assert metric.value == pytest.approx(naive(true, false))
+    assert metric.chance == 0.5
+    assert metric.n == sum(sizes)
+
+
+def test_interval_holds_the_truth_about_as_often_as_it_says():
+    # Normal scores one standard deviation apart: A = Phi(1 / sqrt 2).
+    area = float(torch.special.ndtr(torch.tensor(0.5**0.5)))
+    generator = torch.Generator().manual_seed(0)
+    held = 0
+    for _ in range(300):
+        true = torch.randn(60, generator=generator) + 1
+        false = torch.randn(60, generator=generator)
+        metric = auroc(true, false, torch.arange(120))
+        held += metric.low <= area <= metric.high
+    assert 0.91 <= held / 300 <= 0.98
+
+
+def test_scores_that_are_repeated_within_a_cluster_add_nothing():
+    generator = torch.Generator().manual_seed(1)
+    true, false = torch.randn(40, generator=generator), torch.randn(40, generator=generator)
+    once = auroc(true, false, torch.arange(40).repeat(2))
+    thrice = auroc(true.repeat(3), false.repeat(3), torch.arange(40).repeat(6))
+    assert (thrice.value, thrice.low, thrice.high) == pytest.approx(
+        (once.value, once.low, once.high)
+    )
+
+
+def test_ends_and_errors():
+    one = auroc(torch.ones(5), torch.zeros(5), torch.arange(10))
+    assert (one.value, one.low, one.high) == (1.0, 1.0, 1.0)
+    assert auroc(torch.ones(2), torch.ones(3), torch.arange(5)).value == 0.5
+    alone = auroc(torch.ones(2), torch.zeros(2), torch.zeros(4, dtype=torch.int64))
+    assert (alone.low, alone.high) == (None, None)
+    with pytest.raises(UserError, match="got 0 and 1"):
+        auroc(torch.ones(0), torch.ones(1), torch.arange(1))
+    with pytest.raises(UserError, match="NaN"):
+        auroc(torch.tensor([torch.nan]), torch.ones(1), torch.arange(2))

@@ -1,0 +1,71 @@
+import random
+
+import pytest
+import torch
+
+from vlmtune.errors import UserError
+from vlmtune.metrics.choices import choice_credit, choice_ranks, recall_chance
+
+
+def naive(row: list[float], ties: str) -> tuple[float, float]:
+    """Rank and credit of row[0], by sorting in each order that the rule allows."""
+    others = row[1:]
+    first = sorted(range(len(row)), key=lambda i: (-row[i], i)).index(0) + 1
+    last = sorted(range(len(row)), key=lambda i: (-row[i], i == 0)).index(0) + 1
+    best = max(row)
+    if ties == "right":
+        return first, float(row[0] == best)
+    if ties == "wrong":
+        return last, float(all(row[0] > other for other in others))
+    winners = [i for i, value in enumerate(row) if value == best]
+    return (first + last) / 2, 1 / len(winners) if 0 in winners else 0.0
+
+
+@pytest.mark.parametrize("ties", ["wrong", "right", "random"])
+def test_against_sorting(ties):
+    rng = random.Random(0)
+    rows = [[rng.randint(0, 3) / 3 for _ in range(5)] for _ in range(300)]
+    scores = torch.tensor(rows)
+    expected = torch.tensor([naive(row, ties) for row in rows], dtype=torch.float64)
+    torch.testing.assert_close(choice_ranks(scores, ties), expected[:, 0])
+    torch.testing.assert_close(choice_credit(scores, ties), expected[:, 1])
+
+
+def test_a_sort_that_keeps_the_order_puts_a_tied_first_candidate_first():
+    # The published script of CREPE: the place of candidate 0 in a descending argsort.
+    scores = (torch.rand(5000, 6, generator=torch.Generator().manual_seed(0)) * 10).round() / 10
+    order = scores.argsort(dim=1, descending=True, stable=True)
+    places = (order == 0).nonzero()[:, 1]
+    assert choice_ranks(scores, "right").long().equal(places + 1)
+    assert float((places == 0).double().mean()) == pytest.approx(0.215, abs=0.017)  # 3 sigma
+    assert float(choice_credit(scores).mean()) == pytest.approx(0.131, abs=0.015)
+    assert choice_ranks(torch.full((1, 6), 0.5), "right").tolist() == [1.0]
+
+
+def test_places_without_a_candidate_do_not_count():
+    scores = torch.tensor([[0.5, 0.9, -torch.inf], [0.5, 0.1, -torch.inf]])
+    assert choice_ranks(scores).tolist() == [2.0, 1.0]
+    assert choice_credit(scores).tolist() == [0.0, 1.0]
+
+
+@pytest.mark.parametrize("wrong", [torch.nan, torch.inf, -torch.inf])
+def test_a_true_candidate_without_a_finite_score_raises(wrong):
+    scores = torch.tensor([[0.5, 0.1], [wrong, 0.1]])
+    with pytest.raises(UserError, match="1 of 2 items"):
+        choice_credit(scores)
+
+
+def test_a_rival_that_is_nan_raises():
+    with pytest.raises(UserError, match="NaN"):
+        choice_ranks(torch.tensor([[0.5, torch.nan]]))
+
+
+def test_chance_is_what_random_scores_reach():
+    sizes = torch.tensor([2, 3, 6])
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.rand(30000, 6, generator=generator)
+    scores[torch.arange(6) >= sizes.repeat(10000)[:, None]] = -torch.inf
+    ranks = choice_ranks(scores)
+    for k in (1, 3, 5):
+        hits = float((ranks <= k).double().mean())
+        assert recall_chance(sizes, k) == pytest.approx(hits, abs=0.01)

@@ -1,0 +1,112 @@
+import math
+import random
+
+import pytest
+import torch
+
+from vlmtune.errors import UserError
+from vlmtune.metrics.clustered import clustered_mean, clustered_rank, macro_mean
+from vlmtune.metrics.intervals import Z95, wilson
+
+
+def test_items_with_an_image_each_have_wilsons_interval():
+    wins = torch.tensor([1.0] * 45 + [0.0] * 165)
+    metric = clustered_mean(wins, torch.arange(210), 0.25)
+    assert (metric.low, metric.high) == pytest.approx(wilson(45, 210))
+    assert (metric.value, metric.n, metric.chance) == (45 / 210, 210, 0.25)
+
+
+def test_copies_of_an_item_add_no_certainty():
+    wins = torch.tensor([1.0] * 12 + [0.0] * 18)
+    once = clustered_mean(wins, torch.arange(30))
+    copies = clustered_mean(wins.repeat(20), torch.arange(30).repeat(20))
+    assert copies.value == once.value
+    # Up to n against n - 1 in the variance of independent items.
+    assert copies.low == pytest.approx(once.low, abs=0.005)
+    assert copies.high == pytest.approx(once.high, abs=0.005)
+    apart = clustered_mean(wins.repeat(20), torch.arange(600))
+    assert apart.high - apart.low < 0.3 * (copies.high - copies.low)
+
+
+def test_never_narrower_than_for_independent_items():
+    # Images with one right and one wrong item each: the totals do not vary at all.
+    wins = torch.tensor([1.0, 0.0] * 50)
+    metric = clustered_mean(wins, torch.arange(50).repeat_interleave(2))
+    low, high = wilson(50, 100)
+    assert metric.low <= low + 1e-12
+    assert metric.high >= high - 1e-12
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_at_the_ends_an_image_counts_once(value):
+    metric = clustered_mean(torch.full((40,), value), torch.arange(10).repeat(4))
+    assert (metric.low, metric.high) == pytest.approx(wilson(int(10 * value), 10))
+
+
+def test_coverage_of_images_that_hang_together():
+    rng, hits, trials = random.Random(1), 0, 300
+    for _ in range(trials):
+        values, clusters = [], []
+        for image in range(40):
+            p = rng.betavariate(1.5, 1.0)
+            for _ in range(rng.randint(1, 9)):
+                values.append(float(rng.random() < p))
+                clusters.append(image)
+        metric = clustered_mean(torch.tensor(values), torch.tensor(clusters))
+        hits += metric.low <= 0.6 <= metric.high
+    assert 0.91 <= hits / trials <= 0.99
+
+
+def test_macro_against_a_loop():
+    rng = random.Random(2)
+    groups = [rng.randint(0, 5) for _ in range(200)]
+    values = [float(rng.random() < 0.3 + 0.1 * g) for g in groups]
+    clusters = [rng.randint(0, 60) for _ in groups]
+    metric = macro_mean(torch.tensor(values), torch.tensor(groups), torch.tensor(clusters), 0.5)
+    by_group: dict[int, list[float]] = {}
+    for group, value in zip(groups, values, strict=True):
+        by_group.setdefault(group, []).append(value)
+    means = {group: sum(own) / len(own) for group, own in by_group.items()}
+    mean = sum(means.values()) / 6
+    assert metric.value == pytest.approx(mean)
+    assert (metric.n, metric.chance) == (6, 0.5)
+    totals = dict.fromkeys(clusters, 0.0)
+    for group, value, cluster in zip(groups, values, clusters, strict=True):
+        size = len(by_group[group])
+        spread = math.sqrt(size / (size - 1))
+        totals[cluster] += spread * (value - means[group]) / (6 * size)
+    images = len(totals)
+    variance = images / (images - 1) * sum(total**2 for total in totals.values())
+    n = 200 * min(1.0, mean * (1 - mean) / (199 * variance))
+    centre = (mean + Z95**2 / (2 * n)) / (1 + Z95**2 / n)
+    assert (metric.low + metric.high) / 2 == pytest.approx(centre)
+
+
+def test_macro_leaves_out_and_single_items_have_a_spread():
+    values, groups = torch.tensor([1.0, 0.0, 1.0, 0.0]), torch.tensor([0, 1, 2, -1])
+    metric = macro_mean(values, groups, torch.arange(4))
+    assert metric.value == pytest.approx(2 / 3)
+    assert metric.n == 3
+    low, high = wilson(2, 3)
+    assert metric.low <= low + 1e-9
+    assert metric.high >= high - 1e-9
+
+
+def test_ranks():
+    ranks = torch.tensor([1.0, 2.0, 6.0, 3.0])
+    metric = clustered_rank(ranks, torch.arange(4), 3.5)
+    half = Z95 * float(ranks.double().std()) / 2
+    assert (metric.value, metric.unit, metric.higher_is_better) == (3.0, "rank", False)
+    assert metric.high == pytest.approx(3 + half)
+    assert metric.low == pytest.approx(max(1, 3 - half))
+    alone = clustered_rank(ranks, torch.zeros(4, dtype=torch.int64))
+    assert (alone.low, alone.high) == (None, None)
+
+
+@pytest.mark.parametrize("values", [[], [0.5, 1.5], [-0.1], [math.nan]])
+def test_what_is_no_share_raises(values):
+    values = torch.tensor(values)
+    with pytest.raises(UserError, match="between 0 and 1"):
+        clustered_mean(values, torch.zeros(len(values), dtype=torch.int64))
+    with pytest.raises(UserError):
+        clustered_rank(values, torch.zeros(len(values), dtype=torch.int64))

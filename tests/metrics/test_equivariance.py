@@ -1,0 +1,100 @@
+import itertools
+import math
+
+import pytest
+import torch
+
+from vlmtune.errors import UserError
+from vlmtune.metrics.equivariance import agreement, alignment, mean_cosine, paired_alignment
+
+
+def cosine(a, b):
+    dot = sum(x * y for x, y in zip(a, b, strict=True))
+    length = math.sqrt(sum(x * x for x in a)) * math.sqrt(sum(x * x for x in b))
+    return dot / length if length else 0.0
+
+
+@pytest.fixture
+def vectors():
+    return torch.randn(9, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def test_alignment_is_the_mean_over_all_pairs(vectors):
+    rows = vectors.tolist()
+    pairs = [cosine(a, b) for a, b in itertools.combinations(rows, 2)]
+    assert float(alignment(vectors).mean()) == pytest.approx(sum(pairs) / len(pairs))
+    third = [cosine(rows[3], row) for i, row in enumerate(rows) if i != 3]
+    assert float(alignment(vectors)[3]) == pytest.approx(sum(third) / 8)
+
+
+def test_a_difference_of_no_length_points_nowhere(vectors):
+    vectors[2] = 0
+    rows = vectors.tolist()
+    pairs = [cosine(a, b) for a, b in itertools.combinations(rows, 2)]
+    assert float(alignment(vectors).mean()) == pytest.approx(sum(pairs) / len(pairs))
+    assert alignment(torch.zeros(4, 3)).tolist() == [0.0] * 4
+    assert agreement(torch.zeros(1, 2), torch.ones(1, 2)).tolist() == [0.0]
+
+
+def test_the_same_change_for_all_is_one_and_length_is_nothing():
+    same = torch.tensor([[1.0, 2.0], [2.0, 4.0], [0.5, 1.0]])
+    assert alignment(same).tolist() == pytest.approx([1.0] * 3)
+    assert agreement(same, 3 * same).tolist() == pytest.approx([1.0] * 3)
+    assert agreement(same, -same).tolist() == pytest.approx([-1.0] * 3)
+
+
+def test_random_pairs_are_pairs_of_two_and_estimate_the_mean_over_all(vectors):
+    rows = vectors.tolist()
+    means = []
+    for seed in range(200):
+        cosines = paired_alignment(vectors, torch.Generator().manual_seed(seed))
+        for i, value in enumerate(cosines.tolist()):
+            others = [cosine(rows[i], row) for j, row in enumerate(rows) if j != i]
+            assert min(abs(value - other) for other in others) < 1e-12
+        means.append(float(cosines.mean()))
+    spread = torch.tensor(means).std() / math.sqrt(200)
+    assert abs(sum(means) / 200 - float(alignment(vectors).mean())) < 4 * float(spread)
+    again = paired_alignment(vectors, torch.Generator().manual_seed(3))
+    assert float(again.mean()) == means[3]
+
+
+def test_one_sample_has_no_pair():
+    for compute in (alignment, lambda x: paired_alignment(x, torch.Generator())):
+        with pytest.raises(UserError, match="at least two samples"):
+            compute(torch.ones(1, 3))
+
+
+def test_the_interval_of_a_mean_is_the_normal_one():
+    values = torch.rand(40, generator=torch.Generator().manual_seed(1), dtype=torch.float64) / 2
+    metric = mean_cosine(values, torch.arange(40))
+    half = 1.959964 * float(values.std()) / math.sqrt(40)
+    assert metric.chance == 0.0
+    assert metric.low == pytest.approx(metric.value - half)
+    assert metric.high == pytest.approx(metric.value + half)
+    doubled = torch.cat([values, values])
+    together = mean_cosine(doubled, torch.arange(40).repeat(2))
+    assert together.low == pytest.approx(metric.low)
+    assert mean_cosine(values, torch.zeros(40).long()).low is None
+
+
+def test_the_interval_over_pairs_covers():
+    # The mean over pairs of n draws, 300 times: how often does the interval hold its expectation?
+    generator = torch.Generator().manual_seed(0)
+    centre = torch.tensor([1.0, 0.5, 0.0, 0.0])
+    big = centre + torch.randn(20000, 4, generator=generator)
+    expected = float(alignment(big).mean())
+    held = 0
+    for _ in range(300):
+        values = alignment(centre + torch.randn(60, 4, generator=generator))
+        metric = mean_cosine(values, torch.arange(60), degree=2)
+        assert metric.low is not None
+        assert metric.high is not None
+        held += metric.low <= expected <= metric.high
+    assert 0.91 <= held / 300 <= 0.99
+
+
+def test_numbers_that_are_none_are_refused():
+    with pytest.raises(UserError, match="finite cosines"):
+        mean_cosine(torch.tensor([torch.nan]), torch.tensor([0]))
+    with pytest.raises(UserError, match="finite cosines"):
+        mean_cosine(torch.zeros(0), torch.zeros(0).long())

@@ -1,0 +1,134 @@
+import math
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy, normalize
+
+from tests.scored import random_targets
+from vlmtune.errors import UserError
+from vlmtune.objectives.ce_clip import CEClip
+from vlmtune.types import Embedded, Scores, Targets
+
+SCALE = 5.0
+
+
+def scores(seed, shape=(5, 9), bias=0.0):
+    generator = torch.Generator().manual_seed(seed)
+    image, text = (
+        normalize(
+            torch.randn(n, 4, generator=generator, dtype=torch.float64), dim=1
+        ).requires_grad_()
+        for n in shape
+    )
+    values = SCALE * image @ text.T + bias
+    whole = Embedded(image, text, torch.tensor(SCALE, dtype=torch.float64))
+    return Scores(values, torch.ones_like(values, dtype=torch.bool), whole)
+
+
+def naive_intra(given, targets):
+    whole, truth = given.embedded, targets.truth
+    hard = targets.own & ~truth
+    pool = {k for _, k in hard.nonzero().tolist()}
+    terms = []
+    for i, j in truth.nonzero().tolist():
+        own = math.exp(SCALE * (whole.image[i] @ whole.text[j]).item())
+        others = sum(
+            math.exp(SCALE * (whole.text[j] @ whole.text[k]).item())
+            for k in pool
+            if not truth[i, k]
+        )
+        terms.append(-math.log(own / (own + others)))
+    return sum(terms) / len(terms)
+
+
+def gaps(given, targets):
+    return [
+        (given.values[i, j] - given.values[i, k]).item()
+        for i, j in targets.truth.nonzero().tolist()
+        for k in (targets.own & ~targets.truth)[i].nonzero().flatten().tolist()
+    ]
+
+
+def mean(numbers):
+    return sum(numbers) / len(numbers)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("bias", [0.0, -3.0])
+def test_equals_the_double_loop_over_several_steps(seed, bias):
+    objective, threshold = CEClip(intra_modal=0.3, rank=0.7, upper=2.0), 0.0
+    for step in range(3):
+        given, targets = scores(10 * seed + step, bias=bias), random_targets(10 * seed + step)
+        found = gaps(given, targets)
+        ranked = mean([max(0.0, threshold - gap) for gap in found])
+        want = 0.3 * naive_intra(given, targets) + 0.7 * ranked
+        assert objective(given, targets).item() == pytest.approx(want, abs=1e-6)
+        threshold = min(max(mean(found), 0.0), 2.0)
+        assert objective.threshold.item() == pytest.approx(threshold, abs=1e-6)
+
+
+def test_with_one_negative_per_image_it_is_a_cross_entropy_beside_a_hinge():
+    given = scores(1, (4, 8))
+    truth, own = torch.eye(4, 8) > 0, torch.eye(4).repeat(1, 2) > 0
+    text, hard = given.embedded.text[:4], given.embedded.text[4:]
+    logits = torch.cat([given.values.diagonal()[:, None], SCALE * text @ hard.T], dim=1)
+    want = cross_entropy(logits, torch.zeros(4, dtype=torch.long))
+    targets = Targets(truth, own, own)
+    got = CEClip(intra_modal=1.0, rank=0.0)(given, targets)
+    torch.testing.assert_close(got, want)
+    gap = given.values.diagonal() - given.values[:, 4:].diagonal()
+    torch.testing.assert_close(
+        CEClip(intra_modal=0.0, rank=1.0)(given, targets), (-gap).relu().mean()
+    )
+
+
+def test_the_threshold_stays_in_evaluation_and_is_part_of_the_state():
+    given, targets = scores(2), random_targets(2)
+    objective = CEClip(upper=3.0)
+    objective.threshold.fill_(1.5)
+    objective.eval()
+    first, again = (objective(given, targets) for _ in range(2))
+    assert first == again
+    assert objective.threshold == 1.5
+    other = CEClip(upper=3.0)
+    other.load_state_dict(objective.state_dict())
+    assert other.eval()(given, targets) == first
+
+
+def test_the_threshold_has_a_largest_and_a_least_value():
+    truth, own = torch.tensor([[True, False]]), torch.tensor([[True, True]])
+    targets = Targets(truth, own, own)
+    for gap, want in ((50.0, 10.0), (-50.0, 0.0), (4.0, 4.0)):
+        values = torch.tensor([[gap, 0.0]])
+        whole = Embedded(torch.ones(1, 1), torch.ones(2, 1), torch.ones(()))
+        objective = CEClip()
+        objective(Scores(values, torch.ones(1, 2) > 0, whole), targets)
+        assert objective.threshold == want
+
+
+def test_the_threshold_carries_no_gradient():
+    given, targets = scores(3), random_targets(3)
+    objective = CEClip(intra_modal=0.0, rank=1.0)
+    for _ in range(2):
+        objective(given, targets).backward(retain_graph=True)
+    assert not objective.threshold.requires_grad
+    assert given.embedded.image.grad.isfinite().all()
+
+
+def test_without_hard_negatives_it_is_0():
+    truth = torch.eye(5, 9) > 0
+    given = scores(4)
+    objective = CEClip()
+    loss = objective(given, Targets(truth, truth, truth))
+    loss.backward()
+    assert loss == 0
+    assert not given.embedded.text.grad.any()
+    assert objective.threshold == 0
+
+
+def test_what_is_needed_is_said():
+    with pytest.raises(UserError, match="expected scores with embeddings for CEClip"):
+        CEClip()(Scores.full(torch.zeros(5, 9)), random_targets(0))
+    for wrong in ({"upper": -1.0}, {"rank": -1.0}, {"intra_modal": 0.0, "rank": 0.0}):
+        with pytest.raises(UserError, match="expected factors and a largest threshold"):
+            CEClip(**wrong)

@@ -1,0 +1,114 @@
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from tests.scored import random_targets
+from vlmtune.errors import UserError
+from vlmtune.objectives.cyclip import CyClip
+from vlmtune.objectives.eqsim import EqSim
+from vlmtune.types import Embedded, Scores, Targets
+
+# Four pairs in the plane, and what the formula gives for them.
+IMAGES = torch.tensor([[1, 0], [0.6, 0.8], [0, 1], [-0.6, 0.8]], dtype=torch.float64)
+TEXTS = torch.tensor([[0.8, 0.6], [0, 1], [1, 0], [0.6, -0.8]], dtype=torch.float64)
+CROSS, IN = 1.4040, 1.4232
+
+
+def scores(image, text, scale=10.0):
+    scale = torch.tensor(scale, dtype=image.dtype, requires_grad=True)
+    values = scale * image @ text.T
+    return Scores(values, torch.ones_like(values, dtype=torch.bool), Embedded(image, text, scale))
+
+
+def dot(a, b):
+    return sum(x * y for x, y in zip(a.tolist(), b.tolist(), strict=True))
+
+
+def naive(image, text, truth):
+    """Cross-modal and in-modal term."""
+    pairs = truth.nonzero().tolist()
+    captions = truth.sum(dim=1).tolist()
+    cross = inside = 0.0
+    for i, j in pairs:
+        for k, m in pairs:
+            share = 1 / (captions[i] * captions[k])
+            cross += share * (dot(image[i], text[m]) - dot(image[k], text[j])) ** 2
+            inside += share * (dot(image[i], image[k]) - dot(text[j], text[m])) ** 2
+    images = sum(count > 0 for count in captions)
+    return cross / images, inside / images
+
+
+@pytest.mark.parametrize("scale", [1.0, 100.0])
+@pytest.mark.parametrize("order", [[0, 1, 2, 3], [2, 0, 3, 1]])
+def test_known_numbers_at_any_scale_and_order(scale, order):
+    truth = torch.eye(4)[:, order] > 0
+    targets = Targets(truth, truth, truth)
+    given = scores(IMAGES, TEXTS[order], scale)
+    cross = CyClip(in_modal=0.0, cross_modal=1.0)(given, targets)
+    inside = CyClip(in_modal=1.0, cross_modal=0.0)(given, targets)
+    assert cross.item() == pytest.approx(CROSS, abs=1e-12)
+    assert inside.item() == pytest.approx(IN, abs=1e-12)
+    assert CyClip()(given, targets).item() == pytest.approx((CROSS + IN) / 4)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("shape", [(5, 9), (6, 3)])
+def test_several_captions_equal_the_double_loop(seed, shape):
+    generator = torch.Generator().manual_seed(seed)
+    image, text = (
+        normalize(torch.randn(n, 4, generator=generator, dtype=torch.float64), dim=1) for n in shape
+    )
+    targets = random_targets(seed, shape)
+    cross, inside = naive(image, text, targets.truth)
+    got = CyClip(in_modal=0.3, cross_modal=0.7)(scores(image, text), targets)
+    assert got.item() == pytest.approx(0.7 * cross + 0.3 * inside, abs=1e-12)
+
+
+def test_the_cross_modal_term_is_v1_of_eqsim_on_all_pairs():
+    truth = torch.eye(4) > 0
+    v1 = EqSim(
+        v1="all", v2="none", normalise="none", temperature=1.0, alpha1=0.0, v1_over="images"
+    )(scores(IMAGES, TEXTS), Targets(truth, truth, truth))
+    assert v1.item() == pytest.approx(CROSS, abs=1e-12)
+
+
+def test_a_caption_twice_counts_once():
+    truth = torch.eye(4) > 0
+    once = CyClip()(scores(IMAGES, TEXTS), Targets(truth, truth, truth))
+    twice = torch.cat([truth, truth[:, :1]], dim=1)
+    got = CyClip()(scores(IMAGES, TEXTS[[0, 1, 2, 3, 0]]), Targets(twice, twice, twice))
+    torch.testing.assert_close(got, once)
+
+
+def test_texts_of_no_image_take_no_part():
+    truth = torch.eye(4) > 0
+    once = CyClip()(scores(IMAGES, TEXTS), Targets(truth, truth, truth))
+    more = torch.eye(4, 6) > 0
+    text = torch.cat([TEXTS, TEXTS[:2].flip(1)])
+    torch.testing.assert_close(CyClip()(scores(IMAGES, text), Targets(more, more, more)), once)
+
+
+def test_both_modalities_get_a_gradient_and_the_scale_none():
+    image, text = IMAGES.clone().requires_grad_(), TEXTS.clone().requires_grad_()
+    truth = torch.eye(4) > 0
+    given = scores(image, text)
+    CyClip()(given, Targets(truth, truth, truth)).backward()
+    assert given.embedded.scale.grad is None
+    assert image.grad.isfinite().all()
+    assert text.grad.isfinite().all()
+    assert image.grad.any()
+    assert text.grad.any()
+
+
+def test_without_true_pairs_it_is_0():
+    nothing = torch.zeros(4, 4, dtype=torch.bool)
+    loss = CyClip()(scores(IMAGES.clone().requires_grad_(), TEXTS), Targets(*[nothing] * 3))
+    loss.backward()
+    assert loss == 0
+
+
+def test_what_is_needed_is_said():
+    with pytest.raises(UserError, match="expected scores with embeddings for CyClip"):
+        CyClip()(Scores.full(torch.zeros(5, 9)), random_targets(0))
+    with pytest.raises(UserError, match="factors >= 0"):
+        CyClip(in_modal=0.0, cross_modal=0.0)

@@ -1,0 +1,602 @@
+import itertools
+import math
+import random
+from collections import Counter
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import torch
+import yaml
+
+from tests.scored import embedded, parts, share_of
+from vlmtune.config import instantiate
+from vlmtune.errors import UserError
+from vlmtune.objectives import close_partners, eqsim
+from vlmtune.objectives.base import Objective
+from vlmtune.objectives.eqsim import CHOICES, EqSim
+from vlmtune.types import Embedded, Features, Scores, Share, Targets
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+
+def matrix(rows):
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+D = matrix(
+    [
+        [0.90, 0.95, 0.85, 0.80],
+        [0.30, 0.55, 0.45, 0.05],
+        [0.25, 0.15, 0.50, 0.40],
+        [0.05, 0.30, 0.20, 0.70],
+    ]
+)
+C = D.clone()
+C[0] = matrix([0.60, 0.50, 0.20, 0.10])
+RAW = {"normalise": "none", "weight": 1.0}
+TOP2 = {"close": "topk", "k": 2, "by": "row", "count": "each"}
+TOP1 = {"close": "topk", "k": 1, "by": "union", "count": "each"}
+CODE = {"v1_over": "square", "hinge": "mean", "weight": 0.5}
+
+
+def eye(n):
+    same = torch.eye(n, dtype=torch.bool)
+    return Targets(same, torch.ones_like(same), same)
+
+
+def weighted(objective, values, targets=None):
+    targets = eye(len(values)) if targets is None else targets
+    return objective.weight * objective(Scores.full(values), targets)
+
+
+# -- published numbers ------------------------------------------------------------------------
+
+V1 = {"v2": "none", "v1": "all"}
+V2 = {"v1": "none", "v2": "all"}
+CLOSE = {"v1": "none", "v2": "close"}
+EASY = {"v1": "distant", "v2": "none"}
+NO = {"alpha1": 0.0, "alpha2": 0.0}
+SECTION_3 = {"weight": 0.5, **TOP2, "count": "once"}
+TABLE_6 = {**SECTION_3, "v1": "all"}
+
+VECTORS = [  # options, then the value on D, on C and on the softmax of C / 0.1
+    ({**V1, **NO}, 0.2562500000, 0.0395833333333, 0.0262633268),
+    ({**V1, **NO, "v1_over": "square"}, 0.1921875000, 0.0296875, 0.0196974951),
+    ({**V1, **NO, "v1_over": "images"}, 0.7687500000, 0.11875, 0.0787899805),
+    ({**V1, **CODE}, 0.0760937500, 0.0, 0.0),
+    ({**V2, **NO, "side": "text"}, 0.1108333333333, 0.05, 0.0870089742),
+    ({**V2, **NO, "side": "image"}, 0.5308333333333, 0.0583333333333, 0.0456528005),
+    ({**V2, **NO}, 0.6416666666667, 0.1083333333333, None),
+    ({**V2, **CODE}, 0.2808333333333, 0.0141666666667, 0.0263308874),
+    ({**V2, "weight": 0.5}, 0.2866666666667, 0.0306250000, 0.0362101355),
+    ({**CLOSE, **TOP2, **NO, "side": "text"}, 0.0815625, None, None),
+    ({**CLOSE, **TOP2, **NO, "side": "image"}, 0.5353125, None, None),
+    ({**CLOSE, **TOP2, **NO}, 0.6168750000, 0.1118750000, 0.1319315389),
+    ({**CLOSE, **TOP2, **CODE}, 0.2684375000, 0.0159375000, 0.0290663366),
+    ({**CLOSE, **TOP2, "weight": 0.5}, 0.2753125000, None, None),
+    ({**EASY, **TOP2, **NO, "v1_over": "square"}, 0.0703125000, 0.0003125000, 0.0000014219),
+    ({**TOP2, **CODE}, 0.2835937500, 0.0159375000, 0.0290663366),
+    ({**TOP2, **CODE, "alpha1": 0.0}, 0.3035937500, 0.0160937500, 0.0290670475),
+    ({**TOP2, **CODE, "alpha1": 0.0, "alpha2": 0.1}, 0.2528125000, None, None),
+    ({**SECTION_3, "hinge": "mean"}, 0.4857500000, 0.0225, 0.0264650112),
+    ({**SECTION_3, "hinge": "pair"}, 0.4927500000, 0.03675, 0.0383201090),
+    ({**TABLE_6, "hinge": "mean"}, 0.3326250000, 0.0225, 0.0264650112),
+    ({**TABLE_6, "hinge": "pair"}, 0.3396250000, 0.0427916666667, 0.0412871060),
+    ({**CLOSE, **TOP1, **NO}, None, 0.1393750000, 0.1546809562),
+    ({**EASY, **TOP1, **NO, "v1_over": "square"}, None, 0.0006250000, 0.0002251656),
+    ({**TOP1, **CODE}, None, 0.0296875000, 0.0373404781),
+    ({**TOP1, **CODE, "alpha1": 0.0}, None, 0.0300000000, 0.0374530609),
+]
+
+
+@pytest.mark.parametrize("options", [v[0] for v in VECTORS], ids=lambda o: str(list(o.values())))
+def test_values_of_the_reference_functions(options):
+    _, on_d, on_c, on_s = next(v for v in VECTORS if v[0] is options)
+    for values, normalise, want in ((D, "none", on_d), (C, "none", on_c), (C / 0.1, "row", on_s)):
+        if want is not None:
+            got = weighted(EqSim(**{**RAW, **options, "normalise": normalise}), values)
+            assert got.item() == pytest.approx(want, abs=1e-10)
+
+
+def test_the_gradient_of_the_reference_functions():
+    values = D.clone().requires_grad_()
+    loss = weighted(EqSim(**{**RAW, **TOP2, **CODE}), values)
+    assert loss.item() == pytest.approx(0.28359375, abs=1e-12)
+    want = matrix(
+        [
+            [0.375, 0.325, 0.300, 0.09375],
+            [-0.325, -0.200, 0.075, -0.0625],
+            [-0.300, -0.075, -0.3125, 0.1],
+            [-0.09375, 0.0625, -0.1, 0.1375],
+        ]
+    )
+    torch.testing.assert_close(torch.autograd.grad(loss, values)[0], want, atol=1e-12, rtol=0)
+
+
+def test_what_is_drawn_twice_counts_twice(monkeypatch):
+    twice = torch.tensor([[1, 1], [0, 0], [0, 0], [0, 0]])
+    monkeypatch.setattr(eqsim, "partners", lambda *_: twice)
+    loss = EqSim(**{**RAW, **CLOSE, **NO, "close": "draw", "count": "each"})
+    assert weighted(loss, D).item() == pytest.approx(1.10625, abs=1e-12)
+
+
+METER = matrix([[2.0, 1.0, -0.5, 0.5, -1.0, 1.5, 0.7], [0.3, -0.2, 0.8, 1.1, 0.0, 2.2, -0.4]])
+
+
+def fusion():
+    """Two anchors, each with two negatives: of seven chosen scores an anchor, in METER's order."""
+    values, computed = torch.zeros(6, 6, dtype=torch.float64), torch.zeros(6, 6, dtype=torch.bool)
+    for anchor, scores in enumerate(METER):
+        i = 3 * anchor
+        places = [(i, i), (i + 1, i), (i + 2, i), (i, i + 1), (i, i + 2)]
+        for place, score in zip([*places, (i + 1, i + 1), (i + 2, i + 2)], scores, strict=True):
+            values[place], computed[place] = score, True
+    return Scores(values.requires_grad_(), computed)
+
+
+@pytest.mark.parametrize(
+    ("normalise", "none", "code"),
+    [
+        ("sigmoid", 0.1675292185, 0.0620368574),
+        ("minmax", 0.4331054688, 0.1842236328),
+        ("none", 4.4350000000, 2.1775000000),
+    ],
+)
+def test_a_fusion_encoder_is_held_to_the_pairs_it_scored(normalise, none, code):
+    scores = fusion()
+    options = {**V2, "normalise": normalise}
+    assert EqSim(**options, **NO)(scores, eye(6)).item() == pytest.approx(none, abs=1e-10)
+    loss = EqSim(**options, hinge="mean")(scores, eye(6))
+    assert 0.5 * loss.item() == pytest.approx(code, abs=1e-10)
+    (gradient,) = torch.autograd.grad(loss, scores.values)
+    assert not gradient[~scores.computed].any()
+
+
+def test_the_sides_and_v1_of_a_fusion_encoder():
+    sides = {"side": "text"}, {"side": "image"}
+    options = [{**V2, **side} for side in sides] + [V1]
+    got = [EqSim(**o, **NO, normalise="sigmoid")(fusion(), eye(6)).item() for o in options]
+    assert got == pytest.approx([0.1640737146, 0.0034555039, 0.0374335918], abs=1e-10)
+
+
+def test_v1_of_all_cosines_is_the_cross_modal_term_of_cyclip():
+    image = matrix([[1, 0], [0.6, 0.8], [0, 1], [-0.6, 0.8]])
+    text = matrix([[0.8, 0.6], [0, 1], [1, 0], [0.6, -0.8]])
+    loss = EqSim(**V1, **NO, normalise="none", temperature=1.0, v1_over="images")
+    for scale in (torch.tensor(1.0).double(), torch.tensor(14.0).double()):
+        scores = Scores.full(scale * image @ text.T)
+        scores = Scores(scores.values, scores.computed, Embedded(image, text, scale))
+        assert loss(scores, eye(4)).item() == pytest.approx(1.4040, abs=1e-12)
+
+
+# -- the double loop --------------------------------------------------------------------------
+
+
+def random_batch(seed):
+    """Groups of 0 to 3 images and 0 to 4 texts, truth across groups, a shared text, gaps."""
+    chance = random.Random(seed)
+    sizes = [(chance.randint(0, 3), chance.randint(0, 4)) for _ in range(chance.randint(2, 4))]
+    n, m = (sum(size[d] for size in sizes) for d in (0, 1))
+    truth, own = torch.zeros(n, m, dtype=torch.bool), torch.zeros(n, m, dtype=torch.bool)
+    i = j = 0
+    for images, texts in sizes:
+        own[i : i + images, j : j + texts] = True
+        for place in itertools.product(range(i, i + images), range(j, j + texts)):
+            truth[place] = chance.random() < 0.5
+        i, j = i + images, j + texts
+    if n and m:
+        image, text = chance.randrange(n), chance.randrange(m)
+        truth[image, text] = True
+        own[image, text] |= chance.random() < 0.5
+    values = 2 * torch.randn(n, m, generator=torch.Generator().manual_seed(seed)).double()
+    full = chance.random() < 0.6
+    computed = torch.tensor([full or chance.random() < 0.8 for _ in range(n * m)]).view(n, m)
+    return values, computed.to(torch.bool), Targets(truth, own, own)
+
+
+def random_options(seed):
+    chance = random.Random(1000 + seed)
+    options = {name: chance.choice(get_args(choices)) for name, choices in CHOICES.items()}
+    if options["v1"] == options["v2"] == "none":
+        options["v2"] = "close"
+    if options["close"] == "draw":  # has tests of its own
+        options["close"] = "both"
+    margins = {name: chance.choice([0.0, 0.02, 0.5]) for name in ("alpha1", "alpha2")}
+    temperature = chance.choice(["learned", "detached", 0.5])
+    return {**options, **margins, "k": chance.randint(1, 3), "temperature": temperature}
+
+
+def softmax(z, false, line, pair, query):
+    """z at `query` under the softmax of a true pair and what is false on its line."""
+    total = torch.stack([z[pair], *(z[place] for place in line if false[place])]).logsumexp(0)
+    return (z[query] - total).exp()
+
+
+def normalised(z, computed, false, kind, pair, other):
+    """The score of the image of one true pair with the text of the other."""
+    n, m = z.shape
+    query = pair[0], other[1]
+    row = [(pair[0], u) for u in range(m)]
+    column = [(j, other[1]) for j in range(n)]
+    if kind == "row":
+        return softmax(z, false, row, pair, query)
+    if kind == "column":
+        return softmax(z, false, column, other, query)
+    if kind == "both":
+        by_row = softmax(z, false, row, pair, query)
+        return (by_row + softmax(z, false, column, other, query)) / 2
+    if kind == "minmax":
+        low, high = min(z[computed]), max(z[computed])
+        return (z[query] - low) / (high - low) if high > low else z[query] - low
+    return 1 / (1 + (-z[query]).exp()) if kind == "sigmoid" else z[query]
+
+
+def listings(pairs, comparable, own, rank, o):
+    """How often each true pair lists each other one as close."""
+    everyone, listed = range(len(pairs)), []
+    for a in everyone:
+        mine = [b for b in everyone if (a, b) in comparable]
+        lists = {
+            "row": sorted(mine, key=lambda b: (-rank[pairs[a][0], pairs[b][1]].item(), b)),
+            "column": sorted(mine, key=lambda b: (-rank[pairs[b][0], pairs[a][1]].item(), b)),
+        }
+        found = Counter()
+        for direction in lists:
+            if o["close"] != "groups" and o["by"] in (direction, "union"):
+                found.update(lists[direction][: o["k"]])
+        if o["close"] in ("groups", "both"):
+            (i, t), partners = pairs[a], [(b, pairs[b]) for b in mine]
+            found |= Counter(b for b, (j, u) in partners if own[i, u] and own[j, t])
+        listed.append(found)
+    return listed
+
+
+def hinged_mean(terms, margin, hinge, over=None):
+    """Of pairs of deviation and weight."""
+    over = sum(w for _, w in terms) if over is None else over
+    if hinge == "pair":
+        return sum(w * (d - margin).relu() for d, w in terms) / (over or 1)
+    total = sum(w * d for d, w in terms) / (over or 1) - margin
+    return max(total, 0 * total)
+
+
+def comparables(pairs, computed, truth):
+    found = []
+    for (a, (i, t)), (b, (j, u)) in itertools.product(enumerate(pairs), repeat=2):
+        if computed[i, u] and computed[j, t] and not truth[i, u] and not truth[j, t]:
+            found.append((a, b))
+    return found
+
+
+def tempered(values, scale, temperature):
+    if temperature == "learned":
+        return values
+    cosines = values / scale
+    return cosines * scale.detach() if temperature == "detached" else cosines / temperature
+
+
+def naive(scores, targets, o):
+    values, computed, truth, own = scores.values, scores.computed, targets.truth, targets.own
+    pairs = (truth & own & computed).nonzero().tolist()
+    pairs = [(i, t) for i, t in pairs]
+    captions = Counter(i for i, _ in pairs)
+    weight = [1 / captions[i] for i, _ in pairs]
+    z, false = tempered(values, scores.embedded.scale, o["temperature"]), computed & ~truth
+    both = comparables(pairs, computed, truth)
+    rank = values if o["ranked_by"] == "scores" else scores.reference
+    listed = listings(pairs, both, own, rank, o)
+    near = [(a, b) for a, b in both if b in listed[a] or a in listed[b]]
+
+    def s(a, b):
+        return normalised(z, computed, false, o["normalise"], pairs[a], pairs[b])
+
+    def mean(deviation, times, margin, over=None):
+        terms = [(deviation(a, b), weight[a] * weight[b] * k) for (a, b), k in times.items()]
+        return hinged_mean(terms, margin, o["hinge"], over)
+
+    v1_pairs = {"all": both, "none": [], "distant": [p for p in both if p not in near]}[o["v1"]]
+    each = {(a, b): listed[a][b] for a, b in both if listed[a][b]}
+    close = each if o["count"] == "each" else dict.fromkeys(near, 1)
+    v2_pairs = {"all": dict.fromkeys(both, 1), "none": {}, "close": close}[o["v2"]]
+    images = sum(weight)
+    over = {"pairs": None, "square": images**2, "images": images}[o["v1_over"]]
+    sides = {
+        "text": lambda a, b: (s(a, a) - s(a, b) - s(b, b) + s(b, a)) ** 2,
+        "image": lambda a, b: (s(a, a) - s(b, a) - s(b, b) + s(a, b)) ** 2,
+    }
+    loss = 0 * values.sum() + mean(
+        lambda a, b: (s(a, b) - s(b, a)) ** 2, dict.fromkeys(v1_pairs, 1), o["alpha1"], over
+    )
+    wanted = sides if o["side"] == "both" else [o["side"]]
+    return loss + sum(mean(sides[side], v2_pairs, o["alpha2"]) for side in wanted)
+
+
+def scored(values, computed, scale, seed):
+    reference = torch.randn(values.shape, generator=torch.Generator().manual_seed(seed + 77))
+    u, v = (torch.zeros(size, 1).double() for size in values.shape)
+    none = [Features(tokens=x[:, None], mask=x > 0) for x in (u, v)]
+    return Scores(values, computed, Embedded(u, v, scale, *none), reference.double())
+
+
+@pytest.mark.parametrize("seed", range(90))
+def test_values_and_gradients_are_those_of_the_loop(seed):
+    cosines, computed, targets = random_batch(seed)
+    options = random_options(seed)
+    results = []
+    for compute in ("plug-in", "loop"):
+        leaves = [cosines.clone().requires_grad_(), torch.tensor(3.0).double().requires_grad_()]
+        values = leaves[0] * leaves[1]
+        scores = scored(values, computed, leaves[1], seed)
+        if compute == "plug-in":
+            loss = EqSim(**options)(scores, targets)
+        else:
+            loss = naive(scores, targets, options)
+        results.append((loss, *torch.autograd.grad(loss, leaves)))
+    for got, want in zip(*results, strict=True):
+        torch.testing.assert_close(got, want.to(got.dtype), rtol=1e-9, atol=1e-11)
+
+
+def test_the_loop_is_given_all_there_is():
+    chosen = [random_options(seed) for seed in range(90)]
+    for name, choices in CHOICES.items():
+        assert {o[name] for o in chosen} >= set(get_args(choices)) - {"draw"}
+    losses = []
+    for seed in range(90):
+        values, computed, targets = random_batch(seed)
+        scores = scored(values, computed, torch.tensor(3.0).double(), seed)
+        losses.append(EqSim(**random_options(seed))(scores, targets).item())
+    assert sum(loss > 0 for loss in losses) > 40
+
+
+# -- ranks ------------------------------------------------------------------------------------
+
+
+def random_cut(chance, size, ranks):
+    cuts = sorted(chance.randint(0, size) for _ in range(ranks - 1))
+    return [slice(*ends) for ends in itertools.pairwise([0, *cuts, size])]
+
+
+def whole_and_shares(objective, seed, ranks, tied=False):
+    """The loss and its gradient from one process, and from ranks that split groups as they like."""
+    cosines, computed, targets = random_batch(seed)
+    if tied:
+        cosines = cosines.round()
+    chance = random.Random(seed)
+    cuts = [random_cut(chance, size, ranks) for size in cosines.shape]
+    results = []
+    for together in (False, True):
+        leaves = [cosines.clone().requires_grad_(), torch.tensor(3.0).double().requires_grad_()]
+        values = leaves[0] * leaves[1]
+        scores = scored(values, computed, leaves[1], seed)
+        if together:
+            shares = [share_of(scores, targets, *cut) for cut in zip(*cuts, strict=True)]
+            loss = torch.stack(parts(objective, shares)).sum()
+        else:
+            loss = objective(scores, targets)
+        results.append((loss, *torch.autograd.grad(loss, leaves)))
+    return results
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("seed", range(40))
+def test_the_shares_of_all_ranks_add_up(seed, ranks):
+    options = random_options(seed)
+    tied = options["normalise"] != "minmax"  # of several lowest scores any has the gradient
+    whole, shares = whole_and_shares(EqSim(**options), seed, ranks, tied)
+    for got, want in zip(shares, whole, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_draw_does_not_depend_on_the_number_of_ranks(seed, ranks, monkeypatch):
+    monkeypatch.setattr(close_partners.torch, "randint", lambda *_: torch.tensor([seed]))
+    whole, shares = whole_and_shares(EqSim.released(k=1), seed + 50, ranks)
+    for got, want in zip(shares, whole, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-11)
+
+
+def test_no_rank_holds_more_than_its_strips(monkeypatch):
+    sizes = []  # they grow with own pairs times all pairs, not with all pairs squared
+    kept = torch.Tensor.where
+    monkeypatch.setattr(torch.Tensor, "where", lambda *a: sizes.append(a[0].numel()) or kept(*a))
+    values, targets = torch.randn(16, 16).double(), eye(16)
+    cuts = [slice(4 * r, 4 * r + 4) for r in range(4)]
+    scores = Scores(values, torch.ones(16, 16) > 0, embedded(values))
+    parts(EqSim(k=2), [share_of(scores, targets, cut, cut) for cut in cuts])
+    assert sizes
+    assert max(sizes) <= 16 * 4
+
+
+# -- what it means ----------------------------------------------------------------------------
+
+
+def test_captions_of_one_image_count_as_one_image():
+    values = torch.randn(3, 3, generator=torch.Generator().manual_seed(0)).double()
+    five = values[:, [0, 0, 0, 1, 2, 2]]
+    truth = torch.eye(3)[:, [0, 0, 0, 1, 2, 2]] > 0
+    for hinge, over in itertools.product(("pair", "mean"), ("pairs", "square", "images")):
+        for normalise in ("none", "sigmoid", "minmax"):
+            loss = EqSim(v1="all", v2="all", normalise=normalise, hinge=hinge, v1_over=over)
+            torch.testing.assert_close(
+                loss(Scores.full(five), Targets(truth, truth, truth)), loss(*same(values))
+            )
+
+
+def same(values):
+    return Scores.full(values), eye(len(values))
+
+
+def test_another_caption_of_an_image_is_neither_close_nor_distant():
+    truth = torch.tensor([[1, 1, 0], [0, 0, 1]]) > 0
+    targets = Targets(truth, truth, truth)
+    values = matrix([[1.0, 9.0, 0.0], [0.0, 0.0, 1.0]]).requires_grad_()
+    loss = EqSim(v1="none", normalise="none", k=1, by="row", alpha2=0.0)
+    # Both captions have image 1 as partner, never each other.
+    assert loss(Scores.full(values), targets).item() == pytest.approx((0 + 2 * 8**2) / 2)
+
+
+def test_what_is_true_across_groups_is_not_compared():
+    targets = eye(3)
+    truth = targets.truth.clone()
+    truth[0, 1] = True  # text 1 is true of image 0 too
+    values = D[:3, :3].clone().requires_grad_()
+    loss = EqSim(v1="all", v2="all", normalise="none", **NO)
+    total = loss(Scores.full(values), Targets(truth, targets.known, targets.own))
+    (gradient,) = torch.autograd.grad(total, values)
+    assert gradient[0, 1] == gradient[1, 0] == 0
+    assert gradient[0, 2] != 0
+
+
+def test_pairs_of_one_group_are_close():
+    own = torch.block_diag(torch.ones(2, 2), torch.ones(2, 2)) > 0
+    targets = Targets(eye(4).truth, own, own)
+    loss = EqSim(v1="none", close="groups", normalise="none", **NO)
+    text = [(D[i, i] - D[i, j] - D[j, j] + D[j, i]) ** 2 for i, j in ((0, 1), (2, 3))]
+    image = [(D[i, i] - D[j, i] - D[j, j] + D[i, j]) ** 2 for i, j in ((0, 1), (2, 3))]
+    assert loss(Scores.full(D), targets).item() == pytest.approx((sum(text) + sum(image)) / 2)
+    assert loss(Scores.full(D), eye(4)) == 0
+
+
+def test_extra_texts_and_images_only_widen_the_softmax():
+    targets = eye(5)
+    truth = targets.truth.clone()
+    truth[4, 4] = False  # an image of no text, a text of no image
+    values = torch.randn(5, 5, generator=torch.Generator().manual_seed(1)).double()
+    targets = Targets(truth, targets.known, targets.own)
+    for normalise in ("none", "sigmoid"):
+        loss = EqSim(normalise=normalise)
+        torch.testing.assert_close(
+            loss(Scores.full(values), targets), loss(*same(values[:4, :4].clone()))
+        )
+    row = EqSim(normalise="row", v1="all", **NO)
+    assert row(Scores.full(values), targets) != row(*same(values[:4, :4].clone()))
+
+
+def test_the_temperature_gets_a_gradient_only_where_it_is_learned():
+    cosines = 0.3 * torch.randn(5, 5, generator=torch.Generator().manual_seed(2)).double()
+    got = {}
+    for temperature in ("learned", "detached", 0.1):
+        scale = torch.tensor(10.0).double().requires_grad_()
+        scores = Scores.full(scale * cosines)
+        scores = Scores(scores.values, scores.computed, Embedded(cosines, cosines, scale))
+        loss = EqSim(v1="all", v2="all", temperature=temperature, **NO)(scores, eye(5))
+        got[temperature] = loss.item(), torch.autograd.grad(loss, scale)[0].item()
+    values = [value for value, _ in got.values()]
+    assert values == pytest.approx(values[:1] * 3)
+    assert abs(got["learned"][1]) > 1e-3
+    assert abs(got["detached"][1]) < 1e-15
+    assert abs(got[0.1][1]) < 1e-15
+
+
+def test_flat_and_perfectly_ranked_scores_are_both_equivariant():
+    for normalise in ("row", "column", "both"):
+        loss = EqSim(v1="all", v2="all", normalise=normalise, **NO)
+        assert loss(*same(1e-9 * C)).item() < 1e-15
+        assert loss(*same(1000 * C)).item() < 1e-15
+        assert loss(*same(10 * C)).item() > 0.01
+
+
+def test_half_precision_is_computed_in_single():
+    values = (10 * C).to(torch.bfloat16).requires_grad_()
+    loss = EqSim()(*same(values))
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss, EqSim()(*same(values.detach().float())))
+    loss.backward()
+    assert values.grad.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("normalise", ["none", "row", "column", "both", "sigmoid", "minmax"])
+def test_far_scores_do_not_overflow(normalise):
+    truth = torch.tensor([[1, 1, 0], [0, 0, 1]]) > 0
+    for values in (torch.tensor([[-900.0, 900.0, 0.0], [800.0, -800.0, 0.0]]), torch.zeros(2, 3)):
+        values.requires_grad_()
+        loss = EqSim(v1="all", normalise=normalise)(
+            Scores.full(values), Targets(truth, truth, truth)
+        )
+        loss.backward()
+        assert loss.isfinite()
+        assert values.grad.isfinite().all()
+
+
+def test_diagnosis_is_the_deviation_of_close_and_distant_pairs():
+    loss = EqSim(**TOP2, normalise="none")
+    state = torch.random.get_rng_state()
+    got = loss.diagnose(*same(D))
+    close = [(0, 1), (0, 2), (1, 2), (1, 3), (2, 3)]
+    deviation = {
+        (i, j): 2 * ((D[i, i] - D[j, j]) ** 2 + (D[i, j] - D[j, i]) ** 2).item()
+        for i, j in [*close, (0, 3)]
+    }
+    want = sum(deviation[pair] for pair in close) / 5
+    assert got == pytest.approx({"close": want, "distant": deviation[0, 3]})
+    assert EqSim.released().diagnose(*same(D)).keys() == {"close"}
+    assert torch.random.get_rng_state().equal(state)
+    assert loss.diagnose(*same(D[:1, :1].clone())) == {}
+
+
+# -- draws, presets, errors -------------------------------------------------------------------
+
+
+def test_draws_follow_the_random_state():
+    loss, values = EqSim.released(k=1), torch.randn(8, 8).double()
+    results = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        results.append(loss(*same(values)).item())
+    assert results[0] == results[1] != results[2]
+    torch.manual_seed(0)
+    loss(*same(values))
+    assert loss(*same(values)).item() != results[0]  # the next step draws anew
+
+
+def test_draws_follow_the_softmax():
+    values = torch.randn(4, 4, generator=torch.Generator().manual_seed(3)).double()
+    scores = Scores.full(values)
+    pairs = eqsim.TruePairs(Share(scores, eye(4), scores, eye(4)), eqsim.Alone())
+    seen = torch.zeros(2, 4, 4)
+    for _ in range(600):
+        drawn = close_partners.partners(pairs, values, values, 1, "union", True)
+        for direction in range(2):
+            seen[direction, range(4), drawn[:, direction]] += 1 / 600
+    for direction, logits in enumerate((values, values.T)):
+        others = logits.masked_fill(torch.eye(4) > 0, -math.inf)
+        torch.testing.assert_close(
+            seen[direction].double(), others.softmax(dim=1), atol=0.08, rtol=0
+        )
+
+
+def test_the_configs_are_the_presets():
+    spec = yaml.safe_load((CONFIGS / "objectives/eqsim.yaml").read_text())
+    assert instantiate(spec, Objective).spec() == EqSim.paper().spec() == EqSim().spec()
+    for name, preset in (("paper", EqSim.paper()), ("released", EqSim.released())):
+        run = yaml.safe_load((CONFIGS / f"papers/eqsim/{name}.yaml").read_text())
+        _, given = run["model"]["objectives"]
+        assert instantiate(given, Objective).spec() == preset.spec()
+    assert EqSim.paper("all").v1 == "all"
+    assert EqSim.released(k=2).k == 2
+
+
+def test_what_it_needs():
+    assert EqSim().needs == frozenset()
+    assert EqSim(temperature=0.1).needs == EqSim(temperature="detached").needs == {"embedded"}
+    assert EqSim(ranked_by="reference").needs == {"reference"}
+    for options in ({"temperature": 0.1}, {"ranked_by": "reference"}):
+        with pytest.raises(UserError, match="EqSim"):
+            EqSim(**options)(*same(D))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"v1": "none", "v2": "none"},
+        {"k": 0},
+        {"alpha1": -0.1},
+        {"alpha2": -1.0},
+        {"temperature": 0.0},
+    ],
+)
+def test_wrong_options_are_refused(options):
+    with pytest.raises(UserError, match="expected"):
+        EqSim(**options)

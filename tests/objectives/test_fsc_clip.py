@@ -1,0 +1,202 @@
+import math
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy, normalize
+
+from tests.scored import random_computed, random_targets, random_values
+from vlmtune.errors import UserError
+from vlmtune.objectives.fsc_clip import FSCClip, local_scores
+from vlmtune.types import Embedded, Features, Scores, Targets
+
+SCALE = 3.0
+
+
+def tokens(generator, count, length, width, whole):
+    x = torch.randn(count, length, width, generator=generator, dtype=torch.float64)
+    mask = torch.ones(count, length, dtype=torch.bool)
+    if not whole:
+        lengths = torch.randint(1, length + 1, (count, 1), generator=generator)
+        mask = torch.arange(length) < lengths
+    return Features(tokens=(x * mask[:, :, None]).requires_grad_(), mask=mask)
+
+
+def scores(seed, shape=(5, 9), computed=None):
+    generator = torch.Generator().manual_seed(seed)
+    image, text = (
+        normalize(torch.randn(n, 4, generator=generator, dtype=torch.float64), dim=1) for n in shape
+    )
+    patches = tokens(generator, shape[0], 6, 4, True)
+    words = tokens(generator, shape[1], 5, 4, False)
+    values = (SCALE * image @ text.T).requires_grad_()
+    scale = torch.tensor(SCALE, dtype=torch.float64)
+    computed = torch.ones(shape, dtype=torch.bool) if computed is None else computed
+    return Scores(values, computed, Embedded(image, text, scale, patches, words))
+
+
+def naive_local(patches, words):
+    """Of one image's patches and one text's real words."""
+    total = 0.0
+    for word in words:
+        likeness = [(word @ patch).item() for patch in patches]
+        low, high = min(likeness), max(likeness)
+        shares = [(x - low) / (high - low) if high > low else 1.0 for x in likeness]
+        shares = [x if x >= 1 / len(patches) else 0.0 for x in shares]
+        gathered = sum(x / sum(shares) * patch for x, patch in zip(shares, patches, strict=True))
+        cosine = (gathered @ word / (gathered.norm() * word.norm())).item()
+        total += math.exp(SCALE * cosine)
+    return math.log(total)
+
+
+def naive(score, computed, targets, focus, smoothing):
+    images = []
+    for i in range(len(computed)):
+        mine = [j for j in range(computed.shape[1]) if computed[i, j] and targets.own[i, j]]
+        true = [j for j in mine if targets.truth[i, j]]
+        hard = [j for j in mine if not targets.truth[i, j]]
+        if not (true and hard):
+            continue
+        terms = []
+        for j in true:
+            choice = [j, *hard]
+            exponents = [math.exp(score(i, c)) for c in choice]
+            loss = 0.0
+            for c, exponent in zip(choice, exponents, strict=True):
+                p = exponent / sum(exponents)
+                label = smoothing / len(choice) + (1 - smoothing if c == j else 0)
+                loss -= label * (1 - p) ** focus * math.log(p)
+            terms.append(loss)
+        images.append(sum(terms) / len(terms))
+    return sum(images) / len(images) if images else 0.0
+
+
+def local_of(given):
+    whole = given.embedded
+    return lambda i, j: naive_local(
+        whole.image_tokens.tokens[i], whole.text_tokens.tokens[j][whole.text_tokens.mask[j]]
+    )
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("focus", "smoothing"), [(0.0, 0.0), (2.0, 0.02), (1.0, 0.5), (0.5, 0.1)])
+def test_global_and_local_equal_the_loops(seed, focus, smoothing):
+    given, targets = scores(seed, computed=random_computed(seed)), random_targets(seed)
+    objective = FSCClip(1.0, 0.5, 0.3, focus, smoothing)
+    options = given.computed, targets, focus, smoothing
+    want = 0.5 * naive(lambda i, j: given.values[i, j].item(), *options)
+    want += 0.3 * naive(local_of(given), *options)
+    loss = objective(given, targets)
+    assert loss.item() == pytest.approx(want, abs=1e-10)
+    loss.backward()
+    for leaf in (
+        given.values,
+        given.embedded.image_tokens.tokens,
+        given.embedded.text_tokens.tokens,
+    ):
+        assert leaf.grad is None or leaf.grad.isfinite().all()
+
+
+def test_plain_it_is_a_cross_entropy_over_a_caption_and_its_negatives():
+    values, truth = random_values(0, (3, 9)), torch.eye(3, 9) > 0
+    own = torch.eye(3).repeat(1, 3) > 0
+    objective = FSCClip(global_factor=1.0, local_factor=0.0, focus=0.0, smoothing=0.0)
+    logits = torch.stack([values[i, i::3] for i in range(3)])
+    got = objective(Scores.full(values), Targets(truth, own, own))
+    torch.testing.assert_close(got, cross_entropy(logits, torch.zeros(3, dtype=torch.long)))
+    smooth = FSCClip(global_factor=1.0, local_factor=0.0, focus=0.0, smoothing=0.3)
+    want = cross_entropy(logits, torch.zeros(3, dtype=torch.long), label_smoothing=0.3)
+    torch.testing.assert_close(smooth(Scores.full(values), Targets(truth, own, own)), want)
+
+
+def test_a_solved_choice_pulls_back():
+    """Past some gap the smoothed labels ask for less of it, which plain labels never do."""
+    truth, own = torch.tensor([[True, False]]), torch.tensor([[True, True]])
+    for smoothing, sign in ((0.0, -1), (0.2, 1)):
+        values = torch.tensor([[9.0, 0.0]], dtype=torch.float64, requires_grad=True)
+        objective = FSCClip(1.0, 1.0, 0.0, 2.0, smoothing)
+        objective(Scores.full(values), Targets(truth, own, own)).backward()
+        assert values.grad[0, 0].sign() == sign
+
+
+@pytest.mark.parametrize("focus", [0.0, 0.5, 1.0, 2.0])
+def test_certain_scores_do_not_overflow(focus):
+    truth, own = torch.tensor([[True, False], [True, False]]), torch.ones(2, 2) > 0
+    values = torch.tensor([[1e4, -1e4], [-1e4, 1e4]], requires_grad=True)
+    loss = FSCClip(1.0, 1.0, 0.0, focus, 0.02)(Scores.full(values), Targets(truth, own, own))
+    loss.backward()
+    assert loss.isfinite()
+    assert values.grad.isfinite().all()
+
+
+def test_local_scores_of_chosen_pairs():
+    given, pairs = scores(3), random_computed(3)
+    got = local_scores(given, pairs)
+    score = local_of(given)
+    for i in range(5):
+        for j in range(9):
+            want = score(i, j) if pairs[i, j] else 0.0
+            assert got[i, j].item() == pytest.approx(want, abs=1e-10)
+
+
+def test_padding_of_words_and_patches_does_not_matter():
+    given, everything = scores(4), torch.ones(5, 9, dtype=torch.bool)
+    whole = given.embedded
+
+    def padded(features):
+        x, mask = features.tokens.detach(), features.mask
+        garbage = 10 * torch.ones(len(x), 2, x.shape[2], dtype=x.dtype)
+        return Features(
+            tokens=torch.cat([torch.where(mask[:, :, None], x, 7.0), garbage], dim=1),
+            mask=torch.cat([mask, torch.zeros(len(x), 2, dtype=torch.bool)], dim=1),
+        )
+
+    more = Embedded(
+        whole.image,
+        whole.text,
+        whole.scale,
+        padded(whole.image_tokens),
+        padded(whole.text_tokens),
+    )
+    got = local_scores(Scores(given.values, everything, more), everything)
+    torch.testing.assert_close(got, local_scores(given, everything))
+
+
+def test_patches_that_are_all_alike_weigh_the_same():
+    given, everything = scores(5), torch.ones(5, 9, dtype=torch.bool)
+    whole = given.embedded
+    flat = Features(tokens=whole.image_tokens.tokens[:, :1].expand(-1, 6, -1))
+    alike = Embedded(whole.image, whole.text, whole.scale, flat, whole.text_tokens)
+    got = local_scores(Scores(given.values, everything, alike), everything)
+    patch = normalize(whole.image_tokens.tokens[:, 0], dim=-1)
+    cosines = torch.einsum("id,jtd->ijt", patch, normalize(whole.text_tokens.tokens, dim=-1))
+    want = (SCALE * cosines).masked_fill(~whole.text_tokens.mask, -torch.inf).logsumexp(dim=2)
+    torch.testing.assert_close(got, want)
+
+
+def test_images_without_a_hard_negative_have_no_term():
+    given, truth = scores(6), torch.eye(5, 9) > 0
+    loss = FSCClip()(given, Targets(truth, truth, truth))
+    loss.backward()
+    assert loss == 0
+
+
+def test_tokens_are_asked_for_only_where_they_are_read():
+    assert FSCClip().needs == {"embedded", "tokens"}
+    assert FSCClip(local_factor=0.0).needs == frozenset()
+    targets, given = random_targets(0), scores(0)
+    bare = Scores(given.values, given.computed)
+    assert FSCClip(local_factor=0.0)(bare, targets).isfinite()
+    with pytest.raises(UserError, match="expected scores with embeddings for FSCClip"):
+        FSCClip()(bare, targets)
+    whole = given.embedded
+    pooled = Embedded(whole.image, whole.text, whole.scale)
+    with pytest.raises(UserError, match="expected scores with tokens for FSCClip"):
+        FSCClip()(Scores(given.values, given.computed, pooled), targets)
+
+
+def test_wrong_arguments_are_refused():
+    for wrong in ({"focus": -1.0}, {"global_factor": 0.0, "local_factor": 0.0}):
+        with pytest.raises(UserError, match="expected factors and focus"):
+            FSCClip(**wrong)
+    with pytest.raises(UserError, match="smoothing in"):
+        FSCClip(smoothing=1.0)

@@ -1,0 +1,126 @@
+import itertools
+import math
+
+import pytest
+import torch
+
+from tests.scored import random_computed, random_targets, random_values
+from vlmtune.objectives.hard_negative import HardNegative
+from vlmtune.types import Scores, Targets
+
+
+def cost(x):
+    return math.log1p(math.exp(x))
+
+
+def chances(scores, hardest):
+    if hardest:
+        best = max(range(len(scores)), key=scores.__getitem__)
+        return [float(k == best) for k in range(len(scores))]
+    total = sum(math.exp(s) for s in scores)
+    return [math.exp(s) / total for s in scores]
+
+
+def naive_side(values, computed, truth, hardest, relative):
+    """Mean over rows with a true entry of the expected cost of a drawn false entry."""
+    rows = []
+    for i in range(len(values)):
+        scored = [j for j in range(values.shape[1]) if computed[i, j]]
+        true = [values[i, j].item() for j in scored if truth[i, j]]
+        false = [values[i, j].item() for j in scored if not truth[i, j]]
+        if not true:
+            continue
+        zeros = true if relative else [0.0]
+        terms = [
+            sum(p * cost(s - zero) for p, s in zip(chances(false, hardest), false, strict=True))
+            for zero in zeros
+        ]
+        rows.append(sum(terms) / len(terms))
+    return sum(rows) / len(rows) if rows else 0.0
+
+
+def naive_positives(values, computed, truth):
+    rows = []
+    for i in range(len(values)):
+        terms = [
+            cost(-values[i, j].item())
+            for j in range(values.shape[1])
+            if computed[i, j] and truth[i, j]
+        ]
+        if terms:
+            rows.append(sum(terms) / len(terms))
+    return sum(rows) / len(rows) if rows else 0.0
+
+
+def naive(values, computed, truth, hardest, relative):
+    sides = naive_side(values, computed, truth, hardest, relative)
+    sides += naive_side(values.T, computed.T, truth.T, hardest, relative)
+    return sides / 2 if relative else (naive_positives(values, computed, truth) + sides) / 3
+
+
+@pytest.mark.parametrize("hardest", [True, False])
+@pytest.mark.parametrize("relative", [True, False])
+@pytest.mark.parametrize("seed", range(5))
+def test_equals_the_double_loop(seed, hardest, relative):
+    values, computed, targets = random_values(seed), random_computed(seed), random_targets(seed)
+    got = HardNegative(hardest=hardest, relative=relative)(Scores(values, computed), targets)
+    want = naive(values, computed, targets.truth, hardest, relative)
+    assert got.item() == pytest.approx(want, abs=1e-12)
+
+
+def test_it_is_the_expectation_of_matching_on_drawn_negatives():
+    """All draws of one text negative per image and one image negative per text, weighted."""
+    values, eye = random_values(3, (3, 3), scale=2.0), torch.eye(3, dtype=torch.bool)
+    others = [[k for k in range(3) if k != i] for i in range(3)]
+    expected = total = 0.0
+    for texts in itertools.product(*others):
+        for images in itertools.product(*others):
+            pairs = [(i, i, True) for i in range(3)]
+            pairs += [(i, k, False) for i, k in enumerate(texts)]
+            pairs += [(k, j, False) for j, k in enumerate(images)]
+            chance = 1.0
+            for i, k in enumerate(texts):
+                chance *= torch.softmax(values[i, others[i]], 0)[others[i].index(k)].item()
+            for j, k in enumerate(images):
+                chance *= torch.softmax(values[others[j], j], 0)[others[j].index(k)].item()
+            losses = [cost(-values[i, j].item() if y else values[i, j].item()) for i, j, y in pairs]
+            expected += chance * sum(losses) / len(losses)
+            total += chance
+    assert total == pytest.approx(1)
+    got = HardNegative()(Scores.full(values), Targets(eye, eye, eye))
+    assert got.item() == pytest.approx(expected, abs=1e-12)
+
+
+def test_the_choice_of_negatives_has_no_gradient():
+    values = random_values(4, (4, 4)).requires_grad_()
+    eye = torch.eye(4, dtype=torch.bool)
+    HardNegative()(Scores.full(values), Targets(eye, eye, eye)).backward()
+    s = values.detach()
+    by_row = s.masked_fill(eye, -torch.inf).softmax(dim=1)
+    by_column = s.masked_fill(eye, -torch.inf).softmax(dim=0)
+    want = ((by_row + by_column) * s.sigmoid() - eye * (-s).sigmoid()) / 12
+    torch.testing.assert_close(values.grad, want)
+
+
+def test_the_hardest_is_all_that_gets_a_gradient():
+    values = torch.tensor([[0.0, 3.0, 1.0]], requires_grad=True)
+    truth = torch.tensor([[True, False, False]])
+    HardNegative(hardest=True, relative=True)(
+        Scores.full(values), Targets(truth, truth, truth)
+    ).backward()
+    assert values.grad[0, 2] == 0
+    assert values.grad[0, 1] > 0
+
+
+def test_relative_does_not_see_an_offset():
+    values, targets = random_values(5), random_targets(5)
+    for hardest in (True, False):
+        objective = HardNegative(hardest=hardest, relative=True)
+        losses = [objective(Scores.full(values + offset), targets) for offset in (0, 30)]
+        torch.testing.assert_close(*losses)
+
+
+def test_a_true_image_without_a_false_text_costs_its_true_pair_alone():
+    yes = torch.ones(1, 1, dtype=torch.bool)
+    loss = HardNegative()(Scores.full(torch.zeros(1, 1)), Targets(yes, yes, yes))
+    assert loss.item() == pytest.approx(math.log(2) / 3)

@@ -1,0 +1,101 @@
+import math
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy, normalize
+
+from tests.scored import random_targets
+from vlmtune.errors import UserError
+from vlmtune.objectives.read_alignment import ReadAlignment
+from vlmtune.types import Embedded, Scores, Targets
+
+
+def texts(seed, count):
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randn(count, 4, generator=generator, dtype=torch.float64)
+    return normalize(rows, dim=1).requires_grad_()
+
+
+def scores(text, images, scale=7.0):
+    image = normalize(torch.ones(images, 4, dtype=text.dtype), dim=1)
+    values = scale * image @ text.T
+    whole = Embedded(image, text, torch.tensor(scale, dtype=text.dtype))
+    return Scores(values, torch.ones_like(values, dtype=torch.bool), whole)
+
+
+def naive(text, truth, scale, hard_negatives):
+    images_of = [set(truth[:, a].nonzero().flatten().tolist()) for a in range(len(text))]
+
+    def similarity(a, b):
+        return math.exp(scale * float(text[a] @ text[b]))
+
+    anchors = []
+    for a, images in enumerate(images_of):
+        same = [b for b, other in enumerate(images_of) if b != a and images & other]
+        different = [
+            b
+            for b, other in enumerate(images_of)
+            if not images & other and b != a and (other or hard_negatives)
+        ]
+        against = sum(similarity(a, b) for b in different)
+        terms = [-math.log(similarity(a, b) / (similarity(a, b) + against)) for b in same]
+        if terms:
+            anchors.append(sum(terms) / len(terms))
+    return sum(anchors) / len(anchors) if anchors else 0.0
+
+
+@pytest.mark.parametrize("hard_negatives", [True, False])
+@pytest.mark.parametrize("seed", range(6))
+def test_equals_the_double_loop(seed, hard_negatives):
+    targets, text = random_targets(seed), texts(seed, 9)
+    loss = ReadAlignment(hard_negatives=hard_negatives)(scores(text, 5), targets)
+    want = naive(text.detach(), targets.truth, 7.0, hard_negatives)
+    assert loss.item() == pytest.approx(want, abs=1e-12)
+    loss.backward()
+    assert text.grad.isfinite().all()
+
+
+def test_for_pairs_of_captions_it_is_the_cross_entropy_of_paraphrases():
+    """Both directions of the released loss, in which a caption's own row is no candidate."""
+    text = texts(0, 8)
+    caption, paraphrase = text[:4], text[4:]
+    truth = torch.eye(4).repeat(1, 2) > 0
+    want = 0
+    for anchors, others in ((caption, paraphrase), (paraphrase, caption)):
+        across = 7.0 * anchors @ others.T
+        within = (7.0 * anchors @ anchors.T).masked_fill(torch.eye(4) > 0, -torch.inf)
+        want = want + cross_entropy(torch.cat([across, within], dim=1), torch.arange(4)) / 2
+    got = ReadAlignment()(scores(text, 4), Targets(truth, truth, truth))
+    torch.testing.assert_close(got, want)
+
+
+def test_captions_of_one_image_are_never_negatives():
+    text = texts(1, 3)
+    truth = torch.tensor([[True, True, True]])
+    loss = ReadAlignment()(scores(text, 1), Targets(truth, truth, truth))
+    loss.backward()
+    assert loss == 0
+    assert not text.grad.any()
+
+
+def test_a_caption_of_two_images_is_related_to_the_captions_of_both():
+    truth = torch.tensor([[True, True, False], [False, True, True]])
+    text = texts(2, 3)
+    loss = ReadAlignment()(scores(text, 2), Targets(truth, truth, truth))
+    s = (7.0 * text @ text.T).detach()
+    terms = [math.log1p(math.exp(s[0, 2] - s[0, 1])), 0, math.log1p(math.exp(s[2, 0] - s[2, 1]))]
+    assert loss.item() == pytest.approx(sum(terms) / 3)
+
+
+def test_one_caption_an_image_trains_nothing():
+    truth = torch.eye(4) > 0
+    text = texts(3, 4)
+    loss = ReadAlignment()(scores(text, 4), Targets(truth, truth, truth))
+    loss.backward()
+    assert loss == 0
+    assert not text.grad.any()
+
+
+def test_what_is_needed_is_said():
+    with pytest.raises(UserError, match="expected scores with embeddings for ReadAlignment"):
+        ReadAlignment()(Scores.full(torch.zeros(5, 9)), random_targets(0))

@@ -1,0 +1,57 @@
+import math
+
+import pytest
+import torch
+
+from tests.scored import random_computed, random_targets, random_values
+from vlmtune.objectives.sigmoid import Sigmoid
+from vlmtune.types import Scores, Targets
+
+
+def naive(values, computed, truth):
+    total, images = 0.0, set()
+    for i, j in computed.nonzero().tolist():
+        sign = 1 if truth[i, j] else -1
+        total -= math.log(1 / (1 + math.exp(-sign * values[i, j].item())))
+        images.add(i)
+    return total / len(images)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("shape", [(5, 9), (6, 3)])
+def test_equals_the_double_loop(seed, shape):
+    values, targets = random_values(seed, shape), random_targets(seed, shape)
+    computed = random_computed(seed, shape)
+    got = Sigmoid()(Scores(values, computed), targets)
+    assert got.item() == pytest.approx(naive(values, computed, targets.truth), abs=1e-12)
+
+
+def test_the_sum_is_divided_by_images_not_by_pairs():
+    targets = random_targets(0, (4, 7))
+    assert Sigmoid()(Scores.full(torch.zeros(4, 7)), targets).item() == pytest.approx(
+        7 * math.log(2)
+    )
+
+
+def test_an_image_without_a_scored_pair_is_not_counted():
+    values, eye = torch.zeros(3, 2), torch.eye(3, 2) > 0
+    computed = torch.ones(3, 2, dtype=torch.bool)
+    computed[2] = False
+    loss = Sigmoid()(Scores(values, computed), Targets(eye, eye, eye))
+    assert loss.item() == pytest.approx(2 * math.log(2))
+
+
+def test_the_gradient_is_the_error_of_the_probability():
+    values, targets = random_values(1).requires_grad_(), random_targets(1)
+    Sigmoid()(Scores.full(values), targets).backward()
+    want = (values.detach().sigmoid() - targets.truth.double()) / len(values)
+    torch.testing.assert_close(values.grad, want)
+
+
+def test_certain_scores_do_not_overflow():
+    truth = torch.tensor([[True, False]])
+    values = torch.tensor([[-1e4, 1e4]], requires_grad=True)
+    loss = Sigmoid()(Scores.full(values), Targets(truth, truth, truth))
+    loss.backward()
+    assert loss.item() == pytest.approx(2e4)
+    assert values.grad.tolist() == [[-1.0, 1.0]]

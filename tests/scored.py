@@ -1,0 +1,137 @@
+"""Scores of a dual adapter made from a matrix alone, and ranks that share them."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+
+from vlmtune.objectives.base import SharedObjective
+from vlmtune.types import Embedded, Features, Scores, Share, Targets
+
+
+def embedded(values: torch.Tensor) -> Embedded:
+    """Embeddings whose cosines times their scale are `values`, differentiable in it.
+
+    Image i is (values[i], e_i, a_i, 0) and text j (e_j, values[:, j], 0, b_j), divided by r, with
+    a and b so that all have length 1; the scale is r^2 / 2. Reordering rows or columns of `values`
+    reorders images or texts and rotates the space, which no objective may notice. There are three
+    tokens an image and two a text, of which a text may lack one.
+    """
+    n, m = values.shape
+    square = float(4 * (1 + values.detach().square().sum().clamp_min(100)))
+    image, text = torch.eye(n).to(values), torch.eye(m).to(values)
+    pads = [(square - 1 - values.square().sum(dim=d)).sqrt()[:, None] for d in (1, 0)]
+    u = torch.cat([values, image, pads[0], torch.zeros_like(pads[0])], dim=1) / square**0.5
+    v = torch.cat([text, values.T, torch.zeros_like(pads[1]), pads[1]], dim=1) / square**0.5
+    inner = torch.ones_like(u[0])
+    inner[-2:] = 0
+    half = inner.clone()
+    half[m:] = 0
+    patches = torch.stack([u, u * inner, u * half], dim=1)
+    words = torch.stack([v, v * inner], dim=1)
+    mask = torch.ones(m, 2, dtype=torch.bool)
+    mask[:, 1] = values.detach().sum(dim=0) > 0
+    return Embedded(
+        u,
+        v,
+        torch.tensor(square / 2).to(values),
+        Features(tokens=patches, mask=torch.ones(n, 3, dtype=torch.bool)),
+        Features(tokens=words * mask[:, :, None], mask=mask),
+    )
+
+
+def scored(values: torch.Tensor, computed: torch.Tensor | None = None) -> Scores:
+    """Scores with all that an objective may need; the backbone's own are near them."""
+    computed = torch.ones_like(values, dtype=torch.bool) if computed is None else computed
+    return Scores(values, computed, embedded(values), values.detach().round())
+
+
+def cut(scores: Scores, rows: slice, columns: slice) -> Scores:
+    """The scores of some images against some texts."""
+    inside = scores.embedded
+    assert inside is not None
+    assert inside.image_tokens is not None
+    assert inside.text_tokens is not None
+    part = Embedded(
+        inside.image[rows],
+        inside.text[columns],
+        inside.scale,
+        inside.image_tokens[rows],
+        inside.text_tokens[columns],
+    )
+    reference = None if scores.reference is None else scores.reference[rows, columns]
+    return Scores(scores.values[rows, columns], scores.computed[rows, columns], part, reference)
+
+
+def share_of(scores: Scores, targets: Targets, rows: slice, columns: slice) -> Share:
+    """What a rank holds whose images are `rows` and whose texts are `columns`."""
+    everything = slice(None)
+
+    def known(r: slice, c: slice) -> Targets:
+        return Targets(*(x[r, c] for x in (targets.truth, targets.known, targets.own)))
+
+    return Share(
+        cut(scores, rows, everything),
+        known(rows, everything),
+        cut(scores, everything, columns),
+        known(everything, columns),
+        rows.start,
+        columns.start,
+    )
+
+
+class Thread:
+    """One rank of several that run as threads of this process and meet in `sum` and `gather`."""
+
+    def __init__(self, number: int, barrier: threading.Barrier, slots: list):
+        self.number, self.barrier, self.slots = number, barrier, slots
+
+    def _all(self, value: torch.Tensor) -> list[torch.Tensor]:
+        self.slots[self.number] = value
+        self.barrier.wait(10)
+        values = list(self.slots)
+        self.barrier.wait(10)
+        return values
+
+    def sum(self, value: torch.Tensor) -> torch.Tensor:
+        return torch.stack(self._all(value)).sum(dim=0)
+
+    def gather(self, value: torch.Tensor) -> torch.Tensor:
+        return torch.cat(self._all(value))
+
+
+def parts(objective: SharedObjective, shares: list[Share]) -> list[torch.Tensor]:
+    """The part of the loss of each rank, ranks being threads."""
+    barrier, slots = threading.Barrier(len(shares)), [None] * len(shares)
+
+    def run(number: int) -> torch.Tensor:
+        try:
+            return objective.share(shares[number], Thread(number, barrier, slots))
+        except BaseException:
+            barrier.abort()
+            raise
+
+    with ThreadPoolExecutor(len(shares)) as pool:
+        return list(pool.map(run, range(len(shares))))
+
+
+def random_targets(seed: int, shape: tuple[int, int] = (5, 9)) -> Targets:
+    """Groups of any size: several captions, hard negatives, texts of no image, truth across."""
+    generator = torch.Generator().manual_seed(seed)
+    groups = (shape[0] + 1) // 2
+    image = torch.randint(groups, (shape[0], 1), generator=generator)
+    own = image == torch.randint(groups, (1, shape[1]), generator=generator)
+    chance = torch.rand(shape, generator=generator)
+    truth = (own & (chance > 0.4)) | (chance > 0.95)
+    return Targets(truth, torch.ones_like(own), own)
+
+
+def random_values(seed: int, shape: tuple[int, int] = (5, 9), scale: float = 1.0) -> torch.Tensor:
+    """Double-precision noise."""
+    generator = torch.Generator().manual_seed(100 + seed)
+    return scale * torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def random_computed(seed: int, shape: tuple[int, int] = (5, 9)) -> torch.Tensor:
+    """Which pairs were scored: two in three."""
+    return torch.rand(shape, generator=torch.Generator().manual_seed(200 + seed)) > 1 / 3

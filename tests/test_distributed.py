@@ -1,0 +1,361 @@
+import itertools
+
+import pytest
+import torch
+from pytorch_lightning import Trainer
+
+from tests.ranks import run_ranks
+from tests.toy import Together, Toy, Tune, batch, groups
+from tests.training import QUIET
+from vlmtune.data.collate import collate
+from vlmtune.data.datamodule import NoBatches
+from vlmtune.distributed import Ranks, place
+from vlmtune.errors import UserError
+from vlmtune.objectives.base import Objective, SharedObjective
+from vlmtune.objectives.info_nce import InfoNCE
+from vlmtune.objectives.pair_bce import PairBCE
+from vlmtune.pairs import PairPolicy
+from vlmtune.system import AdaptationModule
+from vlmtune.types import Features
+
+pytestmark = [*QUIET, pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")]
+
+SIZES = {1: (5,), 2: (3, 2), 4: (2, 3, 1, 2)}
+
+
+# -- sums and gathers -------------------------------------------------------------------------
+
+
+def rows(rank):
+    """A rank's part of a matrix: another number of rows each, the third has none."""
+    generator = torch.Generator().manual_seed(rank)
+    return torch.randn([2, 3, 0, 1][rank], 3, generator=generator, dtype=torch.float64)
+
+
+def parts(rank, everything, total):
+    """A part of a loss, another on each rank, that depends on what all ranks gave."""
+    return ((rank + 1) * everything.sin()).sum() + (total * (rank + 2)).square().sum()
+
+
+def gathers(rank):
+    x = rows(rank).requires_grad_()
+    ranks = Ranks()
+    everything, total = ranks.gather(x), ranks.sum(x.sum(dim=0))
+    parts(rank, everything, total).backward()
+    lengths = [2, 5, 1, 3][rank]
+    tokens = Features(
+        tokens=torch.full((len(x), lengths, 2), float(rank)),
+        mask=torch.ones(len(x), lengths, dtype=torch.bool),
+    )
+    gathered = ranks.gather(tokens)
+    kinds = [torch.bool, torch.int64, torch.float16, torch.bfloat16, torch.float32]
+    same = [ranks.gather(torch.ones(rank + 1, dtype=kind)) for kind in kinds]
+    half = torch.ones(1, dtype=torch.bfloat16, requires_grad=True)
+    ranks.sum(half).sum().backward()
+    objects = ranks.objects(f"of {rank}")
+    counts = ranks.sum(torch.tensor([rank, 1])).tolist()
+    return (
+        (everything.detach(), total.detach(), x.grad),
+        (gathered.tokens, gathered.mask.sum(dim=1).tolist()),
+        [(str(x.dtype), len(x), bool(x.all())) for x in same],
+        (objects, counts, half.grad.item(), (ranks.rank, ranks.size)),
+    )
+
+
+def test_sums_and_gathers_and_their_gradients(tmp_path):
+    given = run_ranks(4, tmp_path, gathers)
+    inputs = [rows(rank).requires_grad_() for rank in range(4)]
+    whole = torch.cat(inputs)
+    sum(parts(rank, whole, whole.sum(dim=0)) for rank in range(4)).backward()
+    for rank, (numbers, tokens, same, rest) in enumerate(given):
+        everything, total, gradient = numbers
+        assert everything.equal(whole.detach())
+        torch.testing.assert_close(total, whole.detach().sum(dim=0))
+        torch.testing.assert_close(gradient, inputs[rank].grad)
+        assert tokens[0].shape == (6, 5, 2)
+        assert tokens[1] == [2, 2, 5, 5, 5, 3]
+        kinds = ["bool", "int64", "float16", "bfloat16", "float32"]
+        assert same == [(f"torch.{kind}", 10, True) for kind in kinds]
+        assert rest == ([f"of {r}" for r in range(4)], [6, 4], 4.0, (rank, 4))
+
+
+def test_a_process_by_itself():
+    x = torch.ones(2, 3)
+    ranks = Ranks()
+    assert ranks.gather(x) is x
+    assert ranks.sum(x) is x
+    assert ranks.objects("a") == ["a"]
+    assert (ranks.rank, ranks.size) == (0, 1)
+
+
+# -- what is true across ranks ----------------------------------------------------------------
+
+
+def places(rank, corpora, merged):
+    return [place(collate(corpus[rank]), Ranks(), merged) for corpus in corpora]
+
+
+def parts_of(targets):
+    return targets.truth, targets.known, targets.own
+
+
+def some_corpora(distinct=False):
+    corpora = [groups((2, 3, 1, 2), seed, distinct) for seed in range(8)]
+    if not distinct:
+        corpora.append([corpora[0][0], corpora[0][0], corpora[0][1], corpora[0][1]])  # none own
+    return corpora
+
+
+def test_truth_across_ranks_is_that_of_one_batch(tmp_path):
+    corpora = some_corpora()
+    given = run_ranks(4, tmp_path, places, corpora, True)
+    for number, corpus in enumerate(corpora):
+        want = collate([group for part in corpus for group in part])
+        row = column = 0
+        for rank, part in enumerate(corpus):
+            got, mine = given[rank][number], collate(part)
+            assert (got.row_start, got.column_start) == (row, column)
+            n, m = len(mine.image_ids), len(got.texts)
+            texts = [mine.texts[j] for j in got.texts.tolist()]
+            assert texts == list(want.texts[column : column + m])
+            for x, y in zip(parts_of(got.rows), parts_of(want.targets), strict=True):
+                assert x.equal(y[row : row + n])
+            for x, y in zip(parts_of(got.columns), parts_of(want.targets), strict=True):
+                assert x.equal(y[:, column : column + m])
+            row, column = row + n, column + m
+        assert (row, column) == want.targets.truth.shape
+
+
+def test_without_merging_every_text_keeps_its_column_and_its_truth(tmp_path):
+    corpora = some_corpora()
+    given = run_ranks(4, tmp_path, places, corpora, False)
+    for number, corpus in enumerate(corpora):
+        batches = [collate(part) for part in corpus]
+        names = [name for one in batches for name in one.text_ids]
+        for rank, mine in enumerate(batches):
+            got = given[rank][number]
+            assert got.texts.tolist() == list(range(len(mine.texts)))
+            want = [[name in true for name in names] for true in mine.true_ids]
+            assert got.rows.truth.tolist() == want
+            stop = got.column_start + len(mine.texts)
+            block = got.rows.own[:, got.column_start : stop]
+            assert block.equal(mine.targets.own)
+            assert got.rows.own.sum() == block.sum()
+
+
+# -- loss and gradient ------------------------------------------------------------------------
+
+
+class Spread(Objective):
+    """No sum over rows nor columns: it cannot be shared."""
+
+    def forward(self, scores, targets):
+        return scores.values[targets.truth].logsumexp(dim=0) + scores.values.square().mean().sqrt()
+
+
+class Uniform(Objective):
+    """Reads what the scores are made of, as a whole."""
+
+    needs = frozenset({"embedded", "tokens", "reference"})
+
+    def forward(self, scores, targets):
+        made = scores.embedded
+        gram = (made.image @ made.image.T).exp().mean().log() * made.scale
+        tokens = made.text_tokens.tokens.square().sum() * made.image_tokens.tokens.mean()
+        drift = (scores.values - scores.reference).abs().mean().sqrt()
+        return gram + made.text.std(dim=0).sum() + tokens.tanh() + drift
+
+
+class Aligned(SharedObjective):
+    """Reads everything a share has, its own rows and columns among all by their positions."""
+
+    needs = frozenset({"embedded", "tokens", "reference"})
+
+    def share(self, share, world):
+        rows, columns = share.rows, share.columns
+        count = world.sum(torch.tensor(len(rows.values)))
+        best = world.gather(rows.values.logsumexp(dim=1))
+        own = best[share.row_start : share.row_start + len(rows.values)]
+        text = columns.embedded.text
+        positions = torch.arange(len(text)) + share.column_start
+        drift = (rows.values - rows.reference).square().sum()
+        drift = drift + (columns.values * columns.reference).sin().sum()
+        tokens = rows.embedded.text_tokens.tokens.sum() * rows.embedded.image_tokens.tokens.sum()
+        tokens = tokens + columns.embedded.image_tokens.tokens.square().sum() * text.sum()
+        return (
+            own.sum() * best.square().mean() / count
+            + (text.sum(dim=1) * positions).sum()
+            + drift * rows.embedded.scale
+            + tokens
+        ) / count
+
+
+class Blocks(PairPolicy):
+    """The pairs of one rank: what a process with all batches scores in their place."""
+
+    def __init__(self, sizes):
+        self.sizes = sizes
+
+    def __call__(self, targets, generator):
+        pairs, row, column = torch.zeros_like(targets.truth), 0, 0
+        for n, m in self.sizes:
+            pairs[row : row + n, column : column + m] = True
+            row, column = row + n, column + m
+        return pairs
+
+
+DUAL = [InfoNCE(), PairBCE(0.5), PairBCE(2.0, balanced=True), Spread(0.3)]
+CASES = {
+    "dual": (lambda: Tune(), DUAL),
+    "tokens": (lambda: Tune(kind="tokens"), [Uniform(), Aligned(0.1)]),
+    "joint": (lambda: Together(), [PairBCE(balanced=True), PairBCE(), InfoNCE(), Spread()]),
+}
+
+
+def step(case, corpora, rank, chunk=None, pairs=None):
+    """Losses and gradients of one rank, gradients averaged as DDP would."""
+    adapter, objectives = CASES[case]
+    torch.manual_seed(1)
+    made = AdaptationModule(Toy(), adapter(), objectives, pairs, chunk=chunk)
+    out, ranks = [], Ranks()
+    for corpus in corpora:
+        logged = []
+        made.log = lambda name, value, **_: logged.append((name, float(value)))  # noqa: B023
+        made.zero_grad()
+        made.training_step(batch(corpus[rank]), 0).backward()
+        averaged = {
+            name: ranks.sum(torch.zeros_like(p) if p.grad is None else p.grad) / ranks.size
+            for name, p in made.named_parameters()
+            if p.requires_grad
+        }
+        out.append((logged, averaged))
+    return out
+
+
+def many_steps(rank, corpora):
+    cases = itertools.product(("dual", "tokens"), (None, 2))
+    steps = {(case, chunk): step(case, corpora["shared"], rank, chunk) for case, chunk in cases}
+    steps |= {
+        ("joint", chunk): step("joint", corpora["distinct"], rank, chunk) for chunk in (None, 2)
+    }
+    return steps
+
+
+def assert_same(got, want):
+    assert [name for name, _ in got[0]] == [name for name, _ in want[0]]
+    assert [v for _, v in got[0]] == pytest.approx([v for _, v in want[0]], rel=1e-9)
+    assert got[1].keys() == want[1].keys()
+    for name, gradient in want[1].items():
+        torch.testing.assert_close(got[1][name], gradient, msg=lambda s, n=name: f"{n}: {s}")
+    assert any(gradient.any() for gradient in want[1].values())
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_loss_and_gradient_are_those_of_one_process(size, tmp_path):
+    shared = [groups(SIZES[size], seed) for seed in range(2)]
+    shared.append([shared[0][0]] * size)  # all ranks have the same captions
+    corpora = {"shared": shared, "distinct": [groups(SIZES[size], 0, True)]}
+    given = run_ranks(size, tmp_path, many_steps, corpora)
+    for case, chunk in given[0]:
+        kind = "distinct" if case == "joint" else "shared"
+        for number, corpus in enumerate(corpora[kind]):
+            together = [[group for part in corpus for group in part]]
+            blocks = [collate(part).targets.truth.shape for part in corpus]
+            (want,) = step(case, [together], 0, pairs=Blocks(blocks))
+            for rank in range(size):
+                assert_same(given[rank][case, chunk][number], want)
+
+
+# -- with Lightning ---------------------------------------------------------------------------
+
+
+class Batches:
+    """A loader of what there is."""
+
+    def __init__(self, batches):
+        self.batches = batches
+
+    def __iter__(self):
+        return iter(self.batches)
+
+    def __len__(self):
+        return len(self.batches)
+
+
+def quiet_trainer(**options):
+    return Trainer(
+        accelerator="cpu",
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+        use_distributed_sampler=False,
+        num_sanity_val_steps=0,
+        **options,
+    )
+
+
+def trained(rank, corpora, folder, **options):
+    """Weights after a step on each batch."""
+    torch.manual_seed(1)
+    made = AdaptationModule(Toy(), Tune(), DUAL, warmup=0.0, chunk=options.pop("chunk", None))
+    trainer = quiet_trainer(max_steps=len(corpora), default_root_dir=folder, **options)
+    batches = [batch(corpus[rank]) for corpus in corpora]
+    trainer.fit(made, Batches(batches), Batches(batches[: 1 + rank]))
+    logged = {name: value.item() for name, value in trainer.callback_metrics.items()}
+    return {n: p.detach().clone() for n, p in made.named_parameters()}, logged
+
+
+def two(rank, corpora, folder):
+    options = {"devices": 2, "strategy": "ddp"}
+    return [trained(rank, corpora, folder, chunk=chunk, **options) for chunk in (None, 2)]
+
+
+def test_training_on_two_ranks_is_training_on_one(tmp_path):
+    corpora = [groups((3, 2), seed) for seed in range(3)]
+    together = [[[group for part in corpus for group in part]] for corpus in corpora]
+    want, logged = trained(0, together, tmp_path, devices=1)
+    start = dict(AdaptationModule(Toy(), Tune(), DUAL).named_parameters())
+    assert not all(torch.equal(value, start[name]) for name, value in want.items())
+    for runs in run_ranks(2, tmp_path / "ranks", two, corpora, tmp_path):
+        for weights, numbers in runs:
+            assert weights.keys() == want.keys()
+            for name, value in want.items():
+                torch.testing.assert_close(weights[name], value, rtol=1e-6, atol=1e-9)
+            assert numbers["train/loss"] == pytest.approx(logged["train/loss"], rel=1e-5)
+            assert numbers["val/loss"] == pytest.approx(runs[0][1]["val/loss"], rel=1e-5)
+
+
+def broken(rank, corpora, folder, side):
+    """What each rank says where the second batch of rank 1 has an image or text of no number."""
+    torch.manual_seed(1)
+    adapter = Tune()
+    embed, calls = getattr(adapter, f"embed_{side}"), []
+
+    def spoilt(features):
+        rows = embed(features)
+        calls.append(len(rows))
+        factors = torch.ones(len(rows), 1, dtype=rows.dtype)
+        factors[-1] = torch.nan if (rank, len(calls)) == (1, 2) else 1
+        return rows * factors
+
+    setattr(adapter, f"embed_{side}", spoilt)
+    made = AdaptationModule(Toy(), adapter, DUAL)
+    options = {"devices": 2, "strategy": "ddp", "max_steps": 3, "default_root_dir": folder}
+    trainer = quiet_trainer(**options)
+    try:
+        trainer.fit(made, Batches([batch(corpus[rank]) for corpus in corpora]), NoBatches())
+    except UserError as error:
+        return str(error), (folder / "last-before-nan.ckpt").is_file()
+    return None
+
+
+@pytest.mark.parametrize("side", ["image", "text"])
+def test_what_is_no_number_on_one_rank_stops_all(side, tmp_path):
+    corpora = [groups((3, 2), seed, distinct=True) for seed in range(3)]
+    one, other = run_ranks(2, tmp_path / "ranks", broken, corpora, tmp_path, side)
+    assert one == other
+    said, saved = one
+    assert saved
+    assert "expected finite scores for InfoNCE, PairBCE, PairBCE, Spread" in said
+    assert f"at step 1 (first record {corpora[1][1][-1].key!r})" in said

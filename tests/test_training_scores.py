@@ -1,0 +1,97 @@
+import copy
+
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from tests.toy import Together, Toy, Tune, batch, groups
+from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.distributed import Ranks, place
+from vlmtune.pairs import AllPairs
+from vlmtune.training_scores import TrainingScores
+from vlmtune.types import Reads
+
+BATCH = batch([group for part in groups((2, 2)) for group in part])
+ALL = frozenset({"embedded", "tokens", "reference"})
+
+
+def share(scores):
+    ranks = Ranks()
+    where = place(BATCH, ranks, merged=True)
+    return scores.share(BATCH, where, ranks, torch.Generator())
+
+
+def own_scores(backbone):
+    """The backbone's own scores, from scratch."""
+    with torch.no_grad():
+        image = backbone.encode_image(BATCH.pixels, Reads("pooled")).pooled
+        text = backbone.encode_text(BATCH.texts, Reads("pooled")).pooled
+    cosines = normalize(image, dim=1) @ normalize(text, dim=1).T
+    return backbone.logit_scale * cosines + backbone.logit_bias
+
+
+@pytest.mark.parametrize("chunk", [None, 2])
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_dual_adapter_gives_all_that_objectives_need(frozen, chunk):
+    backbone = Toy()
+    scores = TrainingScores(backbone, Tune(frozen, "tokens"), AllPairs(), ALL, chunk)
+    got = share(scores)
+    made, inner = scores.adapter, got.rows.embedded
+    cosines = inner.image @ inner.text.T
+    torch.testing.assert_close(got.rows.values, inner.scale * cosines + made.bias)
+    torch.testing.assert_close(inner.scale, made.log_scale.exp())
+    torch.testing.assert_close(got.rows.reference, own_scores(Toy()))
+    assert not got.rows.reference.requires_grad
+    with torch.no_grad():
+        features = [scores.inputs.all(side, BATCH) for side in ("image", "text")]
+    want = made.embed_tokens(*features)
+    for ours, theirs in zip((inner.image_tokens, inner.text_tokens), want, strict=True):
+        torch.testing.assert_close(ours.tokens, theirs.tokens)
+        assert ours.mask.equal(theirs.mask)
+
+
+def test_what_no_objective_needs_is_not_computed():
+    backbone = Toy()
+    got = share(TrainingScores(backbone, Tune(), AllPairs()))
+    assert (got.rows.reference, got.rows.embedded.image_tokens) == (None, None)
+    assert len(backbone.images) == len(backbone.texts) == 1
+
+
+def test_the_reference_stays_where_training_changes_the_backbone():
+    backbone = Toy()
+    scores = TrainingScores(backbone, Tune(), AllPairs(), {"reference"})
+    assert scores.original is not None
+    assert not any(p.requires_grad for p in scores.original.parameters())
+    before = share(scores).rows
+    with torch.no_grad():
+        for parameter in backbone.parameters():
+            parameter.add_(0.1)
+    after = share(scores).rows
+    assert not torch.allclose(after.values, before.values)
+    assert after.reference.equal(before.reference)
+
+
+def test_a_frozen_backbone_is_its_own_reference_and_runs_once():
+    backbone = Toy()
+    scores = TrainingScores(backbone, Tune(frozen=True), AllPairs(), {"reference"})
+    assert scores.original is None
+    share(scores)
+    assert len(backbone.images) == len(backbone.texts) == 1
+
+
+def test_a_joint_adapter_has_a_reference_too():
+    got = share(TrainingScores(Toy(), Together(), AllPairs(), {"reference"}))
+    assert got.rows.embedded is None
+    torch.testing.assert_close(got.rows.reference, own_scores(Toy()))
+
+
+def test_a_copy_of_a_real_backbone_is_a_copy(model_folder):
+    backbone = OpenClip(str(model_folder))
+    spare = copy.deepcopy(backbone)
+    texts = ["a red cube", "a dog"]
+    before = backbone.encode_text(texts, Reads("pooled")).pooled
+    with torch.no_grad():
+        for parameter in backbone.parameters():
+            parameter.mul_(2)
+    assert not backbone.encode_text(texts, Reads("pooled")).pooled.equal(before)
+    assert spare.encode_text(texts, Reads("pooled")).pooled.equal(before)

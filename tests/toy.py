@@ -1,0 +1,153 @@
+"""A backbone of two small layers in double precision, adapters that train it, and groups for it."""
+
+import random
+
+import torch
+from torch import nn
+
+from vlmtune.adapters.base import DualAdapter, JointAdapter
+from vlmtune.backbones.base import Backbone
+from vlmtune.data.collate import collate
+from vlmtune.types import Batch, Features, Group, Reads
+
+LETTERS = "abcdefgh"
+
+
+class Toy(Backbone):
+    """Reads 2 x 2 pixels and letters; notes how many rows each call encodes."""
+
+    embed_dim, image_width, text_width, image_tokens = 6, 5, 5, 4
+    text_special, logit_scale, logit_bias, fingerprint = (0, 0), 4.0, 0.5, "toy"
+
+    def __init__(self, dropout=0.0):
+        super().__init__()
+        torch.manual_seed(0)
+        self.image, self.text = nn.Linear(3, 5), nn.Embedding(128, 5)
+        self.project = nn.Linear(5, 6)
+        self.drop = nn.Dropout(dropout)
+        self.double().requires_grad_(False)
+        self.images, self.texts = [], []
+
+    def preprocess(self, image):
+        raise NotImplementedError
+
+    def encode_image(self, pixels, reads):
+        self.images.append(len(pixels))
+        return self._give(self.image(pixels.flatten(2).transpose(1, 2)), None, reads)
+
+    def encode_text(self, texts, reads):
+        self.texts.append(list(texts))
+        longest = max(map(len, texts), default=0)
+        codes = [[ord(c) % 128 for c in text.ljust(longest, "\0")] for text in texts]
+        ids = torch.tensor(codes).view(len(texts), longest)
+        return self._give(self.text(ids), ids > 0, reads)
+
+    def _give(self, tokens, mask, reads):
+        if mask is None:
+            mask = torch.ones(tokens.shape[:2], dtype=torch.bool)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not reads.frozen):
+            tokens = self.drop(tokens).tanh() * mask[:, :, None]
+            if reads.kind == "tokens":
+                return Features(tokens=tokens, mask=mask)
+            mean = tokens.sum(dim=1) / mask.sum(dim=1, keepdim=True)
+            return Features(pooled=self.project(mean))
+
+
+class Tune(DualAdapter):
+    """Trains temperature, offset, a matrix for each modality and the whole toy."""
+
+    gives_tokens = True
+
+    def __init__(self, frozen=False, kind="pooled", dropout=0.0):
+        super().__init__()
+        self.frozen = frozen
+        self.drop = nn.Dropout(dropout)
+        self.image_reads = self.text_reads = Reads(kind, -1, frozen)
+
+    def attach(self, backbone):
+        super().attach(backbone)
+        width = backbone.embed_dim if self.image_reads.kind == "pooled" else backbone.text_width
+        self.image, self.text = nn.Linear(width, 6), nn.Linear(width, 6)
+        self.double().requires_grad_()
+        backbone.requires_grad_(not self.frozen)
+
+    def embed_image(self, image):
+        return self.image(self.drop(self._mean(image)))
+
+    def embed_text(self, text):
+        return self.text(self.drop(self._mean(text)))
+
+    def embed_tokens(self, image, text):
+        return tuple(
+            Features(tokens=layer(side.tokens) * side.mask[:, :, None], mask=side.mask)
+            for layer, side in ((self.image, image), (self.text, text))
+        )
+
+    @staticmethod
+    def _mean(features):
+        if features.pooled is not None:
+            return features.pooled
+        return features.tokens.sum(dim=1) / features.mask.sum(dim=1, keepdim=True)
+
+
+class Together(JointAdapter):
+    """Scores a pair from the product of its pooled features."""
+
+    def __init__(self):
+        super().__init__()
+        self.image_reads = self.text_reads = Reads("pooled", -1, False)
+
+    def attach(self, backbone):
+        super().attach(backbone)
+        self.head = nn.Linear(backbone.embed_dim, 1).double()
+        backbone.requires_grad_()
+
+    def prepare_image(self, image):
+        return image
+
+    def prepare_text(self, text):
+        return text
+
+    def score_pairs(self, image, text):
+        return self.head(image.pooled * text.pooled).squeeze(-1)
+
+
+def groups(sizes=(2, 3, 1, 2), seed=0, distinct=False) -> list[list[Group]]:
+    """Groups of each rank: several captions, hard negatives, captions that ranks share.
+
+    With `distinct` no two groups share a caption.
+    """
+    dice = random.Random(seed)
+    out, number = [], 0
+    for size in sizes:
+        out.append([])
+        for _ in range(size):
+            k, m = dice.randint(1, 2), dice.randint(2, 3)
+            names = [f"{letter}{number}" if distinct else letter for letter in LETTERS]
+            texts = tuple(dice.sample(names, m))
+            true = [frozenset(dice.sample(names, 2)) | {texts[i]} for i in range(k)]
+            truth = torch.tensor([[text in ids for text in texts] for ids in true])
+            images = tuple(f"{number}-{i}" for i in range(k))
+            exhaustive = dice.random() < 0.5
+            captions = tuple(f"the {text} {text}" for text in texts)
+            out[-1].append(
+                Group(f"r{number}", images, texts, captions, truth, tuple(true), exhaustive)
+            )
+            number += 1
+    return out
+
+
+def batch(some: list[Group]) -> Batch:
+    """The groups as a batch; an image's pixels follow from its id."""
+    made = collate(some)
+    return with_pixels(made)
+
+
+def with_pixels(made: Batch) -> Batch:
+    generators = (torch.Generator().manual_seed(hash_of(name)) for name in made.image_ids)
+    pixels = [torch.randn(3, 2, 2, generator=g, dtype=torch.float64) for g in generators]
+    return Batch(**{**vars(made), "pixels": torch.stack(pixels)})
+
+
+def hash_of(name: str) -> int:
+    return int.from_bytes(name.encode(), "big")

@@ -1,0 +1,95 @@
+"""CLIP of Hugging Face: OpenAI's weights and everything saved in their format."""
+
+from typing import Any
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+from transformers import CLIPModel
+
+from vlmtune.backbones.hf_dual import HFDualEncoder
+from vlmtune.backbones.hf_loading import Loaded
+from vlmtune.backbones.hf_towers import HFImageTower, HFTextTower, HFTokenizer
+from vlmtune.backbones.locating import named_openai
+from vlmtune.backbones.staging import last_real
+from vlmtune.errors import UserError
+
+
+class HFCLIP(HFDualEncoder):
+    """CLIP (Radford et al. 2021, arXiv 2103.00020) as `transformers.CLIPModel` computes it.
+
+    The image embedding is the projected class token, the text embedding the projected end token.
+    Arguments are those of `HFDualEncoder`. Weights named as OpenAI's are refused where the config
+    would run them with another activation than QuickGELU.
+    """
+
+    kind = CLIPModel
+
+    def check(self, model: str) -> None:
+        """Refuses OpenAI's weights with an activation they were not trained with.
+
+        Raises:
+            UserError: The name is OpenAI's and the activation is not QuickGELU.
+        """
+        config = self.model.config
+        acts = {config.text_config.hidden_act, config.vision_config.hidden_act}
+        if named_openai(model) and acts != {"quick_gelu"}:
+            raise UserError(
+                f"expected hidden_act quick_gelu for OpenAI's weights, got {', '.join(acts)} in "
+                f"the config of {model}: correct config.json"
+            )
+
+    def towers(self, loaded: Loaded) -> tuple[HFImageTower, HFTextTower]:
+        """Makes the two towers of the model."""
+        vision, text, model = self.model.vision_model, self.model.text_model, self.model
+        image_tower = HFImageTower(
+            embed=lambda pixels: vision.pre_layrnorm(vision.embeddings(pixels)),
+            blocks=vision.encoder.layers,
+            norm=vision.post_layernorm,
+            head=lambda tokens: model.visual_projection(tokens[:, 0]),
+            owners=(vision.post_layernorm, model.visual_projection),
+            special=1,
+            dtype=self._dtype,
+        )
+        table = text.embeddings.position_embedding
+        tokenizer = HFTokenizer(loaded.tokenizer, table.num_embeddings)
+        _check_end(tokenizer, int(text.eos_token_id))
+        text_tower = CLIPTextTower(
+            tokenizer=tokenizer,
+            embedding=text.embeddings.token_embedding,
+            table=table,
+            blocks=text.encoder.layers,
+            norm=text.final_layer_norm,
+            projection=model.text_projection,
+            dtype=self._dtype,
+        )
+        return image_tower, text_tower
+
+
+class CLIPTextTower(HFTextTower):
+    """No token sees a later one, so padding is cut; the end token is pooled."""
+
+    def attention(self, mask: Bool[Tensor, "n t"]) -> dict[str, Any]:
+        """Causal; padding comes last and is seen by no real token."""
+        del mask
+        return {"attention_mask": None, "is_causal": True}
+
+    def pool(
+        self, tokens: Float[Tensor, "n t w"], mask: Bool[Tensor, "n t"]
+    ) -> Float[Tensor, "n w"]:
+        """The end token."""
+        return last_real(tokens, mask)
+
+
+def _check_end(tokenizer: HFTokenizer, end: int) -> None:
+    """Checks that the token the model pools is the last of a caption.
+
+    The library pools the first token with id `end`, or the highest id where `end` is 2, the value
+    of configs written before that was told apart.
+    """
+    ids, mask = tokenizer(["a"])
+    pooled = ids[0].argmax() if end == 2 else (ids[0] == end).int().argmax()
+    if int(pooled) != int(mask.sum()) - 1:
+        raise UserError(
+            f"expected captions that end with the token the model pools (id {end}), got "
+            f"{ids[0].tolist()} for 'a': use the model's own tokenizer and eos_token_id"
+        )

@@ -1,0 +1,93 @@
+"""SigLIP and SigLIP 2 of Hugging Face, those with images of one size."""
+
+from typing import Any
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+from transformers import SiglipModel
+
+from vlmtune.backbones.hf_dual import HFDualEncoder
+from vlmtune.backbones.hf_loading import Loaded
+from vlmtune.backbones.hf_towers import HFImageTower, HFTextTower, HFTokenizer
+from vlmtune.backbones.staging import last_real, padded
+from vlmtune.errors import UserError
+from vlmtune.types import Features
+
+
+class SigLIP(HFDualEncoder):
+    """SigLIP (Zhai et al. 2023, arXiv 2303.15343) as `transformers.SiglipModel` computes it.
+
+    SigLIP 2 (Tschannen et al. 2025, arXiv 2502.14786) too, but for its NaFlex models, whose images
+    differ in shape. Trained with a sigmoid: log-odds are `logit_scale * cosine + logit_bias`.
+    Captions are put in lower case and filled up to the full length, as in training; every token
+    sees the padding, and the last position is pooled. Arguments are those of `HFDualEncoder`.
+    """
+
+    kind = SiglipModel
+
+    def check(self, model: str) -> None:
+        """Refuses image towers that give no embedding.
+
+        Raises:
+            UserError: The image tower was saved without its pooling head.
+        """
+        if not self.model.vision_model.use_head:
+            raise UserError(
+                f"expected an image tower with its pooling head, got {model} with "
+                "vision_use_head false: use another checkpoint"
+            )
+
+    def towers(self, loaded: Loaded) -> tuple[HFImageTower, HFTextTower]:
+        """Makes the two towers of the model."""
+        vision, text = self.model.vision_model, self.model.text_model
+        image_tower = HFImageTower(
+            embed=vision.embeddings,
+            blocks=vision.encoder.layers,
+            norm=vision.post_layernorm,
+            head=vision.head,
+            owners=(vision.post_layernorm, vision.head),
+            special=0,
+            dtype=self._dtype,
+        )
+        table = text.embeddings.position_embedding
+        tokenizer = HFTokenizer(loaded.tokenizer, table.num_embeddings, lower=True)
+        _check_end(tokenizer, loaded.tokenizer.eos_token_id)
+        text_tower = SiglipTextTower(
+            tokenizer=tokenizer,
+            embedding=text.embeddings.token_embedding,
+            table=table,
+            blocks=text.encoder.layers,
+            norm=text.final_layer_norm,
+            projection=text.head,
+            dtype=self._dtype,
+        )
+        return image_tower, text_tower
+
+
+class SiglipTextTower(HFTextTower):
+    """Every token sees all, padding included; the last position is pooled."""
+
+    def fill(self, words: Features) -> Features:
+        """Fills captions up with the padding token."""
+        return padded(words, self.embedding.weight[self.tokenizer.pad], self.positions)
+
+    def attention(self, mask: Bool[Tensor, "n t"]) -> dict[str, Any]:
+        """Nothing is hidden."""
+        del mask
+        return {"attention_mask": None}
+
+    def pool(
+        self, tokens: Float[Tensor, "n t w"], mask: Bool[Tensor, "n t"]
+    ) -> Float[Tensor, "n w"]:
+        """The last position."""
+        return last_real(tokens, mask)
+
+
+def _check_end(tokenizer: HFTokenizer, end: int | None) -> None:
+    """Checks that captions are words and an end token, as in training."""
+    ids, _ = tokenizer(["a"])
+    if tokenizer.special != (0, 1) or int(ids[0, -1]) != end:
+        raise UserError(
+            f"expected captions that are words and one end token (id {end}), got "
+            f"{ids[0].tolist()} for 'a': use the model's own tokenizer"
+        )

@@ -1,0 +1,105 @@
+"""What towers of every library share: building states, and telling which layers there are."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from vlmtune.backbones.base import Tower
+from vlmtune.errors import UserError
+from vlmtune.types import Features, Reads
+
+
+def no_such_layer(reads: Reads, layers: int) -> str | None:
+    """Returns why a tower of `layers` blocks has no such layer, or None where it has.
+
+    Example:
+        >>> no_such_layer(Reads("tokens", -4), 3)
+        'it has 3 layers: choose one of -3 to -1'
+        >>> no_such_layer(Reads("state", -4), 3) is None
+        True
+    """
+    if reads.kind not in ("tokens", "state"):
+        return None
+    lowest = -layers - (reads.kind == "state")
+    if lowest <= reads.layer <= -1:
+        return None
+    return f"it has {layers} layers: choose one of {lowest} to -1"
+
+
+def state_after(tower: Tower, state: Features, layer: int) -> Features:
+    """Runs what the first block gets up to `layer`, counted from the end as in `Reads`."""
+    return tower.run(state, 0, tower.layers + 1 + layer)
+
+
+def whole(tokens: Float[Tensor, "n t w"]) -> Features:
+    """A state all of whose positions are needed."""
+    mask = torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
+    return Features(tokens=tokens.float(), mask=mask)
+
+
+def masked(tokens: Float[Tensor, "n t w"], mask: Bool[Tensor, "n t"]) -> Features:
+    """Features of real tokens, the others set to zero."""
+    return Features(tokens=tokens.float().masked_fill(~mask[:, :, None], 0.0), mask=mask)
+
+
+def parts(state: Features) -> tuple[Tensor, Tensor]:
+    """Returns tokens and mask of a state, which has both."""
+    assert state.tokens is not None
+    assert state.mask is not None
+    return state.tokens, state.mask
+
+
+def last_real(tokens: Float[Tensor, "n t w"], mask: Bool[Tensor, "n t"]) -> Float[Tensor, "n w"]:
+    """The token at the last real position of each row: the end token of a caption."""
+    return tokens[torch.arange(len(tokens), device=tokens.device), mask.sum(dim=1) - 1]
+
+
+def checked_length(words: Features, positions: int) -> Features:
+    """Returns the words, after checking that the tower has that many positions.
+
+    Raises:
+        UserError: It has fewer.
+    """
+    length = parts(words)[0].shape[1]
+    if length > positions:
+        raise UserError(
+            f"expected at most {positions} text tokens, special and prompt tokens included, got "
+            f"{length}: shorten the captions or the prompt"
+        )
+    return words
+
+
+def with_words(texts: Sequence[str], mask: Bool[Tensor, "n t"], special: int) -> None:
+    """Checks that all captions have tokens besides their `special` ones.
+
+    Raises:
+        UserError: One has none.
+    """
+    empty = (mask.sum(dim=1) <= special).nonzero().flatten().tolist()
+    if empty:
+        raise UserError(
+            f"expected captions with words, got {texts[empty[0]]!r} (number {empty[0]} of "
+            f"{len(texts)}): remove or correct it"
+        )
+
+
+def padded(words: Features, pad: Float[Tensor, "w"], positions: int) -> Features:
+    """Words with the embedding of the padding token at all other of `positions` places."""
+    tokens, mask = parts(words)
+    missing = positions - tokens.shape[1]
+    tokens = torch.where(mask[:, :, None], tokens, pad.to(tokens.dtype))
+    rest = pad.to(tokens.dtype).expand(len(tokens), missing, -1)
+    return whole(torch.cat([tokens, rest], dim=1))
+
+
+def parameters_of(*owners: nn.Module | nn.Parameter | None) -> list[nn.Parameter]:
+    """The parameters of modules, and parameters themselves, those that are there."""
+    found: list[nn.Parameter] = []
+    for owner in owners:
+        if isinstance(owner, nn.Parameter):
+            found.append(owner)
+        elif isinstance(owner, nn.Module):
+            found.extend(owner.parameters())
+    return found

@@ -1,0 +1,130 @@
+"""The scenes of PUG: Animals, their captions, and which of them differ in one factor only."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from vlmtune.benchmarks.pug_files import read_rows, spoken
+from vlmtune.errors import UserError
+
+SIZES = {0.7: "small", 1.0: "medium", 1.3: "big"}
+COLUMNS = (
+    "filename",
+    "world_name",
+    "character_name",
+    "character_scale",
+    "camera_yaw",
+    "character_texture",
+)
+FACTORS = ("background", "size", "texture", "camera_yaw")
+DESCRIBED = FACTORS[:3]  # by the captions
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A row: its image file, the animal, and the value of each of `FACTORS`."""
+
+    file: str
+    animal: str
+    values: tuple[str, str, str, str]
+
+    @property
+    def frontal(self) -> bool:
+        """Whether the camera looks at the animal from the front."""
+        return self.values[3] == "0"
+
+    @property
+    def caption(self) -> str:
+        """The paper's caption; a texture is named unless it is the animal's own."""
+        world, size, texture, _ = self.values
+        textured = "" if texture == "Default" else f" textured with {spoken(texture)}"
+        return (
+            f"A photo of a {size} sized {spoken(self.animal)}{textured} "
+            f"on a {spoken(world)} background"
+        )
+
+
+@dataclass(frozen=True)
+class Samples:
+    """n samples that differ in other things than one factor, each with all v values of it.
+
+    Attributes:
+        images: Numbers of the images.
+        texts: Numbers of their captions; None where captions do not tell the values apart.
+        clusters: Number of the animal of each sample.
+        left_out: How many samples lack a value.
+    """
+
+    images: Int[Tensor, "n v"]
+    texts: Int[Tensor, "n v"] | None
+    clusters: Int[Tensor, "n"]
+    left_out: int
+
+
+def read_scenes(path: Path) -> list[Scene]:
+    """Reads the csv.
+
+    Raises:
+        UserError: It lacks a column, or a size or an angle is none.
+    """
+    return [_scene(path, values) for values in read_rows(path, COLUMNS)]
+
+
+def _scene(path: Path, values: Mapping[str, str]) -> Scene:
+    file, world, animal, scale, yaw, texture = (values[name] for name in COLUMNS)
+    try:
+        size, angle = SIZES[float(scale)], f"{float(yaw):g}"
+    except (KeyError, ValueError) as error:
+        raise UserError(
+            f"expected a character_scale of {list(SIZES)} and a camera_yaw in {path}, got "
+            f"{scale!r} and {yaw!r}: pass PUG: Animals' csv"
+        ) from error
+    return Scene(f"{animal}/{file}", animal, (world, size, texture, angle))
+
+
+def group_samples(
+    factor: str, scenes: Sequence[Scene], captions: Sequence[int], path: Path
+) -> Samples:
+    """Groups the scenes that differ in one factor only.
+
+    Args:
+        factor: One of `FACTORS`.
+        scenes: The scenes.
+        captions: The number of the caption of each.
+        path: The csv, for errors.
+
+    Raises:
+        UserError: A scene is there twice, or there are too few.
+    """
+    place = FACTORS.index(factor)
+    described = factor in DESCRIBED
+    usable = [i for i, scene in enumerate(scenes) if scene.frontal or not described]
+    values = list(dict.fromkeys(scenes[i].values[place] for i in usable))
+    groups: dict[tuple[str, ...], dict[str, int]] = {}
+    for i in usable:
+        scene = scenes[i]
+        others = (scene.animal, *scene.values[:place], *scene.values[place + 1 :])
+        group = groups.setdefault(others, {})
+        if group.setdefault(scene.values[place], i) != i:
+            raise UserError(
+                f"expected each combination of factors once in {path}, got "
+                f"{scene.caption!r} twice: download it again"
+            )
+    whole = {others: group for others, group in groups.items() if len(group) == len(values)}
+    if len(values) < 2 or len(whole) < 2:
+        raise UserError(
+            f"expected two samples with at least two values of {factor} in {path}, got "
+            f"{len(whole)} with {len(values)}: pass the whole csv, or leave the factor out"
+        )
+    images = torch.tensor([[group[value] for value in values] for group in whole.values()])
+    animals = {animal: number for number, (animal, *_) in enumerate(whole)}
+    return Samples(
+        images,
+        torch.tensor(captions)[images] if described else None,
+        torch.tensor([animals[animal] for animal, *_ in whole]),
+        len(groups) - len(whole),
+    )

@@ -1,0 +1,210 @@
+"""PUG: AR4T: a scene of two objects and its hard-negative scene, with the captions of both.
+
+File: a csv, `PUG_ARmerged_test.csv`, with at least the columns Relation, caption, alt_caption,
+filename, filename_neg and filepath; an image is `filepath` under the folder. `alt_caption` says the
+same as `caption` with the objects exchanged; `filename_neg` names the scene with the opposite
+relation, or with the two attributes exchanged. Scenes of one object have none.
+Source: Bordes et al. 2023, PUG, section 3.4.1 and appendix B.5.
+"""
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import ClassVar
+
+from jaxtyping import Int
+from PIL import Image
+from torch import Tensor
+
+from vlmtune.benchmarks.base import Benchmark, Convention
+from vlmtune.benchmarks.pug_files import SITE, read_rows, spoken
+from vlmtune.benchmarks.squares import Square, Squares, Wins
+from vlmtune.errors import UserError
+from vlmtune.types import ImageRef, Metric
+
+COLUMNS = ("Relation", "caption", "alt_caption", "filename_neg", "filepath")
+KINDS = {  # table 8
+    "material": ("brick", "metal", "wood", "glass", "cloth", "plastic", "rock"),
+    "size": ("big", "long", "tall", "large", "short", "small", "little", "tiny"),
+    "colour": (
+        *("black", "blue", "yellow", "white", "green", "gray", "brown"),
+        *("red", "silver", "orange", "pink", "gold"),
+    ),
+    "texture": ("striped", "dark", "cloudy"),
+}
+_KIND_OF = {attribute: kind for kind, attributes in KINDS.items() for attribute in attributes}
+
+
+@dataclass(frozen=True)
+class _Scene:
+    """A row: the image, its relation, its two captions, and the file name of its negative."""
+
+    file: str
+    relation: str
+    caption: str
+    alternative: str
+    negative: str
+
+
+class PugAR4T(Squares):
+    """Text, image and group accuracy over pairs of a scene and its hard negative.
+
+    Items are the unordered pairs of rows of which one names the other as its negative; the 2 x 2
+    captions are their `caption`s. They are `/relations` or `/attributes`: exchanging attributes
+    leaves the words of the caption the same, an opposite relation does not. Within them the numbers
+    are given by relation (`/to the left of`, ...; an item has two) and by kind of attribute
+    (`/material`, `/size`, `/colour`, `/texture`; an item has one or two), that of the first word of
+    each caption. The paper proposes these scores and prints none.
+
+    Conventions: "strict" leaves out pairs whose captions mean the same, so that no model could tell
+    them apart: the negative's caption is the caption or its `alt_caption` (equal attributes, or two
+    objects of one name). "reference" keeps them: the test set has 4,200 + 5,618 pairs. Both count
+    them as `pairs_alike`, and as `negatives_missing` the rows whose negative is not in the csv.
+
+    Args:
+        path: The csv.
+        images: The folder under which `filepath` names the files.
+        name: Name in reports, unique within a run.
+        convention: See above.
+        limit: Evaluate at most so many pairs.
+        seed: Draw them at random with this seed; None takes the first ones.
+
+    Raises:
+        UserError: `limit` is below 1, or the convention is unknown.
+    """
+
+    citation: ClassVar[str] = "Bordes et al. 2023, PUG, appendix B.5; Thrush et al. 2022"
+    source: ClassVar[str] = f"PUG_AR4T.tar.gz (97 GB), {SITE}"
+    twins_differ: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        path: str,
+        images: str,
+        name: str = "pug_ar4t",
+        convention: Convention = "strict",
+        limit: int | None = None,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(name, convention, limit, seed)
+        self.path = Path(path)
+        self.folder = Path(images)
+        self._counts: dict[str, Metric] = {}
+
+    @classmethod
+    def fixture(cls, folder: Path) -> Benchmark:
+        """A pair with a relation, one with attributes, and a scene of one object."""
+        left, right = (
+            "Banana to the left of chair in museum",
+            "Banana to the right of chair in museum",
+        )
+        green, large = "Green mug and large vase at beach", "Large mug and green vase at beach"
+        rows = [
+            ("To the left of", left, "Chair to the right of banana in museum", "0.png", "1.png"),
+            ("To the right of", right, "Chair to the left of banana in museum", "1.png", "0.png"),
+            ("On", green, "Large vase and green mug at beach", "2.png", "3.png"),
+            ("On", large, "Green vase and large mug at beach", "3.png", "2.png"),
+            ("Inside", "Pizza inside temple", "", "4.png", ""),
+        ]
+        (folder / "test").mkdir()
+        with (folder / "PUG_ARmerged_test.csv").open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(["", "Relation", "caption", "alt_caption", "filename", *COLUMNS[3:]])
+            for i, (*values, own, negative) in enumerate(rows):
+                writer.writerow([i, *values, own, negative, f"test/{own}"])
+                Image.new("RGB", (8, 8), (50 * i, 90, 200)).save(folder / "test" / own)
+        return cls(str(folder / "PUG_ARmerged_test.csv"), str(folder))
+
+    def _read(self) -> list[Square]:
+        scenes = [_scene(values) for values in read_rows(self.path, COLUMNS)]
+        if blank := sum(not (scene.file and scene.caption) for scene in scenes):
+            raise UserError(
+                f"expected a filepath and a caption in each row of {self.path}, {blank} lack one: "
+                "download it again"
+            )
+        found = _Index(scenes)
+        pairs: dict[frozenset[str], tuple[_Scene, _Scene]] = {}
+        missing = 0
+        for scene in scenes:
+            negative = found.negative(scene)
+            missing += bool(scene.negative) and negative is None
+            if negative is not None:
+                pairs.setdefault(frozenset((scene.file, negative.file)), (scene, negative))
+        alike = [key for key, pair in pairs.items() if _alike(*pair)]
+        counts = {
+            "pairs_alike": (len(alike), len(pairs)),
+            "negatives_missing": (missing, len(scenes)),
+        }
+        self._counts = {
+            name: Metric(float(count), n, higher_is_better=False, unit="count")
+            for name, (count, n) in counts.items()
+        }
+        if self.convention == "strict":
+            pairs = {key: pair for key, pair in pairs.items() if key not in set(alike)}
+        return [self._square(*pair) for pair in pairs.values()]
+
+    def _square(self, scene: _Scene, negative: _Scene) -> Square:
+        exchanged = _words(scene.caption) == _words(negative.caption)
+        return Square(
+            (ImageRef(self.folder / scene.file), ImageRef(self.folder / negative.file)),
+            (scene.caption, negative.caption),
+            "attributes" if exchanged else "relations",
+            _kinds(scene, negative) if exchanged else _relations(scene, negative),
+        )
+
+    def _averages(
+        self, wins: Wins, groups: Sequence[str], clusters: Int[Tensor, "n"]
+    ) -> dict[str, Metric]:
+        return self._counts
+
+
+def _scene(values: dict[str, str]) -> _Scene:
+    # pandas writes an empty cell as "nan" when it was told to.
+    said = (" ".join(values[name].split()) for name in COLUMNS)
+    relation, caption, alternative, negative, file = (
+        "" if text.lower() == "nan" else text for text in said
+    )
+    return _Scene(file.lstrip("/"), relation, caption, alternative, negative)
+
+
+def _alike(scene: _Scene, negative: _Scene) -> bool:
+    """Whether the caption of the negative is true of the scene too."""
+    said = negative.caption.lower()
+    return said in (scene.caption.lower(), scene.alternative.lower())
+
+
+def _words(caption: str) -> list[str]:
+    return sorted(caption.lower().split())
+
+
+def _relations(*scenes: _Scene) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(spoken(s.relation) for s in scenes if s.relation))
+
+
+def _kinds(*scenes: _Scene) -> tuple[str, ...]:
+    first = (scene.caption.split()[0].lower() for scene in scenes)
+    return tuple(dict.fromkeys(_KIND_OF[word] for word in first if word in _KIND_OF))
+
+
+class _Index:
+    """Finds scenes by file name: in the folder of the asking one first, as names may recur."""
+
+    def __init__(self, scenes: Sequence[_Scene]) -> None:
+        self.by_path = {scene.file: scene for scene in scenes}
+        self.by_name: dict[str, _Scene | None] = {}
+        for scene in scenes:
+            name = PurePosixPath(scene.file).name
+            self.by_name[name] = None if name in self.by_name else scene
+
+    def negative(self, scene: _Scene) -> _Scene | None:
+        """The negative of a scene; None where it has none, or it is not there or ambiguous."""
+        if not scene.negative:
+            return None
+        name = PurePosixPath(scene.negative).name
+        beside = str(PurePosixPath(scene.file).parent / name)
+        ways = [self.by_path.get(beside), self.by_path.get(scene.negative), self.by_name.get(name)]
+        if name != scene.negative:  # a path says more than a name
+            ways[:2] = ways[1::-1]
+        found = next((way for way in ways if way is not None), None)
+        return None if found is scene else found

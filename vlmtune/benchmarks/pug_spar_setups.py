@@ -1,0 +1,301 @@
+"""The set-ups of PUG: SPAR: which images each one has, their captions, and the candidates.
+
+Captions are those of the published script, letter for letter: names as the csv has them
+("GiantTortoise", "Anlylosaurus"), "a" before a vowel, and the animals of an unordered pair sorted.
+Source: Bordes et al. 2023, PUG, section 3.4, figure 6 and tables 2 and 11.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from vlmtune.errors import UserError
+
+BLANK = "blank"
+COLUMNS = (
+    "filename",
+    "world_name",
+    "character_name",
+    "character2_name",
+    "character1_pos",
+    "character_texture",
+    "character2_texture",
+)
+SIDES = {"left_right": ("left", "right"), "bottom_top": ("bottom", "top")}
+TEXTURES = {"default": "Default", "blue_red": "Blue", "grass_stone": "Grass"}
+PLACES = {"below": "bottom", "above": "top"}  # what some copies call them
+
+
+@dataclass(frozen=True)
+class Row:
+    """One image: its file, its background, the two animals, and the group it was rendered in.
+
+    An animal that is not there is called "blank"; side and texture are still those of the group.
+    """
+
+    file: str
+    world: str
+    first: str
+    second: str
+    side: str
+    texture: str
+    texture2: str
+
+    @property
+    def animals(self) -> int:
+        """How many animals are in the image."""
+        return (self.first != BLANK) + (self.second != BLANK)
+
+    @property
+    def animal(self) -> str:
+        """The animal of an image that has one."""
+        return self.second if self.first == BLANK else self.first
+
+
+@dataclass(frozen=True)
+class SetUp:
+    """n images with their true captions, the hard negatives of these, and all candidates."""
+
+    name: str
+    rows: tuple[Row, ...]
+    captions: tuple[str, ...]
+    negatives: tuple[str, ...] | None
+    candidates: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Definition:
+    """How a set-up is made: which rows it has, their captions, and the candidates.
+
+    Attributes:
+        name: Name in metrics and configs.
+        has: Whether an image belongs to it.
+        caption: The caption of an image, without its background.
+        candidates: All captions of the images, given them and the endings that name a background.
+        negative: The hard negative of the caption, where there is one.
+        endings: Whether captions may end in the background.
+        published: How many of the images the published script takes; None for all.
+    """
+
+    name: str
+    has: Callable[[Row], bool]
+    caption: Callable[[Row], str]
+    candidates: Callable[[Sequence[Row], Sequence[str]], list[str]]
+    negative: Callable[[Row], str] | None = None
+    endings: bool = True
+    published: int | None = None
+
+
+def as_row(values: dict[str, str]) -> Row:
+    """A row of the csv."""
+    file, world, first, second, side, texture, texture2 = (values[name] for name in COLUMNS)
+    return Row(file, world, first, second, PLACES.get(side, side), texture, texture2)
+
+
+def ending(world: str) -> str:
+    """How a caption names the background."""
+    return f" in a {world} environment"
+
+
+def _scene() -> Definition:
+    def caption(row: Row) -> str:
+        return f"This is a photo{ending(row.world)}"
+
+    return Definition(
+        "scene",
+        lambda row: row.animals == 0,
+        caption,
+        lambda rows, _: [caption(row) for row in rows],
+        endings=False,
+        published=10,
+    )
+
+
+def _single(name: str, texture: str) -> Definition:
+    def caption(animal: str) -> str:
+        return f"This is a photo of a {animal}"
+
+    def candidates(rows: Sequence[Row], endings: Sequence[str]) -> list[str]:
+        # The names of the first place: "blank" is among them, a candidate that is never true.
+        names = dict.fromkeys([*(row.first for row in rows), *(row.animal for row in rows)])
+        return [caption(name) + end for name in names for end in endings]
+
+    return Definition(
+        f"single_{name}",
+        lambda row: row.animals == 1 and row.texture == texture,
+        lambda row: caption(row.animal),
+        candidates,
+    )
+
+
+def _single_place(name: str, sides: tuple[str, str]) -> Definition:
+    def caption(animal: str, side: str) -> str:
+        return f"This is a photo of a {animal} on the {side} of the picture"
+
+    def candidates(rows: Sequence[Row], endings: Sequence[str]) -> list[str]:
+        names = dict.fromkeys([*(row.first for row in rows), *(row.animal for row in rows)])
+        animals = [name for name in names if name != BLANK]
+        return [caption(a, side) + end for a in animals for end in endings for side in sides]
+
+    def place(row: Row) -> int:
+        return int(row.first == BLANK)
+
+    return Definition(
+        f"single_{name}",
+        lambda row: row.animals == 1 and row.texture == "Default" and row.side == sides[0],
+        lambda row: caption(row.animal, sides[place(row)]),
+        candidates,
+        lambda row: caption(row.animal, sides[1 - place(row)]),
+    )
+
+
+def _double(name: str, texture: str) -> Definition:
+    def caption(row: Row) -> str:
+        one, other = sorted((row.first, row.second))
+        return f"This is a photo of a {one} and a {other}"
+
+    def candidates(rows: Sequence[Row], endings: Sequence[str]) -> list[str]:
+        by_names = {tuple(sorted((row.first, row.second))): caption(row) for row in rows}
+        return [by_names[names] + end for names in sorted(by_names) for end in endings]
+
+    return Definition(
+        f"double_{name}",
+        lambda row: row.animals == 2 and row.texture == texture,
+        caption,
+        candidates,
+    )
+
+
+def _double_place(name: str, sides: tuple[str, str]) -> Definition:
+    def caption(first: str, second: str) -> str:
+        one, other = sides
+        return (
+            f"This is a photo of a {first} on the {one} "
+            f"and a {second} on the {other} of the picture"
+        )
+
+    return _swapped(
+        f"double_{name}",
+        lambda row: row.texture == "Default" and row.side == sides[0],
+        lambda row: caption(row.first, row.second),
+        lambda row: caption(row.second, row.first),
+    )
+
+
+def _attributes(name: str, texture: str) -> Definition:
+    def caption(first: str, second: str, row: Row) -> str:
+        return (
+            f"This is a photo of a {first} textured with {row.texture} "
+            f"and a {second} textured with {row.texture2}"
+        )
+
+    return _swapped(
+        f"attributes_{name}",
+        lambda row: row.texture == texture,
+        lambda row: caption(row.first, row.second, row),
+        lambda row: caption(row.second, row.first, row),
+    )
+
+
+def _swapped(
+    name: str,
+    has: Callable[[Row], bool],
+    caption: Callable[[Row], str],
+    negative: Callable[[Row], str],
+) -> Definition:
+    """Two different animals; the hard negative exchanges them."""
+
+    def candidates(rows: Sequence[Row], endings: Sequence[str]) -> list[str]:
+        return [caption(row) + end for row in rows for end in endings]
+
+    def two(row: Row) -> bool:
+        return row.animals == 2 and row.first != row.second and has(row)
+
+    return Definition(name, two, caption, candidates, negative)
+
+
+# In the order of the published run, which its coins follow.
+DEFINITIONS = {
+    made.name: made
+    for made in (
+        _scene(),
+        *(_single(name, texture) for name, texture in TEXTURES.items()),
+        *(_single_place(name, sides) for name, sides in SIDES.items()),
+        *(_double(name, texture) for name, texture in TEXTURES.items()),
+        *(_double_place(name, sides) for name, sides in SIDES.items()),
+        *(_attributes(name, TEXTURES[name]) for name in ("blue_red", "grass_stone")),
+    )
+}
+HARD = tuple(name for name, made in DEFINITIONS.items() if made.negative)
+
+
+def make(name: str, rows: Sequence[Row], background: bool, published: bool) -> SetUp:
+    """Makes a set-up of the rows at hand.
+
+    Args:
+        name: One of `DEFINITIONS`.
+        rows: The rows of all worlds that are compared.
+        background: Whether captions name the background; candidates then name each.
+        published: Whether to take no more images than the published script does.
+
+    Raises:
+        UserError: No row belongs to it.
+    """
+    made = DEFINITIONS[name]
+    chosen = members(made, rows)[: made.published if published else None]
+    if not chosen:
+        raise UserError(
+            f"expected images of the set-up {name!r}, got none among {len(rows)} rows: "
+            "leave it out of `setups`, or pass the whole csv"
+        )
+    worlds = dict.fromkeys(row.world for row in rows)
+    named = background and made.endings
+    endings = [ending(world) for world in worlds] if named else [""]
+
+    def ended(caption: str, row: Row) -> str:
+        return caption + ending(row.world) if named else caption
+
+    negative = made.negative
+    return SetUp(
+        name,
+        tuple(chosen),
+        tuple(ended(made.caption(row), row) for row in chosen),
+        None if negative is None else tuple(ended(negative(row), row) for row in chosen),
+        tuple(dict.fromkeys(made.candidates(chosen, endings))),
+    )
+
+
+def members(made: Definition, rows: Sequence[Row]) -> list[Row]:
+    """The rows of a set-up; of single animals, those in the second place come first."""
+    return sorted((row for row in rows if made.has(row)), key=lambda row: row.first != BLANK)
+
+
+def coins(
+    rows: Sequence[Row], world: str | None, background: bool, seed: int
+) -> dict[str, list[bool]]:
+    """For each image of the hard-negative set-ups, whether its negative was put first.
+
+    The published script draws them from one generator in one run: the sweeps over single worlds,
+    then all worlds without, then all worlds with the background in the captions. Those of any
+    sweep are found by drawing those before it.
+
+    Args:
+        rows: All rows of the csv.
+        world: The only world of the sweep, or None for all.
+        background: Whether the captions name the background.
+        seed: Seed of the run; the published one is 0.
+    """
+    worlds = list(dict.fromkeys(row.world for row in rows))
+    images = {
+        name: Counter(row.world for row in rows if DEFINITIONS[name].has(row)) for name in HARD
+    }
+    sweeps: list[str | None] = [*worlds, None, None]
+    wanted = len(worlds) + background if world is None else worlds.index(world)
+    generator = random.Random(seed)
+    drawn: dict[str, list[bool]] = {}
+    for sweep in sweeps[: wanted + 1]:
+        for name in HARD:
+            count = images[name].total() if sweep is None else images[name][sweep]
+            drawn[name] = [generator.random() >= 0.5 for _ in range(count)]
+    return drawn

@@ -1,0 +1,66 @@
+"""Finds out what made a step's scores NaN or infinite."""
+
+from collections.abc import Mapping
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from vlmtune.distributed import Place, Ranks
+from vlmtune.types import Batch, Share
+
+
+def all_finite(share: Share, ranks: Ranks) -> bool:
+    """Whether every score of every rank is a finite number; waits for all ranks."""
+    wrong = [(~torch.isfinite(part.values)).sum() for part in (share.rows, share.columns)]
+    return not int(ranks.sum(torch.stack(wrong).sum()))
+
+
+def first_wrong_record(share: Share, batch: Batch, place: Place, ranks: Ranks) -> str:
+    """Key of the first record with an image or a text all of whose scores are not finite.
+
+    Where there is none, the first record with any such score. Every rank must ask.
+    """
+    suspects = ranks.objects(_suspect(share, batch, place))
+    return next(
+        (key for certain in (True, False) for sure, key in suspects if key and sure == certain),
+        batch.keys[0],
+    )
+
+
+def _suspect(share: Share, batch: Batch, place: Place) -> tuple[bool, str | None]:
+    """A record of this rank, and whether it is certain that it is the one."""
+    wrong = ~torch.isfinite(share.rows.values)
+    if (image := _first(_all_wrong(wrong, share.rows.computed))) is not None:
+        return True, _key(batch, image)
+    by_text = ~torch.isfinite(share.columns.values.T)
+    if (text := _first(_all_wrong(by_text, share.columns.computed.T))) is not None:
+        owners = batch.targets.own[:, place.texts[text]]
+        return True, _key(batch, _first(owners) or 0)
+    image = _first(wrong.any(dim=1))
+    return False, None if image is None else _key(batch, image)
+
+
+def _all_wrong(
+    wrong: Bool[Tensor, "rows columns"], computed: Bool[Tensor, "rows columns"]
+) -> Bool[Tensor, "rows"]:
+    return wrong.any(dim=1) & (wrong | ~computed).all(dim=1)
+
+
+def _first(flags: Bool[Tensor, "n"]) -> int | None:
+    at = flags.nonzero().flatten().tolist()
+    return at[0] if at else None
+
+
+def _key(batch: Batch, image: int) -> str:
+    return batch.keys[int(batch.image_group[image])]
+
+
+def first_wrong_weight(state: Mapping[str, Tensor]) -> str | None:
+    """Name of the first tensor that is not finite, or None.
+
+    Example:
+        >>> first_wrong_weight({"a": torch.ones(2), "b": torch.tensor([torch.nan])})
+        'b'
+    """
+    return next((name for name, value in state.items() if not value.isfinite().all()), None)

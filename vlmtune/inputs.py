@@ -1,0 +1,149 @@
+"""Features of a training batch: read from the store where they are kept, else computed."""
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from vlmtune.backbones.base import Backbone
+from vlmtune.features import FeatureStore, StoreKey, open_or_build, source_digest
+from vlmtune.recompute import in_chunks
+from vlmtune.types import Batch, Features, Reads
+
+Modality = Literal["image", "text"]
+StoreDType = Literal["float32", "float16", "bfloat16"]
+TEXTS_AT_A_TIME = 512
+
+
+class Inputs:
+    """Images and texts of batches as one representation each.
+
+    Frozen representations are computed without gradient and with the backbone in evaluation, so
+    that they are the same whether they come from a store or not.
+
+    Args:
+        backbone: What encodes.
+        image: The representation of images.
+        text: The representation of texts.
+
+    Attributes:
+        stored: The open stores.
+    """
+
+    def __init__(self, backbone: Backbone, image: Reads, text: Reads) -> None:
+        self.backbone = backbone
+        self.reads: dict[Modality, Reads] = {"image": image, "text": text}
+        self.stored: dict[Modality, FeatureStore] = {}
+
+    def open(self, root: Path, data: Any, fingerprint: str, dtype: StoreDType) -> None:
+        """Opens the stores of what is frozen, building those that are missing.
+
+        Args:
+            root: Folder of stores.
+            data: The datamodule whose images and captions are stored.
+            fingerprint: Of the backbone as it was loaded.
+            dtype: The type the numbers are stored as.
+
+        Raises:
+            UserError: The disk is too small, or features are not finite in `dtype`.
+        """
+        source = source_digest([data.digest("train"), data.digest("val")])
+        images, texts = data.distinct_counts()
+
+        def key(modality: Modality) -> StoreKey:
+            return StoreKey(fingerprint, modality, self.reads[modality], source, dtype)
+
+        if self.reads["image"].frozen:
+            produce = partial(self._encode_images, data)
+            self.stored["image"] = open_or_build(root, key("image"), produce, images)
+        if self.reads["text"].frozen:
+            produce = partial(self._encode_texts, data)
+            self.stored["text"] = open_or_build(root, key("text"), produce, texts)
+
+    def _encode_images(self, data: Any) -> Iterable[tuple[tuple[str, ...], Features]]:
+        for ids, pixels in data.distinct_images(self.backbone.preprocess):
+            with frozen(self.backbone):
+                features = self.backbone.encode_image(
+                    pixels.to(self.backbone.device), self.reads["image"]
+                )
+            yield ids, features.to("cpu")
+
+    def _encode_texts(self, data: Any) -> Iterable[tuple[tuple[str, ...], Features]]:
+        texts = data.distinct_texts()
+        for start in range(0, len(texts), TEXTS_AT_A_TIME):
+            block = tuple(texts[start : start + TEXTS_AT_A_TIME])
+            with frozen(self.backbone):
+                features = self.backbone.encode_text(block, self.reads["text"])
+            yield block, features.to("cpu")
+
+    def all(self, modality: Modality, batch: Batch, chunk: int | None = None) -> Features:
+        """Returns the features of all images or all texts of a batch.
+
+        Args:
+            modality: Which of them.
+            batch: The batch.
+            chunk: How many are encoded at a time; None for all.
+        """
+        rows = len(batch.image_ids if modality == "image" else batch.texts)
+        if modality in self.stored:
+            chunk = None
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.reads[modality].frozen):
+            return in_chunks(partial(self.some, modality, batch), rows, chunk, self.backbone.device)
+
+    def some(self, modality: Modality, batch: Batch, rows: slice) -> Features:
+        """Returns the features of the chosen images or texts of a batch.
+
+        Captions that are not in the store, such as negatives made during training, are encoded and
+        rounded to the type of the store.
+        """
+        if modality == "image":
+            return self._images(batch, rows)
+        store = self.stored.get("text")
+        if store is None:
+            return self._encoded(batch.texts[rows])
+        return self._texts(batch.texts[rows], store)
+
+    def _images(self, batch: Batch, rows: slice) -> Features:
+        if "image" in self.stored:
+            return self.stored["image"].features(batch.image_ids[rows]).to(self.backbone.device)
+        assert batch.pixels is not None
+        with frozen(self.backbone, self.reads["image"].frozen):
+            return self.backbone.encode_image(batch.pixels[rows], self.reads["image"])
+
+    def _texts(self, texts: Sequence[str], store: FeatureStore) -> Features:
+        device = self.backbone.device
+        known = [text for text in texts if text in store]
+        missing = [text for text in texts if text not in store]
+        if not missing:
+            return store.features(texts).to(device)
+        dtype = getattr(torch, store.meta["key"]["dtype"])
+        parts = [self._encoded(missing).to(device, dtype).to(device, torch.float32)]
+        if known:
+            parts.insert(0, store.features(known).to(device))
+        at = {text: row for row, text in enumerate([*known, *missing])}
+        order = torch.tensor([at[text] for text in texts], device=device)
+        return Features.concatenate(parts)[order]
+
+    def _encoded(self, texts: Sequence[str]) -> Features:
+        with frozen(self.backbone, self.reads["text"].frozen):
+            return self.backbone.encode_text(texts, self.reads["text"])
+
+
+@contextlib.contextmanager
+def frozen(backbone: Backbone, really: bool = True) -> Iterator[None]:
+    """Runs a backbone without gradient and in evaluation, then sets it back."""
+    if not really:
+        yield
+        return
+    training = [module for module in backbone.modules() if module.training]
+    for module in training:
+        module.training = False
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module in training:
+            module.training = True

@@ -1,0 +1,61 @@
+"""How well scores separate true captions from false ones, whatever the threshold."""
+
+import math
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from vlmtune.errors import UserError
+from vlmtune.metrics.intervals import Z95
+from vlmtune.types import Metric
+
+
+def auroc(
+    true: Float[Tensor, "n"], false: Float[Tensor, "m"], clusters: Int[Tensor, "n_plus_m"]
+) -> Metric:
+    r"""Area under the ROC curve: how often a true one scores more than a false one.
+
+    $A = \frac{1}{nm} \sum_{i,j} [s_i > s_j] + \frac12 [s_i = s_j]$. The interval is normal, cut to
+    [0, 1], with the variance of the placements $V_i = \frac1m \sum_j \ldots$ summed within
+    clusters, so scores of one image need not be independent. Random scores reach 1/2.
+    Source: DeLong et al. 1988; Obuchowski 1997 (clustered data).
+
+    Args:
+        true: Scores of true captions.
+        false: Scores of false captions.
+        clusters: Number of the image of each true caption, then of each false one.
+
+    Raises:
+        UserError: One of the two is empty, or a score is NaN.
+
+    Example:
+        >>> auroc(torch.tensor([0.9, 0.5]), torch.tensor([0.5, 0.1]), torch.arange(4)).value
+        0.875
+    """
+    if not len(true) or not len(false) or bool(torch.isnan(torch.cat([true, false])).any()):
+        raise UserError(
+            f"expected scores of true and of false captions, got {len(true)} and {len(false)} or "
+            "NaN: check the benchmark's files"
+        )
+    true, false = true.double().contiguous(), false.double().contiguous()
+    above = _placements(true, false)
+    below = 1 - _placements(false, true)
+    area = float(above.mean())
+    shares = torch.cat([(above - area) / len(true), (below - area) / len(false)])
+    _, member = torch.unique(clusters, return_inverse=True)
+    count = int(member.max()) + 1
+    totals = torch.zeros(count, dtype=shares.dtype).index_add(0, member, shares)
+    low = high = None
+    if count > 1:
+        half = Z95 * math.sqrt(float((totals**2).sum()) * count / (count - 1))
+        low, high = max(0.0, area - half), min(1.0, area + half)
+    return Metric(area, len(true) + len(false), 0.5, low, high)
+
+
+def _placements(values: Float[Tensor, "n"], others: Float[Tensor, "m"]) -> Float[Tensor, "n"]:
+    """For each value the share of others below it, those equal to it counted half."""
+    ordered = others.sort().values
+    below = torch.searchsorted(ordered, values, side="left")
+    through = torch.searchsorted(ordered, values, side="right")
+    return (below + through).double() / (2 * len(others))

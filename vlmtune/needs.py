@@ -1,0 +1,45 @@
+"""What objectives read beside scores, and whether backbone and adapter can give it."""
+
+from collections.abc import Iterable
+
+from vlmtune.adapters.base import Adapter, DualAdapter
+from vlmtune.backbones.base import Backbone
+from vlmtune.errors import UserError
+from vlmtune.objectives.base import Need, Objective
+from vlmtune.types import Reads
+
+POOLED = Reads("pooled")
+
+
+def check_needs(objectives: Iterable[Objective], adapter: Adapter, backbone: Backbone) -> None:
+    """Refuses an objective that reads what is not there.
+
+    Raises:
+        UserError: An objective needs something; says what can give it.
+    """
+    for objective in objectives:
+        for need in sorted(objective.needs):
+            if reason := _missing(need, adapter, backbone):
+                raise UserError(f"expected {reason} or remove the {type(objective).__name__}")
+
+
+def _missing(need: Need, adapter: Adapter, backbone: Backbone) -> str | None:
+    name = type(adapter).__name__
+    if need == "embedded" and not isinstance(adapter, DualAdapter):
+        return (
+            f"an adapter with one embedding per image and one per text, got {name}, which reads "
+            "them together: choose a DualAdapter such as LinearProbe,"
+        )
+    if need == "tokens" and not (isinstance(adapter, DualAdapter) and adapter.gives_tokens):
+        return (
+            f"an adapter that gives tokens in the shared space, got {name}, which gives none: "
+            "choose a DualAdapter with gives_tokens = True,"
+        )
+    if need == "reference":
+        for modality in ("image", "text"):
+            if why := backbone.fits(POOLED, modality):
+                return (
+                    f"a backbone with pooled {modality} embeddings to compare with, got "
+                    f"{type(backbone).__name__} ({why}): choose a dual encoder such as OpenClip,"
+                )
+    return None

@@ -1,0 +1,100 @@
+"""Holds scores to those of the frozen backbone, so that what it knew is not forgotten."""
+
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn.functional import log_softmax
+
+from vlmtune.errors import UserError
+from vlmtune.objectives.base import Need, SharedObjective, World
+from vlmtune.objectives.functional import shared_mean
+from vlmtune.types import Scores, Share
+
+
+class Distillation(SharedObjective):
+    r"""How far the scores s have moved from the frozen backbone's own scores r.
+
+    $L = \frac{\tau^2}{2} \Big( \overline{KL\big(\mathrm{softmax}_k \tfrac{r_{ik}}{\tau} \,\|\,
+    \mathrm{softmax}_k \tfrac{s_{ik}}{\tau}\big)} + \overline{KL\big(\mathrm{softmax}_l
+    \tfrac{r_{lj}}{\tau} \,\|\, \mathrm{softmax}_l \tfrac{s_{lj}}{\tau}\big)} \Big)$
+    with means over images and over texts; the factor keeps gradients of one size at all
+    temperatures. A row or column is a distribution over its scored pairs; one with none has no
+    term, one with a single pair costs 0. Adding a constant to a row's scores changes nothing in the
+    first part. With `squared` it is the mean over scored pairs of $(s_{ij} - r_{ij})^2$ instead,
+    which also holds the scale.
+
+    What is true does not matter to it: add it to a loss that learns. It has its least value, 0,
+    where the adapter scores as the backbone does.
+
+    Source: Hinton et al. 2015, section 2 (temperature and its square); over the rows and columns
+    of a batch's scores, Zheng et al. 2023 (ZSCL).
+
+    Args:
+        weight: Factor in the sum of objectives.
+        temperature: The temperature, > 0; above 1 small probabilities count for more.
+        squared: Squared differences in place of the divergence.
+
+    Raises:
+        UserError: The temperature is not above 0.
+
+    Example:
+        >>> from vlmtune.types import Targets
+        >>> values, eye = torch.zeros(2, 2), torch.eye(2, dtype=torch.bool)
+        >>> scores = Scores(values, torch.ones_like(eye), reference=values + 3)
+        >>> Distillation()(scores, Targets(eye, eye, eye))
+        tensor(0.)
+        >>> Distillation(squared=True)(scores, Targets(eye, eye, eye))
+        tensor(9.)
+    """
+
+    needs: ClassVar[frozenset[Need]] = frozenset({"reference"})
+    regulariser: ClassVar[bool] = True
+
+    def __init__(
+        self, weight: float = 1.0, temperature: float = 1.0, squared: bool = False
+    ) -> None:
+        super().__init__(weight)
+        if not temperature > 0:
+            raise UserError(f"expected a temperature > 0, got {temperature}: raise it")
+        self.temperature = temperature
+        self.squared = squared
+
+    def share(self, share: Share, world: World) -> Float[Tensor, ""]:
+        """Returns the part of this rank's images and texts.
+
+        Raises:
+            UserError: The scores come without the backbone's.
+        """
+        rows, columns = share.rows, share.columns
+        if self.squared:
+            differences = (rows.values - _reference(rows)).square()
+            return shared_mean(differences.flatten(), rows.computed.flatten(), world)
+        by_row = self._divergence(rows.values, _reference(rows), rows.computed)
+        by_column = self._divergence(columns.values.T, _reference(columns).T, columns.computed.T)
+        to_text = shared_mean(by_row, rows.computed.any(dim=1), world)
+        return (to_text + shared_mean(by_column, columns.computed.any(dim=0), world)) / 2
+
+    def _divergence(
+        self,
+        values: Float[Tensor, "rows columns"],
+        reference: Float[Tensor, "rows columns"],
+        computed: Bool[Tensor, "rows columns"],
+    ) -> Float[Tensor, "rows"]:
+        lowest = torch.finfo(values.dtype).min
+        ours, theirs = (
+            log_softmax((x / self.temperature).masked_fill(~computed, lowest), dim=1)
+            for x in (values, reference)
+        )
+        gaps = (theirs - ours).masked_fill(~computed, 0)
+        return self.temperature**2 * (theirs.exp() * gaps).sum(dim=1)
+
+
+def _reference(scores: Scores) -> Float[Tensor, "N M"]:
+    if scores.reference is None:
+        raise UserError(
+            "expected the frozen backbone's scores for Distillation, got none: "
+            "choose a dual backbone, or remove the objective"
+        )
+    return scores.reference.detach().to(scores.values.dtype)

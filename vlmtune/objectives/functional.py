@@ -1,0 +1,86 @@
+"""Tensor helpers that several objectives share; each row of a matrix is one anchor."""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from vlmtune.errors import UserError
+from vlmtune.objectives.base import World
+from vlmtune.types import Embedded, Scores, Targets
+
+
+def row_means(
+    values: Float[Tensor, "rows columns"], chosen: Bool[Tensor, "rows columns"]
+) -> Float[Tensor, "rows"]:
+    """Means over the chosen entries of each row; 0 where none is chosen.
+
+    Example:
+        >>> row_means(torch.tensor([[1.0, 3.0], [5.0, 7.0]]), torch.eye(2) > 0)
+        tensor([1., 7.])
+    """
+    total = values.masked_fill(~chosen, 0).sum(dim=1)
+    return total / chosen.sum(dim=1).clamp_min(1)
+
+
+def shared_mean(
+    terms: Float[Tensor, "n"], counted: Bool[Tensor, "n"], world: World
+) -> Float[Tensor, ""]:
+    """This rank's part of the mean over the counted terms of all ranks; 0 where none counts.
+
+    Example:
+        >>> from vlmtune.objectives.base import Alone
+        >>> shared_mean(torch.tensor([1.0, 2.0, 6.0]), torch.tensor([True, False, True]), Alone())
+        tensor(3.5000)
+    """
+    return terms.masked_fill(~counted, 0).sum() / world.sum(counted.sum()).clamp_min(1)
+
+
+def contrast(
+    values: Float[Tensor, "rows columns"],
+    positives: Bool[Tensor, "rows columns"],
+    negatives: Bool[Tensor, "rows columns"],
+) -> Float[Tensor, "rows"]:
+    r"""Cross-entropy of each positive against the negatives of its row, averaged over positives.
+
+    $\frac{1}{|P_i|} \sum_{j \in P_i}
+    -\log \frac{e^{s_{ij}}}{e^{s_{ij}} + \sum_{k \in N_i} e^{s_{ik}}}$: positives do not compete
+    with each other. A row without positives or without negatives gives 0.
+
+    Example:
+        >>> row = torch.zeros(1, 3)
+        >>> contrast(row, torch.tensor([[True, True, False]]), torch.tensor([[False, False, True]]))
+        tensor([0.6931])
+    """
+    # Finite rather than -inf: a row without negatives must not put NaN into the gradient.
+    lowest = torch.finfo(values.dtype).min
+    others = values.masked_fill(~negatives, lowest).logsumexp(dim=1, keepdim=True)
+    return row_means(torch.logaddexp(values, others) - values, positives)
+
+
+def hard_negatives(scores: Scores, targets: Targets) -> Bool[Tensor, "N M"]:
+    """True at the scored false pairs of one group: extra texts of an image, extra images of a text.
+
+    Example:
+        >>> truth, own = torch.eye(2) > 0, torch.ones(2, 2) > 0
+        >>> hard_negatives(Scores.full(torch.zeros(2, 2)), Targets(truth, own, own)).tolist()
+        [[False, True], [True, False]]
+    """
+    return targets.own & ~targets.truth & scores.computed
+
+
+def embedded_of(scores: Scores, objective: str) -> Embedded:
+    """What the scores are made of.
+
+    Args:
+        scores: Scores of a dual adapter.
+        objective: Name of the loss that asks, for the error.
+
+    Raises:
+        UserError: The scores come without embeddings.
+    """
+    if scores.embedded is None:
+        raise UserError(
+            f"expected scores with embeddings for {objective}, got scores alone: "
+            "choose an adapter with one embedding per image and text, or another objective"
+        )
+    return scores.embedded

@@ -1,0 +1,103 @@
+"""Matching against the negatives that fool the model most: EqSim's HardNeg baseline."""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn.functional import one_hot, softplus
+
+from vlmtune.objectives.base import SharedObjective, World
+from vlmtune.objectives.functional import row_means, shared_mean
+from vlmtune.types import Share
+
+
+class HardNegative(SharedObjective):
+    r"""What matching on sampled hard negatives costs, in expectation over the draw.
+
+    EqSim's table 6 adds "hard negative sampling" to fine-tuning. Its released code does that as
+    ALBEF does: for each true pair (i, j) one false text k is drawn for the image with probability
+    $p_{ik} \propto e^{s_{ik}}$ and one false image l for the text with probability
+    $q_{lj} \propto e^{s_{lj}}$; the pair and its two negatives go into image-text matching. This
+    loss is the mean over all draws, so that it needs no chance; p and q carry no gradient.
+
+    $L = \frac{1}{3} \big( \overline{-\log \sigma(s_{ij})}
+    + \overline{\sum_k p_{ik} \log(1 + e^{s_{ik}})}
+    + \overline{\sum_l q_{lj} \log(1 + e^{s_{lj}})} \big)$
+
+    The bars are means over images with a true text (first over the true texts of an image), over
+    the same images, and over texts with a true image. With one caption per image it is exactly the
+    expectation of ALBEF's loss. An image or text with a true partner but no false one has term 0.
+
+    Scores are read as matching logits, so 0 must mean "as likely true as false"; where they have no
+    such zero (cosines times a temperature) use `relative`, which compares each hard negative with
+    the true pair: $L = \frac{1}{2} \big( \overline{\sum_k p_{ik} \log(1 + e^{s_{ik} - s_{ij}})}
+    + \overline{\sum_l q_{lj} \log(1 + e^{s_{lj} - s_{ij}})} \big)$. With `hardest` as well this is
+    the log form of VSE++'s hinge.
+
+    It is an addition to a contrastive loss such as `InfoNCE`, as in the table.
+
+    Source: Wang et al. 2023 (EqSim), section 5.4, table 6, and its FIBER fine-tuning code; Li et
+    al. 2021 (ALBEF), section 3.2; Faghri et al. 2018 (VSE++), section 3 for `hardest`.
+
+    Args:
+        weight: Factor in the sum of objectives.
+        hardest: Take the best-scored negative alone (p and q are 0 or 1).
+        relative: Compare with the true pair's score in place of zero.
+
+    Example:
+        >>> from vlmtune.types import Scores, Targets
+        >>> eye = torch.eye(2, dtype=torch.bool)
+        >>> HardNegative()(Scores.full(torch.zeros(2, 2)), Targets(eye, eye, eye))
+        tensor(0.6931)
+    """
+
+    def __init__(self, weight: float = 1.0, hardest: bool = False, relative: bool = False) -> None:
+        super().__init__(weight)
+        self.hardest = hardest
+        self.relative = relative
+
+    def share(self, share: Share, world: World) -> Float[Tensor, ""]:
+        """Returns the part of this rank's images and texts."""
+        rows, columns = share.rows, share.columns
+        by_row = (rows.values, share.row_targets.truth, rows.computed)
+        by_column = (columns.values.T, share.column_targets.truth.T, columns.computed.T)
+        sides = [self._negatives(*side, world) for side in (by_row, by_column)]
+        if self.relative:
+            return torch.stack(sides).sum() / 2
+        true = share.row_targets.truth & rows.computed
+        positives = row_means(softplus(-rows.values), true)
+        return (shared_mean(positives, true.any(dim=1), world) + torch.stack(sides).sum()) / 3
+
+    def _negatives(
+        self,
+        values: Float[Tensor, "rows columns"],
+        truth: Bool[Tensor, "rows columns"],
+        computed: Bool[Tensor, "rows columns"],
+        world: World,
+    ) -> Float[Tensor, ""]:
+        true, false = truth & computed, ~truth & computed
+        chances = self._chances(values.detach(), false)
+        if self.relative:
+            return shared_mean(_against_true(values, true, chances), true.any(dim=1), world)
+        return shared_mean((chances * softplus(values)).sum(dim=1), true.any(dim=1), world)
+
+    def _chances(
+        self, values: Float[Tensor, "rows columns"], false: Bool[Tensor, "rows columns"]
+    ) -> Float[Tensor, "rows columns"]:
+        """How likely each false entry of a row is drawn; all 0 in a row without one."""
+        values = values.masked_fill(~false, torch.finfo(values.dtype).min)
+        if not self.hardest:
+            return values.softmax(dim=1) * false
+        return one_hot(values.argmax(dim=1), values.shape[1]).to(values.dtype) * false
+
+
+def _against_true(
+    values: Float[Tensor, "rows columns"],
+    true: Bool[Tensor, "rows columns"],
+    chances: Float[Tensor, "rows columns"],
+) -> Float[Tensor, "rows"]:
+    """For each row the mean over its true entries of the chance-weighted log losses."""
+    row, column = true.nonzero(as_tuple=True)
+    gaps = values[row] - values[row, column][:, None]
+    losses = (chances[row] * softplus(gaps)).sum(dim=1)
+    total = losses.new_zeros(len(values)).index_add(0, row, losses)
+    return total / true.sum(dim=1).clamp_min(1)

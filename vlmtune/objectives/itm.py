@@ -1,0 +1,66 @@
+"""Image-text matching: is the pair true, and is the true caption the best of those scored?"""
+
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from vlmtune.errors import UserError
+from vlmtune.objectives.base import SharedObjective, World
+from vlmtune.objectives.functional import contrast, shared_mean
+from vlmtune.types import Share
+
+
+class ITM(SharedObjective):
+    r"""$L = a L_{match} + b L_{rank}$ over the scored pairs.
+
+    $L_{match}$ is the mean over all scored pairs of $-\log \sigma(s)$ where the pair is true and
+    $-\log(1 - \sigma(s))$ where it is false: two-class cross-entropy with $s$ the difference of
+    the two logits. ALBEF scores each true pair, one hard image for its text and one hard text for
+    its image; which pairs are scored is decided by the pair policy, not here.
+
+    $L_{rank}$ is, for each true pair (i, j),
+    $-\log \frac{e^{s_{ij}}}{e^{s_{ij}} + \sum_k e^{s_{ik}}}$ with k over the scored texts that are
+    false of image i, averaged over the true texts of an image, then over images. METER scores 15
+    false captions per image, drawn from the corpus without excluding the image's own captions;
+    here a true caption is never a negative. An image without a scored true text has no ranking
+    term, and one without a scored false text costs 0.
+
+    METER fine-tunes for retrieval with the plain sum of both (a = b = 1), ALBEF pre-trains with
+    matching alone (b = 0).
+
+    Source: Li et al. 2021 (ALBEF), section 3.2, for matching; Dou et al. 2022 (METER), as EqSim's
+    appendix C and METER's released retrieval code use it, for ranking.
+
+    Args:
+        weight: Factor in the sum of objectives.
+        matching: Factor a.
+        ranking: Factor b.
+
+    Raises:
+        UserError: A factor is negative, or both are 0.
+
+    Example:
+        >>> import torch
+        >>> from vlmtune.types import Scores, Targets
+        >>> truth = torch.tensor([[True, False]])
+        >>> ITM(ranking=0.0)(Scores.full(torch.zeros(1, 2)), Targets(truth, truth, truth))
+        tensor(0.6931)
+    """
+
+    def __init__(self, weight: float = 1.0, matching: float = 1.0, ranking: float = 1.0) -> None:
+        super().__init__(weight)
+        if min(matching, ranking) < 0 or matching + ranking == 0:
+            raise UserError(
+                f"expected factors >= 0 with one above 0, got {matching=}, {ranking=}: raise one"
+            )
+        self.matching = matching
+        self.ranking = ranking
+
+    def share(self, share: Share, world: World) -> Float[Tensor, ""]:
+        """Returns the part of this rank's images; 0 where no pair was scored."""
+        values, computed = share.rows.values, share.rows.computed
+        true, false = share.row_targets.truth & computed, ~share.row_targets.truth & computed
+        losses = softplus(values.where(~share.row_targets.truth, -values))
+        match = shared_mean(losses.flatten(), computed.flatten(), world)
+        rank = shared_mean(contrast(values, true, false), true.any(dim=1), world)
+        return self.matching * match + self.ranking * rank

@@ -1,0 +1,69 @@
+"""READ's paraphrase alignment: two captions of one image are each other's match."""
+
+from typing import ClassVar
+
+from jaxtyping import Float
+from torch import Tensor
+
+from vlmtune.objectives.base import Alone, Need, Objective
+from vlmtune.objectives.functional import contrast, embedded_of, shared_mean
+from vlmtune.types import Scores, Targets
+
+
+class ReadAlignment(Objective):
+    r"""Contrastive loss among texts: captions of one image against captions of others.
+
+    For a text a and each text p that is true of an image of which a is true as well,
+    $-\log \frac{e^{\lambda \langle v_a, v_p \rangle}}{e^{\lambda \langle v_a, v_p \rangle}
+    + \sum_n e^{\lambda \langle v_a, v_n \rangle}}$ with $\lambda$ the scale of the scores and n
+    over the texts that are true of some image but of none that a is true of; averaged over the p of
+    a, then over the texts a that have one. A text without a second caption of its image has no
+    term; without any such text the loss is 0, so a corpus with one caption per image trains nothing
+    by it. Further captions of the same image are neither matches of this term nor negatives.
+
+    The released method pairs each caption with one generated or annotated paraphrase and adds the
+    loss with factor 0.5. Every ordered pair is a term here, there only paraphrase to caption. The
+    other half of READ, reconstruction by a frozen decoder, is not part of it.
+
+    It says nothing of images: add it to a contrastive loss.
+
+    Source: Kwon et al. 2025 (READ), the sentence-level alignment objective.
+
+    Args:
+        weight: Factor in the sum of objectives.
+        hard_negatives: Texts that are true of no image are negatives too (off in the released
+            configuration).
+
+    Example:
+        >>> import torch
+        >>> from vlmtune.types import Embedded
+        >>> v = torch.eye(3)
+        >>> scores = Scores(v[:2], torch.ones(2, 3) > 0, Embedded(v[:2], v, torch.ones(())))
+        >>> true = torch.tensor([[True, True, False], [False, False, True]])
+        >>> ReadAlignment()(scores, Targets(true, true, true))
+        tensor(0.6931)
+    """
+
+    needs: ClassVar[frozenset[Need]] = frozenset({"embedded"})
+    regulariser: ClassVar[bool] = True
+
+    def __init__(self, weight: float = 1.0, hard_negatives: bool = False) -> None:
+        super().__init__(weight)
+        self.hard_negatives = hard_negatives
+
+    def forward(self, scores: Scores, targets: Targets) -> Float[Tensor, ""]:
+        """Returns the loss; 0 where no image has two captions.
+
+        Raises:
+            UserError: The scores come without embeddings.
+        """
+        embedded = embedded_of(scores, "ReadAlignment")
+        true = targets.truth.to(embedded.text.dtype)
+        related = true.T @ true > 0
+        described = related.diagonal()
+        matches = related.clone().fill_diagonal_(False)
+        negatives = ~related & described[:, None]
+        if not self.hard_negatives:
+            negatives = negatives & described
+        values = embedded.scale * (embedded.text @ embedded.text.T)
+        return shared_mean(contrast(values, matches, negatives), matches.any(dim=1), Alone())

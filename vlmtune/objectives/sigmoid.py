@@ -1,0 +1,39 @@
+"""SigLIP's loss: each image-text pair of the batch is a yes-no question of its own."""
+
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from vlmtune.objectives.base import SharedObjective, World
+from vlmtune.objectives.functional import shared_mean
+from vlmtune.types import Share
+
+
+class Sigmoid(SharedObjective):
+    r"""Each scored pair costs $\log(1 + e^{-y s})$, with y = 1 if it is true and y = -1 if false.
+
+    $L = \frac{1}{N} \sum_{i,j} \log(1 + e^{-y_{ij} s_{ij}})$: the sum is divided by the number of
+    images that have a scored pair, not by the number of pairs, so an image costs more where it
+    meets more texts. Every true caption of an image is a positive. The temperature and the bias
+    that the paper learns are the adapter's and already in the scores; without a bias the many
+    false pairs dominate the first steps.
+
+    Source: Zhai et al. 2023, section 3.2 and algorithm 1.
+
+    Args:
+        weight: Factor in the sum of objectives.
+
+    Example:
+        >>> import torch
+        >>> from vlmtune.types import Scores, Targets
+        >>> eye = torch.eye(2, dtype=torch.bool)
+        >>> Sigmoid()(Scores.full(torch.zeros(2, 2)), Targets(eye, eye, eye))
+        tensor(1.3863)
+    """
+
+    def share(self, share: Share, world: World) -> Float[Tensor, ""]:
+        """Returns the part of this rank's images; 0 where no pair was scored."""
+        values, computed = share.rows.values, share.rows.computed
+        losses = softplus(values.where(~share.row_targets.truth, -values))
+        terms = losses.masked_fill(~computed, 0).sum(dim=1)
+        return shared_mean(terms, computed.any(dim=1), world)

@@ -1,0 +1,60 @@
+"""Gradient caching: a batch of any size in the memory of a few rows, with the same gradient."""
+
+from collections.abc import Callable
+from typing import TypeVar, cast
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from vlmtune.types import Features
+
+Rows = TypeVar("Rows", Tensor, Features)
+
+
+def in_chunks(
+    function: Callable[[slice], Rows], rows: int, chunk: int | None, device: torch.device
+) -> Rows:
+    """Applies `function` to a few rows at a time and stacks what it returns.
+
+    A contrastive loss needs the embeddings of a whole batch at once, but not the activations behind
+    them. Forward, each chunk keeps its embeddings alone; backward, when their gradient is known,
+    its activations are computed once more (with the random numbers of the first time) and used.
+    That is GradCache, done with `torch.utils.checkpoint`. The gradient is that of the whole batch
+    as long as rows do not see each other, as they would in batch norm.
+
+    Source: Gao et al. 2021, "Scaling deep contrastive learning batch size under memory limited
+    setup", section 3.
+
+    Args:
+        function: Computes the rows of a slice.
+        rows: How many there are.
+        chunk: How many at a time; None for all, with activations kept.
+        device: Where `function` computes.
+
+    Example:
+        >>> weight = torch.ones((), requires_grad=True)
+        >>> x = torch.arange(4.0)
+        >>> in_chunks(lambda part: x[part] * weight, 4, 2, x.device).sum().backward()
+        >>> weight.grad
+        tensor(6.)
+    """
+    if chunk is None or rows <= chunk:
+        return function(slice(0, rows))
+    # `checkpoint` keeps the random state of the devices whose tensors it is given, and no other.
+    anchor = torch.empty(0, device=device)
+
+    def run(part: slice, anchor: Tensor) -> Rows:
+        del anchor
+        return function(part)
+
+    parts = []
+    for start in range(0, rows, chunk):
+        part = slice(start, min(start + chunk, rows))
+        if torch.is_grad_enabled():
+            parts.append(checkpoint(run, part, anchor, use_reentrant=False))
+        else:
+            parts.append(function(part))
+    if isinstance(parts[0], Features):
+        return cast(Rows, Features.concatenate(parts))
+    return cast(Rows, torch.cat(parts))

@@ -1,0 +1,146 @@
+"""Several benchmarks, one model: everything encoded once, and no benchmark stops the others."""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+from vlmtune.benchmarks.base import Benchmark
+from vlmtune.errors import UserError
+from vlmtune.ranks import on_all_ranks
+from vlmtune.scoring import Scorer
+from vlmtune.types import ImageRef, Result
+
+T = TypeVar("T")
+Contents = dict[str, tuple[Sequence[ImageRef], Sequence[str]]]
+
+log = logging.getLogger("vlmtune")
+
+
+class NotRun(NamedTuple):
+    """A benchmark without numbers.
+
+    Attributes:
+        name: Name of the benchmark.
+        why: What was expected, what came and what to do, in one line.
+    """
+
+    name: str
+    why: str
+
+
+@dataclass(frozen=True)
+class SuiteResult:
+    """What a suite says of a model.
+
+    Attributes:
+        results: Of the benchmarks that were run, in the given order.
+        not_run: The others, in the given order.
+    """
+
+    results: tuple[Result, ...]
+    not_run: tuple[NotRun, ...]
+
+
+def check_names(benchmarks: Sequence[Benchmark]) -> None:
+    """Raises `UserError` where there is no benchmark, or two have one name."""
+    names = [benchmark.name for benchmark in benchmarks]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice or not names:
+        got = f"{twice[0]!r} twice" if twice else "none"
+        raise UserError(
+            f"expected benchmarks of different names, got {got}: "
+            "give each a `name` of its own in its YAML, and list at least one"
+        )
+
+
+def load_all(benchmarks: Sequence[Benchmark]) -> tuple[NotRun, ...]:
+    """Reads the files of all benchmarks; returns those that cannot be run.
+
+    Where several ranks work together, what one of them cannot load is run on none.
+
+    Raises:
+        UserError: None can be loaded, or two have one name.
+    """
+    return _load(benchmarks)[1]
+
+
+def run_suite(benchmarks: Sequence[Benchmark], scorer: Scorer) -> SuiteResult:
+    """Loads all benchmarks, encodes their images and captions once, then evaluates each.
+
+    What is missing is known before anything is encoded. A benchmark that fails, there or later, is
+    reported as not run and does not stop the others.
+
+    Args:
+        benchmarks: What to measure; names must differ.
+        scorer: The model. No weight of it may change meanwhile.
+
+    Raises:
+        UserError: Not one benchmark could be run, or two have one name.
+    """
+    contents, not_run = _load(benchmarks)
+    images = dict.fromkeys(image for some, _ in contents.values() for image in some)
+    texts = dict.fromkeys(text for _, some in contents.values() for text in some)
+    done: dict[str, Result] = {}
+    failed = dict(not_run)
+    with scorer.session(list(images), list(texts)):
+        for benchmark in benchmarks:
+            if benchmark.name in failed:
+                continue
+            result, why = _tried(benchmark.name, lambda one=benchmark: one.run(scorer))
+            # What failed on one rank alone must not be a number on the others.
+            if why := _first(on_all_ranks(lambda rank, ranks, why=why: why)):
+                failed[benchmark.name] = why
+            elif result is not None:
+                done[benchmark.name] = result
+    not_run = _in_order(benchmarks, failed)
+    if not done:
+        raise _nothing(not_run)
+    return SuiteResult(tuple(done.values()), not_run)
+
+
+def _load(benchmarks: Sequence[Benchmark]) -> tuple[Contents, tuple[NotRun, ...]]:
+    """The images and texts of each benchmark that can be loaded, and why others cannot."""
+    check_names(benchmarks)
+    contents: Contents = {}
+    told: dict[str, str | None] = {}
+    for benchmark in benchmarks:
+
+        def contained(one: Benchmark = benchmark) -> tuple[Sequence[ImageRef], Sequence[str]]:
+            one.load()
+            return one.images(), one.texts()
+
+        found, told[benchmark.name] = _tried(benchmark.name, contained)
+        if found is not None:
+            contents[benchmark.name] = found
+    everywhere = on_all_ranks(lambda rank, ranks: told)
+    failed = {name: why for name in told if (why := _first([here[name] for here in everywhere]))}
+    not_run = _in_order(benchmarks, failed)
+    if len(failed) == len(benchmarks):
+        raise _nothing(not_run)
+    return {name: some for name, some in contents.items() if name not in failed}, not_run
+
+
+def _tried(name: str, do: Callable[[], T]) -> tuple[T | None, str | None]:
+    """What `do` returns, or why it failed in one line."""
+    try:
+        return do(), None
+    except UserError as error:
+        return None, " ".join(str(error).split())
+    except Exception as error:  # a fault in one plug-in must not cost the numbers of the others
+        log.exception("%s failed", name)
+        line = " ".join(f"{type(error).__name__}: {error}".split())
+        return None, f"expected {name} to run, got {line}: mend what the traceback in the log shows"
+
+
+def _first(reasons: Sequence[str | None]) -> str | None:
+    return next((why for why in reasons if why is not None), None)
+
+
+def _in_order(benchmarks: Sequence[Benchmark], failed: dict[str, str]) -> tuple[NotRun, ...]:
+    return tuple(NotRun(one.name, failed[one.name]) for one in benchmarks if one.name in failed)
+
+
+def _nothing(not_run: Sequence[NotRun]) -> UserError:
+    (_, why), *others = not_run
+    return UserError(why + (f" (and {len(others)} other benchmarks failed)" if others else ""))

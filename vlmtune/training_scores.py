@@ -1,0 +1,118 @@
+"""From a batch to a rank's share of the scores of all ranks: features, embeddings, comparison."""
+
+import copy
+from collections.abc import Callable, Collection
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from vlmtune.adapters.base import Adapter, DualAdapter
+from vlmtune.backbones.base import Backbone
+from vlmtune.distributed import Place, Ranks
+from vlmtune.inputs import Inputs, Modality
+from vlmtune.needs import POOLED
+from vlmtune.objectives.base import Need
+from vlmtune.pairs import PairPolicy
+from vlmtune.recompute import in_chunks
+from vlmtune.shares import dual_share, joint_share, with_reference
+from vlmtune.types import Batch, Features, Share
+
+SIDES: tuple[Modality, Modality] = ("image", "text")
+
+
+class TrainingScores:
+    """Scores batches with a backbone and an adapter, which is attached here.
+
+    Args:
+        backbone: The pre-trained model.
+        adapter: What is trained on it.
+        pairs: Which pairs a joint adapter scores.
+        needs: What objectives read beside scores.
+        chunk: How many images or texts are embedded at a time (see `recompute`); None for all.
+
+    Attributes:
+        inputs: The features the adapter reads.
+        reference: The frozen backbone's own pooled embeddings.
+        original: A copy of the backbone as it was, where those are needed and training changes it.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        adapter: Adapter,
+        pairs: PairPolicy,
+        needs: Collection[Need] = (),
+        chunk: int | None = None,
+    ) -> None:
+        spare = copy.deepcopy(backbone).requires_grad_(False) if "reference" in needs else None
+        adapter.attach(backbone)
+        reads = (adapter.image_reads, adapter.text_reads)
+        changes = not all(one.frozen for one in reads)
+        changes = changes or any(p.requires_grad for p in backbone.parameters())
+        self.original = spare if changes else None
+        self.inputs = Inputs(backbone, *reads)
+        self.reference = Inputs(self.original or backbone, POOLED, POOLED)
+        self.adapter, self.pairs, self.needs, self.chunk = adapter, pairs, needs, chunk
+
+    def share(self, batch: Batch, where: Place, ranks: Ranks, generator: torch.Generator) -> Share:
+        """Scores this rank's share of the batch of all ranks.
+
+        Args:
+            batch: The rank's own part.
+            where: Its place in the whole.
+            ranks: Who takes part.
+            generator: What pairs are drawn with.
+        """
+        kept: dict[Modality, Features] = {}
+        if isinstance(self.adapter, DualAdapter):
+            image, text = (self._embedded(side, batch, kept) for side in SIDES)
+            share = dual_share(self.adapter, image, text, where, ranks)
+        else:
+            image, text = (self.inputs.all(side, batch, self.chunk) for side in SIDES)
+            pairs = self.pairs(batch.targets, generator) if self.adapter.joint else None
+            share = joint_share(self.adapter(image, text, pairs), where, ranks)
+        if "reference" not in self.needs:
+            return share
+        with torch.no_grad():
+            pooled = [self._pooled(side, batch, kept) for side in SIDES]
+            backbone = self.reference.backbone
+            scale, bias = backbone.logit_scale, backbone.logit_bias
+            return with_reference(share, pooled[0], pooled[1], scale, bias, where, ranks)
+
+    def _embedded(self, side: Modality, batch: Batch, kept: dict[Modality, Features]) -> Features:
+        """Embeds one side, with tokens where they are needed; keeps features that are frozen."""
+        embed, device = self._embedder(side, batch), self.inputs.backbone.device
+        if not self.inputs.reads[side].frozen:
+            rows = len(batch.image_ids if side == "image" else batch.texts)
+            fresh = partial(self.inputs.some, side, batch)
+            return in_chunks(lambda part: embed(fresh(part)), rows, self.chunk, device)
+        # A frozen backbone has no activations to compute again, only the adapter has.
+        kept[side] = features = self.inputs.all(side, batch, self.chunk)
+        return in_chunks(lambda part: embed(features[part]), len(features), self.chunk, device)
+
+    def _embedder(self, side: Modality, batch: Batch) -> Callable[[Features], Features]:
+        adapter = self.adapter
+        assert isinstance(adapter, DualAdapter)
+        embed = adapter.embed_image if side == "image" else adapter.embed_text
+        if "tokens" not in self.needs:
+            return lambda features: Features(pooled=embed(features))
+        # Tokens of both modalities come from one call; one row stands for the other modality.
+        with torch.no_grad():
+            other = self.inputs.some("text" if side == "image" else "image", batch, slice(0, 1))
+
+        def with_tokens(features: Features) -> Features:
+            both = (features, other) if side == "image" else (other, features)
+            given = adapter.embed_tokens(*both)
+            assert given is not None
+            tokens = given[SIDES.index(side)]
+            return Features(embed(features), tokens.tokens, tokens.mask)
+
+        return with_tokens
+
+    def _pooled(self, side: Modality, batch: Batch, kept: dict[Modality, Features]) -> Tensor:
+        """The frozen backbone's own embeddings, taken from `kept` where they are those."""
+        same = self.original is None and self.inputs.reads[side].kind == "pooled" and side in kept
+        source = kept[side] if same else self.reference.all(side, batch, self.chunk)
+        assert source.pooled is not None
+        return source.pooled
