@@ -1,12 +1,15 @@
 import itertools
+from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from pytorch_lightning import Trainer
 
 from tests.ranks import run_ranks
 from tests.toy import Together, Toy, Tune, batch, groups
 from tests.training import QUIET
+from vlmtune.config import instantiate
 from vlmtune.data.collate import collate
 from vlmtune.data.datamodule import NoBatches
 from vlmtune.distributed import Ranks, place
@@ -204,11 +207,20 @@ class Blocks(PairPolicy):
         return pairs
 
 
+PLUGINS = sorted((Path(__file__).parents[1] / "configs/objectives").glob("*.yaml"))
+
+
+def plugins():
+    """Every objective that has a YAML; new ones, as some remember what they have seen."""
+    return [instantiate(yaml.safe_load(path.read_text()), Objective) for path in PLUGINS]
+
+
 DUAL = [InfoNCE(), PairBCE(0.5), PairBCE(2.0, balanced=True), Spread(0.3)]
 CASES = {
-    "dual": (lambda: Tune(), DUAL),
-    "tokens": (lambda: Tune(kind="tokens"), [Uniform(), Aligned(0.1)]),
-    "joint": (lambda: Together(), [PairBCE(balanced=True), PairBCE(), InfoNCE(), Spread()]),
+    "dual": (lambda: Tune(), lambda: DUAL),
+    "tokens": (lambda: Tune(kind="tokens"), lambda: [Uniform(), Aligned(0.1)]),
+    "plugins": (lambda: Tune(kind="tokens"), plugins),
+    "joint": (lambda: Together(), lambda: [PairBCE(balanced=True), PairBCE(), InfoNCE(), Spread()]),
 }
 
 
@@ -216,7 +228,7 @@ def step(case, corpora, rank, chunk=None, pairs=None):
     """Losses and gradients of one rank, gradients averaged as DDP would."""
     adapter, objectives = CASES[case]
     torch.manual_seed(1)
-    made = AdaptationModule(Toy(), adapter(), objectives, pairs, chunk=chunk)
+    made = AdaptationModule(Toy(), adapter(), objectives(), pairs, chunk=chunk)
     out, ranks = [], Ranks()
     for corpus in corpora:
         logged = []
@@ -232,13 +244,12 @@ def step(case, corpora, rank, chunk=None, pairs=None):
     return out
 
 
-def many_steps(rank, corpora):
-    cases = itertools.product(("dual", "tokens"), (None, 2))
-    steps = {(case, chunk): step(case, corpora["shared"], rank, chunk) for case, chunk in cases}
-    steps |= {
-        ("joint", chunk): step("joint", corpora["distinct"], rank, chunk) for chunk in (None, 2)
+def many_steps(rank, corpora, chunks):
+    return {
+        (case, chunk): step(case, corpora[case == "joint"], rank, chunk)
+        for case in CASES
+        for chunk in chunks
     }
-    return steps
 
 
 def assert_same(got, want):
@@ -254,16 +265,16 @@ def assert_same(got, want):
 def test_loss_and_gradient_are_those_of_one_process(size, tmp_path):
     shared = [groups(SIZES[size], seed) for seed in range(2)]
     shared.append([shared[0][0]] * size)  # all ranks have the same captions
-    corpora = {"shared": shared, "distinct": [groups(SIZES[size], 0, True)]}
-    given = run_ranks(size, tmp_path, many_steps, corpora)
-    for case, chunk in given[0]:
-        kind = "distinct" if case == "joint" else "shared"
-        for number, corpus in enumerate(corpora[kind]):
-            together = [[group for part in corpus for group in part]]
-            blocks = [collate(part).targets.truth.shape for part in corpus]
-            (want,) = step(case, [together], 0, pairs=Blocks(blocks))
-            for rank in range(size):
-                assert_same(given[rank][case, chunk][number], want)
+    corpora = shared, [groups(SIZES[size], 0, True)]
+    chunks = (None, 2) if size == 2 else (None,)
+    given = run_ranks(size, tmp_path, many_steps, corpora, chunks)
+    blocks = [collate(part).targets.truth.shape for part in corpora[1][0]]
+    for case in CASES:
+        whole = [[[g for part in corpus for g in part]] for corpus in corpora[case == "joint"]]
+        wanted = step(case, whole, 0, pairs=Blocks(blocks))
+        for rank, chunk in itertools.product(range(size), chunks):
+            for got, want in zip(given[rank][case, chunk], wanted, strict=True):
+                assert_same(got, want)
 
 
 # -- with Lightning ---------------------------------------------------------------------------

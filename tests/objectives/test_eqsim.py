@@ -346,7 +346,7 @@ def test_the_loop_is_given_all_there_is():
         values, computed, targets = random_batch(seed)
         scores = scored(values, computed, torch.tensor(3.0).double(), seed)
         losses.append(EqSim(**random_options(seed))(scores, targets).item())
-    assert sum(loss > 0 for loss in losses) > 40
+    assert sum(loss > 0 for loss in losses) > 30
 
 
 # -- ranks ------------------------------------------------------------------------------------
@@ -536,6 +536,17 @@ def test_diagnosis_is_the_deviation_of_close_and_distant_pairs():
     assert loss.diagnose(*same(D[:1, :1].clone())) == {}
 
 
+@pytest.mark.parametrize("normalise", ["none", "row", "column", "both", "sigmoid", "minmax"])
+@pytest.mark.parametrize("options", [EqSim.paper, EqSim.released])
+def test_a_rank_without_scores_takes_part(options, normalise):
+    values = torch.full((3, 3), 50.0).requires_grad_()
+    scores = Scores(values, torch.zeros(3, 3) > 0)
+    loss = options(normalise=normalise)(scores, eye(3))
+    (gradient,) = torch.autograd.grad(loss, values)
+    assert loss == 0
+    assert not gradient.any()
+
+
 # -- draws, presets, errors -------------------------------------------------------------------
 
 
@@ -552,11 +563,14 @@ def test_draws_follow_the_random_state():
 
 
 def test_draws_follow_the_softmax():
+    torch.manual_seed(0)
     values = torch.randn(4, 4, generator=torch.Generator().manual_seed(3)).double()
     scores = Scores.full(values)
     pairs = eqsim.TruePairs(Share(scores, eye(4), scores, eye(4)), eqsim.Alone())
-    seen = torch.zeros(2, 4, 4)
+    seen, twice = torch.zeros(2, 4, 4), 0.0
     for _ in range(600):
+        flat = close_partners.partners(pairs, 0 * values, 0 * values, 1, "union", True)
+        twice += (flat[:, 0] == flat[:, 1]).float().mean().item() / 600
         drawn = close_partners.partners(pairs, values, values, 1, "union", True)
         for direction in range(2):
             seen[direction, range(4), drawn[:, direction]] += 1 / 600
@@ -565,6 +579,7 @@ def test_draws_follow_the_softmax():
         torch.testing.assert_close(
             seen[direction].double(), others.softmax(dim=1), atol=0.08, rtol=0
         )
+    assert twice == pytest.approx(1 / 3, abs=0.05)  # one direction does not tell of the other
 
 
 def test_the_configs_are_the_presets():

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import normalize
+from torch.utils.checkpoint import checkpoint
 
 from vlmtune.backbones.base import Backbone
 from vlmtune.config import Configured
@@ -124,16 +125,22 @@ class JointAdapter(Adapter):
     """An adapter that reads image and text together: chosen pairs are scored in chunks.
 
     What depends on one modality alone goes into `prepare_image` and `prepare_text`, which run once
-    per image and once per text; `score_pairs` runs once per pair.
+    per image and once per text; `score_pairs` runs once per pair. Chunks bound memory and never
+    change a score. In training, activations of the first chunks are kept until `training_memory`
+    is full; those of later ones are computed again in the backward pass, dropout included.
 
     Attributes:
-        chunk: How many pairs `score_pairs` gets at a time where no gradient is needed; bounds
-            memory and never changes a score.
+        chunk: How many pairs `score_pairs` gets at a time; None for what `memory` has room for, or
+            1,024 where `pair_bytes` is not known.
+        memory: Bytes that scoring a chunk may take.
+        training_memory: Bytes of activations that may be kept for the backward pass.
     """
 
     joint: ClassVar[bool] = True
     identity_at_init: ClassVar[bool] = False
-    chunk: int = 1024
+    chunk: int | None = None
+    memory: int = 512 * 2**20
+    training_memory: int = 3 * 2**30
 
     @abstractmethod
     def prepare_image(self, image: Features) -> Features:
@@ -147,6 +154,17 @@ class JointAdapter(Adapter):
     def score_pairs(self, image: Features, text: Features) -> Float[Tensor, "P"]:
         """Scores image i against text i for each of the P rows."""
 
+    def pair_bytes(self, image: Features, text: Features, training: bool) -> int:
+        """Estimates the bytes that `score_pairs` takes for one pair; 0 where that is not known.
+
+        Args:
+            image: Prepared images.
+            text: Prepared texts; the pair is as long as the longest of them.
+            training: Bytes kept for the backward pass, rather than needed at one time without one.
+        """
+        del image, text, training
+        return 0
+
     def forward(
         self, image: Features, text: Features, pairs: Bool[Tensor, "N M"] | None = None
     ) -> Scores:
@@ -157,15 +175,33 @@ class JointAdapter(Adapter):
         rows, columns = pairs.nonzero(as_tuple=True)
         order = self._by_length(text, columns)
         rows, columns = rows[order], columns[order]
-        scores = [
-            self.score_pairs(
-                image[rows[i : i + self.chunk]], trim(text[columns[i : i + self.chunk]])
-            )
-            for i in range(0, len(rows), self.chunk)
-        ]
+        scores = self._scores(image, text, rows, columns)
         flat = torch.cat(scores) if scores else torch.zeros(0, device=pairs.device)
         values = torch.zeros(pairs.shape, dtype=flat.dtype, device=pairs.device)
         return Scores(values.index_put((rows, columns), flat), pairs)
+
+    def _scores(
+        self, image: Features, text: Features, rows: Int[Tensor, "P"], columns: Int[Tensor, "P"]
+    ) -> list[Tensor]:
+        """Scores the pairs (row of `image`, row of `text`), chunk by chunk."""
+        needed = self.pair_bytes(image, text, training=False)
+        size = self.chunk or (max(1, self.memory // needed) if needed else 1024)
+        training = torch.is_grad_enabled()
+        kept = size * self.pair_bytes(image, text, training=True) if training else 0
+        scores, held = [], 0
+        for i in range(0, len(rows), size):
+            held += kept
+            chunk = (image, text, rows[i : i + size], columns[i : i + size])
+            if held > self.training_memory:
+                scores.append(checkpoint(self._score_chunk, *chunk, use_reentrant=False))
+            else:
+                scores.append(self._score_chunk(*chunk))
+        return scores
+
+    def _score_chunk(
+        self, image: Features, text: Features, rows: Int[Tensor, "P"], columns: Int[Tensor, "P"]
+    ) -> Float[Tensor, "P"]:
+        return self.score_pairs(_gather(image, rows), _gather(text, columns))
 
     @staticmethod
     def _device(features: Features) -> torch.device:
@@ -179,6 +215,17 @@ class JointAdapter(Adapter):
         if text.mask is None:
             return torch.arange(len(columns), device=columns.device)
         return text.mask.sum(dim=1)[columns].argsort(stable=True)
+
+
+def _gather(features: Features, rows: Int[Tensor, "P"]) -> Features:
+    """The chosen rows, their tokens cut to the longest of them before they are copied."""
+    tokens, mask = features.tokens, features.mask
+    if tokens is not None and mask is not None:
+        longest = int(mask.sum(dim=1)[rows].max())
+        tokens, mask = tokens[:, :longest], mask[:, :longest]
+    # Not by [rows], whose gradient is added up in one thread.
+    parts = (features.pooled, tokens, mask, features.ids)
+    return Features(*(None if x is None else x.index_select(0, rows) for x in parts))
 
 
 def trim(features: Features) -> Features:

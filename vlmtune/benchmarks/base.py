@@ -153,7 +153,8 @@ def distinct_pairs(
         columns: Positions of texts, of the same shape.
 
     Example:
-        >>> pairs, where = distinct_pairs(torch.tensor([[1, 0], [1, 1]]), torch.tensor([[0, 2]] * 2))
+        >>> rows, columns = torch.tensor([[1, 0], [1, 1]]), torch.tensor([[0, 2], [0, 2]])
+        >>> pairs, where = distinct_pairs(rows, columns)
         >>> pairs.tolist(), where.tolist()
         ([[0, 2], [1, 0], [1, 2]], [[1, 0], [1, 2]])
     """

@@ -46,7 +46,7 @@ def read_rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
 def spoken(name: str) -> str:
     """A name of a folder or a factor as words: split at underscores and capitals, lower case.
 
-    Hyphens stay, and so do the misspellings of the data ("Bycicle", "Table_Lamb").
+    Hyphens stay, and so do the misspellings of the data ("Kangarou", "Table_Lamb").
 
     Example:
         >>> [spoken(name) for name in ("VillageSquare", "Jack_O_Lantern", "Chain-saw", "JellyFish")]

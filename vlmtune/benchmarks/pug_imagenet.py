@@ -73,7 +73,7 @@ class PugImageNet(Benchmark):
     - "strict": the candidates are the 151 classes; a tie is wrong; chance 1/151. A class is called
       by its folder's name, split at underscores and capitals and lower case ("Jack_O_Lantern":
       "jack o lantern", "BirdHouse": "bird house", "JellyFish": "jelly fish"); the data's
-      misspellings stay ("bycicle", "table lamb"), unless `words` calls the class otherwise.
+      misspellings stay ("kangarou", "table lamb"), unless `words` calls the class otherwise.
     - "reference", as the published notebook does with an ImageNet classifier: the candidates are
       ImageNet's 1,000 classes by the names in `imagenet_names`; the first of tied ones is taken; it
       counts where `mapping` says it stands for the true class. One id is shared by "Shirt" and

@@ -178,7 +178,7 @@ class TruePairs:
         low = self.world.gather(low[None]).min()
         width = self.world.gather(high[None]).max() - low
         known = width.isfinite() & (width > 0)
-        return torch.where(known, low, 0.0), torch.where(known, width, 1.0)
+        return low, torch.where(known, width, 1.0)
 
 
 def _log_sum(scores: Tensor, among: Tensor, dim: int) -> Tensor:

@@ -1,0 +1,1 @@
+"""Ways to fuse image and text tokens, one a file; joint adapters are given one."""
