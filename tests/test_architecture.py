@@ -31,7 +31,17 @@ UPSTREAM = {
     "model": {"types", "errors", "scoring", "backbones.base", "adapters.base"},
     "model_card": {"types"},
     "export": BASICS | {"backbones", "adapters", "scoring", "features", "model", "model_card"},
-    "system": BASICS | {"pairs", "features", "backbones.base", "adapters.base", "objectives.base"},
+    "distributed": {"types"},
+    "recompute": {"types"},
+    "inputs": {"types", "features", "recompute", "backbones.base"},
+    "shares": {"types", "distributed", "adapters.base"},
+    "finite": {"types", "distributed"},
+    "needs": {"types", "errors", "backbones.base", "adapters.base", "objectives.base"},
+    "training_scores": {"types", "pairs", "distributed", "inputs", "needs", "recompute", "shares"}
+    | {"backbones.base", "adapters.base", "objectives.base"},
+    "system": BASICS
+    | {"pairs", "distributed", "inputs", "needs", "shares", "finite", "training_scores"}
+    | {"backbones.base", "adapters.base", "objectives.base"},
     "callbacks": {"types", "errors", "benchmarks.base", "report", "export", "scoring", "system"},
     "commands": BASICS
     | {"backbones.base", "adapters", "benchmarks.base", "data", "report", "scoring", "system"}

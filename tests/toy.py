@@ -1,6 +1,7 @@
 """A backbone of two small layers in double precision, adapters that train it, and groups for it."""
 
 import random
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -140,14 +141,7 @@ def groups(sizes=(2, 3, 1, 2), seed=0, distinct=False) -> list[list[Group]]:
 def batch(some: list[Group]) -> Batch:
     """The groups as a batch; an image's pixels follow from its id."""
     made = collate(some)
-    return with_pixels(made)
-
-
-def with_pixels(made: Batch) -> Batch:
-    generators = (torch.Generator().manual_seed(hash_of(name)) for name in made.image_ids)
-    pixels = [torch.randn(3, 2, 2, generator=g, dtype=torch.float64) for g in generators]
-    return Batch(**{**vars(made), "pixels": torch.stack(pixels)})
-
-
-def hash_of(name: str) -> int:
-    return int.from_bytes(name.encode(), "big")
+    seeds = (int.from_bytes(name.encode(), "big") for name in made.image_ids)
+    chances = (torch.Generator().manual_seed(seed) for seed in seeds)
+    pixels = [torch.randn(3, 2, 2, generator=g, dtype=torch.float64) for g in chances]
+    return replace(made, pixels=torch.stack(pixels))

@@ -209,7 +209,8 @@ class AdaptationModule(pl.LightningModule):
 
     def _stop(self, expected: str, got: str, key: str, ranks: Ranks) -> NoReturn:
         """Saves the weights as they are, if they are numbers, and ends the run on every rank."""
-        wrong = first_wrong_weight(self.state_dict())
+        found = ranks.objects(first_wrong_weight(self.state_dict()))
+        wrong = next((name for name in found if name), None)  # all ranks must save or none
         path = Path(self.trainer.default_root_dir) / LAST_FINITE
         if wrong is not None:
             then = f"weights are not finite either, first {wrong!r}; resume from a checkpoint"

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.tiny import Widths
-from vlmtune.adapters.mm_adapter import MMAdapter, word_mask
+from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.errors import UserError
 from vlmtune.types import Features
 
@@ -162,11 +162,3 @@ def test_the_scale_starts_where_it_is_told():
 def test_heads_must_divide_the_width():
     with pytest.raises(UserError, match="divide the token width 512, got 7"):
         MMAdapter(heads=7).attach(Widths())
-
-
-@pytest.mark.parametrize("special", [(0, 0), (1, 1), (2, 0)])
-def test_words_are_what_lies_between_the_special_tokens(special):
-    mask = torch.arange(7) < torch.tensor(LENGTHS)[:, None]
-    lead, trail = special
-    want = [[lead <= t < length - trail for t in range(7)] for length in LENGTHS]
-    assert word_mask(mask, special).tolist() == want

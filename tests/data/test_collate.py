@@ -35,6 +35,9 @@ def test_truth_reaches_across_groups() -> None:
     assert batch.targets.own.int().tolist() == [[1, 1, 0], [1, 1, 0], [0, 1, 1]]
     assert batch.targets.known.int().tolist() == [[1, 1, 0], [1, 1, 0], [1, 1, 1]]
     assert (batch.pixels, batch.damaged) == (None, ("x",))
+    assert batch.text_ids == ("t", "s", "u")
+    assert batch.true_ids == (frozenset("tu"), frozenset(), frozenset("u"))
+    assert batch.exhaustive == (False, False, True)
 
 
 def test_against_a_naive_implementation() -> None:

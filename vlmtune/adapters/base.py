@@ -51,6 +51,10 @@ class Adapter(Configured, nn.Module, ABC):
                     "choose another backbone or adapter"
                 )
 
+    def lr_scales(self) -> list[tuple[nn.Parameter, float]]:
+        """Factors on the learning rate, once attached; parameters not named have 1."""
+        return []
+
     @abstractmethod
     def forward(
         self, image: Features, text: Features, pairs: Bool[Tensor, "N M"] | None = None
@@ -76,6 +80,19 @@ class DualAdapter(Adapter):
         scale = torch.tensor(math.log(backbone.logit_scale))
         self.log_scale = nn.Parameter(scale, requires_grad=False)
         self.bias = nn.Parameter(torch.zeros(()), requires_grad=False)
+
+    def set_scale(self, learned: bool, initial: float | None = None) -> None:
+        r"""Says whether $\tau$ and $b$ are trained and, unless None, what $e^{\tau}$ is at first.
+
+        Raises:
+            UserError: `initial` is not above 0.
+        """
+        if initial is not None:
+            if initial <= 0:
+                raise UserError(f"expected an initial scale above 0, got {initial}: correct it")
+            self.log_scale.data.fill_(initial).log_()
+        self.log_scale.requires_grad_(learned)
+        self.bias.requires_grad_(learned)
 
     @abstractmethod
     def embed_image(self, image: Features) -> Float[Tensor, "n d"]:
@@ -239,7 +256,12 @@ def trim(features: Features) -> Features:
     if features.mask is None or features.tokens is None or not len(features):
         return features
     longest = int(features.mask.sum(dim=1).max())
-    return Features(features.pooled, features.tokens[:, :longest], features.mask[:, :longest])
+    return Features(
+        features.pooled,
+        features.tokens[:, :longest],
+        features.mask[:, :longest],
+        None if features.ids is None else features.ids[:, :longest],
+    )
 
 
 def trained_state(backbone: Backbone, adapter: Adapter) -> dict[str, Tensor]:

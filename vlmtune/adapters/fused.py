@@ -73,9 +73,10 @@ class FusedAdapter(JointAdapter):
             encoder_layers = style.encoder_layers
         if decoder_layers is None:
             decoder_layers = style.decoder_layers
-        if bool(decoder_layers) != bool(style.decoder_layers) or min(
-            encoder_layers, decoder_layers + 1
-        ) < 1:
+        if (
+            bool(decoder_layers) != bool(style.decoder_layers)
+            or min(encoder_layers, decoder_layers + 1) < 1
+        ):
             wanted = "1 or more" if style.decoder_layers else "no"
             raise UserError(
                 f"expected 1 or more encoder_layers and {wanted} decoder_layers with "

@@ -34,10 +34,7 @@ class LinearProbe(DualAdapter):
         super().attach(backbone)
         self.image = _identity(backbone.embed_dim)
         self.text = _identity(backbone.embed_dim)
-        if self.initial_scale is not None:
-            self.log_scale.data.fill_(self.initial_scale).log_()
-        self.log_scale.requires_grad_(self.learn_scale)
-        self.bias.requires_grad_(self.learn_scale)
+        self.set_scale(self.learn_scale, self.initial_scale)
 
     def embed_image(self, image: Features) -> Float[Tensor, "n d"]:
         """Maps the pooled image embeddings."""

@@ -3,12 +3,13 @@
 import math
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from vlmtune.adapters.fused import FusedAdapter
 from vlmtune.adapters.fusion_styles.base import FusionStyle
+from vlmtune.adapters.words import masked_mean, word_mask
 from vlmtune.backbones.base import Backbone
 from vlmtune.types import Features
 
@@ -116,9 +117,8 @@ class MMAdapter(FusedAdapter):
         assert text.mask is not None
         if not self.goal_width:
             return text.tokens.new_zeros(len(text), 0)
-        words = word_mask(text.mask, self.special)[:, :, None]
         tokens = normalize(text.tokens, dim=-1) if self.cosine else text.tokens
-        return (tokens * words).sum(dim=1) / words.sum(dim=1)
+        return masked_mean(tokens, word_mask(text.mask, self.special))
 
     def judge(
         self, fused: Float[Tensor, "P c w"], goal: Float[Tensor, "P g"]
@@ -129,15 +129,3 @@ class MMAdapter(FusedAdapter):
         other = goal if self.goal_width else fused[:, 1]
         products = (fused[:, 0] * other).sum(dim=-1)
         return self.log_scale.exp() * products + self.bias if self.cosine else products
-
-
-def word_mask(mask: Bool[Tensor, "n t"], special: tuple[int, int]) -> Bool[Tensor, "n t"]:
-    """Drops the leading and trailing special tokens of each row from a right-padded mask.
-
-    Example:
-        >>> word_mask(torch.tensor([[True, True, True, False]]), (1, 1)).tolist()
-        [[False, True, False, False]]
-    """
-    position = torch.arange(mask.shape[1], device=mask.device)
-    lead, trail = special
-    return (position >= lead) & (position < mask.sum(dim=1, keepdim=True) - trail)

@@ -68,9 +68,11 @@ class TextTower(Tower, ABC):
 
     Attributes:
         positions: Longest sequence it takes.
+        embedding: The table of word embeddings.
     """
 
     positions: int
+    embedding: nn.Embedding
 
     @abstractmethod
     def words(self, texts: Sequence[str]) -> Features:
@@ -84,7 +86,9 @@ class TextTower(Tower, ABC):
 class Fusion(ABC):
     """The part of a fusion encoder that sees image and text together, with its matching head.
 
-    A plain object and not a module, as towers are.
+    A plain object and not a module, as towers are. What depends on one modality alone and is not
+    read from the towers goes into `prepare_image` and `prepare_text`, once per image and text;
+    `match` runs once per pair.
 
     Attributes:
         image_reads: What it reads of images.
@@ -93,6 +97,14 @@ class Fusion(ABC):
 
     image_reads: Reads
     text_reads: Reads
+
+    def prepare_image(self, image: Features) -> Features:
+        """From what is read of images to what `match` takes, row by row."""
+        return image
+
+    def prepare_text(self, text: Features) -> Features:
+        """From what is read of texts to what `match` takes, row by row."""
+        return text
 
     @property
     @abstractmethod
@@ -106,7 +118,10 @@ class Fusion(ABC):
 
     @abstractmethod
     def match(self, image: Features, text: Features) -> Float[Tensor, "P"]:
-        """Log-odds that text i is true of image i, for each of P rows."""
+        """Log-odds that text i is true of image i, for each of P prepared rows.
+
+        A single row of `image` stands for all P.
+        """
 
 
 class Backbone(Configured, nn.Module, ABC):
@@ -123,7 +138,8 @@ class Backbone(Configured, nn.Module, ABC):
         logit_bias: Term added to scaled cosines (sigmoid-trained models), else 0.
         image_tower: The image side block by block, or None where it cannot be had.
         text_tower: The text side block by block, or None where it cannot be had.
-        fusion: The part that sees both modalities, or None for a dual encoder.
+        fusion: The part that sees both modalities, or None where there is none.
+        no_fusion: Why there is none, where `fusion` is None.
     """
 
     embed_dim: int
@@ -136,6 +152,7 @@ class Backbone(Configured, nn.Module, ABC):
     image_tower: ImageTower | None = None
     text_tower: TextTower | None = None
     fusion: Fusion | None = None
+    no_fusion: str = "it is a dual encoder"
 
     @property
     @abstractmethod

@@ -1,5 +1,6 @@
 """CLIP of Hugging Face: OpenAI's weights and everything saved in their format."""
 
+from functools import partial
 from typing import Any
 
 from jaxtyping import Bool, Float
@@ -8,7 +9,7 @@ from transformers import CLIPModel
 
 from vlmtune.backbones.hf_dual import HFDualEncoder
 from vlmtune.backbones.hf_loading import Loaded
-from vlmtune.backbones.hf_towers import HFImageTower, HFTextTower, HFTokenizer
+from vlmtune.backbones.hf_towers import HFImageTower, HFTextTower, HFTokenizer, first_token
 from vlmtune.backbones.locating import named_openai
 from vlmtune.backbones.staging import last_real
 from vlmtune.errors import UserError
@@ -42,10 +43,10 @@ class HFCLIP(HFDualEncoder):
         """Makes the two towers of the model."""
         vision, text, model = self.model.vision_model, self.model.text_model, self.model
         image_tower = HFImageTower(
-            embed=lambda pixels: vision.pre_layrnorm(vision.embeddings(pixels)),
+            embed=partial(_embed, vision),
             blocks=vision.encoder.layers,
             norm=vision.post_layernorm,
-            head=lambda tokens: model.visual_projection(tokens[:, 0]),
+            head=partial(first_token, model.visual_projection),
             owners=(vision.post_layernorm, model.visual_projection),
             special=1,
             dtype=self._dtype,
@@ -78,6 +79,10 @@ class CLIPTextTower(HFTextTower):
     ) -> Float[Tensor, "n w"]:
         """The end token."""
         return last_real(tokens, mask)
+
+
+def _embed(vision: Any, pixels: Float[Tensor, "n 3 height width"]) -> Float[Tensor, "n t w"]:
+    return vision.pre_layrnorm(vision.embeddings(pixels))
 
 
 def _check_end(tokenizer: HFTokenizer, end: int) -> None:

@@ -27,11 +27,13 @@ class Loaded(NamedTuple):
         network: The model, frozen and in evaluation mode.
         tokenizer: Its tokenizer.
         processor: Its image processor, which works on PIL images.
+        absent: Those of the optional parts that the weights lack; the network has None there.
     """
 
     network: PreTrainedModel
     tokenizer: Any
     processor: Any
+    absent: frozenset[str] = frozenset()
 
 
 def load(
@@ -40,6 +42,7 @@ def load(
     kind: type[PreTrainedModel],
     dtype: torch.dtype,
     attention: str,
+    optional: tuple[str, ...] = (),
 ) -> Loaded:
     """Loads a model, its tokenizer and its image processor from a folder or the hub's cache.
 
@@ -52,6 +55,7 @@ def load(
         kind: Class of the model.
         dtype: Type of the weights.
         attention: "sdpa" or "eager".
+        optional: Attributes of the model, such as heads, that the weights may lack as a whole.
 
     Raises:
         UserError: There is no such model, it is of another kind, or files are missing or damaged.
@@ -72,6 +76,7 @@ def load(
                 **options,
             )
             network, report = made
+            absent = _dropped(network, report, optional)
             _check_weights(model, report)
             tokenizer = AutoTokenizer.from_pretrained(name, **options)
             processor = AutoImageProcessor.from_pretrained(name, backend="pil", **options)
@@ -84,7 +89,7 @@ def load(
             f"{type(error).__name__}: {reason}: check the name, the files and, for hub models, "
             "the network"
         ) from error
-    return Loaded(network.eval().requires_grad_(False), tokenizer, processor)
+    return Loaded(network.eval().requires_grad_(False), tokenizer, processor, absent)
 
 
 def resolve(model: str) -> str:
@@ -137,6 +142,24 @@ def _check_type(model: str, found: str, kind: type[PreTrainedModel]) -> None:
             f"expected a model of type {expected}, got {model} of type {found}: use the backbone "
             "of its type"
         )
+
+
+def _dropped(
+    network: PreTrainedModel, report: dict[str, Any], optional: tuple[str, ...]
+) -> frozenset[str]:
+    """Takes the optional parts that have no weights out of the network and out of the report."""
+    missing, names = set(report.get("missing_keys") or ()), set(network.state_dict())
+    absent = set()
+    for part in optional:
+        own = {name for name in names if name == part or name.startswith(f"{part}.")}
+        if own and own <= missing:
+            setattr(network, part, None)
+            absent.add(part)
+            missing -= own
+        elif not own:
+            absent.add(part)
+    report["missing_keys"] = missing
+    return frozenset(absent)
 
 
 def _check_weights(model: str, report: dict[str, Any]) -> None:

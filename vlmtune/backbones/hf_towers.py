@@ -228,3 +228,22 @@ def through(
         output = block(tokens, attention_mask, **options)
         tokens = output[0] if isinstance(output, tuple) else output
     return tokens
+
+
+def first_token(projection: nn.Module, tokens: Float[Tensor, "n t w"]) -> Float[Tensor, "n d"]:
+    """Projects the token that stands for the whole: a tower's head, as `partial(first_token, p)`.
+
+    A partial, unlike a lambda, still belongs to a model after the model was copied.
+    """
+    return projection(tokens[:, 0])
+
+
+def unseen(mask: Bool[Tensor, "n t"], dtype: torch.dtype) -> Float[Tensor, "n 1 1 t"]:
+    """The term that, added to attention scores, hides padding from all tokens."""
+    hidden = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
+    return hidden.masked_fill(~mask, torch.finfo(dtype).min)[:, None, None, :]
+
+
+def log_odds(logits: Float[Tensor, "P 2"]) -> Float[Tensor, "P"]:
+    """From the logits of "does not match" and "matches" to the log-odds of the latter."""
+    return (logits[:, 1] - logits[:, 0]).float()

@@ -98,6 +98,7 @@ class NativeTextTower(TextTower):
         self.layers = len(self.blocks)
         self.width = int(tower.transformer.width)
         self.positions = int(tower.positional_embedding.shape[0])
+        self.embedding: nn.Embedding = tower.token_embedding
 
     @property
     def blocks(self) -> Sequence[nn.Module]:
@@ -117,10 +118,9 @@ class NativeTextTower(TextTower):
         """
         ids, mask = self._tokenizer.checked(texts, self._special)
         longest = int(mask.sum(dim=1).max()) if len(mask) else 0
-        embedding = self.tower.token_embedding
-        ids = ids[:, :longest].to(embedding.weight.device)
+        ids = ids[:, :longest].to(self.embedding.weight.device)
         mask = mask[:, :longest].to(ids.device)
-        words = masked(embedding(ids), mask)
+        words = masked(self.embedding(ids), mask)
         return Features(tokens=words.tokens, mask=mask, ids=ids)
 
     def start(self, words: Features) -> Features:
@@ -132,7 +132,7 @@ class NativeTextTower(TextTower):
         checked_length(words, self.positions)
         if not self.trims:
             ids = torch.tensor(self._tokenizer.pad, device=parts(words)[0].device)
-            words = padded(words, self.tower.token_embedding(ids), self.positions)
+            words = padded(words, self.embedding(ids), self.positions)
         tokens, mask = parts(words)
         positions = self.tower.positional_embedding[: tokens.shape[1]]
         return masked(tokens.to(self._dtype) + positions.to(self._dtype), mask)

@@ -46,9 +46,7 @@ class Albef(FusionStyle):
         query: Float[Tensor, "1 c w"],
     ) -> Features:
         """Image tokens that have seen each other, with what the decoder reads of them."""
-        return Features(
-            tokens=self.decoder.memory(self.image_encoder.all(tokens, mask)), mask=mask
-        )
+        return Features(tokens=self.decoder.memory(self.image_encoder.all(tokens, mask)), mask=mask)
 
     def prepare_text(
         self,

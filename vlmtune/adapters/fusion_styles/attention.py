@@ -32,9 +32,7 @@ def attend(
         mask: True where a key may be seen; None for all.
     """
     heads = attention.num_heads
-    query, key, value = (
-        x.unflatten(-1, (heads, -1)).transpose(1, 2) for x in (query, key, value)
-    )
+    query, key, value = (x.unflatten(-1, (heads, -1)).transpose(1, 2) for x in (query, key, value))
     out = scaled_dot_product_attention(
         query,
         key,

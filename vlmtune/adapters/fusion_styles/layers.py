@@ -17,9 +17,7 @@ from vlmtune.adapters.fusion_styles.attention import attend, attend_folded, fold
 from vlmtune.errors import UserError
 
 
-def feed(
-    layer: "EncoderLayer | DecoderLayer", x: Float[Tensor, "n t w"]
-) -> Float[Tensor, "n t w"]:
+def feed(layer: "EncoderLayer | DecoderLayer", x: Float[Tensor, "n t w"]) -> Float[Tensor, "n t w"]:
     """The feed-forward part of a layer, without its residual and norm."""
     hidden = layer.linear1(x)
     if layer.training and layer.dropout.p > 0:
@@ -178,8 +176,8 @@ class Encoder(nn.TransformerEncoder):
         return self._normed(x)
 
     @property
-    def _layers(self) -> Sequence[EncoderLayer]:
-        return cast(Sequence[EncoderLayer], self.layers)
+    def _layers(self) -> list[EncoderLayer]:
+        return cast(list[EncoderLayer], list(self.layers))
 
     def _normed(self, x: Float[Tensor, "n t w"]) -> Float[Tensor, "n t w"]:
         assert self.norm is not None
@@ -267,8 +265,8 @@ class Decoder(nn.TransformerDecoder):
         return 2 * attention.embed_dim, 2 * attention.embed_dim
 
     @property
-    def _layers(self) -> Sequence[DecoderLayer]:
-        return cast(Sequence[DecoderLayer], self.layers)
+    def _layers(self) -> list[DecoderLayer]:
+        return cast(list[DecoderLayer], list(self.layers))
 
     def _normed(self, x: Float[Tensor, "n t w"]) -> Float[Tensor, "n t w"]:
         assert self.norm is not None

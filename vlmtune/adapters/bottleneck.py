@@ -1,0 +1,98 @@
+"""CLIP-Adapter: a residual bottleneck after the frozen embeddings of either side."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vlmtune.adapters.base import DualAdapter
+from vlmtune.backbones.base import Backbone
+from vlmtune.errors import UserError
+from vlmtune.types import Features, Reads
+
+
+class Bottleneck(DualAdapter):
+    r"""Scores $s_{ij} = e^{\tau} \cos(A_I(v_i), A_T(t_j)) + b$ of frozen pooled embeddings.
+
+    $A(f) = \alpha \, W_2 \, \mathrm{ReLU}(W_1 f) + (1 - \alpha) f$ with $W_1$ (d/r x d) and
+    $W_2$ (d x d/r), no biases. $W_2$ starts as zero, so that A is f but for its length and the
+    scores are the backbone's.
+
+    Source: Gao et al. 2021 (CLIP-Adapter), section 3.2, equations (5) to (8); their $\mathbf{W}_1$,
+    $\mathbf{W}_2$, $\alpha$ are ours, $\beta$ (texts) is the $\alpha$ of texts, their residual
+    ratio 0.2 for images and reduction r = 4 the defaults. Starting $W_2$ as zero is ours.
+
+    Args:
+        image: $\alpha$ of the images, in (0, 1); 0 leaves them as they are.
+        text: $\alpha$ of the texts, likewise.
+        reduction: r.
+        learn_scale: Whether $\tau$ and $b$ are trained, which a sigmoid loss needs.
+        initial_scale: $e^{\tau}$ at the start, or None for the backbone's.
+
+    Raises:
+        UserError: A ratio is out of range, both are 0, or `reduction` is below 1.
+
+    Example:
+        >>> Bottleneck(image=0.2, text=0.2).spec()["init_args"]["reduction"]
+        4
+    """
+
+    def __init__(
+        self,
+        image: float = 0.2,
+        text: float = 0.0,
+        reduction: int = 4,
+        learn_scale: bool = False,
+        initial_scale: float | None = None,
+    ) -> None:
+        super().__init__()
+        if not (0 <= image < 1 and 0 <= text < 1 and image + text > 0):
+            raise UserError(
+                f"expected ratios in [0, 1), one of them above 0, got {image=} and {text=}: "
+                "correct them"
+            )
+        if reduction < 1:
+            raise UserError(f"expected a reduction of at least 1, got {reduction}: raise it")
+        self.image_ratio, self.text_ratio, self.reduction = image, text, reduction
+        self.learn_scale, self.initial_scale = learn_scale, initial_scale
+        self.image_reads = self.text_reads = Reads("pooled")
+
+    def attach(self, backbone: Backbone) -> None:
+        """Makes the bottlenecks.
+
+        Raises:
+            UserError: `reduction` is more than the width of the embeddings.
+        """
+        super().attach(backbone)
+        self.set_scale(self.learn_scale, self.initial_scale)
+        if self.reduction > backbone.embed_dim:
+            raise UserError(
+                f"expected a reduction of at most {backbone.embed_dim}, the width of the "
+                f"embeddings, got {self.reduction}: lower it"
+            )
+        if self.image_ratio:
+            self.image = _layers(backbone.embed_dim, self.reduction)
+        if self.text_ratio:
+            self.text = _layers(backbone.embed_dim, self.reduction)
+
+    def embed_image(self, image: Features) -> Float[Tensor, "n d"]:
+        """Mixes image embeddings with their bottleneck's output."""
+        assert image.pooled is not None
+        return self._mixed(image.pooled, "image", self.image_ratio)
+
+    def embed_text(self, text: Features) -> Float[Tensor, "n d"]:
+        """Mixes text embeddings with their bottleneck's output."""
+        assert text.pooled is not None
+        return self._mixed(text.pooled, "text", self.text_ratio)
+
+    def _mixed(self, pooled: Float[Tensor, "n d"], name: str, ratio: float) -> Float[Tensor, "n d"]:
+        if not ratio:
+            return pooled
+        return ratio * self.get_submodule(name)(pooled) + (1 - ratio) * pooled
+
+
+def _layers(width: int, reduction: int) -> nn.Sequential:
+    hidden = width // reduction
+    last = nn.Linear(hidden, width, bias=False)
+    with torch.no_grad():
+        last.weight.zero_()
+    return nn.Sequential(nn.Linear(width, hidden, bias=False), nn.ReLU(), last)

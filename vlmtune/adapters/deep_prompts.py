@@ -1,0 +1,177 @@
+"""Deep prompts in both towers, coupled as in MaPLe or on their own as in visual prompt tuning."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vlmtune.adapters.base import DualAdapter
+from vlmtune.adapters.prompting import DEVIATION, check_room, insert, word_embeddings
+from vlmtune.adapters.towers import image_tower, text_tower
+from vlmtune.backbones.base import Backbone, Tower
+from vlmtune.errors import UserError
+from vlmtune.types import Features, Reads
+
+
+class DeepPrompts(DualAdapter):
+    r"""Trains m prompt tokens at the input of each of the first J blocks; towers stay frozen.
+
+    Texts: $[s, P_0, y]$ is what the first block gets (s the start token, y the words, $P_k$
+    m x $w_T$), and before block k = 1, ..., J - 1 the places of $P_{k-1}$ are given $P_k$. Images:
+    $[x, \tilde P_0]$ with x the class token and patches and $\tilde P_k$ (m x $w_I$), exchanged
+    likewise, and left out before the end of the tower pools. Coupled,
+    $\tilde P_k = F_k(P_k)$ with a linear $F_k$ for each block, so that both sides share what is
+    learned. Scores are $e^{\tau} \cos + b$ of the two embeddings.
+
+    Texts too long for the tower lose their last words, as they do in its tokenizer.
+
+    Source: coupled, Khattak et al. 2023 (MaPLe), "Multi-modal prompt learning", section 3.2: their
+    b is m, J is J (9 of 12 in the released configuration, with m = 2 and "a photo of a"),
+    $\mathcal{F}_k$ is $F_k$; each $F_k$ starts as `nn.Linear` does. Uncoupled with `text=False`,
+    Jia et al. 2022 (VPT), section 3.2, "VPT-deep", with prompts after the patches, which without
+    positions is the same. Prompts are drawn with a standard deviation of 0.02.
+
+    Args:
+        length: m.
+        depth: J; None for all blocks of the tower (of the shorter one where they are coupled).
+        image: Whether images have prompts.
+        text: Whether texts have prompts.
+        coupled: Whether those of images are made from those of texts; needs both.
+        init: Words whose first m embeddings $P_0$ starts as; None for random ones.
+        learn_scale: Whether $\tau$ and $b$ are trained, which a sigmoid loss needs.
+        initial_scale: $e^{\tau}$ at the start, or None for the backbone's.
+
+    Raises:
+        UserError: A number is below 1, neither side has prompts, or one side alone is coupled.
+
+    Example:
+        >>> DeepPrompts(image=True, text=False, coupled=False).text_reads.kind
+        'pooled'
+    """
+
+    identity_at_init = False
+
+    def __init__(
+        self,
+        length: int = 2,
+        depth: int | None = None,
+        image: bool = True,
+        text: bool = True,
+        coupled: bool = True,
+        init: str | None = None,
+        learn_scale: bool = False,
+        initial_scale: float | None = None,
+    ) -> None:
+        super().__init__()
+        if length < 1 or (depth is not None and depth < 1):
+            raise UserError(f"expected length and depth >= 1, got {length=}, {depth=}: raise them")
+        if not (image or text):
+            raise UserError("expected prompts on a side, got none: set image or text to true")
+        if coupled and not (image and text):
+            raise UserError(
+                f"expected prompts on both sides to couple them, got {image=}, {text=}: "
+                "set coupled to false"
+            )
+        if init is not None and not text:
+            raise UserError("expected `text` prompts for `init`, got none: leave `init` out")
+        self.length, self.depth, self.coupled, self.init = length, depth, coupled, init
+        self.on_image, self.on_text = image, text
+        self.learn_scale, self.initial_scale = learn_scale, initial_scale
+        # Which layer the first block's input is, counted from the end, the tower tells.
+        self.image_reads = Reads("state" if image else "pooled")
+        self.text_reads = Reads("words" if text else "pooled")
+
+    def attach(self, backbone: Backbone) -> None:
+        """Makes the prompts.
+
+        Raises:
+            UserError: A tower cannot be had, has fewer than `depth` blocks, does not know a word of
+                `init` or has no room for the prompts.
+        """
+        towers: list[Tower] = []
+        if self.on_image:
+            self.image_tower = image_tower(backbone)
+            self.image_reads = Reads("state", -(self.image_tower.layers + 1))
+            towers.append(self.image_tower)
+        if self.on_text:
+            self.text_tower = text_tower(backbone)
+            check_room(self.text_tower, self.length, backbone.text_special)
+            towers.append(self.text_tower)
+        super().attach(backbone)
+        self.set_scale(self.learn_scale, self.initial_scale)
+        self.special = backbone.text_special
+        fewest = min(tower.layers for tower in towers)
+        if self.depth is not None and self.depth > fewest:
+            raise UserError(
+                f"expected prompts for at most {fewest} blocks, which is all, got {self.depth}: "
+                "lower `depth`"
+            )
+        depths = [self.depth or (fewest if self.coupled else tower.layers) for tower in towers]
+        if self.on_text:
+            self.text = nn.Parameter(self._drawn(depths[-1], self.text_tower))
+            if self.init is not None:
+                self._start_as(self.init)
+        if self.coupled:
+            widths = self.text_tower.width, self.image_tower.width
+            self.coupling = nn.ModuleList(nn.Linear(*widths) for _ in range(depths[0]))
+        elif self.on_image:
+            self.image = nn.Parameter(self._drawn(depths[0], self.image_tower))
+
+    def _drawn(self, depth: int, tower: Tower) -> Float[Tensor, "depth m w"]:
+        return DEVIATION * torch.randn(depth, self.length, tower.width)
+
+    def _start_as(self, init: str) -> None:
+        words = word_embeddings(self.text_tower, init, self.special)
+        if len(words) < self.length:
+            raise UserError(
+                f"expected words of at least {self.length} tokens for `init`, got {init!r} with "
+                f"{len(words)}: lengthen it or lower `length`"
+            )
+        self.text.data[0] = words[: self.length].to(self.text)
+
+    def image_prompts(self) -> Float[Tensor, "depth m w"]:
+        """The prompts of the images, of each block."""
+        if not self.coupled:
+            return self.image
+        pairs = zip(self.coupling, self.text, strict=True)
+        return torch.stack([layer(prompts) for layer, prompts in pairs])
+
+    def embed_image(self, image: Features) -> Float[Tensor, "n d"]:
+        """Runs the image tower with prompts after the patches."""
+        if not self.on_image:
+            assert image.pooled is not None
+            return image.pooled
+        assert image.tokens is not None
+        prompts, patches = self.image_prompts(), image.tokens.shape[1]
+        joined = torch.cat([image.tokens, _repeated(prompts[0], len(image))], dim=1)
+        state = _deep(self.image_tower, _whole(joined), prompts, patches)
+        assert state.tokens is not None
+        return self.image_tower.finish(_whole(state.tokens[:, :patches]))
+
+    def embed_text(self, text: Features) -> Float[Tensor, "n d"]:
+        """Runs the text tower with prompts before the words."""
+        if not self.on_text:
+            assert text.pooled is not None
+            return text.pooled
+        tower, first = self.text_tower, _repeated(self.text[0], len(text))
+        state = tower.start(insert(text, first, tower, self.special))
+        return tower.finish(_deep(tower, state, self.text, self.special[0]))
+
+
+def _deep(tower: Tower, state: Features, prompts: Float[Tensor, "depth m w"], at: int) -> Features:
+    """Runs all blocks; before each but the first of `depth`, puts its prompts at place `at`."""
+    depth, length = prompts.shape[:2]
+    state = tower.run(state, 0, 1)
+    for number in range(1, depth):
+        assert state.tokens is not None
+        own = _repeated(prompts[number], len(state)).to(state.tokens.dtype)
+        parts = [state.tokens[:, :at], own, state.tokens[:, at + length :]]
+        state = tower.run(Features(tokens=torch.cat(parts, 1), mask=state.mask), number, number + 1)
+    return tower.run(state, depth, tower.layers)
+
+
+def _repeated(prompts: Float[Tensor, "m w"], rows: int) -> Float[Tensor, "n m w"]:
+    return prompts.expand(rows, -1, -1)
+
+
+def _whole(tokens: Float[Tensor, "n t w"]) -> Features:
+    return Features(tokens=tokens, mask=torch.ones_like(tokens[:, :, 0]).bool())

@@ -1,0 +1,103 @@
+"""Low-rank updates of weight matrices, also of those that hold several projections at once."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import dropout
+
+TARGETS = ("query", "key", "value", "out", "mlp")
+PACKED = ("query", "key", "value")
+NAMES = {"q_proj": "query", "k_proj": "key", "v_proj": "value"}
+NAMES |= {name: name for name in PACKED}
+
+
+class LowRank(nn.Module):
+    r"""The parametrisation $W + \frac{\alpha}{r} B A$ of a weight matrix, or of blocks of its rows.
+
+    $A$ (r x in) starts as in `nn.Linear`, $B$ (rows x r) as zero. A packed weight such as
+    `in_proj_weight` has one pair for each chosen projection.
+
+    Args:
+        weight: $W$, (parts * rows, in).
+        parts: How many projections it holds, one above the other.
+        chosen: Which of them are updated.
+        rank: r.
+        alpha: $\alpha$.
+        dropout: Probability with which a column of $A$ is left out in a step.
+    """
+
+    def __init__(
+        self,
+        weight: Float[Tensor, "out width"],
+        parts: int,
+        chosen: Sequence[int],
+        rank: int,
+        alpha: float,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        rows, width = weight.shape[0] // parts, weight.shape[1]
+        self.parts, self.chosen, self.dropout = parts, tuple(chosen), dropout
+        self.scale = alpha / rank
+        place = {"device": weight.device, "dtype": torch.float32}
+        self.down = nn.Parameter(torch.empty(len(self.chosen), rank, width, **place))
+        self.up = nn.Parameter(torch.zeros(len(self.chosen), rows, rank, **place))
+        for matrix in self.down:
+            nn.init.kaiming_uniform_(matrix, a=math.sqrt(5))
+
+    def update(self) -> Float[Tensor, "out width"]:
+        """What is added to the weight."""
+        down = self.down
+        if self.dropout and self.training:
+            columns = torch.ones_like(down[:, :1])
+            down = down * dropout(columns, self.dropout)
+        updates = self.scale * self.up @ down
+        if len(self.chosen) < self.parts:
+            index = torch.tensor(self.chosen, device=updates.device)
+            updates = updates.new_zeros(self.parts, *updates.shape[1:]).index_add(0, index, updates)
+        return updates.flatten(0, 1)
+
+    def forward(self, weight: Float[Tensor, "out width"]) -> Float[Tensor, "out width"]:
+        """The updated weight, in the type of the original."""
+        return weight + self.update().to(weight.dtype)
+
+
+def projections(
+    block: nn.Module, targets: Sequence[str]
+) -> Iterator[tuple[nn.Module, str, int, list[int]]]:
+    """The weight matrices of a transformer block that do what `targets` say.
+
+    Reads the names that open_clip, timm and transformers use.
+
+    Yields:
+        The module, the name of its weight, how many projections it holds, and which are meant.
+    """
+    for path, module in block.named_modules():
+        if isinstance(module, nn.MultiheadAttention):
+            weights = [("in_proj_weight", PACKED)]
+        elif isinstance(module, nn.Linear):
+            weights = [("weight", _does(path))]
+        else:
+            continue
+        for name, does in weights:
+            meant = [part for part, target in enumerate(does) if target in targets]
+            if meant:
+                yield module, name, len(does), meant
+
+
+def _does(path: str) -> tuple[str, ...]:
+    """What the linear layer at `path` of a block does: the projections it holds, in order.
+
+    Example:
+        >>> _does("attn.qkv"), _does("attention.output.dense"), _does("intermediate.dense")
+        (('query', 'key', 'value'), ('out',), ('mlp',))
+    """
+    last = path.rpartition(".")[2]
+    if last == "qkv":
+        return PACKED
+    if last in NAMES:
+        return (NAMES[last],)
+    return ("out",) if "attn" in path or "attention" in path else ("mlp",)

@@ -1,0 +1,27 @@
+"""Which tokens of a text are words, and means over chosen tokens."""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+
+def word_mask(mask: Bool[Tensor, "n t"], special: tuple[int, int]) -> Bool[Tensor, "n t"]:
+    """Drops the leading and trailing special tokens of each row from a right-padded mask.
+
+    Example:
+        >>> word_mask(torch.tensor([[True, True, True, False]]), (1, 1)).tolist()
+        [[False, True, False, False]]
+    """
+    position = torch.arange(mask.shape[1], device=mask.device)
+    lead, trail = special
+    return (position >= lead) & (position < mask.sum(dim=1, keepdim=True) - trail)
+
+
+def masked_mean(tokens: Float[Tensor, "n t w"], mask: Bool[Tensor, "n t"]) -> Float[Tensor, "n w"]:
+    """The mean of the tokens where `mask` is True, of which each row has some.
+
+    Example:
+        >>> masked_mean(torch.tensor([[[1.0], [3.0], [9.0]]]), torch.tensor([[True, True, False]]))
+        tensor([[2.]])
+    """
+    return (tokens * mask[:, :, None]).sum(dim=1) / mask.sum(dim=1, keepdim=True)

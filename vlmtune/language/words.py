@@ -1,0 +1,147 @@
+"""A caption as words, and back: what is between the words is kept."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+WORD = re.compile(
+    r"\w+(?=n['’]t\b)|n['’]t\b|['’](?:s|re|ve|ll|d|m)\b|\w+(?:[-.,:/]\w+)*|[^\w\s]", re.IGNORECASE
+)
+# Written with a vowel and spoken with a consonant, or the other way round.
+SPOKEN_CONSONANT = re.compile(r"(?:uni(?!n|m)|use|usual|util|eu|ewe|one\b|once|one-|ufo|uk\b)")
+SPOKEN_VOWEL = re.compile(r"(?:hour|honest|honou?r|heir|8|11\b|18\b|x-|mri\b|suv\b|tv-?less)")
+
+class Piece(NamedTuple):
+    """A word of a rewritten caption, the gap before it, and which word it was, if one."""
+
+    gap: str
+    word: str
+    origin: int | None
+
+
+Edits = Mapping[tuple[int, int], Sequence[str]]
+"""New words for the words from the first number to the second, which is excluded."""
+
+
+def words(caption: str) -> list[str]:
+    """The words and punctuation marks of a caption, much as the Penn Treebank splits them.
+
+    Example:
+        >>> words("He doesn't ride, on his friend's red-brown horse.")[:8]
+        ['He', 'does', "n't", 'ride', ',', 'on', 'his', 'friend']
+    """
+    return WORD.findall(caption)
+
+
+def canonical(caption: str) -> str:
+    """What two captions share that say the same in the same words.
+
+    Lower case, single spaces, no full stop at the end.
+
+    Example:
+        >>> canonical(" A man  on a Horse. ")
+        'a man on a horse'
+    """
+    return " ".join(caption.lower().rstrip(" .\n\t").split())
+
+
+def article(word: str) -> str:
+    """The indefinite article before a word, by its first sound.
+
+    Example:
+        >>> [article(word) for word in ("apple", "hour", "unicorn", "umbrella", "dog")]
+        ['an', 'an', 'a', 'an', 'a']
+    """
+    low = word.lower()
+    if SPOKEN_CONSONANT.match(low):
+        return "a"
+    return "an" if low[:1] in "aeiou" or SPOKEN_VOWEL.match(low) else "a"
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A caption that can be edited.
+
+    Attributes:
+        words: Its words and punctuation marks.
+        gaps: What is before each word, and after the last.
+        tags: The part of speech of each word.
+    """
+
+    words: tuple[str, ...]
+    gaps: tuple[str, ...]
+    tags: tuple[str, ...]
+
+    @staticmethod
+    def split(caption: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The words of a caption, and the gaps around them.
+
+        Example:
+            >>> Sentence.split("Two dogs, one cat.")[1]
+            ('', ' ', '', ' ', ' ', '', '')
+        """
+        found = list(WORD.finditer(caption))
+        starts = [match.start() for match in found] + [len(caption)]
+        ends = [0] + [match.end() for match in found]
+        gaps = tuple(caption[a:b] for a, b in zip(ends, starts, strict=True))
+        return tuple(match.group() for match in found), gaps
+
+    def edited(self, edits: Edits) -> str:
+        """The caption with other words.
+
+        The caption goes on to begin with a capital if it did, and "a" and "an" follow the first
+        sound of what is new behind them.
+
+        Example:
+            >>> caption = "A dog chases an old cat."
+            >>> sentence = Sentence(*Sentence.split(caption), tags=("X",) * 7)
+            >>> sentence.edited({(1, 2): ["cat"], (4, 5): [], (5, 6): ["dog"]})
+            'A cat chases a dog.'
+        """
+        pieces = self._pieces(edits)
+        capital = bool(self.words) and _capital(self.words[0])
+        if capital:
+            pieces = [piece._replace(word=self._within(piece.word)) for piece in pieces]
+        pieces = _agreed(pieces)
+        if capital and pieces:
+            first = pieces[0].word
+            pieces[0] = pieces[0]._replace(word=first[:1].upper() + first[1:])
+        return "".join(piece.gap + piece.word for piece in pieces) + self.gaps[-1]
+
+    def _pieces(self, edits: Edits) -> list[Piece]:
+        out: list[Piece] = []
+        left: str | None = None  # the gap before what was taken away
+        at = 0
+        for (start, stop), new in [*sorted(edits.items()), ((len(self.words),) * 2, ())]:
+            for i in range(at, start):
+                out.append(Piece(self.gaps[i] if left is None else left, self.words[i], i))
+                left = None
+            for word in new:
+                out.append(Piece(self.gaps[start] if left is None else left, word, None))
+                left = " "
+            if stop > start:
+                left = None if new else left or self.gaps[start]
+            at = stop
+        return out
+
+    def _within(self, word: str) -> str:
+        """The first word as it is written elsewhere."""
+        first = word == self.words[0] and self.tags[0] != "PROPN" and word != "I"
+        return word[:1].lower() + word[1:] if first else word
+
+
+def _capital(word: str) -> bool:
+    return word[:1].isupper() and (len(word) == 1 or not word.isupper())
+
+
+def _agreed(pieces: Sequence[Piece]) -> list[Piece]:
+    """The pieces, with the article that goes with what is new behind it."""
+    out = list(pieces)
+    for i, (piece, after) in enumerate(pairwise(pieces)):
+        together = piece.origin is not None and after.origin == piece.origin + 1
+        if piece.word.lower() in ("a", "an") and not together:
+            right = article(after.word)
+            out[i] = piece._replace(word=right.capitalize() if piece.word[0].isupper() else right)
+    return out
