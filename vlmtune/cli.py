@@ -169,11 +169,36 @@ def _evaluate(commands: Any) -> None:
 
 
 def _export(commands: Any) -> None:
-    parser = _add(commands, "export", "turn a checkpoint into a folder that loads in three lines")
+    epilog = (
+        "WiSE-FT: weights between the pre-trained (alpha 0) and the trained ones (alpha 1).\n"
+        "To choose alpha, measure; with --alphas nothing is written unless --alpha and --out say\n"
+        "what and where:\n"
+        "  vlmtune export last.ckpt --alphas 0,0.25,0.5,0.75,1 --benchmarks suite.yaml\n"
+        "  vlmtune export last.ckpt --alpha 0.5 --out exports/NAME"
+    )
+    summary = "turn a checkpoint into a folder that loads in three lines"
+    parser = _add(commands, "export", summary, epilog=epilog)
     parser.add_argument("checkpoint", type=Path, help="a .ckpt that `vlmtune fit` wrote")
-    parser.add_argument("--out", required=True, type=Path, help="folder to write")
+    parser.add_argument("--out", type=Path, help="folder to write")
     parser.add_argument("--report", type=Path, help="report.json with its scores")
     parser.add_argument("--overwrite", action="store_true", help="replace an export in --out")
+    parser.add_argument(
+        "--alpha", type=float, help="weights to export; 1, the trained ones, if unset"
+    )
+    parser.add_argument("--alphas", type=_numbers, metavar="A,A,...", help="weights to measure")
+    parser.add_argument("--benchmarks", nargs="+", metavar="B", help="as for `vlmtune evaluate`")
+    parser.add_argument("--store", type=Path, help="folder that keeps features for the next time")
+    parser.add_argument("--device", help="where to measure; the accelerator by default")
+    parser.add_argument("--batch-size", type=int, default=256, help="images encoded at a time")
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"expected numbers with commas between them, got {text!r}"
+        ) from None
 
 
 def _report(commands: Any) -> None:

@@ -39,7 +39,7 @@ class Inputs:
         self.stored: dict[Modality, FeatureStore] = {}
 
     def open(self, root: Path, data: Any, fingerprint: str, dtype: StoreDType) -> None:
-        """Opens the stores of what is frozen, building those that are missing.
+        """Opens the stores of what is frozen, building those that are missing; words have none.
 
         Args:
             root: Folder of stores.
@@ -59,7 +59,7 @@ class Inputs:
         if self.reads["image"].frozen:
             produce = partial(self._encode_images, data)
             self.stored["image"] = open_or_build(root, key("image"), produce, images)
-        if self.reads["text"].frozen:
+        if self.reads["text"].frozen and self.reads["text"].kind != "words":  # those are a table
             produce = partial(self._encode_texts, data)
             self.stored["text"] = open_or_build(root, key("text"), produce, texts)
 

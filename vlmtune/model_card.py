@@ -79,6 +79,11 @@ def model_card(name: str, config: Mapping[str, Any], results: Sequence[Result]) 
 def _training(config: Mapping[str, Any]) -> str:
     facts = config["provenance"]
     lines = [f"- adapter: `{json.dumps(config['adapter'])}`"]
+    if (alpha := config["alpha"]) != 1:
+        lines.append(
+            f"- weights: {1 - alpha:.4g} of those before training and {alpha:.4g} of the trained "
+            f"ones (WiSE-FT, Wortsman et al. 2022; alpha {alpha:.4g})"
+        )
     for key in ("data", "date", "commit"):
         if facts.get(key):
             lines.append(f"- {key}: {facts[key]}")

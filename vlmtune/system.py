@@ -241,12 +241,9 @@ class AdaptationModule(pl.LightningModule):
                 f"expected something to train, {type(self.adapter).__name__} has no trained "
                 "parameter: choose another adapter, or use `vlmtune evaluate`"
             )
-        matrices = [p for p in trained if p.ndim > 1]
-        vectors = [p for p in trained if p.ndim <= 1]
-        groups: list[dict[str, Any]] = [{"params": matrices}] if matrices else []
-        if vectors:
-            groups.append({"params": vectors, "weight_decay": 0.0})
-        optimizer = self.make_optimizer(groups)
+        optimizer = self.make_optimizer(_parameter_groups(trained, self.adapter.lr_scales()))
+        for group in optimizer.param_groups:
+            group["lr"] = group["lr"] * group.pop("scale", 1.0)
         steps = int(self.trainer.estimated_stepping_batches)
         schedule = LambdaLR(optimizer, self._schedule(steps))
         return {
@@ -326,3 +323,19 @@ class AdaptationModule(pl.LightningModule):
         for name, state in made.get("objectives", {}).items():
             if name in self._objective_states():  # another list of objectives starts anew
                 self.objectives[int(name.split()[0])].load_state_dict(state)
+
+
+def _parameter_groups(
+    trained: list[nn.Parameter], scales: Iterable[tuple[nn.Parameter, float]]
+) -> list[dict[str, Any]]:
+    """Groups of one weight decay and one learning rate: matrices, then vectors without decay."""
+    scale = {id(parameter): factor for parameter, factor in scales}
+    found: dict[tuple[bool, float], list[nn.Parameter]] = {}
+    for parameter in trained:
+        kind = (parameter.ndim <= 1, -scale.get(id(parameter), 1.0))
+        found.setdefault(kind, []).append(parameter)
+    groups: list[dict[str, Any]] = []
+    for (vector, factor), parameters in sorted(found.items(), key=lambda item: item[0]):
+        group: dict[str, Any] = {"params": parameters, "scale": -factor}
+        groups.append({**group, "weight_decay": 0.0} if vector else group)
+    return groups

@@ -272,7 +272,7 @@ class Metric:
         low: Lower end of the 95 % interval, or None.
         high: Upper end of the 95 % interval, or None.
         higher_is_better: The direction.
-        unit: "fraction", "rank" for ranks, or "count".
+        unit: "fraction", "cosine" (-1 to 1), "rank" for ranks, or "count".
     """
 
     value: float
@@ -312,6 +312,10 @@ class Result:
             [0, 1]; empty where it is no mean over items. Two runs are compared item by item.
         clusters: Of each item the number of its image, so that intervals resample images.
         series: Numbers whose distribution is drawn, such as the equivariance score of each item.
+        kind: "compositional", or "retained" for an ability the model had before training, where a
+            fall is forgetting. The suite copies it from the benchmark.
+        items: Digest of the images and captions that were scored; "" where unknown. The suite adds
+            it. Only results of equal digests are compared item by item.
     """
 
     benchmark: str
@@ -324,3 +328,5 @@ class Result:
     outcomes: tuple[float, ...] = ()
     clusters: tuple[int, ...] = ()
     series: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    kind: Literal["compositional", "retained"] = "compositional"
+    items: str = ""

@@ -56,12 +56,28 @@ class SceneSeries:
 
 
 @dataclass(frozen=True)
+class Plan:
+    """A series and how many images of it a split gets.
+
+    Attributes:
+        series: The scenes.
+        images: How many of them.
+        files: Their files, relative to the images folder; by default
+            "<folder>/<split>_<index>.png", where the folder is the split's name up to an underscore
+            ("cola" for "cola_seen").
+    """
+
+    series: Series
+    images: int
+    files: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Drawn:
     """A scene and its image.
 
     Attributes:
-        file: The image, relative to the images folder: "<folder>/<split>_<index>.png", where the
-            folder is the split's name up to an underscore ("cola" for "cola_seen").
+        file: The image, relative to the images folder.
         index: Its number within the split.
         scene: What it shows.
         size: Side in pixels.
@@ -87,6 +103,7 @@ class Chunk:
     count: int
     canvas: Canvas
     images: Path
+    files: tuple[str, ...]
 
 
 def sub_seed(seed: int, name: str) -> int:
@@ -95,12 +112,21 @@ def sub_seed(seed: int, name: str) -> int:
 
 
 def chunks(
-    series: Series, split: str, count: int, canvas: Canvas, images: Path, size: int = _CHUNK
+    series: Series,
+    split: str,
+    count: int,
+    canvas: Canvas,
+    images: Path,
+    size: int = _CHUNK,
+    files: Sequence[str] = (),
 ) -> list[Chunk]:
-    """Cuts the first `count` images of a series into chunks of `size`."""
+    """Cuts the first `count` images of a series into chunks of `size`; `files` as in `Plan`."""
+    folder = split.partition("_")[0]
+    names = tuple(files) or tuple(f"{folder}/{split}_{k:06d}.png" for k in range(count))
     return [
-        Chunk(series, split, start, min(size, count - start), canvas, images)
+        Chunk(series, split, start, len(part), canvas, images, part)
         for start in range(0, count, size)
+        for part in [names[start : min(start + size, count)]]
     ]
 
 
@@ -109,12 +135,12 @@ def draw_chunk(chunk: Chunk) -> list[Drawn]:
     scenes, rendered = chunk.series.draw(chunk.start, chunk.count, chunk.canvas)
     pixels = rendered.images.cpu().numpy()
     boxes, coords = rendered.boxes.tolist(), rendered.pixel_coords.tolist()
-    folder = chunk.split.partition("_")[0]
-    (chunk.images / folder).mkdir(parents=True, exist_ok=True)
+    for folder in {file.rpartition("/")[0] for file in chunk.files}:
+        (chunk.images / folder).mkdir(parents=True, exist_ok=True)
     drawn: list[Drawn] = []
     for k, scene in enumerate(scenes):
         index, objects = chunk.start + k, len(scene.objects)
-        file = f"{folder}/{chunk.split}_{index:06d}.png"
+        file = chunk.files[k]
         Image.fromarray(pixels[k]).save(chunk.images / file, compress_level=1)
         drawn.append(
             Drawn(

@@ -1,14 +1,12 @@
 """Pairs of scenes that differ in how the same words are bound: Cola's and PUG:AR4T's test items."""
 
 import random
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass, replace
-
-import torch
+from typing import ClassVar
 
 from data_builders.scenes.captions import clear_relation
 from data_builders.scenes.compositions import Swap
-from data_builders.scenes.drawing import Canvas
 from data_builders.scenes.grammar import (
     Scene,
     SceneObject,
@@ -19,95 +17,22 @@ from data_builders.scenes.grammar import (
     sample_scene,
     sample_twin,
 )
-from data_builders.scenes.render import Rendered, render
+from data_builders.scenes.series import ItemSeries
 
 Twins = tuple[Scene, Scene]
 
-_DRAWS = 400  # of one item, before the world is said not to hold such items
 _RELATIONS = ("left", "right", "front", "behind")
 
 
 @dataclass(frozen=True)
-class TwinSeries(ABC):
-    """Scenes 2i and 2i + 1 are item i; objects 0 and 1 of both are the ones it is about.
+class TwinSeries(ItemSeries):
+    """Scenes 2i and 2i + 1 are item i; objects 0 and 1 of both are the ones it is about."""
 
-    Attributes:
-        spec: What may stand in the scenes.
-        seed: Names the series.
-    """
-
-    spec: WorldSpec
-    seed: int
+    scenes: ClassVar[int] = 2
 
     @abstractmethod
     def attempt(self, index: int, rng: random.Random) -> Twins | None:
-        """Draws item `index`, or returns None where this draw gives none."""
-
-    def draw(self, start: int, count: int, canvas: Canvas) -> tuple[list[Scene], Rendered]:
-        """See `Series`; an item is redrawn until every object of both scenes can be seen."""
-        if start % 2 or count % 2:
-            raise ValueError(
-                f"start, count: expected even numbers, as scenes come in twins, got {start}, "
-                f"{count}; ask for whole twins"
-            )
-        kept: dict[int, tuple[Twins, Rendered]] = {}
-        pending, tries = list(range(start // 2, (start + count) // 2)), dict[int, int]()
-        while pending:
-            drawn = [self._next(index, tries) for index in pending]
-            rendered = render(
-                [s for twins in drawn for s in twins], canvas.size, canvas.samples, canvas.device
-            )
-            seen = _seen(rendered, drawn, self.spec)
-            for k, index in enumerate(pending):
-                if seen[k]:
-                    kept[index] = drawn[k], _rows(rendered, 2 * k, self.spec.max_objects)
-            pending = [index for index in pending if index not in kept]
-        items = [kept[index] for index in sorted(kept)]
-        return [s for twins, _ in items for s in twins], _joined([rows for _, rows in items])
-
-    def _next(self, index: int, tries: dict[int, int]) -> Twins:
-        for number in range(tries.get(index, 0), _DRAWS):
-            tries[index] = number + 1
-            twins = self.attempt(index, random.Random(f"{self.seed}:{index}:{number}"))
-            if twins is not None:
-                return twins
-        raise ValueError(
-            f"expected a world that holds items of {type(self).__name__}, got none in {_DRAWS} "
-            "draws: allow more colors, shapes or sizes, or fewer objects"
-        )
-
-
-def _seen(rendered: Rendered, items: list[Twins], spec: WorldSpec) -> list[bool]:
-    enough = rendered.visible >= spec.min_visible
-    enough &= rendered.visible >= spec.min_exposed * rendered.unoccluded
-    rows = enough.tolist()
-    return [
-        all(all(rows[2 * k + side][: len(items[k][side].objects)]) for side in (0, 1))
-        for k in range(len(items))
-    ]
-
-
-def _rows(rendered: Rendered, row: int, slots: int) -> Rendered:
-    """Rows `row` and `row + 1`, padded to `slots` objects."""
-
-    def cut(values: torch.Tensor) -> torch.Tensor:
-        part = values[row : row + 2]
-        wide = part.new_zeros((2, slots, *part.shape[2:]))
-        wide[:, : part.shape[1]] = part
-        return wide
-
-    return Rendered(
-        rendered.images[row : row + 2],
-        cut(rendered.visible),
-        cut(rendered.unoccluded),
-        cut(rendered.boxes),
-        cut(rendered.pixel_coords),
-    )
-
-
-def _joined(parts: list[Rendered]) -> Rendered:
-    names = ("images", "visible", "unoccluded", "boxes", "pixel_coords")
-    return Rendered(*(torch.cat([getattr(p, name) for p in parts]) for name in names))
+        """See `ItemSeries`."""
 
 
 def _recast(thing: SceneObject, color: str, shape: str, rng: random.Random) -> SceneObject:

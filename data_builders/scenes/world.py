@@ -3,7 +3,6 @@
 import json
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,8 @@ from data_builders.scenes.drawing import (
     Canvas,
     Chunk,
     Drawn,
+    Plan,
     SceneSeries,
-    Series,
     check_device,
     chunks,
     draw,
@@ -39,14 +38,6 @@ from vlmtune.errors import UserError
 _SPLITS = ("train", "val", "test")
 _COGENT = ("valA", "valB")
 _RAYS_WORTH_A_PROCESS = 1 << 25  # some seconds of work on one core
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """A series and how many images of it a split gets."""
-
-    series: Series
-    images: int
 
 
 class ScenesBuilder(Builder):
@@ -194,7 +185,7 @@ class ScenesBuilder(Builder):
         )
         return Written(counts={f"images: {split}": len(images) for split, images in drawn.items()})
 
-    def _worthwhile(self, plans: dict[str, _Plan]) -> int:
+    def _worthwhile(self, plans: dict[str, Plan]) -> int:
         """One process per core, but none with less to do than it takes to start it."""
         if self.canvas.device != "cpu":
             return 1
@@ -204,34 +195,36 @@ class ScenesBuilder(Builder):
         rays = images * (self.canvas.size * self.canvas.samples) ** 2
         return max(1, min(cores, rays // _RAYS_WORTH_A_PROCESS))
 
-    def _work(self, plans: dict[str, _Plan], images: Path) -> list[Chunk]:
+    def _work(self, plans: dict[str, Plan], images: Path) -> list[Chunk]:
         # Chunks of bounded pixels keep every process busy to the end and its memory small.
         size = max(2, min(96, (1 << 22) // (self.canvas.size * self.canvas.samples) ** 2) // 2 * 2)
         return [
             chunk
             for split, plan in plans.items()
-            for chunk in chunks(plan.series, split, plan.images, self.canvas, images, size)
+            for chunk in chunks(
+                plan.series, split, plan.images, self.canvas, images, size, plan.files
+            )
         ]
 
-    def _plans(self) -> dict[str, _Plan]:
+    def _plans(self) -> dict[str, Plan]:
         specs = {split: self.spec_of(self.unseen) for split in ("train", "val")}
         specs["test"] = self.spec_of()
         plans = {
-            split: _Plan(SceneSeries(specs[split], sub_seed(self.seed, split)), self.splits[split])
+            split: Plan(SceneSeries(specs[split], sub_seed(self.seed, split)), self.splits[split])
             for split in _SPLITS
         }
         for split in _COGENT if self.cogent else ():
             series = SceneSeries(
                 self.spec_of(cogent_forbidden(split[-1])), sub_seed(self.seed, split)
             )
-            plans[split] = _Plan(series, self.cogent)
+            plans[split] = Plan(series, self.cogent)
         for name in ("seen", "unseen") if self.multi else ():
-            plans[f"cola_{name}"] = _Plan(self._cola(name), 2 * self.multi)
+            plans[f"cola_{name}"] = Plan(self._cola(name), 2 * self.multi)
         for split, count in self.ar4t.items():
             forbidden = self.unseen if split == "train" else frozenset[Pair]()
             spec = self.spec_of(forbidden, min_objects=2, max_objects=2)
             series = AR4TTwins(spec, sub_seed(self.seed, f"ar4t_{split}"))
-            plans[f"ar4t_{split}"] = _Plan(series, 2 * count)
+            plans[f"ar4t_{split}"] = Plan(series, 2 * count)
         return plans
 
     def _cola(self, name: str) -> ColaTwins:
@@ -270,7 +263,7 @@ class ScenesBuilder(Builder):
         _dump(folder / "karpathy/dataset_scenes.json", karpathy.dataset(captioned, self.seed))
 
     def _write_twins(
-        self, folder: Path, drawn: dict[str, list[Drawn]], plans: dict[str, _Plan]
+        self, folder: Path, drawn: dict[str, list[Drawn]], plans: dict[str, Plan]
     ) -> None:
         attributes = self.single_attributes
         if "test" in drawn:

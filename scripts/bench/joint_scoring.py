@@ -5,7 +5,8 @@ sizes (49 image tokens of width 768, text tokens of width 512) and captions of 1
 scores, in less memory.
 
 Straightforward is the paper's form: each caption padded to 77 tokens, and each pair taken through
-the whole stack of torch's own transformer layers, with the same weights. Its projected image
+the whole stack of torch's own transformer layers, with the same weights, 128 pairs in one call. Its
+projected image
 tokens, too, are computed once per image.
 
 How much faster it can be by counting multiplications, for the MDETR style: a pair has T tokens,
@@ -20,28 +21,30 @@ has 4 w hidden units.
                      the query, once; 2 h T w for h = 4 heads), trimmed.  T = 63: 156 million
 
 That is 3.1; the script prints it for the style it runs, with what is computed once spread over the
-pairs. Measured: both forms on the same features and weights, in child processes of their own, so
-that each has its own peak of memory; the median of the rounds counts. On CUDA, where there is a
-GPU, also in bfloat16.
+pairs. Measured: both forms on the same features and weights, each in a child process of its own,
+which has its own peak of memory; they take turns, and the best of the rounds counts, the one that
+other work on the machine disturbed least. On CUDA, where there is a GPU, also in bfloat16.
 
-    python scripts/bench/joint_scoring.py [--style Mdetr] [--images 24] [--texts 16] [--rounds 3]
+    python scripts/bench/joint_scoring.py [--style Mdetr] [--images 16] [--texts 16] [--rounds 6]
 """
 
 import argparse
+import contextlib
 import importlib
 import multiprocessing
 import resource
-import statistics
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn.functional import cosine_similarity
 
+from vlmtune.adapters.fused import FusedAdapter
 from vlmtune.adapters.fusion_styles.base import FusionStyle, with_cls
 from vlmtune.adapters.mm_adapter import MMAdapter
+from vlmtune.adapters.mm_pred import MMPred
 from vlmtune.adapters.words import masked_mean, word_mask
 from vlmtune.backbones.base import Backbone
 from vlmtune.types import Features
@@ -55,4 +58,255 @@ STYLES = {
 }
 PATCHES, IMAGE_WIDTH, WIDTH, WORDS, CONTEXT = 49, 768, 512, 12, 77
 REQUIRED = 3.0  # times as fast, MDETR style, on two CPU cores
-PAIRS = 128  # in one call of the straightforward form
+
+
+class ViTB32(Backbone):
+    """The sizes of CLIP ViT-B/32 and no model: all that an adapter asks of a backbone."""
+
+    embed_dim, image_width, text_width, image_tokens = 512, IMAGE_WIDTH, WIDTH, PATCHES
+    text_special, logit_scale, fingerprint = (1, 1), 100.0, "sizes"
+
+    def preprocess(self, image: Any) -> Any:
+        """Is never called."""
+        raise NotImplementedError
+
+    encode_image = encode_text = preprocess
+
+
+# -- the straightforward form ---------------------------------------------------------------------
+
+
+def naive_fusion(adapter: FusedAdapter, image: Tensor, text: Tensor, mask: Tensor) -> Tensor:
+    """The [CLS] outputs (P, c, w) of projected images (P, 49, w) and texts (P, 77, w).
+
+    It calls the adapter's layers by `forward`, which is torch's, on all tokens of all pairs.
+    """
+    parts = cast(Any, adapter)
+    cls = adapter.query.expand(len(image), -1, -1)
+    patches = torch.ones(image.shape[:2], dtype=torch.bool, device=image.device)
+    both, hidden = torch.cat([image, text], dim=1), ~torch.cat([patches, mask], dim=1)
+    style = type(adapter.style).__name__
+    if style == "Mdetr":
+        states = parts.encoder(both, src_key_padding_mask=hidden)
+        return parts.decoder(cls, states, memory_key_padding_mask=hidden)
+    if style == "Flava":
+        both, hidden = torch.cat([cls, both], dim=1), ~with_cls(~hidden)
+        return parts.encoder(both, src_key_padding_mask=hidden)[:, :1]
+    if style == "FiberMM":
+        states = parts.encoder(both, src_key_padding_mask=hidden)
+        image, text = states.split([image.shape[1], text.shape[1]], dim=1)
+    else:
+        image = parts.image_encoder(image)
+        text = parts.text_encoder(text, src_key_padding_mask=~mask)
+    decoder = parts.decoder if style == "Albef" else parts.text_decoder
+    words = torch.cat([cls[:, :1], text], dim=1)
+    out = decoder(words, image, tgt_key_padding_mask=~with_cls(mask))[:, :1]
+    if style == "Albef":
+        return out
+    patch_tokens = torch.cat([cls[:, 1:], image], dim=1)
+    other = parts.image_decoder(patch_tokens, text, memory_key_padding_mask=~mask)[:, :1]
+    return torch.cat([out, other], dim=1)
+
+
+def naive_judge(adapter: FusedAdapter, fused: Tensor, text: Tensor, mask: Tensor) -> Tensor:
+    """Scores (P,) of the [CLS] outputs, a cosine for each word where there is one output."""
+    parts = cast(Any, adapter)
+    if isinstance(adapter, MMPred):
+        return parts.predict(fused.flatten(1))[:, 0]
+    if fused.shape[1] == 2:
+        cosines = cosine_similarity(fused[:, 0], fused[:, 1], dim=-1)
+        return parts.log_scale.exp() * cosines + parts.bias
+    cosines = cosine_similarity(fused, text, dim=-1)[:, :, None]
+    mean = masked_mean(cosines, word_mask(mask, adapter.special))[:, 0]
+    return parts.log_scale.exp() * mean + parts.bias
+
+
+def naive_scores(adapter: FusedAdapter, image: Features, text: Features, pairs: int) -> Tensor:
+    """Scores (N, M) of all images and texts, `pairs` of them in one call."""
+    assert image.tokens is not None
+    assert text.tokens is not None
+    assert text.mask is not None
+    projected = adapter.normalized(adapter.project(image.tokens))
+    rows = torch.arange(len(image), device=projected.device).repeat_interleave(len(text))
+    columns = torch.arange(len(text), device=projected.device).repeat(len(image))
+    scores = []
+    for i, j in zip(rows.split(pairs), columns.split(pairs), strict=True):
+        tokens, mask = text.tokens[j], text.mask[j]
+        fused = naive_fusion(adapter, projected[i], adapter.normalized(tokens), mask)
+        scores.append(naive_judge(adapter, fused, tokens, mask))
+    return torch.cat(scores).view(len(image), len(text))
+
+
+# -- the measurement ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Job:
+    """What one child process measures."""
+
+    naive: bool
+    style: str
+    images: int
+    texts: int
+    rounds: int
+    pairs: int
+    device: str
+    dtype: torch.dtype = torch.float32
+
+
+def features(job: Job) -> tuple[Features, Features]:
+    """Random tokens; captions have `WORDS` words, a start and an end, and are padded to 77."""
+    generator = torch.Generator().manual_seed(1)
+    image = torch.randn(job.images, PATCHES, IMAGE_WIDTH, generator=generator)
+    text = torch.randn(job.texts, CONTEXT, WIDTH, generator=generator)
+    mask = (torch.arange(CONTEXT) < WORDS + 2).expand(job.texts, -1).clone()
+    real = torch.ones(image.shape[:2], dtype=torch.bool)
+    text = text * mask[:, :, None]
+    return Features(tokens=image, mask=real), Features(tokens=text, mask=mask)
+
+
+def peak(device: str) -> int:
+    """Bytes this process has taken at most: of the GPU, or of the machine."""
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+class Scorer:
+    """One form, ready to score, in a process of its own."""
+
+    def __init__(self, job: Job) -> None:
+        torch.manual_seed(0)
+        module = importlib.import_module(f"vlmtune.adapters.fusion_styles.{STYLES[job.style]}")
+        adapter = MMAdapter(fusion=cast(FusionStyle, getattr(module, job.style)()))
+        adapter.attach(ViTB32())
+        self.job, self.adapter = job, adapter.eval().to(job.device)
+        self.image, self.text = (part.to(job.device) for part in features(job))
+        self.before = peak(job.device)
+
+    def round(self) -> tuple[Tensor, float, int]:
+        """Returns scores, pairs per second, and bytes taken on top of weights and features."""
+        job = self.job
+        context = torch.autocast(job.device, job.dtype, enabled=job.dtype != torch.float32)
+        began = time.perf_counter()
+        with torch.no_grad(), context:
+            if job.naive:
+                scores = naive_scores(self.adapter, self.image, self.text, job.pairs)
+            else:
+                scores = self.adapter(self.image, self.text).values
+        scores = scores.float().cpu()  # waits for the device
+        seconds = time.perf_counter() - began
+        return scores, job.images * job.texts / seconds, peak(job.device) - self.before
+
+
+scorer: Scorer  # of a child process
+
+
+def start(job: Job) -> None:
+    """Makes the scorer of a child process."""
+    global scorer
+    scorer = Scorer(job)
+
+
+def one_round() -> tuple[Tensor, float, int]:
+    """Runs a round in a child process."""
+    return scorer.round()
+
+
+def multiplications(job: Job) -> float:
+    """Multiplications of a pair: the straightforward form's over vlmtune's, in default depth."""
+    w, h, padded, real = WIDTH, 4, PATCHES + CONTEXT, PATCHES + WORDS + 2
+    one = 8 * w * w  # the feed-forward layer for one token
+    images, texts, pairs = job.images, job.texts, job.images * job.texts
+
+    def encoder(tokens: int) -> int:
+        return tokens * (4 * w * w + one) + 2 * tokens**2 * w
+
+    def decoder(target: int, memory: int) -> int:
+        own = target * (4 * w * w + 2 * w * w + one) + 2 * target**2 * w
+        return own + memory * 2 * w * w + 2 * target * memory * w
+
+    def read(memory: int) -> int:  # one token, its query folded
+        return 2 * h * memory * w + 2 * w * w + one
+
+    def joint(tokens: int) -> int:  # without queries, keys and values
+        return encoder(tokens) - 3 * tokens * w * w
+
+    def fold(tokens: int) -> int:  # self-attention of [CLS], and its folded query
+        return 2 * h * tokens * w + 6 * w * w
+
+    once = 3 * w * w * (images * PATCHES + texts * (WORDS + 2))
+    sides = images * encoder(PATCHES) + texts * encoder(WORDS + 2)
+    albef = decoder(1 + CONTEXT, PATCHES)
+    fiber = albef + decoder(1 + PATCHES, CONTEXT)
+    reads = read(PATCHES) + read(WORDS + 2)
+    folds = images * fold(1 + PATCHES), texts * fold(1 + WORDS + 2)
+    naive, ours = {
+        "Mdetr": (encoder(padded) + decoder(1, padded), once / pairs + joint(real) + read(real)),
+        "Flava": (
+            3 * encoder(1 + padded),
+            once / pairs + joint(1 + real) + encoder(1 + real) + read(1 + real) + 2 * w * w,
+        ),
+        "Albef": (
+            encoder(PATCHES) + encoder(CONTEXT) + albef,
+            (sides + folds[1]) / pairs + read(PATCHES),
+        ),
+        "Fiber": (
+            encoder(PATCHES) + encoder(CONTEXT) + fiber,
+            (sides + sum(folds)) / pairs + reads,
+        ),
+        "FiberMM": (
+            encoder(padded) + fiber,
+            once / pairs + joint(real) + fold(1 + PATCHES) + fold(1 + WORDS + 2) + reads,
+        ),
+    }[job.style]
+    return naive / ours
+
+
+def compare(job: Job) -> None:
+    """Prints both forms side by side: scores, speed and memory."""
+    context = multiprocessing.get_context("spawn")
+    jobs = [replace(job, naive=naive) for naive in (True, False)]
+    with contextlib.ExitStack() as stack:
+        pools = [stack.enter_context(context.Pool(1, start, (each,))) for each in jobs]
+        # In turns, so that other work slows both; the first round warms up.
+        rounds = [[pool.apply(one_round) for pool in pools] for _ in range(job.rounds + 1)][1:]
+    results = []
+    for turns in zip(*rounds, strict=True):
+        best = max(rate for _, rate, _ in turns)
+        results.append((turns[0][0], best, turns[-1][2]))
+    (want, slow, much), (got, fast, little) = results
+    exact = job.dtype == torch.float32
+    torch.testing.assert_close(got, want, rtol=1e-3 if exact else 0.05, atol=1e-3 if exact else 0.1)
+    kind = f"{job.style}, {job.device}, {str(job.dtype).removeprefix('torch.')}"
+    print(f"{kind}: straightforward {slow:.1f} pairs/s, {much / 2**20:.0f} MiB")
+    print(f"{kind}: vlmtune {fast:.1f} pairs/s, {little / 2**20:.0f} MiB")
+    wanted = f"; required: {REQUIRED}" if (job.style, job.device) == ("Mdetr", "cpu") else ""
+    print(
+        f"{kind}: {fast / slow:.2f} times as fast (by multiplications {multiplications(job):.2f}"
+        f"{wanted}); scores differ by {(got - want).abs().max():.1e} at most",
+        flush=True,
+    )
+
+
+def main() -> None:
+    """Prints three lines for each device and type of number."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--style", choices=[*STYLES, "all"], default="Mdetr")
+    parser.add_argument("--images", type=int, default=16)
+    parser.add_argument("--texts", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--pairs", type=int, default=128, help="of one straightforward call")
+    options = parser.parse_args()
+    for style in STYLES if options.style == "all" else [options.style]:
+        sizes = (options.images, options.texts, options.rounds, options.pairs)
+        job = Job(False, style, *sizes, device="cpu")
+        compare(job)
+        if torch.cuda.is_available():
+            gpu = replace(job, device="cuda", images=8 * job.images, texts=8 * job.texts, pairs=512)
+            compare(gpu)
+            compare(replace(gpu, dtype=torch.bfloat16))
+
+
+if __name__ == "__main__":
+    main()

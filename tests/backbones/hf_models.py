@@ -3,16 +3,27 @@
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import (
+    BlipConfig,
+    BlipForImageTextRetrieval,
+    BlipImageProcessor,
+    BridgeTowerConfig,
+    BridgeTowerForContrastiveLearning,
+    BridgeTowerForImageAndTextRetrieval,
+    BridgeTowerImageProcessor,
     CLIPConfig,
     CLIPImageProcessor,
     CLIPModel,
     FlavaConfig,
+    FlavaForPreTraining,
     FlavaImageProcessor,
     FlavaModel,
     PreTrainedTokenizerFast,
     SiglipConfig,
     SiglipImageProcessor,
     SiglipModel,
+    ViltConfig,
+    ViltForImageAndTextRetrieval,
+    ViltImageProcessor,
 )
 
 from tests.tiny import WORDS
@@ -41,10 +52,15 @@ def _transformer(width: int, **more):
     }
 
 
-def _randomised(model, seed: int):
-    """Random norms, biases and positions too, or errors could hide."""
+def _randomised(model, seed: int, sharper: float = 1.0):
+    """Random norms, biases and positions too, or errors could hide.
+
+    Fusion encoders that are fresh hardly tell pairs apart: they are given larger matrices.
+    """
     torch.manual_seed(seed)
-    for parameter in model.parameters():
+    for name, parameter in model.named_parameters():
+        if parameter.ndim > 1:
+            parameter.data.mul_(sharper if "embedding" not in name or parameter.ndim == 4 else 1)
         if parameter.ndim < 2 or not parameter.any():
             parameter.data.add_(0.1 * torch.randn_like(parameter))
     return model
@@ -90,23 +106,93 @@ def write_siglip(path, seed=0, **vision):
     return path
 
 
-def write_flava(path, seed=0, kind=FlavaModel, image_width=24):
-    """FLAVA with BERT's special tokens."""
-    words = tokenizer(
+def _bert():
+    """A tokenizer with BERT's special tokens."""
+    return tokenizer(
         ["<pad>", "<unk>", "<cls>", "<sep>"], [], "<cls> $A <sep>",
         cls_token="<cls>", sep_token="<sep>", pad_token="<pad>",
     )  # fmt: skip
+
+
+def write_flava(path, seed=0, kind=FlavaForPreTraining, image_width=24):
+    """FLAVA with BERT's special tokens; as `FlavaModel` without its matching head."""
+    words = _bert()
     config = FlavaConfig(
         text_config=_transformer(16, vocab_size=len(words), max_position_embeddings=12),
         image_config=_transformer(image_width, image_size=32, patch_size=8, vocab_size=32),
-        multimodal_config=_transformer(16),
+        multimodal_config=_transformer(16, num_hidden_layers=2),
         image_codebook_config={"hidden_size": 4, "num_blocks_per_group": 1, "vocab_size": 32},
         projection_dim=16,
         hidden_size=16,
         init_codebook=False,
     )
     torch.manual_seed(seed)
-    _randomised(kind(config), seed).save_pretrained(path)
+    _randomised(kind(config), seed, 5.0).save_pretrained(path)
     words.save_pretrained(path)
     FlavaImageProcessor(size=SIZE, crop_size=SIZE).save_pretrained(path)
+    return path
+
+
+def write_blip(path, seed=0, **text):
+    """BLIP with BERT's special tokens."""
+    words = _bert()
+    config = BlipConfig(
+        text_config=_transformer(
+            16, vocab_size=len(words), max_position_embeddings=12, encoder_hidden_size=24,
+            bos_token_id=2, eos_token_id=3, sep_token_id=3, pad_token_id=0,
+        ) | text,
+        # The range that the config has by default, 1e-10, would leave every image the same.
+        vision_config=_transformer(24, image_size=32, patch_size=8, initializer_range=0.02),
+        image_text_hidden_size=16,
+    )  # fmt: skip
+    torch.manual_seed(seed)
+    _randomised(BlipForImageTextRetrieval(config), seed, 8.0).save_pretrained(path)
+    words.save_pretrained(path)
+    BlipImageProcessor(size=SIZE).save_pretrained(path)
+    return path
+
+
+class BridgeTowerWithAll(BridgeTowerForContrastiveLearning):
+    """Contrastive and matching heads, as in `bridgetower-large-itm-mlm-itc`."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.itm_score = BridgeTowerForImageAndTextRetrieval(config).itm_score
+        self.post_init()
+
+
+def write_bridgetower(path, seed=0, kind=BridgeTowerWithAll, width=64, **options):
+    """BridgeTower with RoBERTa's special tokens: three blocks a tower, two of which are bridged."""
+    words = tokenizer(
+        ["<s>", "<pad>", "</s>", "<unk>"], [], "<s> $A </s>",
+        bos_token="<s>", eos_token="</s>", pad_token="<pad>", cls_token="<s>", sep_token="</s>",
+    )  # fmt: skip
+    itc = {"contrastive_hidden_size": 12, "logit_scale_init_value": 2.0}
+    config = BridgeTowerConfig(
+        text_config=_transformer(width, vocab_size=len(words), max_position_embeddings=14),
+        vision_config={
+            "hidden_size": 64, "num_hidden_layers": 3, "image_size": 32, "patch_size": 8,
+        },
+        hidden_size=width, num_attention_heads=2, num_hidden_layers=2,
+        **itc | options,
+    )  # fmt: skip
+    torch.manual_seed(seed)
+    _randomised(kind(config), seed, 4.0).save_pretrained(path)
+    words.save_pretrained(path)
+    edge = {"shortest_edge": 32}
+    BridgeTowerImageProcessor(size=edge, crop_size=edge, size_divisor=8).save_pretrained(path)
+    return path
+
+
+def write_vilt(path, seed=0, **options):
+    """ViLT with BERT's special tokens, for images with a shorter side of 32 pixels."""
+    words = _bert()
+    config = ViltConfig(
+        **_transformer(16), vocab_size=len(words), max_position_embeddings=12,
+        image_size=32, patch_size=8, **options,
+    )  # fmt: skip
+    torch.manual_seed(seed)
+    _randomised(ViltForImageAndTextRetrieval(config), seed, 8.0).save_pretrained(path)
+    words.save_pretrained(path)
+    ViltImageProcessor(size={"shortest_edge": 32}, size_divisor=8).save_pretrained(path)
     return path

@@ -5,7 +5,17 @@ from pathlib import Path
 import open_clip
 import torch
 from torch.nn.functional import normalize
-from transformers import AutoTokenizer, CLIPModel, FlavaModel, SiglipModel
+from transformers import (
+    AutoTokenizer,
+    BlipForImageTextRetrieval,
+    BridgeTowerForContrastiveLearning,
+    BridgeTowerForImageAndTextRetrieval,
+    CLIPModel,
+    FlavaForPreTraining,
+    FlavaModel,
+    SiglipModel,
+    ViltForImageAndTextRetrieval,
+)
 
 from vlmtune.backbones.word_tokenizer import WordTokenizer
 
@@ -14,6 +24,14 @@ def open_clip_scores(folder: Path, pixels: torch.Tensor, texts: list[str]) -> to
     model = open_clip.create_model(f"local-dir:{folder}").eval()
     ids = WordTokenizer((folder / "vocabulary.txt").read_text().split(), 12)(texts)
     return model.get_logits(pixels, ids)[0]
+
+
+def _all_pairs(folder: Path, pixels: torch.Tensor, texts: list[str]) -> dict[str, torch.Tensor]:
+    """Inputs for each image with each caption, row by row."""
+    inputs = AutoTokenizer.from_pretrained(folder)(texts, padding=True, return_tensors="pt")
+    inputs.pop("token_type_ids", None)
+    every = {name: x.repeat(len(pixels), 1) for name, x in inputs.items()}
+    return {"pixel_values": pixels.repeat_interleave(len(texts), dim=0), **every}
 
 
 def clip_scores(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch.Tensor:
@@ -39,3 +57,46 @@ def flava_scores(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch.
         inputs["input_ids"], attention_mask=inputs["attention_mask"]
     ).pooler_output[:, 0]
     return model.logit_scale.exp() * normalize(image) @ normalize(text).T
+
+
+def flava_matches(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch.Tensor:
+    model = FlavaForPreTraining.from_pretrained(folder).eval()
+    inputs = _all_pairs(folder, pixels, texts)
+    ids = inputs["input_ids"]
+    model.mmm_image_weight = 0  # that head expects towers of one width
+    logits = model(**inputs, input_ids_masked=ids, return_loss=False).itm_logits
+    return (logits[:, 1] - logits[:, 0]).view(len(pixels), -1)
+
+
+def blip_scores(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch.Tensor:
+    model = BlipForImageTextRetrieval.from_pretrained(folder).eval()
+    cosines = model(**_all_pairs(folder, pixels, texts), use_itm_head=False).itm_score
+    scale = torch.tensor(model.config.logit_scale_init_value).exp()
+    return scale * cosines[:: len(texts), : len(texts)]
+
+
+def blip_matches(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch.Tensor:
+    model = BlipForImageTextRetrieval.from_pretrained(folder).eval()
+    logits = model(**_all_pairs(folder, pixels, texts)).itm_score
+    return (logits[:, 1] - logits[:, 0]).view(len(pixels), -1)
+
+
+def bridgetower_scores(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch.Tensor:
+    model = BridgeTowerForContrastiveLearning.from_pretrained(folder).eval()
+    output = model(**_all_pairs(folder, pixels, texts))
+    image, text = output.image_embeds[:: len(texts)], output.text_embeds[: len(texts)]
+    return model.logit_scale.exp() * image @ text.T
+
+
+def bridgetower_matches(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch.Tensor:
+    model = BridgeTowerForImageAndTextRetrieval.from_pretrained(folder).eval()
+    logits = model(**_all_pairs(folder, pixels, texts)).logits
+    return (logits[:, 1] - logits[:, 0]).view(len(pixels), -1)
+
+
+def vilt_matches(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch.Tensor:
+    model = ViltForImageAndTextRetrieval.from_pretrained(folder).eval()
+    inputs = _all_pairs(folder, pixels, texts)
+    outside = inputs["pixel_values"] == -100
+    inputs["pixel_values"] = inputs["pixel_values"].masked_fill(outside, 0)
+    return model(**inputs, pixel_mask=(~outside[:, 0]).long()).logits.view(len(pixels), -1)

@@ -1,5 +1,6 @@
 import json
 import random
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,45 @@ def test_accuracy_against_a_loop_whatever_the_order(tmp_path):
         other = tmp_path / "other.json"
         other.write_text(json.dumps(shuffled))
         again = ColaMulti(str(other), str(tmp_path)).run(scorer(look))
-        assert again.metrics == result.metrics
+        assert again.metrics.keys() == result.metrics.keys()
+        for key, metric in again.metrics.items():
+            assert asdict(metric) == pytest.approx(asdict(result.metrics[key]))
+
+
+def test_keys_and_chance_of_all_three_scores(tmp_path):
+    result = ColaMulti.fixture(tmp_path).run(scorer(lambda name, text: float(len(name + text))))
+    assert result.primary == "accuracy"
+    assert {key: metric.chance for key, metric in result.metrics.items()} == {
+        "text_accuracy": 1 / 4,
+        "accuracy": 1 / 4,
+        "group_accuracy": pytest.approx(1 / 6),
+    }
+
+
+def test_the_image_score_and_not_the_text_score_is_the_accuracy(tmp_path):
+    # Captions prefer their image, images do not prefer their caption: column offsets do that.
+    values = {"red cup on blue box": 9.0, "old man by young tree": 9.0}
+    benchmark = ColaMulti.fixture(tmp_path)
+    truth = benchmark.truth().double()
+    offsets = torch.tensor([values.get(benchmark.texts()[j], 0.0) for j in benchmark.pairs()[:, 1]])
+    metrics = benchmark.run(lambda images, texts, pairs=None: truth + offsets).metrics
+    assert metrics["accuracy"].value == 1.0
+    assert metrics["text_accuracy"].value == metrics["group_accuracy"].value == 0.0
+
+
+def test_items_that_share_an_image_are_one_cluster(tmp_path):
+    benchmark = ColaMulti.fixture(tmp_path)
+    result = benchmark.run(lambda images, texts, pairs=None: benchmark.truth().double())
+    assert result.clusters == (0, 0, 1)
+
+
+def test_both_conventions_agree(tmp_path):
+    fixture = ColaMulti.fixture(tmp_path)
+    other = ColaMulti(str(fixture.path), str(tmp_path), convention="reference")
+    values = torch.randint(3, (11,), generator=torch.Generator().manual_seed(0)).double()
+    one, two = (b.run(lambda images, texts, pairs=None: values) for b in (fixture, other))
+    assert two.convention == "reference"
+    assert one.metrics == two.metrics
 
 
 def test_examples_show_both_images_best_first(tmp_path):
@@ -78,6 +117,10 @@ def test_limit(tmp_path):
     fixture = ColaMulti.fixture(tmp_path)
     one = ColaMulti(str(fixture.path), str(tmp_path), limit=1)
     assert len(one.images()) == 2
+    drawn = {
+        ColaMulti(str(fixture.path), str(tmp_path), limit=1, seed=seed).texts() for seed in range(9)
+    }
+    assert len(drawn) > 1
     with pytest.raises(UserError, match="at least 1"):
         ColaMulti("x.json", "x", limit=0)
 
@@ -108,7 +151,7 @@ def test_missing_file_and_missing_images(tmp_path):
     fixture = ColaMulti.fixture(tmp_path)
     (tmp_path / "3.png").unlink()
     (tmp_path / "4.png").unlink()
-    with pytest.raises(UserError, match=r"5 images .* 2 are missing, first '3.png'"):
+    with pytest.raises(UserError, match=r"5 images .* 2 are missing, first '.*3\.png'"):
         ColaMulti(str(fixture.path), str(tmp_path)).load()
 
 

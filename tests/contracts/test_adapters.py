@@ -1,5 +1,6 @@
 """The laws of an adapter, held by every plug-in that has a YAML in configs/adapters."""
 
+import copy
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,17 +9,23 @@ import pytest
 import torch
 import yaml
 from torch.nn.functional import binary_cross_entropy_with_logits, pad
+from transformers.utils import logging
 
+from tests.backbones.hf_models import write_clip, write_flava, write_siglip
 from vlmtune.adapters.base import Adapter, JointAdapter, load_trained_state, trained_state
 from vlmtune.adapters.zero_shot import ZeroShot
 from vlmtune.backbones.base import Backbone
+from vlmtune.backbones.flava import Flava
+from vlmtune.backbones.hf_clip import HFCLIP
 from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.backbones.siglip import SigLIP
 from vlmtune.config import instantiate
 from vlmtune.errors import UserError
 from vlmtune.types import Features, Scores
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs/adapters").glob("*.yaml"))
 TEXTS = ["red cube", "a blue sphere left of the red cube", "dog", "a green metal cube"]
+FAMILIES = ["open_clip", "hf_clip", "siglip", "flava"]
 TRUTH = torch.eye(4, dtype=torch.bool)[[0, 1, 2, 3, 0]]  # of 5 images
 
 
@@ -73,12 +80,29 @@ def spec(request):
     return yaml.safe_load(request.param.read_text())
 
 
-@pytest.fixture
-def make(spec, model_folder):
+@pytest.fixture(scope="module")
+def families(model_folder, tmp_path_factory):
+    """A tiny model of each family, to be copied."""
+    logging.disable_progress_bar()
+    folder = tmp_path_factory.mktemp("families")
+    return {
+        "open_clip": OpenClip(str(model_folder)),
+        "hf_clip": HFCLIP(str(write_clip(folder / "hf_clip"))),
+        "siglip": SigLIP(str(write_siglip(folder / "siglip"))),
+        "flava": Flava(str(write_flava(folder / "flava"))),
+    }
+
+
+def maker(spec, model):
+    """Makes the adapter anew on each call, on a copy of `model`; skips where it refuses that."""
+
     def made(seed: int = 0) -> Made:
-        backbone, adapter = OpenClip(str(model_folder)), instantiate(spec, Adapter)
+        backbone, adapter = copy.deepcopy(model), instantiate(spec, Adapter)
         torch.manual_seed(seed)
-        adapter.attach(backbone)
+        try:
+            adapter.attach(backbone)
+        except UserError as error:
+            pytest.skip(str(error))
         generator = torch.Generator().manual_seed(5)
         pixels = torch.randn(5, 3, 32, 32, generator=generator)
         return Made(backbone.eval(), adapter.eval(), pixels)
@@ -86,25 +110,47 @@ def make(spec, model_folder):
     return made
 
 
+@pytest.fixture
+def make(spec, families):
+    return maker(spec, families["open_clip"])
+
+
+@pytest.fixture(params=FAMILIES)
+def everywhere(request, spec, families):
+    """As `make`, for each family of backbones: laws that depend on how a tower works."""
+    return maker(spec, families[request.param])
+
+
 def test_there_are_adapters():
     assert CONFIGS
 
 
-def test_scores_are_finite_and_all_computed(make):
-    scores = make().scores()
+def test_it_fits_some_family_and_refuses_others_in_one_line(spec, families):
+    refused = []
+    for model in families.values():
+        try:
+            instantiate(spec, Adapter).attach(copy.deepcopy(model))
+        except UserError as error:
+            refused.append(str(error))
+    assert len(refused) < len(families), refused
+    assert not any("\n" in line for line in refused)
+
+
+def test_scores_are_finite_and_all_computed(everywhere):
+    scores = everywhere().scores()
     assert scores.values.shape == scores.computed.shape == (5, 4)
     assert scores.computed.all()
     assert scores.values.isfinite().all()
     assert scores.values.std() > 0
 
 
-def test_it_starts_as_the_backbone_up_to_scale_and_offset(make, model_folder):
-    made = make()
+def test_it_starts_as_the_backbone_up_to_scale_and_offset(everywhere):
+    made, other = everywhere(), everywhere()
     if not made.adapter.identity_at_init:
         return
     zero = ZeroShot()
-    zero.attach(backbone := OpenClip(str(model_folder)))
-    want = Made(backbone.eval(), zero, made.pixels).values().flatten().double()
+    zero.attach(other.backbone)
+    want = Made(other.backbone, zero, made.pixels).values().flatten().double()
     got = made.values().flatten().double()
     design = torch.stack([want, torch.ones_like(want)], dim=1)
     scale, offset = torch.linalg.lstsq(design, got[:, None]).solution.flatten()
@@ -112,8 +158,8 @@ def test_it_starts_as_the_backbone_up_to_scale_and_offset(make, model_folder):
     torch.testing.assert_close(scale * want + offset, got, rtol=1e-4, atol=1e-4 * float(got.std()))
 
 
-def test_only_what_is_declared_trained_moves(make):
-    made = make()
+def test_only_what_is_declared_trained_moves(everywhere):
+    made = everywhere()
     if not made.trained():
         assert isinstance(made.adapter, ZeroShot), "an adapter that trains nothing"
         assert not made.loss().requires_grad
@@ -128,9 +174,9 @@ def test_only_what_is_declared_trained_moves(make):
     assert not made.values().equal(scores)
 
 
-def test_every_trained_parameter_gets_a_finite_gradient(make):
+def test_every_trained_parameter_gets_a_finite_gradient(everywhere):
     # One without any would stop DistributedDataParallel.
-    made = make()
+    made = everywhere()
     if not made.trained():
         return
     made.adapter.train()
@@ -150,8 +196,8 @@ def test_frozen_features_carry_no_gradient(make):
         assert not (reads.frozen and part.requires_grad)
 
 
-def test_the_trained_state_is_all_there_is(make):
-    one, other = make(0), make(1)
+def test_the_trained_state_is_all_there_is(everywhere):
+    one, other = everywhere(0), everywhere(1)
     if one.trained():
         one.fit()
     state = {
@@ -201,8 +247,8 @@ def test_the_order_of_a_batch_does_not_matter(make):
     torch.testing.assert_close(got, made.values()[rows][:, columns], rtol=1e-4, atol=1e-4)
 
 
-def test_a_score_does_not_depend_on_its_batch(make):
-    made = make()
+def test_a_score_does_not_depend_on_its_batch(everywhere):
+    made = everywhere()
     whole = made.values()
     for i in range(2):
         for j, text in enumerate(TEXTS):
@@ -210,8 +256,8 @@ def test_a_score_does_not_depend_on_its_batch(make):
             torch.testing.assert_close(alone[0, 0], whole[i, j], rtol=1e-4, atol=1e-4)
 
 
-def test_padding_does_not_matter(make):
-    made = make()
+def test_padding_does_not_matter(everywhere):
+    made = everywhere()
     with torch.no_grad():
         image, text = made.features()
         want = made.adapter(image, text).values
@@ -221,7 +267,8 @@ def test_padding_does_not_matter(make):
         garbage = 1e3 * torch.randn(*more.shape, text.tokens.shape[2])
         for filler in (torch.zeros_like(garbage), garbage):
             tokens = torch.where(more[:, :, None], pad(text.tokens, (0, 0, 0, 3)), filler)
-            padded = Features(text.pooled, tokens, more)
+            ids = None if text.ids is None else pad(text.ids, (0, 3))
+            padded = Features(text.pooled, tokens, more, ids)
             got = made.adapter(image, padded).values
             torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
 

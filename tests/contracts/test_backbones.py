@@ -1,17 +1,18 @@
 """The laws of a backbone, held by every plug-in that has a YAML in configs/backbones."""
 
+import copy
 import json
 import pickle
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 import yaml
 from PIL import Image
 from safetensors.torch import load_file, save_file
-from torch.nn.functional import normalize
+from torch.nn.functional import normalize, pad
 
 from tests.backbones import hf_models, libraries
 from tests.tiny import write_model
@@ -30,11 +31,13 @@ WORDS = Reads("words")
 class Kind(NamedTuple):
     """How a tiny model of a stem is written, and what its library says the scores are.
 
+    `scores` are those of embeddings and `matches` those of a matching head, where there is one.
     A new backbone adds its line here.
     """
 
     write: Callable[..., Path]
-    scores: Callable[[Path, torch.Tensor, list[str]], torch.Tensor]
+    scores: Callable[[Path, torch.Tensor, list[str]], torch.Tensor] | None
+    matches: Callable[[Path, torch.Tensor, list[str]], torch.Tensor] | None = None
     weights: str = "model.safetensors"
     preprocessing: tuple[str, str] = ("preprocessor_config.json", "image_mean")
 
@@ -43,12 +46,17 @@ KINDS = {
     "open_clip": Kind(
         write_model,
         libraries.open_clip_scores,
-        "open_clip_model.safetensors",
-        ("open_clip_config.json", "mean"),
+        weights="open_clip_model.safetensors",
+        preprocessing=("open_clip_config.json", "mean"),
     ),
     "hf_clip": Kind(hf_models.write_clip, libraries.clip_scores),
     "siglip": Kind(hf_models.write_siglip, libraries.siglip_scores),
-    "flava": Kind(hf_models.write_flava, libraries.flava_scores),
+    "flava": Kind(hf_models.write_flava, libraries.flava_scores, libraries.flava_matches),
+    "blip": Kind(hf_models.write_blip, libraries.blip_scores, libraries.blip_matches),
+    "bridgetower": Kind(
+        hf_models.write_bridgetower, libraries.bridgetower_scores, libraries.bridgetower_matches
+    ),
+    "vilt": Kind(hf_models.write_vilt, None, libraries.vilt_matches),
 }
 
 
@@ -105,7 +113,19 @@ def readable(backbone: Backbone, modality: str) -> list[Reads]:
     return [r for r in reads if backbone.fits(r, modality) is None]
 
 
+def towers(backbone: Backbone) -> list[tuple[str, Any]]:
+    """Its towers; a model that has none is a fusion encoder through and through."""
+    if backbone.image_tower is None or backbone.text_tower is None:
+        assert backbone.image_tower is backbone.text_tower is None
+        assert backbone.fusion is not None
+        return []
+    return [("image", backbone.image_tower), ("text", backbone.text_tower)]
+
+
 def test_scores_are_those_of_the_library(kind, folder, backbone):
+    if kind.scores is None:
+        assert all(backbone.fits(Reads("pooled"), modality) for modality in ("image", "text"))
+        return
     pixels = pixels_for(backbone)
     image = backbone.encode_image(pixels, Reads("pooled")).pooled
     text = backbone.encode_text(TEXTS, Reads("pooled")).pooled
@@ -125,8 +145,12 @@ def test_sizes_are_as_told(backbone):
         if reads.kind == "pooled":
             assert content(got).shape == (3, backbone.embed_dim)
             continue
+        assert content(got).shape[::2] == (3, backbone.image_width)
+        if backbone.image_tower is None:  # images differ in patches
+            assert (got.mask.sum(dim=1) <= 1 + backbone.image_tokens).all()
+            continue
         extra = backbone.image_tower.special if reads.kind == "state" else 0
-        assert content(got).shape == (3, extra + backbone.image_tokens, backbone.image_width)
+        assert content(got).shape[1] == extra + backbone.image_tokens
         assert got.mask.all()
     for reads in readable(backbone, "text"):
         got = backbone.encode_text(TEXTS, reads)
@@ -142,13 +166,17 @@ def test_sizes_are_as_told(backbone):
 
 
 def test_the_usual_readings_can_be_had(backbone):
-    for modality in ("image", "text"):
+    for modality, _ in towers(backbone):
         assert {r.kind for r in readable(backbone, modality)} >= {"pooled", "tokens", "state"}
         assert backbone.fits(Reads("tokens", -4), modality)
         assert backbone.fits(Reads("state", -5), modality)
         assert backbone.fits(Reads("tokens", 0), modality)
     assert backbone.fits(WORDS, "image")
     assert backbone.fits(WORDS, "text") is None
+    if not towers(backbone):
+        with pytest.raises(UserError, match="no layers of one modality"):
+            backbone.encode_image(pixels_for(backbone), Reads("tokens", -2))
+        return
     with pytest.raises(UserError, match="-3 to -1"):
         backbone.encode_image(pixels_for(backbone), Reads("tokens", -4))
     with pytest.raises(UserError, match="-4 to -1"):
@@ -181,6 +209,8 @@ def test_order_and_company_change_nothing(backbone):
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_towers_in_pieces_give_the_embedding(make, folder, precision):
     backbone = make(folder, precision=precision)
+    if not towers(backbone):
+        return
     exact = {"rtol": 1e-5, "atol": 1e-5} if precision == "fp32" else {"rtol": 0.1, "atol": 0.05}
     pixels = pixels_for(backbone)
     whole = {
@@ -191,7 +221,7 @@ def test_towers_in_pieces_give_the_embedding(make, folder, precision):
         "image": backbone.image_tower.start(pixels),
         "text": backbone.text_tower.start(backbone.text_tower.words(TEXTS)),
     }
-    for modality, tower in (("image", backbone.image_tower), ("text", backbone.text_tower)):
+    for modality, tower in towers(backbone):
         state = starts[modality]
         for i in range(tower.layers):
             state = tower.run(state, i, i + 1)
@@ -206,7 +236,7 @@ def test_towers_in_pieces_give_the_embedding(make, folder, precision):
 
 def test_tokens_are_states_without_what_is_special(backbone):
     pixels = pixels_for(backbone)
-    for layer in (-2, -3):
+    for layer in (-2, -3) if towers(backbone) else ():
         state = backbone.encode_image(pixels, Reads("state", layer)).tokens
         tokens = backbone.encode_image(pixels, Reads("tokens", layer)).tokens
         torch.testing.assert_close(tokens, state[:, backbone.image_tower.special :])
@@ -221,7 +251,8 @@ def test_gradients_flow_exactly_when_asked(backbone):
     assert not backbone.training
     assert not any(p.requires_grad for p in backbone.parameters())
     backbone.requires_grad_(True)
-    for modality, tower in (("image", backbone.image_tower), ("text", backbone.text_tower)):
+    for modality in ("image", "text"):
+        tower = dict(towers(backbone)).get(modality)
         for reads in readable(backbone, modality):
             live = Reads(reads.kind, reads.layer, frozen=False)
             encode = backbone.encode_image if modality == "image" else backbone.encode_text
@@ -239,8 +270,10 @@ def test_gradients_flow_exactly_when_asked(backbone):
 
 def test_every_weight_has_one_name_and_reading_changes_none(backbone):
     before = {name: value.clone() for name, value in backbone.state_dict().items()}
-    backbone.encode_image(pixels_for(backbone), Reads("state", -1))
-    backbone.encode_text(TEXTS, Reads("tokens", -1))
+    for reads in readable(backbone, "image"):
+        backbone.encode_image(pixels_for(backbone), reads)
+    for reads in readable(backbone, "text"):
+        backbone.encode_text(TEXTS, reads)
     after = backbone.state_dict()
     assert before.keys() == after.keys()
     assert all(after[name].equal(value) for name, value in before.items())
@@ -268,8 +301,9 @@ def test_the_fingerprint_knows_weights_and_preprocessing(kind, make, folder, tmp
 
 def test_reading_leaves_the_fingerprint(make, folder):
     early, late = make(folder), make(folder)
-    late.encode_text(TEXTS, Reads("pooled"))
-    late.encode_text(["dog"], Reads("tokens"))
+    for reads in readable(late, "text"):
+        late.encode_text(TEXTS, reads)
+        late.encode_text(["dog"], reads)
     assert early.fingerprint == late.fingerprint
 
 
@@ -315,6 +349,8 @@ def test_a_long_caption_is_cut_and_keeps_its_end(backbone):
 
 
 def test_longer_prompts_take_the_place_of_padding(backbone):
+    if not towers(backbone):
+        return
     tower, words = backbone.text_tower, backbone.encode_text(TEXTS[1:], WORDS)
 
     def prompted(count: int) -> Features:
@@ -348,3 +384,106 @@ def test_what_cannot_be_found_is_told_in_one_line(make, name):
     with pytest.raises(UserError) as error:
         make(name)
     assert "\n" not in str(error.value)
+
+
+def test_a_copy_is_a_model_of_its_own(backbone):
+    pixels, other = pixels_for(backbone), copy.deepcopy(backbone)
+
+    def everything(of: Backbone) -> list[torch.Tensor]:
+        images = [content(of.encode_image(pixels, r)) for r in readable(of, "image")]
+        texts = [content(of.encode_text(TEXTS, r)) for r in readable(of, "text")]
+        return [*images, *texts] if of.fusion is None else [*images, *texts, matches(of, pixels)]
+
+    before = everything(backbone)
+    for parameter in backbone.parameters():
+        parameter.data.zero_()
+    for was, now in zip(before, everything(other), strict=True):
+        assert now.equal(was)
+
+
+# -- fusion encoders ------------------------------------------------------------------------------
+
+
+def prepared(
+    backbone: Backbone, pixels: torch.Tensor, texts: list[str], extra: int = 0
+) -> tuple[Features, Features]:
+    """Images and captions as `match` takes them, captions with more padding."""
+    fusion = backbone.fusion
+    assert fusion is not None
+    image = backbone.encode_image(pixels, fusion.image_reads)
+    text = backbone.encode_text(texts, fusion.text_reads)
+    assert text.tokens is not None
+    assert text.mask is not None
+    tokens, mask = pad(text.tokens, (0, 0, 0, extra)), pad(text.mask, (0, extra))
+    text = Features(tokens=tokens, mask=mask)
+    return fusion.prepare_image(image), fusion.prepare_text(text)
+
+
+def matches(backbone: Backbone, pixels: torch.Tensor, texts=TEXTS, extra: int = 0) -> torch.Tensor:
+    """Scores every image with every caption, in one call."""
+    assert backbone.fusion is not None
+    image, text = prepared(backbone, pixels, texts, extra)
+    rows = torch.arange(len(pixels)).repeat_interleave(len(texts))
+    columns = torch.arange(len(texts)).repeat(len(pixels))
+    return backbone.fusion.match(image[rows], text[columns]).view(len(pixels), -1)
+
+
+@pytest.fixture
+def fused(kind, backbone):
+    """A backbone with fusion; others say why they have none."""
+    if backbone.fusion is None:
+        assert kind.matches is None
+        assert "\n" not in backbone.no_fusion
+        pytest.skip(backbone.no_fusion)
+    return backbone
+
+
+def test_matches_are_those_of_the_library(kind, folder, fused):
+    pixels = pixels_for(fused)
+    with torch.no_grad():
+        want = kind.matches(folder, pixels, TEXTS)
+    got = matches(fused, pixels)
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+    assert got.dtype == torch.float32
+    assert min(got.std(dim=0).min(), got.std(dim=1).min()) > 1e-3  # images and texts both count
+
+
+def test_matches_in_bfloat16_are_close(make, folder, fused):
+    want = matches(fused, pixels_for(fused))
+    low = make(folder, precision="bf16")
+    got = matches(low, pixels_for(low))
+    assert got.dtype == torch.float32
+    torch.testing.assert_close(got, want, rtol=0.2, atol=0.1)
+
+
+def test_a_match_depends_on_its_pair_alone(fused):
+    pixels = pixels_for(fused)
+    whole = matches(fused, pixels)
+    for i in range(3):
+        for j, text in enumerate(TEXTS):
+            alone = matches(fused, pixels[i : i + 1], [text])
+            torch.testing.assert_close(alone[0, 0], whole[i, j], rtol=1e-4, atol=1e-5)
+    order = [2, 0, 1]
+    moved = matches(fused, pixels[order], [TEXTS[j] for j in order])
+    torch.testing.assert_close(moved, whole[order][:, order], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(matches(fused, pixels, extra=2), whole, rtol=1e-4, atol=1e-5)
+
+
+def test_one_image_stands_for_all_its_captions(fused):
+    image, text = prepared(fused, pixels := pixels_for(fused), TEXTS)
+    got = torch.stack([fused.fusion.match(image[i : i + 1], text) for i in range(3)])
+    torch.testing.assert_close(got, matches(fused, pixels), rtol=1e-4, atol=1e-5)
+
+
+def test_each_part_of_the_fusion_takes_part_in_a_match(fused):
+    fusion, pixels = fused.fusion, pixels_for(fused)
+    of_blocks = [p for block in fusion.blocks for p in block.parameters()]
+    trained = [*of_blocks, *fusion.tail]
+    assert len({id(p) for p in trained}) == len(trained)
+    assert {id(p) for p in trained} <= {id(p) for p in fused.parameters()}
+    for parameter in trained:
+        parameter.requires_grad_(True)
+    matches(fused, pixels).square().sum().backward()
+    assert len(fusion.blocks) > 1
+    assert fusion.tail
+    assert all(p.grad is not None and p.grad.any() for p in trained)

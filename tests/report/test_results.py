@@ -20,7 +20,7 @@ def test_what_is_saved_is_loaded(tmp_path, make_run):
 def test_values_in_the_file(tmp_path, make_run):
     make_run().save(tmp_path / "report.json")
     raw = json.loads((tmp_path / "report.json").read_text())
-    assert raw["schema"] == 2
+    assert raw["schema"] == 3
     assert raw["results"][0]["metrics"]["accuracy"] == {
         "value": 0.4,
         "n": 210,
@@ -39,23 +39,35 @@ def test_a_whole_result_is_kept(tmp_path, make_run):
     first = replace(
         run.results[0],
         convention="reference",
+        kind="retained",
+        items="c0ffee",
         outcomes=(1.0, 0.0, 0.5),
         clusters=(0, 0, 3),
         series={"equivariance": (-0.5, 2.0, 0.0)},
     )
-    whole = replace(run, results=(first, *run.results[1:]), not_run=(("aro", "no file x.json"),))
+    whole = replace(
+        run,
+        results=(first, *run.results[1:]),
+        not_run=(("aro", "no file x.json"),),
+        blind=True,
+    )
     whole.save(tmp_path / "report.json")
     assert RunReport.load(tmp_path / "report.json") == whole
 
 
-def test_the_first_layout_is_still_read(tmp_path, make_run):
+@pytest.mark.parametrize("schema", [1, 2])
+def test_earlier_layouts_are_still_read(tmp_path, make_run, schema):
     run = make_run()
     run.save(tmp_path / "report.json")
     raw = json.loads((tmp_path / "report.json").read_text())
-    raw["schema"] = 1
-    del raw["not_run"]
+    raw["schema"] = schema
+    del raw["blind"]
+    lacked = ["kind", "items"]
+    if schema == 1:
+        del raw["not_run"]
+        lacked += ["convention", "outcomes", "clusters", "series"]
     for result in raw["results"]:
-        for name in ("convention", "outcomes", "clusters", "series"):
+        for name in lacked:
             del result[name]
     (tmp_path / "report.json").write_text(json.dumps(raw))
     assert RunReport.load(tmp_path / "report.json") == run
@@ -134,7 +146,10 @@ def change(raw, where, value):
 @pytest.mark.parametrize(
     ("where", "value", "message"),
     [
-        (["schema"], 3, "schema"),
+        (["schema"], 4, "schema"),
+        (["schema"], True, "schema"),
+        (["results", 0, "kind"], "lost", "one of compositional, retained"),
+        (["blind"], 1, "bool"),
         (["results", 0, "outcomes"], [None], r"outcomes\[0\]"),
         (["results", 0, "convention"], "mine", "a convention of strict, reference"),
         (["not_run"], [["a"]], "a list of 2"),

@@ -178,5 +178,6 @@ def _weights(backbone: Backbone, modality: Literal["image", "text"]) -> list[nn.
         words = Features(tokens=tokens, mask=torch.ones_like(tokens[:, :, 0]).bool())
         return tower.finish(tower.run(tower.start(words), 0, tower.layers))
 
-    weights = [p for p in backbone.parameters() if p is not tower.embedding.weight]
-    return [*needed(embed_unknown, weights), tower.embedding.weight]
+    words = list(tower.embedding.parameters())
+    others = [p for p in backbone.parameters() if p is not words[0]]
+    return [*needed(embed_unknown, others), *words]

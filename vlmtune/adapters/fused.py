@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
-from vlmtune.adapters.base import JointAdapter
+from vlmtune.adapters.base import JointAdapter, trim
 from vlmtune.adapters.fusion_styles.base import FusionStyle
 from vlmtune.adapters.fusion_styles.layers import Blocks, initialise
 from vlmtune.adapters.fusion_styles.mdetr import Mdetr
@@ -101,7 +101,7 @@ class FusedAdapter(JointAdapter):
     def prepare_image(self, image: Features) -> Features:
         """Projects image tokens, then takes them as far as they go without a text."""
         assert image.tokens is not None
-        tokens = self._normalized(self.project(image.tokens))
+        tokens = self.normalized(self.project(image.tokens))
         mask = image.mask if self.masked else None
         if mask is None:
             mask = torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
@@ -109,10 +109,11 @@ class FusedAdapter(JointAdapter):
 
     def prepare_text(self, text: Features) -> Features:
         """Takes text tokens as far as they go without an image; `pooled` starts with the goal."""
+        text = trim(text)
         assert text.tokens is not None
         assert text.mask is not None
         mask = text.mask if self.masked else torch.ones_like(text.mask)
-        prepared = self.style.prepare_text(self._normalized(text.tokens), mask, self.query)
+        prepared = self.style.prepare_text(self.normalized(text.tokens), mask, self.query)
         pooled = [self.goal(text)]
         if prepared.pooled is not None:
             pooled.append(prepared.pooled)
@@ -163,5 +164,6 @@ class FusedAdapter(JointAdapter):
             values = 2 * gathered + max(rows) * width * (self.hidden + 6)
         return values * image.tokens.element_size()
 
-    def _normalized(self, tokens: Float[Tensor, "n t w"]) -> Float[Tensor, "n t w"]:
+    def normalized(self, tokens: Float[Tensor, "n t w"]) -> Float[Tensor, "n t w"]:
+        """Tokens as they are fused: layer-normalised where `normalize_tokens` says so."""
         return layer_norm(tokens, tokens.shape[-1:]) if self.normalize_tokens else tokens

@@ -8,7 +8,7 @@ from torch.nn.utils import parametrize
 
 from vlmtune.adapters.base import DualAdapter
 from vlmtune.adapters.low_rank import TARGETS, LowRank, projections
-from vlmtune.adapters.towers import image_tower, text_tower
+from vlmtune.adapters.towers import image_tower, keep_fingerprint, text_tower
 from vlmtune.backbones.base import Backbone, Tower
 from vlmtune.errors import UserError
 from vlmtune.types import Features, Reads
@@ -91,7 +91,7 @@ class LoRA(DualAdapter):
             towers.append(text_tower(backbone))
         super().attach(backbone)
         self.set_scale(self.learn_scale, self.initial_scale)
-        backbone.fingerprint  # noqa: B018: of the weights that are updated, under their own names
+        keep_fingerprint(backbone)
         self.updated = [pair for tower in towers for pair in self._put_on(tower)]
 
     def _put_on(self, tower: Tower) -> list[tuple[nn.Module, str]]:

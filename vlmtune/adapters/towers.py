@@ -94,7 +94,7 @@ def thaw(backbone: Backbone, parameters: Sequence[nn.Parameter]) -> None:
     Raises:
         UserError: One is not in 32 bits.
     """
-    backbone.fingerprint  # noqa: B018: names the weights training begins with, and is kept
+    keep_fingerprint(backbone)
     types = {parameter.dtype for parameter in parameters} - {torch.float32}
     if types:
         raise UserError(
@@ -103,6 +103,11 @@ def thaw(backbone: Backbone, parameters: Sequence[nn.Parameter]) -> None:
         )
     for parameter in parameters:
         parameter.requires_grad_()
+
+
+def keep_fingerprint(backbone: Backbone) -> str:
+    """Has the backbone name its weights before they change; it keeps that name."""
+    return backbone.fingerprint
 
 
 def check_decay(decay: float | None) -> None:

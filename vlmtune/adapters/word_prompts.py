@@ -95,7 +95,7 @@ class WordPrompts(DualAdapter):
         assert words.mask is not None
         assert words.ids is not None
         rows: Int[Tensor, "rows"] = self.get_buffer("rows")
-        place = torch.searchsorted(rows, words.ids).clamp_max(len(rows) - 1)
+        place = torch.searchsorted(rows, words.ids.contiguous()).clamp_max(len(rows) - 1)
         trained = (rows[place] == words.ids) & word_mask(words.mask, self.special)
         learned = self.delta[place] * trained[:, :, None]
         return Features(tokens=words.tokens + learned, mask=words.mask, ids=words.ids)
@@ -103,19 +103,20 @@ class WordPrompts(DualAdapter):
 
 def _distinct(words: list[str] | str | os.PathLike) -> tuple[str, ...]:
     """The distinct words of a list or file of words or captions, sorted."""
-    lines = words
-    if not isinstance(lines, list):
-        try:
-            lines = Path(lines).read_text(encoding="utf-8").splitlines()
-        except (OSError, ValueError) as error:
-            raise UserError(
-                f"expected a text file of words in {os.fspath(words)}, got "
-                f"{type(error).__name__}: correct `words`"
-            ) from error
+    lines = words if isinstance(words, list) else _lines(Path(words))
     found = tuple(sorted({word for line in lines for word in line.split()}))
     if not found:
         raise UserError("expected words to train, got none: list some or leave `words` out")
     return found
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"expected a text file of words in {path}, got {type(error).__name__}: correct `words`"
+        ) from error
 
 
 def _rows(tower: TextTower, words: Sequence[str], special: tuple[int, int]) -> Int[Tensor, "rows"]:

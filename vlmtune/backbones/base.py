@@ -93,10 +93,12 @@ class Fusion(ABC):
     Attributes:
         image_reads: What it reads of images.
         text_reads: What it reads of texts.
+        reuses_image: True where `match` computes less for a single row of `image`.
     """
 
     image_reads: Reads
     text_reads: Reads
+    reuses_image: bool = False
 
     def prepare_image(self, image: Features) -> Features:
         """From what is read of images to what `match` takes, row by row."""

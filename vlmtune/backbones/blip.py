@@ -21,7 +21,7 @@ from vlmtune.backbones.hf_towers import (
     log_odds,
     unseen,
 )
-from vlmtune.backbones.staging import masked, parameters_of, parts
+from vlmtune.backbones.staging import masked, parameters_of, parts, whole
 from vlmtune.errors import UserError
 from vlmtune.types import Features, Reads
 
@@ -56,7 +56,7 @@ class Blip(HFDualEncoder):
     def towers(self, loaded: Loaded) -> tuple[HFImageTower, HFTextTower]:
         """Makes the two towers of the model."""
         vision, text, model = self.model.vision_model, self.model.text_encoder, self.model
-        image_tower = HFImageTower(
+        image_tower = BlipImageTower(
             embed=partial(_embed, vision),
             blocks=vision.encoder.layers,
             norm=vision.post_layernorm,
@@ -86,6 +86,17 @@ class Blip(HFDualEncoder):
     def temperature(self) -> tuple[float, float]:
         """Returns the factor on cosines that training started from, and 0."""
         return math.exp(self.model.config.logit_scale_init_value), 0.0
+
+
+class BlipImageTower(HFImageTower):
+    """A vision transformer whose blocks take no mask."""
+
+    def run(self, state: Features, first: int, stop: int) -> Features:
+        """Runs blocks `first` to `stop - 1`."""
+        tokens = parts(state)[0].to(self._dtype)
+        for block in self.blocks[first:stop]:
+            tokens = block(tokens)
+        return whole(tokens)
 
 
 class BlipTextTower(HFTextTower):
@@ -138,6 +149,7 @@ class BlipFusion(Fusion):
     """
 
     image_reads, text_reads = Reads("state", -1), Reads("words")
+    reuses_image = True  # of cross-attention's keys and values
 
     def __init__(
         self, model: Any, image: HFImageTower, text: HFTextTower, dtype: torch.dtype

@@ -63,6 +63,8 @@ class Benchmark(Configured, ABC):
         partial_credit: True where the primary metric gives credit for part of an item (average
             precision), so that inverse and constant scorers reach at most chance instead of 0.
         reads: What `run` asks of the model: "scores", or "embeddings" of a dual one (`Embed`).
+        kind: "compositional", or "retained" for an ability the model had before training (retrieval,
+            classification): a report shows what became of it as "what it forgot".
     """
 
     name: str
@@ -72,6 +74,7 @@ class Benchmark(Configured, ABC):
     source: ClassVar[str] = ""
     partial_credit: ClassVar[bool] = False
     reads: ClassVar[Literal["scores", "embeddings"]] = "scores"
+    kind: ClassVar[Literal["compositional", "retained"]] = "compositional"
 
     @classmethod
     @abstractmethod

@@ -1,24 +1,22 @@
 """Cola, single-object queries: rank images for "square white plate" among hard distractors.
 
-File: JSON, either `{"labels": [...], "data": [...]}` (as documented) or `[labels, data]` (as the
-released script indexes it). A label is a string or `[[attribute, ...], object]`. An entry of
-`data` is `[image, annotation, label, hard]` with 0/1 lists `label` and `hard` over the labels;
-`annotation` lists the image's objects in the form of the labels; it may be null or absent (PACO).
-Source: Ray et al. 2023, sections 3, 5.1 and 10.
+Files for GQA (320 queries, 1,952 images), CLEVR (96; 22,500) and PACO (400; 7,921); their layout
+is described in `vlmtune.benchmarks.cola_files`. Source: Ray et al. 2023, sections 3, 5.1 and 10.
 """
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
 from PIL import Image
 from torch import Tensor
 
-from vlmtune.benchmarks.base import Benchmark, find_images, read_json
+from vlmtune.benchmarks.base import Benchmark, Convention
+from vlmtune.benchmarks.cola_files import Queries, read_queries, read_subsets, spelled
+from vlmtune.benchmarks.sampling import check_limit, sample
+from vlmtune.benchmarks.squares import check_images
 from vlmtune.errors import UserError
 from vlmtune.metrics.average_precision import ClassPrecision, class_average_precision
 from vlmtune.metrics.classification import f1_at_positives
@@ -27,28 +25,6 @@ from vlmtune.metrics.ranking import mean_ranks
 from vlmtune.types import Example, ImageRef, Metric, Result
 
 SHOWN, BEST = 4, 5  # queries of each kind in the gallery, and images for each
-LAYOUT = 'a JSON object {"labels": [...], "data": [[image, annotation, label, hard], ...]}'
-
-
-@dataclass(frozen=True)
-class _Items:
-    """Images, queries, and which image satisfies, may be confused with, and has all words of one.
-
-    `every` is None where the objects of some image are not annotated.
-    """
-
-    images: tuple[ImageRef, ...]
-    texts: tuple[str, ...]
-    labels: Bool[Tensor, "N C"]
-    hard: Bool[Tensor, "N C"]
-    every: Bool[Tensor, "N C"] | None
-    subsets: dict[str, Bool[Tensor, "C"]]
-
-    @property
-    def ranked(self) -> Bool[Tensor, "N C"]:
-        """The pairs that some metric besides `standard_map` ranks."""
-        ranked = self.hard | self.labels
-        return ranked if self.every is None else ranked | self.every
 
 
 class ColaSingle(Benchmark):
@@ -56,8 +32,9 @@ class ColaSingle(Benchmark):
 
     - `map`: mean over classes of the AP within the hard set (`hard` = 1: an attribute of the query
       on any object, or its object). Classes without a positive anywhere or with an empty hard set
-      are left out, and so is a class with positives none of which is in its hard set; the counts
-      are metrics (`classes_...`). `map_reference` gives the latter 0, as the released script does.
+      are left out, and so is, by the strict convention, a class with positives none of which is in
+      its hard set; the counts are metrics (`classes_...`).
+    - `map/attributes=2`: over the queries that state two attributes (figure 5), and so on.
     - `map_seen`, `map_unseen`: over a part of the classes, with `seen`.
     - `standard_map`: AP over all images.
     - `query_all_map`: AP over images that have all words of the query, on any objects (true ones
@@ -67,20 +44,37 @@ class ColaSingle(Benchmark):
 
     Chance is the mean over classes of what random scores reach; intervals resample the classes.
 
+    Conventions differ in two points. Tied scores share one threshold in both, and scores are ranked
+    as they are: torchmetrics from 0.11 on squashes logits by a sigmoid, under which those of CLIP
+    collapse into ties, but the published script runs only with earlier versions.
+
+    - "strict": the class described above has no AP. PACO's names are read as words ("light_blue
+      car_(automobile)": "light blue car"), as in `vlmtune.benchmarks.cola_files.spelled`.
+    - "reference": it counts as 0, as with torchmetrics 1.x; with the versions the script runs with,
+      the whole mean would be NaN. Queries are scored as the file writes them; how Cola's authors
+      turned PACO's names into words is not published.
+
     Args:
         path: The benchmark file.
-        images: The folder with the image files; an image is looked up under the path the file
-            gives, and where it is not there, under its file name.
+        images: The folder with the image files.
         name: Name in reports.
-        seen: JSON file `{"seen": [label, ...], "unseen": [label, ...]}`; labels not named count
-            only in the whole.
+        seen: JSON file `{"seen": [label, ...], "unseen": [label, ...]}`, labels as in the benchmark
+            file; those not named count only in the whole.
         standard: Also score images outside the hard sets, for `standard_map`. Without it a joint
             model, which pays for each pair, has a fraction of the pairs to score.
+        convention: See above.
+        limit: Rank at most so many images. AP grows as pools shrink, and so does its chance, so
+            such numbers do not compare with those of all images.
+        seed: Draw them at random with this seed; None takes the first ones.
+
+    Raises:
+        UserError: `limit` is below 1, or the convention is unknown.
     """
 
     version: ClassVar[str] = "1"
     primary: str = "map"
     citation: ClassVar[str] = "Ray et al. 2023, Cola, sections 3, 5.1 and 10 (single-object mAP)"
+    source: ClassVar[str] = "github.com/arijitray1993/COLA (data/)"
     partial_credit: ClassVar[bool] = True
 
     def __init__(
@@ -90,11 +84,22 @@ class ColaSingle(Benchmark):
         name: str = "cola_single",
         seen: str | None = None,
         standard: bool = True,
+        convention: Convention = "strict",
+        limit: int | None = None,
+        seed: int | None = None,
     ) -> None:
+        if convention not in ("strict", "reference"):
+            raise UserError(
+                f"expected the convention 'strict' or 'reference', got {convention!r}: name one"
+            )
+        check_limit(limit)
         self.path, self.folder, self.name = Path(path), Path(images), name
         self.seen = None if seen is None else Path(seen)
         self.standard = standard
-        self._items: _Items | None = None
+        self.convention: Convention = convention
+        self.limit, self.seed = limit, seed
+        self._items: Queries | None = None
+        self._subsets: dict[str, Bool[Tensor, "C"]] = {}
 
     @classmethod
     def fixture(cls, folder: Path) -> "ColaSingle":
@@ -121,9 +126,28 @@ class ColaSingle(Benchmark):
         return cls(str(path), str(folder), seen=str(seen))
 
     def load(self) -> None:
-        """Reads the files and finds the images; calling it again does nothing."""
-        if self._items is None:
-            self._items = self._read()
+        """Reads the files and finds the images; calling it again does nothing.
+
+        Raises:
+            UserError: A file is not what it should be, an image is missing, or no query has a true
+                image in its hard set.
+        """
+        if self._items is not None:
+            return
+        items = read_queries(self.path, self.folder)
+        named = {f"_{part}": own for part, own in self._read_subsets(items.texts).items()}
+        for count in sorted({int(n) for n in items.attributes if n >= 0}):
+            named[f"/attributes={count}"] = items.attributes == count
+        if not self.standard:  # an image that no metric ranks need not be encoded
+            items = items.of(items.ranked.any(dim=1).nonzero().flatten().tolist())
+        items = items.of(sample([""] * len(items.images), self.limit, self.seed))
+        check_images(items.images, self)
+        if not (items.labels & items.hard).any():
+            raise UserError(
+                f"expected queries with a true image in their hard set in {self.path}, got none "
+                f"among {len(items.images)} images: raise `limit`, or download the file again"
+            )
+        self._items, self._subsets = items, named
 
     def images(self) -> tuple[ImageRef, ...]:
         """The images, in the order of the file."""
@@ -131,7 +155,8 @@ class ColaSingle(Benchmark):
 
     def texts(self) -> tuple[str, ...]:
         """The queries, in the order of the file."""
-        return self._loaded().texts
+        texts = self._loaded().texts
+        return spelled(texts) if self.convention == "strict" else texts
 
     def pairs(self) -> Int[Tensor, "P 2"] | None:
         """All pairs where `standard_map` is wanted, else those that some other metric ranks."""
@@ -145,136 +170,64 @@ class ColaSingle(Benchmark):
     def evaluate(self, scores: Float[Tensor, "P"] | Float[Tensor, "N M"]) -> Result:
         """Ranks the images for each query."""
         items = self._loaded()
-        values = scores.double()
+        values = scores.detach().cpu().double()
         if not self.standard:
             # No metric reads the others; it would raise if one did.
+            chosen = values
             values = torch.full(items.labels.shape, torch.nan, dtype=torch.float64)
-            values[items.ranked] = scores.double()
-        precision = class_average_precision(values, items.labels, items.hard)
+            values[items.ranked] = chosen
+        precision = class_average_precision(values, items.labels, items.hard, self.convention)
         metrics = {"map": _mean(precision)}
-        for part, members in items.subsets.items():
+        for part, members in self._subsets.items():
             if (members & precision.counted).any():
-                metrics[f"map_{part}"] = _mean(precision, members)
+                metrics[f"map{part}"] = _mean(precision, members)
         if self.standard:
             every = torch.ones_like(items.hard)
             metrics["standard_map"] = _mean(class_average_precision(values, items.labels, every))
         if items.every is not None:
             metrics |= _query_all(values, items.labels, items.every)
-        metrics["f1"] = _f1(values, items, precision)
-        metrics["map_reference"] = _mean(
-            class_average_precision(values, items.labels, items.hard, "reference")
-        )
+        metrics["f1"] = _f1(values, items)
         metrics |= _left_out(precision)
         return Result(
             benchmark=self.name,
             version=self.version,
             primary=self.primary,
             metrics=metrics,
-            examples=_examples(values, items, precision),
+            examples=self._examples(values),
             citation=self.citation,
+            convention=self.convention,
             outcomes=tuple(precision.values[precision.counted].tolist()),
         )
 
-    def _loaded(self) -> _Items:
+    def _examples(self, values: Float[Tensor, "N C"]) -> tuple[Example, ...]:
+        """The first queries whose best image is true, and the first whose best image is not."""
+        items, texts = self._loaded(), self.texts()
+        shown: dict[bool, list[Example]] = {True: [], False: []}
+        for c in (items.labels & items.hard).any(dim=0).nonzero().flatten().tolist():
+            pool: Int[Tensor, "p"] = items.hard[:, c].nonzero().flatten()
+            order = pool[values[pool, c].argsort(descending=True, stable=True)][:BEST].tolist()
+            # A true image that a false one ties with is not retrieved.
+            ties = pool[values[pool, c] == values[order[0], c]]
+            correct = bool(items.labels[ties, c].all())
+            if len(shown[correct]) < SHOWN:
+                shown[correct].append(
+                    Example(
+                        query=texts[c],
+                        images=tuple(items.images[i] for i in order),
+                        scores=tuple(float(values[i, c]) for i in order),
+                        true=tuple(bool(items.labels[i, c]) for i in order),
+                        correct=correct,
+                    )
+                )
+        return (*shown[True], *shown[False])
+
+    def _read_subsets(self, texts: tuple[str, ...]) -> dict[str, Bool[Tensor, "C"]]:
+        return {} if self.seen is None else read_subsets(self.seen, texts)
+
+    def _loaded(self) -> Queries:
         self.load()
         assert self._items is not None
         return self._items
-
-    def _read(self) -> _Items:
-        raw = read_json(self.path, LAYOUT)
-        labels, data = self._parts(raw)
-        entries = [self._entry(i, entry, len(labels)) for i, entry in enumerate(data)]
-        texts = tuple(" ".join(filter(None, self._atoms(label))) for label in labels)
-        if len(set(texts)) != len(texts):
-            raise self._wrong("the same label twice")
-        names = [self._locate(entry[0]) for entry in entries]
-        if len(set(names)) != len(names):
-            raise self._wrong("the same image twice")
-        annotations = [entry[1] for entry in entries]
-        return _Items(
-            images=find_images(self.folder, names),
-            texts=texts,
-            labels=torch.tensor([entry[2] for entry in entries], dtype=torch.bool),
-            hard=torch.tensor([entry[3] for entry in entries], dtype=torch.bool),
-            every=self._has_every_word(labels, annotations),
-            subsets={} if self.seen is None else _subsets(self.seen, texts),
-        )
-
-    def _parts(self, raw: Any) -> tuple[list[Any], list[Any]]:
-        """Labels and data of either layout."""
-        if isinstance(raw, dict) and {"labels", "data"} <= raw.keys():
-            labels, data = raw["labels"], raw["data"]
-        elif isinstance(raw, list) and len(raw) == 2:
-            labels, data = raw
-        else:
-            raise self._wrong("neither that nor [labels, data]")
-        if not (isinstance(labels, list) and isinstance(data, list) and labels and data):
-            raise self._wrong("labels or data that are no list, or an empty one")
-        return labels, data
-
-    def _entry(self, i: int, entry: Any, classes: int) -> tuple[str, Any, list[int], list[int]]:
-        """One entry as (image, annotation or None, label, hard)."""
-        if not isinstance(entry, list) or len(entry) not in (3, 4) or type(entry[0]) is not str:
-            raise self._wrong(f"entry {i} that is no list of 3 or 4 elements, an image name first")
-        image, *annotation, label, hard = entry
-        for flags in (label, hard):
-            fits = isinstance(flags, list) and len(flags) == classes
-            if not fits or any(flag not in (0, 1) for flag in flags):
-                raise self._wrong(f"entry {i} whose label or hard is no list of {classes} 0s or 1s")
-        return image, annotation[0] if annotation else None, label, hard
-
-    def _locate(self, image: str) -> str:
-        """The path within the folder: as given where it exists, else the bare file name."""
-        given = PurePosixPath(image)
-        if not given.is_absolute() and ".." not in given.parts and (self.folder / given).is_file():
-            return str(given)
-        return given.name
-
-    def _atoms(self, compound: Any) -> tuple[str, ...]:
-        """The attributes and the object of `[[attribute, ...], object]`; the words of a string."""
-        if isinstance(compound, str) and compound.strip():
-            return tuple(compound.split())
-        if isinstance(compound, list) and len(compound) == 2 and isinstance(compound[0], list):
-            atoms = (*compound[0], compound[1])
-            if all(isinstance(atom, str) for atom in atoms) and compound[1].strip():
-                return atoms
-        raise self._wrong(f"{str(compound)[:60]!r} where a label or an object should be")
-
-    def _has_every_word(
-        self, labels: Sequence[Any], annotations: Sequence[Any]
-    ) -> Bool[Tensor, "N C"] | None:
-        """Which image has all words of which query; None where an image is not annotated."""
-        if any(not isinstance(objects, list) for objects in annotations):
-            return None
-        # "dining table" is one atom, unless some compound is a plain string without such borders.
-        compounds = [*labels, *(thing for objects in annotations for thing in objects)]
-        loose = any(isinstance(compound, str) for compound in compounds)
-
-        def words(things: Sequence[Any]) -> Iterator[str]:
-            for thing in things:
-                for atom in self._atoms(thing):
-                    yield from atom.split() if loose else (atom,)
-
-        wanted = [set(words([label])) for label in labels]
-        present = [set(words(objects)) for objects in annotations]
-        return torch.tensor([[query <= image for query in wanted] for image in present])
-
-    def _wrong(self, came: str) -> UserError:
-        return UserError(f"expected {LAYOUT} in {self.path}, got {came}: download the file again")
-
-
-def _subsets(path: Path, texts: tuple[str, ...]) -> dict[str, Bool[Tensor, "C"]]:
-    wanted = 'a JSON object {"seen": [label, ...], "unseen": [label, ...]}'
-    raw = read_json(path, wanted)
-    fits = isinstance(raw, dict) and raw.keys() == {"seen", "unseen"}
-    if not fits or any(not isinstance(part, list) for part in raw.values()):
-        raise UserError(f"expected {wanted} in {path}, got another layout: correct the file")
-    named = [str(label) for part in raw.values() for label in part]
-    unknown = sorted(set(named) - set(texts))
-    if unknown or len(set(named)) != len(named):
-        reason = f"{unknown[0]!r}, which is no label" if unknown else "a label twice"
-        raise UserError(f"expected labels of the benchmark in {path}, got {reason}: correct it")
-    return {part: torch.tensor([text in labels for text in texts]) for part, labels in raw.items()}
 
 
 def _mean(precision: ClassPrecision, members: Bool[Tensor, "C"] | None = None) -> Metric:
@@ -315,37 +268,10 @@ def _query_all(
     return metrics
 
 
-def _f1(values: Float[Tensor, "N C"], items: _Items, precision: ClassPrecision) -> Metric:
-    counted = precision.counted
-    f1 = [
-        f1_at_positives(values[items.hard[:, c], c], items.labels[items.hard[:, c], c])
-        for c in counted.nonzero().flatten().tolist()
-    ]
-    chance = float(precision.prevalence[counted].mean())
-    return average(torch.tensor(f1, dtype=torch.float64), chance)
-
-
-def _examples(
-    values: Float[Tensor, "N C"], items: _Items, precision: ClassPrecision
-) -> tuple[Example, ...]:
-    """The first queries whose best image is true, and the first whose best image is not."""
-    right: list[Example] = []
-    wrong: list[Example] = []
-    for c in precision.counted.nonzero().flatten().tolist():
-        pool: Int[Tensor, "p"] = items.hard[:, c].nonzero().flatten()
-        order = pool[values[pool, c].argsort(descending=True, stable=True)][:BEST].tolist()
-        # A true image that a false one ties with is not retrieved.
-        ties = pool[values[pool, c] == values[order[0], c]]
-        correct = bool(items.labels[ties, c].all())
-        kind = right if correct else wrong
-        if len(kind) < SHOWN:
-            kind.append(
-                Example(
-                    query=items.texts[c],
-                    images=tuple(items.images[i] for i in order),
-                    scores=tuple(float(values[i, c]) for i in order),
-                    true=tuple(bool(items.labels[i, c]) for i in order),
-                    correct=correct,
-                )
-            )
-    return (*right, *wrong)
+def _f1(values: Float[Tensor, "N C"], items: Queries) -> Metric:
+    found, chance = [], []
+    for c in (items.labels & items.hard).any(dim=0).nonzero().flatten().tolist():
+        positives = items.labels[items.hard[:, c], c]
+        found.append(f1_at_positives(values[items.hard[:, c], c], positives))
+        chance.append(float(positives.double().mean()))
+    return average(torch.tensor(found, dtype=torch.float64), sum(chance) / len(chance))

@@ -8,7 +8,7 @@ section 3.3 and appendices B.3 and C.3.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -104,6 +104,7 @@ class PugImageNet(Benchmark):
     primary: str = "accuracy"
     citation: ClassVar[str] = "Bordes et al. 2023, PUG, section 3.3 and table 1"
     source: ClassVar[str] = f"PUG_IMAGENET.tar.gz (27 GB), {SITE}"
+    kind: ClassVar[Literal["compositional", "retained"]] = "retained"
 
     def __init__(
         self,

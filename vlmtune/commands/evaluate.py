@@ -4,13 +4,11 @@ import argparse
 import sys
 from pathlib import Path
 
-import torch
-
 from vlmtune.adapters.zero_shot import ZeroShot
 from vlmtune.benchmarks.base import Benchmark
+from vlmtune.commands.devices import find_device
 from vlmtune.commands.plugins import make_list
 from vlmtune.commands.tables import show
-from vlmtune.errors import UserError
 from vlmtune.export import resolve
 from vlmtune.model import Model
 from vlmtune.report.environment import git_commit, library_versions, now
@@ -33,7 +31,7 @@ def run(options: argparse.Namespace) -> None:
     for name, why in load_all(benchmarks):
         print(f"not run: {name}: {why}", file=sys.stderr)
     model = resolve(options.model, options.pretrained)
-    device = _device(options.device)
+    device = find_device(options.device)
     scorer = Scorer(
         model.backbone.to(device), model.adapter.to(device), options.store, options.batch_size
     )
@@ -46,20 +44,6 @@ def run(options: argparse.Namespace) -> None:
     page = write_report(options.out, [report])
     show([report])
     print(f"report: {page}")
-
-
-def _device(name: str | None) -> torch.device:
-    if name is None:
-        return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        line = " ".join(str(error).split())
-        raise UserError(
-            f"expected a device that is here, got {name!r} ({line}): use cpu"
-        ) from error
-    return device
 
 
 def _provenance(model: Model, options: argparse.Namespace) -> Provenance:

@@ -6,40 +6,93 @@ from pathlib import Path
 from typing import Any
 
 from vlmtune.backbones.base import Backbone
+from vlmtune.commands.sweep import sweep
 from vlmtune.errors import UserError
 from vlmtune.export import FILES, read_checkpoint, save_export
+from vlmtune.export.wise_ft import WiseFT, check_alpha
+from vlmtune.model import Model
 from vlmtune.report.environment import git_commit, library_versions, now
 from vlmtune.report.results import RunReport
 
 
 def run(options: argparse.Namespace) -> None:
-    """Writes the export of `options.checkpoint` to `options.out`.
+    """Writes the export of `options.checkpoint` to `options.out`, at `options.alpha`.
+
+    With `options.alphas` the model is measured at each of them; without `options.out` nothing is
+    written then. An export at one of them has its scores on the model card.
 
     Raises:
-        UserError: The checkpoint or the report cannot be used, or `options.out` is taken.
+        UserError: The checkpoint or the report cannot be used, `options.out` is taken, or options
+            contradict each other.
     """
+    _check_options(options)
     model = read_checkpoint(options.checkpoint)
-    backbone, adapter = model.backbone, model.adapter
-    provenance: dict[str, Any] = {
+    alpha = 1.0 if options.alpha is None else options.alpha
+    provenance: dict[str, Any] = {}
+    if options.report is not None:
+        provenance = _told(RunReport.load(_file(options.report)), model)
+    if options.alphas is not None or alpha != 1:
+        line = WiseFT(model.backbone, model.adapter)
+        if options.alphas is not None:
+            points = dict(sweep(line, options))
+            if alpha in points:
+                provenance.setdefault("results", points[alpha].results)
+        line.at(alpha)
+    if options.out is None:
+        return
+    provenance = {
         "versions": library_versions(),
         "commit": git_commit(Path.cwd()),
         "date": now(),
         **model.provenance,
+        **provenance,
     }
-    if options.report is not None:
-        report = RunReport.load(_file(options.report))
-        _check(report, backbone, adapter.spec()["class_path"])
-        told = asdict(report.provenance)
-        for key in ("config", "versions", "commit", "date", "data", "seed", "seconds"):
-            provenance[key] = told[key]
-        provenance["results"] = report.results
-    save_export(options.out, backbone, adapter, provenance=provenance, overwrite=options.overwrite)
+    save_export(
+        options.out,
+        model.backbone,
+        model.adapter,
+        provenance=provenance,
+        overwrite=options.overwrite,
+        alpha=alpha,
+    )
     size = sum((options.out / name).stat().st_size for name in FILES)
     print(f"{options.out}: {size / 1e6:.1f} MB; load it with vlmtune.load({str(options.out)!r})")
 
 
+def _check_options(options: argparse.Namespace) -> None:
+    if options.out is None and options.alphas is None:
+        raise UserError(
+            "expected --out FOLDER to write, or --alphas and --benchmarks to measure, got neither: "
+            "add one"
+        )
+    if (options.alphas is None) != (options.benchmarks is None):
+        given, missing = ("--alphas", "--benchmarks")[:: -1 if options.alphas is None else 1]
+        raise UserError(f"expected {missing} with {given}, got {given} alone: add it")
+    if options.out is None and options.alpha is not None:
+        raise UserError("expected --out FOLDER with --alpha, got --alpha alone: add it")
+    if options.alphas is not None and options.out is not None and options.alpha is None:
+        raise UserError(
+            "expected --alpha to say which of --alphas to write to --out, got none: choose one"
+        )
+    if options.alpha is not None:
+        check_alpha(options.alpha)
+    if options.report is not None and options.alpha not in (None, 1.0):
+        raise UserError(
+            f"expected no --report with --alpha {options.alpha:g}, as its scores are those of the "
+            "trained weights: leave it out, or measure with --alphas and --benchmarks"
+        )
+
+
 def _file(path: Path) -> Path:
     return path / "report.json" if path.is_dir() else path
+
+
+def _told(report: RunReport, model: Model) -> dict[str, Any]:
+    """What a report says of where the weights come from, and its scores."""
+    _check(report, model.backbone, model.adapter.spec()["class_path"])
+    told = asdict(report.provenance)
+    kept = ("config", "versions", "commit", "date", "data", "seed", "seconds")
+    return {**{key: told[key] for key in kept}, "results": report.results}
 
 
 def _check(report: RunReport, backbone: Backbone, adapter: str) -> None:

@@ -103,7 +103,7 @@ class Sentence:
         pieces = self._pieces(edits)
         capital = bool(self.words) and _capital(self.words[0])
         if capital:
-            pieces = [piece._replace(word=self._within(piece.word)) for piece in pieces]
+            pieces = [p._replace(word=self._within(p.word)) if not p.origin else p for p in pieces]
         pieces = _agreed(pieces)
         if capital and pieces:
             first = pieces[0].word

@@ -96,11 +96,12 @@ def mean_cosine(values: Float[Tensor, "n"], clusters: Int[Tensor, "n"], degree: 
     _, member = clusters.unique(return_inverse=True)
     count = int(member.max()) + 1
     if count < 2:
-        return Metric(mean, len(values), 0.0)
+        return Metric(mean, len(values), 0.0, unit="cosine")
     shares = torch.zeros(count, dtype=values.dtype).index_add(0, member, values - mean)
     variance = float((shares**2).sum()) / len(values) ** 2 * count / (count - 1)
     half = Z95 * degree * math.sqrt(variance)
-    return Metric(mean, len(values), 0.0, max(-1.0, mean - half), min(1.0, mean + half))
+    low, high = max(-1.0, mean - half), min(1.0, mean + half)
+    return Metric(mean, len(values), 0.0, low, high, unit="cosine")
 
 
 def _units(differences: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:

@@ -3,7 +3,7 @@
 import types
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 
 class MalformedError(ValueError):
@@ -17,7 +17,7 @@ def decode(kind: Any, value: Any, where: str) -> Any:
     """Makes a `kind` of what `json.loads` gave.
 
     Args:
-        kind: A dataclass, a tuple, dict or union type, `Path`, or a scalar type.
+        kind: A dataclass, a tuple, dict, union or literal type, `Path`, or a scalar type.
         value: The parsed JSON.
         where: Path of the value within the file, for the error.
 
@@ -42,6 +42,8 @@ def decode(kind: Any, value: Any, where: str) -> Any:
     elif origin is dict:
         inner = get_args(kind)[1]
         made = {k: decode(inner, v, f"{where}.{k}") for k, v in _is(dict, value, where).items()}
+    elif origin is Literal:
+        made = _literal(kind, value, where)
     elif is_dataclass(kind):
         made = _dataclass(kind, value, where)
     elif kind is Path:
@@ -64,6 +66,12 @@ def _is(kind: Any, value: Any, where: str) -> Any:
 def _optional(kind: Any, value: Any, where: str) -> Any:
     (inner,) = (part for part in get_args(kind) if part is not type(None))
     return None if value is None else decode(inner, value, where)
+
+
+def _literal(kind: Any, value: Any, where: str) -> Any:
+    if value not in get_args(kind):
+        raise MalformedError(f"one of {', '.join(map(str, get_args(kind)))}", value, where)
+    return value
 
 
 def _tuple(kind: Any, value: Any, where: str) -> tuple[Any, ...]:

@@ -8,13 +8,16 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from vlmtune.report import table
-from vlmtune.report.plots import curve_plot, dot_plot
+from vlmtune.report.charts import changes, charts
+from vlmtune.report.compare import LEVEL, Against, against_first
+from vlmtune.report.plots import curve_plot
 from vlmtune.report.results import RunReport
-from vlmtune.report.table import Row, check_runs, rows, series, zero_shot
-from vlmtune.report.thumbnails import data_uri
-from vlmtune.types import Example, Metric
+from vlmtune.report.table import Row, baseline, check_runs, sections, series
+from vlmtune.report.trust import remarks
+from vlmtune.report.views import Views
 
 SHORT_COMMIT, SHORT_DIGEST = 10, 12
+TILES = 4  # benchmarks, up to which each has a tile in the head of the page
 
 
 def to_html(runs: Sequence[RunReport]) -> str:
@@ -32,21 +35,24 @@ def to_html(runs: Sequence[RunReport]) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {"count": table.count, "duration": table.duration}
-    everything = rows(runs)
-    primary = [row for row in everything if row.primary]
+    views, parts, first = Views(runs), sections(runs), baseline(runs)
+    primary = [row for part in parts for row in part.primary]
+    notes = remarks(runs)
+    compared = against_first(runs)
     return environment.get_template("page.html").render(
         runs=[_run(run, colour) for run, colour in zip(runs, series(runs), strict=True)],
-        heads=[_head(row) for row in primary],
-        scores=[[_cell(row, i, zero_shot(runs)) for row in primary] for i in range(len(runs))],
-        tiles=[_tile(row, runs) for row in primary],
-        details=[
-            {**_head(row), "cells": [_cell(row, i, None) for i in range(len(runs))]}
-            for row in everything
-        ],
-        plots=_plots(primary, runs),
-        curves=_curves(runs),
-        gallery=_gallery(runs),
+        baseline=None if first is None else runs[first].name,
+        level=LEVEL,
+        tiles=[_tile(row, runs) for row in primary] if len(primary) <= TILES else [],
+        charts=charts(primary, views.names, series(runs)),
+        primary=[views.row(row) for row in primary],
+        warned={note.benchmark for note in notes if note.serious},
+        compared=_compared(compared, runs, "compositional"),
+        forgotten=_compared(compared, runs, "retained"),
+        notes=notes,
         not_run=[(run.name, name, why) for run in runs for name, why in run.not_run],
+        sections=[views.section(part) for part in parts],
+        curves=_curves(runs, views),
         sources={result.benchmark: result.citation for run in runs for result in run.results},
     )
 
@@ -56,6 +62,7 @@ def _run(run: RunReport, colour: int) -> dict[str, Any]:
     return {
         "name": run.name,
         "series": colour,
+        "blind": run.blind,
         "origin": origin,
         "commit": origin.commit[:SHORT_COMMIT]
         + ("-dirty" if origin.commit.endswith("-dirty") else ""),
@@ -64,54 +71,19 @@ def _run(run: RunReport, colour: int) -> dict[str, Any]:
     }
 
 
-def _head(row: Row) -> dict[str, Any]:
-    return {
-        "benchmark": row.benchmark,
-        "version": row.version,
-        "metric": row.metric,
-        "arrow": row.arrow,
-        "primary": row.primary,
-        "n": row.first.n,
-        "chance": table.chance(row.first),
-    }
-
-
-def _cell(row: Row, i: int, reference: int | None) -> dict[str, Any] | None:
-    """One number as it is shown, with its distance from the zero-shot run."""
-    metric = row.cells[i]
-    if metric is None:
-        return None
-    base = None if reference in (None, i) else row.cells[reference]
-    return {
-        "text": table.number(metric.value, metric.unit),
-        "interval": table.interval(metric),
-        "best": i in row.best,
-        "gain": "" if base is None else _gain(metric, base),
-        "direction": "" if base is None else _direction(metric, base),
-    }
-
-
-def _gain(metric: Metric, base: Metric) -> str:
-    factor, digits = (100, 1) if metric.unit == "fraction" else (1, table.UNIT_DIGITS[metric.unit])
-    change = round(factor * (metric.value - base.value), digits)
-    return f"{change:+.{digits}f}" if change else f"±{0:.{digits}f}"
-
-
-def _direction(metric: Metric, base: Metric) -> str:
-    if metric.value == base.value:
-        return ""
-    return "better" if (metric.value > base.value) == metric.higher_is_better else "worse"
-
-
 def _tile(row: Row, runs: Sequence[RunReport]) -> dict[str, Any]:
     """The best number of a benchmark at a glance, on a scale with chance."""
     present = [i for i, cell in enumerate(row.cells) if cell is not None]
-    best = min(row.best, default=present[-1])
+    seeing = [i for i in present if i not in row.blind] or present
+    best = min(row.best, default=seeing[-1])
     metric = row.cells[best]
     assert metric is not None
     shown = metric.unit == "fraction"
     return {
-        **_head(row),
+        "title": row.title,
+        "metric": row.metric,
+        "arrow": row.arrow,
+        "chance": table.chance(metric),
         "text": table.number(metric.value, metric.unit),
         "run": runs[best].name,
         "series": series(runs)[best],
@@ -120,72 +92,96 @@ def _tile(row: Row, runs: Sequence[RunReport]) -> dict[str, Any]:
     }
 
 
-def _plots(primary: Sequence[Row], runs: Sequence[RunReport]) -> list[dict[str, Any]]:
-    names = [run.name for run in runs]
-    return [
-        # The SVG is our own, escaped by matplotlib.
-        {**_head(row), "svg": Markup(dot_plot(row, names, series(runs), f"dots{i}"))}  # noqa: S704
-        for i, row in enumerate(primary)
-    ]
+def _compared(
+    compared: Sequence[Against], runs: Sequence[RunReport], kind: str
+) -> list[dict[str, Any]]:
+    """For each run that is compared, its benchmarks of a kind."""
+    found = []
+    for i, run in enumerate(runs):
+        own = [one for one in compared if one.run == i and one.result.kind == kind]
+        bars = changes([one.change or 0.0 for one in own])
+        lines = [
+            {**_against(one), "side": side, "length": length}
+            for one, (side, length) in zip(own, bars, strict=True)
+        ]
+        if lines:
+            found.append({"name": run.name, "series": series(runs)[i], "lines": lines})
+    return found
 
 
-def _curves(runs: Sequence[RunReport]) -> list[dict[str, Any]]:
-    """One plot for each curve that holds a number."""
+def _against(one: Against) -> dict[str, Any]:
+    paired, metric = one.paired, one.metric
+    strict = one.result.convention == "strict"
+    line = {
+        "title": f"{one.result.benchmark}{'' if strict else f' ({one.result.convention})'}",
+        "metric": one.result.primary,
+        "change": "" if one.change is None else table.change(one.change, metric.unit),
+        "direction": one.direction,
+        "verdict": one.verdict,
+        "why": one.why,
+        "interval": "",
+        "p": "",
+        "test": "",
+    }
+    if paired is not None:
+        line |= {"won": paired.won, "lost": paired.lost, "n": paired.n, "test": paired.test}
+        line["p"] = "" if paired.p is None else p_value(paired.p)
+        line["interval"] = between(paired.low, paired.high, metric.unit)
+    return line
+
+
+def between(low: float | None, high: float | None, unit: str) -> str:
+    """Writes the interval of a difference.
+
+    Example:
+        >>> between(-0.012, 0.3, "fraction")
+        '-1.2 to +30.0'
+    """
+    if low is None or high is None:
+        return ""
+    return f"{table.change(low, unit)} to {table.change(high, unit)}"
+
+
+def p_value(p: float) -> str:
+    """Writes a p value.
+
+    Example:
+        >>> p_value(0.21875), p_value(0.00001)
+        ('0.219', '< 0.001')
+    """
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def _curves(runs: Sequence[RunReport], views: Views) -> list[dict[str, Any]]:
+    """One plot for each curve that holds a number; of a benchmark only its primary metric."""
+    minor = {
+        f"{result.benchmark}/{name}"
+        for run in runs
+        for result in run.results
+        for name in result.metrics
+        if name != result.primary
+    }
     names = dict.fromkeys(
         name
         for run in runs
         for name, curve in run.curves.items()
-        if any(value is not None for _, value in curve)
+        if name not in minor and any(value is not None for _, value in curve)
     )
     colours = series(runs)
 
-    def drawn(name: str, key: str) -> Markup:
-        return Markup(curve_plot([run.curves.get(name) for run in runs], colours, key))  # noqa: S704
+    def drawn(name: str) -> Markup:
+        svg = curve_plot([run.curves.get(name) for run in runs], colours, views.key())
+        return Markup(svg)  # noqa: S704: our own, escaped by matplotlib
 
     return [
         {
             "name": name,
-            "svg": drawn(name, f"curve{i}"),
+            "svg": drawn(name),
             "runs": [
-                {"name": run.name, "series": series(runs)[j]}
-                for j, run in enumerate(runs)
+                {"name": run.name, "series": colour}
+                for run, colour in zip(runs, colours, strict=True)
                 if run.curves.get(name)
-            ],
-        }
-        for i, name in enumerate(names)
-    ]
-
-
-def _gallery(runs: Sequence[RunReport]) -> list[dict[str, Any]]:
-    """Examples by benchmark, then by run."""
-    names = dict.fromkeys(
-        result.benchmark for run in runs for result in run.results if result.examples
-    )
-    return [
-        {
-            "benchmark": name,
-            "runs": [
-                {
-                    "name": run.name,
-                    "series": series(runs)[i],
-                    "right": sum(example.correct for example in result.examples),
-                    "examples": [_example(example) for example in result.examples],
-                }
-                for i, run in enumerate(runs)
-                for result in run.results
-                if result.benchmark == name and result.examples
             ],
         }
         for name in names
     ]
-
-
-def _example(example: Example) -> dict[str, Any]:
-    return {
-        "query": example.query,
-        "correct": example.correct,
-        "images": [
-            {"uri": data_uri(image), "name": image.path.name, "score": f"{score:.3g}", "true": true}
-            for image, score, true in zip(example.images, example.scores, example.true, strict=True)
-        ],
-    }

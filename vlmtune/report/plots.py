@@ -7,16 +7,20 @@ from io import StringIO
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 
+from vlmtune.report.density import density
 from vlmtune.report.results import Curve
-from vlmtune.report.table import SERIES, Row, chance, interval, number
+from vlmtune.report.table import SERIES, Row
+from vlmtune.types import Metric
 
 WIDTH = 3.7  # inches; about the width of a card, so that text is as large as the page's
-LABEL = 26  # characters of a run's name in a plot
+FEW = 8  # numbers below which a distribution is shown as strokes
+POINTS = 160  # of a density curve
 QUARTERS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 # Stand-ins, replaced by the page's CSS variables after drawing.
@@ -44,38 +48,6 @@ STYLE: Any = {
 }
 
 
-def dot_plot(row: Row, names: Sequence[str], series: Sequence[int], key: str) -> str:
-    """One dot with its 95 % interval for each run, and a dashed line at chance.
-
-    Args:
-        row: The metric.
-        names: Names of the runs.
-        series: Number of the colour of each run.
-        key: Prefix of the ids within the SVG, unique within the page.
-
-    Returns:
-        An `<svg>` element.
-    """
-    with mpl.rc_context(STYLE):
-        height = 0.62 + 0.46 * len(names)
-        figure = Figure(figsize=(WIDTH, height))
-        axes = figure.add_axes((0.01, 0.34 / height, 0.95, 1 - 0.6 / height))
-        left, right = _range(row)
-        axes.set_xlim(left, right)
-        axes.set_ylim(len(names) - 0.45, -0.75)
-        for i, name in enumerate(names):
-            _dot(axes, row, i, name, COLOURS[series[i]])
-        _chance(axes, row)
-        unit = row.first.unit
-        ticks = FixedLocator(QUARTERS) if row.first.unit == "fraction" else MaxNLocator(4)
-        axes.xaxis.set_major_locator(ticks)
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: _tick(x, unit)))
-        axes.set_yticks([])
-        axes.spines[["left", "right", "top"]].set_visible(False)
-        axes.tick_params(axis="x", length=0)
-        return _svg(figure, key)
-
-
 def curve_plot(curves: Sequence[Curve | None], series: Sequence[int], key: str) -> str:
     """One line for each run that has the curve, over training steps.
 
@@ -89,8 +61,7 @@ def curve_plot(curves: Sequence[Curve | None], series: Sequence[int], key: str) 
         An `<svg>` element.
     """
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(WIDTH, 2.1))
-        axes = figure.add_axes((0.12, 0.19, 0.84, 0.76))
+        figure, axes = _axes()
         for curve, colour in zip(curves, series, strict=True):
             if not curve:
                 continue
@@ -100,75 +71,115 @@ def curve_plot(curves: Sequence[Curve | None], series: Sequence[int], key: str) 
             axes.plot(
                 steps, values, color=COLOURS[colour], linewidth=1.8, marker=marker, markersize=4
             )
-        axes.grid(axis="y", linewidth=0.6)
-        axes.set_axisbelow(True)
-        axes.spines[["left", "right", "top"]].set_visible(False)
-        axes.tick_params(length=0)
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         axes.yaxis.set_major_locator(MaxNLocator(4))
         axes.set_xlabel("step", loc="right", labelpad=2)
         return _svg(figure, key)
 
 
-def _range(row: Row) -> tuple[float, float]:
-    """The axis: all fractions from 0 to 1, so that plots compare; ranks from 0 to the largest."""
-    if row.first.unit == "fraction":
-        return -0.015, 1.015
-    cells = [cell for cell in row.cells if cell is not None]
-    top = max(x for cell in cells for x in (cell.value, cell.high, cell.chance) if x is not None)
-    return -0.015 * top, 1.05 * top or 1.0
+def line_plot(
+    positions: Sequence[float],
+    rows: Sequence[Row],
+    series: Sequence[int],
+    axis: str,
+    key: str,
+) -> str:
+    """One line for each run over groups that are named by numbers, with intervals and chance.
 
+    Args:
+        positions: The number of each group.
+        rows: The metric of each group.
+        series: Number of the colour of each run.
+        axis: What the numbers count.
+        key: Prefix of the ids within the SVG, unique within the page.
 
-def _dot(axes: Axes, row: Row, i: int, name: str, colour: str) -> None:
-    metric = row.cells[i]
-    left, right = axes.get_xlim()
-    axes.plot([left, right], [i, i], color=FAINT, linewidth=0.8, zorder=0)
-    label = name if len(name) <= LABEL else name[: LABEL - 1] + "…"
-    # The box keeps the chance line from striking the text out.
-    box = {"facecolor": CARD, "edgecolor": "none", "pad": 1.0}
-    axes.text(left, i - 0.22, label, ha="left", va="bottom", bbox=box)
-    if metric is None:
-        axes.text(right, i - 0.22, "not evaluated", ha="right", va="bottom", color=MUTED, bbox=box)
-        return
-    if metric.low is not None and metric.high is not None:
+    Returns:
+        An `<svg>` element.
+    """
+    order = sorted(range(len(positions)), key=positions.__getitem__)
+    with mpl.rc_context(STYLE):
+        figure, axes = _axes()
+        for run, colour in enumerate(series):
+            points = [(positions[i], cell) for i in order if (cell := rows[i].cells[run])]
+            if points:
+                _line(axes, points, colour)
+        levels = [(positions[i], rows[i].first.chance) for i in order]
+        known = [(at, level) for at, level in levels if level is not None]
         axes.plot(
-            [metric.low, metric.high],
-            [i, i],
-            color=colour,
-            linewidth=7,
-            alpha=0.3,
-            solid_capstyle="round",
+            [at for at, _ in known],
+            [level for _, level in known],
+            color=MUTED,
+            linewidth=1.1,
+            linestyle=(0, (3, 3)),
+            zorder=1,
         )
-    axes.plot([metric.value], [i], "o", color=colour, markersize=8)
-    weight = "bold" if i in row.best else "normal"
-    span = interval(metric)
-    text = number(metric.value, metric.unit) + (f"  [{span}]" if span else "")
-    axes.text(right, i - 0.22, text, ha="right", va="bottom", fontweight=weight, bbox=box)
+        cosine = rows[0].first.unit == "cosine"
+        axes.set_ylim(*((-1.03, 1.03) if cosine else (-0.02, 1.02)))
+        axes.yaxis.set_major_locator(FixedLocator((-1, 0, 1) if cosine else QUARTERS))
+        if not cosine:
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{100 * y:.0f} %"))
+        ticks = sorted(set(positions))
+        axes.xaxis.set_major_locator(FixedLocator(ticks) if len(ticks) < 13 else MaxNLocator(8))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+        axes.set_xlabel(axis, loc="right", labelpad=2)
+        return _svg(figure, key)
 
 
-def _chance(axes: Axes, row: Row) -> None:
-    level = row.first.chance
-    if level is None:
-        return
-    axes.axvline(level, color=MUTED, linewidth=1.1, linestyle=(0, (3, 3)), zorder=1)
-    left, right = axes.get_xlim()
-    side = "left" if level < (left + right) / 2 else "right"
-    pad = 4 if side == "left" else -4
-    axes.annotate(
-        f"chance {chance(row.first)}",
-        (level, 1.0),
-        (pad, 1),
-        xycoords=("data", "axes fraction"),
-        textcoords="offset points",
-        ha=side,
-        va="bottom",
-        color=MUTED,
-        fontsize=8.5,
-    )
+def density_plot(values: Sequence[Sequence[float] | None], series: Sequence[int], key: str) -> str:
+    """The distribution of a series over its items, one curve for each run.
+
+    Args:
+        values: The numbers of each run, None where it has none.
+        series: Number of the colour of each run.
+        key: Prefix of the ids within the SVG, unique within the page.
+
+    Returns:
+        An `<svg>` element.
+    """
+    kept = [
+        (np.asarray(own), colour) for own, colour in zip(values, series, strict=True) if own
+    ]
+    left, right = min(own.min() for own, _ in kept), max(own.max() for own, _ in kept)
+    pad = 0.04 * (right - left) or 0.5
+    grid = np.linspace(left - pad, right + pad, POINTS)
+    with mpl.rc_context(STYLE):
+        figure, axes = _axes()
+        for own, colour in kept:
+            if len(own) < FEW or own.min() == own.max():
+                # Too few for a curve: a stroke for each.
+                axes.vlines(own, 0, 0.5, color=COLOURS[colour], linewidth=2)
+                continue
+            heights = density(own, grid)
+            # Heights are relative: what counts is where a curve lies and how wide it is.
+            heights = heights / heights.max()
+            axes.fill_between(grid, heights, color=COLOURS[colour], alpha=0.14, linewidth=0)
+            axes.plot(grid, heights, color=COLOURS[colour], linewidth=1.8)
+        axes.set_ylim(0, 1.06)
+        axes.set_xlim(grid[0], grid[-1])
+        axes.set_yticks([])
+        axes.grid(visible=False)
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        return _svg(figure, key)
 
 
-def _tick(value: float, unit: str) -> str:
-    return f"{100 * value:.0f} %" if unit == "fraction" else f"{value:g}"
+def _axes() -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(WIDTH, 2.1))
+    axes = figure.add_axes((0.13, 0.19, 0.83, 0.76))
+    axes.grid(axis="y", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["left", "right", "top"]].set_visible(False)
+    axes.tick_params(length=0)
+    return figure, axes
+
+
+def _line(axes: Axes, points: Sequence[tuple[float, Metric]], colour: int) -> None:
+    """The numbers of one run, joined, each with its interval."""
+    at = [x for x, _ in points]
+    ink = COLOURS[colour]
+    axes.plot(at, [m.value for _, m in points], color=ink, linewidth=1.8, marker="o", markersize=5)
+    for x, metric in points:
+        if metric.low is not None and metric.high is not None:
+            axes.plot([x, x], [metric.low, metric.high], color=ink, linewidth=5, alpha=0.28)
 
 
 def _svg(figure: Figure, key: str) -> str:

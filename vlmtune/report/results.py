@@ -28,7 +28,7 @@ Field by field (all fields are always present; unknown ones are refused on readi
         chance                float?  what random scores reach; null where undefined
         low, high             float?  95 % interval; null where there is none
         higher_is_better      bool    the direction
-        unit                  str     "fraction", "rank" or "count"
+        unit                  str     "fraction", "cosine", "rank" or "count"
       examples                list    retrievals for the gallery
         query                 str     the caption
         images                list    {"path": str, "box": [x, y, width, height]?}, best first
@@ -41,14 +41,20 @@ Field by field (all fields are always present; unknown ones are refused on readi
       outcomes                list    of each item what the primary metric gives it, 0 to 1; empty
                                       where that is no mean over items
       clusters                list    of each item the number of its image; empty where none
-      series                  object  name -> one number for each item, whose distribution is drawn
+      series                  object  name -> one number for each item, whose distribution is drawn;
+                                      `mean_scores` is four numbers, the mean 2 x 2 matrix by rows
+      kind                    str     "compositional", or "retained" for what the model could do
+                                      before training
+      items                   str     digest of the images and captions scored; "" where unknown
     curves                    object  name -> [[step, value], ...]; value is null where the number
                                       was not finite
     not_run                   list    [name, why] of each benchmark that could not be run
+    blind                     bool    whether the scores never saw the image that was asked for
 
 A `?` marks fields that may be null. In `config` and
 `model`, paths and other objects are written as strings, numbers that are not finite as null.
-Schema 1 lacked `not_run`, `convention`, `outcomes`, `clusters` and `series`; it is still read.
+Schema 1 lacked `not_run`, `convention`, `outcomes`, `clusters` and `series`, schema 2 `blind`,
+`kind` and `items`; both are still read.
 """
 
 import json
@@ -63,10 +69,17 @@ from vlmtune.report.decode import MalformedError, decode
 from vlmtune.report.files import write_text
 from vlmtune.types import Metric, Result
 
-SCHEMA = 2
-SINCE_2: dict[str, Any] = {"convention": "strict", "outcomes": [], "clusters": [], "series": {}}
+SCHEMA = 3
+# What each layout added to a run and to its results, and what that was before.
+ADDED: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {
+    2: (
+        {"not_run": []},
+        {"convention": "strict", "outcomes": [], "clusters": [], "series": {}},
+    ),
+    3: ({"blind": False}, {"kind": "compositional", "items": ""}),
+}
 CONVENTIONS = ("strict", "reference")
-UNITS = ("fraction", "rank", "count")
+UNITS = ("fraction", "cosine", "rank", "count")
 Curve = tuple[tuple[int, float | None], ...]
 
 
@@ -98,6 +111,8 @@ class RunReport:
         results: One for each benchmark.
         curves: Loss and metrics over training steps, by name.
         not_run: Name of each benchmark that could not be run, and why.
+        blind: Whether the scores never saw the image that was asked for: what a benchmark gives
+            away by its captions alone.
 
     Raises:
         UserError: A number is not finite, a primary metric is absent, or a benchmark occurs twice.
@@ -108,6 +123,7 @@ class RunReport:
     results: tuple[Result, ...]
     curves: dict[str, Curve] = field(default_factory=dict)
     not_run: tuple[tuple[str, str], ...] = ()
+    blind: bool = False
 
     def __post_init__(self) -> None:
         if not self.name.strip():
@@ -142,11 +158,9 @@ class RunReport:
             if not isinstance(raw, dict):
                 raise MalformedError("an object", raw, "the whole file")
             schema = raw.pop("schema", None)
-            if schema == 1:
-                raw = _since_1(raw)
-            elif schema != SCHEMA:
-                raise MalformedError(str(SCHEMA), schema, "schema")
-            return decode(cls, raw, "")
+            if type(schema) is not int or not 1 <= schema <= SCHEMA:
+                raise MalformedError(f"1 to {SCHEMA}", schema, "schema")
+            return decode(cls, _upgraded(raw, schema), "")
         except (OSError, ValueError) as error:
             raise UserError(
                 f"expected a report.json of vlmtune in {path}, got {error}: "
@@ -154,13 +168,16 @@ class RunReport:
             ) from error
 
 
-def _since_1(raw: dict[str, Any]) -> dict[str, Any]:
-    """Adds what layout 1 lacked; whatever else is wrong is left to be found."""
-    results = raw.get("results")
-    if isinstance(results, list):
-        results = [{**SINCE_2, **one} if isinstance(one, dict) else one for one in results]
-        raw = {**raw, "results": results}
-    return {"not_run": [], **raw}
+def _upgraded(raw: dict[str, Any], schema: int) -> dict[str, Any]:
+    """Adds what an earlier layout lacked; whatever else is wrong is left to be found."""
+    for added in range(schema + 1, SCHEMA + 1):
+        to_run, to_result = ADDED[added]
+        results = raw.get("results")
+        if isinstance(results, list):
+            results = [{**to_result, **one} if isinstance(one, dict) else one for one in results]
+            raw = {**raw, "results": results}
+        raw = {**to_run, **raw}
+    return raw
 
 
 def _check(result: Result) -> None:

@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from vlmtune.errors import UserError
 from vlmtune.report.results import RunReport
 from vlmtune.types import Metric
 
 SERIES = 8  # distinct colours of the page; further runs start over
-UNIT_DIGITS = {"rank": 2, "count": 0}
+UNIT_DIGITS = {"cosine": 3, "rank": 2, "count": 0}
 
 
 @dataclass(frozen=True)
@@ -20,17 +21,21 @@ class Row:
 
     Attributes:
         benchmark: Name of the benchmark.
-        version: Version of its definition; the convention is added where it is not "strict".
-        metric: Name of the metric.
+        version: Version of its definition.
+        convention: How ties and odd rows are treated.
+        metric: Name of the metric, "family/group" where it is of a part of the items.
         primary: True where it stands for the benchmark.
         cells: The metric of each run, None where the run does not have it.
+        blind: Positions of the runs that never saw the image; they are never the best.
     """
 
     benchmark: str
     version: str
+    convention: str
     metric: str
     primary: bool
     cells: tuple[Metric | None, ...]
+    blind: frozenset[int] = frozenset()
 
     @property
     def first(self) -> Metric:
@@ -40,7 +45,11 @@ class Row:
     @property
     def best(self) -> frozenset[int]:
         """Positions of the best runs; empty for counts and where nothing is compared."""
-        present = {i: cell.value for i, cell in enumerate(self.cells) if cell is not None}
+        present = {
+            i: cell.value
+            for i, cell in enumerate(self.cells)
+            if cell is not None and i not in self.blind
+        }
         if len(present) < 2 or self.first.unit == "count":
             return frozenset()
         choose = max if self.first.higher_is_better else min
@@ -51,6 +60,34 @@ class Row:
     def arrow(self) -> str:
         """The direction in which numbers get better."""
         return "" if self.first.unit == "count" else "↑" if self.first.higher_is_better else "↓"
+
+    @property
+    def title(self) -> str:
+        """The benchmark, with its convention where that is not the strict one."""
+        return f"{self.benchmark}{'' if self.convention == 'strict' else f' ({self.convention})'}"
+
+
+@dataclass(frozen=True)
+class Section:
+    """A benchmark under one version and one convention: the rows that may stand in one table.
+
+    Attributes:
+        rows: The primary metric first, then the others of the whole, then those of groups.
+        kind: "compositional", or "retained" for what the models could do before training.
+    """
+
+    rows: tuple[Row, ...]
+    kind: Literal["compositional", "retained"]
+
+    @property
+    def primary(self) -> tuple[Row, ...]:
+        """The rows that stand for the benchmark; several where numbers of items differ."""
+        return tuple(row for row in self.rows if row.primary)
+
+    @property
+    def head(self) -> Row:
+        """A row that names the benchmark, its version and its convention."""
+        return self.rows[0]
 
 
 def check_runs(runs: Sequence[RunReport]) -> None:
@@ -64,39 +101,57 @@ def check_runs(runs: Sequence[RunReport]) -> None:
 
 def rows(runs: Sequence[RunReport]) -> tuple[Row, ...]:
     """All metrics of all runs; benchmarks and metrics keep their order of first appearance."""
-    cells: dict[tuple[str, str, str, int], list[Metric | None]] = {}
+    cells: dict[tuple[str, str, str, str, int], list[Metric | None]] = {}
     primary = set()
     for i, run in enumerate(runs):
         for result in run.results:
-            strict = result.convention == "strict"
-            version = result.version if strict else f"{result.version}, {result.convention}"
             for name, metric in result.metrics.items():
-                key = (result.benchmark, version, name, metric.n)
+                key = (result.benchmark, result.version, result.convention, name, metric.n)
                 cells.setdefault(key, [None] * len(runs))[i] = metric
                 if name == result.primary:
                     primary.add(key)
-    order = list(dict.fromkeys(key[:2] for key in cells))
-    keys = sorted(cells, key=lambda key: order.index(key[:2]))
-    return tuple(Row(*key[:3], key in primary, tuple(cells[key])) for key in keys)
+    order = {section: i for i, section in enumerate(dict.fromkeys(key[:3] for key in cells))}
+    keys = sorted(cells, key=lambda key: order[key[:3]])
+    blind = frozenset(i for i, run in enumerate(runs) if run.blind)
+    return tuple(Row(*key[:4], key in primary, tuple(cells[key]), blind) for key in keys)
 
 
-def zero_shot(runs: Sequence[RunReport]) -> int | None:
-    """Position of the one run in which nothing was trained, or None.
+def sections(runs: Sequence[RunReport]) -> tuple[Section, ...]:
+    """The rows by benchmark, version and convention."""
+    kinds = {result.benchmark: result.kind for run in runs for result in run.results}
+    parts: dict[tuple[str, str, str], list[Row]] = {}
+    for row in rows(runs):
+        parts.setdefault((row.benchmark, row.version, row.convention), []).append(row)
+    return tuple(
+        # Sorting is stable: within the three kinds the order stays.
+        Section(
+            tuple(sorted(part, key=lambda row: (not row.primary, "/" in row.metric))), kinds[name]
+        )
+        for (name, _, _), part in parts.items()
+    )
 
-    It is what the others are compared with.
+
+def baseline(runs: Sequence[RunReport]) -> int | None:
+    """Position of the run the others are compared with: the first that is not blind.
+
+    None where there is no other to compare.
     """
-    found = [i for i, run in enumerate(runs) if run.provenance.trainable_parameters == 0]
-    return found[0] if len(found) == 1 else None
+    seeing = [i for i, run in enumerate(runs) if not run.blind]
+    return seeing[0] if len(seeing) > 1 else None
 
 
 def series(runs: Sequence[RunReport]) -> tuple[int, ...]:
     """Number of each run's colour: 0, the neutral one, where nothing was trained, else 1 on.
 
+    Blind runs have a colour too, or they could not be told from the zero-shot one.
+
     With more runs than colours they repeat.
     """
     trained = iter(range(len(runs)))
     return tuple(
-        1 + next(trained) % (SERIES - 1) if run.provenance.trainable_parameters else 0
+        1 + next(trained) % (SERIES - 1)
+        if run.blind or run.provenance.trainable_parameters
+        else 0
         for run in runs
     )
 
@@ -105,8 +160,8 @@ def number(value: float, unit: str) -> str:
     """Writes a number in its unit.
 
     Example:
-        >>> number(0.2142, "fraction"), number(8.853, "rank"), number(3.0, "count")
-        ('21.4 %', '8.85', '3')
+        >>> number(0.2142, "fraction"), number(-0.25, "cosine"), number(8.853, "rank")
+        ('21.4 %', '-0.250', '8.85')
     """
     return f"{100 * value:.1f} %" if unit == "fraction" else f"{value:.{UNIT_DIGITS[unit]}f}"
 
@@ -122,6 +177,18 @@ def interval(metric: Metric) -> str:
         return ""
     low, high = (number(x, metric.unit).removesuffix(" %") for x in (metric.low, metric.high))
     return f"{low}–{high}"
+
+
+def change(difference: float, unit: str) -> str:
+    """Writes a difference with its sign, in points where the unit is a fraction.
+
+    Example:
+        >>> change(0.21, "fraction"), change(-0.25, "rank"), change(0.0001, "fraction")
+        ('+21.0', '-0.25', '±0.0')
+    """
+    factor, digits = (100, 1) if unit == "fraction" else (1, UNIT_DIGITS[unit])
+    rounded = round(factor * difference, digits)
+    return f"{rounded:+.{digits}f}" if rounded else f"±{0:.{digits}f}"
 
 
 def chance(metric: Metric) -> str:

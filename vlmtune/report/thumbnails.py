@@ -36,5 +36,5 @@ def data_uri(reference: ImageRef) -> str | None:
     if image is None:
         return None
     buffer = BytesIO()
-    image.save(buffer, "JPEG", quality=85)
+    image.save(buffer, "JPEG", quality=80)
     return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")

@@ -1,0 +1,62 @@
+"""EqBen's Kubric parts (Wang et al. 2023): pairs of images that differ in one thing."""
+
+from collections.abc import Sequence
+
+from data_builders.scenes.captions import NUMBERS, PLURALS, clear_relation
+from data_builders.scenes.drawing import Drawn
+from data_builders.scenes.grammar import Scene
+from data_builders.scenes.minimal import ChangedTwins, CountedTwins, MovedTwins
+from data_builders.scenes.statements import article, counted, noun, worded
+
+Item = dict[str, str]
+Kubric = MovedTwins | CountedTwins | ChangedTwins
+
+
+def items(drawn: Sequence[Drawn], series: Kubric, folder: str) -> list[Item]:
+    """Returns `{"image0", "image1", "caption0", "caption1"}` of each item of a drawn series.
+
+    Args:
+        drawn: The images, in a folder with the name of the part.
+        series: What they were drawn from.
+        folder: What the names of images leave out: the folder that holds those of the parts.
+    """
+    rows = []
+    for k in range(0, len(drawn), 2):
+        pair = drawn[k : k + 2]
+        row = {f"image{i}": d.file.removeprefix(f"{folder}/") for i, d in enumerate(pair)}
+        scenes = pair[0].scene, pair[1].scene
+        captions = (caption(scene, scenes, series, k // 2) for scene in scenes)
+        rows.append(row | {f"caption{i}": text for i, text in enumerate(captions)})
+    return rows
+
+
+def caption(scene: Scene, pair: tuple[Scene, Scene], series: Kubric, index: int) -> str:
+    """Returns what tells one scene of an item from the other.
+
+    Location: "a red cube to the left of a blue cone". Count: "there are two cubes", or two
+    objects. Attribute: "a photo of a red cube".
+    """
+    if isinstance(series, MovedTwins):
+        name = clear_relation(scene, 0, 1)
+        assert name is not None, "MovedTwins draws scenes of clear relation only"
+        return worded(noun(scene.objects[0]), name, noun(scene.objects[1]))
+    if isinstance(series, CountedTwins):
+        return counting(scene, series.shape(index, pair[0], pair[1]))
+    return f"a photo of {article(noun(scene.objects[0], [series.attribute(index)]))}"
+
+
+def counting(scene: Scene, shape: str | None) -> str:
+    """Returns "there are two cubes", or how many objects there are."""
+    return counting_of(counted(scene, shape), shape)
+
+
+def counting_of(number: int, shape: str | None) -> str:
+    """Returns the sentence that states a number.
+
+    Example:
+        >>> counting_of(1, "cube"), counting_of(0, "torus"), counting_of(3, None)
+        ('there is one cube', 'there are zero tori', 'there are three objects')
+    """
+    singular, plural = (shape, PLURALS[shape]) if shape else ("object", "objects")
+    noun = singular if number == 1 else plural
+    return f"there {'is' if number == 1 else 'are'} {NUMBERS[number]} {noun}"

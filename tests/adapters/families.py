@@ -1,0 +1,83 @@
+"""Tiny models of each family of backbones, for adapters that work inside the towers."""
+
+import copy
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+
+import torch
+from transformers.utils import logging
+
+from tests.backbones.hf_models import write_clip, write_flava, write_siglip
+from tests.tiny import write_model
+from vlmtune.backbones.base import Backbone
+from vlmtune.backbones.flava import Flava
+from vlmtune.backbones.hf_clip import HFCLIP
+from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.backbones.siglip import SigLIP
+from vlmtune.types import Reads
+
+WRITERS = {"hf_clip": write_clip, "siglip": write_siglip, "flava": write_flava}
+KINDS = {"hf_clip": HFCLIP, "siglip": SigLIP, "flava": Flava}
+FAMILIES = ["open_clip", *KINDS]
+TEXTS = ["red cube", "a blue sphere left of the red cube", "dog"]
+POOLED = Reads("pooled")
+
+
+@cache
+def _made(family: str) -> Backbone:
+    logging.disable_progress_bar()
+    folder = Path(mkdtemp(prefix="vlmtune-test-")) / family
+    if family == "open_clip":
+        return OpenClip(str(write_model(folder)))
+    return KINDS[family](str(WRITERS[family](folder)))
+
+
+def backbone(family: str = "open_clip") -> Backbone:
+    """A copy of the family's tiny model: 3 blocks a tower, images 24 wide, texts 16."""
+    return copy.deepcopy(_made(family))
+
+
+def attached(adapter, family: str = "open_clip", seed: int = 0):
+    """The adapter, attached to a copy of the family's tiny model, and that model."""
+    model = backbone(family)
+    torch.manual_seed(seed)
+    adapter.attach(model)
+    return adapter.eval(), model
+
+
+def pixels(count: int = 4) -> torch.Tensor:
+    return torch.randn(count, 3, 32, 32, generator=torch.Generator().manual_seed(5))
+
+
+def embedded(adapter, model, texts=TEXTS) -> tuple[torch.Tensor, torch.Tensor]:
+    """Embeddings of images and texts by the adapter."""
+    image = adapter.embed_image(model.encode_image(pixels(), adapter.image_reads))
+    return image, adapter.embed_text(model.encode_text(texts, adapter.text_reads))
+
+
+def plain(model, texts=TEXTS) -> tuple[torch.Tensor, torch.Tensor]:
+    """Embeddings of images and texts by the model itself."""
+    with torch.no_grad():
+        image, text = model.encode_image(pixels(), POOLED), model.encode_text(texts, POOLED)
+    return image.pooled, text.pooled
+
+
+def trained(model) -> set[str]:
+    return {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def fit(adapter, model, steps: int = 2, texts=TEXTS, rate: float = 1e-2) -> None:
+    """A few steps of Adam on a contrastive loss."""
+    parameters = [p for m in (adapter, model) for p in m.parameters() if p.requires_grad]
+    optimizer = torch.optim.Adam(parameters, lr=rate)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        image, text = embedded(adapter, model, texts)
+        scores = adapter.scores(image[: len(text)], text).values
+        torch.nn.functional.cross_entropy(scores, torch.arange(len(text))).backward()
+        optimizer.step()
+
+
+def near(got: torch.Tensor, want: torch.Tensor) -> None:
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)

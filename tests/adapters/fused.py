@@ -1,0 +1,36 @@
+"""Small fused adapters and features that several tests share."""
+
+import torch
+
+from tests.tiny import Widths
+from vlmtune.adapters.fusion_styles.albef import Albef
+from vlmtune.adapters.fusion_styles.fiber import Fiber
+from vlmtune.adapters.fusion_styles.fiber_mm import FiberMM
+from vlmtune.adapters.fusion_styles.flava import Flava
+from vlmtune.adapters.fusion_styles.mdetr import Mdetr
+from vlmtune.adapters.mm_adapter import MMAdapter
+from vlmtune.types import Features
+
+STYLES = (Mdetr, Flava, Albef, Fiber, FiberMM)
+LENGTHS = (4, 7, 3)
+
+
+def made(style, cls=MMAdapter, dropout=0.0, **options):
+    """An adapter in double precision, none of whose weights is zero or one."""
+    torch.manual_seed(0)
+    adapter = cls(fusion=style(), heads=2, hidden=2, dropout=dropout, **options)
+    adapter.attach(Widths(image_width=6, text_width=8, image_tokens=5))
+    with torch.no_grad():
+        for parameter in adapter.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    return adapter.double()
+
+
+def features(images=4, lengths=LENGTHS, padding=2):
+    """Tokens with more padding than the longest text needs."""
+    torch.manual_seed(1)
+    image = torch.randn(images, 5, 6, dtype=torch.float64)
+    mask = torch.arange(max(lengths) + padding) < torch.tensor(lengths)[:, None]
+    text = torch.randn(*mask.shape, 8, dtype=torch.float64) * mask[:, :, None]
+    real = torch.ones(image.shape[:2], dtype=torch.bool)
+    return Features(tokens=image, mask=real), Features(tokens=text, mask=mask)

@@ -1,0 +1,145 @@
+import pytest
+import torch
+
+from tests.adapters.families import (
+    FAMILIES,
+    TEXTS,
+    attached,
+    backbone,
+    embedded,
+    fit,
+    near,
+    pixels,
+    plain,
+    trained,
+)
+from tests.training import QUIET, module
+from tests.training import fit as train
+from vlmtune.adapters.full_finetuning import FullFineTuning
+from vlmtune.errors import UserError
+from vlmtune.objectives.fsc_clip import FSCClip
+from vlmtune.objectives.info_nce import InfoNCE
+from vlmtune.types import Features, Reads
+
+pytestmark = QUIET
+
+
+@pytest.mark.parametrize("tokens", [False, True])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_it_is_the_backbone(family, tokens):
+    adapter, model = attached(FullFineTuning(tokens=tokens), family)
+    fit(adapter, model)
+    before = plain(backbone(family))
+    for got, want, old in zip(embedded(adapter, model), plain(model), before, strict=True):
+        near(got, want)
+        assert not torch.allclose(got, old, atol=1e-3)
+
+
+def test_all_weights_of_clip_are_trained_but_its_own_temperature():
+    adapter, model = attached(FullFineTuning())
+    assert {n for n, _ in model.named_parameters()} - trained(model) == {"model.logit_scale"}
+    assert adapter.log_scale.requires_grad
+    frozen, _ = attached(FullFineTuning(learn_scale=False, initial_scale=10.0))
+    assert not frozen.log_scale.requires_grad
+    assert frozen.log_scale.exp().item() == pytest.approx(10)
+
+
+def test_what_no_embedding_uses_stays():
+    _, model = attached(FullFineTuning(), "flava")
+    assert trained(model)
+    assert not any("multimodal" in name or "pooler" in name for name in trained(model))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_one_side(family):
+    image, text = (
+        trained(attached(FullFineTuning(**only), family)[1])
+        for only in ({"text": False}, {"image": False})
+    )
+    assert image
+    assert text
+    assert not image & text
+    assert image | text == trained(attached(FullFineTuning(), family)[1])
+    adapter, model = attached(FullFineTuning(image=False), family)
+    assert adapter.image_reads == Reads("pooled")
+    assert embedded(adapter, model)[0].equal(plain(model)[0])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_embeddings_can_stay(family):
+    _, model = attached(FullFineTuning(embeddings=False), family)
+    want = set()
+    for tower in (model.image_tower, model.text_tower):
+        want |= {id(p) for block in tower.blocks for p in block.parameters()}
+        want |= {id(p) for p in tower.tail}
+    assert {id(p) for p in model.parameters() if p.requires_grad} == want
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_rates_of_layers(family):
+    adapter, model = attached(FullFineTuning(decay=0.5), family)
+    scales = {id(p): scale for p, scale in adapter.lr_scales()}
+    assert scales.keys() == {id(p) for p in model.parameters() if p.requires_grad}
+    assert set(scales.values()) == {1.0, 0.5, 0.25, 0.125, 0.0625}
+    assert scales[id(model.text_tower.embedding.weight)] == 0.0625
+
+
+def test_tokens_of_clip_are_normed_and_projected():
+    adapter, model = attached(FullFineTuning(tokens=True))
+    image = model.encode_image(pixels(), adapter.image_reads)
+    text = model.encode_text(TEXTS, adapter.text_reads)
+    patches, words = adapter.embed_tokens(image, text)
+    network = model.model
+    last = network.visual.transformer.resblocks[-1](
+        model.encode_image(pixels(), Reads("state", -2)).tokens
+    )[:, 1:]
+    near(patches.tokens, network.visual.ln_post(last) @ network.visual.proj)
+    assert patches.mask.all()
+    final = model.encode_text(TEXTS, Reads("tokens", -1))
+    assert words.mask.equal(final.mask)
+    near(words.tokens, final.tokens @ network.text_projection)
+    # The end token is what is pooled.
+    ends = words.tokens[torch.arange(3), words.mask.sum(dim=1) - 1]
+    near(ends, adapter.embed_text(text))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_tokens_of_each_family_depend_on_nothing_else(family):
+    adapter, model = attached(FullFineTuning(tokens=True), family)
+    image = model.encode_image(pixels(), adapter.image_reads)
+    text = model.encode_text(TEXTS, adapter.text_reads)
+    patches, words = adapter.embed_tokens(image, text)
+    assert patches.tokens.shape == (4, model.image_tokens, model.embed_dim)
+    assert words.mask.equal(text.mask)
+    assert not words.tokens[~words.mask].any()
+    for row, caption in enumerate(TEXTS):
+        one = model.encode_text([caption], adapter.text_reads)
+        single, alone = adapter.embed_tokens(image[row : row + 1], one)
+        near(single.tokens[0], patches.tokens[row])
+        near(alone.tokens[0], words.tokens[row, : alone.tokens.shape[1]])
+
+
+def test_a_loss_on_tokens_trains_it_in_chunks_too(model_folder, shards, tmp_path):
+    losses = []
+    for chunk in (None, 2):
+        adapter, objectives = FullFineTuning(tokens=True), [InfoNCE(), FSCClip()]
+        made = module(model_folder, adapter, objectives, chunk=chunk)
+        trainer, watch = train(made, shards, tmp_path, steps=2)
+        assert trainer.callback_metrics["train/FSCClip"] > 0
+        losses.append(watch.losses)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+def test_without_tokens_a_loss_on_them_is_refused(model_folder):
+    assert FullFineTuning().embed_tokens(Features(), Features()) is None
+    with pytest.raises(UserError, match="adapter that gives tokens"):
+        module(model_folder, FullFineTuning(), [FSCClip()])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [({"image": False, "text": False}, "a tower to train"), ({"decay": -1.0}, "got -1.0")],
+)
+def test_what_is_refused(options, said):
+    with pytest.raises(UserError, match=said):
+        FullFineTuning(**options)

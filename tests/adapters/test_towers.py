@@ -1,0 +1,125 @@
+import pytest
+import torch
+
+from tests.adapters.families import FAMILIES, attached, backbone, embedded, fit, trained
+from tests.tiny import Widths
+from tests.training import QUIET
+from tests.training import fit as train
+from vlmtune.adapters.base import DualAdapter
+from vlmtune.adapters.bottleneck import Bottleneck
+from vlmtune.adapters.context_prompts import ContextPrompts
+from vlmtune.adapters.deep_prompts import DeepPrompts
+from vlmtune.adapters.full_finetuning import FullFineTuning
+from vlmtune.adapters.last_blocks import LastBlocks
+from vlmtune.adapters.lora import LoRA
+from vlmtune.adapters.towers import decayed, needed, thaw
+from vlmtune.adapters.word_prompts import WordPrompts
+from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.errors import UserError
+from vlmtune.export import load, save_export
+from vlmtune.objectives.info_nce import InfoNCE
+from vlmtune.system import AdaptationModule
+
+MAKERS = {
+    "last_blocks": lambda: LastBlocks(image=1, text=2, decay=0.5),
+    "full_finetuning": lambda: FullFineTuning(),
+    "full_finetuning_tokens": lambda: FullFineTuning(tokens=True),
+    "text_only": lambda: FullFineTuning(image=False, embeddings=False),
+    "word_prompts": lambda: WordPrompts(),
+    "context_prompts": lambda: ContextPrompts(length=2),
+    "deep_prompts": lambda: DeepPrompts(),
+    "lora": lambda: LoRA(rank=2),
+    "bottleneck": lambda: Bottleneck(text=0.3),
+}
+ON_TOWERS = [name for name in MAKERS if name not in ("bottleneck", "full_finetuning")]
+
+pytestmark = QUIET
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_it_fits_every_family(family, name):
+    adapter, model = attached(MAKERS[name](), family)
+    assert isinstance(adapter, DualAdapter)
+    image, text = embedded(adapter, model)
+    assert image.shape == (4, model.embed_dim)
+    assert text.shape == (3, model.embed_dim)
+
+
+@pytest.mark.parametrize("name", ON_TOWERS)
+def test_a_backbone_without_towers_is_refused(name):
+    with pytest.raises(UserError) as error:
+        MAKERS[name]().attach(Widths())
+    assert "runs block by block, got Widths (it has no such tower): choose OpenClip" in str(
+        error.value
+    )
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["last_blocks", "full_finetuning"])
+def test_weights_in_16_bits_are_not_fine_tuned(name, model_folder):
+    with pytest.raises(UserError, match="got torch.bfloat16, in which small steps are lost"):
+        MAKERS[name]().attach(OpenClip(str(model_folder), precision="bf16"))
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_fingerprint_stays_that_of_the_base(name, family):
+    want = backbone(family).fingerprint
+    adapter, model = attached(MAKERS[name](), family)
+    fit(adapter, model)
+    assert model.fingerprint == want
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_it_trains_from_a_store_and_leaves_as_an_export(name, model_folder, shards, tmp_path):
+    model = OpenClip(str(model_folder))
+    store = str(tmp_path / "store")
+    made = AdaptationModule(model, MAKERS[name](), [InfoNCE()], store=store)
+    before = [value.clone() for value in made.state_dict().values()]
+    _, watch = train(made, shards, tmp_path, steps=2)
+    live = name in ("full_finetuning", "full_finetuning_tokens", "lora")
+    assert watch.decoded == [live] * 2  # frozen images come from the store
+    after = made.state_dict().values()
+    assert any(not old.equal(new) for old, new in zip(before, after, strict=True))
+    save_export(tmp_path / "export", model, made.adapter, provenance={})
+    again = load(tmp_path / "export")
+    with torch.no_grad():
+        want = embedded(made.adapter.eval(), model.eval())
+        for got, own in zip(embedded(again.adapter, again.backbone), want, strict=True):
+            assert got.equal(own)
+
+
+def test_chunks_give_the_gradient_of_the_whole(model_folder, shards, tmp_path):
+    losses = []
+    for chunk in (None, 2):
+        model = OpenClip(str(model_folder))
+        made = AdaptationModule(model, LoRA(rank=2), [InfoNCE()], chunk=chunk)
+        losses.append(train(made, shards, tmp_path, steps=3)[1].losses)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+def test_needed_finds_what_is_used_and_leaves_all_as_it_was():
+    used, unused = torch.nn.Linear(2, 3), torch.nn.Linear(2, 3).requires_grad_(False)
+    parameters = [*used.parameters(), *unused.parameters()]
+    assert needed(lambda: used(torch.ones(1, 2)), parameters) == list(used.parameters())
+    assert [p.requires_grad for p in parameters] == [True, True, False, False]
+    assert all(p.grad is None for p in parameters)
+
+
+def test_thaw_thaws_what_it_is_given():
+    model = backbone()
+    assert trained(model) == set()
+    thaw(model, list(model.model.ln_final.parameters()))
+    assert trained(model) == {"model.ln_final.weight", "model.ln_final.bias"}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_rates_fall_from_the_top_to_the_bottom(family):
+    model = backbone(family)
+    tower = model.text_tower
+    groups = [tower.embedding, *tower.blocks]
+    for place, module in enumerate(groups):
+        scales = {scale for _, scale in decayed(tower, module.parameters(), 0.5)}
+        assert scales == {0.5 ** (4 - place)}
+    assert {scale for _, scale in decayed(tower, tower.tail, 0.5)} == {1.0}

@@ -1,0 +1,98 @@
+import json
+
+import pytest
+import torch
+
+from tests.adapters.families import (
+    FAMILIES,
+    TEXTS,
+    attached,
+    backbone,
+    embedded,
+    fit,
+    near,
+    plain,
+    trained,
+)
+from vlmtune.adapters.base import Adapter
+from vlmtune.adapters.word_prompts import WordPrompts
+from vlmtune.config import instantiate
+from vlmtune.errors import UserError
+from vlmtune.types import Reads
+
+
+def ids_of(model, texts) -> set[int]:
+    """Token ids of the words of texts, the special ones left out."""
+    lead, trail = model.text_special
+    rows = [model.text_tower.words([text]).ids[0].tolist() for text in texts]
+    return {token for row in rows for token in row[lead : len(row) - trail]}
+
+
+def moved(adapter) -> set[int]:
+    rows = adapter.get_buffer("rows")
+    return set(rows[adapter.delta.any(dim=1)].tolist())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_it_is_the_tower_with_another_table_of_words(family):
+    adapter, model = attached(WordPrompts(), family)
+    assert trained(model) == set()
+    for got, want in zip(embedded(adapter, model), plain(model), strict=True):
+        near(got, want)
+    fit(adapter, model)
+    other = backbone(family)
+    other.text_tower.embedding.weight.data += adapter.delta.detach()
+    image, text = embedded(adapter, model)
+    near(text, plain(other)[1])
+    assert not torch.allclose(text, plain(model)[1], atol=1e-3)
+    assert image.equal(plain(model)[0])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_only_words_that_were_seen_move(family):
+    adapter, model = attached(WordPrompts(), family)
+    fit(adapter, model, texts=["red cube", "blue cube"], steps=3)
+    assert moved(adapter) == ids_of(model, ["red", "blue", "cube"])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_only_listed_words_are_trained(family):
+    adapter, model = attached(WordPrompts(["red dog", "cube"]), family)
+    assert set(adapter.get_buffer("rows").tolist()) == ids_of(model, ["red", "dog", "cube"])
+    assert adapter.delta.shape == (3, 16)
+    fit(adapter, model, texts=TEXTS)
+    assert moved(adapter) == ids_of(model, ["red", "dog", "cube"])
+    # What the list lacks is as it was.
+    sphere = model.encode_text(["blue sphere"], adapter.text_reads)
+    near(adapter.embed_text(sphere), model.encode_text(["blue sphere"], Reads("pooled")).pooled)
+
+
+def test_a_file_of_captions_is_not_needed_again(tmp_path):
+    path = tmp_path / "captions.txt"
+    path.write_text("a red cube\nthe red  dog\n\n")
+    adapter = WordPrompts(path)
+    assert adapter.words == ("a", "cube", "dog", "red", "the")
+    spec = json.loads(json.dumps(adapter.spec()))
+    path.unlink()
+    again = instantiate(spec, Adapter)
+    assert again.words == adapter.words
+    assert again.spec() == spec
+    assert instantiate(WordPrompts().spec(), Adapter).words is None
+
+
+def test_listed_words_are_looked_up_in_blocks(monkeypatch):
+    monkeypatch.setattr("vlmtune.adapters.word_prompts.WORDS_AT_A_TIME", 2)
+    adapter, model = attached(WordPrompts(["red", "dog", "cube", "sphere", "left"]))
+    want = ids_of(model, ["red", "dog", "cube", "sphere", "left"])
+    assert adapter.get_buffer("rows").tolist() == sorted(want)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [([], "got none"), ("/nowhere/words.txt", "FileNotFoundError"), (["zebra"], "'zebra'")],
+)
+def test_what_is_refused(words, said):
+    with pytest.raises(UserError) as error:
+        attached(WordPrompts(words))
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)

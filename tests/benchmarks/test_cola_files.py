@@ -1,0 +1,152 @@
+import json
+
+import pytest
+from PIL import Image
+
+from vlmtune.benchmarks.cola_files import read_queries, read_subsets, spelled
+from vlmtune.benchmarks.cola_single import ColaSingle
+from vlmtune.errors import UserError
+
+
+def write(folder, raw, name="file.json"):
+    path = folder / name
+    path.write_text(json.dumps(raw))
+    return path
+
+
+def raw_of(fixture):
+    return json.loads(fixture.path.read_text())
+
+
+@pytest.fixture
+def fixture(tmp_path):
+    return ColaSingle.fixture(tmp_path)
+
+
+def test_what_a_file_says(tmp_path, fixture):
+    raw = raw_of(fixture)
+    queries = read_queries(fixture.path, tmp_path)
+    assert queries.texts == ("red cube", "blue cube", "red cone")
+    assert queries.labels.int().tolist() == [entry[2] for entry in raw["data"]]
+    assert queries.hard.int().tolist() == [entry[3] for entry in raw["data"]]
+    assert queries.attributes.tolist() == [1, 1, 1]
+    # a red cube and a blue cone have the words of all three queries
+    assert queries.every is not None
+    assert queries.every.int().tolist()[:3] == [[1, 1, 1], [1, 1, 1], [1, 0, 0]]
+    assert queries.of([2, 0]).images == (queries.images[2], queries.images[0])
+    assert queries.of([5]).ranked.tolist() == [[False] * 3]
+
+
+def test_an_object_of_two_words_is_one_word_where_the_file_has_its_borders(tmp_path, fixture):
+    raw = raw_of(fixture)
+    raw["labels"][0] = [["red"], "table cloth"]
+    raw["data"][0][1] = [[["red"], "table"], [[], "cloth"]]
+    queries = read_queries(write(tmp_path, raw), tmp_path)
+    assert queries.every is not None
+    assert not queries.every[0, 0]
+    raw["labels"][0] = "red table cloth"
+    queries = read_queries(write(tmp_path, raw), tmp_path)
+    assert queries.every is not None
+    assert queries.every[0, 0]
+
+
+def test_names_that_are_words_stay_as_they_are():
+    assert spelled(["red cube", "dining table", "(box)"]) == ("red cube", "dining table", "(box)")
+    assert spelled(["pan_(for_cooking)", "trash_can"]) == ("pan", "trash can")
+    assert spelled(["a_b(x)", "a b"]) == ("a b(x)", "a b")
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("{}.png", "{}.png"),  # GQA
+        ("https://example.org/data/vg_gqa_images/{}.png?x=1", "{}.png"),
+        ("/home/someone/CLEVR_CoGenT_v1.0/images/valA/{}.png", "valA/{}.png"),
+        ("valB/{}.png", "valB/{}.png"),
+        ("../coco/val2017/{}.png", "val2017/{}.png"),  # PACO
+        ("images/val2017/{}.png", "images/val2017/{}.png"),
+        ("elsewhere/{}.png", "{}.png"),
+        ("what#is{}.png", "what#is{}.png"),
+    ],
+)
+def test_an_image_is_the_longest_end_of_its_path_that_is_there(tmp_path, given, kept):
+    raw = raw_of(ColaSingle.fixture(tmp_path))
+    for i, entry in enumerate(raw["data"]):
+        for folder in ("", "valA/", "valB/", "val2017/", "images/val2017/"):
+            (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (2, 2)).save(tmp_path / f"{folder}{i}.png")
+        Image.new("RGB", (2, 2)).save(tmp_path / f"what#is{i}.png")
+        entry[0] = given.format(i)
+    queries = read_queries(write(tmp_path, raw), tmp_path)
+    wanted = tuple(tmp_path / kept.format(i) for i in range(6))
+    assert tuple(image.path for image in queries.images) == wanted
+
+
+def test_files_of_one_name_in_two_folders_are_two_images(tmp_path):
+    raw = raw_of(ColaSingle.fixture(tmp_path))
+    for entry, folder in zip(raw["data"], ("valA", "valB"), strict=False):
+        (tmp_path / folder).mkdir()
+        Image.new("RGB", (2, 2)).save(tmp_path / folder / "7.png")
+        entry[0] = f"/data/{folder}/7.png"
+    assert len(set(read_queries(write(tmp_path, raw), tmp_path).images)) == 6
+
+
+def change(raw, how):
+    data = raw["data"]
+    if how == "no labels":
+        raw["labels"] = []
+    elif how == "short flags":
+        data[1][2] = [0, 1]
+    elif how == "other flags":
+        data[1][3] = [0, 1, 2]
+    elif how == "five elements":
+        data[0].append(1)
+    elif how == "image is a number":
+        data[0][0] = 7
+    elif how == "same label":
+        raw["labels"][1] = raw["labels"][0]
+    elif how == "same image":
+        data[1][0] = data[0][0]
+    elif how == "label is a number":
+        raw["labels"][0] = 3
+    elif how == "object is a number":
+        data[0][1] = [3]
+    return {"labels": raw["labels"]} if how == "no data" else raw
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("no data", "neither"),
+        ("no labels", "empty"),
+        ("short flags", "entry 1"),
+        ("other flags", "entry 1"),
+        ("five elements", "entry 0"),
+        ("image is a number", "entry 0"),
+        ("same label", "same label twice"),
+        ("same image", "same image twice"),
+        ("label is a number", "'3' where a label"),
+        ("object is a number", "'3' where a label"),
+    ],
+)
+def test_malformed_file(tmp_path, fixture, how, message):
+    path = write(tmp_path, change(raw_of(fixture), how))
+    with pytest.raises(UserError, match=message) as error:
+        read_queries(path, tmp_path)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ([], "layout"),
+        ({"seen": ["red cube"]}, "layout"),
+        ({"seen": 1, "unseen": []}, "layout"),
+        ({"seen": ["green cone"], "unseen": []}, "'green cone', which is no label"),
+        ({"seen": ["red cube"], "unseen": ["red cube"]}, "a label twice"),
+    ],
+)
+def test_malformed_seen_file(tmp_path, fixture, raw, message):
+    path = write(tmp_path, raw, "side.json")
+    with pytest.raises(UserError, match=message):
+        read_subsets(path, fixture.texts())

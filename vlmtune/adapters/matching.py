@@ -1,0 +1,133 @@
+"""Matching: a fusion encoder with its own matching head, as it is or with its last blocks trained."""
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from vlmtune.adapters.base import JointAdapter, trim
+from vlmtune.adapters.towers import thaw
+from vlmtune.backbones.base import Backbone, Fusion
+from vlmtune.errors import UserError
+from vlmtune.types import Features
+
+CHOICE = "Blip, BridgeTower, Vilt or Flava, with a checkpoint that has its matching head"
+WORTH = 4
+"""Pairs per image from which an image's keys and values are better computed once."""
+
+
+class Matching(JointAdapter):
+    r"""Scores by the log-odds of the backbone's own matching head, $s_{ij} = F(x_i, y_j)$.
+
+    $x$ and $y$ are what the fusion $F$ reads of an image and a caption. They are frozen, computed
+    once for each image and each caption, and stored where there is a store. With `blocks` 0 nothing
+    is trained: the zero-shot scores of image-text matching (ITM). With n the last n blocks of the
+    fusion, what follows them and the matching head are trained. They are the backbone's own weights
+    and start as they are, so the first scores are the zero-shot ones whatever `blocks` is.
+
+    What the head's output means depends on the backbone: the difference of the two logits of a
+    matching head, or ViLT's single output, which ranks captions.
+
+    Source: Li et al. 2021 (ALBEF), section 3.2, for matching heads; Ray et al. 2023 (Cola), section
+    5.2, for tuning the last layers.
+
+    Args:
+        blocks: n.
+
+    Raises:
+        UserError: n is negative.
+
+    Example:
+        >>> Matching(blocks=2).joint
+        True
+    """
+
+    def __init__(self, blocks: int = 0) -> None:
+        super().__init__()
+        if blocks < 0:
+            raise UserError(f"expected blocks >= 0 to train, got {blocks}: correct `blocks`")
+        self.blocks = blocks
+
+    def attach(self, backbone: Backbone) -> None:
+        """Thaws the last blocks and the head.
+
+        Raises:
+            UserError: The backbone has no fusion, or one of fewer blocks, or is not float32.
+        """
+        fusion = backbone.fusion
+        if fusion is None:
+            raise UserError(
+                f"expected a backbone with a matching head, got {type(backbone).__name__} "
+                f"({backbone.no_fusion}): choose {CHOICE}"
+            )
+        if self.blocks > len(fusion.blocks):
+            raise UserError(
+                f"expected at most {len(fusion.blocks)} blocks to train, which is all of the "
+                f"fusion, got {self.blocks}: lower `blocks`"
+            )
+        self.fusion: Fusion = fusion
+        self.image_reads, self.text_reads = fusion.image_reads, fusion.text_reads
+        super().attach(backbone)
+        last = fusion.blocks[len(fusion.blocks) - self.blocks :]
+        if last:
+            thaw(backbone, [*(p for block in last for p in block.parameters()), *fusion.tail])
+        moving = {id(module) for block in last for module in block.modules()}
+        self._still = [module for module in backbone.modules() if id(module) not in moving]
+
+    def prepare_image(self, image: Features) -> Features:
+        """What the fusion makes of an image alone."""
+        with self._frozen():
+            return self.fusion.prepare_image(image)
+
+    def prepare_text(self, text: Features) -> Features:
+        """What the fusion makes of a caption alone."""
+        with self._frozen():
+            return self.fusion.prepare_text(trim(text))
+
+    def score_pairs(self, image: Features, text: Features) -> Float[Tensor, "P"]:
+        """Scores P pairs."""
+        return self.fusion.match(image, text)
+
+    def pair_bytes(self, image: Features, text: Features, training: bool) -> int:
+        """Estimates memory: a dozen tensors of the pair's tokens, for each block in training."""
+        assert image.tokens is not None
+        assert text.tokens is not None
+        tokens = image.tokens.shape[1] + text.tokens.shape[1]
+        some = 48 * tokens * image.tokens.shape[2]
+        return 2 * some * self.blocks if training else some
+
+    def _scores(
+        self, image: Features, text: Features, rows: Int[Tensor, "P"], columns: Int[Tensor, "P"]
+    ) -> list[Tensor]:
+        """Scores image by image where that saves work; in training an image has few captions."""
+        counts = rows.unique(return_counts=True)[1]
+        few = len(rows) < WORTH * len(counts)
+        if few or not self.fusion.reuses_image or torch.is_grad_enabled():
+            return super()._scores(image, text, rows, columns)
+        order = rows.argsort(stable=True)  # captions of one image stay ordered by length
+        parts = []
+        for some in order.split(counts.tolist()):
+            one = rows[some[:1]]
+            single = Features(
+                tokens=image.tokens[one] if image.tokens is not None else None,
+                mask=image.mask[one] if image.mask is not None else None,
+            )
+            size = self.chunk or max(1, self.memory // self.pair_bytes(single, text, False))
+            for chunk in columns[some].split(size):
+                parts.append(self.fusion.match(single, trim(text[chunk])))
+        return [torch.cat(parts)[order.argsort()]] if parts else []
+
+    @contextlib.contextmanager
+    def _frozen(self) -> Iterator[None]:
+        """Runs what is not trained without gradient and without dropout."""
+        training: list[nn.Module] = [module for module in self._still if module.training]
+        for module in training:
+            module.training = False
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            for module in training:
+                module.training = True

@@ -1,0 +1,350 @@
+"""Retrieval among all images and captions of a split: Flickr30K and COCO.
+
+Files: Karpathy's JSON, `{"images": [{"filename", "filepath"?, "split", "sentences": [{"raw"}]}]}`,
+and the images, in the subfolder `filepath` where there is one. The test split of Flickr30K has
+1,000 images and 5,000 captions, COCO's 5,000 and 25,010 (some images have more than five). Source:
+Karpathy and Fei-Fei 2015, section 4.1.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Bool, Float, Int
+from PIL import Image
+from torch import Tensor
+
+from vlmtune.benchmarks.base import Benchmark, Convention, read_json
+from vlmtune.benchmarks.sampling import check_limit, sample
+from vlmtune.benchmarks.squares import check_images
+from vlmtune.errors import UserError
+from vlmtune.metrics.clustered import clustered_mean, macro_mean
+from vlmtune.metrics.ranking import recall_at
+from vlmtune.metrics.retrieval import bank_ranks, hit_chance
+from vlmtune.types import Example, ImageRef, Metric, Result
+
+WANTED = "Karpathy's caption JSON"
+CUTS = (1, 5, 10)
+TO_TEXT, TO_IMAGE = "image_to_text", "text_to_image"
+FIRST = 5  # captions of an image that the reference convention ranks
+SHOWN, BEST = 4, 5  # captions of each kind in the gallery, and images for each
+
+
+@dataclass(frozen=True)
+class _Bank:
+    """N images and C captions.
+
+    Attributes:
+        images: The images.
+        texts: The M distinct captions.
+        columns: Which of the M each of the C captions is.
+        owners: The image of each caption, in ascending order.
+    """
+
+    images: tuple[ImageRef, ...]
+    texts: tuple[str, ...]
+    columns: Int[Tensor, "C"]
+    owners: Int[Tensor, "C"]
+
+
+@dataclass(frozen=True)
+class _Ranks:
+    """Rank of the best true partner of each of n queries, and in how many ways it may be found."""
+
+    ranks: Int[Tensor, "n"]
+    partners: Int[Tensor, "n"]
+    candidates: int
+    clusters: Int[Tensor, "n"]
+
+    def hits(self, k: int) -> Float[Tensor, "n"]:
+        """1 for each query that is hit at k."""
+        return recall_at(self.ranks, k).double()
+
+    def chance(self, k: int) -> float:
+        """The share of hits of random scores."""
+        return float(hit_chance(self.partners, self.candidates, k).mean())
+
+
+class Retrieval(Benchmark):
+    """Recall at 1, 5 and 10 from image to caption and from caption to image.
+
+    An image is hit at K where any of its captions is among the K best of all captions, a caption
+    where its image is among the K best images: a hit rate, not the share of true ones found.
+
+    - `image_to_text_recall@1`, ... (TR): mean over images; `text_to_image_recall@1`, ... (IR): mean
+      over captions, however often one is written. `mean_recall`: the mean of the six.
+    - `image_to_text_median_rank`, `text_to_image_median_rank`: of the best true partner.
+    - With `folds`, each recall again as `.../<folds> folds`: the mean over so many parts of the
+      split, in the order of the file, each ranked by itself. COCO's "1K" is the mean over 5 folds
+      of its 5,000 test images, "5K" are the numbers without folds.
+
+    Intervals resample images, with their captions.
+
+    Conventions:
+
+    - "strict": a false partner that scores what the best true one does comes before it. Every
+      caption counts. One that several images have is one candidate, true of each of them.
+    - "reference", as common scripts do: of equal scores the first in the order of the file comes
+      first (scripts leave it to their sort). The first five captions of an image count, and each is
+      true of its own image alone, also where another has the same words. Medians are rounded down.
+
+    Args:
+        path: The JSON.
+        images: The folder with the images.
+        name: Name in reports.
+        split: Which part is ranked.
+        folds: In how many parts the recalls are also measured; None for none.
+        convention: See above.
+        limit: Rank at most so many images, with their captions. Recalls rise as candidates get
+            fewer, and so does their chance.
+        seed: Draw them at random with this seed; None takes the first ones.
+
+    Raises:
+        UserError: `limit` or `folds` is too small, or the convention is unknown.
+    """
+
+    version: ClassVar[str] = "1"
+    primary: str = f"{TO_IMAGE}_recall@1"
+    citation: ClassVar[str] = "Karpathy and Fei-Fei 2015, section 4.1 (Recall@K, median rank)"
+    source: ClassVar[str] = (
+        "cs.stanford.edu/people/karpathy/deepimagesent (the JSON), cocodataset.org and "
+        "shannon.cs.illinois.edu/DenotationGraph (the images)"
+    )
+
+    def __init__(
+        self,
+        path: str,
+        images: str,
+        name: str = "retrieval",
+        split: str = "test",
+        folds: int | None = None,
+        convention: Convention = "strict",
+        limit: int | None = None,
+        seed: int | None = None,
+    ) -> None:
+        if convention not in ("strict", "reference"):
+            raise UserError(
+                f"expected the convention 'strict' or 'reference', got {convention!r}: name one"
+            )
+        if folds is not None and folds < 2:
+            raise UserError(f"expected at least 2 folds, got {folds}: leave them out for none")
+        check_limit(limit)
+        self.path, self.folder, self.name = Path(path), Path(images), name
+        self.split, self.folds = split, folds
+        self.convention: Convention = convention
+        self.limit, self.seed = limit, seed
+        self._read_bank: _Bank | None = None
+
+    @classmethod
+    def fixture(cls, folder: Path) -> "Retrieval":
+        """Four test images in COCO's layout; two share a caption, one has two, another six."""
+        (folder / "val2014").mkdir()
+        captions = (
+            ["a dog runs", "a dog on grass"],
+            ["a cat sleeps", "a cat", "two cats", "cats on a bed", "a bed", "a bed with cats"],
+            ["a dog runs", "a dog in snow", "a white dog"],
+            ["a red car", "a car", "a parked car"],
+            ["not in the test split"],
+        )
+        images = []
+        for i, raws in enumerate(captions):
+            file = f"COCO_val2014_{i:012d}.png"
+            Image.new("RGB", (8, 8), (50 * i, 9, 200 - 40 * i)).save(folder / "val2014" / file)
+            split = "test" if i < 4 else "val"
+            sentences = [{"raw": raw, "imgid": i} for raw in raws]
+            row = {"filepath": "val2014", "filename": file, "split": split, "sentences": sentences}
+            images.append({"imgid": i, "cocoid": i, **row})
+        path = folder / "dataset_coco.json"
+        path.write_text(json.dumps({"images": images, "dataset": "coco"}), encoding="utf-8")
+        return cls(str(path), str(folder), folds=2)
+
+    def load(self) -> None:
+        """Reads the JSON and finds the images; calling it again does nothing.
+
+        Raises:
+            UserError: The file is not what it should be, has no such split or too few images or
+                captions in it, or an image is missing.
+        """
+        if self._read_bank is None:
+            bank = self._read()
+            check_images(bank.images, self)
+            self._read_bank = bank
+
+    def images(self) -> tuple[ImageRef, ...]:
+        """The images of the split, in the order of the file."""
+        return self._bank().images
+
+    def texts(self) -> tuple[str, ...]:
+        """The distinct captions, in the order of the file."""
+        return self._bank().texts
+
+    def pairs(self) -> None:
+        """All pairs."""
+        return
+
+    def truth(self) -> Bool[Tensor, "N M"]:
+        """The caption is written for the image."""
+        bank = self._bank()
+        truth = torch.zeros(len(bank.images), len(bank.texts), dtype=torch.bool)
+        truth[bank.owners, bank.columns] = True
+        return truth
+
+    def evaluate(self, scores: Float[Tensor, "N M"]) -> Result:
+        """Ranks captions for images and images for captions."""
+        scores = scores.detach().cpu()
+        bank = self._bank()
+        sides = self._ranked(scores, 0, len(bank.images))
+        metrics: dict[str, Metric] = {}
+        for key, side in sides.items():
+            for k in CUTS:
+                metrics[f"{key}_recall@{k}"] = clustered_mean(
+                    side.hits(k), side.clusters, side.chance(k)
+                )
+        metrics["mean_recall"] = _mean(list(metrics.values()))
+        for key, side in sides.items():
+            middle = float(side.ranks.double().quantile(0.5))
+            middle = middle if self.convention == "strict" else float(int(middle))
+            metrics[f"{key}_median_rank"] = Metric(
+                middle, len(side.ranks), higher_is_better=False, unit="rank"
+            )
+        if self.folds is not None:
+            metrics |= self._in_folds(scores, self.folds)
+        hits = sides[TO_IMAGE].hits(1)
+        return Result(
+            benchmark=self.name,
+            version=self.version,
+            primary=self.primary,
+            metrics=metrics,
+            examples=self._examples(scores, hits),
+            citation=self.citation,
+            convention=self.convention,
+            outcomes=tuple(hits.tolist()),
+            clusters=tuple(bank.owners.tolist()),
+        )
+
+    def _ranked(self, scores: Float[Tensor, "N M"], first: int, last: int) -> dict[str, _Ranks]:
+        """Ranks both ways among the images from `first` up to `last` and their captions."""
+        bank, strict = self._bank(), self.convention == "strict"
+        own = (bank.owners >= first) & (bank.owners < last)
+        owners, columns = bank.owners[own] - first, bank.columns[own]
+        # By the reference convention a repeated caption is a candidate of its own.
+        used, places = columns, torch.arange(len(columns))
+        if strict:
+            used, places = columns.unique(return_inverse=True)
+        rows = scores[first:last]
+        if not used.equal(torch.arange(rows.shape[1])):
+            rows = rows[:, used]
+        true = torch.stack([owners, places], dim=1).unique(dim=0)
+        by_image, by_text = bank_ranks(rows, true, "wrong" if strict else "first")
+        images, texts = torch.bincount(true[:, 0]), torch.bincount(true[:, 1])
+        return {
+            TO_TEXT: _Ranks(by_image, images, len(used), torch.arange(len(images))),
+            TO_IMAGE: _Ranks(by_text[places], texts[places], len(images), owners),
+        }
+
+    def _in_folds(self, scores: Float[Tensor, "N M"], folds: int) -> dict[str, Metric]:
+        """The recalls again, as means over folds that are ranked by themselves."""
+        n = scores.shape[0]
+        bounds = [fold * n // folds for fold in range(folds + 1)]
+        parts = [
+            self._ranked(scores, first, last)
+            for first, last in zip(bounds[:-1], bounds[1:], strict=True)
+        ]
+        metrics = {}
+        for key in (TO_TEXT, TO_IMAGE):
+            sides = [part[key] for part in parts]
+            sizes = torch.tensor([len(side.ranks) for side in sides])
+            fold = torch.arange(folds).repeat_interleave(sizes)
+            clusters = torch.cat([side.clusters for side in sides]) + torch.tensor(bounds)[fold]
+            for k in CUTS:
+                hits = torch.cat([side.hits(k) for side in sides])
+                chance = sum(side.chance(k) for side in sides) / folds
+                metrics[f"{key}_recall@{k}/{folds} folds"] = macro_mean(
+                    hits, fold, clusters, chance
+                )
+        return metrics
+
+    def _examples(
+        self, scores: Float[Tensor, "N M"], hits: Float[Tensor, "C"]
+    ) -> tuple[Example, ...]:
+        """The first captions whose image is found and the first whose image is not, by image."""
+        bank = self._bank()
+        shown: list[Example] = []
+        for correct in (True, False):
+            owners: set[int] = set()
+            for caption in (hits == float(correct)).nonzero().flatten().tolist():
+                owner, column = int(bank.owners[caption]), int(bank.columns[caption])
+                if owner in owners or len(owners) == SHOWN:
+                    continue
+                owners.add(owner)
+                values = scores[:, column]
+                best = values.argsort(descending=True, stable=True)[:BEST].tolist()
+                true = set(bank.owners[bank.columns == column].tolist())
+                shown.append(
+                    Example(
+                        query=bank.texts[column],
+                        images=tuple(bank.images[i] for i in best),
+                        scores=tuple(float(values[i]) for i in best),
+                        true=tuple(i in true for i in best),
+                        correct=correct,
+                    )
+                )
+        return tuple(shown)
+
+    def _bank(self) -> _Bank:
+        self.load()
+        assert self._read_bank is not None
+        return self._read_bank
+
+    def _read(self) -> _Bank:
+        content = read_json(self.path, WANTED)
+        listed = content.get("images") if isinstance(content, dict) else None
+        if not isinstance(listed, list) or not listed:
+            raise self._wrong("no list `images`, or an empty one")
+        rows = [self._row(i, row) for i, row in enumerate(listed)]
+        known = sorted({split for split, _, _ in rows})
+        if self.split not in known:
+            raise UserError(
+                f"expected a split out of {known} of {self.path}, got {self.split!r}: "
+                "correct `split`"
+            )
+        rows = [row for row in rows if row[0] == self.split]
+        rows = [rows[i] for i in sample([""] * len(rows), self.limit, self.seed)]
+        images = tuple(ImageRef(self.folder / file) for _, file, _ in rows)
+        if len(set(images)) != len(images):
+            raise self._wrong("the same image twice")
+        kept = None if self.convention == "strict" else FIRST
+        captions = [(i, raw) for i, (_, _, raws) in enumerate(rows) for raw in raws[:kept]]
+        column_of = {raw: j for j, raw in enumerate(dict.fromkeys(raw for _, raw in captions))}
+        least = 2 * (self.folds or 1)
+        if len(images) < least or len(column_of) < 2:
+            raise UserError(
+                f"expected at least {least} images and 2 captions in the split {self.split!r} of "
+                f"{self.path}, got {len(images)} and {len(column_of)}: take more images"
+            )
+        columns = torch.tensor([column_of[raw] for _, raw in captions])
+        return _Bank(images, tuple(column_of), columns, torch.tensor([i for i, _ in captions]))
+
+    def _row(self, i: int, row: Any) -> tuple[str, str, tuple[str, ...]]:
+        """Split, file and captions of an image."""
+        try:
+            folder, file = row.get("filepath") or "", row["filename"]
+            raws = tuple(" ".join(sentence["raw"].split()) for sentence in row["sentences"])
+            named = all(isinstance(part, str) for part in (folder, file, row["split"])) and file
+        except (AttributeError, KeyError, TypeError) as error:
+            raise self._wrong(f"image {i} of another layout ({error})") from error
+        if not named or not raws or not all(raws):
+            raise self._wrong(f"image {i} without a file name or a caption, or with a blank one")
+        return row["split"], f"{folder}/{file}" if folder else file, raws
+
+    def _wrong(self, came: str) -> UserError:
+        return UserError(
+            f"expected {WANTED} in {self.path}, got {came}: get it from {self.source.split()[0]}"
+        )
+
+
+def _mean(recalls: list[Metric]) -> Metric:
+    chance = sum(recall.chance or 0.0 for recall in recalls) / len(recalls)
+    return Metric(sum(recall.value for recall in recalls) / len(recalls), len(recalls), chance)

@@ -1,0 +1,159 @@
+"""The word lists of `lexicon.json`, and the forms of words."""
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+VOWELS = frozenset("aeiou")
+
+
+@cache
+def _lists() -> Mapping[str, Any]:
+    return json.loads(Path(__file__).with_name("lexicon.json").read_text(encoding="utf-8"))
+
+
+@cache
+def word_set(name: str) -> frozenset[str]:
+    """The words of a list, such as "light_nouns"."""
+    return frozenset(_lists()[name].split())
+
+
+@cache
+def tags() -> Mapping[str, tuple[str, ...]]:
+    """The tags a known word can have, the usual one first.
+
+    Example:
+        >>> tags()["the"], tags()["sitting"], tags()["wave"], tags()["orange"]
+        (('DET',), ('VERB',), ('NOUN', 'VERB'), ('ADJ', 'NOUN'))
+    """
+    verbs = word_set("verbs")
+    found: dict[str, list[str]] = {}
+
+    def add(word: str, tag: str) -> None:
+        if tag not in (known := found.setdefault(word, [])):
+            known.append(tag)
+
+    nouns_first = word_set("nouns_first")
+    for noun in nouns_first:
+        add(noun, "NOUN")
+        add(plural(noun), "NOUN")
+    for group in _lists()["adjectives"].values():
+        for word in group.split():
+            add(word, "ADJ")
+    for verb in verbs:
+        for form in forms(verb):
+            add(form, "VERB")
+    for word in word_set("irregular") | word_set("participles"):
+        add(word, "VERB")
+    for noun in word_set("nouns"):
+        add(noun, "NOUN")
+        add(plural(noun), "NOUN")
+    for tag, words in _lists()["closed"].items():
+        for word in words.split():
+            found[word] = [tag]
+    return {word: tuple(options) for word, options in found.items()}
+
+
+@cache
+def groups() -> Mapping[str, str]:
+    """The group of an adjective: "colour", "material", "size", ...; those of "other" are in none.
+
+    Example:
+        >>> groups()["red"], groups()["tiny"], "happy" in groups()
+        ('colour', 'size', False)
+    """
+    groups = _lists()["adjectives"].items()
+    return {word: name for name, words in groups if name != "other" for word in words.split()}
+
+
+@cache
+def relations() -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
+    """Phrases that say the reverse of each other, the longest first."""
+    pairs = [(tuple(a.split()), tuple(b.split())) for a, b in _lists()["relations"]]
+    both: dict[tuple[str, ...], tuple[str, ...]] = {}
+    for a, b in pairs:
+        both.setdefault(a, b)
+        both.setdefault(b, a)
+    return tuple(sorted(both.items(), key=lambda pair: -len(pair[0])))
+
+
+@cache
+def synonyms() -> Mapping[str, frozenset[str]]:
+    """Words that may be true of what a word is true of: synonyms, and wider or narrower words.
+
+    Example:
+        >>> "person" in synonyms()["man"], "dog" in synonyms()["man"]
+        (True, False)
+    """
+    found: dict[str, frozenset[str]] = {}
+    for line in _lists()["synonyms"]:
+        words = frozenset(line.split())
+        for word in words:
+            found[word] = found.get(word, frozenset()) | words
+    return found
+
+
+@cache
+def forms(verb: str) -> tuple[str, ...]:
+    """The regular forms of a verb: base, third person, -ing, -ed.
+
+    Example:
+        >>> forms("ride"), forms("swim"), forms("carry")
+        (('ride', 'rides', 'riding', 'rided'), ('swim', 'swims', 'swimming', 'swimmed'), \
+('carry', 'carries', 'carrying', 'carried'))
+    """
+    return verb, plural(verb), f"{_stem(verb, 'ing')}ing", f"{_stem(verb, 'ed')}ed"
+
+
+def _stem(verb: str, ending: str) -> str:
+    if verb.endswith("ie") and ending == "ing":
+        return f"{verb[:-2]}y"
+    if verb.endswith("e") and not verb.endswith(("ee", "oe", "ye")):
+        return verb[:-1]
+    if verb.endswith("e") and ending == "ed":
+        return verb[:-1]
+    if verb.endswith("y") and verb[-2:-1] not in VOWELS and ending == "ed":
+        return f"{verb[:-1]}i"
+    return verb + verb[-1] if _doubles(verb) else verb
+
+
+def _doubles(verb: str) -> bool:
+    """Whether the last consonant is doubled: one syllable, one vowel before it."""
+    if verb[-1:] in VOWELS | set("wxy") or verb[-2:-1] not in VOWELS:
+        return False
+    syllables = sum(a in VOWELS and b not in VOWELS for a, b in zip(verb, verb[1:], strict=False))
+    return verb[-3:-2] not in VOWELS and (syllables == 1 or verb in ("begin",))
+
+
+def plural(noun: str) -> str:
+    """The regular plural of a noun, which is the third person of a verb too.
+
+    Example:
+        >>> [plural(noun) for noun in ("dog", "bus", "city", "boy", "bench")]
+        ['dogs', 'buses', 'cities', 'boys', 'benches']
+    """
+    if noun.endswith("y") and noun[-2:-1] not in VOWELS:
+        return f"{noun[:-1]}ies"
+    return f"{noun}es" if noun.endswith(("s", "x", "z", "ch", "sh", "o")) else f"{noun}s"
+
+
+IRREGULAR_PLURALS = frozenset("men women children people feet mice geese cattle teeth".split())
+SINGULAR_IN_S = ("ss", "us", "is", "christmas", "gas", "canvas", "atlas", "texas")
+PLURAL_IN_IS = ("skis", "taxis", "bikinis")
+
+
+def is_plural(noun: str) -> bool:
+    """Whether a noun is a plural, by its ending.
+
+    Example:
+        >>> [is_plural(noun) for noun in ("dogs", "bus", "women", "zebras", "glass", "skis")]
+        [True, False, True, True, False, True]
+    """
+    word = noun.lower()
+    if word in IRREGULAR_PLURALS or (word.endswith("men") and len(word) > 4):
+        return True
+    if not word.endswith("s") or len(word) < 3:
+        return False
+    return word in PLURAL_IN_IS or not word.endswith(SINGULAR_IN_S)

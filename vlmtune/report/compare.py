@@ -1,0 +1,103 @@
+"""Each run against the first one, item by item where the items are the same."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from vlmtune.metrics.paired import Paired, compare
+from vlmtune.report.results import RunReport
+from vlmtune.report.table import baseline
+from vlmtune.types import Metric, Result
+
+LEVEL = 0.05  # p values below it are called a difference
+
+
+@dataclass(frozen=True)
+class Against:
+    """The primary metric of a benchmark, one run against the baseline.
+
+    Attributes:
+        run: Position of the run.
+        result: What the run scored.
+        change: Its primary metric minus that of the baseline, or None where the two do not compare.
+        paired: The test, item by item, or None.
+        why: Why there is no test, or no change; "" where there is one.
+    """
+
+    run: int
+    result: Result
+    change: float | None
+    paired: Paired | None
+    why: str
+
+    @property
+    def metric(self) -> Metric:
+        """The primary metric of the run."""
+        return self.result.metrics[self.result.primary]
+
+    @property
+    def direction(self) -> str:
+        """ "better", "worse", or "" where the numbers are equal or do not compare."""
+        if not self.change:
+            return ""
+        return "better" if (self.change > 0) == self.metric.higher_is_better else "worse"
+
+    @property
+    def verdict(self) -> str:
+        """What the test shows: "better", "worse", "no difference shown", or "" without a test."""
+        if self.paired is None or self.paired.p is None:
+            return ""
+        shown = self.paired.p < LEVEL and self.direction
+        return self.direction if shown else "no difference shown"
+
+
+def against_first(runs: Sequence[RunReport]) -> tuple[Against, ...]:
+    """Compares each run that is not blind with the first such run, benchmark by benchmark."""
+    first = baseline(runs)
+    if first is None:
+        return ()
+    base = {result.benchmark: result for result in runs[first].results}
+    return tuple(
+        _against(i, result, base.get(result.benchmark), runs[first].name)
+        for i, run in enumerate(runs)
+        if i != first and not run.blind
+        for result in run.results
+    )
+
+
+def _against(run: int, result: Result, base: Result | None, name: str) -> Against:
+    if base is None:
+        return Against(run, result, None, None, f"{name} has no number")
+    if why := _incomparable(result, base):
+        return Against(run, result, None, None, why)
+    change = result.metrics[result.primary].value - base.metrics[base.primary].value
+    if why := _unpaired(result, base):
+        return Against(run, result, change, None, why)
+    outcomes, old = (torch.tensor(x.outcomes, dtype=torch.float64) for x in (result, base))
+    clusters = torch.tensor(result.clusters) if result.clusters else None
+    return Against(run, result, change, compare(outcomes, old, clusters), "")
+
+
+def _incomparable(result: Result, base: Result) -> str:
+    """Why the two numbers must not be subtracted; "" where they may."""
+    for what in ("version", "convention", "primary"):
+        one, other = getattr(result, what), getattr(base, what)
+        if one != other:
+            what = "primary metric" if what == "primary" else what
+            return f"another {what}: {one}, not {other}"
+    n, other = (x.metrics[x.primary].n for x in (result, base))
+    if n != other or len(result.outcomes) != len(base.outcomes):
+        return f"another number of items: {n}, not {other}"
+    if result.items and base.items and result.items != base.items:
+        return "other items of the same number"
+    return ""
+
+
+def _unpaired(result: Result, base: Result) -> str:
+    """Why the items cannot be paired; "" where they can."""
+    if not result.outcomes:
+        return "the metric is no mean over items"
+    if result.clusters != base.clusters:
+        return "the items stand in another order"
+    return ""

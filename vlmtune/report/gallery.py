@@ -1,0 +1,86 @@
+"""Retrievals to look at, right and wrong marked, within a number of pictures a page can hold."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from vlmtune.report.results import RunReport
+from vlmtune.report.table import series
+from vlmtune.report.thumbnails import data_uri
+from vlmtune.types import Example, ImageRef, Result
+
+PICTURES = 600  # on a page; about 7 MB of photographs
+BEST = 6  # of one retrieval
+
+
+class Gallery:
+    """The examples of all runs, each picture read once.
+
+    Every benchmark of every run gets the same share of `PICTURES`, right and wrong examples in
+    turns, and at least one of each.
+
+    Args:
+        runs: The runs.
+    """
+
+    def __init__(self, runs: Sequence[RunReport]) -> None:
+        self._runs = runs
+        groups = sum(bool(result.examples) for run in runs for result in run.results)
+        self._share = PICTURES // max(1, groups)
+        self._read: dict[ImageRef, str | None] = {}
+
+    def of(self, benchmark: str, version: str, convention: str) -> list[dict[str, Any]]:
+        """The examples of a benchmark, run by run."""
+        wanted = (benchmark, version, convention)
+        return [
+            self._group(run, colour, result)
+            for run, colour in zip(self._runs, series(self._runs), strict=True)
+            for result in run.results
+            if (result.benchmark, result.version, result.convention) == wanted and result.examples
+        ]
+
+    def _group(self, run: RunReport, colour: int, result: Result) -> dict[str, Any]:
+        shown = _chosen(result.examples, self._share)
+        return {
+            "name": run.name,
+            "series": colour,
+            "right": sum(example.correct for example in shown),
+            "left_out": len(result.examples) - len(shown),
+            "many": max(len(example.images) for example in shown) > 2,
+            "examples": [self._example(example) for example in shown],
+        }
+
+    def _example(self, example: Example) -> dict[str, Any]:
+        rows = list(zip(example.images, example.scores, example.true, strict=True))[:BEST]
+        return {
+            "query": example.query,
+            "correct": example.correct,
+            "images": [
+                {
+                    "uri": self._uri(image),
+                    "name": image.path.name,
+                    "score": f"{score:.3g}",
+                    "true": true,
+                }
+                for image, score, true in rows
+            ],
+        }
+
+    def _uri(self, image: ImageRef) -> str | None:
+        if image not in self._read:
+            self._read[image] = data_uri(image)
+        return self._read[image]
+
+
+def _chosen(examples: Sequence[Example], pictures: int) -> list[Example]:
+    """Right and wrong ones in turns while they fit; the order stays."""
+    kinds = [[e for e in examples if e.correct == correct] for correct in (True, False)]
+    turns = [
+        kind[i] for i in range(max(map(len, kinds))) for kind in kinds if i < len(kind)
+    ]
+    kept: list[Example] = []
+    for i, example in enumerate(turns):
+        pictures -= min(BEST, len(example.images))
+        if pictures < 0 and i >= sum(map(bool, kinds)):
+            break
+        kept.append(example)
+    return [example for example in examples if any(example is one for one in kept)]

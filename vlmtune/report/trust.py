@@ -1,0 +1,96 @@
+"""What must be known before a number is believed: blind scores, repeated captions, lost rows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from vlmtune.report.results import RunReport
+from vlmtune.report.table import Row, chance, interval, number, sections
+from vlmtune.types import Metric
+
+
+@dataclass(frozen=True)
+class Remark:
+    """A sentence on a benchmark.
+
+    Attributes:
+        benchmark: The benchmark, with its convention where that is not the strict one.
+        text: The sentence.
+        serious: Whether it questions the numbers, rather than stating what was counted.
+    """
+
+    benchmark: str
+    text: str
+    serious: bool
+
+
+def remarks(runs: Sequence[RunReport]) -> tuple[Remark, ...]:
+    """All remarks, benchmark by benchmark, the serious ones first."""
+    found: list[Remark] = []
+    for section in sections(runs):
+        serious = [text for row in section.primary for text in _blind(row, runs)]
+        plain = [text for row in section.primary for text in _lacking(row)]
+        plain += [text for row in section.rows for text in _counted(row, runs)]
+        title = section.head.title
+        found += [Remark(title, text, True) for text in serious]
+        found += [Remark(title, text, False) for text in plain]
+    return tuple(found)
+
+
+def beats_chance(metric: Metric) -> bool:
+    """Whether the whole interval is better than chance.
+
+    Example:
+        >>> beats_chance(Metric(0.6, 100, 0.5, 0.51, 0.69))
+        True
+    """
+    ends = (metric.low, metric.high)
+    if metric.chance is None or None in ends:
+        return False
+    low, high = ends
+    assert low is not None
+    assert high is not None
+    return low > metric.chance if metric.higher_is_better else high < metric.chance
+
+
+def _blind(row: Row, runs: Sequence[RunReport]) -> list[str]:
+    """What is solved without the image, and which runs do no better than that."""
+    found = []
+    for i in sorted(row.blind):
+        metric = row.cells[i]
+        if metric is None or not beats_chance(metric):
+            continue
+        found.append(
+            f"{runs[i].name} reaches {number(metric.value, metric.unit)} [{interval(metric)}], "
+            f"chance is {chance(metric)}: captions alone give part of the answers away"
+        )
+        sign = 1 if metric.higher_is_better else -1
+        found += [
+            f"{runs[j].name} is no better than {runs[i].name} "
+            f"({number(cell.value, cell.unit)}, not above {number(metric.value, metric.unit)})"
+            for j, cell in enumerate(row.cells)
+            if cell is not None and j not in row.blind and sign * (cell.value - metric.value) <= 0
+        ]
+    return found
+
+
+def _lacking(row: Row) -> list[str]:
+    first = row.first
+    found = [] if first.chance is not None else [f"no chance level is defined for {row.metric}"]
+    if all(cell is None or cell.low is None for cell in row.cells):
+        found.append(f"{row.metric} has no interval")
+    return found
+
+
+def _counted(row: Row, runs: Sequence[RunReport]) -> list[str]:
+    """A count that is not zero, once where all runs agree."""
+    if row.first.unit != "count":
+        return []
+    counts = {
+        runs[i].name: f"{cell.value:.0f} of {cell.n}"
+        for i, cell in enumerate(row.cells)
+        if cell is not None and cell.value
+    }
+    name = row.metric.replace("_", " ")
+    if len(set(counts.values())) == 1:
+        return [f"{name}: {next(iter(counts.values()))}"]
+    return [f"{name}: {text} ({run})" for run, text in counts.items()]
