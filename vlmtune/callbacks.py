@@ -11,6 +11,7 @@ import torch
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from pytorch_lightning.loggers import WandbLogger
 
+from vlmtune.averaging import averaged_weights
 from vlmtune.benchmarks.base import Benchmark
 from vlmtune.errors import UserError
 from vlmtune.report.environment import git_commit, library_versions, now
@@ -28,9 +29,10 @@ class Evaluation(Callback):
     Numbers are logged as `<benchmark>/<metric>`, so a checkpoint can be kept by one of them
     (`monitor: cola_multi_unseen/accuracy`). Every rank takes part in scoring, so none waits for
     another; images and captions are encoded once for all benchmarks, and where what is read of them
-    is frozen, for all evaluations of a run. The weights at the end of training are always
-    evaluated, also where a resumed run had nothing left to do. A benchmark that cannot be run stops
-    the training: a missing file before its first step.
+    is frozen, for all evaluations of a run. Where an `EMA` is kept, averaged weights are evaluated.
+    The weights at the end of training are always evaluated, also where a resumed run had nothing
+    left to do. A benchmark that cannot be run stops the training: a missing file before its first
+    step.
 
     Weights & Biases gets a table of all metrics at each evaluation, and at the end the retrievals.
 
@@ -168,7 +170,9 @@ class Evaluation(Callback):
         assert self._scorer is not None
         running, self._seconds, self._started = self._started, self._elapsed(), None
         numbers: dict[str, float] = {}
-        suite = run_suite(self.benchmarks, self._scorer)
+        assert isinstance(pl_module, AdaptationModule)
+        with averaged_weights(trainer, pl_module):
+            suite = run_suite(self.benchmarks, self._scorer)
         for _, why in suite.not_run:
             raise UserError(why)
         for result in suite.results:

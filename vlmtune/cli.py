@@ -118,7 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command, summary in TRAINING.items():
         commands.add_parser(command, help=summary, add_help=False)  # handled before this parser
-    for add in (_build, _evaluate, _export, _report, _score):
+    for add in (_build, _evaluate, _export, _report, _score, _shuffles):
         add(commands)
     return parser
 
@@ -166,6 +166,13 @@ def _evaluate(commands: Any) -> None:
     parser.add_argument("--name", help="name of the run in reports; the model's by default")
     parser.add_argument("--device", help="cpu, cuda, ...; the accelerator by default")
     parser.add_argument("--batch-size", type=int, default=256, help="images encoded at a time")
+    parser.add_argument(
+        "--blind",
+        type=Path,
+        metavar="CAPTIONS",
+        help="also score without seeing: by n-grams of these captions (shards, or a text file with "
+        "one a line), and by the model with its images averaged out",
+    )
 
 
 def _export(commands: Any) -> None:
@@ -182,9 +189,7 @@ def _export(commands: Any) -> None:
     parser.add_argument("--out", type=Path, help="folder to write")
     parser.add_argument("--report", type=Path, help="report.json with its scores")
     parser.add_argument("--overwrite", action="store_true", help="replace an export in --out")
-    parser.add_argument(
-        "--alpha", type=float, help="weights to export; 1, the trained ones, if unset"
-    )
+    parser.add_argument("--alpha", type=float, help="weights to export; by default 1")
     parser.add_argument("--alphas", type=_numbers, metavar="A,A,...", help="weights to measure")
     parser.add_argument("--benchmarks", nargs="+", metavar="B", help="as for `vlmtune evaluate`")
     parser.add_argument("--store", type=Path, help="folder that keeps features for the next time")
@@ -203,8 +208,18 @@ def _numbers(text: str) -> list[float]:
 
 def _report(commands: Any) -> None:
     parser = _add(commands, "report", "put the reports of several runs side by side")
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="report.json or a folder")
+    parser.add_argument(
+        "runs",
+        nargs="+",
+        type=Path,
+        metavar="RUN",
+        help="report.json or its folder; the others are compared with the first",
+    )
     parser.add_argument("--out", required=True, type=Path, help="folder to write")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="also write every number as CSV")
+    parser.add_argument(
+        "--latex", type=Path, metavar="FILE", help="also write the primary numbers for a paper"
+    )
 
 
 def _score(commands: Any) -> None:
@@ -213,6 +228,16 @@ def _score(commands: Any) -> None:
     parser.add_argument("images", nargs="+", type=Path, metavar="image", help="image files")
     parser.add_argument("--text", required=True, action="append", help="a caption; may be repeated")
     parser.add_argument("--pretrained", help="weights of an open_clip name, e.g. openai")
+
+
+def _shuffles(commands: Any) -> None:
+    parser = _add(commands, "shuffles", "shuffle the words of captions, for ARO's order benchmarks")
+    parser.add_argument(
+        "--annotations", required=True, type=Path, help="e.g. coco_karpathy_test.json"
+    )
+    parser.add_argument("--out", required=True, type=Path, help="file to write")
+    parser.add_argument("--seed", type=int, default=0, help="another seed gives other shuffles")
+    parser.add_argument("--spacy", metavar="MODEL", help="tag with spaCy, e.g. en_core_web_sm")
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ from vlmtune.adapters.base import Adapter, DualAdapter
 from vlmtune.backbones.base import Backbone
 from vlmtune.errors import UserError
 from vlmtune.objectives.base import Need, Objective
+from vlmtune.pairs import PairPolicy
 from vlmtune.types import Reads
 
 POOLED = Reads("pooled")
@@ -23,6 +24,16 @@ def check_needs(objectives: Iterable[Objective], adapter: Adapter, backbone: Bac
                 raise UserError(f"expected {reason} or remove the {type(objective).__name__}")
 
 
+def check_pairs(pairs: PairPolicy, backbone: Backbone) -> None:
+    """Refuses a choice of pairs that reads scores the backbone does not have.
+
+    Raises:
+        UserError: It reads them and there are none; says what has them.
+    """
+    if pairs.needs_reference and (reason := _no_reference(backbone)):
+        raise UserError(f"expected {reason} or other pairs than {type(pairs).__name__}")
+
+
 def _missing(need: Need, adapter: Adapter, backbone: Backbone) -> str | None:
     name = type(adapter).__name__
     if need == "embedded" and not isinstance(adapter, DualAdapter):
@@ -35,11 +46,14 @@ def _missing(need: Need, adapter: Adapter, backbone: Backbone) -> str | None:
             f"an adapter that gives tokens in the shared space, got {name}, which gives none: "
             "choose a DualAdapter with gives_tokens = True,"
         )
-    if need == "reference":
-        for modality in ("image", "text"):
-            if why := backbone.fits(POOLED, modality):
-                return (
-                    f"a backbone with pooled {modality} embeddings to compare with, got "
-                    f"{type(backbone).__name__} ({why}): choose a dual encoder such as OpenClip,"
-                )
+    return _no_reference(backbone) if need == "reference" else None
+
+
+def _no_reference(backbone: Backbone) -> str | None:
+    for modality in ("image", "text"):
+        if why := backbone.fits(POOLED, modality):
+            return (
+                f"a backbone with pooled {modality} embeddings to compare with, got "
+                f"{type(backbone).__name__} ({why}): choose a dual encoder such as OpenClip,"
+            )
     return None

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vlmtune.config import Configured
@@ -12,10 +12,21 @@ from vlmtune.types import Targets
 
 
 class PairPolicy(Configured, ABC):
-    """Chooses the pairs to score."""
+    """Chooses the pairs to score.
+
+    Attributes:
+        needs_reference: True where it reads the scores of the frozen backbone's own embeddings.
+    """
+
+    needs_reference: bool = False
 
     @abstractmethod
-    def __call__(self, targets: Targets, generator: torch.Generator) -> Bool[Tensor, "N M"]:
+    def __call__(
+        self,
+        targets: Targets,
+        generator: torch.Generator,
+        reference: Float[Tensor, "N M"] | None = None,
+    ) -> Bool[Tensor, "N M"]:
         """Returns True where a pair is to be scored; `generator` is the only source of chance."""
 
 
@@ -28,8 +39,14 @@ class AllPairs(PairPolicy):
         tensor(True)
     """
 
-    def __call__(self, targets: Targets, generator: torch.Generator) -> Bool[Tensor, "N M"]:
+    def __call__(
+        self,
+        targets: Targets,
+        generator: torch.Generator,
+        reference: Float[Tensor, "N M"] | None = None,
+    ) -> Bool[Tensor, "N M"]:
         """Returns all True, shape (N, M)."""
+        del generator, reference
         return torch.ones_like(targets.truth)
 
 
@@ -67,8 +84,14 @@ class ChosenPairs(PairPolicy):
             )
         self.positives, self.hard_negatives, self.random_negatives = counts
 
-    def __call__(self, targets: Targets, generator: torch.Generator) -> Bool[Tensor, "N M"]:
+    def __call__(
+        self,
+        targets: Targets,
+        generator: torch.Generator,
+        reference: Float[Tensor, "N M"] | None = None,
+    ) -> Bool[Tensor, "N M"]:
         """Returns True at the chosen pairs, shape (N, M)."""
+        del reference
         kinds = (
             (targets.truth, self.positives),
             (targets.own & ~targets.truth, self.hard_negatives),

@@ -2,11 +2,12 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import NamedTuple, TypeVar
 
-from vlmtune.benchmarks.base import Benchmark
+from vlmtune.benchmarks.base import Benchmark, Score
 from vlmtune.errors import UserError
 from vlmtune.ranks import on_all_ranks
 from vlmtune.scoring import Scorer
@@ -66,7 +67,7 @@ def load_all(benchmarks: Sequence[Benchmark]) -> tuple[NotRun, ...]:
     return _load(benchmarks)[1]
 
 
-def run_suite(benchmarks: Sequence[Benchmark], scorer: Scorer) -> SuiteResult:
+def run_suite(benchmarks: Sequence[Benchmark], scorer: Score) -> SuiteResult:
     """Loads all benchmarks, encodes their images and captions once, then evaluates each.
 
     What is missing is known before anything is encoded. A benchmark that fails, there or later, is
@@ -74,7 +75,7 @@ def run_suite(benchmarks: Sequence[Benchmark], scorer: Scorer) -> SuiteResult:
 
     Args:
         benchmarks: What to measure; names must differ.
-        scorer: The model. No weight of it may change meanwhile.
+        scorer: The model, a `Scorer` or anything that scores. No weight of it may change meanwhile.
 
     Raises:
         UserError: Not one benchmark could be run, or two have one name.
@@ -84,7 +85,8 @@ def run_suite(benchmarks: Sequence[Benchmark], scorer: Scorer) -> SuiteResult:
     texts = dict.fromkeys(text for _, some in contents.values() for text in some)
     done: dict[str, Result] = {}
     failed = dict(not_run)
-    with scorer.session(list(images), list(texts)):
+    keeps = isinstance(scorer, Scorer)
+    with scorer.session(list(images), list(texts)) if keeps else nullcontext():
         for benchmark in benchmarks:
             if benchmark.name in failed:
                 continue

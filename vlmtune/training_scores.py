@@ -6,12 +6,13 @@ from functools import partial
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from vlmtune.adapters.base import Adapter, DualAdapter
 from vlmtune.backbones.base import Backbone
 from vlmtune.distributed import Place, Ranks
 from vlmtune.inputs import Inputs, Modality
-from vlmtune.needs import POOLED
+from vlmtune.needs import POOLED, check_pairs
 from vlmtune.objectives.base import Need
 from vlmtune.pairs import PairPolicy
 from vlmtune.recompute import in_chunks
@@ -28,13 +29,16 @@ class TrainingScores:
         backbone: The pre-trained model.
         adapter: What is trained on it.
         pairs: Which pairs a joint adapter scores.
-        needs: What objectives read beside scores.
+        needs: What objectives read beside scores; pairs may need the backbone's own scores too.
         chunk: How many images or texts are embedded at a time (see `recompute`); None for all.
 
     Attributes:
         inputs: The features the adapter reads.
         reference: The frozen backbone's own pooled embeddings.
         original: A copy of the backbone as it was, where those are needed and training changes it.
+
+    Raises:
+        UserError: The backbone lacks what the adapter or the choice of pairs reads.
     """
 
     def __init__(
@@ -45,6 +49,9 @@ class TrainingScores:
         needs: Collection[Need] = (),
         chunk: int | None = None,
     ) -> None:
+        if adapter.joint and pairs.needs_reference:
+            check_pairs(pairs, backbone)
+            needs = {*needs, "reference"}
         spare = copy.deepcopy(backbone).requires_grad_(False) if "reference" in needs else None
         adapter.attach(backbone)
         reads = (adapter.image_reads, adapter.text_reads)
@@ -70,15 +77,26 @@ class TrainingScores:
             share = dual_share(self.adapter, image, text, where, ranks)
         else:
             image, text = (self.inputs.all(side, batch, self.chunk) for side in SIDES)
-            pairs = self.pairs(batch.targets, generator) if self.adapter.joint else None
+            pairs = self._chosen(batch, generator) if self.adapter.joint else None
             share = joint_share(self.adapter(image, text, pairs), where, ranks)
         if "reference" not in self.needs:
             return share
         with torch.no_grad():
             pooled = [self._pooled(side, batch, kept) for side in SIDES]
-            backbone = self.reference.backbone
-            scale, bias = backbone.logit_scale, backbone.logit_bias
+            scale, bias = self._temperature()
             return with_reference(share, pooled[0], pooled[1], scale, bias, where, ranks)
+
+    def _chosen(self, batch: Batch, generator: torch.Generator) -> Tensor:
+        """The pairs of the rank's own batch that are scored."""
+        if not self.pairs.needs_reference:
+            return self.pairs(batch.targets, generator)
+        with torch.no_grad():
+            image, text = (normalize(self._pooled(side, batch, {}), dim=-1) for side in SIDES)
+            scale, bias = self._temperature()
+            return self.pairs(batch.targets, generator, scale * image @ text.T + bias)
+
+    def _temperature(self) -> tuple[float, float]:
+        return self.reference.backbone.logit_scale, self.reference.backbone.logit_bias
 
     def _embedded(self, side: Modality, batch: Batch, kept: dict[Modality, Features]) -> Features:
         """Embeds one side, with tokens where they are needed; keeps features that are frozen."""

@@ -46,6 +46,8 @@ class Group:
         exhaustive: True where a caption of the corpus that is not in `true_ids` is false, False
             where it may merely be unannotated (GQA, Visual Genome).
         images: The decoded images (PIL, RGB), or None where features are read instead.
+        own: `own[i, j]` is False where text j was made for another image of the group and nothing
+            is known of image i; None where every text belongs to every image. Shape (k, m).
     """
 
     key: str
@@ -56,6 +58,7 @@ class Group:
     true_ids: tuple[frozenset[str], ...]
     exhaustive: bool = False
     images: tuple[Any, ...] | None = None
+    own: Bool[Tensor, "k m"] | None = None
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from data_builders.scenes.compositions import Swap
 from data_builders.scenes.grammar import (
     Scene,
     SceneObject,
-    WorldSpec,
     camera,
     half_height,
     in_view,

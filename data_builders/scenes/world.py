@@ -31,6 +31,7 @@ from data_builders.scenes.grammar import (
     WorldSpec,
 )
 from data_builders.scenes.grammar import cogent as cogent_forbidden
+from data_builders.scenes.suite import Suite
 from data_builders.scenes.twins import AR4TTwins, ColaTwins
 from vlmtune.config import Spec
 from vlmtune.errors import UserError
@@ -53,7 +54,9 @@ class ScenesBuilder(Builder):
     - `cola/multi_{seen,unseen}.json` (images by file name, in `images/cola`), `cola/single.json`
       over the test images (by path in `images`), and `cola/single_split.json`;
     - `ar4t/PUG_AR_train.csv`, `ar4t/PUG_ARmerged_test.csv` (by path in `images`);
-    - `compositions.json`: `{"unseen": [[color, shape], ...], "seen": [...]}`.
+    - `compositions.json`: `{"unseen": [[color, shape], ...], "seen": [...]}`;
+    - with `benchmarks`, the files of `data_builders.scenes.suite`: ARO, CREPE, SugarCrepe, VALSE,
+      Winoground, EqBen's Kubric parts, PUG's SPAR, ImageNet and Animals, folders of classes.
 
     Args:
         train: Training scenes.
@@ -83,6 +86,7 @@ class ScenesBuilder(Builder):
         processes: Rendering processes, by default as many cores as the work keeps busy; the result
             is the same.
         device: Where to render, "cpu" or "cuda"; on a GPU one process is enough.
+        benchmarks: Items of each further benchmark file, 40 being some 2,000 images; 0 for none.
     """
 
     def __init__(
@@ -112,9 +116,11 @@ class ScenesBuilder(Builder):
         relational: float = 0.0,
         processes: int | None = None,
         device: str = "cpu",
+        benchmarks: int = 0,
     ) -> None:
         _check_counts(train=train, val=val, test=test, cogent=cogent, multi=multi,
-                      ar4t_train=ar4t_train, ar4t_test=ar4t_test)  # fmt: skip
+                      ar4t_train=ar4t_train, ar4t_test=ar4t_test,
+                      benchmarks=benchmarks)  # fmt: skip
         if "color" not in single_attributes or not set(single_attributes) <= set(ATTRIBUTE_ORDER):
             raise UserError(
                 f"expected single_attributes out of {list(ATTRIBUTE_ORDER)} with 'color' among "
@@ -142,15 +148,14 @@ class ScenesBuilder(Builder):
             "stack_probability": stack,
             "min_visible": min_visible,
         }
+        self.benchmarks = benchmarks
         self.spec_of()  # a world that cannot be drawn must fail here, not after minutes
 
     def spec(self) -> Spec:
-        """See `Configured`; the number of processes is left out, as it changes nothing."""
+        """See `Configured`; what changes nothing is left out, so that the same world is kept."""
         spec = super().spec()
-        return {
-            **spec,
-            "init_args": {k: v for k, v in spec["init_args"].items() if k != "processes"},
-        }
+        idle = {"processes"} if self.benchmarks else {"processes", "benchmarks"}
+        return {**spec, "init_args": {k: v for k, v in spec["init_args"].items() if k not in idle}}
 
     def spec_of(self, forbidden: frozenset[Pair] = frozenset(), **changes: Any) -> WorldSpec:
         """Returns the world's spec with some compositions forbidden and other values changed.
@@ -176,6 +181,8 @@ class ScenesBuilder(Builder):
         drawn = draw(work, self.processes or self._worthwhile(plans), done)
         self._write_scenes(folder, drawn)
         self._write_twins(folder, drawn, plans)
+        if suite := self._suite():
+            suite.write(folder, drawn)
         _dump(
             folder / "compositions.json",
             {
@@ -225,7 +232,17 @@ class ScenesBuilder(Builder):
             spec = self.spec_of(forbidden, min_objects=2, max_objects=2)
             series = AR4TTwins(spec, sub_seed(self.seed, f"ar4t_{split}"))
             plans[f"ar4t_{split}"] = Plan(series, 2 * count)
-        return plans
+        suite = self._suite()
+        return plans | (suite.plans() if suite else {})
+
+    def _suite(self) -> Suite | None:
+        if not self.benchmarks:
+            return None
+        spec = self.spec_of(
+            min_objects=max(2, self._world["min_objects"]),
+            max_objects=max(2, self._world["max_objects"]),
+        )
+        return Suite(self.benchmarks, spec, self.unseen, self.seed)
 
     def _cola(self, name: str) -> ColaTwins:
         seen = frozenset(self.spec_of(self.unseen).pairs())
@@ -275,7 +292,7 @@ class ScenesBuilder(Builder):
             if isinstance(plan.series, ColaTwins):
                 items = cola.multi(drawn[split], plan.series)
                 _dump(folder / f"cola/multi_{split.removeprefix('cola_')}.json", items)
-            elif isinstance(plan.series, AR4TTwins):
+            elif split.startswith("ar4t_") and isinstance(plan.series, AR4TTwins):
                 name = "PUG_AR_train" if split == "ar4t_train" else "PUG_ARmerged_test"
                 (folder / "ar4t").mkdir(exist_ok=True)
                 (folder / f"ar4t/{name}.csv").write_text(ar4t.table(drawn[split], plan.series))

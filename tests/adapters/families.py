@@ -3,7 +3,7 @@
 import copy
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 
 import torch
 from transformers.utils import logging
@@ -27,10 +27,11 @@ POOLED = Reads("pooled")
 @cache
 def _made(family: str) -> Backbone:
     logging.disable_progress_bar()
-    folder = Path(mkdtemp(prefix="vlmtune-test-")) / family
-    if family == "open_clip":
-        return OpenClip(str(write_model(folder)))
-    return KINDS[family](str(WRITERS[family](folder)))
+    with TemporaryDirectory() as temporary:
+        folder = Path(temporary) / family
+        if family == "open_clip":
+            return OpenClip(str(write_model(folder)))
+        return KINDS[family](str(WRITERS[family](folder)))
 
 
 def backbone(family: str = "open_clip") -> Backbone:

@@ -112,6 +112,8 @@ def test_trim():
     trimmed = trim(wide)
     assert trimmed.tokens.equal(features.tokens)
     assert trimmed.mask.equal(features.mask)
+    named = Features(tokens=wide.tokens, mask=wide.mask, ids=torch.arange(21).view(3, 7))
+    assert trim(named).ids.tolist() == [[0, 1, 2], [7, 8, 9], [14, 15, 16]]
     pooled = Features(pooled=torch.ones(2, 3))
     assert trim(pooled) is pooled
     assert len(trim(wide[:0])) == 0

@@ -4,7 +4,6 @@ import itertools
 
 import pytest
 import torch
-from jsonargparse import ArgumentParser
 
 from scripts.bench.joint_scoring import naive_scores
 from tests.adapters.fused import LENGTHS, STYLES, features, made
@@ -14,6 +13,7 @@ from vlmtune.adapters.fusion_styles.flava import Flava
 from vlmtune.adapters.fusion_styles.mdetr import Mdetr
 from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.adapters.mm_pred import MMPred
+from vlmtune.commands.plugins import make
 from vlmtune.config import instantiate
 from vlmtune.errors import UserError
 from vlmtune.types import Features
@@ -35,7 +35,7 @@ def depth(style, layers):
 
 
 def compared(adapter, image, text):
-    """Scores and their gradients with respect to all weights and the image tokens, in both forms."""
+    """Scores and their gradients (all weights, and the image tokens) in both forms."""
     image = Features(tokens=image.tokens.clone().requires_grad_(), mask=image.mask)
     leaves = [*adapter.parameters(), image.tokens]
     weights = torch.linspace(-1, 2, len(image) * len(text), dtype=torch.float64)
@@ -199,9 +199,7 @@ def test_a_style_is_chosen_by_its_class_path(style, cls, tmp_path):
         f"class_path: {cls.__module__}.{cls.__qualname__}\n"
         f"init_args: {{heads: 2, fusion: {{class_path: {path}}}}}\n"
     )
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_subclass_arguments(Adapter, "adapter", required=True)
-    adapter = parser.instantiate_classes(parser.parse_args([f"--adapter={file}"]))["adapter"]
+    adapter = make(Adapter, str(file))
     assert type(adapter) is cls
     assert type(adapter.style) is style
     spec = adapter.spec()

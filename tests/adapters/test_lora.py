@@ -13,6 +13,7 @@ from tests.adapters.families import (
 )
 from vlmtune.adapters.base import trained_state
 from vlmtune.adapters.lora import LoRA
+from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.errors import UserError
 from vlmtune.types import Reads
 
@@ -26,7 +27,9 @@ def base_name(name: str) -> str:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_it_starts_as_the_backbone_to_the_bit(family):
     adapter, model = attached(LoRA(targets=ALL), family)
-    for got, want in zip(embedded(adapter, model), plain(backbone(family)), strict=True):
+    with torch.no_grad():  # with gradients torch takes another way through attention
+        found = embedded(adapter, model)
+    for got, want in zip(found, plain(backbone(family)), strict=True):
         assert got.equal(want)
 
 
@@ -65,10 +68,11 @@ def test_it_is_the_backbone_with_products_added(family):
 def test_merged_weights_score_the_same_and_are_ordinary(family):
     adapter, model = attached(LoRA(rank=2, targets=["query", "out", "mlp"]), family)
     fit(adapter, model)
-    want = embedded(adapter, model)
-    adapter.merge()
-    for got, same in zip(embedded(adapter, model), want, strict=True):
-        assert got.equal(same)
+    with torch.no_grad():
+        want = embedded(adapter, model)
+        adapter.merge()
+        for got, same in zip(embedded(adapter, model), want, strict=True):
+            assert got.equal(same)
     assert model.state_dict().keys() == backbone(family).state_dict().keys()
     assert trained(model) == set()
 
@@ -122,8 +126,6 @@ def test_dropout_is_for_training_and_keeps_the_mean():
 
 
 def test_weights_in_16_bits_have_updates_in_32(model_folder):
-    from vlmtune.backbones.open_clip import OpenClip
-
     model, adapter = OpenClip(str(model_folder), precision="bf16"), LoRA(targets=["mlp"])
     adapter.attach(model)
     assert {model.get_parameter(name).dtype for name in trained(model)} == {torch.float32}

@@ -58,7 +58,7 @@ def test_a_backbone_without_towers_is_refused(name):
 
 @pytest.mark.parametrize("name", ["last_blocks", "full_finetuning"])
 def test_weights_in_16_bits_are_not_fine_tuned(name, model_folder):
-    with pytest.raises(UserError, match="got torch.bfloat16, in which small steps are lost"):
+    with pytest.raises(UserError, match=r"got torch\.bfloat16, in which small steps are lost"):
         MAKERS[name]().attach(OpenClip(str(model_folder), precision="bf16"))
 
 

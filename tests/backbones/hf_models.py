@@ -16,7 +16,6 @@ from transformers import (
     FlavaConfig,
     FlavaForPreTraining,
     FlavaImageProcessor,
-    FlavaModel,
     PreTrainedTokenizerFast,
     SiglipConfig,
     SiglipImageProcessor,
@@ -173,8 +172,8 @@ def write_bridgetower(path, seed=0, kind=BridgeTowerWithAll, width=64, **options
         vision_config={
             "hidden_size": 64, "num_hidden_layers": 3, "image_size": 32, "patch_size": 8,
         },
-        hidden_size=width, num_attention_heads=2, num_hidden_layers=2,
-        **itc | options,
+        hidden_size=width, num_attention_heads=2,
+        **{"num_hidden_layers": 2} | itc | options,
     )  # fmt: skip
     torch.manual_seed(seed)
     _randomised(kind(config), seed, 4.0).save_pretrained(path)

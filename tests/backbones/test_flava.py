@@ -1,9 +1,12 @@
 import pytest
 import torch
-from transformers import FlavaForPreTraining
+from safetensors.torch import load_file, save_file
+from transformers import FlavaForPreTraining, FlavaModel
 
 from tests.backbones.hf_models import write_flava
+from tests.backbones.libraries import flava_matches
 from vlmtune.backbones.flava import Flava
+from vlmtune.errors import UserError
 from vlmtune.types import Reads
 
 TEXTS = ["a red cube left of the blue sphere", "dog", "a green metal cube"]
@@ -22,7 +25,7 @@ def pixels():
 def test_tokens_are_the_librarys_hidden_states(backbone):
     words = backbone.encode_text(TEXTS, Reads("words"))
     with torch.no_grad():
-        output = backbone.model(
+        output = backbone.model.flava(
             input_ids=words.ids, attention_mask=words.mask.long(), pixel_values=pixels()
         )
     image, text = output.image_output, output.text_output
@@ -64,10 +67,47 @@ def test_scores_are_the_contrastive_logits_of_pretraining(tmp_path):
 
 def test_no_codebook_and_no_second_softmax(backbone):
     assert not any("codebook" in name for name, _ in backbone.named_parameters())
-    attention = backbone.model.text_model.encoder.layer[0].attention.attention
+    attention = backbone.model.flava.text_model.encoder.layer[0].attention.attention
     states = torch.randn(1, 4, 16)
     _, weights = attention(states, output_attentions=True)
     query, key = (
         f(states).view(1, 4, 2, 8).transpose(1, 2) for f in (attention.query, attention.key)
     )
     torch.testing.assert_close(weights, (query @ key.mT / 8**0.5).softmax(dim=-1))
+
+
+def test_without_its_head_it_is_a_dual_encoder(tmp_path):
+    plain = Flava(str(write_flava(tmp_path / "plain", kind=FlavaModel)))
+    assert plain.fusion is None
+    assert "itm_head" in plain.no_fusion
+    assert plain.model.itm_head is None
+    whole = Flava(str(write_flava(tmp_path / "whole")))
+    assert whole.fusion is not None
+    for name, value in plain.model.state_dict().items():
+        assert value.shape == whole.model.state_dict()[name].shape
+
+
+def test_half_a_head_is_refused(tmp_path):
+    path = write_flava(tmp_path / "flava") / "model.safetensors"
+    lost = "itm_head.pooler.dense.weight"
+    state = {name: value for name, value in load_file(path).items() if name != lost}
+    save_file(state, path, metadata={"format": "pt"})
+    with pytest.raises(UserError, match=f"got 1 missing keys, first {lost}"):
+        Flava(str(path.parent))
+
+
+def test_no_class_token_of_its_own(tmp_path):
+    """The multimodal encoder may do without; the head then reads the image's class token."""
+    path = write_flava(tmp_path / "flava")
+    text = (path / "config.json").read_text()
+    assert '"use_cls_token": true' in text
+    (path / "config.json").write_text(
+        text.replace('"use_cls_token": true', '"use_cls_token": false')
+    )
+    backbone = Flava(str(path))
+    want = flava_matches(path, pixels(), TEXTS)
+    fusion = backbone.fusion
+    image = fusion.prepare_image(backbone.encode_image(pixels(), fusion.image_reads))
+    text = fusion.prepare_text(backbone.encode_text(TEXTS, fusion.text_reads))
+    got = torch.stack([fusion.match(image[i : i + 1], text) for i in range(3)])
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)

@@ -6,8 +6,9 @@ import torch
 from PIL import Image
 
 from vlmtune.benchmarks.aro_order import AroOrder
-from vlmtune.benchmarks.aro_orders import normalised, read_shuffles, words, write_shuffles
+from vlmtune.benchmarks.aro_orders import normalised, read_shuffles, write_shuffles
 from vlmtune.errors import UserError
+from vlmtune.language.words import words
 
 VOCABULARY = [
     "man",
@@ -27,7 +28,7 @@ VOCABULARY = [
 
 class Random:
     def tag(self, words):
-        return [random.Random(word).choice(["NN", "JJ", "VB"]) for word in words]
+        return [random.Random(word).choice(["NOUN", "ADJ", "VERB"]) for word in words]
 
 
 def write(folder, count, length=9):
@@ -103,7 +104,7 @@ def test_strict_gives_no_hint_by_spacing_and_leaves_out_what_is_not_shuffled(tmp
 def test_errors(tmp_path):
     write(tmp_path, 2)
     (tmp_path / "shuffles.json").unlink()
-    with pytest.raises(UserError, match="write_shuffles"):
+    with pytest.raises(UserError, match="vlmtune shuffles"):
         make(tmp_path).load()
     (tmp_path / "captions.json").unlink()
     with pytest.raises(UserError, match=r"storage\.googleapis"):

@@ -11,21 +11,31 @@ import yaml
 from torch.nn.functional import binary_cross_entropy_with_logits, pad
 from transformers.utils import logging
 
-from tests.backbones.hf_models import write_clip, write_flava, write_siglip
+from tests.backbones.hf_models import (
+    write_blip,
+    write_bridgetower,
+    write_clip,
+    write_flava,
+    write_siglip,
+    write_vilt,
+)
 from vlmtune.adapters.base import Adapter, JointAdapter, load_trained_state, trained_state
 from vlmtune.adapters.zero_shot import ZeroShot
 from vlmtune.backbones.base import Backbone
+from vlmtune.backbones.blip import Blip
+from vlmtune.backbones.bridgetower import BridgeTower
 from vlmtune.backbones.flava import Flava
 from vlmtune.backbones.hf_clip import HFCLIP
 from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.backbones.siglip import SigLIP
+from vlmtune.backbones.vilt import Vilt
 from vlmtune.config import instantiate
 from vlmtune.errors import UserError
 from vlmtune.types import Features, Scores
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs/adapters").glob("*.yaml"))
 TEXTS = ["red cube", "a blue sphere left of the red cube", "dog", "a green metal cube"]
-FAMILIES = ["open_clip", "hf_clip", "siglip", "flava"]
+FAMILIES = ["open_clip", "hf_clip", "siglip", "flava", "blip", "bridgetower", "vilt"]
 TRUTH = torch.eye(4, dtype=torch.bool)[[0, 1, 2, 3, 0]]  # of 5 images
 
 
@@ -90,6 +100,9 @@ def families(model_folder, tmp_path_factory):
         "hf_clip": HFCLIP(str(write_clip(folder / "hf_clip"))),
         "siglip": SigLIP(str(write_siglip(folder / "siglip"))),
         "flava": Flava(str(write_flava(folder / "flava"))),
+        "blip": Blip(str(write_blip(folder / "blip"))),
+        "bridgetower": BridgeTower(str(write_bridgetower(folder / "bridgetower"))),
+        "vilt": Vilt(str(write_vilt(folder / "vilt"))),
     }
 
 

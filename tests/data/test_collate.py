@@ -87,3 +87,12 @@ def test_one_id_with_two_captions_is_refused() -> None:
     one = group("a", {"i": {"t"}}, ["t"], exhaustive=False)
     with pytest.raises(UserError, match="one caption for text id 't'"):
         collate([one, replace(one, key="b", texts=("another",))])
+
+
+def test_a_text_made_for_one_image_is_not_the_others_own() -> None:
+    pair = group("a", {"i": {"t"}, "j": {"u"}}, ["t", "u", "v"], exhaustive=False)
+    own = torch.tensor([[True, True, True], [True, True, False]])
+    targets = collate([replace(pair, own=own)]).targets
+    assert targets.own.equal(own)
+    assert targets.known.equal(own)
+    assert targets.truth.int().tolist() == [[1, 0, 0], [0, 1, 0]]

@@ -42,3 +42,28 @@ def clevr(world: Path) -> dict[str, dict[str, Any]]:
         for split in ("train", "val", "test")
         for scene in load(world / f"clevr/scenes_{split}.json")["scenes"]
     }
+
+
+SUITE: dict[str, Any] = {
+    **{name: 0 for name in ("train", "val", "cogent", "multi", "ar4t_train", "ar4t_test")},
+    **{"test": 1, "image_size": 32, "stack": 0.5, "seed": 5, "benchmarks": 12},
+}
+
+
+@pytest.fixture(scope="session")
+def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The embedded world in the layouts of all benchmarks."""
+    out = tmp_path_factory.mktemp("suite") / "world"
+    ScenesBuilder(**SUITE).build(out, progress=False)
+    return out
+
+
+@pytest.fixture(scope="session")
+def graphs(suite: Path) -> dict[str, dict[str, dict[str, Any]]]:
+    """CLEVR's scenes of the suite's images, by series and file name."""
+    return {
+        path.stem.removeprefix("scenes_suite_"): {
+            scene["image_filename"]: scene for scene in load(path)["scenes"]
+        }
+        for path in sorted((suite / "clevr").glob("scenes_suite_*.json"))
+    }

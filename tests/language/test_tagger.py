@@ -12,7 +12,7 @@ from vlmtune.language.words import words
 CODES = dict(
     zip(
         "NPVXJRID#OCST.",
-        "NOUN PROPN VERB AUX ADJ ADV ADP DET NUM PRON CCONJ SCONJ PART PUNCT".split(),
+        ["NOUN", "PROPN", "VERB", "AUX", "ADJ", "ADV", "ADP", "DET", "NUM", "PRON", "CCONJ", "SCONJ", "PART", "PUNCT"],
         strict=True,
     )
 )
@@ -114,3 +114,112 @@ def test_accuracy_on_tagged_captions():
                 wrong.append((caption, word, got, want))
     print(total, wrong)
     assert 1 - len(wrong) / total > 0.97, wrong
+
+
+def test_every_known_tag_is_universal():
+    tags = {tag for caption, _ in EXAMPLES for tag in LexiconTagger().tag(words(caption))}
+    assert tags <= set(CODES.values())
+
+
+@pytest.mark.parametrize(
+    ("caption", "word", "tag"),
+    [
+        ("a wave on the sea", "wave", "NOUN"),
+        ("two men wave at us", "wave", "VERB"),
+        ("a metal cube", "metal", "ADJ"),
+        ("a cube of metal", "metal", "NOUN"),
+        ("an orange cat", "orange", "ADJ"),
+        ("an orange on a plate", "orange", "NOUN"),
+        ("a man riding a horse", "riding", "VERB"),
+        ("a parked car", "parked", "ADJ"),
+        ("a car parked here", "parked", "VERB"),
+        ("the dog that barks", "that", "PRON"),
+        ("that dog barks", "that", "DET"),
+        ("next to a house", "to", "ADP"),
+        ("about to eat lunch", "to", "PART"),
+        ("a glorpy tree", "glorpy", "NOUN"),
+        ("a furrowless field", "furrowless", "ADJ"),
+        ("she waits patiently", "patiently", "ADV"),
+        ("people in Boston", "Boston", "PROPN"),
+        ("a 3.5 kg fish", "3.5", "NUM"),
+        ("a long-haired dog", "long-haired", "ADJ"),
+        ("a red t-shirt", "t-shirt", "NOUN"),
+        ("a dog ’s bone", "’s", "PART"),
+        ("🙂 a dog", "🙂", "PUNCT"),
+    ],
+)
+def test_rules(caption, word, tag):
+    split = caption.split()
+    assert LexiconTagger().tag(split)[split.index(word)] == tag
+
+
+def test_one_tag_a_word_whatever_comes():
+    tagger = LexiconTagger()
+    assert isinstance(tagger, Tagger)
+    for split in (
+        [],
+        [""],
+        ["to"],
+        ["'s"],
+        ["as"],
+        ["next"],
+        ["-"],
+        ["a"] * 300,
+        ["ÄÖ", "\n", "1"],
+    ):
+        assert len(tagger.tag(split)) == len(split)
+    first = tagger.tag(["a", "dog"])
+    first.append("changed")
+    assert tagger.tag(["a", "dog"]) == ["DET", "NOUN"]
+
+
+# -- spaCy ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def spacy(monkeypatch):
+    """A library that calls every word that begins with "d" a noun."""
+    library, tokens = ModuleType("spacy"), ModuleType("spacy.tokens")
+    library.loaded = []  # type: ignore[attr-defined]
+
+    def load(name, exclude=()):
+        if name == "absent":
+            raise OSError("[E050] Can't find model 'absent'.\nIt doesn't seem to be a package.")
+        library.loaded.append(name)
+        pipeline = SimpleNamespace(vocab="words")
+        return _Pipeline(pipeline.vocab)
+
+    class _Pipeline:
+        def __init__(self, vocab):
+            self.vocab = vocab
+
+        def __call__(self, document):
+            return [SimpleNamespace(pos_="NOUN" if w[0] == "d" else "X") for w in document.words]
+
+    library.load = load  # type: ignore[attr-defined]
+    tokens.Doc = lambda vocab, words: SimpleNamespace(words=words)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "spacy", library)
+    monkeypatch.setitem(sys.modules, "spacy.tokens", tokens)
+    return library
+
+
+def test_spacy_tags_words_as_they_are_split(spacy):
+    tagger = SpacyTagger("some_model")
+    assert isinstance(tagger, Tagger)
+    assert spacy.loaded == []
+    assert tagger.tag(["a", "dog", "does", "n't"]) == ["X", "NOUN", "NOUN", "X"]
+    assert tagger.tag([]) == []
+    assert spacy.loaded == ["some_model"]
+    assert tagger.spec()["init_args"] == {"model": "some_model"}
+
+
+def test_a_missing_pipeline_is_one_line(spacy):
+    with pytest.raises(UserError, match="expected spaCy with the pipeline 'absent'") as error:
+        SpacyTagger("absent").tag(["a"])
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_library_is_one_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "spacy", None)
+    with pytest.raises(UserError, match="or use the LexiconTagger"):
+        SpacyTagger().tag(["a"])

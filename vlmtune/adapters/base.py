@@ -21,7 +21,7 @@ from vlmtune.config import Configured
 from vlmtune.errors import UserError
 from vlmtune.types import Embedded, Features, Reads, Scores
 
-CACHED = 64 * 2**20  # bytes; larger chunks were slower on a CPU
+CACHED = 64 * 2**20  # bytes; larger chunks are slower on a CPU
 
 
 class Adapter(Configured, nn.Module, ABC):
@@ -151,8 +151,8 @@ class JointAdapter(Adapter):
     Attributes:
         chunk: How many pairs `score_pairs` gets at a time; None for what `memory` has room for, or
             1,024 where `pair_bytes` is not known.
-        memory: Bytes that scoring a chunk may take. A CPU takes no more than 64 MiB of it, which
-            its caches serve faster.
+        memory: Bytes that scoring a chunk may take. Outside training a CPU takes no more than
+            64 MiB of it, which its caches serve faster.
         training_memory: Bytes of activations that may be kept for the backward pass.
     """
 
@@ -204,10 +204,11 @@ class JointAdapter(Adapter):
         self, image: Features, text: Features, rows: Int[Tensor, "P"], columns: Int[Tensor, "P"]
     ) -> list[Tensor]:
         """Scores the pairs (row of `image`, row of `text`), chunk by chunk."""
-        needed = self.pair_bytes(image, text, training=False)
-        memory = min(self.memory, CACHED) if rows.device.type == "cpu" else self.memory
-        size = self.chunk or (max(1, memory // needed) if needed else 1024)
         training = torch.is_grad_enabled()
+        needed = self.pair_bytes(image, text, training=False)
+        cached = rows.device.type == "cpu" and not training
+        memory = min(self.memory, CACHED) if cached else self.memory
+        size = self.chunk or (max(1, memory // needed) if needed else 1024)
         kept = size * self.pair_bytes(image, text, training=True) if training else 0
         scores, held = [], 0
         for i in range(0, len(rows), size):

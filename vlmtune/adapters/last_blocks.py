@@ -1,6 +1,5 @@
 """Fine-tuning of the last blocks: what comes before them stays frozen and may be stored."""
 
-import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -10,9 +9,10 @@ from vlmtune.adapters.towers import (
     check_decay,
     decayed,
     image_tower,
-    needed,
+    length_of,
     text_tower,
     thaw,
+    used_by,
 )
 from vlmtune.backbones.base import Backbone, Tower
 from vlmtune.errors import UserError
@@ -29,8 +29,8 @@ class LastBlocks(DualAdapter):
     backbone's own and start as they are: the scores are at first the backbone's.
 
     Source: the usual partial fine-tuning; compared among others by Ray et al. 2023 (Cola), section
-    5.2, "tuning the last two layers". (Section 11.1 there describes new transformer layers on the
-    features of the second-last layer instead.) `decay` is the layer-wise learning rate of Clark et
+    5.2, "tuning the last two layers". (Section 11.1 there describes new layers on frozen
+    features instead: `FTLate`.) `decay` is the layer-wise learning rate of Clark et
     al. 2020 (ELECTRA): block l of L gets $\gamma^{L - l}$ times the rate, what follows gets all.
 
     Args:
@@ -74,13 +74,10 @@ class LastBlocks(DualAdapter):
             UserError: A tower cannot be had block by block, has fewer blocks, or is not float32.
         """
         self.towers: dict[str, Tower] = {}
-        lengths = {}
         if self.counts["image"]:
-            self.towers["image"] = tower = image_tower(backbone)
-            lengths["image"] = backbone.image_tokens + image_tower(backbone).special
+            self.towers["image"] = image_tower(backbone)
         if self.counts["text"]:
-            self.towers["text"] = tower = text_tower(backbone)
-            lengths["text"] = text_tower(backbone).positions
+            self.towers["text"] = text_tower(backbone)
         for modality, tower in self.towers.items():
             if self.counts[modality] > tower.layers:
                 raise UserError(
@@ -90,7 +87,7 @@ class LastBlocks(DualAdapter):
         super().attach(backbone)
         self.set_scale(self.learn_scale, self.initial_scale)
         self.thawed = {
-            modality: _last(tower, self.counts[modality], lengths[modality], backbone.device)
+            modality: _last(tower, self.counts[modality], length_of(tower, backbone))
             for modality, tower in self.towers.items()
         }
         thaw(backbone, [p for parameters in self.thawed.values() for p in parameters])
@@ -125,10 +122,8 @@ def _reads(count: int) -> Reads:
     return Reads("state", -(count + 1)) if count else Reads("pooled")
 
 
-def _last(tower: Tower, count: int, length: int, device: torch.device) -> list[nn.Parameter]:
+def _last(tower: Tower, count: int, length: int) -> list[nn.Parameter]:
     """The parameters of the last blocks and what follows, those that an embedding uses."""
     blocks = tower.blocks[tower.layers - count :]
-    candidates = [p for block in blocks for p in block.parameters()] + list(tower.tail)
-    tokens = torch.zeros(1, length, tower.width, device=device)
-    state = Features(tokens=tokens, mask=torch.ones(1, length, dtype=torch.bool, device=device))
-    return needed(lambda: tower.finish(after_last_block(tower, state, count)), candidates)
+    candidates = [p for block in blocks for p in block.parameters()]
+    return used_by(tower, count, length, [*candidates, *tower.tail])

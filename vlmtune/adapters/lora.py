@@ -8,7 +8,7 @@ from torch.nn.utils import parametrize
 
 from vlmtune.adapters.base import DualAdapter
 from vlmtune.adapters.low_rank import TARGETS, LowRank, projections
-from vlmtune.adapters.towers import image_tower, keep_fingerprint, text_tower
+from vlmtune.adapters.towers import image_tower, keep_fingerprint, length_of, text_tower, used_by
 from vlmtune.backbones.base import Backbone, Tower
 from vlmtune.errors import UserError
 from vlmtune.types import Features, Reads
@@ -92,21 +92,24 @@ class LoRA(DualAdapter):
         super().attach(backbone)
         self.set_scale(self.learn_scale, self.initial_scale)
         keep_fingerprint(backbone)
-        self.updated = [pair for tower in towers for pair in self._put_on(tower)]
+        self.updated = [pair for tower in towers for pair in self._put_on(tower, backbone)]
 
-    def _put_on(self, tower: Tower) -> list[tuple[nn.Module, str]]:
+    def _put_on(self, tower: Tower, backbone: Backbone) -> list[tuple[nn.Module, str]]:
         found = [one for block in tower.blocks for one in projections(block, self.targets)]
         if not found:
             raise UserError(
                 f"expected weights for {', '.join(self.targets)} in {type(tower).__name__}, got "
                 "none that are known: choose other targets or another backbone"
             )
+        if any(parametrize.is_parametrized(module, name) for module, name, _, _ in found):
+            raise UserError(
+                "expected a backbone without updates, got one that LoRA was attached to: "
+                "make the backbone anew"
+            )
+        weights = [getattr(module, name) for module, name, _, _ in found]
+        used = {id(p) for p in used_by(tower, tower.layers, length_of(tower, backbone), weights)}
+        found = [one for one, weight in zip(found, weights, strict=True) if id(weight) in used]
         for module, name, parts, chosen in found:
-            if parametrize.is_parametrized(module, name):
-                raise UserError(
-                    "expected a backbone without updates, got one that LoRA was attached to: "
-                    "make the backbone anew"
-                )
             weight = getattr(module, name)
             update = LowRank(weight, parts, chosen, self.rank, self.alpha, self.dropout)
             parametrize.register_parametrization(module, name, update.train(module.training))

@@ -75,24 +75,36 @@ def projections(
     Yields:
         The module, the name of its weight, how many projections it holds, and which are meant.
     """
-    for path, module in block.named_modules():
+    modules = dict(block.named_modules())
+    attentions = [path for path, module in modules.items() if path and _attends(path, module)]
+    for path, module in modules.items():
         if isinstance(module, nn.MultiheadAttention):
-            weights = [("in_proj_weight", PACKED)]
+            name, does = "in_proj_weight", PACKED
         elif isinstance(module, nn.Linear):
-            weights = [("weight", _does(path))]
+            inside = any(path.startswith(f"{attention}.") for attention in attentions)
+            name, does = "weight", _does(path, inside)
         else:
             continue
-        for name, does in weights:
-            meant = [part for part, target in enumerate(does) if target in targets]
-            if meant:
-                yield module, name, len(does), meant
+        meant = [part for part, target in enumerate(does) if target in targets]
+        if meant:
+            yield module, name, len(does), meant
 
 
-def _does(path: str) -> tuple[str, ...]:
+def _attends(path: str, module: nn.Module) -> bool:
+    """Whether a module of a block is an attention layer, by its name or its class."""
+    names = (path.rpartition(".")[2], type(module).__name__)
+    return any(word in name.lower() for name in names for word in ("attn", "attention"))
+
+
+def _does(path: str, attends: bool) -> tuple[str, ...]:
     """What the linear layer at `path` of a block does: the projections it holds, in order.
 
+    Args:
+        path: Names of the modules from the block down.
+        attends: Whether it lies in an attention layer.
+
     Example:
-        >>> _does("attn.qkv"), _does("attention.output.dense"), _does("intermediate.dense")
+        >>> _does("attn.qkv", True), _does("attention.output.dense", True), _does("mlp.fc1", False)
         (('query', 'key', 'value'), ('out',), ('mlp',))
     """
     last = path.rpartition(".")[2]
@@ -100,4 +112,4 @@ def _does(path: str) -> tuple[str, ...]:
         return PACKED
     if last in NAMES:
         return (NAMES[last],)
-    return ("out",) if "attn" in path or "attention" in path else ("mlp",)
+    return ("out",) if attends else ("mlp",)

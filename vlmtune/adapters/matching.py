@@ -1,4 +1,4 @@
-"""Matching: a fusion encoder with its own matching head, as it is or with its last blocks trained."""
+"""Matching: a fusion encoder's own matching head, as it is or with its last blocks trained."""
 
 import contextlib
 from collections.abc import Iterator

@@ -56,13 +56,18 @@ class MMAdapter(FusedAdapter):
         initial_scale: $e^{\tau}$ at the start.
         fusion: The style of the fusion, an object of `vlmtune.adapters.fusion_styles`; None for
             `Mdetr`.
-        memory: Bytes that scoring a chunk of pairs may take; a CPU takes no more than 64 MiB.
+        memory: Bytes that scoring a chunk of pairs may take.
         training_memory: Bytes of activations kept for the backward pass; beyond them activations
             are computed again, which takes a third more time.
 
     Raises:
         UserError: The heads do not divide the width, the style cannot have so many layers, or a
             budget is below 1.
+
+    Example:
+        >>> from vlmtune.adapters.fusion_styles.albef import Albef
+        >>> MMAdapter(fusion=Albef()).spec()["init_args"]["fusion"]["class_path"]
+        'vlmtune.adapters.fusion_styles.albef.Albef'
     """
 
     def __init__(

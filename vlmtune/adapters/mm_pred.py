@@ -36,7 +36,7 @@ class MMPred(FusedAdapter):
         text_layer: Layer of the text tokens, counted from the end.
         fusion: The style of the fusion, an object of `vlmtune.adapters.fusion_styles`; None for
             `Mdetr`.
-        memory: Bytes that scoring a chunk of pairs may take; a CPU takes no more than 64 MiB.
+        memory: Bytes that scoring a chunk of pairs may take.
         training_memory: Bytes of activations kept for the backward pass; beyond them activations
             are computed again, which takes a third more time.
 

@@ -13,7 +13,7 @@ from vlmtune.types import Features, Reads
 
 CHOICE = (
     "OpenClip with a plain vision transformer and open_clip's own text transformer, HFCLIP, "
-    "SigLIP or Flava"
+    "SigLIP, Flava, Blip or BridgeTower"
 )
 
 
@@ -40,7 +40,8 @@ def text_tower(backbone: Backbone) -> TextTower:
 
 
 def _without(backbone: Backbone, modality: Literal["image", "text"]) -> UserError:
-    reason = backbone.fits(Reads("state"), modality) or "it has no such tower"
+    reasons = (backbone.fits(Reads(kind), modality) for kind in ("state", "pooled"))
+    reason = next(filter(None, reasons), "it has no such tower")
     return UserError(
         f"expected a backbone whose {modality} tower runs block by block, got "
         f"{type(backbone).__name__} ({reason}): choose {CHOICE}"
@@ -86,6 +87,33 @@ def needed(
         for parameter, trained in zip(asked, before, strict=True):
             parameter.requires_grad_(trained)
     return [p for p, gradient in zip(asked, gradients, strict=True) if gradient is not None]
+
+
+def used_by(
+    tower: Tower, count: int, length: int, parameters: Iterable[nn.Parameter]
+) -> list[nn.Parameter]:
+    """Returns those of `parameters` that the last `count` blocks and the end of a tower use.
+
+    Blocks may hold more, such as the cross-attention of a text tower that a fusion shares.
+
+    Args:
+        tower: The tower.
+        count: How many blocks.
+        length: How many positions its states have.
+        parameters: What to choose from.
+    """
+    asked = list(parameters)
+    tokens = torch.zeros(1, length, tower.width, device=asked[0].device)
+    state = Features(tokens=tokens, mask=torch.ones_like(tokens[:, :, 0]).bool())
+    return needed(lambda: tower.finish(after_last_block(tower, state, count)), asked)
+
+
+def length_of(tower: Tower, backbone: Backbone) -> int:
+    """How many positions the longest state of a tower has."""
+    if isinstance(tower, ImageTower):
+        return tower.special + backbone.image_tokens
+    assert isinstance(tower, TextTower)
+    return tower.positions
 
 
 def thaw(backbone: Backbone, parameters: Sequence[nn.Parameter]) -> None:

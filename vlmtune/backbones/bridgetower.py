@@ -56,8 +56,8 @@ class BridgeTower(HFDualEncoder):
     has no fusion.
 
     ITC: the class tokens of the towers through the heads of `BridgeTowerForContrastiveLearning`.
-    Checkpoints without those heads have no pooled embeddings. Its third head, which embeds a pair,
-    is left out. Arguments are those of `HFBackbone`.
+    Checkpoints without those heads have no pooled embeddings and give no towers. The third head,
+    which embeds a pair, is left out. Arguments are those of `HFBackbone`.
     """
 
     kind = BridgeTowerNetwork
@@ -86,13 +86,13 @@ class BridgeTower(HFDualEncoder):
         """Makes the two towers of the model."""
         model = self.model.bridgetower
         visual, text = model.vision_model.visual, model.text_model
-        head = BridgeImageHead(model, self.model.itc_image_head)
+        embed = BridgeImageHead(model, self.model.itc_image_head)
         image_tower = BridgeImageTower(
             embed=partial(_embed, visual),
             blocks=visual.transformer.resblocks[: len(text.encoder.layer)],
             norm=visual.ln_post,
-            head=head,
-            owners=(visual.ln_post, *head.owners),
+            head=embed,
+            owners=(visual.ln_post, *embed.owners),
             special=1,
             dtype=self._dtype,
         )
@@ -103,7 +103,7 @@ class BridgeTower(HFDualEncoder):
             table=text.embeddings.position_embeddings,
             blocks=text.encoder.layer,
             norm=nn.Identity(),
-            projection=self.model.itc_text_head,
+            projection=nn.Identity() if (head := self.model.itc_text_head) is None else head,
             dtype=self._dtype,
         )
         return image_tower, text_tower
@@ -115,6 +115,8 @@ class BridgeTower(HFDualEncoder):
             self.no_pooled = "its checkpoint has no contrastive heads (itc_image_head and others)"
         elif not self.model.config.share_cross_modal_transformer_layers:
             self.no_pooled = "its contrastive heads need share_cross_modal_transformer_layers"
+        if self.no_pooled is not None:  # towers end in embeddings
+            self.image_tower = self.text_tower = None
         if self.model.itm_score is None:
             self.no_fusion = "its checkpoint has no matching head (itm_score)"
         else:

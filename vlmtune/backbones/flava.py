@@ -22,7 +22,7 @@ from vlmtune.backbones.hf_towers import (
     through,
     unseen,
 )
-from vlmtune.backbones.staging import masked, parameters_of, parts, whole
+from vlmtune.backbones.staging import joined, masked, parameters_of, parts, whole
 from vlmtune.types import Features, Reads
 
 
@@ -167,13 +167,3 @@ class FlavaFusion(Fusion):
         tokens, mask = joined(image, text)
         tokens = through(self.blocks, tokens.to(self._dtype), unseen(mask, self._dtype))
         return log_odds(self._head(self._encoder.layernorm(tokens)))
-
-
-def joined(first: Features, second: Features) -> tuple[Tensor, Tensor]:
-    """Tokens and mask of two sequences one after the other; a single row stands for all."""
-    rows = max(len(first), len(second))
-    pairs = zip(parts(first), parts(second), strict=True)
-    tokens, mask = (
-        torch.cat([one.expand(rows, *one.shape[1:]) for one in both], dim=1) for both in pairs
-    )
-    return tokens, mask

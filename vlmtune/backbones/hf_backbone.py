@@ -140,10 +140,11 @@ def longest_side(processor: Any) -> int:
     Raises:
         UserError: The processor has no `shortest_edge`.
     """
-    shortest = dict(processor.size).get("shortest_edge")
+    size = dict(processor.size)
+    shortest = size.get("shortest_edge")
     if not shortest:
         raise UserError(
-            f"expected an image processor with a size of shortest_edge, got {dict(processor.size)}: "
-            "correct preprocessor_config.json"
+            f"expected an image processor with a size of shortest_edge, got {size}: correct "
+            "preprocessor_config.json"
         )
     return int(1333 / 800 * shortest)

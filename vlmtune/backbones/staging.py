@@ -103,3 +103,13 @@ def parameters_of(*owners: nn.Module | nn.Parameter | None) -> list[nn.Parameter
         elif isinstance(owner, nn.Module):
             found.extend(owner.parameters())
     return found
+
+
+def joined(first: Features, second: Features) -> tuple[Tensor, Tensor]:
+    """Tokens and mask of two sequences one after the other; a single row stands for all."""
+    rows = max(len(first), len(second))
+    pairs = zip(parts(first), parts(second), strict=True)
+    tokens, mask = (
+        torch.cat([one.expand(rows, *one.shape[1:]) for one in both], dim=1) for both in pairs
+    )
+    return tokens, mask

@@ -12,11 +12,10 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import ViltForImageAndTextRetrieval
 
 from vlmtune.backbones.base import Fusion
-from vlmtune.backbones.flava import joined
 from vlmtune.backbones.hf_backbone import HFBackbone, Preprocess, longest_side
 from vlmtune.backbones.hf_loading import Loaded
 from vlmtune.backbones.hf_towers import HFTokenizer, through, unseen
-from vlmtune.backbones.staging import checked_length, masked, parameters_of, parts
+from vlmtune.backbones.staging import checked_length, joined, masked, parameters_of, parts
 from vlmtune.errors import UserError
 from vlmtune.types import Features, Reads
 
@@ -41,7 +40,6 @@ class Vilt(HFBackbone):
 
     kind = ViltForImageAndTextRetrieval
     attention = "eager"  # the only one the library has for ViLT
-    fusion: "ViltFusion"
 
     def preprocessing(self, loaded: Loaded, model: str) -> Preprocess:
         """Makes what turns images into pixel values.
@@ -56,21 +54,22 @@ class Vilt(HFBackbone):
                 f"{processor.do_resize} and do_pad {processor.do_pad} in {model}: correct "
                 "preprocessor_config.json"
             )
-        return SquarePreprocess(processor)
+        self._square = SquarePreprocess(processor)
+        return self._square
 
     def assemble(self, loaded: Loaded) -> None:
         """Makes the tokenizer and the fusion."""
         texts = self.model.vilt.embeddings.text_embeddings
         self._tokenizer = HFTokenizer(loaded.tokenizer, texts.position_embeddings.num_embeddings)
-        self.fusion = ViltFusion(self.model, self._dtype)
+        self.fusion = self._fusion = ViltFusion(self.model, self._dtype)
 
     def measure(self, pixels: Float[Tensor, "1 3 height width"]) -> None:
         """Sets the sizes; `image_tokens` is the number of patches of the largest image."""
         self.embed_dim = self.image_width = self.text_width = self.model.config.hidden_size
         self._patches(pixels)
         patch = self.model.config.patch_size
-        shorter = self.transform.shortest // patch
-        self.image_tokens = shorter * (self.transform.side // patch)
+        shorter = self._square.shortest // patch
+        self.image_tokens = shorter * (self._square.side // patch)
         self.text_special = self._tokenizer.special
         self.logit_scale = 1.0
 
@@ -93,8 +92,9 @@ class Vilt(HFBackbone):
         """Returns why `reads` cannot be had for "image" or "text", or None where it can."""
         if reads.kind == "pooled":
             return "it embeds no image and no caption alone"
-        wanted = self.fusion.image_reads if modality == "image" else self.fusion.text_reads
-        if (reads.kind, reads.layer) == (wanted.kind, wanted.layer) or reads.kind == "words" == wanted.kind:
+        fusion = self._fusion
+        wanted = fusion.image_reads if modality == "image" else fusion.text_reads
+        if reads.kind == wanted.kind and (reads.kind == "words" or reads.layer == wanted.layer):
             return None
         return f"it has no layers of one modality: read {wanted.kind} of layer {wanted.layer}"
 

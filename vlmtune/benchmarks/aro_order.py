@@ -16,11 +16,11 @@ from vlmtune.benchmarks.aro_orders import (
     normalised,
     read_captions,
     read_shuffles,
-    words,
     write_shuffles,
 )
 from vlmtune.benchmarks.base import Benchmark, Convention
 from vlmtune.benchmarks.choices import Choice, Choices
+from vlmtune.language.words import words
 from vlmtune.metrics.choices import Ties
 from vlmtune.types import ImageRef
 
@@ -43,7 +43,7 @@ class AroOrder(Choices):
     Args:
         path: The caption file.
         images: The folder that `image` starts from.
-        shuffles: The file with the shuffles, as `aro_orders.write_shuffles` writes it.
+        shuffles: The file with the shuffles, as `vlmtune shuffles` writes it.
         name: Name in reports, unique within a run.
         convention: "strict" or "reference".
         limit: Evaluate at most so many captions.
@@ -112,4 +112,4 @@ class _LongWords:
     """Takes long words for nouns: enough of a tagger for a fixture."""
 
     def tag(self, words: Sequence[str]) -> list[str]:
-        return ["NN" if len(word) > 3 else "DT" for word in words]
+        return ["NOUN" if len(word) > 3 else "DET" for word in words]

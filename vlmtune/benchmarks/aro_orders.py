@@ -1,9 +1,9 @@
 """The four ways in which ARO shuffles a caption, and the file that keeps them.
 
-Shuffles depend on a tagger and on chance, so they are made once, with `write_shuffles`, and every
+Shuffles depend on a tagger and on chance, so they are made once, with `vlmtune shuffles`, and every
 model is scored on the same ones. The file is JSON:
 
-    {"version": 1, "annotations": sha256 of the caption file, "tagger": name of its class,
+    {"version": 1, "annotations": sha256 of the caption file, "tagger": its class and arguments,
      "seed": 0, "shuffles": [[four texts], ...], "sha256": digest of the shuffles}
 
 with one list of four for each caption, image by image in the order of the caption file.
@@ -16,38 +16,20 @@ import random
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from vlmtune.benchmarks.base import read_json
+from vlmtune.config import Configured
 from vlmtune.errors import UserError
+from vlmtune.language.tagger import Tagger
+from vlmtune.language.words import words
 
 VERSION = 1
 LONGEST = 30  # words of a caption that are read
 CAPTIONS = 'a JSON list of {"image": path, "caption": [captions]}'
-WORD = re.compile(
-    r"\w+(?=n['’]t\b)|n['’]t\b|['’](?:s|re|ve|ll|d|m)\b|\w+(?:[-.,:/]\w+)*|[^\w\s]", re.IGNORECASE
-)
+NOUNS = ("NOUN", "PROPN")
 REMOVED = re.compile(r"[.!\"()*#:;~]")
 Shuffle = Callable[[list[str], list[str], random.Random], list[str]]
-
-
-@runtime_checkable
-class Tagger(Protocol):
-    """Anything that says which words are nouns and which are adjectives."""
-
-    def tag(self, words: Sequence[str]) -> list[str]:
-        """Penn Treebank tags of the words of one sentence (NN..., JJ..., others)."""
-        ...
-
-
-def words(caption: str) -> list[str]:
-    """The words and punctuation marks of a caption, much as the Penn Treebank splits them.
-
-    Example:
-        >>> words("He doesn't ride, on his friend's red-brown horse.")[:8]
-        ['He', 'does', "n't", 'ride', ',', 'on', 'his', 'friend']
-    """
-    return WORD.findall(caption)
 
 
 def normalised(caption: str) -> str:
@@ -74,7 +56,7 @@ def perturb(caption: str, tagger: Tagger, seed: int) -> tuple[str, str, str, str
     Example:
         >>> class Last:
         ...     def tag(self, words):
-        ...         return ["NN" if word == words[-1] else "DT" for word in words]
+        ...         return ["NOUN" if word == words[-1] else "DET" for word in words]
         >>> perturb("a b c", Last(), seed=0)[0]
         'a b c'
         >>> sorted(perturb("a b c", Last(), seed=0)[1])
@@ -111,7 +93,7 @@ def write_shuffles(annotations: Path, output: Path, tagger: Tagger, seed: int = 
     content = {
         "version": VERSION,
         "annotations": _digest(annotations.read_bytes()),
-        "tagger": type(tagger).__name__,
+        "tagger": tagger.spec() if isinstance(tagger, Configured) else type(tagger).__name__,
         "seed": seed,
         "sha256": _digest(_bytes(shuffles)),
         "shuffles": shuffles,
@@ -137,7 +119,7 @@ def read_shuffles(path: Path, annotations: Path, count: int) -> list[list[str]]:
     Raises:
         UserError: The file cannot be read, is damaged, or belongs to other captions.
     """
-    wanted = "shuffles as vlmtune.benchmarks.aro_orders.write_shuffles writes them"
+    wanted = "shuffles as `vlmtune shuffles` writes them"
     content = read_json(path, wanted)
     if not isinstance(content, dict) or content.get("version") != VERSION:
         raise UserError(f"expected {wanted} in {path}, got another layout: write them again")
@@ -207,15 +189,15 @@ def _among(split: list[str], places: list[int], rng: random.Random) -> list[str]
 
 
 def _places(tags: list[str], *kinds: str) -> list[int]:
-    return [i for i, tag in enumerate(tags) if tag.startswith(kinds)]
+    return [i for i, tag in enumerate(tags) if tag in kinds]
 
 
 def _nouns_and_adjectives(split: list[str], tags: list[str], rng: random.Random) -> list[str]:
-    return _among(_among(split, _places(tags, "NN"), rng), _places(tags, "JJ"), rng)
+    return _among(_among(split, _places(tags, *NOUNS), rng), _places(tags, "ADJ"), rng)
 
 
 def _others(split: list[str], tags: list[str], rng: random.Random) -> list[str]:
-    kept = {*_places(tags, "NN", "JJ")}
+    kept = {*_places(tags, *NOUNS, "ADJ")}
     return _among(split, [i for i in range(len(split)) if i not in kept], rng)
 
 

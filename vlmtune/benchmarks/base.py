@@ -63,8 +63,8 @@ class Benchmark(Configured, ABC):
         partial_credit: True where the primary metric gives credit for part of an item (average
             precision), so that inverse and constant scorers reach at most chance instead of 0.
         reads: What `run` asks of the model: "scores", or "embeddings" of a dual one (`Embed`).
-        kind: "compositional", or "retained" for an ability the model had before training (retrieval,
-            classification): a report shows what became of it as "what it forgot".
+        kind: "compositional", or "retained" for an ability the model had before training, such as
+            retrieval or classification: reports show what became of it as "what it forgot".
     """
 
     name: str

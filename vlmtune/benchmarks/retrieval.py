@@ -8,8 +8,9 @@ Karpathy and Fei-Fei 2015, section 4.1.
 
 import json
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -51,7 +52,7 @@ class _Bank:
 
 @dataclass(frozen=True)
 class _Ranks:
-    """Rank of the best true partner of each of n queries, and in how many ways it may be found."""
+    """Rank of the best of the true partners of each of n queries."""
 
     ranks: Int[Tensor, "n"]
     partners: Int[Tensor, "n"]
@@ -106,6 +107,7 @@ class Retrieval(Benchmark):
     """
 
     version: ClassVar[str] = "1"
+    kind: ClassVar[Literal["compositional", "retained"]] = "retained"
     primary: str = f"{TO_IMAGE}_recall@1"
     citation: ClassVar[str] = "Karpathy and Fei-Fei 2015, section 4.1 (Recall@K, median rank)"
     source: ClassVar[str] = (
@@ -135,7 +137,7 @@ class Retrieval(Benchmark):
         self.split, self.folds = split, folds
         self.convention: Convention = convention
         self.limit, self.seed = limit, seed
-        self._read_bank: _Bank | None = None
+        self._items: _Bank | None = None
 
     @classmethod
     def fixture(cls, folder: Path) -> "Retrieval":
@@ -167,10 +169,10 @@ class Retrieval(Benchmark):
             UserError: The file is not what it should be, has no such split or too few images or
                 captions in it, or an image is missing.
         """
-        if self._read_bank is None:
-            bank = self._read()
-            check_images(bank.images, self)
-            self._read_bank = bank
+        if self._items is None:
+            items = self._read()
+            check_images(items.images, self)
+            self._items = items
 
     def images(self) -> tuple[ImageRef, ...]:
         """The images of the split, in the order of the file."""
@@ -202,10 +204,14 @@ class Retrieval(Benchmark):
                 metrics[f"{key}_recall@{k}"] = clustered_mean(
                     side.hits(k), side.clusters, side.chance(k)
                 )
-        metrics["mean_recall"] = _mean(list(metrics.values()))
+        metrics["mean_recall"] = Metric(
+            sum(metric.value for metric in metrics.values()) / len(metrics),
+            len(metrics),
+            sum(metric.chance or 0.0 for metric in metrics.values()) / len(metrics),
+        )
         for key, side in sides.items():
-            middle = float(side.ranks.double().quantile(0.5))
-            middle = middle if self.convention == "strict" else float(int(middle))
+            middle = side.ranks.double().quantile(0.5)
+            middle = float(middle if self.convention == "strict" else middle.floor())
             metrics[f"{key}_median_rank"] = Metric(
                 middle, len(side.ranks), higher_is_better=False, unit="rank"
             )
@@ -248,10 +254,7 @@ class Retrieval(Benchmark):
         """The recalls again, as means over folds that are ranked by themselves."""
         n = scores.shape[0]
         bounds = [fold * n // folds for fold in range(folds + 1)]
-        parts = [
-            self._ranked(scores, first, last)
-            for first, last in zip(bounds[:-1], bounds[1:], strict=True)
-        ]
+        parts = [self._ranked(scores, first, last) for first, last in pairwise(bounds)]
         metrics = {}
         for key in (TO_TEXT, TO_IMAGE):
             sides = [part[key] for part in parts]
@@ -276,8 +279,10 @@ class Retrieval(Benchmark):
             owners: set[int] = set()
             for caption in (hits == float(correct)).nonzero().flatten().tolist():
                 owner, column = int(bank.owners[caption]), int(bank.columns[caption])
-                if owner in owners or len(owners) == SHOWN:
+                if owner in owners:
                     continue
+                if len(owners) == SHOWN:
+                    break
                 owners.add(owner)
                 values = scores[:, column]
                 best = values.argsort(descending=True, stable=True)[:BEST].tolist()
@@ -295,28 +300,28 @@ class Retrieval(Benchmark):
 
     def _bank(self) -> _Bank:
         self.load()
-        assert self._read_bank is not None
-        return self._read_bank
+        assert self._items is not None
+        return self._items
 
     def _read(self) -> _Bank:
         content = read_json(self.path, WANTED)
         listed = content.get("images") if isinstance(content, dict) else None
         if not isinstance(listed, list) or not listed:
             raise self._wrong("no list `images`, or an empty one")
-        rows = [self._row(i, row) for i, row in enumerate(listed)]
-        known = sorted({split for split, _, _ in rows})
+        rows = [row for row in listed if isinstance(row, dict)]
+        known = sorted({str(row.get("split")) for row in rows})
         if self.split not in known:
             raise UserError(
                 f"expected a split out of {known} of {self.path}, got {self.split!r}: "
                 "correct `split`"
             )
-        rows = [row for row in rows if row[0] == self.split]
-        rows = [rows[i] for i in sample([""] * len(rows), self.limit, self.seed)]
-        images = tuple(ImageRef(self.folder / file) for _, file, _ in rows)
+        found = [self._row(row) for row in rows if row.get("split") == self.split]
+        kept = [found[i] for i in sample([""] * len(found), self.limit, self.seed)]
+        images = tuple(ImageRef(self.folder / file) for file, _ in rows)
         if len(set(images)) != len(images):
             raise self._wrong("the same image twice")
         kept = None if self.convention == "strict" else FIRST
-        captions = [(i, raw) for i, (_, _, raws) in enumerate(rows) for raw in raws[:kept]]
+        captions = [(i, raw) for i, (_, raws) in enumerate(rows) for raw in raws[:kept]]
         column_of = {raw: j for j, raw in enumerate(dict.fromkeys(raw for _, raw in captions))}
         least = 2 * (self.folds or 1)
         if len(images) < least or len(column_of) < 2:
@@ -327,24 +332,19 @@ class Retrieval(Benchmark):
         columns = torch.tensor([column_of[raw] for _, raw in captions])
         return _Bank(images, tuple(column_of), columns, torch.tensor([i for i, _ in captions]))
 
-    def _row(self, i: int, row: Any) -> tuple[str, str, tuple[str, ...]]:
-        """Split, file and captions of an image."""
+    def _row(self, row: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
+        """File and captions of an image."""
+        folder, file = row.get("filepath") or "", row.get("filename")
         try:
-            folder, file = row.get("filepath") or "", row["filename"]
             raws = tuple(" ".join(sentence["raw"].split()) for sentence in row["sentences"])
-            named = all(isinstance(part, str) for part in (folder, file, row["split"])) and file
         except (AttributeError, KeyError, TypeError) as error:
-            raise self._wrong(f"image {i} of another layout ({error})") from error
+            raise self._wrong(f"{file!r} with sentences of another layout ({error!r})") from error
+        named = isinstance(folder, str) and isinstance(file, str) and file
         if not named or not raws or not all(raws):
-            raise self._wrong(f"image {i} without a file name or a caption, or with a blank one")
-        return row["split"], f"{folder}/{file}" if folder else file, raws
+            raise self._wrong(f"{file!r} without a file name or a caption, or with a blank one")
+        return f"{folder}/{file}" if folder else str(file), raws
 
     def _wrong(self, came: str) -> UserError:
         return UserError(
             f"expected {WANTED} in {self.path}, got {came}: get it from {self.source.split()[0]}"
         )
-
-
-def _mean(recalls: list[Metric]) -> Metric:
-    chance = sum(recall.chance or 0.0 for recall in recalls) / len(recalls)
-    return Metric(sum(recall.value for recall in recalls) / len(recalls), len(recalls), chance)

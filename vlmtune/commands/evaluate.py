@@ -6,6 +6,7 @@ from pathlib import Path
 
 from vlmtune.adapters.zero_shot import ZeroShot
 from vlmtune.benchmarks.base import Benchmark
+from vlmtune.commands.blind import blind_runs, fitted, save_blind
 from vlmtune.commands.devices import find_device
 from vlmtune.commands.plugins import make_list
 from vlmtune.commands.tables import show
@@ -22,14 +23,18 @@ def run(options: argparse.Namespace) -> None:
     """Writes report.json, report.md and report.html into `options.out` and shows the numbers.
 
     A benchmark that cannot be run is reported as not run, those whose files are missing before the
-    first image is encoded.
+    first image is encoded. With `options.blind` the blind rows stand beside the model's, and in
+    files of their own.
 
     Raises:
-        UserError: The model or all benchmarks cannot be had; nothing is written then.
+        UserError: The model, all benchmarks or the captions of `options.blind` cannot be had;
+            nothing is written then.
     """
     benchmarks = make_list(Benchmark, "benchmarks", options.benchmarks)  # type: ignore[type-abstract]
     for name, why in load_all(benchmarks):
         print(f"not run: {name}: {why}", file=sys.stderr)
+    captions: Path | None = options.blind
+    text_only = None if captions is None else fitted(captions)
     model = resolve(options.model, options.pretrained)
     device = find_device(options.device)
     scorer = Scorer(
@@ -40,9 +45,15 @@ def run(options: argparse.Namespace) -> None:
     name = options.name or Path(options.model).stem or options.model
     provenance = _provenance(model, options)
     report = RunReport(name, provenance, suite.results, not_run=suite.not_run)
+    runs = [report]
+    if text_only is not None and captions is not None:
+        done = {result.benchmark for result in suite.results}
+        ran = [benchmark for benchmark in benchmarks if benchmark.name in done]
+        runs += blind_runs(ran, scorer, text_only, captions, provenance)
     report.save(options.out / "report.json")
-    page = write_report(options.out, [report])
-    show([report])
+    save_blind(options.out, runs[1:])
+    page = write_report(options.out, runs)
+    show(runs)
     print(f"report: {page}")
 
 

@@ -9,6 +9,7 @@ from vlmtune.backbones.base import Backbone
 from vlmtune.commands.sweep import sweep
 from vlmtune.errors import UserError
 from vlmtune.export import FILES, read_checkpoint, save_export
+from vlmtune.export.files import check_target
 from vlmtune.export.wise_ft import WiseFT, check_alpha
 from vlmtune.model import Model
 from vlmtune.report.environment import git_commit, library_versions, now
@@ -60,27 +61,27 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _check_options(options: argparse.Namespace) -> None:
-    if options.out is None and options.alphas is None:
+    if options.out is None and (options.alphas is None or options.alpha is not None):
         raise UserError(
-            "expected --out FOLDER to write, or --alphas and --benchmarks to measure, got neither: "
-            "add one"
+            "expected --out FOLDER to write to, or --alphas and --benchmarks alone to measure, got "
+            "neither: add --out"
         )
     if (options.alphas is None) != (options.benchmarks is None):
         given, missing = ("--alphas", "--benchmarks")[:: -1 if options.alphas is None else 1]
         raise UserError(f"expected {missing} with {given}, got {given} alone: add it")
-    if options.out is None and options.alpha is not None:
-        raise UserError("expected --out FOLDER with --alpha, got --alpha alone: add it")
     if options.alphas is not None and options.out is not None and options.alpha is None:
         raise UserError(
             "expected --alpha to say which of --alphas to write to --out, got none: choose one"
         )
-    if options.alpha is not None:
-        check_alpha(options.alpha)
+    for alpha in [*(options.alphas or ()), *([] if options.alpha is None else [options.alpha])]:
+        check_alpha(alpha)
     if options.report is not None and options.alpha not in (None, 1.0):
         raise UserError(
             f"expected no --report with --alpha {options.alpha:g}, as its scores are those of the "
             "trained weights: leave it out, or measure with --alphas and --benchmarks"
         )
+    if options.out is not None:
+        check_target(options.out, options.overwrite)
 
 
 def _file(path: Path) -> Path:

@@ -10,7 +10,7 @@ from vlmtune.benchmarks.base import Benchmark
 from vlmtune.commands.devices import find_device
 from vlmtune.commands.plugins import make_list
 from vlmtune.commands.tables import console, frame
-from vlmtune.export.wise_ft import WiseFT, check_alpha
+from vlmtune.export.wise_ft import WiseFT
 from vlmtune.report.table import number
 from vlmtune.scoring import Scorer
 from vlmtune.suite import SuiteResult, load_all, run_suite
@@ -30,10 +30,8 @@ def sweep(line: WiseFT, options: argparse.Namespace) -> list[Point]:
         options: `alphas`, `benchmarks`, `store`, `device` and `batch_size`.
 
     Raises:
-        UserError: An alpha is out of range, or no benchmark can be run.
+        UserError: No benchmark can be run.
     """
-    for alpha in options.alphas:
-        check_alpha(alpha)
     benchmarks = make_list(Benchmark, "benchmarks", options.benchmarks)  # type: ignore[type-abstract]
     load_all(benchmarks)
     device = find_device(options.device)

@@ -43,9 +43,9 @@ def collate(
     n = 0
     for group in groups:
         columns = [column[text_id] for text_id in group.text_ids]
-        for true in group.true_ids:
+        for i, true in enumerate(group.true_ids):
             truth[n, [column[text_id] for text_id in true & column.keys()]] = True
-            own[n, columns] = True
+            own[n, columns] = True if group.own is None else group.own[i]
             known[n] = own[n] | group.exhaustive
             n += 1
     sizes = torch.tensor([len(group.image_ids) for group in groups], dtype=torch.long)

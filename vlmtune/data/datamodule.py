@@ -1,7 +1,7 @@
 """Shard sets as the loaders Lightning asks for."""
 
 import hashlib
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from functools import cached_property, partial
 from typing import Any, Literal
 
@@ -13,11 +13,12 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from vlmtune.data.catalogue import Catalogue, catalogue, decoded_images
 from vlmtune.data.collate import collate
+from vlmtune.data.negatives import CaptionNegatives
 from vlmtune.data.plan import Consumer
 from vlmtune.data.shards import ShardSet
 from vlmtune.data.stream import GroupStream, check_sets
 from vlmtune.errors import UserError
-from vlmtune.types import Batch
+from vlmtune.types import Batch, Group
 
 Position = tuple[int, int]
 """Number of the epoch, and batches of it that are done."""
@@ -40,6 +41,7 @@ class ShardDataModule(LightningDataModule):
         epoch_groups: Groups in an epoch over all ranks; None for the sum of the training sets.
         shuffle_buffer: Undecoded records a reader shuffles among; 0 keeps the order of the shards.
         max_damaged: Fraction of the records that may be unusable before training fails.
+        negatives: Makes false captions for training; None for those of the records alone.
 
     Attributes:
         decode_images: Set it to False where features are read from a store: images are then not
@@ -61,6 +63,7 @@ class ShardDataModule(LightningDataModule):
         epoch_groups: int | None = None,
         shuffle_buffer: int = 1000,
         max_damaged: float = 0.01,
+        negatives: CaptionNegatives | None = None,
     ) -> None:
         super().__init__()
         _at_least("batch_size", batch_size, 1)
@@ -75,7 +78,7 @@ class ShardDataModule(LightningDataModule):
         self.sets = {"train": list(train), "val": list(val or [])}
         self.batch_size, self.num_workers, self.seed = batch_size, num_workers, seed
         self.epoch_groups, self.shuffle_buffer = epoch_groups, shuffle_buffer
-        self.max_damaged = max_damaged
+        self.max_damaged, self.negatives = max_damaged, negatives
         self.decode_images = True
         self.stored_images: Container[str] | None = None
 
@@ -106,7 +109,9 @@ class ShardDataModule(LightningDataModule):
             images=self.decode_images,
             stored=self._stored(),
         )
-        return self._loader(stream, self._position)
+        if self.negatives is not None:
+            self.negatives.prepare(lambda: catalogue(stream.sets).texts)
+        return self._loader(stream, self._position, self.negatives)
 
     def val_dataloader(self) -> "EpochLoader | NoBatches":
         """Returns the loader that sees each validation record once.
@@ -167,11 +172,16 @@ class ShardDataModule(LightningDataModule):
     def _stored(self) -> Container[str] | None:
         return None if self.decode_images else self.stored_images
 
-    def _loader(self, stream: GroupStream, position: Callable[[], Position]) -> "EpochLoader":
+    def _loader(
+        self,
+        stream: GroupStream,
+        position: Callable[[], Position],
+        negatives: CaptionNegatives | None = None,
+    ) -> "EpochLoader":
         rank = self.trainer.global_rank if self.trainer else 0
         world = self.trainer.world_size if self.trainer else 1
         preprocess = self._preprocess() if self.decode_images else None
-        return EpochLoader(stream, preprocess, position, rank, world, self.num_workers)
+        return EpochLoader(stream, preprocess, position, rank, world, self.num_workers, negatives)
 
     def _preprocess(self) -> Callable[[Any], Tensor]:
         if self.trainer is None:
@@ -207,6 +217,7 @@ class EpochLoader:
         rank: Which of the ranks this is.
         world: Number of ranks.
         num_workers: Worker processes, or 0.
+        negatives: Makes false captions, or None.
     """
 
     def __init__(
@@ -217,17 +228,20 @@ class EpochLoader:
         rank: int,
         world: int,
         num_workers: int,
+        negatives: CaptionNegatives | None = None,
     ) -> None:
         self.stream, self.preprocess, self.position = stream, preprocess, position
         self.rank, self.world, self.num_workers = rank, world, num_workers
-        self.length = stream.length(rank, world)
+        self.negatives, self.length = negatives, stream.length(rank, world)
 
     def __len__(self) -> int:
         return self.length
 
     def __iter__(self) -> Iterator[Batch]:
         epoch, done = self.position()
-        reader = _Reader(self.stream, self.preprocess, self.rank, self.world, epoch, done)
+        chance = (self.stream.seed, epoch)
+        prepare = partial(_prepared, self.preprocess, self.negatives, chance)
+        reader = _Reader(self.stream, prepare, self.rank, self.world, epoch, done)
         for item in DataLoader(reader, None, num_workers=self.num_workers, collate_fn=_identity):
             if isinstance(item, UserError):
                 raise item
@@ -243,6 +257,7 @@ class EpochLoader:
             "epoch_groups": self.stream.total,
             "shuffle_buffer": self.stream.buffer,
             "sets": [(data.digest(), data.weight) for data in self.stream.sets],
+            "negatives": None if self.negatives is None else self.negatives.spec(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -269,14 +284,14 @@ class _Reader(IterableDataset):
     def __init__(
         self,
         stream: GroupStream,
-        preprocess: Callable[[Any], Tensor] | None,
+        prepare: Callable[[list[Group], Sequence[str]], Batch],
         rank: int,
         world: int,
         epoch: int,
         done: int,
     ) -> None:
         self.read = partial(stream.batches, epoch)
-        self.preprocess, self.rank, self.world, self.done = preprocess, rank, world, done
+        self.prepare, self.rank, self.world, self.done = prepare, rank, world, done
 
     def __iter__(self) -> Iterator[Batch | UserError]:
         info = get_worker_info()
@@ -288,11 +303,23 @@ class _Reader(IterableDataset):
         consumer = Consumer(self.rank, self.world, worker, workers)
         try:
             for groups, damaged in self.read(consumer, skip):
-                yield collate(groups, self.preprocess, damaged)
+                yield self.prepare(groups, damaged)
         except UserError as error:
             # Raised in a worker it would arrive wrapped in a traceback; as a value it stays one
             # line.
             yield error
+
+
+def _prepared(
+    preprocess: Callable[[Any], Tensor] | None,
+    negatives: CaptionNegatives | None,
+    chance: tuple[int, int],
+    groups: list[Group],
+    damaged: Sequence[str],
+) -> Batch:
+    if negatives is not None:
+        groups = negatives.added(groups, *chance)
+    return collate(groups, preprocess, damaged)
 
 
 def _identity(item: Any) -> Any:

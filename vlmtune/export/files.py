@@ -47,7 +47,7 @@ def save_export(
             written.
     """
     folder = Path(folder)
-    _check_target(folder, overwrite)
+    check_target(folder, overwrite)
     results = cast("Sequence[Result]", provenance.get("results", ()))
     state = {
         name: value.detach().cpu().contiguous().clone()
@@ -85,7 +85,8 @@ def save_export(
         ) from error
 
 
-def _check_target(folder: Path, overwrite: bool) -> None:
+def check_target(folder: Path, overwrite: bool) -> None:
+    """Raises a `UserError` where an export may not be written to `folder`."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
     if not (folder / CONFIG).is_file() or {p.name for p in folder.iterdir()} - set(FILES):

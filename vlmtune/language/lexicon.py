@@ -139,7 +139,7 @@ def plural(noun: str) -> str:
     return f"{noun}es" if noun.endswith(("s", "x", "z", "ch", "sh", "o")) else f"{noun}s"
 
 
-IRREGULAR_PLURALS = frozenset("men women children people feet mice geese cattle teeth".split())
+IRREGULAR_PLURALS = frozenset(["men", "women", "children", "people", "feet", "mice", "geese", "cattle", "teeth"])
 SINGULAR_IN_S = ("ss", "us", "is", "christmas", "gas", "canvas", "atlas", "texas")
 PLURAL_IN_IS = ("skis", "taxis", "bikinis")
 

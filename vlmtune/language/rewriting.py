@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Collection, Iterable, Iterator
-from itertools import islice
 from pathlib import Path
 
 from vlmtune.config import Configured
@@ -10,7 +9,7 @@ from vlmtune.errors import UserError
 from vlmtune.language.rules import Rule
 from vlmtune.language.tagger import LexiconTagger, Tagger
 from vlmtune.language.vocabulary import Vocabulary
-from vlmtune.language.words import Sentence, canonical, words
+from vlmtune.language.words import Sentence, canonical
 
 LEARNT_FROM = 50_000  # captions; more would not change frequencies and take minutes
 
@@ -56,8 +55,10 @@ class Rewriter(Configured):
         return self.vocabulary is None and any(rule.needs_words for rule in self.rules)
 
     def learn(self, captions: Iterable[str]) -> None:
-        """Takes the words that replace others from captions, the first 50,000 of them."""
-        self.vocabulary = Vocabulary.learn(islice(captions, LEARNT_FROM), self.tagger)
+        """Takes the words that replace others from captions, evenly chosen where there are many."""
+        texts = list(captions)
+        step = max(1, -(-len(texts) // LEARNT_FROM))
+        self.vocabulary = Vocabulary.learn(texts[::step], self.tagger)
 
     def negatives(
         self, caption: str, avoid: Collection[str] = (), count: int = 1, key: str = ""
@@ -105,7 +106,7 @@ class Rewriter(Configured):
 
     def _sentence(self, caption: str) -> Sentence:
         split, gaps = Sentence.split(caption)
-        tags = tuple(self.tagger.tag(words(caption)))
+        tags = tuple(self.tagger.tag(split))
         if len(tags) != len(split):
             raise UserError(
                 f"expected {len(split)} tags for {caption[:60]!r}, got {len(tags)}: "

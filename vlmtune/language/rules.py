@@ -20,6 +20,7 @@ from vlmtune.language.vocabulary import KINDS, Vocabulary
 from vlmtune.language.words import Edits, Sentence
 
 DRAWS = 8  # words that are tried in one place
+UNFIT = {"NOUN": "light_nouns", "ADJ": "quantifiers", "ADP": "particles"}  # lists of the lexicon
 
 
 class Rule(Configured, ABC):
@@ -170,11 +171,9 @@ class ReplaceWord(Rule):
         if self.tag == "NOUN":
             phrases = noun_phrases(sentence)
             return [(p.noun, p.stop) for p in phrases if not p.light and self._common(sentence, p)]
-        return [
-            (i, i + 1)
-            for i, tag in enumerate(sentence.tags)
-            if tag == self.tag and (tag != "ADJ" or _tells(sentence, i))
-        ]
+        fits = {"ADJ": _tells, "ADP": _places_things}.get(self.tag, lambda sentence, i: True)
+        tags = enumerate(sentence.tags)
+        return [(i, i + 1) for i, tag in tags if tag == self.tag and fits(sentence, i)]
 
     @staticmethod
     def _common(sentence: Sentence, phrase: NounPhrase) -> bool:
@@ -187,9 +186,10 @@ class ReplaceWord(Rule):
         if not among:
             return None
         (new,) = dice.choices(among, cum_weights=sums)
-        fits = self.tag != "ADJ" or new not in word_set("quantifiers")
-        fits = fits and (self.tag != "NOUN" or new not in word_set("light_nouns"))
-        return new if fits and not any(alike(new, word) for word in sentence.words) else None
+        unfit = UNFIT.get(self.tag)
+        if unfit and new in word_set(unfit):
+            return None
+        return None if any(alike(new, word) for word in sentence.words) else new
 
 
 def _pairs(sentence: Sentence, dice: random.Random) -> list[tuple[NounPhrase, NounPhrase]]:
@@ -205,6 +205,15 @@ def _tells(sentence: Sentence, place: int) -> bool:
     return sentence.words[place].lower() not in word_set("quantifiers")
 
 
+def _places_things(sentence: Sentence, place: int) -> bool:
+    """Whether a preposition says where something is, and is no part of "in front of"."""
+    near = [
+        sentence.words[i].lower() for i in (place - 1, place + 1) if i in range(len(sentence.words))
+    ]
+    own = sentence.words[place].lower() not in word_set("particles")
+    return own and _relates(sentence, place) and not word_set("light_nouns") & {*near}
+
+
 def _same_things(sentence: Sentence, one: NounPhrase, other: NounPhrase) -> bool:
     """ "A red car and a blue car" says the same in either order."""
     return alike(one.nouns[-1], other.nouns[-1]) and interchangeable(sentence, one, other)
@@ -212,7 +221,9 @@ def _same_things(sentence: Sentence, one: NounPhrase, other: NounPhrase) -> bool
 
 def _relates(sentence: Sentence, place: int) -> bool:
     """Whether a preposition has something behind it, and no other preposition beside it."""
-    after = sentence.tags[place + 1]
+    after = sentence.tags[place + 1] if place + 1 < len(sentence.tags) else ""
     before = sentence.words[place - 1].lower() if place else ""
     things = ("DET", "PRON", "NUM", "ADJ", "NOUN", "PROPN")
-    return sentence.tags[place] == "ADP" and after in things and before not in ("depending", "based")
+    return (
+        sentence.tags[place] == "ADP" and after in things and before not in ("depending", "based")
+    )

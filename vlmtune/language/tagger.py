@@ -22,10 +22,10 @@ COMPOUND = re.compile(
     r".+-(?:\w+(?:ed|en|ing|y)|shaped|sized|size|style|old|free|like|top|worn|made|long|wide|high)"
     r"|(?:multi|semi|well|over|under|non|extra|ultra|pre)-\w+"
 )
-POSSESSIVES = frozenset("his her its their my your our".split())
-MODALS = frozenset("can could will would may might must should shall do does did ca wo".split())
-SUBJECTS = frozenset("i you we they who that which others these those both".split())
-CLAUSE = frozenset("behind inside outside above below around underneath beneath along".split())
+POSSESSIVES = frozenset(["his", "her", "its", "their", "my", "your", "our"])
+MODALS = frozenset(["can", "could", "will", "would", "may", "might", "must", "should", "shall", "do", "does", "did", "ca", "wo"])
+SUBJECTS = frozenset(["i", "you", "we", "they", "who", "that", "which", "others", "these", "those", "both"])
+CLAUSE = frozenset(["behind", "inside", "outside", "above", "below", "around", "underneath", "beneath", "along"])
 NOUNS = ("NOUN", "PROPN")
 BOUNDARIES = ("PUNCT", "SCONJ", "CCONJ", "PRON")
 
@@ -103,7 +103,9 @@ class SpacyTagger(Configured):
 @lru_cache(maxsize=65536)
 def _tagged(words: tuple[str, ...]) -> tuple[str, ...]:
     low = [word.lower().replace("’", "'") for word in words]
-    options = [_options(word, lower, i) for i, (word, lower) in enumerate(zip(words, low, strict=True))]
+    options = [
+        _options(word, lower, i) for i, (word, lower) in enumerate(zip(words, low, strict=True))
+    ]
     context = _Context(low, options)
     for i in range(len(low)):
         context.tags.append(context.choose(i))
@@ -314,7 +316,9 @@ class _Context:
 
     def _verb_behind(self) -> bool:
         """Whether the clause has had a finite verb."""
-        for word, tag in zip(reversed(self.low[: len(self.tags)]), reversed(self.tags), strict=True):
+        for word, tag in zip(
+            reversed(self.low[: len(self.tags)]), reversed(self.tags), strict=True
+        ):
             if tag in BOUNDARIES and word not in POSSESSIVES:
                 return False
             if tag in ("VERB", "AUX") and not word.endswith(("ing", "ed")):
@@ -350,7 +354,7 @@ def _as(context: _Context, i: int) -> str:
     if context.word(i - 1) in ("such", "dressed", "used", "well", "same"):
         return "ADP"
     rest = zip(context.low[i + 1 :], context.options[i + 1 :], strict=True)
-    finite = ("VERB" in kinds and not w.endswith("ing") or kinds == ("AUX",) for w, kinds in rest)
+    finite = (("VERB" in kinds and not w.endswith("ing")) or kinds == ("AUX",) for w, kinds in rest)
     return "SCONJ" if any(finite) else "ADP"
 
 

@@ -10,8 +10,10 @@ WORD = re.compile(
     r"\w+(?=n['’]t\b)|n['’]t\b|['’](?:s|re|ve|ll|d|m)\b|\w+(?:[-.,:/]\w+)*|[^\w\s]", re.IGNORECASE
 )
 # Written with a vowel and spoken with a consonant, or the other way round.
-SPOKEN_CONSONANT = re.compile(r"(?:uni(?!n|m)|use|usual|util|eu|ewe|one\b|once|one-|ufo|uk\b)")
-SPOKEN_VOWEL = re.compile(r"(?:hour|honest|honou?r|heir|8|11\b|18\b|x-|mri\b|suv\b|tv-?less)")
+VOWELS = tuple("aeiou")
+SPOKEN_CONSONANT = re.compile(r"uni(?!n|m|d)|use|usual|util|eu|ewe|one\b|once|ufo|uk\b")
+SPOKEN_VOWEL = re.compile(r"hour|honest|honou?r|heir|8|11\b|18\b|x-|suv\b")
+
 
 class Piece(NamedTuple):
     """A word of a rewritten caption, the gap before it, and which word it was, if one."""
@@ -57,7 +59,7 @@ def article(word: str) -> str:
     low = word.lower()
     if SPOKEN_CONSONANT.match(low):
         return "a"
-    return "an" if low[:1] in "aeiou" or SPOKEN_VOWEL.match(low) else "a"
+    return "an" if low.startswith(VOWELS) or SPOKEN_VOWEL.match(low) else "a"
 
 
 @dataclass(frozen=True)

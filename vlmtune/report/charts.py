@@ -113,15 +113,25 @@ def chart(
     return Chart(axis.ticks(), tuple(lines))
 
 
-def changes(values: Sequence[float]) -> list[tuple[Literal["less", "more"], float]]:
-    """Bars on both sides of zero: the side and the length, 50 for the largest.
+def changes(
+    values: Sequence[tuple[float, str]],
+) -> list[tuple[Literal["less", "more"], float]]:
+    """Bars on both sides of zero: the side and the length, 50 for the largest of its unit.
+
+    Args:
+        values: Each difference with its unit.
 
     Example:
-        >>> changes([-0.02, 0.01, 0.0])
-        [('less', 50.0), ('more', 25.0), ('more', 0.0)]
+        >>> changes([(-0.02, "fraction"), (0.01, "fraction"), (3.0, "rank")])
+        [('less', 50.0), ('more', 25.0), ('more', 50.0)]
     """
-    largest = max((abs(value) for value in values), default=0) or 1
-    return [("less" if value < 0 else "more", 50 * abs(value) / largest) for value in values]
+    largest: dict[str, float] = {}
+    for value, unit in values:
+        largest[unit] = max(largest.get(unit, 0.0), abs(value))
+    return [
+        ("less" if value < 0 else "more", 50 * abs(value) / (largest[unit] or 1))
+        for value, unit in values
+    ]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import torch
 
 from vlmtune.metrics.paired import Paired, compare
 from vlmtune.report.results import RunReport
-from vlmtune.report.table import baseline
+from vlmtune.report.table import baseline, titled
 from vlmtune.types import Metric, Result
 
 LEVEL = 0.05  # p values below it are called a difference
@@ -32,13 +32,18 @@ class Against:
     why: str
 
     @property
+    def title(self) -> str:
+        """The benchmark, with its convention where that is not the strict one."""
+        return titled(self.result.benchmark, self.result.convention)
+
+    @property
     def metric(self) -> Metric:
         """The primary metric of the run."""
         return self.result.metrics[self.result.primary]
 
     @property
     def direction(self) -> str:
-        """ "better", "worse", or "" where the numbers are equal or do not compare."""
+        """How the number changed: "better", "worse", or "" where it did not or does not compare."""
         if not self.change:
             return ""
         return "better" if (self.change > 0) == self.metric.higher_is_better else "worse"

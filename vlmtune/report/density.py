@@ -5,9 +5,7 @@ from jaxtyping import Float
 from numpy import ndarray
 
 
-def density(
-    values: Float[ndarray, "n"], grid: Float[ndarray, "p"]
-) -> Float[ndarray, "p"]:
+def density(values: Float[ndarray, "n"], grid: Float[ndarray, "p"]) -> Float[ndarray, "p"]:
     r"""Gaussian kernel estimate of the density of `values`, at each point of `grid`.
 
     The bandwidth is $0.9 \min(s, IQR / 1.34)\, n^{-1/5}$. Numbers that are never negative (or

@@ -44,7 +44,8 @@ class Family:
 def families(rows: Sequence[Row]) -> tuple[tuple[Family, ...], tuple[Row, ...]]:
     """The families with at least `DRAWN` members, and the rows that are in none.
 
-    Counts and ranks are in none: they have no common scale to be drawn on.
+    Counts and ranks are in none: they have no common scale to be drawn on. A primary metric is
+    among the other rows in any case.
 
     Example:
         >>> from vlmtune.types import Metric
@@ -66,4 +67,4 @@ def families(rows: Sequence[Row]) -> tuple[tuple[Family, ...], tuple[Row, ...]]:
         if len({group for group, _ in members}) >= DRAWN
     )
     inside = {row.metric for family in found for _, row in family.members}
-    return found, tuple(row for row in rows if row.metric not in inside)
+    return found, tuple(row for row in rows if row.primary or row.metric not in inside)

@@ -13,10 +13,10 @@ BEST = 6  # of one retrieval
 
 
 class Gallery:
-    """The examples of all runs, each picture read once.
+    """The examples of all runs that are not blind, each picture read once.
 
-    Every benchmark of every run gets the same share of `PICTURES`, right and wrong examples in
-    turns, and at least one of each.
+    Where they hold more than `PICTURES`, every benchmark of every run gets the same share, right
+    and wrong examples in turns, and at least one of each.
 
     Args:
         runs: The runs.
@@ -24,8 +24,13 @@ class Gallery:
 
     def __init__(self, runs: Sequence[RunReport]) -> None:
         self._runs = runs
-        groups = sum(bool(result.examples) for run in runs for result in run.results)
-        self._share = PICTURES // max(1, groups)
+        held = [
+            sum(min(BEST, len(example.images)) for example in result.examples)
+            for run in runs
+            if not run.blind
+            for result in run.results
+        ]
+        self._share = _share(held, PICTURES)
         self._read: dict[ImageRef, str | None] = {}
 
     def of(self, benchmark: str, version: str, convention: str) -> list[dict[str, Any]]:
@@ -34,6 +39,7 @@ class Gallery:
         return [
             self._group(run, colour, result)
             for run, colour in zip(self._runs, series(self._runs), strict=True)
+            if not run.blind
             for result in run.results
             if (result.benchmark, result.version, result.convention) == wanted and result.examples
         ]
@@ -71,12 +77,26 @@ class Gallery:
         return self._read[image]
 
 
+def _share(held: Sequence[int], most: int) -> int:
+    """The largest share of each that together make at most `most`; what one leaves others use.
+
+    Example:
+        >>> _share([2, 10, 10], 12), _share([2, 3], 12)
+        (5, 12)
+    """
+    left = most
+    for place, least in enumerate(sorted(held)):
+        share = left // (len(held) - place)
+        if least > share:
+            return share
+        left -= least
+    return most
+
+
 def _chosen(examples: Sequence[Example], pictures: int) -> list[Example]:
     """Right and wrong ones in turns while they fit; the order stays."""
     kinds = [[e for e in examples if e.correct == correct] for correct in (True, False)]
-    turns = [
-        kind[i] for i in range(max(map(len, kinds))) for kind in kinds if i < len(kind)
-    ]
+    turns = [kind[i] for i in range(max(map(len, kinds))) for kind in kinds if i < len(kind)]
     kept: list[Example] = []
     for i, example in enumerate(turns):
         pictures -= min(BEST, len(example.images))

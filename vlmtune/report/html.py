@@ -1,5 +1,6 @@
 """The report as one HTML page that needs nothing else: styles, plots and pictures are inside."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from vlmtune.report.plots import curve_plot
 from vlmtune.report.results import RunReport
 from vlmtune.report.table import Row, baseline, check_runs, sections, series
 from vlmtune.report.trust import remarks
-from vlmtune.report.views import Views
+from vlmtune.report.views import Views, safe
 
 SHORT_COMMIT, SHORT_DIGEST = 10, 12
 TILES = 4  # benchmarks, up to which each has a tile in the head of the page
@@ -34,7 +35,7 @@ def to_html(runs: Sequence[RunReport]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"count": table.count, "duration": table.duration}
+    environment.filters |= {"count": table.count, "duration": table.duration, "breaks": _breaks}
     views, parts, first = Views(runs), sections(runs), baseline(runs)
     primary = [row for part in parts for row in part.primary]
     notes = remarks(runs)
@@ -55,6 +56,12 @@ def to_html(runs: Sequence[RunReport]) -> str:
         curves=_curves(runs, views),
         sources={result.benchmark: result.citation for run in runs for result in run.results},
     )
+
+
+def _breaks(name: str) -> Markup:
+    """A name that may be broken after its underscores and slashes, and nowhere else."""
+    parts = re.split(r"(?<=[_/])", name)
+    return Markup("<wbr>").join(parts)
 
 
 def _run(run: RunReport, colour: int) -> dict[str, Any]:
@@ -99,7 +106,7 @@ def _compared(
     found = []
     for i, run in enumerate(runs):
         own = [one for one in compared if one.run == i and one.result.kind == kind]
-        bars = changes([one.change or 0.0 for one in own])
+        bars = changes([(one.change or 0.0, one.metric.unit) for one in own])
         lines = [
             {**_against(one), "side": side, "length": length}
             for one, (side, length) in zip(own, bars, strict=True)
@@ -111,9 +118,8 @@ def _compared(
 
 def _against(one: Against) -> dict[str, Any]:
     paired, metric = one.paired, one.metric
-    strict = one.result.convention == "strict"
     line = {
-        "title": f"{one.result.benchmark}{'' if strict else f' ({one.result.convention})'}",
+        "title": one.title,
         "metric": one.result.primary,
         "change": "" if one.change is None else table.change(one.change, metric.unit),
         "direction": one.direction,
@@ -125,31 +131,9 @@ def _against(one: Against) -> dict[str, Any]:
     }
     if paired is not None:
         line |= {"won": paired.won, "lost": paired.lost, "n": paired.n, "test": paired.test}
-        line["p"] = "" if paired.p is None else p_value(paired.p)
-        line["interval"] = between(paired.low, paired.high, metric.unit)
+        line["p"] = "" if paired.p is None else table.p_value(paired.p)
+        line["interval"] = table.span(paired.low, paired.high, metric.unit)
     return line
-
-
-def between(low: float | None, high: float | None, unit: str) -> str:
-    """Writes the interval of a difference.
-
-    Example:
-        >>> between(-0.012, 0.3, "fraction")
-        '-1.2 to +30.0'
-    """
-    if low is None or high is None:
-        return ""
-    return f"{table.change(low, unit)} to {table.change(high, unit)}"
-
-
-def p_value(p: float) -> str:
-    """Writes a p value.
-
-    Example:
-        >>> p_value(0.21875), p_value(0.00001)
-        ('0.219', '< 0.001')
-    """
-    return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def _curves(runs: Sequence[RunReport], views: Views) -> list[dict[str, Any]]:
@@ -171,7 +155,7 @@ def _curves(runs: Sequence[RunReport], views: Views) -> list[dict[str, Any]]:
 
     def drawn(name: str) -> Markup:
         svg = curve_plot([run.curves.get(name) for run in runs], colours, views.key())
-        return Markup(svg)  # noqa: S704: our own, escaped by matplotlib
+        return safe(svg)
 
     return [
         {

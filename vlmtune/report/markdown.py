@@ -2,26 +2,59 @@
 
 from collections.abc import Sequence
 
+from vlmtune.report.compare import LEVEL, Against, against_first
 from vlmtune.report.results import RunReport
-from vlmtune.report.table import Row, chance, check_runs, count, duration, interval, number, rows
+from vlmtune.report.table import (
+    Row,
+    Section,
+    baseline,
+    chance,
+    change,
+    check_runs,
+    count,
+    duration,
+    interval,
+    number,
+    p_value,
+    sections,
+    span,
+)
+from vlmtune.report.trust import remarks
 
 NOTE = (
-    "Brackets hold 95 % intervals (Wilson for proportions, bootstrap for means); ↑ and ↓ give the "
-    "direction; the best run is bold. Numbers share a column only where benchmark, version of the "
-    "metric and number of items agree."
+    "Brackets hold 95 % intervals (Wilson for proportions, wider where items share images; "
+    "bootstrap for other means); ↑ and ↓ give the direction; the best run is bold. Numbers share a "
+    "row only where benchmark, version of the metric, convention and number of items agree."
+)
+TEST = (
+    "p: McNemar's exact test where every item is right or wrong and has its images to itself, else "
+    f"a bootstrap that resamples images; below {LEVEL} a difference counts as shown. p values are "
+    "not corrected for the number of rows."
 )
 
 
 def to_markdown(runs: Sequence[RunReport]) -> str:
-    """Writes the runs side by side: primary metrics, all metrics, provenance, sources.
+    """Writes the runs side by side.
+
+    Primary metrics, changes from the first run, what was forgotten, remarks, one table for each
+    benchmark, provenance, sources.
 
     Raises:
         UserError: There are no runs, or two have one name.
     """
     check_runs(runs)
-    table = rows(runs)
-    lines = ["# vlmtune report", "", *_primary(runs, [row for row in table if row.primary])]
-    lines += ["", NOTE, "", *_not_run(runs), "## All metrics", "", *_all(runs, table), ""]
+    parts, compared = sections(runs), against_first(runs)
+    primary = [row for part in parts for row in part.primary]
+    lines = ["# vlmtune report", "", *_primary(runs, primary), "", NOTE, ""]
+    lines += _not_run(runs)
+    first = baseline(runs)
+    if first is not None:
+        name = _cell(runs[first].name)
+        lines += _changes(f"Changed from {name}", compared, runs, "compositional")
+        lines += _changes("What it forgot", compared, runs, "retained")
+    lines += _remarks(runs)
+    for part in parts:
+        lines += [f"## {_title(part)}", "", *_section(runs, part), ""]
     lines += ["## Runs", ""]
     for run in runs:
         lines += [f"### {_cell(run.name)}", "", *_provenance(run), ""]
@@ -32,13 +65,13 @@ def to_markdown(runs: Sequence[RunReport]) -> str:
 
 
 def _primary(runs: Sequence[RunReport], table: Sequence[Row]) -> list[str]:
-    heads = [f"{row.benchmark} {row.metric} {row.arrow} (n = {row.first.n})" for row in table]
-    lines = [_line(["run", "trained parameters", *heads])]
-    lines.append(_line(["---", "---:", *["---:"] * len(heads)]))
-    lines.append(_line(["*chance*", "", *[chance(row.first) for row in table]]))
-    for i, run in enumerate(runs):
-        trained = count(run.provenance.trainable_parameters)
-        lines.append(_line([run.name, trained, *[_score(row, i) for row in table]]))
+    lines = _head(["benchmark", "metric", "n", "chance"], runs)
+    trained = [count(run.provenance.trainable_parameters) for run in runs]
+    lines.append(_line(["*trained parameters*", "", "", "", *trained]))
+    for row in table:
+        scores = [_score(row, i) for i in range(len(runs))]
+        facts = [row.title, f"{row.metric} {row.arrow}", str(row.first.n), chance(row.first)]
+        lines.append(_line([*facts, *scores]))
     return lines
 
 
@@ -51,14 +84,51 @@ def _not_run(runs: Sequence[RunReport]) -> list[str]:
     return [*lines, ""] if lines else []
 
 
-def _all(runs: Sequence[RunReport], table: Sequence[Row]) -> list[str]:
-    lines = [_line(["benchmark", "metric", "n", "chance", *[run.name for run in runs]])]
-    lines.append(_line(["---", "---", "---:", "---:", *["---:"] * len(runs)]))
-    for row in table:
-        name = f"{row.benchmark} (v{row.version})"
+def _changes(
+    head: str, compared: Sequence[Against], runs: Sequence[RunReport], kind: str
+) -> list[str]:
+    own = [one for one in compared if one.result.kind == kind]
+    if not own:
+        return []
+    columns = ["benchmark", "run", "change", "95 % interval", "won", "lost", "of", "p", "shown"]
+    lines = [_line(columns), _line(["---", "---", *["---:"] * 6, "---"])]
+    lines += [_line(_change(one, runs[one.run].name)) for one in own]
+    return [f"## {head}", "", *lines, "", TEST, ""]
+
+
+def _change(one: Against, name: str) -> list[str]:
+    unit = one.metric.unit
+    text = "–" if one.change is None else change(one.change, unit)
+    facts = [one.title, name, text]
+    if one.paired is None:
+        return [*facts, "", "", "", "", "", f"not tested: {one.why}"]
+    paired = one.paired
+    p = "–" if paired.p is None else f"{p_value(paired.p)} ({paired.test})"
+    numbers = [str(paired.won), str(paired.lost), str(paired.n), p]
+    return [*facts, span(paired.low, paired.high, unit) or "–", *numbers, one.verdict]
+
+
+def _remarks(runs: Sequence[RunReport]) -> list[str]:
+    lines = [
+        f"- {'**Blind:** ' if remark.serious else ''}{_cell(f'{remark.benchmark}: {remark.text}')}"
+        for remark in remarks(runs)
+    ]
+    return ["## Before a number is believed", "", *lines, ""] if lines else []
+
+
+def _title(part: Section) -> str:
+    head = part.head
+    retained = ", retained ability" if part.kind == "retained" else ""
+    return _cell(f"{head.benchmark} (v{head.version}, {head.convention} convention{retained})")
+
+
+def _section(runs: Sequence[RunReport], part: Section) -> list[str]:
+    lines = _head(["metric", "n", "chance"], runs)
+    for row in part.rows:
         scores = [_score(row, i) for i in range(len(runs))]
         metric = f"{row.metric} {row.arrow}".strip()
-        lines.append(_line([name, metric, str(row.first.n), chance(row.first), *scores]))
+        metric = f"**{metric}**" if row.primary else metric
+        lines.append(_line([metric, str(row.first.n), chance(row.first), *scores]))
     return lines
 
 
@@ -84,8 +154,15 @@ def _score(row: Row, i: int) -> str:
         return "–"
     text = number(metric.value, metric.unit)
     text = f"**{text}**" if i in row.best else text
-    span = interval(metric)
-    return f"{text} [{span}]" if span else text
+    between = interval(metric)
+    return f"{text} [{between}]" if between else text
+
+
+def _head(columns: Sequence[str], runs: Sequence[RunReport]) -> list[str]:
+    left = sum(column in ("benchmark", "metric") for column in columns)
+    right = len(columns) - left + len(runs)
+    names = [run.name for run in runs]
+    return [_line([*columns, *names]), _line([*["---"] * left, *["---:"] * right])]
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -136,9 +136,7 @@ def density_plot(values: Sequence[Sequence[float] | None], series: Sequence[int]
     Returns:
         An `<svg>` element.
     """
-    kept = [
-        (np.asarray(own), colour) for own, colour in zip(values, series, strict=True) if own
-    ]
+    kept = [(np.asarray(own), colour) for own, colour in zip(values, series, strict=True) if own]
     left, right = min(own.min() for own, _ in kept), max(own.max() for own, _ in kept)
     pad = 0.04 * (right - left) or 0.5
     grid = np.linspace(left - pad, right + pad, POINTS)

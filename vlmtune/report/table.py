@@ -9,6 +9,7 @@ from vlmtune.report.results import RunReport
 from vlmtune.types import Metric
 
 SERIES = 8  # distinct colours of the page; further runs start over
+Kind = Literal["compositional", "retained"]
 UNIT_DIGITS = {"cosine": 3, "rank": 2, "count": 0}
 
 
@@ -64,7 +65,7 @@ class Row:
     @property
     def title(self) -> str:
         """The benchmark, with its convention where that is not the strict one."""
-        return f"{self.benchmark}{'' if self.convention == 'strict' else f' ({self.convention})'}"
+        return titled(self.benchmark, self.convention)
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class Section:
     """
 
     rows: tuple[Row, ...]
-    kind: Literal["compositional", "retained"]
+    kind: Kind
 
     @property
     def primary(self) -> tuple[Row, ...]:
@@ -118,7 +119,9 @@ def rows(runs: Sequence[RunReport]) -> tuple[Row, ...]:
 
 def sections(runs: Sequence[RunReport]) -> tuple[Section, ...]:
     """The rows by benchmark, version and convention."""
-    kinds = {result.benchmark: result.kind for run in runs for result in run.results}
+    kinds: dict[str, Kind] = {
+        result.benchmark: result.kind for run in runs for result in run.results
+    }
     parts: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows(runs):
         parts.setdefault((row.benchmark, row.version, row.convention), []).append(row)
@@ -149,11 +152,19 @@ def series(runs: Sequence[RunReport]) -> tuple[int, ...]:
     """
     trained = iter(range(len(runs)))
     return tuple(
-        1 + next(trained) % (SERIES - 1)
-        if run.blind or run.provenance.trainable_parameters
-        else 0
+        1 + next(trained) % (SERIES - 1) if run.blind or run.provenance.trainable_parameters else 0
         for run in runs
     )
+
+
+def titled(benchmark: str, convention: str) -> str:
+    """Writes the name of a benchmark, with its convention where that is not the strict one.
+
+    Example:
+        >>> titled("valse", "strict"), titled("valse", "reference")
+        ('valse', 'valse (reference)')
+    """
+    return benchmark if convention == "strict" else f"{benchmark} ({convention})"
 
 
 def number(value: float, unit: str) -> str:
@@ -189,6 +200,28 @@ def change(difference: float, unit: str) -> str:
     factor, digits = (100, 1) if unit == "fraction" else (1, UNIT_DIGITS[unit])
     rounded = round(factor * difference, digits)
     return f"{rounded:+.{digits}f}" if rounded else f"±{0:.{digits}f}"
+
+
+def span(low: float | None, high: float | None, unit: str) -> str:
+    """Writes the interval of a difference, or nothing where there is none.
+
+    Example:
+        >>> span(-0.012, 0.3, "fraction")
+        '-1.2 to +30.0'
+    """
+    if low is None or high is None:
+        return ""
+    return f"{change(low, unit)} to {change(high, unit)}"
+
+
+def p_value(p: float) -> str:
+    """Writes a p value.
+
+    Example:
+        >>> p_value(0.21875), p_value(0.00001)
+        ('0.219', '< 0.001')
+    """
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def chance(metric: Metric) -> str:

@@ -37,6 +37,7 @@ class Views:
         self.runs, self.colours = runs, series(runs)
         self.names = [run.name for run in runs]
         self._gallery = Gallery(runs)
+        self._citations = {r.benchmark: r.citation for run in runs for r in run.results}
         self._keys = 0
 
     def section(self, section: Section) -> dict[str, Any]:
@@ -44,13 +45,12 @@ class Views:
         head = section.head
         results = self._results(head)
         found, others = families(section.rows)
-        citation = next(result.citation for result in results if result is not None)
         return {
             "benchmark": head.benchmark,
             "version": head.version,
             "convention": head.convention,
             "kind": section.kind,
-            "citation": citation,
+            "citation": self._citations[head.benchmark],
             "rows": [self.row(row) for row in others],
             "families": [self._family(family, i) for i, family in enumerate(found)],
             "series": self._series(results),
@@ -76,27 +76,27 @@ class Views:
         return f"plot{self._keys}"
 
     def _results(self, row: Row) -> list[Result | None]:
-        """Of each run its result under the row's version and convention."""
+        """Of each run its result under the row's version and convention; None where it is blind."""
         wanted = (row.benchmark, row.version, row.convention)
 
         def fits(result: Result) -> bool:
             return (result.benchmark, result.version, result.convention) == wanted
 
-        return [next(filter(fits, run.results), None) for run in self.runs]
+        return [None if run.blind else next(filter(fits, run.results), None) for run in self.runs]
 
     def _cell(self, row: Row, i: int) -> dict[str, Any] | None:
         """One number as it is shown, with its distance from the baseline."""
         metric, first = row.cells[i], baseline(self.runs)
         if metric is None:
             return None
-        base = None if first in (None, i) or i in row.blind else row.cells[first]
-        gained = base is not None and metric.unit != "count"
+        compared = first is not None and i != first and i not in row.blind
+        base = row.cells[first] if compared and metric.unit != "count" else None
         return {
             "text": table.number(metric.value, metric.unit),
             "interval": table.interval(metric),
             "best": i in row.best,
-            "gain": table.change(metric.value - base.value, metric.unit) if gained else "",
-            "direction": direction(metric, base) if gained else "",
+            "gain": "" if base is None else table.change(metric.value - base.value, metric.unit),
+            "direction": "" if base is None else direction(metric, base),
         }
 
     def _family(self, family: Family, place: int) -> dict[str, Any]:
@@ -105,7 +105,7 @@ class Views:
         drawn: dict[str, Any] = {"svg": None, "chart": None}
         if positions is not None:
             svg = line_plot(positions, rows, self.colours, family.axis, self.key())
-            drawn["svg"] = Markup(svg)  # noqa: S704: our own, escaped by matplotlib
+            drawn["svg"] = safe(svg)
         else:
             labels = [(group, f"n = {row.first.n}") for group, row in family.members]
             drawn["chart"] = chart(rows, labels, self.names, self.colours)
@@ -119,26 +119,28 @@ class Views:
         }
 
     def _series(self, results: Sequence[Result | None]) -> list[dict[str, Any]]:
-        """A plot for each series; one for each run where their scales are far apart."""
+        """A plot for each series; several where the scales of runs are far apart."""
         names = dict.fromkeys(
             name for result in results if result is not None for name in result.series
         )
         return [
-            self._distribution(name, part)
+            self._distribution(name, part, NOTES.get(name, "") if place == 0 else "")
             for name in names
             if name != MATRIX
-            for part in _parts([None if r is None else r.series.get(name) for r in results])
+            for place, part in enumerate(
+                _parts([None if r is None else r.series.get(name) for r in results])
+            )
         ]
 
     def _distribution(
-        self, name: str, values: Sequence[Sequence[float] | None]
+        self, name: str, values: Sequence[Sequence[float] | None], note: str
     ) -> dict[str, Any]:
         shown = [i for i, own in enumerate(values) if own]
         svg = density_plot(values, self.colours, self.key())
         return {
             "name": name,
-            "note": NOTES.get(name, ""),
-            "svg": Markup(svg),  # noqa: S704: our own, escaped by matplotlib
+            "note": note,
+            "svg": safe(svg),
             "runs": [
                 {
                     "name": self.names[i],
@@ -184,6 +186,11 @@ def matrix(scores: Sequence[float]) -> list[list[dict[str, Any]]]:
     ]
 
 
+def safe(svg: str) -> Markup:
+    """Marks a plot as fit to stand in the page as it is: matplotlib has escaped its texts."""
+    return Markup(svg)  # noqa: S704
+
+
 def direction(metric: Metric, base: Metric) -> str:
     """Whether a number is better or worse than another; "" where they are equal."""
     if metric.value == base.value:
@@ -194,14 +201,13 @@ def direction(metric: Metric, base: Metric) -> str:
 def _parts(
     values: Sequence[Sequence[float] | None],
 ) -> list[list[Sequence[float] | None]]:
-    """All runs together, or each alone where one is many times as wide as another."""
-    widths = [float(np.ptp(own)) for own in values if own]
-    if not widths:
-        return []
-    if max(widths) <= APART * min(widths):
-        return [list(values)]
-    return [
-        [own if i == j else None for j in range(len(values))]
-        for i, own in enumerate(values)
-        if own
-    ]
+    """The runs that share an axis: none is many times as wide as another."""
+    groups: list[list[int]] = []
+    widths = {i: float(np.ptp(own)) for i, own in enumerate(values) if own}
+    for i in sorted(widths, key=widths.__getitem__):
+        if groups and widths[i] <= APART * widths[groups[-1][0]]:
+            groups[-1].append(i)
+        else:
+            groups.append([i])
+    groups.sort(key=min)
+    return [[own if i in group else None for i, own in enumerate(values)] for group in groups]

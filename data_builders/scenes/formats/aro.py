@@ -47,9 +47,7 @@ def attribution(
     for d in drawn:
         rng = random.Random(f"{seed}:aro attribution:{d.file}")
         choices = [
-            (i, j, kind)
-            for i, j in permutations(range(len(d.scene.objects)), 2)
-            for kind in kinds
+            (i, j, kind) for i, j in permutations(range(len(d.scene.objects)), 2) for kind in kinds
         ]
         for i, j, kind in rng.sample(choices, len(choices)):
             if pair := exchangeable(d.scene, i, j, kind):

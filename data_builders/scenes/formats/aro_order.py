@@ -48,7 +48,7 @@ class _Caption:
         return related(scene, self.first, self.relation, self.second)
 
     def reworded(self, words: Sequence[str]) -> "_Caption":
-        """The same caption with its shapes and attributes replaced by those of `words`, in order."""
+        """The same caption with the shapes and attributes of `words`, in their order."""
         nouns: list[Noun] = []
         said: list[tuple[str, str]] = []
         for word in words:

@@ -158,7 +158,10 @@ def _dealt(
     first: Sequence[Noun], second: Sequence[Noun], rng: random.Random
 ) -> list[tuple[Noun, Noun]]:
     pairs = list(product(first, second))
-    return [pair if rng.random() < 0.5 else pair[::-1] for pair in rng.sample(pairs, len(pairs))]
+    return [
+        (one, other) if rng.random() < 0.5 else (other, one)
+        for one, other in rng.sample(pairs, len(pairs))
+    ]
 
 
 def table(columns: Sequence[str], rows: Iterable[Row]) -> str:

@@ -154,9 +154,8 @@ def swapped(caption: Caption) -> Iterator[Caption]:
             for exchanged in combinations(["shape", *shared], count):
                 one, other = first, second
                 for kind in exchanged:
-                    mine, theirs = first.get(kind), second.get(kind)
-                    assert mine is not None and theirs is not None
-                    one, other = one.having(kind, theirs), other.having(kind, mine)
+                    one = one.having(kind, second.get(kind) or "")
+                    other = other.having(kind, first.get(kind) or "")
                 yield caption.with_noun(k, one).with_noun(j, other)
 
 

@@ -19,7 +19,7 @@ def examples(drawn: Sequence[Drawn], series: AR4TTwins) -> str:
     lines = []
     for k in range(0, len(drawn), 2):
         attribute = series.attribute(k // 2) if (k // 2) % 2 else None
-        row = {"id": k // 2}
+        row: dict[str, int | str] = {"id": k // 2}
         for side in (0, 1):
             d = drawn[k + side]
             row[f"image_{side}"] = d.file.rpartition("/")[2].removesuffix(".png")

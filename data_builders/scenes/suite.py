@@ -1,0 +1,193 @@
+"""The embedded world in the layouts of compositional benchmarks, files and images as released.
+
+Everything is held out from training: scenes of the suite show all compositions. Under the folder of
+the world:
+
+- `aro/{visual_genome_relation,visual_genome_attribution,coco_karpathy_test}.json` and
+  `aro/coco_karpathy_test_shuffles.json`; images in `images/suite`, of the last in `images`;
+- `crepe/prod_hard_negatives`, `crepe/syst_hard_negatives`, and the images `crepe/VG_100K/<id>.jpg`;
+- `sugar_crepe/*.json`, `valse/*.json`, `winoground/examples.jsonl`; images in `images/suite`;
+- `eqben/eqben_kubric.json`; images in `images/eqben`;
+- `images/pug_spar/labels.csv`, `images/pug_animals/labels_pug_animal.csv`, the folders
+  `images/pug_imagenet/<factor>/<class>`, and `images/classification/<class>`;
+- `clevr/scenes_suite_<series>.json`, the scene graph of every one of these images.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from data_builders.scenes.compositions import Pair
+from data_builders.scenes.drawing import Drawn, Plan, sub_seed
+from data_builders.scenes.formats import (
+    aro,
+    aro_order,
+    clevr,
+    crepe,
+    eqben,
+    pug,
+    sugar_crepe,
+    valse,
+    winoground,
+)
+from data_builders.scenes.grammar import WorldSpec
+from data_builders.scenes.grids import AnimalGrid, Grid, PoseGrid, Singles, SparGrid
+from data_builders.scenes.minimal import ChangedTwins, CountedTwins, MovedTwins
+from data_builders.scenes.series import ItemSeries
+from data_builders.scenes.statements import varied
+from data_builders.scenes.twins import AR4TTwins
+from data_builders.scenes.varied_scenes import VariedScenes
+
+_SPARE = 2  # scenes an item: not every scene has every phenomenon
+_KUBRIC = {"loc": MovedTwins, "cnt": CountedTwins, "attr": ChangedTwins}
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Draws and writes the benchmarks of a world.
+
+    Attributes:
+        items: Items of each file, or of each type of item, at most; of grids, the values of a
+            factor grow with it.
+        spec: What may stand in the scenes, two objects or more, all compositions.
+        unseen: The (color, shape) compositions that training never shows.
+        seed: Names the world.
+    """
+
+    items: int
+    spec: WorldSpec
+    unseen: frozenset[Pair]
+    seed: int
+
+    def plans(self) -> dict[str, Plan]:
+        """Returns the series by split."""
+        each = {name: type(series).scenes for name, series in self._items.items()}
+        plans = {
+            name: Plan(series, self.items * each[name] * (_SPARE if each[name] == 1 else 1),
+                       self._files(name))
+            for name, series in self._items.items()
+        }  # fmt: skip
+        for name, grid in self._grids.items():
+            files = grid.files()
+            plans[name] = Plan(grid, len(files), files)
+        return plans
+
+    def write(self, folder: Path, drawn: Mapping[str, Sequence[Drawn]]) -> None:
+        """Writes the annotation files into the folder of the world, and CREPE's images."""
+        for split in self.plans():
+            name = split.removeprefix("suite_")
+            _dump(folder / f"clevr/scenes_{split}.json", clevr.scenes(name, drawn[split]))
+        self._write_choices(folder, drawn["suite_scenes"])
+        self._write_crepe(folder, drawn["suite_scenes"])
+        self._write_pairs(folder, drawn)
+        for split, grid in self._grids.items():
+            if isinstance(grid, SparGrid):
+                table = pug.spar(drawn[split], grid.cells)
+                _text(folder / "images/pug_spar/labels.csv", table)
+            elif isinstance(grid, AnimalGrid):
+                table = pug.animals(drawn[split], grid.cells)
+                _text(folder / "images/pug_animals/labels_pug_animal.csv", table)
+
+    @cached_property
+    def _items(self) -> dict[str, ItemSeries]:
+        two = replace(self.spec, min_objects=2, max_objects=2)
+        made: dict[str, ItemSeries] = {
+            "suite_scenes": VariedScenes(self.spec, self._seed("scenes"), self.unseen),
+            "suite_twins": AR4TTwins(two, self._seed("twins")),
+        }
+        return made | {
+            f"suite_{part}": cls(self.spec, self._seed(part)) for part, cls in _KUBRIC.items()
+        }
+
+    @cached_property
+    def _grids(self) -> dict[str, Grid]:
+        values, shapes = max(2, self.items // 8), len(self.spec.shapes)
+        counts = {
+            SparGrid: values,
+            AnimalGrid: values,
+            PoseGrid: max(2, min(8, self.items // 5)),
+            Singles: -(-self.items // shapes),
+        }
+        names = {SparGrid: "spar", AnimalGrid: "animals", PoseGrid: "poses", Singles: "singles"}
+        return {
+            f"suite_{names[cls]}": cls(self.spec, self._seed(names[cls]), count)
+            for cls, count in counts.items()
+        }
+
+    def _seed(self, name: str) -> int:
+        return sub_seed(self.seed, f"suite_{name}")
+
+    def _files(self, split: str) -> tuple[str, ...]:
+        """Kubric's images lie in a folder for each part."""
+        part = split.removeprefix("suite_")
+        if part not in _KUBRIC:
+            return ()
+        return tuple(f"eqben/eqbenkubric_{part}/{k:06d}.png" for k in range(2 * self.items))
+
+    def _write_choices(self, folder: Path, drawn: Sequence[Drawn]) -> None:
+        kinds, shapes, seed = varied(self.spec), self.spec.shapes, self.seed
+        rows = {
+            "relation": list(aro.relation(drawn, seed)),
+            "attribution": list(aro.attribution(drawn, kinds, seed)),
+        }
+        for task, items in rows.items():
+            _dump(folder / f"aro/visual_genome_{task}.json", items[: self.items])
+        orders = list(aro_order.captions(drawn, kinds, seed))[: self.items]
+        captions, shuffles = aro_order.files(orders, seed)
+        _text(folder / "aro/coco_karpathy_test.json", captions)
+        _text(folder / "aro/coco_karpathy_test_shuffles.json", shuffles)
+        files: dict[str, Mapping[str, Any]] = {
+            "sugar_crepe": sugar_crepe.subsets(drawn, kinds, shapes, self.items, seed),
+            "valse": valse.pieces(drawn, shapes, self.items, seed),
+        }
+        for name, contents in files.items():
+            for file, content in contents.items():
+                _dump(folder / f"{name}/{file}.json", content)
+
+    def _write_crepe(self, folder: Path, drawn: Sequence[Drawn]) -> None:
+        spec, root = self.spec, folder / "crepe"
+        rows = crepe.productivity(drawn, varied(spec), spec.shapes, self.items, self.seed)
+        files = {f"{kind}/prod_vg_hard_negs_{kind}_complexity_{n}": own
+                 for (kind, n), own in rows.items()}  # fmt: skip
+        for kind in crepe.TYPES:
+            own = [row for n in crepe.COMPLEXITIES for row in rows[kind, n]]
+            files[f"prod_vg_hard_negs_{kind}_all"] = own
+        for file, own in files.items():
+            table = crepe.table(crepe.PRODUCTIVITY, own)
+            _text(root / f"prod_hard_negatives/{file}.csv", table)
+        seen = frozenset(spec.pairs()) - self.unseen
+        for name, compounds in (("seen", seen), ("unseen", self.unseen)):
+            found = crepe.systematicity(
+                drawn, compounds, spec.colors, spec.shapes, self.items, self.seed
+            )
+            file = f"syst_vg_hard_negs_{name}_compounds_in_{crepe.CORPUS}.csv"
+            _text(root / f"syst_hard_negatives/{file}", crepe.table(crepe.SYSTEMATICITY, found))
+        (root / "VG_100K").mkdir()
+        for d in drawn:
+            with Image.open(folder / "images" / d.file) as image:
+                file = root / f"VG_100K/{crepe.image_id(d)}.jpg"
+                image.save(file, quality=95, subsampling=0)
+
+    def _write_pairs(self, folder: Path, drawn: Mapping[str, Sequence[Drawn]]) -> None:
+        rows: list[eqben.Item] = []
+        for split, series in self._items.items():
+            if isinstance(series, AR4TTwins):
+                lines = winoground.examples(drawn[split], series)
+                _text(folder / "winoground/examples.jsonl", lines)
+            elif isinstance(series, MovedTwins | CountedTwins | ChangedTwins):
+                rows += eqben.items(drawn[split], series, "eqben")
+        _dump(folder / "eqben/eqben_kubric.json", rows)
+
+
+def _dump(path: Path, content: Any) -> None:
+    _text(path, json.dumps(content, separators=(",", ":")))
+
+
+def _text(path: Path, content: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content)

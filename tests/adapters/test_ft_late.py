@@ -1,0 +1,90 @@
+"""FT-Late against torch's encoder layers, one image and one caption at a time."""
+
+import pytest
+import torch
+
+from tests.adapters.fused import LENGTHS, features
+from tests.tiny import Widths
+from vlmtune.adapters.ft_late import FTLate
+from vlmtune.errors import UserError
+from vlmtune.types import Features
+
+
+def made(**options):
+    torch.manual_seed(0)
+    adapter = FTLate(heads=2, hidden=2, **{"dropout": 0.0, **options})
+    adapter.attach(Widths(image_width=6, text_width=8, image_tokens=5))
+    with torch.no_grad():
+        for parameter in adapter.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    return adapter.double()
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_values_and_gradients_are_those_of_torch(layers, norm_first):
+    adapter = made(layers=layers, norm_first=norm_first)
+    image, text = features()
+    got = adapter(image, text).values
+    rows = []
+    for patches in image.tokens:
+        encoded = adapter.image((patches @ adapter.project.weight.T + adapter.project.bias)[None])
+        row = []
+        for words, length in zip(text.tokens, LENGTHS, strict=True):
+            other = adapter.text(words[None, :length])[0, 1 : length - 1].mean(dim=0)
+            mean = encoded[0].mean(dim=0)
+            cosine = mean @ other / (mean.norm() * other.norm())
+            row.append(adapter.log_scale.exp() * cosine + adapter.bias)
+        rows.append(torch.stack(row))
+    want = torch.stack(rows)
+    torch.testing.assert_close(got, want)
+    weights = torch.randn(4, 3, dtype=torch.float64)
+    parameters = list(adapter.parameters())
+    ours = torch.autograd.grad((got * weights).sum(), parameters)
+    theirs = torch.autograd.grad((want * weights).sum(), parameters)
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-9)
+
+
+def test_hidden_patches_and_padding_do_not_matter():
+    adapter = made().eval()
+    image, text = features()
+    want = adapter(image, text).values
+    patches = torch.nn.functional.pad(image.tokens, (0, 0, 0, 2), value=1e3)
+    longer = Features(tokens=patches, mask=torch.nn.functional.pad(image.mask, (0, 2)))
+    garbage = torch.where(text.mask[:, :, None], text.tokens, 1e3)
+    torch.testing.assert_close(
+        adapter(longer, Features(tokens=garbage, mask=text.mask)).values, want
+    )
+    torch.testing.assert_close(adapter(Features(tokens=image.tokens), text).values, want)
+
+
+def test_parameters_are_as_many_as_in_table_5():
+    adapter = FTLate()
+    adapter.attach(Widths())
+    count = sum(p.numel() for p in adapter.parameters())
+    assert count == 13_005_314
+    assert f"{count / 1e6:.0f}" == "13"
+    assert all(p.requires_grad for p in adapter.parameters())
+    assert adapter.log_scale.exp().item() == pytest.approx(10)
+
+
+def test_it_reads_the_layer_before_the_last():
+    adapter = FTLate()
+    assert (adapter.image_reads.layer, adapter.text_reads.layer) == (-2, -2)
+    adapter = FTLate(image_layer=-3, text_layer=-1)
+    assert (adapter.image_reads.layer, adapter.text_reads.layer) == (-3, -1)
+
+
+def test_dropout_only_in_training():
+    adapter, (image, text) = made(dropout=0.5), features()
+    assert not adapter(image, text).values.equal(adapter(image, text).values)
+    adapter.eval()
+    assert adapter(image, text).values.equal(adapter(image, text).values)
+
+
+def test_impossible_options_are_refused():
+    with pytest.raises(UserError, match="at least 1 layer, got 0"):
+        FTLate(layers=0)
+    with pytest.raises(UserError, match="divide the token width 512, got 7"):
+        FTLate(heads=7).attach(Widths())

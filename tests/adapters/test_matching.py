@@ -1,0 +1,199 @@
+import pytest
+import torch
+from PIL import Image
+from transformers import FlavaModel
+from transformers.utils import logging
+
+from tests.backbones import hf_models
+from vlmtune.adapters.base import trained_state, trim
+from vlmtune.adapters.matching import Matching
+from vlmtune.backbones.blip import Blip
+from vlmtune.backbones.bridgetower import BridgeTower
+from vlmtune.backbones.flava import Flava
+from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.backbones.vilt import Vilt
+from vlmtune.errors import UserError
+from vlmtune.objectives.itm import ITM
+from vlmtune.pair_mining import HardPairs, RankingPairs
+from vlmtune.scoring import Scorer
+from vlmtune.system import AdaptationModule
+
+KINDS = {
+    "blip": (Blip, hf_models.write_blip),
+    "bridgetower": (BridgeTower, hf_models.write_bridgetower),
+    "flava": (Flava, hf_models.write_flava),
+    "vilt": (Vilt, hf_models.write_vilt),
+}
+TEXTS = ["a red cube left of the blue sphere", "dog", "a green metal cube", "the dog right"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_bars():
+    logging.disable_progress_bar()
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    return {name: write(folder / name) for name, (_, write) in KINDS.items()}
+
+
+@pytest.fixture(params=KINDS)
+def make(request, folders):
+    """Returns a function that makes the backbone and a `Matching` on it."""
+
+    def made(blocks=0):
+        backbone = KINDS[request.param][0](str(folders[request.param]))
+        adapter = Matching(blocks)
+        adapter.attach(backbone)
+        return backbone, adapter
+
+    return made
+
+
+def pictures():
+    generator = torch.Generator().manual_seed(0)
+    sizes = ((36, 50), (50, 36), (40, 40))
+    noise = [torch.randint(0, 256, (*s, 3), generator=generator).byte() for s in sizes]
+    return [Image.fromarray(x.numpy()) for x in noise]
+
+
+def features(backbone, adapter):
+    pixels = torch.stack([backbone.preprocess(image) for image in pictures()])
+    image = backbone.encode_image(pixels, adapter.image_reads)
+    return image, backbone.encode_text(TEXTS, adapter.text_reads)
+
+
+def expected(backbone):
+    """Every pair by itself."""
+    fusion, adapter = backbone.fusion, Matching()
+    adapter.attach(backbone)
+    image, text = features(backbone, adapter)
+    with torch.no_grad():
+        rows = [
+            fusion.match(
+                fusion.prepare_image(image[i : i + 1]),
+                fusion.prepare_text(trim(text[j : j + 1])),
+            )
+            for i in range(3)
+            for j in range(4)
+        ]
+    return torch.cat(rows).view(3, 4)
+
+
+@pytest.mark.parametrize("blocks", [0, 2])
+def test_scores_are_those_of_the_matching_head(make, blocks):
+    backbone, adapter = make(blocks)
+    want, given = expected(backbone), features(backbone, adapter)
+    pairs = torch.ones(3, 4, dtype=torch.bool)
+    pairs[1] = pairs[0, 2] = False
+    for adapter.chunk in (None, 1, 5):
+        with torch.no_grad():
+            scored = adapter(*given)
+            some = adapter(*given, pairs)
+        torch.testing.assert_close(scored.values, want, rtol=1e-4, atol=1e-5)
+        assert scored.computed.all()
+        torch.testing.assert_close(some.values, want * pairs, rtol=1e-4, atol=1e-5)
+        assert some.computed.equal(pairs)
+    with_gradient = adapter(*given).values
+    torch.testing.assert_close(with_gradient, want, rtol=1e-4, atol=1e-5)
+
+
+def test_an_image_with_many_captions_is_taken_once(folders, monkeypatch):
+    backbone = Blip(str(folders["blip"]))
+    adapter = Matching()
+    adapter.attach(backbone)
+    taken, match = [], adapter.fusion.match
+    monkeypatch.setattr(
+        adapter.fusion, "match", lambda i, t: taken.append((len(i), len(t))) or match(i, t)
+    )
+    with torch.no_grad():
+        adapter(*features(backbone, adapter))
+    assert taken == [(1, 4)] * 3
+    taken.clear()
+    with torch.no_grad():
+        adapter(*features(backbone, adapter), torch.eye(3, 4, dtype=torch.bool))
+    assert taken == [(3, 3)]
+
+
+def test_the_last_blocks_and_the_head_are_trained(make):
+    backbone, adapter = make(1)
+    fusion = backbone.fusion
+    before = {name: p.clone() for name, p in backbone.named_parameters()}
+    wanted = {id(p) for p in (*fusion.blocks[-1].parameters(), *fusion.tail)}
+    assert {id(p) for p in backbone.parameters() if p.requires_grad} == wanted
+    trained = [p for p in backbone.parameters() if p.requires_grad]
+    optimizer = torch.optim.Adam(trained, lr=1e-2)
+    first = adapter(*features(backbone, adapter)).values
+    first.square().sum().backward()
+    assert all(p.grad is not None and p.grad.any() for p in trained)
+    optimizer.step()
+    assert not adapter(*features(backbone, adapter)).values.allclose(first)
+    for name, p in backbone.named_parameters():
+        assert p.equal(before[name]) != p.requires_grad
+    assert len(trained_state(backbone, adapter)) == len(trained)
+
+
+def test_nothing_is_trained_without_blocks(make):
+    backbone, adapter = make()
+    assert not any(p.requires_grad for p in (*backbone.parameters(), *adapter.parameters()))
+    assert trained_state(backbone, adapter) == {}
+
+
+def test_what_is_frozen_has_no_dropout_and_no_gradient(make):
+    backbone, adapter = make(1)
+    given = features(backbone, adapter)
+    want = adapter.prepare_image(given[0]).tokens, adapter.prepare_text(given[1]).tokens
+    backbone.train()
+    got = adapter.prepare_image(given[0]).tokens, adapter.prepare_text(given[1]).tokens
+    for one, other in zip(want, got, strict=True):
+        assert one.equal(other)
+        assert not other.requires_grad
+    assert all(module.training for module in backbone.modules())
+
+
+def test_the_scorer_gives_the_same_with_and_without_a_store(make, tmp_path):
+    backbone, adapter = make()
+    for store in (None, tmp_path / "store"):
+        got = Scorer(backbone, adapter, store=store, batch_size=2)(pictures(), TEXTS)
+        torch.testing.assert_close(got, expected(backbone), rtol=1e-4, atol=1e-5)
+
+
+def test_a_dual_encoder_is_refused_in_one_line(model_folder, tmp_path):
+    with pytest.raises(UserError, match=r"OpenClip \(it is a dual encoder\): choose Blip") as error:
+        Matching().attach(OpenClip(str(model_folder)))
+    assert "\n" not in str(error.value)
+    without = hf_models.write_flava(tmp_path / "flava", kind=FlavaModel)
+    with pytest.raises(UserError, match=r"Flava \(its checkpoint has no matching head"):
+        Matching().attach(Flava(str(without)))
+
+
+def test_numbers_that_cannot_be_are_refused(folders):
+    with pytest.raises(UserError, match="blocks >= 0"):
+        Matching(-1)
+    with pytest.raises(UserError, match="at most 3 blocks"):
+        Matching(4).attach(Blip(str(folders["blip"])))
+    with pytest.raises(UserError, match="float32"):
+        Matching(1).attach(Blip(str(folders["blip"]), precision="bf16"))
+    Matching(0).attach(Blip(str(folders["blip"]), precision="bf16"))
+
+
+def test_a_checkpoint_holds_what_is_trained(make):
+    backbone, _ = make()
+    module = AdaptationModule(backbone, Matching(1), [ITM()])
+    names = [name for name, p in module.named_parameters() if p.requires_grad]
+    assert names
+    assert module.state_dict().keys() == set(names)
+
+
+def test_hard_pairs_need_embeddings_and_vilt_has_none(folders):
+    backbone = Blip(str(folders["blip"]))
+    module = AdaptationModule(backbone, Matching(1), [ITM()], pairs=HardPairs())
+    assert module.original is not None  # BLIP's fusion and text tower share weights
+    assert "reference" in module.scores.needs
+    with pytest.raises(UserError, match=r"pooled image embeddings .* got Vilt") as error:
+        AdaptationModule(
+            Vilt(str(folders["vilt"])), Matching(1), [ITM()], pairs=RankingPairs(3, hard=1)
+        )
+    assert "\n" not in str(error.value)
+    AdaptationModule(Vilt(str(folders["vilt"])), Matching(1), [ITM()], pairs=RankingPairs(3))

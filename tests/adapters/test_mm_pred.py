@@ -1,0 +1,48 @@
+"""The prediction head on the fusion that test_fusion_styles.py compares with torch's layers."""
+
+import pytest
+import torch
+
+from tests.adapters.fused import STYLES, features, made
+from tests.tiny import Widths
+from vlmtune.adapters.fusion_styles.mdetr import Mdetr
+from vlmtune.adapters.mm_adapter import MMAdapter
+from vlmtune.adapters.mm_pred import MMPred
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_it_is_linear_in_the_outputs_the_adapter_compares(style):
+    head, adapter = made(style, MMPred).eval(), made(style).eval()
+    shared = {n: p for n, p in head.state_dict().items() if not n.startswith("predict")}
+    adapter.load_state_dict(shared, strict=False)
+    outputs = []
+    adapter.judge = lambda fused, goal: outputs.append(fused) or fused[:, 0, 0]
+    image, text = features()
+    adapter(image, text)
+    fused = outputs[0].flatten(1)
+    assert fused.shape == (12, 8 * style.queries)
+    want = fused @ head.predict.weight[0] + head.predict.bias
+    # Chunks go by caption length: captions 2, 0, 1, each with all four images.
+    got = head(image, text).values[:, [2, 0, 1]].T.flatten()
+    torch.testing.assert_close(got, want)
+
+
+def test_it_has_no_scale_and_no_goal():
+    head = MMPred()
+    head.attach(Widths())
+    names = {name for name, _ in head.named_parameters()}
+    assert {"predict.weight", "predict.bias"} <= names
+    assert not {"log_scale", "bias"} & names
+    assert sum(p.numel() for p in head.parameters()) == 7_753_217
+
+
+def test_the_words_do_not_matter_beyond_the_fusion():
+    # MM-Adapter reads its frozen target from the text as it came, MM-Pred does not.
+    image, text = features()
+    for cls, moved in ((MMPred, False), (MMAdapter, True)):
+        adapter = made(Mdetr, cls).eval()
+        want = adapter(image, text).values
+        goal = adapter.goal(text)
+        assert goal.shape == (3, 8 if moved else 0)
+        adapter.goal = lambda text, goal=goal: goal + 1
+        assert adapter(image, text).values.equal(want) != moved

@@ -1,0 +1,75 @@
+import json
+
+import pytest
+import torch
+from transformers import BlipForImageTextRetrieval
+
+from tests.backbones.hf_models import write_blip
+from vlmtune.backbones.blip import Blip
+from vlmtune.errors import UserError
+from vlmtune.types import Reads
+
+TEXTS = ["a red cube left of the blue sphere", "dog", "a green metal cube"]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return write_blip(tmp_path_factory.mktemp("models") / "blip")
+
+
+@pytest.fixture
+def backbone(path):
+    return Blip(str(path))
+
+
+def pixels():
+    torch.manual_seed(1)
+    return torch.randn(3, 3, 32, 32)
+
+
+def test_tokens_are_the_librarys_states(path, backbone):
+    model = BlipForImageTextRetrieval.from_pretrained(path).eval()
+    words = backbone.encode_text(TEXTS, Reads("words"))
+    with torch.no_grad():
+        vision = model.vision_model(pixels(), output_hidden_states=True)
+        text = model.text_encoder(
+            input_ids=words.ids, attention_mask=words.mask.long(), output_hidden_states=True
+        )
+    got = backbone.encode_image(pixels(), Reads("tokens", -1)).tokens
+    torch.testing.assert_close(got, vision.last_hidden_state[:, 1:])
+    for layer in (-2, -3):
+        got = backbone.encode_image(pixels(), Reads("tokens", layer)).tokens
+        torch.testing.assert_close(got, vision.hidden_states[layer][:, 1:])
+        got = backbone.encode_text(TEXTS, Reads("tokens", layer))
+        torch.testing.assert_close(got.tokens[got.mask], text.hidden_states[layer][got.mask])
+
+
+def test_words_alone_have_no_use_for_cross_attention(backbone):
+    tower, fusion = backbone.text_tower, backbone.fusion
+    of_tower = {id(p) for block in tower.blocks for p in block.parameters()}
+    of_fusion = {id(p) for block in fusion.blocks for p in block.parameters()}
+    names = dict(backbone.model.named_parameters())
+    crossing = {id(p) for name, p in names.items() if "crossattention" in name}
+    assert crossing
+    assert of_tower | crossing == of_fusion
+    assert not of_tower & crossing
+
+
+def test_the_temperature_is_what_the_config_says(backbone):
+    assert backbone.logit_scale == pytest.approx(1 / 0.07, rel=1e-3)
+    assert backbone.logit_bias == 0
+
+
+def test_images_of_another_size_are_refused_not_cut(tmp_path):
+    path = write_blip(tmp_path / "blip")
+    settings = json.loads((path / "preprocessor_config.json").read_text())
+    settings["size"] = {"height": 24, "width": 24}
+    (path / "preprocessor_config.json").write_text(json.dumps(settings))
+    with pytest.raises(UserError, match="the model takes 32 x 32") as error:
+        Blip(str(path))
+    assert "\n" not in str(error.value)
+
+
+def test_a_text_encoder_that_cannot_look_at_images_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"cross-attention, got .* is_decoder false"):
+        Blip(str(write_blip(tmp_path / "blip", is_decoder=False)))

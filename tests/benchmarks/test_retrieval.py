@@ -1,0 +1,246 @@
+import json
+
+import pytest
+import torch
+from PIL import Image
+
+from vlmtune.benchmarks.retrieval import Retrieval
+from vlmtune.errors import UserError
+
+CUTS = (1, 5, 10)
+
+
+def fixed(values):
+    return lambda images, texts, pairs=None: values
+
+
+def write(folder, captions, **more):
+    """A benchmark of images with the given captions, all in the split "test"."""
+    images = []
+    for i, raws in enumerate(captions):
+        Image.new("RGB", (2, 2)).save(folder / f"{i}.png")
+        sentences = [{"raw": raw} for raw in raws]
+        images.append({"filename": f"{i}.png", "split": "test", "sentences": sentences})
+    path = folder / "dataset.json"
+    path.write_text(json.dumps({"images": images}))
+    return Retrieval(str(path), str(folder), **more)
+
+
+def values_for(benchmark, seed=0, values=1000):
+    shape = benchmark.truth().shape
+    return torch.randint(values, shape, generator=torch.Generator().manual_seed(seed)).float()
+
+
+def test_reads_one_split(tmp_path):
+    fixture = Retrieval.fixture(tmp_path)
+    assert [image.path.parent.name for image in fixture.images()] == ["val2014"] * 4
+    assert len(fixture.texts()) == 2 + 6 + 3 + 3 - 1
+    truth = fixture.truth()
+    assert truth.sum(dim=1).tolist() == [2, 6, 3, 3]
+    assert truth[:, 0].tolist() == [True, False, True, False]  # "a dog runs" is said of two
+    other = Retrieval(str(fixture.path), str(tmp_path), split="val")
+    with pytest.raises(UserError, match=r"at least 2 images .* got 1 and 1"):
+        other.load()
+
+
+def test_the_worked_example(tmp_path):
+    captions = [[f"{i}{j}" for j in range(n)] for i, n in enumerate((3, 2, 2))]
+    values = torch.tensor(
+        [
+            [0.9, 0.2, 0.4, 0.5, 0.1, 0.3, 0.0],
+            [0.6, 0.7, 0.1, 0.65, 0.2, 0.05, 0.3],
+            [0.3, 0.1, 0.8, 0.2, 0.55, 0.5, 0.45],
+        ]
+    )
+    for convention in ("strict", "reference"):
+        benchmark = write(tmp_path, captions, convention=convention)
+        metrics = benchmark.run(fixed(values)).metrics
+        assert metrics["image_to_text_recall@1"].value == pytest.approx(1 / 3)
+        assert metrics["image_to_text_recall@5"].value == 1.0
+        assert metrics["text_to_image_recall@1"].value == pytest.approx(4 / 7)
+        assert metrics["text_to_image_recall@5"].value == 1.0
+        assert metrics["mean_recall"].value == pytest.approx((1 / 3 + 4 / 7 + 4) / 6)
+        assert metrics["image_to_text_recall@1"].n == 3
+        assert metrics["text_to_image_recall@1"].n == 7
+        assert metrics["image_to_text_median_rank"].value == 2.0
+        assert metrics["text_to_image_median_rank"].value == 1.0
+        assert metrics["text_to_image_recall@1"].chance == pytest.approx(1 / 3)
+        assert metrics["image_to_text_recall@1"].chance == pytest.approx((3 + 2 + 2) / 7 / 3)
+
+
+def naive(values, captions, columns, ties):
+    """Recalls by sorting lists: {(side, k): [hit of each query]}; captions are (image, column)."""
+    candidates = sorted(set(columns)) if ties == "wrong" else list(range(len(columns)))
+    image_of = {c: {i for i, d in captions if d == c} for c in set(columns)}
+    hits = {(side, k): [] for side in ("image_to_text", "text_to_image") for k in CUTS}
+    for image, row in enumerate(values.tolist()):
+        if ties == "wrong":
+            own = {c for i, c in captions if i == image}
+            order = sorted(candidates, key=lambda c: (-row[c], c in own))
+        else:
+            own = {p for p, (i, _) in enumerate(captions) if i == image}
+            order = sorted(candidates, key=lambda p: (-row[columns[p]], p))
+        for k in CUTS:
+            hits["image_to_text", k].append(bool(own & set(order[:k])))
+    for image, column in captions:
+        own = image_of[column] if ties == "wrong" else {image}
+        score = values[:, column].tolist()
+        places = [(-x, i in own if ties == "wrong" else i, i) for i, x in enumerate(score)]
+        order = [i for _, _, i in sorted(places)]
+        for k in CUTS:
+            hits["text_to_image", k].append(bool(own & set(order[:k])))
+    return hits
+
+
+@pytest.mark.parametrize("convention", ["strict", "reference"])
+@pytest.mark.parametrize("seed", range(6))
+def test_against_sorting(tmp_path, convention, seed):
+    generator = torch.Generator().manual_seed(seed)
+    counts = torch.randint(1, 8, (14,), generator=generator).tolist()
+    # Words of a small stock: some captions are written for two images, or twice for one.
+    draw = torch.randint(40, (14, 8), generator=generator).tolist()
+    raws = [[f"w{w}" for w in row[:n]] for row, n in zip(draw, counts, strict=True)]
+    benchmark = write(tmp_path, raws, convention=convention)
+    kept = [row if convention == "strict" else row[:5] for row in raws]
+    texts = list(benchmark.texts())
+    captions = [(i, texts.index(raw)) for i, row in enumerate(kept) for raw in row]
+    values = values_for(benchmark, seed, values=9)
+    ties = "wrong" if convention == "strict" else "first"
+    hits = naive(values, captions, [c for _, c in captions], ties)
+    result = benchmark.run(fixed(values))
+    for (side, k), expected in hits.items():
+        metric = result.metrics[f"{side}_recall@{k}"]
+        assert metric.value == pytest.approx(sum(expected) / len(expected))
+        assert metric.n == len(expected)
+        assert metric.low <= metric.value <= metric.high
+    assert result.convention == convention
+    assert result.outcomes == tuple(map(float, hits["text_to_image", 1]))
+    assert result.clusters == tuple(i for i, _ in captions)
+
+
+def test_a_caption_of_two_images_is_true_of_both_or_of_its_own_alone(tmp_path):
+    captions = [["same", "a"], ["same", "b"], ["c"]]
+    strict = write(tmp_path, captions)
+    assert strict.texts() == ("same", "a", "b", "c")
+    values = torch.tensor([[0.5, 1.0, 0.0, 0.1], [0.9, 0.0, 0.8, 0.2], [0.1, 0.0, 0.0, 0.3]])
+    result = strict.run(fixed(values))
+    # "same" finds an image of its own, for both images that have it
+    assert result.outcomes == (1.0, 1.0, 1.0, 1.0, 1.0)
+    reference = write(tmp_path, captions, convention="reference")
+    result = reference.run(fixed(values))
+    assert result.outcomes == (0.0, 1.0, 1.0, 1.0, 1.0)
+    # For image 1 the caption of image 0 with the same words comes first and is false.
+    assert strict.run(fixed(values)).metrics["image_to_text_recall@1"].value == 1.0
+    assert result.metrics["image_to_text_recall@1"].value == pytest.approx(2 / 3)
+
+
+def test_ties_go_against_the_model_or_by_order(tmp_path):
+    captions = [["a"], ["b"], ["c"]]
+    constant = torch.zeros(3, 3)
+    strict = write(tmp_path, captions).run(fixed(constant)).metrics
+    assert strict["image_to_text_recall@1"].value == strict["text_to_image_recall@1"].value == 0
+    assert strict["text_to_image_median_rank"].value == 3.0
+    other = write(tmp_path, captions, convention="reference").run(fixed(constant)).metrics
+    assert other["image_to_text_recall@1"].value == pytest.approx(1 / 3)
+    assert other["text_to_image_median_rank"].value == 2.0
+
+
+def test_folds_are_ranked_by_themselves(tmp_path):
+    captions = [[f"{i}{j}" for j in range(1 + i % 3)] for i in range(12)]
+    benchmark = write(tmp_path, captions, folds=3)
+    values = values_for(benchmark)
+    metrics = benchmark.run(fixed(values)).metrics
+    owners = torch.tensor([i for i, row in enumerate(captions) for _ in row])
+    for key in ("image_to_text_recall@1", "text_to_image_recall@1"):
+        parts = []
+        for first in (0, 4, 8):
+            (tmp_path / str(first)).mkdir()
+            part = write(tmp_path / str(first), captions[first : first + 4])
+            own = (owners >= first) & (owners < first + 4)
+            run = part.run(fixed(values[first : first + 4][:, own]))
+            parts.append(run.metrics[key])
+            for path in (tmp_path / str(first)).iterdir():
+                path.unlink()
+            (tmp_path / str(first)).rmdir()
+        metric = metrics[f"{key}/3 folds"]
+        assert metric.value == pytest.approx(sum(p.value for p in parts) / 3)
+        assert metric.chance == pytest.approx(sum(p.chance for p in parts) / 3)
+        assert metric.n == 3
+
+
+def test_random_scores_reach_chance(tmp_path):
+    benchmark = write(tmp_path, [[f"{i}{j}" for j in range(1 + i % 3)] for i in range(15)], folds=3)
+    generator = torch.Generator().manual_seed(0)
+    shape = benchmark.truth().shape
+    runs = [benchmark.run(fixed(torch.rand(shape, generator=generator))).metrics for _ in range(60)]
+    for key, metric in runs[0].items():
+        if metric.chance is not None:
+            mean = sum(metrics[key].value for metrics in runs) / len(runs)
+            assert mean == pytest.approx(metric.chance, abs=0.04), key
+
+
+def test_examples(tmp_path):
+    benchmark = write(tmp_path, [[f"{i}{j}" for j in range(2)] for i in range(7)])
+    values = benchmark.truth().float()
+    values[0, 8] = 2.0  # "40" finds image 0 first
+    examples = benchmark.run(fixed(values)).examples
+    assert [e.correct for e in examples] == [True] * 4 + [False]
+    assert [e.query for e in examples] == ["00", "10", "20", "30", "40"]
+    assert examples[-1].true[:2] == (False, True)
+    assert len(examples[0].images) == 5
+
+
+def test_limit_draws_images_with_their_captions(tmp_path):
+    captions = [[f"{i}{j}" for j in range(3)] for i in range(9)]
+    write(tmp_path, captions)
+
+    def limited(limit, seed):
+        return Retrieval(str(tmp_path / "dataset.json"), str(tmp_path), limit=limit, seed=seed)
+
+    assert limited(2, None).texts() == ("00", "01", "02", "10", "11", "12")
+    assert len({limited(2, seed).texts() for seed in range(5)}) > 1
+    with pytest.raises(UserError, match="at least 1"):
+        limited(0, None)
+    with pytest.raises(UserError, match="at least 2 folds"):
+        Retrieval("a.json", "b", folds=1)
+
+
+def changed(how):
+    row = {"filename": "0.png", "split": "test", "sentences": [{"raw": "a"}]}
+    other = {"filename": "1.png", "split": "test", "sentences": [{"raw": "b"}]}
+    row |= how
+    return {"images": [row, other]}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([], "no list `images`"),
+        ({"images": []}, "an empty one"),
+        (changed({"split": "train"}), r"at least 2 images .* got 1 and 1"),
+        ({"images": [{"split": "val"}, 3]}, r"a split out of \['val'\]"),
+        (changed({"sentences": [{"raw": " "}]}), "blank"),
+        (changed({"sentences": []}), "without"),
+        (changed({"sentences": [3]}), "another layout"),
+        (changed({"sentences": None}), "another layout"),
+        (changed({"filename": ""}), "without a file name"),
+        (changed({"filename": "1.png"}), "same image twice"),
+        (changed({"filename": "9.png"}), r"2 images .* 1 are missing, first '.*9\.png'"),
+    ],
+)
+def test_malformed_file(tmp_path, content, message):
+    for i in range(2):
+        Image.new("RGB", (2, 2)).save(tmp_path / f"{i}.png")
+    path = tmp_path / "bad.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(UserError, match=message) as error:
+        Retrieval(str(path), str(tmp_path)).load()
+    assert "\n" not in str(error.value)
+
+
+def test_captions_of_other_splits_are_not_looked_at(tmp_path):
+    benchmark = write(tmp_path, [["a"], ["b"]])
+    content = json.loads((tmp_path / "dataset.json").read_text())
+    content["images"].append({"filename": "none.png", "split": "train", "sentences": []})
+    (tmp_path / "dataset.json").write_text(json.dumps(content))
+    assert len(benchmark.images()) == 2

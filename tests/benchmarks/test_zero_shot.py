@@ -1,0 +1,205 @@
+import json
+
+import pytest
+import torch
+from PIL import Image
+from torch.nn.functional import normalize
+
+from vlmtune.benchmarks.zero_shot import Classification
+from vlmtune.errors import UserError
+
+
+def write(folder, sizes, **more):
+    """A class "c0", "c1", ... of each given size."""
+    for i, size in enumerate(sizes):
+        (folder / "data" / f"c{i}").mkdir(parents=True, exist_ok=True)
+        for k in range(size):
+            Image.new("RGB", (2, 2)).save(folder / "data" / f"c{i}" / f"{k}.png")
+    return Classification(str(folder / "data"), **more)
+
+
+def fixed(values):
+    return lambda images, texts, pairs=None: values
+
+
+class Dual:
+    """A model of random embeddings."""
+
+    def __init__(self, benchmark, seed=0, width=8):
+        generator = torch.Generator().manual_seed(seed)
+        self.image = torch.randn(len(benchmark.images()), width, generator=generator)
+        self.text = torch.randn(len(benchmark.texts()), width, generator=generator)
+
+    def __call__(self, images, texts, pairs=None):
+        return normalize(self.image, dim=1) @ normalize(self.text, dim=1).T
+
+    def embed_images(self, images):
+        return self.image
+
+    def embed_texts(self, texts):
+        return self.text
+
+
+@pytest.mark.parametrize("convention", ["strict", "reference"])
+@pytest.mark.parametrize("seed", range(5))
+def test_accuracies_against_a_loop(tmp_path, convention, seed):
+    sizes = (3, 1, 4, 2, 5, 2, 1)
+    templates = ("a {}.", "the {}.", "one {}!")
+    benchmark = write(tmp_path, sizes, templates=templates, convention=convention)
+    shape = (sum(sizes), 3 * len(sizes))
+    values = torch.randint(3, shape, generator=torch.Generator().manual_seed(seed)).float()
+    texts = list(benchmark.texts())
+    first, fifth, of_class = [], [], {}
+    for i, image in enumerate(benchmark.images()):
+        true = int(image.path.parent.name.removeprefix("c"))
+        score = [
+            sum(float(values[i, texts.index(t.format(f"c{c}"))]) for t in templates)
+            for c in range(len(sizes))
+        ]
+        if convention == "strict":
+            rank = 1 + sum(s >= score[true] for c, s in enumerate(score) if c != true)
+        else:
+            rank = 1 + sorted(range(len(sizes)), key=lambda c: -score[c]).index(true)
+        first.append(rank <= 1)
+        fifth.append(rank <= 5)
+        of_class.setdefault(true, []).append(rank <= 1)
+    result = benchmark.run(fixed(values))
+    by_class = [sum(own) / len(own) for own in of_class.values()]
+    assert result.metrics["accuracy"].value == pytest.approx(sum(first) / len(first))
+    assert result.metrics["accuracy@5"].value == pytest.approx(sum(fifth) / len(fifth))
+    assert result.metrics["macro_accuracy"].value == pytest.approx(sum(by_class) / len(by_class))
+    assert result.metrics["accuracy"].chance == pytest.approx(1 / 7)
+    assert result.metrics["accuracy@5"].chance == pytest.approx(5 / 7)
+    assert result.metrics["macro_accuracy"].n == 7
+    assert result.series["class_accuracy"] == pytest.approx(by_class)
+    assert result.outcomes == tuple(map(float, first))
+    assert result.convention == convention
+
+
+def test_five_classes_have_no_top_five(tmp_path):
+    metrics = write(tmp_path, (1,) * 5).run(fixed(torch.eye(5))).metrics
+    assert set(metrics) == {"accuracy", "macro_accuracy"}
+
+
+def test_mean_embeddings_are_clips_classifier(tmp_path):
+    templates = ("a {}.", "the {}.", "one {}!")
+    benchmark = write(tmp_path, (4, 4, 4), templates=templates, ensemble="embeddings")
+    texts = list(benchmark.texts())
+    differ = 0
+    for seed in range(10):
+        dual = Dual(benchmark, seed)
+        rows = []
+        for c in range(3):
+            own = [texts.index(t.format(f"c{c}")) for t in templates]
+            rows.append(normalize(normalize(dual.text[own], dim=1).mean(dim=0), dim=0))
+        chosen = (normalize(dual.image, dim=1) @ torch.stack(rows).T).argmax(dim=1)
+        outcomes = tuple(map(float, chosen == torch.arange(3).repeat_interleave(4)))
+        assert benchmark.run(dual).outcomes == outcomes
+        differ += write(tmp_path, (4, 4, 4), templates=templates).run(dual).outcomes != outcomes
+    assert differ  # the mean of scores is another classifier
+
+
+def test_with_one_template_both_ensembles_agree(tmp_path):
+    embedded = write(tmp_path, (3, 3, 3), ensemble="embeddings")
+    scored = write(tmp_path, (3, 3, 3))
+    dual = Dual(scored)
+    assert embedded.run(dual).metrics == scored.run(dual).metrics
+
+
+def test_embeddings_of_a_model_that_has_none_or_bad_ones(tmp_path):
+    benchmark = write(tmp_path, (1, 1), ensemble="embeddings")
+    with pytest.raises(UserError, match="use a dual adapter, or `ensemble: scores`"):
+        benchmark.run(fixed(torch.eye(2)))
+    dual = Dual(benchmark)
+    dual.text[0, 0] = torch.nan
+    with pytest.raises(UserError, match="2 finite embeddings of width 8"):
+        benchmark.run(dual)
+    dual = Dual(benchmark)
+    dual.text = dual.text[:, :4]
+    with pytest.raises(UserError, match=r"of shape \(2, 4\)"):
+        benchmark.run(dual)
+
+
+def test_many_images_are_scored_in_parts(tmp_path, monkeypatch):
+    benchmark = write(tmp_path, (3, 3, 3))
+    dual = Dual(benchmark)
+    whole = benchmark.run(dual)
+    asked = []
+
+    def score(images, texts, pairs=None):
+        rows = [benchmark.images().index(image) for image in images]
+        asked.append(len(rows))
+        return dual(images, texts)[rows]
+
+    monkeypatch.setattr("vlmtune.benchmarks.zero_shot.NUMBERS", 13)
+    assert benchmark.run(score) == whole
+    assert asked == [4, 4, 1]
+
+
+def test_names_come_from_folders_a_list_or_an_object(tmp_path):
+    folders = ("fire_truck", "cat", ".hidden")
+    for folder in folders:
+        (tmp_path / "data" / folder / "deep").mkdir(parents=True)
+        Image.new("RGB", (2, 2)).save(tmp_path / "data" / folder / "deep" / "0.JPEG")
+        (tmp_path / "data" / folder / "notes.txt").write_text("no image")
+    path = tmp_path / "names.json"
+
+    def texts(names=None):
+        if names is not None:
+            path.write_text(json.dumps(names))
+        return Classification(str(tmp_path / "data"), classes=names and str(path)).texts()
+
+    assert texts() == ("a photo of a cat.", "a photo of a fire truck.")
+    assert texts(["tabby", "lorry"]) == ("a photo of a tabby.", "a photo of a lorry.")
+    assert texts({"fire_truck": "lorry", "cat": "tabby", "x": "y"})[1] == "a photo of a lorry."
+    for wrong, message in (
+        (["tabby"], "2 names"),
+        (3, "2 names"),
+        ({"cat": "tabby"}, "None for 'fire_truck'"),
+        (["tabby", " "], "' ' for 'fire_truck'"),
+        (["crane", "crane"], "'crane' for 'fire_truck' and 'cat'"),
+        ([["crane"], "crane"], "for 'cat'"),
+    ):
+        with pytest.raises(UserError, match=message) as error:
+            texts(wrong)
+        assert "\n" not in str(error.value)
+
+
+def test_limit_is_of_each_class(tmp_path):
+    write(tmp_path, (5, 1, 3))
+
+    def limited(limit, seed=None):
+        return Classification(str(tmp_path / "data"), limit=limit, seed=seed)
+
+    labels = [image.path.parent.name for image in limited(2).images()]
+    assert labels == ["c0", "c0", "c1", "c2", "c2"]
+    assert len({limited(2, seed).images() for seed in range(5)}) > 1
+    with pytest.raises(UserError, match="at least 1"):
+        limited(0)
+
+
+@pytest.mark.parametrize("templates", [(), ("a photo",), ("{} {}",), ("a {}", "a {}")])
+def test_wrong_templates(templates):
+    with pytest.raises(UserError, match=r"different templates, each with \{\} once"):
+        Classification("x", templates=templates)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"), [((), "0 folders|No such file"), ((2,), "1 folders"), ((1, 0), "'c1'")]
+)
+def test_missing_folders_and_images(tmp_path, sizes, message):
+    with pytest.raises(UserError, match=message):
+        write(tmp_path, sizes).load()
+
+
+def test_examples_name_both_classes(tmp_path):
+    benchmark = write(tmp_path, (2, 2, 2))
+    values = torch.tensor([[2.0, 1, 0], [2, 1, 0], [0, 2, 1], [2, 2, 1], [2, 1, 0], [0, 1, 2]])
+    examples = benchmark.run(fixed(values)).examples
+    assert [(e.query, e.correct) for e in examples] == [
+        ("c0 (not: c1)", True),
+        ("c1 (not: c2)", True),
+        ("c2 (not: c1)", True),
+        ("c0 (true: c1)", False),
+        ("c0 (true: c2)", False),
+    ]

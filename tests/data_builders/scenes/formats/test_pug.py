@@ -1,0 +1,99 @@
+import csv
+
+import pytest
+import torch
+
+from data_builders.scenes.formats.pug import ANIMALS, SPAR
+from vlmtune.benchmarks.pug_animals import PugAnimals
+from vlmtune.benchmarks.pug_spar import PugSpar
+
+SETUPS = ["single_left_right", "single_bottom_top", "double_left_right", "double_bottom_top",
+          "attributes_blue_red"]  # fmt: skip
+
+
+def rows_of(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def spar(suite, graphs):
+    rows = rows_of(suite / "images/pug_spar/labels.csv")
+    assert tuple(rows[0]) == SPAR
+    return [(row, graphs["spar"][row["filename"]]) for row in rows]
+
+
+def test_spar_is_the_whole_grid(spar):
+    cells = {tuple(row[name] for name in SPAR[1:]) for row, _ in spar}
+    worlds, names = {row["world_name"] for row, _ in spar}, {"blank", "Cube", "Sphere"}
+    assert len(cells) == len(spar) == 3 * len(worlds) * 9
+    assert {row["character_name"] for row, _ in spar} == names
+    assert {row["character2_name"] for row, _ in spar} == names
+
+
+def test_spar_rows_are_true_of_their_scenes(spar):
+    for row, scene in spar:
+        told = [(row["character_name"], row["character1_pos"], row["character_texture"]),
+                (row["character2_name"], row["character2_pos"], row["character2_texture"])]  # fmt: skip
+        told = [one for one in told if one[0] != "blank"]
+        assert len(told) == len(scene["objects"])
+        assert scene["floor"].capitalize() == row["world_name"]
+        for (name, side, texture), thing in zip(told, scene["objects"], strict=True):
+            assert thing["shape"].capitalize() == name
+            if texture != "Default":
+                assert thing["color"].capitalize() == texture
+            x, y, _ = thing["pixel_coords"]
+            half = {"left": 16 - x, "right": x - 16, "bottom": y - 16, "top": 16 - y}
+            assert half[side] > 1, (row, thing)
+
+
+@pytest.mark.parametrize("task", ["hard_negatives", "retrieval"])
+def test_the_reader_reads_spar(suite, task):
+    folder = suite / "images/pug_spar"
+    for setups in (SETUPS, ["scene"]) if task == "retrieval" else (SETUPS,):
+        benchmark = PugSpar(str(folder / "labels.csv"), str(folder), task=task, setups=setups)
+        benchmark.load()
+        if benchmark.pairs() is not None and task == "retrieval":
+            assert benchmark.truth().any()
+            continue
+        result = benchmark.run(lambda *_, b=benchmark: b.truth().float())
+        assert result.metrics["accuracy"].value == 1.0
+
+
+def test_animals_rows_are_true_of_their_scenes(suite, graphs):
+    rows = rows_of(suite / "images/pug_animals/labels_pug_animal.csv")
+    assert tuple(rows[0]) == ANIMALS
+    sizes = set()
+    for row in rows:
+        scene = graphs["animals"][row["filename"]]
+        (thing,) = scene["objects"]
+        assert thing["shape"].capitalize() == row["character_name"]
+        assert scene["floor"].capitalize() == row["world_name"]
+        texture = row["character_texture"]
+        assert thing["color"].capitalize() == ("Gray" if texture == "Default" else texture)
+        sizes.add((row["character_scale"], row["character_name"], thing["3d_coords"][2]))
+        assert thing["rotation"] == 20 + int(row["camera_yaw"])
+    heights = {name: [z for _, n, z in sorted(sizes) if n == name] for _, name, _ in sizes}
+    assert all(len(z) == 3 and z == sorted(z) for z in heights.values())
+
+
+def test_the_reader_reads_animals(suite):
+    folder = suite / "images/pug_animals"
+    benchmark = PugAnimals(
+        str(folder / "labels_pug_animal.csv"),
+        str(folder),
+        factors=["background", "size", "texture", "camera_yaw"],
+    )
+
+    class Additive:
+        """Each factor moves the embedding its own way, whatever the others are."""
+
+        def embed_images(self, images):
+            return torch.ones(len(images), 4) + torch.arange(len(images) * 4.0).view(-1, 4) / 1e3
+
+        def embed_texts(self, texts):
+            return torch.ones(len(texts), 4) + torch.arange(len(texts) * 4.0).view(-1, 4) / 1e3
+
+    metrics = benchmark.run(Additive()).metrics
+    assert not [name for name in metrics if name.startswith("left_out")]
+    assert {"image/background", "text/size", "across/texture", "image/camera_yaw"} <= set(metrics)

@@ -1,0 +1,94 @@
+import random
+
+import pytest
+
+from data_builders.scenes.grammar import WorldSpec
+from data_builders.scenes.grids import (
+    FACTORS,
+    AnimalGrid,
+    PoseGrid,
+    Singles,
+    SparGrid,
+)
+from vlmtune.benchmarks.pug_imagenet import PugImageNet
+
+SPEC = WorldSpec(min_objects=2, max_objects=3)
+
+
+def scene_of(grid, index, number=0):
+    for draw in range(number, 400):
+        scenes = grid.attempt(index, random.Random(f"{index}:{draw}"))
+        if scenes:
+            return scenes[0]
+    raise AssertionError(index)
+
+
+@pytest.mark.parametrize("cls", [SparGrid, PoseGrid, AnimalGrid, Singles])
+def test_every_cell_has_a_file_of_its_own(cls):
+    files = cls(SPEC, 0, 3).files()
+    assert len(set(files)) == len(files)
+    if cls is not Singles:
+        assert len(files) == len(cls(SPEC, 0, 3).cells)
+
+
+def test_a_world_without_blue_and_red_has_no_such_group():
+    spec = WorldSpec(colors=("red", "green"))
+    assert {cell.texture for cell in SparGrid(spec, 0, 2).cells} == {"Default"}
+    assert {cell.texture for cell in SparGrid(SPEC, 0, 2).cells} == {"Default", "Blue"}
+
+
+def test_one_factor_changes_at_a_time():
+    grid = PoseGrid(SPEC, 0, 4)
+    fields = {
+        "Worlds": {"floor", "background"},
+        "Camera_Pitch": {"jitter"},
+        "Camera_Yaw": {"rotation", "light_azimuth"},
+        "Object_Yaw": {"rotation"},
+        "Object_Scale": {"radius", "size", "center"},
+        "Object_Texture": {"color", "material", "texture"},
+        "Scene_Light": {"light_azimuth"},
+    }
+    for factor in FACTORS:
+        for shape in SPEC.shapes:
+            own = [k for k, c in enumerate(grid.cells) if (c.factor, c.shape) == (factor, shape)]
+            assert len(own) == 4
+            seen = []
+            for scene in (scene_of(grid, k) for k in own):
+                (thing,) = scene.objects
+                assert thing.shape == shape
+                values = {**vars(scene), **vars(thing)}
+                seen.append({k: v for k, v in values.items() if k not in ("objects", "shape")})
+            differing = {name for name in seen[0] if len({str(s[name]) for s in seen}) > 1}
+            assert differing
+            assert differing <= fields[factor]
+
+
+def test_animals_of_one_cell_differ_in_what_their_columns_say():
+    grid = AnimalGrid(SPEC, 0, 2)
+    by_cell = {cell: scene_of(grid, k) for k, cell in enumerate(grid.cells)}
+    for cell, scene in by_cell.items():
+        (thing,) = scene.objects
+        (other,) = by_cell[cell._replace(yaw=0, scale=1.0)].objects
+        assert scene.floor == cell.world
+        assert thing.radius == pytest.approx(0.58 * cell.scale)
+        assert (thing.color, thing.material) == (other.color, other.material)
+        assert thing.rotation - other.rotation == cell.yaw
+
+
+def test_singles_take_turns(suite, graphs):
+    for path in (suite / "images/classification").rglob("*.png"):
+        (thing,) = graphs["singles"][path.name]["objects"] if path.name in graphs["singles"] else [
+            None
+        ]
+        assert thing is None or thing["shape"] in SPEC.shapes
+    shapes = [scene_of(Singles(SPEC, 0, 2), k).objects[0].shape for k in range(10)]
+    assert shapes == [*SPEC.shapes, *SPEC.shapes]
+    files = Singles(SPEC, 0, 2).files()
+    assert [file.split("/")[1] for file in files] == shapes
+
+
+def test_the_reader_reads_the_poses(suite):
+    benchmark = PugImageNet(str(suite / "images/pug_imagenet"), factors=list(FACTORS))
+    metrics = benchmark.run(lambda *_: benchmark.truth().float()).metrics
+    assert metrics["accuracy"].value == 1.0
+    assert benchmark.texts()[0] == "This is a photo of a cone"

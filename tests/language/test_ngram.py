@@ -1,0 +1,171 @@
+import itertools
+import json
+import math
+import random
+from collections import Counter
+
+import pytest
+
+from vlmtune.errors import UserError
+from vlmtune.language.ngram import END, START, UNKNOWN, NGram
+
+CAPTIONS = [
+    "a dog on a couch",
+    "a cat on a couch",
+    "a dog chases a cat",
+    "two dogs run on the grass",
+    "A man rides a horse, on the beach.",
+    "the dog",
+    "a man and a dog on the beach",
+]
+
+
+def naive(captions, order, word, history):
+    """Interpolated Kneser-Ney by the definition, from the text, one number at a time."""
+    lines = [
+        [START, *caption.replace(",", " ,").replace(".", " .").lower().split(), END]
+        for caption in captions
+    ]
+    vocabulary = {w for line in lines for w in line} - {START} | {UNKNOWN}
+
+    def seen(length):
+        """All n-grams of a length with their counts."""
+        grams = Counter(
+            tuple(line[i : i + length])
+            for line in lines
+            for i in range(len(line) - length + 1)
+            if i + length > 1
+        )
+        grams.pop((START,), None)
+        if length == order:
+            return grams
+        before = Counter(
+            gram[1:]
+            for gram in {
+                tuple(line[i : i + length + 1]) for line in lines for i in range(len(line) - length)
+            }
+        )
+        return Counter({g: grams[g] if g[0] == START else before[g] for g in grams})
+
+    def p(word, history):
+        length = len(history) + 1
+        lower = 1 / len(vocabulary) if length == 1 else p(word, history[1:])
+        counts = seen(length)
+        once, twice = (sum(n == r for n in counts.values()) for r in (1, 2))
+        discount = once / (once + 2 * twice) if once and twice else 0.5
+        behind = {g[-1]: n for g, n in counts.items() if g[:-1] == tuple(history)}
+        if not behind:
+            return lower
+        total = sum(behind.values())
+        own = max(behind.get(word, 0) - discount, 0) / total
+        return own + discount * len(behind) / total * lower
+
+    return p(word, history)
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, 4])
+def test_against_the_definition(order):
+    model = NGram(order).fit(CAPTIONS)
+    dice = random.Random(0)
+    words = sorted(model.vocabulary)
+    for _ in range(40):
+        history = dice.choices(words, k=dice.randint(0, order - 1))
+        history = [w for w in history if w != END]
+        if len(history) < order - 1 and dice.random() < 0.5:
+            history = [START, *history]
+        word = dice.choice(words)
+        assert model.probability(word, history) == pytest.approx(
+            naive(CAPTIONS, order, word, history)
+        )
+
+
+@pytest.mark.parametrize(("order", "minimum"), [(1, 1), (2, 1), (3, 1), (3, 2), (5, 3)])
+def test_probabilities_add_up_to_one(order, minimum):
+    model = NGram(order, minimum).fit(CAPTIONS)
+    words = [START, "a", "dog", "on", "the", "never-seen"]
+    histories = [h for k in range(order) for h in itertools.product(words, repeat=min(k, 3))]
+    for history in histories[:200]:
+        values = [model.probability(word, history) for word in model.vocabulary]
+        assert math.fsum(values) == pytest.approx(1)
+        assert min(values) > 0
+
+
+def test_a_bigram_by_hand():
+    # Bigrams: <s> a (2), a b (1), a c (1), b </s> (1), c </s> (1): n1 = 4, n2 = 1, D = 4 / 6.
+    # Unigrams by the words before: a 1, b 1, c 1, </s> 2: n1 = 3, n2 = 1, D = 3 / 5.
+    model = NGram(2).fit(["a b", "a c"])
+    uniform = 1 / 5
+    unigram = (1 - 0.6) / 5 + 0.6 * 4 / 5 * uniform
+    assert model.probability("b", ["a"]) == pytest.approx(
+        (1 - 2 / 3) / 2 + (2 / 3) * 2 / 2 * unigram
+    )
+    assert model.probability("zebra") == pytest.approx(0.6 * 4 / 5 * uniform)
+
+
+def test_log_probability_is_the_sum_over_tokens():
+    model = NGram(3).fit(CAPTIONS)
+    tokens = model.tokens("A dog, here")
+    assert [word for word, _ in tokens] == ["a", "dog", ",", "here", END]
+    assert model.log_probability("A dog, here") == pytest.approx(sum(v for _, v in tokens))
+    mean = model.log_probability("A dog, here", per_token=True)
+    assert mean == pytest.approx(sum(v for _, v in tokens) / 5)
+    assert model.log_probability("") == pytest.approx(math.log(model.probability(END, [START])))
+    assert model.log_probability("a zebra") == model.log_probability("a giraffe")
+
+
+def test_what_was_seen_is_likelier_than_its_shuffles():
+    model = NGram(3).fit(CAPTIONS)
+    dice = random.Random(0)
+    for caption in CAPTIONS:
+        split = caption.split()
+        shuffled = " ".join(dice.sample(split, len(split)))
+        if shuffled != caption:
+            assert model.log_probability(caption) > model.log_probability(shuffled)
+
+
+def test_rare_words_are_unknown():
+    model = NGram(2, minimum=2).fit(CAPTIONS)
+    assert "dog" in model.vocabulary
+    assert "horse" not in model.vocabulary
+    assert model.log_probability("a horse") == model.log_probability("a zebra")
+
+
+def test_fitting_again_starts_anew():
+    model = NGram(2).fit(["x y"]).fit(["a b"])
+    assert "x" not in model.vocabulary
+    assert model.log_probability("a b") == NGram(2).fit(["a b"]).log_probability("a b")
+
+
+def test_saved_and_loaded(tmp_path):
+    path = tmp_path / "ngram.json"
+    model = NGram(3, 2).fit([*CAPTIONS, "café noir", "un café"])
+    model.save(path)
+    again = NGram.load(path)
+    for caption in [*CAPTIONS, "a zebra", "café"]:
+        assert again.log_probability(caption) == model.log_probability(caption)
+    assert again.spec() == model.spec()
+    before = path.read_bytes()
+    again.save(path)
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["ngram.json"]
+
+
+def test_what_is_wrong_is_one_line(tmp_path):
+    with pytest.raises(UserError, match="order of at least 1"):
+        NGram(0)
+    with pytest.raises(UserError, match="got none"):
+        NGram().fit([])
+    with pytest.raises(UserError, match="call `fit`"):
+        NGram().log_probability("a dog")
+    with pytest.raises(UserError, match="expected to write"):
+        NGram().fit(["a"]).save(tmp_path / "none" / "ngram.json")
+    path = tmp_path / "ngram.json"
+    NGram(2).fit(["a b"]).save(path)
+    good = json.loads(path.read_text())
+    for wrong in ([], {}, {**good, "version": 2}, {**good, "grams": {}}, {**good, "order": 0}):
+        path.write_text(json.dumps(wrong))
+        with pytest.raises(UserError, match=r"NGram\.save") as error:
+            NGram.load(path)
+        assert "\n" not in str(error.value)
+    with pytest.raises(UserError, match=r"NGram\.save"):
+        NGram.load(tmp_path / "none.json")

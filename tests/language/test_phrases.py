@@ -1,0 +1,61 @@
+import pytest
+
+from vlmtune.language.phrases import alike, interchangeable, noun_phrases
+from vlmtune.language.tagger import LexiconTagger
+from vlmtune.language.words import Sentence
+
+
+def sentence(caption: str) -> Sentence:
+    split, gaps = Sentence.split(caption)
+    return Sentence(split, gaps, tuple(LexiconTagger().tag(split)))
+
+
+def test_noun_phrases():
+    found = noun_phrases(sentence("Two big, black dogs and a fire truck in front of it."))
+    assert [(p.adjectives, p.nouns) for p in found] == [
+        (("big", ",", "black"), ("dogs",)),
+        ((), ("fire", "truck")),
+        ((), ("front",)),
+    ]
+    assert [p.plural for p in found] == [True, False, False]
+    assert [p.light for p in found] == [False, False, True]
+    assert found[0].modifiers == ("big", ",", "black", "two")
+    assert noun_phrases(sentence("it runs")) == []
+
+
+def test_a_predicate_is_no_part_of_the_next_phrase():
+    (cup, dog) = noun_phrases(sentence("the cup is red and the dog barks"))
+    assert (cup.adjectives, dog.adjectives) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("caption", "right"),
+    [
+        ("a dog and a cat", True),
+        ("two dogs next to the cat", True),
+        ("a dog with a cat", True),
+        ("a dog sitting near a cat", True),
+        ("a dog chases a cat", False),
+        ("a dog on a cat", False),
+    ],
+)
+def test_order_that_says_nothing(caption, right):
+    one = sentence(caption)
+    assert interchangeable(one, *noun_phrases(one)) == right
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "right"),
+    [
+        ("dog", "Dog", True),
+        ("dog", "dogs", True),
+        ("box", "boxes", True),
+        ("woman", "person", True),
+        ("person", "woman", True),
+        ("woman", "man", False),
+        ("red", "blue", False),
+        ("big", "large", True),
+    ],
+)
+def test_alike(one, other, right):
+    assert alike(one, other) == right

@@ -1,0 +1,159 @@
+import random
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import vlmtune
+from vlmtune.config import instantiate
+from vlmtune.errors import UserError
+from vlmtune.language.rewriting import Rewriter
+from vlmtune.language.rules import (
+    ExchangeAttributes,
+    ReplaceWord,
+    ReverseRelation,
+    Rule,
+    SwapAdjectives,
+    SwapNouns,
+)
+from vlmtune.language.tagger import LexiconTagger
+from vlmtune.language.vocabulary import Vocabulary
+from vlmtune.language.words import Edits, Sentence, canonical
+
+ALL = [
+    SwapNouns(),
+    SwapAdjectives(),
+    ExchangeAttributes(),
+    ReverseRelation(),
+    *[ReplaceWord(tag) for tag in ("NOUN", "ADJ", "VERB")],
+]
+CAPTIONS = [
+    "A small red dog chases a big black cat on green grass.",
+    "Two women are holding umbrellas behind an old bus",
+    "an orange cat under a wooden table and a grey mouse on it",
+    "snow",
+    "",
+    "!!",
+    "A MAN RIDES A HORSE",
+]
+
+
+def made(**settings) -> Rewriter:
+    rewriter = Rewriter(ALL, **settings)
+    rewriter.learn(CAPTIONS)
+    return rewriter
+
+
+def test_no_negative_is_the_caption_a_true_one_or_another():
+    rewriter = made()
+    for caption in CAPTIONS:
+        everything = rewriter.negatives(caption, count=100)
+        forms = [canonical(text) for text in everything]
+        assert len(set(forms)) == len(forms)
+        assert canonical(caption) not in forms
+        avoid = [text.upper().replace(" ", "  ") for text in everything[::2]]
+        rest = rewriter.negatives(caption, avoid, 100)
+        assert not {canonical(text) for text in rest} & {canonical(text) for text in avoid}
+        assert set(everything[1::2]) <= set(rest)
+
+
+def test_only_seed_key_and_caption_count():
+    caption = CAPTIONS[0]
+    one, other = made(), made()
+    for text in CAPTIONS:
+        one.negatives(text, count=3, key="before")
+    random.seed(0)
+    first = one.negatives(caption, count=3, key="k")
+    random.seed(9)
+    assert other.negatives(caption, count=3, key="k") == first
+    assert one.negatives(caption, count=2, key="k") == first[:2]
+    assert len({one.negatives(caption, key=str(i)) for i in range(20)}) > 5
+    assert len({made(seed=i).negatives(caption, key="k") for i in range(20)}) > 5
+
+
+def test_another_process_makes_the_same():
+    code = (
+        "from vlmtune.language.rewriting import Rewriter\n"
+        "from vlmtune.language.rules import SwapNouns, ReplaceWord\n"
+        "rewriter = Rewriter([SwapNouns(), ReplaceWord('ADJ')])\n"
+        f"rewriter.learn({CAPTIONS!r})\n"
+        f"print(rewriter.negatives({CAPTIONS[0]!r}, count=4, key='k'))\n"
+    )
+    root = Path(vlmtune.__file__).parent.parent
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+            cwd=root,
+            env={"PYTHONHASHSEED": str(seed)},
+        ).stdout
+        for seed in (1, 2)
+    }
+    assert len(said) == 1
+
+
+def test_rules_take_turns():
+    class Many(Rule):
+        """Makes a thousand captions."""
+
+        def rewrites(self, sentence: Sentence, dice, words) -> Iterator[Edits]:
+            return ({(0, 1): [f"many{i}"]} for i in range(1000))
+
+    class Two(Rule):
+        """Makes two."""
+
+        def rewrites(self, sentence: Sentence, dice, words) -> Iterator[Edits]:
+            return ({(0, 1): [f"two{i}"]} for i in range(2))
+
+    rewriter = Rewriter([Many(), Two()])
+    assert sum(text.startswith("two") for text in rewriter.negatives("a", count=4)) == 2
+    assert len(rewriter.negatives("a", count=50)) == 50
+    first = Counter(rewriter.negatives("a", key=str(i))[0][:3] for i in range(400))
+    assert 150 < first["two"] < 250
+
+
+def test_empty_where_no_rule_applies():
+    assert Rewriter([SwapNouns()]).negatives("snow") == ()
+    assert Rewriter([SwapNouns()]).negatives("a dog chases a cat", count=0) == ()
+
+
+def test_a_vocabulary_from_a_file(tmp_path):
+    path = tmp_path / "words.json"
+    Vocabulary.learn(CAPTIONS, LexiconTagger()).save(path)
+    rewriter = Rewriter(ALL, vocabulary=str(path), seed=3)
+    assert not rewriter.needs_words
+    assert rewriter.negatives(CAPTIONS[0], count=9) == made(seed=3).negatives(CAPTIONS[0], count=9)
+    again = instantiate(rewriter.spec(), Rewriter)
+    assert again.negatives(CAPTIONS[1], count=9) == rewriter.negatives(CAPTIONS[1], count=9)
+
+
+def test_many_captions_are_thinned_evenly(monkeypatch):
+    monkeypatch.setattr("vlmtune.language.rewriting.LEARNT_FROM", 3)
+    rewriter = Rewriter([ReplaceWord()])
+    assert rewriter.needs_words
+    rewriter.learn(
+        iter([f"a {noun}" for noun in ("ant", "bee", "cow", "dog", "emu", "fox", "gnu")])
+    )
+    assert rewriter.vocabulary is not None
+    assert set(rewriter.vocabulary.counts["NOUN"]) == {"ant", "dog", "gnu"}
+
+
+def test_what_is_wrong_is_one_line(tmp_path):
+    class Short:
+        def tag(self, words):
+            return []
+
+    with pytest.raises(UserError, match="at least one rule"):
+        Rewriter([])
+    with pytest.raises(UserError, match="expected a vocabulary"):
+        Rewriter(ALL, vocabulary=str(tmp_path / "none.json"))
+    with pytest.raises(UserError, match="expected 2 tags"):
+        Rewriter([SwapNouns()], tagger=Short()).negatives("a dog")
+    with pytest.raises(UserError, match="call `learn`"):
+        Rewriter([ReplaceWord()]).negatives("a dog")

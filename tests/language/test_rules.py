@@ -1,0 +1,151 @@
+import random
+
+import pytest
+
+from vlmtune.errors import UserError
+from vlmtune.language.rules import (
+    ExchangeAttributes,
+    ReplaceWord,
+    ReverseRelation,
+    Rule,
+    SwapAdjectives,
+    SwapNouns,
+)
+from vlmtune.language.tagger import LexiconTagger
+from vlmtune.language.vocabulary import Vocabulary
+from vlmtune.language.words import Sentence
+
+CORPUS = [
+    "a red dog runs under a tree",
+    "a green cat sits on a table",
+    "a blue horse is running on grass",
+    "two women hold umbrellas",
+    "three wooden boats floating near an island",
+    "a person in a group of people",
+    "several happy children",
+]
+
+
+def rewritten(rule: Rule, caption: str, seed: int = 0) -> set[str]:
+    split, gaps = Sentence.split(caption)
+    sentence = Sentence(split, gaps, tuple(LexiconTagger().tag(split)))
+    words = Vocabulary.learn(CORPUS, LexiconTagger())
+    return {sentence.edited(e) for e in rule.rewrites(sentence, random.Random(seed), words)}
+
+
+@pytest.mark.parametrize(
+    ("rule", "caption", "expected"),
+    [
+        (SwapNouns(), "A dog chases a cat.", {"A cat chases a dog."}),
+        (SwapNouns(), "Dogs chase cats.", {"Cats chase dogs."}),
+        (SwapNouns(), "An owl watches a mouse.", {"A mouse watches an owl."}),
+        (SwapNouns(), "a fire truck hits a tree", {"a tree hits a fire truck"}),
+        (SwapNouns(), "a dog chases two cats", set()),  # "a cats"
+        (SwapNouns(), "a dog and a cat", set()),
+        (SwapNouns(), "a dog sitting next to a cat", set()),
+        (SwapNouns(), "a big dog and a cat", {"a big cat and a dog"}),
+        (SwapNouns(), "two dogs and three cats", {"two cats and three dogs"}),
+        (SwapNouns(), "a dog in front of a cat", {"a cat in front of a dog"}),
+        (SwapNouns(), "a man chases a person", set()),
+        (SwapNouns(), "a dog runs", set()),
+        (
+            SwapNouns(),
+            "a dog chases a cat under a tree",
+            {
+                "a cat chases a dog under a tree",
+                "a tree chases a cat under a dog",
+                "a dog chases a tree under a cat",
+            },
+        ),
+        (SwapAdjectives(), "A red car hits an old bus.", {"An old car hits a red bus."}),
+        (
+            SwapAdjectives(),
+            "The car is red and the bus is old.",
+            {"The car is old and the bus is red."},
+        ),
+        (SwapAdjectives(), "a big red car", set()),
+        (SwapAdjectives(), "a red car and a blue car", set()),
+        (SwapAdjectives(), "a red car behind a blue car", {"a blue car behind a red car"}),
+        (SwapAdjectives(), "a big car hits a large bus", set()),
+        (SwapAdjectives(), "several cars and a red bus", set()),
+        (ExchangeAttributes(), "a red car behind a bus", {"a car behind a red bus"}),
+        (
+            ExchangeAttributes(),
+            "An old brown dog chases a cat.",
+            {"A dog chases an old brown cat."},
+        ),
+        (
+            ExchangeAttributes(),
+            "a black and white dog near a red bus",
+            {"a red dog near a black and white bus"},
+        ),
+        (ExchangeAttributes(), "a car behind a bus", set()),
+        (ExchangeAttributes(), "a red car behind a red bus", set()),
+        (ExchangeAttributes(), "a red car and a blue car", set()),
+        (ReverseRelation(), "a cube to the left of a ball", {"a cube to the right of a ball"}),
+        (ReverseRelation(), "A cat on top of a box.", {"A cat under a box."}),
+        (ReverseRelation(), "a cat on a box", {"a cat under a box"}),
+        (ReverseRelation(), "a cat under a box", {"a cat on top of a box"}),
+        (ReverseRelation(), "a cat behind a box", {"a cat in front of a box"}),
+        (ReverseRelation(), "a cat in front of a box", {"a cat behind a box"}),
+        (ReverseRelation(), "a lamp is on", set()),
+        (ReverseRelation(), "a cat near a box", set()),
+        (
+            ReverseRelation(),
+            "a bird above a cat on a box",
+            {"a bird below a cat on a box", "a bird above a cat under a box"},
+        ),
+        (ReplaceWord("NOUN"), "it is red", set()),
+        (ReplaceWord("ADJ"), "a red umbrella", {"a green umbrella", "a blue umbrella"}),
+        (ReplaceWord("VERB"), "a dog is flying", {"a dog is running", "a dog is floating"}),
+        (ReplaceWord("NUM"), "two dogs and three cats", set()),
+        (ReplaceWord("NUM"), "four dogs", {"two dogs", "three dogs"}),
+    ],
+)
+def test_rules(rule, caption, expected):
+    found = set.union(*(rewritten(rule, caption, seed) for seed in range(4)))
+    assert found == expected
+
+
+def test_the_order_is_random_and_depends_on_the_dice_alone():
+    caption = "a dog chases a cat under a tree behind a house"
+    split, gaps = Sentence.split(caption)
+    sentence = Sentence(split, gaps, tuple(LexiconTagger().tag(split)))
+
+    def first(seed):
+        return sentence.edited(next(SwapNouns().rewrites(sentence, random.Random(seed), None)))
+
+    assert len({first(seed) for seed in range(40)}) == 6
+    assert first(3) == first(3)
+
+
+def test_nouns_are_replaced_by_nouns_of_their_number():
+    found = set.union(*(rewritten(ReplaceWord(), "a cow eats", seed) for seed in range(30)))
+    # No light noun ("group"), no other word for it, an article that fits.
+    assert {"a dog eats", "a tree eats", "an island eats", "a person eats"} <= found
+    assert not any("group" in text or "women" in text for text in found)
+    found = set.union(*(rewritten(ReplaceWord(), "two fire trucks", seed) for seed in range(30)))
+    assert found == {
+        f"two {noun}" for noun in ("women", "umbrellas", "boats", "people", "children")
+    }
+
+
+def test_frequent_words_come_more_often():
+    words = Vocabulary({"NOUN": {"dog": 90, "cat": 10}})
+    sentence = Sentence(("a", "cow"), ("", " ", ""), ("DET", "NOUN"))
+    drawn = [
+        sentence.edited(next(ReplaceWord().rewrites(sentence, random.Random(seed), words)))
+        for seed in range(300)
+    ]
+    assert 0.83 < drawn.count("a dog") / 300 < 0.97
+
+
+def test_what_may_be_true_is_not_put_in():
+    found = set.union(*(rewritten(ReplaceWord(), "a woman with a dog", seed) for seed in range(30)))
+    assert not any("person" in text.split()[1] for text in found)
+    assert "a dog with a dog" not in found
+
+
+def test_what_is_wrong_is_one_line():
+    with pytest.raises(UserError, match="call `learn`"):
+        next(ReplaceWord().rewrites(Sentence(("a",), ("", ""), ("DET",)), random.Random(0), None))

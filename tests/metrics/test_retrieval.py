@@ -1,0 +1,111 @@
+import time
+
+import pytest
+import torch
+
+from vlmtune.errors import UserError
+from vlmtune.metrics.retrieval import CHUNK, bank_ranks, hit_chance
+
+
+def naive(scores, true, ties):
+    """Rank of the best true partner of each row, by sorting a list."""
+    ranks = []
+    for row, values in enumerate(scores.tolist()):
+        own = {j for i, j in true.tolist() if i == row}
+        if ties == "wrong":
+            order = sorted(range(len(values)), key=lambda j: (-values[j], j in own))
+        else:
+            order = sorted(range(len(values)), key=lambda j: (-values[j], j))
+        ranks.append(1 + min(order.index(j) for j in own))
+    return ranks
+
+
+def partners(n, m, generator):
+    """Pairs such that every row and every column has at least one."""
+    pairs = {(i, i % m) for i in range(n)} | {(j % n, j) for j in range(m)}
+    more = torch.rand(n, m, generator=generator) < 0.2
+    return torch.tensor(sorted(pairs | {tuple(pair) for pair in more.nonzero().tolist()}))
+
+
+@pytest.mark.parametrize("ties", ["wrong", "first"])
+@pytest.mark.parametrize("seed", range(20))
+def test_against_sorting(seed, ties):
+    generator = torch.Generator().manual_seed(seed)
+    n, m = 1 + seed % 6, 2 + seed % 7
+    scores = torch.randint(4, (n, m), generator=generator).float()
+    true = partners(n, m, generator)
+    by_row, by_column = bank_ranks(scores, true, ties)
+    assert by_row.tolist() == naive(scores, true, ties)
+    assert by_column.tolist() == naive(scores.T, true.flip(1), ties)
+
+
+def test_the_worked_example():
+    # Recall of images 1/3, 2/3 and 1 at 1, 2 and 3; of captions 4/7 and 1 at 1 and 2.
+    scores = torch.tensor(
+        [
+            [0.9, 0.2, 0.4, 0.5, 0.1, 0.3, 0.0],
+            [0.6, 0.7, 0.1, 0.65, 0.2, 0.05, 0.3],
+            [0.3, 0.1, 0.8, 0.2, 0.55, 0.5, 0.45],
+        ]
+    )
+    true = torch.tensor([[0, 0], [0, 1], [0, 2], [1, 3], [1, 4], [2, 5], [2, 6]])
+    images, captions = bank_ranks(scores, true)
+    assert [float((images <= k).double().mean()) for k in (1, 2, 3)] == pytest.approx(
+        [1 / 3, 2 / 3, 1]
+    )
+    assert [float((captions <= k).double().mean()) for k in (1, 2)] == pytest.approx([4 / 7, 1])
+
+
+@pytest.mark.parametrize("ties", ["wrong", "first"])
+def test_chunks_do_not_matter(monkeypatch, ties):
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randint(5, (9, 7), generator=generator).double()
+    true = partners(9, 7, generator)
+    whole = bank_ranks(scores, true, ties)
+    for size in (1, 15, 60):
+        monkeypatch.setattr("vlmtune.metrics.retrieval.CHUNK", size)
+        parts = bank_ranks(scores, true, ties)
+        assert all(one.equal(other) for one, other in zip(whole, parts, strict=True))
+
+
+def test_a_thousand_images_with_five_captions_each_take_no_time():
+    assert CHUNK < 1000 * 5000
+    scores = torch.rand(1000, 5000)
+    captions = torch.arange(5000)
+    true = torch.stack([captions // 5, captions], dim=1)
+    seconds = []
+    for _ in range(3):
+        start = time.process_time()
+        bank_ranks(scores, true)
+        seconds.append(time.process_time() - start)
+    assert min(seconds) < 0.5  # 0.06 on one free core
+
+
+@pytest.mark.parametrize(
+    ("scores", "true"),
+    [
+        (torch.zeros(2, 2), torch.tensor([[0, 0], [0, 1]])),
+        (torch.zeros(2, 2), torch.tensor([[0, 0], [1, 0]])),
+        (torch.tensor([[torch.nan, 0.0]]), torch.tensor([[0, 0], [0, 1]])),
+    ],
+)
+def test_what_cannot_be_ranked(scores, true):
+    with pytest.raises(UserError, match="a true partner for each"):
+        bank_ranks(scores, true)
+
+
+def test_a_false_score_that_is_nan():
+    scores = torch.zeros(2, 2)
+    scores[0, 1] = torch.nan
+    with pytest.raises(UserError, match="some are NaN"):
+        bank_ranks(scores, torch.tensor([[0, 0], [1, 1]]))
+
+
+@pytest.mark.parametrize("k", [1, 2, 5, 9])
+def test_chance_is_what_random_scores_reach(k):
+    generator = torch.Generator().manual_seed(k)
+    for partners_, candidates in ((1, 6), (3, 6), (6, 6)):
+        draws = torch.rand(4000, candidates, generator=generator).argsort(dim=1)
+        hit = (draws[:, :k] < partners_).any(dim=1).double().mean()
+        chance = hit_chance(torch.tensor([partners_]), candidates, k)
+        assert float(chance) == pytest.approx(float(hit), abs=0.03)

@@ -1,0 +1,209 @@
+from collections import Counter
+
+import pytest
+import torch
+
+from tests.toy import Together, Toy, Tune, batch, groups
+from vlmtune.config import instantiate
+from vlmtune.distributed import Ranks, place
+from vlmtune.errors import UserError
+from vlmtune.pair_mining import HardPairs, RankingPairs, drawn
+from vlmtune.pairs import PairPolicy
+from vlmtune.training_scores import TrainingScores
+from vlmtune.types import Reads, Targets
+
+
+def targets():
+    """Four images: two texts of the first, one of each other, one of all and one of none."""
+    truth = torch.zeros(4, 7, dtype=torch.bool)
+    truth[0, :2] = truth[1, 2] = truth[2, 3] = truth[3, 4] = True
+    truth[:, 5] = True
+    return Targets(truth, truth, truth)
+
+
+def reference():
+    return 3 * torch.randn(4, 7, generator=torch.Generator().manual_seed(7))
+
+
+def choose(policy, seed=0, given=None):
+    return policy(given or targets(), torch.Generator().manual_seed(seed), reference())
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_each_true_pair_brings_a_hard_text_and_a_hard_image(seed):
+    truth = targets().truth
+    texts = choose(HardPairs(texts=1, images=0), seed)
+    assert texts[truth].all()
+    assert (texts & ~truth).sum(dim=1).tolist() == truth.sum(dim=1).tolist()
+    images = choose(HardPairs(texts=0, images=1), seed)
+    assert images[truth].all()
+    # The text that is true of all images has no false one, the text of none has no true one.
+    assert (images & ~truth).sum(dim=0).tolist() == [1, 1, 1, 1, 1, 0, 0]
+    both = choose(HardPairs(), seed)
+    assert (both & texts).sum() == texts.sum()
+
+
+def test_hard_texts_are_drawn_in_proportion_to_the_softmax():
+    truth = torch.tensor([[True, False, False, False]])
+    scores, generator = torch.tensor([[9.0, 0.0, 1.0, 2.0]]), torch.Generator().manual_seed(0)
+    counts, policy = Counter(), HardPairs(1, 0, temperature=2.0)
+    for _ in range(1500):
+        chosen = policy(Targets(truth, truth, truth), generator, scores)
+        counts.update((chosen & ~truth).nonzero()[:, 1].tolist())
+    want = (scores[0, 1:] / 2.0).softmax(dim=0)
+    got = torch.tensor([counts[j] for j in (1, 2, 3)]) / 1500
+    torch.testing.assert_close(got, want, atol=0.05, rtol=0)
+
+
+def test_several_are_drawn_one_after_the_other():
+    """The probability of each set of two, by hand."""
+    logits = torch.tensor([[0.0, 1.0, 2.0]])
+    p = logits.softmax(dim=1)[0].tolist()
+    want = {
+        pair: sum(p[a] * p[b] / (1 - p[a]) for a, b in (pair, pair[::-1]))
+        for pair in ((0, 1), (0, 2), (1, 2))
+    }
+    counts, generator = Counter(), torch.Generator().manual_seed(1)
+    every, two = torch.ones(1, 3, dtype=torch.bool), torch.tensor([2])
+    for _ in range(1500):
+        found = drawn(logits, every, two, generator).nonzero()[:, 1].tolist()
+        counts[tuple(found)] += 1
+    for pair, share in want.items():
+        assert counts[pair] / 1500 == pytest.approx(share, abs=0.05)
+
+
+@pytest.mark.parametrize("hard", [0, 2, 3])
+@pytest.mark.parametrize("seed", range(5))
+def test_ranking_has_one_true_text_and_the_negatives(hard, seed):
+    truth = targets().truth
+    chosen = choose(RankingPairs(negatives=3, hard=hard), seed)
+    assert (chosen & truth).sum(dim=1).tolist() == [1] * 4
+    assert (chosen & ~truth).sum(dim=1).tolist() == [3] * 4
+    more = choose(RankingPairs(negatives=15, hard=min(hard, 15)), seed)
+    assert (more & ~truth).equal(~truth)
+
+
+def test_hard_negatives_are_those_with_high_scores():
+    truth = targets().truth
+    cold = choose(RankingPairs(negatives=2, hard=2, temperature=1e-3)) & ~truth
+    best = reference().masked_fill(truth, -torch.inf).topk(2, dim=1).indices
+    assert cold.equal(torch.zeros_like(truth).scatter(1, best, True))
+
+
+def test_mirrored_pairs_are_what_eqsim_compares():
+    eye = torch.eye(5, dtype=torch.bool)
+    five = Targets(eye, eye, eye)
+    generator = torch.Generator().manual_seed(3)
+    plain = RankingPairs(negatives=2)(five, generator)
+    generator.manual_seed(3)
+    mirrored = RankingPairs(negatives=2, mirrored=True)(five, generator)
+    assert mirrored.equal(plain | plain.T | eye)
+
+
+def test_an_image_without_a_true_text_brings_nothing():
+    truth = torch.tensor([[False, False, False], [True, False, False]])
+    given = Targets(truth, truth, truth)
+    scores = torch.zeros(2, 3)
+    for policy in (RankingPairs(2, 1), HardPairs(1, 0)):
+        assert not policy(given, torch.Generator(), scores)[0].any()
+    only = HardPairs(0, 1)(given, torch.Generator(), scores)
+    assert only.tolist() == [[True, False, False], [True, False, False]]
+
+
+def test_the_generator_is_the_only_source_of_chance():
+    for policy in (HardPairs(), RankingPairs(3, 1)):
+        first, state = choose(policy, 3), torch.get_rng_state()
+        torch.manual_seed(11)
+        assert choose(policy, 3).equal(first)
+        assert any(not choose(policy, seed).equal(first) for seed in range(5))
+        torch.set_rng_state(state)
+
+
+def test_extreme_scores_are_no_trouble():
+    given = targets()
+    for value in (0.0, 1e4, -1e4):
+        scores = torch.full((4, 7), value)
+        chosen = HardPairs()(given, torch.Generator(), scores)
+        assert not (chosen & ~given.truth)[given.truth].any()
+        assert (chosen & ~given.truth).any()
+
+
+@pytest.mark.parametrize(
+    ("policy", "arguments"),
+    [
+        (HardPairs, {"texts": 0, "images": 0}),
+        (HardPairs, {"texts": -1}),
+        (HardPairs, {"temperature": 0.0}),
+        (RankingPairs, {"negatives": 0}),
+        (RankingPairs, {"negatives": 2, "hard": 3}),
+        (RankingPairs, {"hard": -1}),
+        (RankingPairs, {"temperature": float("nan")}),
+    ],
+)
+def test_numbers_must_make_sense(policy, arguments):
+    with pytest.raises(UserError, match="expected"):
+        policy(**arguments)
+
+
+def test_the_spec_makes_it_again():
+    for policy in (HardPairs(2, 0), RankingPairs(3, 1, True)):
+        again = instantiate(policy.spec(), PairPolicy)
+        assert choose(again).equal(choose(policy))
+        assert again.needs_reference == policy.needs_reference
+
+
+# -- in training ------------------------------------------------------------------------------
+
+
+class Noting(PairPolicy):
+    """Scores all pairs and keeps what it is given."""
+
+    needs_reference = True
+
+    def __init__(self):
+        self.given = []
+
+    def __call__(self, targets, generator, reference=None):
+        self.given.append(reference)
+        return torch.ones_like(targets.truth)
+
+
+BATCH = batch([group for part in groups((2, 2)) for group in part])
+
+
+def share(scores):
+    ranks = Ranks()
+    where = place(BATCH, ranks, merged=False)
+    return scores.share(BATCH, where, ranks, torch.Generator())
+
+
+def own_scores(backbone):
+    image = backbone.encode_image(BATCH.pixels, Reads("pooled")).pooled
+    text = backbone.encode_text(BATCH.texts, Reads("pooled")).pooled
+    normalize = torch.nn.functional.normalize
+    cosines = normalize(image, dim=1) @ normalize(text, dim=1).T
+    return backbone.logit_scale * cosines + backbone.logit_bias
+
+
+def test_a_policy_is_given_the_scores_of_the_frozen_backbone():
+    policy = Noting()
+    scores = TrainingScores(Toy(), Together(), policy)
+    share(scores)
+    (given,) = policy.given
+    torch.testing.assert_close(given, own_scores(Toy()).detach())
+    assert not given.requires_grad
+
+
+def test_a_dual_adapter_needs_no_pairs_and_so_no_reference():
+    scores = TrainingScores(Toy(), Tune(), Noting())
+    assert "reference" not in scores.needs
+    assert scores.original is None
+
+
+def test_a_backbone_without_embeddings_is_refused_in_one_line():
+    class Unpooled(Toy):
+        def fits(self, reads, modality):
+            return "it has none" if reads.kind == "pooled" else None
+
+    with pytest.raises(UserError, match=r"pooled image embeddings .* other pairs than HardPairs"):
+        TrainingScores(Unpooled(), Together(), HardPairs())

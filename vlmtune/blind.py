@@ -1,0 +1,115 @@
+r"""Scorers that do not look: what a benchmark gives to a model that sees no image, or all at once.
+
+A benchmark on which they do well can be solved by its captions alone; a number of a model is worth
+what lies above theirs. Source: Hsieh et al. 2023 (SugarCrepe), section 3; Lin et al. 2024
+(VisualGPTScore), section 3, for the score with the image averaged out.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from vlmtune.benchmarks.base import Score
+from vlmtune.errors import UserError
+from vlmtune.language.ngram import NGram
+from vlmtune.types import ImageRef
+
+
+class BlindScore:
+    """The likelihood of the caption as text, whatever the image.
+
+    Args:
+        model: A fitted model, of the captions a model under test was trained on.
+        per_token: The mean log-probability of a word; otherwise the sum, which prefers short
+            captions.
+
+    Example:
+        >>> from pathlib import Path
+        >>> model = NGram(2).fit(["a dog on a sofa", "a cat on a sofa"])
+        >>> score = BlindScore(model)
+        >>> image = ImageRef(Path("any.png"))
+        >>> fluent, odd = score([image], ["a cat on a sofa", "a sofa on a cat"])[0]
+        >>> bool(fluent > odd)
+        True
+    """
+
+    def __init__(self, model: NGram, per_token: bool = True) -> None:
+        self.model, self.per_token = model, per_token
+
+    def __call__(
+        self,
+        images: Sequence[ImageRef],
+        texts: Sequence[str],
+        pairs: Int[Tensor, "P 2"] | None = None,
+    ) -> Float[Tensor, "P"] | Float[Tensor, "N M"]:
+        """Scores the P pairs (row of `images`, row of `texts`), or all N x M without `pairs`.
+
+        Raises:
+            UserError: The model was not fitted.
+        """
+        values = [self.model.log_probability(text, self.per_token) for text in texts]
+        return _spread(torch.tensor(values, dtype=torch.float64), len(images), pairs)
+
+
+class ImageAveraged:
+    r"""A model with the image averaged out: $\bar s_j = \frac{1}{n} \sum_i s_{ij}$.
+
+    The mean is over the images of the benchmark, or over n of them. For a dual model this is its
+    score of the mean of the normalised image embeddings.
+
+    Args:
+        scorer: The model.
+        limit: How many images at most; None for all.
+        seed: Seed of their choice.
+
+    Raises:
+        UserError: `limit` is below 1.
+
+    Example:
+        >>> from pathlib import Path
+        >>> def scorer(images, texts, pairs=None):
+        ...     return torch.tensor([[1.0, 0.0], [0.0, 4.0]])
+        >>> images = [ImageRef(Path("a.png")), ImageRef(Path("b.png"))]
+        >>> ImageAveraged(scorer)(images, ["a", "b"], torch.tensor([[0, 1], [1, 0]]))
+        tensor([2.0000, 0.5000])
+    """
+
+    def __init__(self, scorer: Score, limit: int | None = 64, seed: int = 0) -> None:
+        if limit is not None and limit < 1:
+            raise UserError(f"expected a limit of at least 1 image, got {limit}: raise it")
+        self.scorer, self.limit, self.seed = scorer, limit, seed
+
+    def __call__(
+        self,
+        images: Sequence[ImageRef],
+        texts: Sequence[str],
+        pairs: Int[Tensor, "P 2"] | None = None,
+    ) -> Float[Tensor, "P"] | Float[Tensor, "N M"]:
+        """Scores the P pairs (row of `images`, row of `texts`), or all N x M without `pairs`.
+
+        Raises:
+            UserError: There is no image, or one cannot be read.
+        """
+        if not images:
+            raise UserError("expected images to average over, got none: name a benchmark with some")
+        means = self.scorer(self._chosen(images), texts).mean(dim=0)
+        return _spread(means, len(images), pairs)
+
+    def _chosen(self, images: Sequence[ImageRef]) -> list[ImageRef]:
+        distinct = list(dict.fromkeys(images))
+        if self.limit is None or len(distinct) <= self.limit:
+            return distinct
+        generator = torch.Generator().manual_seed(self.seed)
+        order = torch.randperm(len(distinct), generator=generator)[: self.limit]
+        return [distinct[i] for i in sorted(order.tolist())]
+
+
+def _spread(
+    scores: Float[Tensor, "M"], images: int, pairs: Int[Tensor, "P 2"] | None
+) -> Float[Tensor, "P"] | Float[Tensor, "N M"]:
+    """The scores of texts as those of pairs."""
+    if pairs is None:
+        return scores.expand(images, -1).clone()
+    return scores[pairs[:, 1]]

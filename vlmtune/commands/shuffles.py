@@ -1,0 +1,19 @@
+"""`vlmtune shuffles`: writes the shuffled captions that ARO's order benchmarks read."""
+
+import argparse
+
+from vlmtune.benchmarks.aro_orders import read_captions, write_shuffles
+from vlmtune.language.tagger import LexiconTagger, SpacyTagger
+
+
+def run(options: argparse.Namespace) -> None:
+    """Shuffles the captions of `options.annotations` in four ways and writes `options.out`.
+
+    Raises:
+        UserError: The captions cannot be read, the tagger is not installed, or the output cannot be
+            written.
+    """
+    tagger = LexiconTagger() if options.spacy is None else SpacyTagger(options.spacy)
+    count = sum(len(captions) for _, captions in read_captions(options.annotations))
+    write_shuffles(options.annotations, options.out, tagger, options.seed)
+    print(f"{options.out}: four shuffles of {count} captions, seed {options.seed}")

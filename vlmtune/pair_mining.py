@@ -1,0 +1,165 @@
+"""Pairs for image-text matching: negatives that the backbone's own embeddings find hard."""
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from vlmtune.errors import UserError
+from vlmtune.pairs import PairPolicy
+from vlmtune.types import Targets
+
+
+class HardPairs(PairPolicy):
+    r"""All true pairs, and for each a hard text for its image and a hard image for its text.
+
+    A false text j of image i is drawn with probability in proportion to $e^{s_{ij} / \tau}$, where
+    s are the scores of the frozen backbone's embeddings (ITC); images are drawn likewise within the
+    column of a text. An image with several true texts gets as many texts, without replacement, and
+    a text as many images. A pair that is drawn from both sides is scored once.
+
+    Source: Li et al. 2021 (ALBEF), section 3.2; FIBER's `*_hardneg` fine-tuning does the same. Both
+    take any other caption of the batch for false; here captions known to be true never are.
+
+    Args:
+        texts: Hard texts for each true pair.
+        images: Hard images for each true pair.
+        temperature: $\tau$; the scores already have the backbone's own.
+
+    Raises:
+        UserError: A count is negative, both are 0, or the temperature is not positive.
+
+    Example:
+        >>> eye = torch.eye(2, dtype=torch.bool)
+        >>> targets, generator = Targets(eye, eye, eye), torch.Generator()
+        >>> HardPairs()(targets, generator, torch.zeros(2, 2)).all()
+        tensor(True)
+    """
+
+    needs_reference = True
+
+    def __init__(self, texts: int = 1, images: int = 1, temperature: float = 1.0) -> None:
+        if min(texts, images) < 0 or texts + images == 0:
+            raise UserError(
+                f"expected counts of hard pairs >= 0 with one above 0, got {texts=}, {images=}: "
+                "raise one"
+            )
+        check_temperature(temperature)
+        self.texts, self.images, self.temperature = texts, images, temperature
+
+    def __call__(
+        self,
+        targets: Targets,
+        generator: torch.Generator,
+        reference: Float[Tensor, "N M"] | None = None,
+    ) -> Bool[Tensor, "N M"]:
+        """Returns True at the chosen pairs, shape (N, M)."""
+        assert reference is not None
+        truth, logits = targets.truth, reference / self.temperature
+        texts = drawn(logits, ~truth, self.texts * truth.sum(dim=1), generator)
+        images = drawn(logits.T, ~truth.T, self.images * truth.sum(dim=0), generator)
+        return truth | texts | images.T
+
+
+class RankingPairs(PairPolicy):
+    r"""For each image one of its true texts and `negatives` false ones, of which `hard` are hard.
+
+    Hard texts are drawn with probability in proportion to $e^{s_{ij} / \tau}$ without replacement,
+    the others uniformly from the false texts that are left. Without hard ones no scores of the
+    backbone are read, so that it need not have embeddings.
+
+    Source: METER's released retrieval code (Dou et al. 2022) scores one true caption against 15
+    random ones, of the corpus rather than of the batch, and without excluding the image's own.
+    EqSim (Wang et al. 2023), appendix C, makes 8 of the 15 hard ones, and adds the images of the
+    15; how it draws them is not said.
+
+    Args:
+        negatives: False texts per image.
+        hard: How many of them are hard.
+        mirrored: Also score the images that the false texts are true of: with the false text, and
+            with the true text they were drawn against. EqSim compares these four scores.
+        temperature: $\tau$; the scores already have the backbone's own.
+
+    Raises:
+        UserError: Counts are out of range, or the temperature is not positive.
+
+    Example:
+        >>> truth = torch.tensor([[True, False, False, False]])
+        >>> RankingPairs(negatives=2)(Targets(truth, truth, truth), torch.Generator()).sum()
+        tensor(3)
+    """
+
+    def __init__(
+        self,
+        negatives: int = 15,
+        hard: int = 0,
+        mirrored: bool = False,
+        temperature: float = 1.0,
+    ) -> None:
+        if negatives < 1 or not 0 <= hard <= negatives:
+            raise UserError(
+                f"expected at least 1 negative and from 0 to all of them hard, got {negatives=}, "
+                f"{hard=}: correct them"
+            )
+        check_temperature(temperature)
+        self.negatives, self.hard, self.mirrored = negatives, hard, mirrored
+        self.temperature = temperature
+        self.needs_reference = hard > 0
+
+    def __call__(
+        self,
+        targets: Targets,
+        generator: torch.Generator,
+        reference: Float[Tensor, "N M"] | None = None,
+    ) -> Bool[Tensor, "N M"]:
+        """Returns True at the chosen pairs, shape (N, M)."""
+        truth = targets.truth
+        uniform, each = torch.zeros(truth.shape, device=truth.device), truth.any(dim=1).long()
+        true = drawn(uniform, truth, each, generator)
+        hard = torch.zeros_like(truth)
+        if self.hard:
+            assert reference is not None
+            hard = drawn(reference / self.temperature, ~truth, self.hard * each, generator)
+        left = self.negatives * each - hard.sum(dim=1)
+        false = hard | drawn(uniform, ~truth & ~hard, left, generator)
+        return true | false | (_mirrored(truth, true, false) if self.mirrored else false)
+
+
+def drawn(
+    logits: Float[Tensor, "rows columns"],
+    candidates: Bool[Tensor, "rows columns"],
+    counts: Int[Tensor, "rows"],
+    generator: torch.Generator,
+) -> Bool[Tensor, "rows columns"]:
+    """Draws candidates of each row, one after the other in proportion to the softmax of `logits`.
+
+    Adding Gumbel noise and taking the largest draws without replacement (Kool et al. 2019,
+    arXiv 1903.06059).
+
+    Args:
+        logits: Log-probabilities up to a constant.
+        candidates: What may be drawn.
+        counts: How many at most.
+        generator: The source of chance.
+    """
+    # Drawn on the CPU so that one seed gives one choice on every device.
+    uniform = torch.rand(logits.shape, generator=generator, dtype=torch.float64)
+    gumbel = -(-uniform.clamp(1e-300, 1 - 1e-16).log()).log()
+    keys = logits.detach().double() + gumbel.to(logits.device)
+    keys = keys.masked_fill(~candidates, -torch.inf)
+    place = keys.argsort(dim=1, descending=True).argsort(dim=1)
+    return candidates & (place < counts[:, None])
+
+
+def _mirrored(
+    truth: Bool[Tensor, "N M"], true: Bool[Tensor, "N M"], false: Bool[Tensor, "N M"]
+) -> Bool[Tensor, "N M"]:
+    """Images of the false texts, with those texts and with the true texts they stood against."""
+    partners = (false.float() @ truth.float().T) > 0  # (i, a): a text of image a is false of i
+    across = (partners.float().T @ true.float()) > 0
+    return across | (truth & false.any(dim=0))
+
+
+def check_temperature(temperature: float) -> None:
+    """Raises a `UserError` where a temperature is not positive."""
+    if not temperature > 0:
+        raise UserError(f"expected a temperature above 0, got {temperature}: raise it")
