@@ -11,7 +11,7 @@ import torch
 
 from vlmtune import feature_files
 from vlmtune.errors import UserError
-from vlmtune.features import DamagedStoreError, FeatureStore, StoreKey, open_or_build
+from vlmtune.features import DamagedStoreError, FeatureStore, StoreKey, open_or_build, shared
 from vlmtune.types import Features, Reads
 
 TOKENS, POOLED = Reads("tokens", -2), Reads("pooled")
@@ -121,8 +121,10 @@ def test_a_pooled_key_has_no_layer():
 
 
 def test_live_representations_and_unknown_types_are_refused():
-    with pytest.raises(UserError, match="frozen"):
+    with pytest.raises(UserError, match="got live pooled of texts"):
         key(Reads("pooled", frozen=False))
+    with pytest.raises(UserError, match="got words of texts"):
+        key(Reads("words"))
     with pytest.raises((UserError, TypeError), match="int8"):
         key(dtype="int8")
 
@@ -273,6 +275,58 @@ def test_a_root_that_is_a_file_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="expected a folder for features"):
         open_or_build(tmp_path / "file", key(), produce, 5)
+
+
+def built(root, made, ids):
+    """Builds a store of `ids` from what others of `root` have; returns it and what was encoded."""
+    encoded = []
+
+    def encode(left):
+        encoded.extend(left)
+        where = {
+            name: (block, row)
+            for block, (ids, _) in enumerate(BLOCKS)
+            for row, name in enumerate(ids)
+        }
+        for name in left:
+            block, row = where[name]
+            yield [name], BLOCKS[block][1][row : row + 1]
+
+    return open_or_build(root, made, lambda: shared(root, made, ids, encode), len(ids)), encoded
+
+
+def test_rows_of_other_sources_are_copied(tmp_path):
+    assert built(tmp_path, key(source="one"), ["a", "b"])[1] == ["a", "b"]
+    assert built(tmp_path, key(source="two"), ["c", "b"])[1] == ["c"]
+    store, encoded = built(tmp_path, key(source="all"), ["e", "b", "a", "c", "d"])
+    assert encoded == ["e", "d"]
+    whole = open_or_build(tmp_path / "other", key(), produce, 5)
+    got, want = store.features(list("abcde")), whole.features(list("abcde"))
+    assert got.tokens.equal(want.tokens)
+    assert got.mask.equal(want.mask)
+    assert built(tmp_path, key(source="again"), ["d", "a"])[1] == []
+
+
+@pytest.mark.parametrize(
+    "other", [key(Reads("tokens", -1)), key(dtype="float16"), key(backbone="c")]
+)
+def test_rows_of_anything_else_are_not_copied(tmp_path, other):
+    built(tmp_path, other, ["a", "b"])
+    assert built(tmp_path, key(source="one"), ["a", "b"])[1] == ["a", "b"]
+
+
+@pytest.mark.parametrize("damage", [truncate, flip, break_meta, swap_ids, foreign_folder])
+def test_a_damaged_store_is_not_copied_from(tmp_path, damage):
+    damage(built(tmp_path, key(source="one"), ["a", "b"])[0].folder)
+    assert built(tmp_path, key(source="two"), ["a", "b"])[1] == ["a", "b"]
+
+
+def test_a_copy_into_half_precision_stays_what_it_was(tmp_path):
+    half = {"dtype": "float16"}
+    first, _ = built(tmp_path, key(source="one", **half), ["a", "b"])
+    second, encoded = built(tmp_path, key(source="two", **half), ["b"])
+    assert encoded == []
+    assert second.features(["b"]).tokens.equal(first.features(["b"]).tokens)
 
 
 def test_it_travels_as_its_path(tmp_path):

@@ -3,9 +3,12 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tests.tiny import halves
 from tests.toy import Toy, batch, groups
+from vlmtune.encoding import Encoder
+from vlmtune.errors import UserError
 from vlmtune.inputs import Inputs, frozen
-from vlmtune.types import Reads
+from vlmtune.types import ImageRef, Reads
 
 BATCH = batch(groups((3,))[0])
 
@@ -13,17 +16,27 @@ BATCH = batch(groups((3,))[0])
 class Data:
     """What a datamodule says of the images and texts of `BATCH`."""
 
-    def __init__(self, texts=BATCH.texts):
+    def __init__(self, texts=BATCH.texts, names=None, images=None):
         self.texts = sorted(texts)
+        names = BATCH.image_ids if names is None else names
+        chosen = range(len(BATCH.image_ids)) if images is None else images
+        self.rows = dict(zip(names, chosen, strict=True))  # image id -> row of BATCH.pixels
+        self.read, self.decoded = 0, []
 
     def digest(self, split):
-        return f"{split} {len(self.texts)}"
+        return f"{split} {self.rows} {len(self.texts)}"
 
-    def distinct_counts(self):
-        return len(BATCH.image_ids), len(self.texts)
+    def image_ids(self):
+        return self.rows.keys()
 
-    def distinct_images(self, preprocess):
-        yield BATCH.image_ids, BATCH.pixels
+    def image_digests(self):
+        self.read += 1
+        return {name: f"picture {row}" for name, row in self.rows.items()}
+
+    def distinct_images(self, preprocess, ids):
+        self.decoded += ids
+        if ids:
+            yield tuple(ids), BATCH.pixels[[self.rows[name] for name in ids]]
 
     def distinct_texts(self):
         return self.texts
@@ -70,6 +83,99 @@ def test_a_store_is_read_and_nothing_encoded(tmp_path):
     for side in ("image", "text"):
         assert_equal(stored.all(side, without, 2), inputs().all(side, BATCH), rtol=1e-5, atol=1e-6)
     assert stored.backbone.images == stored.backbone.texts == []
+
+
+def test_words_are_not_stored(tmp_path):
+    words = Inputs(Toy(), Reads("pooled"), Reads("words"))
+    words.open(tmp_path, Data(), "toy", "float32")
+    assert list(words.stored) == ["image"]
+    assert not list(tmp_path.glob("text-*"))
+
+
+def pixels_of(folder):
+    return replace(BATCH, pixels=None, image_ids=tuple(folder))
+
+
+def test_images_of_other_shards_are_copied_by_their_content(tmp_path):
+    first = inputs()
+    first.open(tmp_path, Data(), "toy", "float32")
+    # The same names for other pictures, the same pictures under other names, and new ones.
+    names = ("c", *BATCH.image_ids[:1], "a", "twin")
+    data = Data(names=names, images=[2, 1, 0, 0])
+    second = inputs()
+    second.open(tmp_path, data, "toy", "float32")
+    assert data.decoded == []
+    assert second.backbone.images == []
+    want = inputs().all("image", BATCH).pooled
+    got = second.all("image", pixels_of(names)).pooled
+    torch.testing.assert_close(got.double(), want[[2, 1, 0, 0]], rtol=1e-5, atol=1e-6)
+    assert "a" in second.stored["image"]
+    assert BATCH.image_ids[2] not in second.stored["image"]
+    with pytest.raises(UserError, match="1 of 1 are not among them"):
+        second.all("image", pixels_of(["picture 0 of nobody"]))
+
+
+def test_only_what_no_store_has_is_encoded(tmp_path):
+    first = inputs()
+    first.open(tmp_path, Data(BATCH.texts[:2], ("a",), [1]), "toy", "float32")
+    data, second = Data(), inputs()
+    second.open(tmp_path, data, "toy", "float32")
+    assert data.decoded == [name for name, row in data.rows.items() if row != 1]
+    assert sorted(text for block in second.backbone.texts for text in block) == sorted(
+        BATCH.texts[2:]
+    )
+    without = replace(BATCH, pixels=None)
+    for side in ("image", "text"):
+        assert_equal(second.all(side, without), inputs().all(side, BATCH), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("other", [{"dtype": "float16"}, {"fingerprint": "another"}])
+def test_rows_of_another_backbone_or_type_are_not_copied(tmp_path, other):
+    options = {"fingerprint": "toy", "dtype": "float32"}
+    inputs().open(tmp_path, Data(), **options)
+    second = inputs()
+    second.open(tmp_path, Data(BATCH.texts[:2]), **{**options, **other})
+    assert sorted(text for block in second.backbone.texts for text in block) == sorted(
+        BATCH.texts[:2]
+    )
+
+
+def test_the_content_of_images_is_read_once(tmp_path):
+    for number in range(2):
+        data = Data()
+        inputs().open(tmp_path, data, "toy", "float32")
+        assert data.read == (number == 0)
+        assert bool(data.decoded) == (number == 0)
+    (kept,) = tmp_path.glob("images-*.json")
+    for damage in ("", "[]", kept.read_text()[:-9], '{"a": "b"}'):
+        kept.write_text(damage)
+        data = Data()
+        inputs().open(tmp_path, data, "toy", "float32")
+        assert data.read == 1
+        assert data.decoded == []  # the rows themselves are still there
+
+
+def test_evaluation_and_training_share_rows(tmp_path):
+    pictures = []
+    for number, name in enumerate(("red", "green")):
+        pictures.append(ImageRef(tmp_path / f"{name}.png"))
+        halves(name, "blue", number).save(pictures[-1].path)
+    backbone = Toy()
+    backbone.preprocess = lambda image: torch.tensor(image.getpixel((0, 0))).double()[:, None, None]
+    rows = Encoder(backbone, tmp_path / "store", 8, "float32")
+    names = rows.digests(pictures)
+    rows.bank("image", dict(zip(names, pictures, strict=True)), Reads("pooled"))
+    rows.bank("text", {text: text for text in BATCH.texts}, Reads("pooled"))
+    data = Data(names=("x", "y"), images=[0, 1])
+    data.image_digests = lambda: {"x": names[1], "y": names[0]}
+    training = Inputs(backbone, Reads("pooled"), Reads("pooled"))
+    backbone.images.clear()
+    backbone.texts.clear()
+    training.open(tmp_path / "store", data, backbone.fingerprint, "float32")
+    assert data.decoded == backbone.images == backbone.texts == []
+    bank = rows.bank("image", dict(zip(names, pictures, strict=True)), Reads("pooled"))
+    want = bank.features([names[1], names[0]]).pooled
+    assert training.all("image", pixels_of(("x", "y"))).pooled.equal(want)
 
 
 def test_live_representations_are_not_stored(tmp_path):

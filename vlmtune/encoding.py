@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import itertools
-import json
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,11 +19,11 @@ from vlmtune.data.images import digest, read
 from vlmtune.errors import UserError
 from vlmtune.feature_files import DType, progress
 from vlmtune.features import (
-    DamagedStoreError,
     FeatureStore,
     MemoryStore,
     StoreKey,
     open_or_build,
+    shared,
     source_digest,
 )
 from vlmtune.types import Features, ImageRef, Reads
@@ -132,18 +131,13 @@ class Encoder:
         source = source_digest(things)
         key = StoreKey(self.backbone.fingerprint, modality, reads, source, self.dtype)
 
-        def all_blocks() -> Blocks:
-            left = dict.fromkeys(things)
-            for other in self._others(key):
-                there = [name for name in left if name in other]
-                for names in _chunks(there, self.batch_size):
-                    yield names, other.features(names)
-                for name in there:
-                    del left[name]
-            yield from self.blocks(modality, things, reads, list(left), passing_over)
+        store = self.store
+
+        def encode(left: list[str]) -> Blocks:
+            return self.blocks(modality, things, reads, left, passing_over)
 
         def produce() -> Blocks:
-            blocks = all_blocks()
+            blocks = shared(store, key, things, encode)
             first = next(blocks, None)
             if first is None:
                 raise _NothingError
@@ -154,16 +148,6 @@ class Encoder:
         except _NothingError:
             return MemoryStore()
         return opened[key.folder]
-
-    def _others(self, key: StoreKey) -> Iterator[FeatureStore]:
-        """Stores of other sources, of other suites: what they hold is not encoded again."""
-        assert self.store is not None
-        for path in sorted(self.store.glob("*/meta.json")):
-            # One that is damaged, or that another process removes, is of no use here.
-            with contextlib.suppress(DamagedStoreError, OSError, ValueError, KeyError, TypeError):
-                made = json.loads(path.read_text())["key"]
-                if {**made, "source": ""} == {**key.to_dict(), "source": ""}:
-                    yield FeatureStore(path.parent)
 
     def blocks(
         self,

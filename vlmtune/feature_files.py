@@ -47,11 +47,12 @@ class StoreKey:
         backbone: `Backbone.fingerprint`.
         modality: "image" or "text".
         reads: The representation, which must be frozen.
-        source: Digest of what was encoded, e.g. `source_digest` of shard checksums.
+        source: Digest of what was encoded: `source_digest` of captions, or of digests of images.
         dtype: The type the numbers are stored as.
 
     Raises:
-        UserError: `reads` is not frozen: it changes with every training step.
+        UserError: `reads` is not frozen: it changes with every training step. Or it is of words,
+            a table whose ids a store would lose.
 
     Example:
         >>> StoreKey("f00d", "text", Reads("tokens", -2), "cafe", "float16").folder
@@ -65,9 +66,10 @@ class StoreKey:
     dtype: DType = "float32"
 
     def __post_init__(self) -> None:
-        if not self.reads.frozen:
+        if not self.reads.frozen or self.reads.kind == "words":
+            live = "" if self.reads.frozen else "live "
             raise UserError(
-                f"expected a frozen representation to store, got live {self.reads.kind} of "
+                f"expected a frozen representation to store, got {live}{self.reads.kind} of "
                 f"{self.modality}s: encode them in each step"
             )
         if self.dtype not in ("float32", "float16", "bfloat16"):

@@ -8,7 +8,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +33,14 @@ __all__ = [
     "FeatureStore",
     "MemoryStore",
     "StoreKey",
+    "locked",
+    "make_root",
     "open_or_build",
+    "shared",
     "source_digest",
 ]
+
+COPIED_AT_A_TIME = 256
 
 log = logging.getLogger("vlmtune")
 
@@ -171,13 +176,8 @@ def open_or_build(
     final = root / key.folder
     with contextlib.suppress(DamagedStoreError):
         return FeatureStore(final, key)
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"expected a folder for features, got {root} ({error.strerror}): choose another"
-        ) from error
-    with _locked(root / f"{key.folder}.lock", final):
+    make_root(root)
+    with locked(final):
         try:
             return FeatureStore(final, key)  # another process has built it meanwhile
         except DamagedStoreError as reason:
@@ -195,9 +195,60 @@ def open_or_build(
         return FeatureStore(final, key)
 
 
+def make_root(root: Path) -> None:
+    """Makes the folder of stores where it is missing.
+
+    Raises:
+        UserError: It cannot be made.
+    """
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"expected a folder for features, got {root} ({error.strerror}): choose another"
+        ) from error
+
+
+def shared(
+    root: Path, key: StoreKey, ids: Iterable[str], encode: Callable[[list[str]], Blocks]
+) -> Iterator[tuple[Sequence[str], Features]]:
+    """Gives blocks of the rows of `ids`, copied where another store of `root` has them.
+
+    Those are stores of the same backbone, representation and type, whatever they were made for: an
+    id must mean the same everywhere (a caption is its own, an image goes by its content).
+
+    Args:
+        root: Folder of stores.
+        key: That of the store to be made.
+        ids: The rows.
+        encode: Gives the blocks of ids that no store has; not called where there are none.
+    """
+    left = dict.fromkeys(ids)
+    for other in _others(Path(root), key):
+        there = [name for name in left if name in other]
+        for start in range(0, len(there), COPIED_AT_A_TIME):
+            names = there[start : start + COPIED_AT_A_TIME]
+            yield names, other.features(names)
+        for name in there:
+            del left[name]
+    if left:
+        yield from encode(list(left))
+
+
+def _others(root: Path, key: StoreKey) -> Iterator[FeatureStore]:
+    """Stores that differ from that of `key` in nothing but their source."""
+    for path in sorted(root.glob("*/meta.json")):
+        # One that is damaged, or that another process removes, is of no use here.
+        with contextlib.suppress(DamagedStoreError, OSError, ValueError, KeyError, TypeError):
+            made = json.loads(path.read_text())["key"]
+            if made != key.to_dict() and {**made, "source": ""} == {**key.to_dict(), "source": ""}:
+                yield FeatureStore(path.parent)
+
+
 @contextlib.contextmanager
-def _locked(path: Path, final: Path) -> Iterator[None]:
-    lock = FileLock(path)
+def locked(final: Path) -> Iterator[None]:
+    """Lets one process at a time build `final`; the others wait."""
+    lock = FileLock(final.with_name(f"{final.name}.lock"))
     try:
         lock.acquire(timeout=0)
     except Timeout:

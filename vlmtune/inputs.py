@@ -1,7 +1,9 @@
 """Features of a training batch: read from the store where they are kept, else computed."""
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -9,13 +11,45 @@ from typing import Any, Literal
 import torch
 
 from vlmtune.backbones.base import Backbone
-from vlmtune.features import FeatureStore, StoreKey, open_or_build, source_digest
+from vlmtune.features import (
+    FeatureStore,
+    StoreKey,
+    locked,
+    make_root,
+    open_or_build,
+    shared,
+    source_digest,
+)
 from vlmtune.recompute import in_chunks
 from vlmtune.types import Batch, Features, Reads
 
 Modality = Literal["image", "text"]
 StoreDType = Literal["float32", "float16", "bfloat16"]
+Encode = Callable[[list[str]], Iterable[tuple[Sequence[str], Features]]]
 TEXTS_AT_A_TIME = 512
+
+
+class ImageStore:
+    """A store of images, whose rows go by their content, asked for images by their ids.
+
+    Args:
+        store: The store.
+        digests: The row of each image id.
+    """
+
+    def __init__(self, store: FeatureStore, digests: Mapping[str, str]) -> None:
+        self.store, self.digests = store, digests
+
+    def __contains__(self, name: str) -> bool:
+        return self.digests.get(name, "") in self.store
+
+    def features(self, ids: Sequence[str]) -> Features:
+        """Returns the rows of images, in the order of `ids`.
+
+        Raises:
+            UserError: One is not in the store.
+        """
+        return self.store.features([self.digests.get(name, name) for name in ids])
 
 
 class Inputs:
@@ -36,10 +70,13 @@ class Inputs:
     def __init__(self, backbone: Backbone, image: Reads, text: Reads) -> None:
         self.backbone = backbone
         self.reads: dict[Modality, Reads] = {"image": image, "text": text}
-        self.stored: dict[Modality, FeatureStore] = {}
+        self.stored: dict[Modality, FeatureStore | ImageStore] = {}
 
     def open(self, root: Path, data: Any, fingerprint: str, dtype: StoreDType) -> None:
         """Opens the stores of what is frozen, building those that are missing; words have none.
+
+        Rows go by captions and by the content of images, so that what some store of `root` holds
+        (of other shards, or of an evaluation) is copied and not encoded again.
 
         Args:
             root: Folder of stores.
@@ -50,29 +87,36 @@ class Inputs:
         Raises:
             UserError: The disk is too small, or features are not finite in `dtype`.
         """
-        source = source_digest([data.digest("train"), data.digest("val")])
-        images, texts = data.distinct_counts()
 
-        def key(modality: Modality) -> StoreKey:
-            return StoreKey(fingerprint, modality, self.reads[modality], source, dtype)
+        def opened(modality: Modality, rows: Sequence[str], encode: Encode) -> FeatureStore:
+            source = source_digest(rows)
+            key = StoreKey(fingerprint, modality, self.reads[modality], source, dtype)
+            return open_or_build(root, key, partial(shared, root, key, rows, encode), len(rows))
 
         if self.reads["image"].frozen:
-            produce = partial(self._encode_images, data)
-            self.stored["image"] = open_or_build(root, key("image"), produce, images)
+            digests = image_digests(root, data)
+            encode = partial(self._encode_images, data, digests)
+            store = opened("image", list(dict.fromkeys(digests.values())), encode)
+            self.stored["image"] = ImageStore(store, digests)
         if self.reads["text"].frozen and self.reads["text"].kind != "words":  # those are a table
-            produce = partial(self._encode_texts, data)
-            self.stored["text"] = open_or_build(root, key("text"), produce, texts)
+            self.stored["text"] = opened("text", data.distinct_texts(), self._encode_texts)
 
-    def _encode_images(self, data: Any) -> Iterable[tuple[tuple[str, ...], Features]]:
-        for ids, pixels in data.distinct_images(self.backbone.preprocess):
+    def _encode_images(
+        self, data: Any, digests: Mapping[str, str], rows: Sequence[str]
+    ) -> Iterable[tuple[Sequence[str], Features]]:
+        wanted, chosen = set(rows), {}
+        for image, digest in digests.items():
+            if digest in wanted:
+                chosen.setdefault(digest, image)
+        for ids, pixels in data.distinct_images(self.backbone.preprocess, chosen.values()):
             with frozen(self.backbone):
                 features = self.backbone.encode_image(
                     pixels.to(self.backbone.device), self.reads["image"]
                 )
-            yield ids, features.to("cpu")
+            yield [digests[image] for image in ids], features.to("cpu")
 
-    def _encode_texts(self, data: Any) -> Iterable[tuple[tuple[str, ...], Features]]:
-        texts = data.distinct_texts()
+    def _encode_texts(self, texts: Sequence[str]) -> Iterable[tuple[Sequence[str], Features]]:
+        texts = sorted(texts, key=len)  # those of one length together: little padding is computed
         for start in range(0, len(texts), TEXTS_AT_A_TIME):
             block = tuple(texts[start : start + TEXTS_AT_A_TIME])
             with frozen(self.backbone):
@@ -102,7 +146,7 @@ class Inputs:
         if modality == "image":
             return self._images(batch, rows)
         store = self.stored.get("text")
-        if store is None:
+        if not isinstance(store, FeatureStore):
             return self._encoded(batch.texts[rows])
         return self._texts(batch.texts[rows], store)
 
@@ -130,6 +174,31 @@ class Inputs:
     def _encoded(self, texts: Sequence[str]) -> Features:
         with frozen(self.backbone, self.reads["text"].frozen):
             return self.backbone.encode_text(texts, self.reads["text"])
+
+
+def image_digests(root: Path, data: Any) -> dict[str, str]:
+    """Digests of the content of a corpus' images by id, read from its shards once and then kept.
+
+    Args:
+        root: Folder of stores, in which they are kept.
+        data: The datamodule of the corpus.
+
+    Raises:
+        UserError: `root` cannot be made.
+    """
+    corpus = source_digest([data.digest("train"), data.digest("val")])
+    path = Path(root) / f"images-{corpus[:16]}.json"
+    make_root(Path(root))
+    with locked(path):
+        with contextlib.suppress(OSError, ValueError):
+            known = json.loads(path.read_text(encoding="utf-8"))
+            if isinstance(known, dict) and known.keys() == set(data.image_ids()):
+                return known
+        digests = data.image_digests()
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        temporary.write_text(json.dumps(digests), encoding="utf-8")
+        temporary.replace(path)
+    return digests
 
 
 @contextlib.contextmanager

@@ -65,11 +65,13 @@ class Plan:
         files: Their files, relative to the images folder; by default
             "<folder>/<split>_<index>.png", where the folder is the split's name up to an underscore
             ("cola" for "cola_seen").
+        each: Images of an item, which are drawn together.
     """
 
     series: Series
     images: int
     files: tuple[str, ...] = ()
+    each: int = 2
 
 
 @dataclass(frozen=True)

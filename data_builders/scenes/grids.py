@@ -163,7 +163,7 @@ class PoseGrid(Grid):
     def files(self) -> tuple[str, ...]:
         """See `Grid`."""
         return tuple(
-            f"pug_imagenet/{factor}/{shape.capitalize()}/{value:03d}.png"
+            f"pug_imagenet/{factor}/{shape.capitalize()}/{factor}_{shape}_{value:03d}.png"
             for factor, shape, value in self.cells
         )
 
@@ -241,7 +241,7 @@ class Singles(Grid):
     def files(self) -> tuple[str, ...]:
         """See `Grid`."""
         return tuple(
-            f"classification/{shape}/{k:06d}.png"
+            f"classification/{shape}/{shape}_{k:06d}.png"
             for k in range(self.count)
             for shape in self.spec.shapes
         )

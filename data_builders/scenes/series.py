@@ -1,4 +1,4 @@
-"""Series of scenes that are drawn item by item: an item is one scene, or twins."""
+"""Series of scenes that are drawn item by item: an item is one scene, twins, or a video."""
 
 import random
 from abc import ABC, abstractmethod
@@ -13,7 +13,6 @@ from data_builders.scenes.grammar import Scene, SceneObject, WorldSpec
 from data_builders.scenes.render import Rendered, render
 
 _DRAWS = 400  # of one item, before the world is said not to hold such items
-_NUMBERS = {1: "whole", 2: "even"}
 
 
 @dataclass(frozen=True)
@@ -38,9 +37,10 @@ class ItemSeries(ABC):
         """See `Series`; an item is redrawn until every object of all its scenes can be seen."""
         each = self.scenes
         if start % each or count % each:
+            wanted = "even numbers" if each == 2 else f"multiples of {each}"
             raise ValueError(
-                f"start, count: expected {_NUMBERS[each]} numbers, as an item has {each} scenes, "
-                f"got {start}, {count}; ask for whole items"
+                f"start, count: expected {wanted}, as an item has {each} scenes, got {start}, "
+                f"{count}; ask for whole items"
             )
         kept: dict[int, tuple[tuple[Scene, ...], Rendered]] = {}
         pending, tries = list(range(start // each, (start + count) // each)), dict[int, int]()

@@ -8,6 +8,7 @@ the world:
 - `crepe/prod_hard_negatives`, `crepe/syst_hard_negatives`, and the images `crepe/VG_100K/<id>.jpg`;
 - `sugar_crepe/*.json`, `valse/*.json`, `winoground/examples.jsonl`; images in `images/suite`;
 - `eqben/eqben_kubric.json`; images in `images/eqben`;
+- `geb/test.json`; videos, two frames a second, in `images/geb`;
 - `images/pug_spar/labels.csv`, `images/pug_animals/labels_pug_animal.csv`, the folders
   `images/pug_imagenet/<factor>/<class>`, and `images/classification/<class>`;
 - `clevr/scenes_suite_<series>.json`, the scene graph of every one of these images.
@@ -30,6 +31,7 @@ from data_builders.scenes.formats import (
     clevr,
     crepe,
     eqben,
+    geb,
     pug,
     sugar_crepe,
     valse,
@@ -42,6 +44,7 @@ from data_builders.scenes.series import ItemSeries
 from data_builders.scenes.statements import varied
 from data_builders.scenes.twins import AR4TTwins
 from data_builders.scenes.varied_scenes import VariedScenes
+from data_builders.scenes.videos import Videos
 
 _SPARE = 2  # scenes an item: not every scene has every phenomenon
 _KUBRIC = {"loc": MovedTwins, "cnt": CountedTwins, "attr": ChangedTwins}
@@ -66,12 +69,14 @@ class Suite:
 
     def plans(self) -> dict[str, Plan]:
         """Returns the series by split."""
-        each = {name: type(series).scenes for name, series in self._items.items()}
-        plans = {
-            name: Plan(series, self.items * each[name] * (_SPARE if each[name] == 1 else 1),
-                       self._files(name))
-            for name, series in self._items.items()
-        }  # fmt: skip
+        plans: dict[str, Plan] = {}
+        for name, series in self._items.items():
+            each, count = type(series).scenes, self.items
+            if isinstance(series, VariedScenes):
+                count = _SPARE * self.items
+            elif isinstance(series, Videos):
+                count = max(2, self.items // 4)
+            plans[name] = Plan(series, each * count, self._files(name, count), each)
         for name, grid in self._grids.items():
             files = grid.files()
             plans[name] = Plan(grid, len(files), files)
@@ -99,6 +104,7 @@ class Suite:
         made: dict[str, ItemSeries] = {
             "suite_scenes": VariedScenes(self.spec, self._seed("scenes"), self.unseen),
             "suite_twins": AR4TTwins(two, self._seed("twins")),
+            "suite_videos": Videos(self.spec, self._seed("videos")),
         }
         return made | {
             f"suite_{part}": cls(self.spec, self._seed(part)) for part, cls in _KUBRIC.items()
@@ -122,12 +128,14 @@ class Suite:
     def _seed(self, name: str) -> int:
         return sub_seed(self.seed, f"suite_{name}")
 
-    def _files(self, split: str) -> tuple[str, ...]:
-        """Kubric's images lie in a folder for each part."""
+    def _files(self, split: str, count: int) -> tuple[str, ...]:
+        """Kubric's images lie in a folder for each part, frames in one for each video."""
         part = split.removeprefix("suite_")
+        if part == "videos":
+            return geb.frames(count)
         if part not in _KUBRIC:
             return ()
-        return tuple(f"eqben/eqbenkubric_{part}/{k:06d}.png" for k in range(2 * self.items))
+        return tuple(f"eqben/eqbenkubric_{part}/{k:06d}.png" for k in range(2 * count))
 
     def _write_choices(self, folder: Path, drawn: Sequence[Drawn]) -> None:
         kinds, shapes, seed = varied(self.spec), self.spec.shapes, self.seed
@@ -179,6 +187,8 @@ class Suite:
             if isinstance(series, AR4TTwins):
                 lines = winoground.examples(drawn[split], series)
                 _text(folder / "winoground/examples.jsonl", lines)
+            elif isinstance(series, Videos):
+                _dump(folder / "geb/test.json", geb.boundaries(drawn[split], series))
             elif isinstance(series, MovedTwins | CountedTwins | ChangedTwins):
                 rows += eqben.items(drawn[split], series, "eqben")
         _dump(folder / "eqben/eqben_kubric.json", rows)

@@ -56,7 +56,8 @@ class ScenesBuilder(Builder):
     - `ar4t/PUG_AR_train.csv`, `ar4t/PUG_ARmerged_test.csv` (by path in `images`);
     - `compositions.json`: `{"unseen": [[color, shape], ...], "seen": [...]}`;
     - with `benchmarks`, the files of `data_builders.scenes.suite`: ARO, CREPE, SugarCrepe, VALSE,
-      Winoground, EqBen's Kubric parts, PUG's SPAR, ImageNet and Animals, folders of classes.
+      Winoground, EqBen's Kubric parts, PUG's SPAR, ImageNet and Animals, videos with boundaries,
+      folders of classes.
 
     Args:
         train: Training scenes.
@@ -204,14 +205,12 @@ class ScenesBuilder(Builder):
 
     def _work(self, plans: dict[str, Plan], images: Path) -> list[Chunk]:
         # Chunks of bounded pixels keep every process busy to the end and its memory small.
-        size = max(2, min(96, (1 << 22) // (self.canvas.size * self.canvas.samples) ** 2) // 2 * 2)
-        return [
-            chunk
-            for split, plan in plans.items()
-            for chunk in chunks(
-                plan.series, split, plan.images, self.canvas, images, size, plan.files
-            )
-        ]
+        most = min(96, (1 << 22) // (self.canvas.size * self.canvas.samples) ** 2)
+        work: list[Chunk] = []
+        for split, plan in plans.items():
+            size = max(1, most // plan.each) * plan.each
+            work += chunks(plan.series, split, plan.images, self.canvas, images, size, plan.files)
+        return work
 
     def _plans(self) -> dict[str, Plan]:
         specs = {split: self.spec_of(self.unseen) for split in ("train", "val")}

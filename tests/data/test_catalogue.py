@@ -1,13 +1,17 @@
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from PIL import Image
 from torch import Tensor
 
-from vlmtune.data.catalogue import catalogue, decoded_images
+from vlmtune.data.catalogue import catalogue, decoded_images, image_digests
+from vlmtune.data.images import digest
 from vlmtune.data.shards import ShardSet
 from vlmtune.errors import UserError
+from vlmtune.types import ImageRef
 
 MakeSet = Callable[..., ShardSet]
 
@@ -55,3 +59,30 @@ def test_one_image_that_cannot_be_decoded_is_left_out(make_set: MakeSet) -> None
     ((ids, pixels),) = decoded_images(images, shade, 64, 0, 0.01)
     assert set(images) - set(ids) == {"image-r1-0"}
     assert len(pixels) == len(ids)
+
+
+def test_how_many_may_be_damaged_is_a_share_of_all(
+    make_set: MakeSet, damage_set: Callable[[ShardSet, bytes, bytes], None]
+) -> None:
+    data = make_set(4)
+    images = dict(list(catalogue([data]).images.items())[:2])
+    damage_set(data, b"\x89PNG\r\n", b"notpng")
+    with pytest.raises(UserError, match=r"1.0% damaged of 2 images"):
+        list(decoded_images(images, shade, 4, 0, 0.01))
+    with pytest.raises(UserError, match=r"1.0% damaged of 100 images"):
+        list(decoded_images(images, shade, 4, 0, 0.01, 100))
+    assert list(decoded_images(images, shade, 4, 0, 0.01, 200)) == []
+
+
+def test_images_are_told_apart_as_files_are(make_set: MakeSet, tmp_path: Path) -> None:
+    images = catalogue([make_set(3)]).images
+    found = image_digests(images)
+    assert list(found) == list(images)
+    assert len(set(found.values())) == 3  # two of them are one picture
+    place = images["image-r0-1"]
+    (tmp_path / "image.png").write_bytes(
+        place.shard.read_bytes()[place.offset : place.offset + place.size]
+    )
+    assert found["image-r0-1"] == digest(ImageRef(tmp_path / "image.png"))
+    gone = {**images, "gone": replace(place, shard=tmp_path / "gone.tar")}
+    assert image_digests(gone) == found

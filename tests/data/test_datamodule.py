@@ -235,11 +235,15 @@ def test_pixels_come_from_the_backbone_of_the_trainers_module(
 def test_what_works_without_a_trainer(make_set: MakeSet) -> None:
     train, val = make_set(4), make_set(2, prefix="v")
     data = ShardDataModule([train], 2, val=[val])
-    assert data.distinct_counts() == (9, 9)
+    assert len(data.distinct_texts()) == 9
     assert data.distinct_texts() == sorted(data.distinct_texts())
     ids = [image for images, _ in data.distinct_images(preprocess) for image in images]
     assert ids[0] == "image-r0-0"
     assert ids[-1] == "image-v1-0"
+    assert ids == list(data.image_ids()) == list(data.image_digests())
+    ((some, pixels),) = data.distinct_images(preprocess, ids[3:1:-1])
+    assert some == tuple(ids[3:1:-1])
+    assert len(pixels) == 2
     assert data.digest() != data.digest("val")
     assert data.digest() == ShardDataModule([train], 7).digest()
     with pytest.raises(UserError, match="set decode_images to False"):

@@ -1,3 +1,4 @@
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +9,8 @@ import torch
 from jsonargparse import ArgumentParser
 
 from tests.tiny import write_shards
+from vlmtune.cli import main
+from vlmtune.commands.train import NOISE
 from vlmtune.config import instantiate
 from vlmtune.data.collate import collate
 from vlmtune.data.datamodule import EpochLoader, ShardDataModule
@@ -249,3 +252,58 @@ def test_it_is_made_from_a_config() -> None:
     again = instantiate(made.spec(), CaptionNegatives)
     assert again.spec() == made.spec()
     assert again.rewriter.needs_words
+
+
+def plugin(name: str, /, **arguments: object) -> dict[str, object]:
+    return {"class_path": f"vlmtune.{name}", "init_args": arguments}
+
+
+@pytest.mark.filterwarnings(*[f"ignore:{pattern}" for pattern in NOISE])
+def test_a_fit_resumed_in_an_epoch_ends_with_the_same_weights(
+    tmp_path: Path, model_folder: Path, shards: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["vlmtune"])
+    rules = [plugin(f"language.rules.{name}") for name in ("SwapNouns", "ReplaceWord")]
+    rewriter = plugin("language.rewriting.Rewriter", rules=rules)
+
+    def fit(name: str, steps: int, *more: str) -> dict[str, torch.Tensor]:
+        saving = {"dirpath": str(tmp_path / name), "save_last": True, "every_n_train_steps": 1}
+        config = {
+            "model": {
+                "backbone": plugin("backbones.open_clip.OpenClip", model=str(model_folder)),
+                "adapter": plugin("adapters.linear_probe.LinearProbe"),
+                "objectives": [plugin("objectives.info_nce.InfoNCE")],
+                "store": str(tmp_path / "store"),
+                "warmup": 0.0,  # a learning rate that does not depend on the number of steps
+                "final_lr": 1.0,
+            },
+            "data": {
+                "train": [plugin("data.shards.ShardSet", path=str(shards))],
+                "batch_size": 4,
+                "negatives": plugin("data.negatives.CaptionNegatives", rewriter=rewriter, count=2),
+            },
+            "trainer": {
+                "accelerator": "cpu",
+                "devices": 1,
+                "logger": False,
+                "max_steps": steps,
+                "enable_progress_bar": False,
+                "default_root_dir": str(tmp_path / name),
+                "callbacks": [
+                    {
+                        "class_path": "pytorch_lightning.callbacks.ModelCheckpoint",
+                        "init_args": saving,
+                    }
+                ],
+            },
+        }
+        path = tmp_path / f"{name}.json"
+        path.write_text(json.dumps(config))
+        assert main(["fit", "--config", str(path), *more]) == 0
+        return torch.load(tmp_path / name / "last.ckpt", weights_only=True)["state_dict"]
+
+    whole = fit("whole", 5)
+    first = fit("cut", 4)  # one step into the second epoch
+    last = fit("cut", 5, "--ckpt_path", str(tmp_path / "cut" / "last.ckpt"))
+    assert all(whole[name].equal(last[name]) for name in whole)
+    assert not all(whole[name].equal(first[name]) for name in whole)

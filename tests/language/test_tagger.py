@@ -12,7 +12,7 @@ from vlmtune.language.words import words
 CODES = dict(
     zip(
         "NPVXJRID#OCST.",
-        ["NOUN", "PROPN", "VERB", "AUX", "ADJ", "ADV", "ADP", "DET", "NUM", "PRON", "CCONJ", "SCONJ", "PART", "PUNCT"],
+        "NOUN PROPN VERB AUX ADJ ADV ADP DET NUM PRON CCONJ SCONJ PART PUNCT".split(),  # noqa: SIM905
         strict=True,
     )
 )
@@ -56,7 +56,7 @@ Two zebras stand close to each other.|#NVRIDJ.
 A laptop computer, a mouse and a cup of coffee on a desk.|DNN.DNCDNINIDN.
 The tennis player is about to serve the ball.|DNNXITVDN.
 A city street filled with cars and traffic lights.|DNNVINCNN.
-A cow is drinking water from the shiny metal trough.|DNXVNIDJJN.
+A cow is drinking water from the shiny metal bucket.|DNXVNIDJJN.
 People are waiting for their luggage at the airport.|NXVIONIDN.
 A half-eaten sandwich on a blue plate.|DJNIDJN.
 The horse isn't wearing a saddle.|DNXTVDN.
@@ -165,6 +165,7 @@ def test_one_tag_a_word_whatever_comes():
         ["next"],
         ["-"],
         ["a"] * 300,
+        ["red"] * 3000,
         ["ÄÖ", "\n", "1"],
     ):
         assert len(tagger.tag(split)) == len(split)

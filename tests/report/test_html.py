@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -6,8 +7,15 @@ import pytest
 from vlmtune.errors import UserError
 from vlmtune.report.html import to_html
 from vlmtune.report.write import write_report
+from vlmtune.types import Example, ImageRef, Metric
 
-VOID = {"meta", "img", "br", "link", "hr", "input"}
+VOID = {"meta", "img", "br", "link", "hr", "input", "wbr"}
+
+
+def classes(page, name):
+    """Classes of the elements that have `name` among them."""
+    found = [attributes.get("class", "").split() for _, attributes in page.tags]
+    return [own for own in found if name in own]
 
 
 class Page(HTMLParser):
@@ -39,7 +47,38 @@ def runs(make_run):
     return [make_run("zero-shot", 0.2, trained=0), make_run("probe", 0.15), make_run("mm", 0.41)]
 
 
-def test_page_holds_everything_and_fetches_nothing(runs):
+@pytest.fixture
+def rich(make_run):
+    """Two runs and a blind one, with all that is drawn: groups, numbers, series, matrices."""
+    accuracy = Metric(0.4, 14, 0.25, 0.3, 0.5)
+    groups = [f"accuracy/{group}" for group in ("a<b", "c", "d")]
+    groups += [f"map/attributes={n}" for n in (1, 2, 3)]
+    groups += [f"image/{group}" for group in ("size", "world", "texture")]
+    series = {
+        "mean_scores": (2.0, 1.0, 0.5, 0.75),
+        "equivariance_text": tuple(i / 7 for i in range(30)),
+    }
+
+    def made(name, kind, outcomes, **more):
+        run = make_run(name, trained=more.pop("trained", 1000))
+        metrics = {name: accuracy for name in ("accuracy", "macro_accuracy", *groups)}
+        metrics |= {name: replace(accuracy, unit="cosine") for name in groups[-3:]}
+        metrics["identical_candidates"] = Metric(2.0, 14, unit="count")
+        result = replace(run.results[0], metrics=metrics, series=series, outcomes=outcomes)
+        kept = replace(result, benchmark="recall", kind=kind, convention="reference", examples=())
+        return replace(run, results=(result, kept, *run.results[1:]), **more)
+
+    won, lost = (1.0,) * 10 + (0.0,) * 4, (0.0,) * 10 + (1.0,) * 4
+    return [
+        made("zero-shot", "retained", lost, trained=0),
+        made("mm <x>", "retained", won),
+        made("blind (n-gram)", "retained", won, blind=True),
+    ]
+
+
+@pytest.mark.parametrize("which", ["runs", "rich"])
+def test_page_holds_everything_and_fetches_nothing(request, which):
+    runs = request.getfixturevalue(which)
     text = to_html(runs)
     page = Page(text)
     for tag, attributes in page.tags:
@@ -50,7 +89,8 @@ def test_page_holds_everything_and_fetches_nothing(runs):
     assert not re.search(r"@import|url\((?!#)", text)
     ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
     assert len(ids) == len(set(ids))
-    for used in re.findall(r"url\(#([^)]+)\)", text):
+    links = [a["href"][1:] for tag, a in page.tags if tag == "a"]
+    for used in re.findall(r"url\(#([^)]+)\)", text) + links:
         assert used in ids
 
 
@@ -62,13 +102,18 @@ def test_numbers_chance_intervals_and_gains_are_shown(runs):
     assert "+21.0" in words
     assert "-5.0" in words
     gains = [a["class"] for tag, a in page.tags if a.get("class", "").startswith("gain")]
-    assert gains == ["gain worse", "gain worse", "gain better", "gain better"]
-    assert sum(tag == "svg" for tag, _ in page.tags) == 3  # two benchmarks, one curve
+    # By benchmark, then probe and mm: in the table of primary numbers, then in that of each
+    # benchmark, where the rank is equal.
+    accuracy = mean_precision = ["gain worse", "gain better"]
+    rank = ["gain ", "gain "]
+    assert gains == [*accuracy, *mean_precision, *accuracy, *mean_precision, *rank]
+    assert sum(tag == "svg" for tag, _ in page.tags) == 1  # the curve
+    assert sum(a.get("class") == "dot" for _, a in page.tags) == 2 * 3
     assert sum(tag == "img" for tag, _ in page.tags) == 3 * 4
 
 
-def test_colours_come_from_the_page(runs):
-    text = to_html(runs)
+def test_colours_come_from_the_page(rich):
+    text = to_html(rich)
     svgs = "".join(re.findall(r"<svg.*?</svg>", text, re.DOTALL))
     assert "var(--series-2)" in svgs
     assert "var(--muted)" in svgs
@@ -76,6 +121,90 @@ def test_colours_come_from_the_page(runs):
     defined = set(re.findall(r"(--[\w-]+):", text))
     assert set(re.findall(r"var\((--[\w-]+)\)", text)) <= defined
     assert "prefers-color-scheme: dark" in text
+
+
+def test_what_is_drawn_follows_from_what_a_result_holds(rich, make_run):
+    page = Page(to_html(rich))
+    # For each of two benchmarks a line over numbers and a distribution; one curve.
+    assert sum(tag == "svg" for tag, _ in page.tags) == 2 * 2 + 1
+    assert len(classes(page, "bars")) == 2 * 2
+    assert len(classes(page, "heat")) == 2 * 2  # the blind run has none
+    assert len(classes(page, "own")) == 2 * 2 * 2
+    plain = Page(to_html([make_run("plain", curves={})]))
+    for name in ("bars", "heat"):
+        assert classes(plain, name) == []
+    assert not any(tag == "svg" for tag, _ in plain.tags)
+
+
+def test_each_benchmark_has_a_table_under_its_convention(rich):
+    page = Page(to_html(rich))
+    assert len(classes(page, "bench")) == 3
+    badges = [own[1] for own in classes(page, "badge") if len(own) > 1]
+    assert badges == ["strict", "reference", "strict"]
+    assert "retained ability" in page.text
+
+
+def test_changes_and_what_was_forgotten_are_tested(rich):
+    page = Page(to_html(rich))
+    words = [word.strip() for word in page.text]
+    assert "Changed from zero-shot" in words
+    assert "What it forgot" in words
+    assert len(classes(page, "against")) == 2  # the blind run is compared with nothing
+    assert words.count("McNemar") == 2
+    assert "0.180" in words  # of 14 items 10 won and 4 lost
+    assert "not tested: the metric is no mean over items" in words
+    single = Page(to_html(rich[:1]))
+    assert "What it forgot" not in single.text
+    assert classes(single, "against") == []
+
+
+def test_blind_rows_and_repeated_captions_are_remarked(rich):
+    page = Page(to_html(rich))
+    text = " ".join("".join(page.text).split())
+    assert "captions alone give part of the answers away" in text
+    assert "mm <x> is no better than blind (n-gram)" in text
+    assert "identical candidates: 2 of 14" in text
+    assert "Before a number is believed" in text
+    assert len(classes(page, "flag")) == 3 + 3 * 3  # three flagged scores, three remarks on each
+
+
+def test_many_benchmarks_have_no_tiles_and_a_contents(make_run):
+    run = make_run("a")
+    many = [replace(run.results[0], benchmark=f"b{i}", examples=()) for i in range(5)]
+    page = Page(to_html([replace(run, results=tuple(many))]))
+    assert classes(page, "tiles") == []
+    assert [a["href"] for tag, a in page.tags if tag == "a"] == [f"#part{i}" for i in range(1, 6)]
+    few = Page(to_html([run]))
+    assert len(classes(few, "tile")) == 2
+    assert not any(tag == "a" for tag, _ in few.tags)
+
+
+def test_only_primary_metrics_have_curves(make_run):
+    steps = ((0, 0.1), (10, 0.2))
+    names = ("cola_single/map", "cola_single/mean_rank_true", "train/loss")
+    page = Page(to_html([make_run("a", curves=dict.fromkeys(names, steps))]))
+    assert [name in page.text for name in names] == [True, False, True]
+
+
+def test_fifteen_benchmarks_of_photographs_are_a_page_that_opens(make_run, tmp_path):
+    from PIL import Image
+
+    noise = Image.effect_noise((500, 400), 80).convert("RGB")  # harder to compress than any photo
+    images = []
+    for i in range(5):
+        images.append(ImageRef(tmp_path / f"{i}.jpg"))
+        noise.rotate(90 * i).save(images[-1].path)
+    runs = []
+    for name in ("a", "b", "c"):
+        run = make_run(name)
+        example = Example("q", tuple(images), (1.0,) * 5, (True,) * 5, True)
+        results = [
+            replace(run.results[0], benchmark=f"b{i}", examples=(example,) * 8) for i in range(15)
+        ]
+        runs.append(replace(run, results=tuple(results)))
+    text = to_html(runs)
+    assert 500 < text.count("<img") <= 600
+    assert len(text) < 14_000_000
 
 
 def test_names_and_queries_are_escaped(make_run):
@@ -102,15 +231,11 @@ def test_images_that_are_gone_leave_a_note(runs, tmp_path):
 
 
 def test_runs_without_results_or_with_one_point(make_run):
-    from dataclasses import replace
-
     Page(to_html([replace(make_run("a"), results=(), curves={})]))
     Page(to_html([make_run("a", curves={"loss": ((0, 1.0),), "nothing": ((0, None),)})]))
 
 
 def test_what_was_not_run_is_said(make_run):
-    from dataclasses import replace
-
     page = Page(to_html([replace(make_run("mm"), not_run=(("aro", "no <a>.json"),))]))
     assert "aro of mm: not run: no <a>.json" in page.text
     assert "Not run" in page.text
@@ -128,8 +253,6 @@ def test_write_report(tmp_path, runs):
 
 
 def test_a_primary_metric_that_is_a_rank(make_run):
-    from dataclasses import replace
-
     def with_rank(run, value):
         single = run.results[1]
         rank = replace(single.metrics["mean_rank_true"], value=value)
@@ -140,6 +263,5 @@ def test_a_primary_metric_that_is_a_rank(make_run):
         to_html([with_rank(make_run("zero", trained=0), 12.0), with_rank(make_run("mm"), 8.0)])
     )
     assert "-4.00" in page.text
-    assert [a["class"] for _, a in page.tags if a.get("class", "").startswith("gain")] == [
-        "gain better"
-    ]
+    gains = [a["class"] for _, a in page.tags if a.get("class", "").startswith("gain")]
+    assert gains == ["gain better"] * 2  # among the primary numbers, and in the benchmark's table

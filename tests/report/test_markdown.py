@@ -3,19 +3,41 @@ from dataclasses import replace
 from vlmtune.report.markdown import to_markdown
 
 
-def test_table(make_run):
+def test_tables(make_run):
     text = to_markdown([make_run("zero-shot", 0.2, trained=0), make_run("mm", 0.41)])
     lines = text.splitlines()
-    assert (
-        lines[2] == "| run | trained parameters | cola_multi accuracy ↑ (n = 210) "
-        "| cola_single map ↑ (n = 96) |"
-    )
-    assert lines[4] == "| *chance* |  | 25.0 % | 15.0 % |"
-    assert lines[5] == "| zero-shot | 0 | 20.0 % [15.0–25.0] | 10.0 % [9.0–11.0] |"
-    assert lines[6] == "| mm | 7.75 M | **41.0 %** [36.0–46.0] | **20.5 %** [19.5–21.5] |"
-    assert "| cola_single (v1) | mean_rank_true ↓ | 96 | 31.00 |" in text
+    assert lines[2:7] == [
+        "| benchmark | metric | n | chance | zero-shot | mm |",
+        "| --- | --- | ---: | ---: | ---: | ---: |",
+        "| *trained parameters* |  |  |  | 0 | 7.75 M |",
+        "| cola_multi | accuracy ↑ | 210 | 25.0 % | 20.0 % [15.0–25.0] | **41.0 %** [36.0–46.0] |",
+        "| cola_single | map ↑ | 96 | 15.0 % | 10.0 % [9.0–11.0] | **20.5 %** [19.5–21.5] |",
+    ]
+    assert "## cola_single (v1, strict convention)" in lines
+    assert "| mean_rank_true ↓ | 96 | 31.00 |" in text
     assert "- cola_multi: Ray 2023" in text
     assert f"- commit: {'c' * 40}" in text
+
+
+def test_changes_are_tested(make_run):
+    def run(name, outcomes, **more):
+        whole = make_run(name)
+        first = replace(whole.results[0], outcomes=outcomes, kind="retained")
+        return replace(whole, results=(first, *whole.results[1:]), **more)
+
+    won, lost = (1.0,) * 10 + (0.0,) * 4, (0.0,) * 10 + (1.0,) * 4
+    text = to_markdown([run("a", lost), run("b", won), run("c", won, blind=True)])
+    lines = text.splitlines()
+    forgot = lines[lines.index("## What it forgot") + 4]
+    assert forgot.startswith("| cola_multi | b | ±0.0 | ")
+    assert forgot.endswith(" | 10 | 4 | 14 | 0.180 (McNemar) | no difference shown |")
+    changed = lines[lines.index("## Changed from a") + 4]
+    assert changed == (
+        "| cola_single | b | ±0.0 |  |  |  |  |  | not tested: the metric is no mean over items |"
+    )
+    assert "- **Blind:** cola_multi: c reaches 40.0 %" in text
+    assert "- cola_single: classes without positives: 3 of 96" in text
+    assert "What it forgot" not in to_markdown([run("a", lost)])
 
 
 def test_what_was_not_run_is_said(make_run):
@@ -27,4 +49,4 @@ def test_what_was_not_run_is_said(make_run):
 def test_nothing_is_bold_alone_and_names_cannot_break_the_table(make_run):
     text = to_markdown([make_run("a|b\nc")])
     assert "**" not in text
-    assert "| a\\|b c | 7.75 M |" in text
+    assert "| chance | a\\|b c |\n" in text

@@ -3,33 +3,36 @@ from dataclasses import replace
 import pytest
 
 from vlmtune.errors import UserError
-from vlmtune.report.table import check_runs, rows, series, zero_shot
+from vlmtune.report.table import baseline, check_runs, rows, sections, series
 
 
 def by_metric(runs):
-    return {(row.benchmark, row.version, row.metric, row.first.n): row for row in rows(runs)}
+    return {
+        (row.benchmark, row.version, row.convention, row.metric, row.first.n): row
+        for row in rows(runs)
+    }
 
 
 def test_rows_and_best(make_run):
     runs = [make_run("zero", 0.2, trained=0), make_run("a", 0.4), make_run("b", 0.4)]
     table = by_metric(runs)
-    accuracy = table["cola_multi", "1", "accuracy", 210]
+    accuracy = table["cola_multi", "1", "strict", "accuracy", 210]
     assert [cell.value for cell in accuracy.cells] == [0.2, 0.4, 0.4]
     assert accuracy.best == {1, 2}
     assert accuracy.primary
     assert accuracy.arrow == "↑"
-    rank = table["cola_single", "1", "mean_rank_true", 96]
+    rank = table["cola_single", "1", "strict", "mean_rank_true", 96]
     assert rank.arrow == "↓"
     assert not rank.primary
     assert rank.best == {0, 1, 2}
-    assert table["cola_single", "1", "classes_without_positives", 96].best == frozenset()
+    assert table["cola_single", "1", "strict", "classes_without_positives", 96].best == frozenset()
 
 
 def test_lower_is_best_for_ranks(make_run):
     runs = [make_run("a"), make_run("b")]
     metrics = runs[1].results[1].metrics
     metrics["mean_rank_true"] = type(metrics["map"])(3.0, 96, higher_is_better=False, unit="rank")
-    assert by_metric(runs)["cola_single", "1", "mean_rank_true", 96].best == {1}
+    assert by_metric(runs)["cola_single", "1", "strict", "mean_rank_true", 96].best == {1}
 
 
 @pytest.mark.parametrize("other", [{"version": "2"}, {"n": 100}])
@@ -43,13 +46,29 @@ def test_numbers_that_do_not_compare_have_their_own_rows(make_run, other):
     assert all(row.best == frozenset() for row in found)
 
 
-def test_series_and_reference(make_run):
+def test_colours(make_run):
     runs = [make_run("a"), make_run("zero", trained=0), *(make_run(f"r{i}") for i in range(8))]
     assert series(runs)[:4] == (1, 0, 2, 3)
     assert max(series(runs)) == 7
-    assert zero_shot(runs) == 1
-    assert zero_shot([make_run("a")]) is None
-    assert zero_shot([make_run("a", trained=0), make_run("b", trained=0)]) is None
+    blind = replace(make_run("blind", trained=0), blind=True)
+    assert series([make_run("zero", trained=0), blind]) == (0, 1)
+
+
+def test_the_first_run_that_sees_is_the_baseline(make_run):
+    runs = [make_run("a"), make_run("zero", trained=0)]
+    blind = replace(make_run("blind"), blind=True)
+    assert baseline(runs) == 0
+    assert baseline([blind, *runs]) == 1
+    assert baseline([make_run("a")]) is None
+    assert baseline([make_run("a"), blind]) is None
+
+
+def test_a_blind_run_is_never_the_best(make_run):
+    blind = replace(make_run("blind", 0.9), blind=True)
+    first, *_ = rows([make_run("a", 0.2), blind, make_run("b", 0.4)])
+    assert first.best == {2}
+    first, *_ = rows([make_run("a", 0.2), blind])
+    assert first.best == frozenset()
 
 
 def test_runs_need_names_of_their_own(make_run):
@@ -59,12 +78,24 @@ def test_runs_need_names_of_their_own(make_run):
         check_runs([make_run("a"), make_run("a")])
 
 
-def test_conventions_do_not_share_a_row(make_run):
+def test_conventions_share_neither_row_nor_section(make_run):
     strict, other = make_run("strict"), make_run("reference")
     other = replace(other, results=(replace(other.results[0], convention="reference"),))
     table = by_metric([strict, other])
-    assert [cell and cell.value for cell in table["cola_multi", "1", "accuracy", 210].cells] == [
-        0.4,
-        None,
-    ]
-    assert table["cola_multi", "1, reference", "accuracy", 210].cells[1].value == 0.4
+    accuracy = table["cola_multi", "1", "strict", "accuracy", 210]
+    assert [cell and cell.value for cell in accuracy.cells] == [0.4, None]
+    accuracy = table["cola_multi", "1", "reference", "accuracy", 210]
+    assert [cell and cell.value for cell in accuracy.cells] == [None, 0.4]
+    titles = [part.head.title for part in sections([strict, other])]
+    assert titles == ["cola_multi", "cola_single", "cola_multi (reference)"]
+
+
+def test_a_section_begins_with_its_primary_metric_and_ends_with_groups(make_run):
+    run = make_run("a")
+    accuracy = run.results[0].metrics["accuracy"]
+    metrics = {name: accuracy for name in ("a/x", "b", "accuracy", "a/y", "c")}
+    result = replace(run.results[0], metrics=metrics, kind="retained")
+    (part,) = sections([replace(run, results=(result,))])
+    assert [row.metric for row in part.rows] == ["accuracy", "b", "c", "a/x", "a/y"]
+    assert part.kind == "retained"
+    assert [row.metric for row in part.primary] == ["accuracy"]

@@ -1,23 +1,23 @@
 """Retrieval among all images and captions of a split: Flickr30K and COCO.
 
-Files: Karpathy's JSON, `{"images": [{"filename", "filepath"?, "split", "sentences": [{"raw"}]}]}`,
-and the images, in the subfolder `filepath` where there is one. The test split of Flickr30K has
-1,000 images and 5,000 captions, COCO's 5,000 and 25,010 (some images have more than five). Source:
-Karpathy and Fei-Fei 2015, section 4.1.
+Files: Karpathy's JSON (see `vlmtune.benchmarks.karpathy_files`) and the images. The test split of
+Flickr30K has 1,000 images and 5,000 captions, COCO's 5,000 and 25,010 (some images have more than
+five). Source: Karpathy and Fei-Fei 2015, section 4.1.
 """
 
 import json
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
 from PIL import Image
 from torch import Tensor
 
-from vlmtune.benchmarks.base import Benchmark, Convention, read_json
+from vlmtune.benchmarks.base import Benchmark, Convention
+from vlmtune.benchmarks.karpathy_files import read_split
 from vlmtune.benchmarks.sampling import check_limit, sample
 from vlmtune.benchmarks.squares import check_images
 from vlmtune.errors import UserError
@@ -26,7 +26,6 @@ from vlmtune.metrics.ranking import recall_at
 from vlmtune.metrics.retrieval import bank_ranks, hit_chance
 from vlmtune.types import Example, ImageRef, Metric, Result
 
-WANTED = "Karpathy's caption JSON"
 CUTS = (1, 5, 10)
 TO_TEXT, TO_IMAGE = "image_to_text", "text_to_image"
 FIRST = 5  # captions of an image that the reference convention ranks
@@ -304,22 +303,9 @@ class Retrieval(Benchmark):
         return self._items
 
     def _read(self) -> _Bank:
-        content = read_json(self.path, WANTED)
-        listed = content.get("images") if isinstance(content, dict) else None
-        if not isinstance(listed, list) or not listed:
-            raise self._wrong("no list `images`, or an empty one")
-        rows = [row for row in listed if isinstance(row, dict)]
-        known = sorted({str(row.get("split")) for row in rows})
-        if self.split not in known:
-            raise UserError(
-                f"expected a split out of {known} of {self.path}, got {self.split!r}: "
-                "correct `split`"
-            )
-        found = [self._row(row) for row in rows if row.get("split") == self.split]
-        kept = [found[i] for i in sample([""] * len(found), self.limit, self.seed)]
+        listed = read_split(self.path, self.split)
+        rows = [listed[i] for i in sample([""] * len(listed), self.limit, self.seed)]
         images = tuple(ImageRef(self.folder / file) for file, _ in rows)
-        if len(set(images)) != len(images):
-            raise self._wrong("the same image twice")
         kept = None if self.convention == "strict" else FIRST
         captions = [(i, raw) for i, (_, raws) in enumerate(rows) for raw in raws[:kept]]
         column_of = {raw: j for j, raw in enumerate(dict.fromkeys(raw for _, raw in captions))}
@@ -331,20 +317,3 @@ class Retrieval(Benchmark):
             )
         columns = torch.tensor([column_of[raw] for _, raw in captions])
         return _Bank(images, tuple(column_of), columns, torch.tensor([i for i, _ in captions]))
-
-    def _row(self, row: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
-        """File and captions of an image."""
-        folder, file = row.get("filepath") or "", row.get("filename")
-        try:
-            raws = tuple(" ".join(sentence["raw"].split()) for sentence in row["sentences"])
-        except (AttributeError, KeyError, TypeError) as error:
-            raise self._wrong(f"{file!r} with sentences of another layout ({error!r})") from error
-        named = isinstance(folder, str) and isinstance(file, str) and file
-        if not named or not raws or not all(raws):
-            raise self._wrong(f"{file!r} without a file name or a caption, or with a blank one")
-        return f"{folder}/{file}" if folder else str(file), raws
-
-    def _wrong(self, came: str) -> UserError:
-        return UserError(
-            f"expected {WANTED} in {self.path}, got {came}: get it from {self.source.split()[0]}"
-        )

@@ -53,7 +53,7 @@ def blind_runs(
     benchmarks: Sequence[Benchmark],
     scorer: Scorer,
     model: NGram,
-    source: Path,
+    data: str,
     provenance: Provenance,
 ) -> list[RunReport]:
     """Runs the benchmarks with the text-only model, and with the images averaged out of `scorer`.
@@ -62,7 +62,7 @@ def blind_runs(
         benchmarks: What was run; those that read embeddings have no blind row.
         scorer: The model that is evaluated.
         model: The text-only model.
-        source: What it was fitted to.
+        data: What it was fitted to.
         provenance: That of the evaluation.
     """
     scored = [benchmark for benchmark in benchmarks if benchmark.reads == "scores"]
@@ -75,7 +75,7 @@ def blind_runs(
         adapter=f"n-grams of up to {model.order} words",
         model={"n_gram": model.spec()},
         fingerprint="",
-        data=str(source),
+        data=data,
         seed=None,
         trainable_parameters=0,
         seconds=0.0,

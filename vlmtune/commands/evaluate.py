@@ -33,8 +33,7 @@ def run(options: argparse.Namespace) -> None:
     benchmarks = make_list(Benchmark, "benchmarks", options.benchmarks)  # type: ignore[type-abstract]
     for name, why in load_all(benchmarks):
         print(f"not run: {name}: {why}", file=sys.stderr)
-    captions: Path | None = options.blind
-    text_only = None if captions is None else fitted(captions)
+    text_only = None if options.blind is None else fitted(options.blind)
     model = resolve(options.model, options.pretrained)
     device = find_device(options.device)
     scorer = Scorer(
@@ -46,10 +45,10 @@ def run(options: argparse.Namespace) -> None:
     provenance = _provenance(model, options)
     report = RunReport(name, provenance, suite.results, not_run=suite.not_run)
     runs = [report]
-    if text_only is not None and captions is not None:
+    if text_only is not None:
         done = {result.benchmark for result in suite.results}
         ran = [benchmark for benchmark in benchmarks if benchmark.name in done]
-        runs += blind_runs(ran, scorer, text_only, captions, provenance)
+        runs += blind_runs(ran, scorer, text_only, str(options.blind), provenance)
     report.save(options.out / "report.json")
     save_blind(options.out, runs[1:])
     page = write_report(options.out, runs)

@@ -1,7 +1,8 @@
 """What is in shard sets, found by reading their JSON alone: every image and every caption, once."""
 
+import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from vlmtune.data.images import open_image
+from vlmtune.data.images import content_digest, open_image
 from vlmtune.data.schema import RecordError
 from vlmtune.data.shards import Damage, RawRecord, ShardSet, decode_header, read_records
 from vlmtune.errors import UserError
@@ -49,6 +50,24 @@ def catalogue(sets: Sequence[ShardSet]) -> Catalogue:
     return Catalogue(images, sorted(texts))
 
 
+def image_digests(images: Mapping[str, ImagePlace]) -> dict[str, str]:
+    """Returns by id what tells images apart by their content, as `data.images.digest` does.
+
+    An image that cannot be read is left out.
+    """
+    found = {}
+    for image, place in images.items():
+        with contextlib.suppress(OSError):
+            found[image] = content_digest(_content(place))
+    return found
+
+
+def _content(place: ImagePlace) -> bytes:
+    with place.shard.open("rb") as file:
+        file.seek(place.offset)
+        return file.read(place.size)
+
+
 def _records(sets: Sequence[ShardSet]) -> Iterator[RawRecord]:
     for data in sets:
         for file, count in zip(data.files, data.counts, strict=True):
@@ -69,10 +88,7 @@ class _Images(Dataset):
     def __getitem__(self, index: int) -> tuple[str, Tensor | None, str]:
         image, place = self.images[index]
         try:
-            with place.shard.open("rb") as file:
-                file.seek(place.offset)
-                content = file.read(place.size)
-            return image, self.preprocess(open_image(content)), ""
+            return image, self.preprocess(open_image(_content(place))), ""
         except (OSError, RecordError) as error:
             return image, None, str(Damage(place.shard, image, str(error)))
 
@@ -83,10 +99,19 @@ def decoded_images(
     batch_size: int,
     num_workers: int,
     max_damaged: float,
+    total: int | None = None,
 ) -> Iterator[tuple[tuple[str, ...], Float[Tensor, "n 3 height width"]]]:
     """Yields ids and preprocessed images, in order, whatever the number of workers.
 
     Images that cannot be decoded are left out.
+
+    Args:
+        images: Which images.
+        preprocess: Turns an image into pixels.
+        batch_size: Images in a batch.
+        num_workers: Processes that decode; 0 for this one.
+        max_damaged: Fraction of the images that may be left out.
+        total: Of how many images; None for `images`.
 
     Raises:
         UserError: More than `max_damaged` of the images (rounded up) cannot be decoded.
@@ -95,11 +120,12 @@ def decoded_images(
         _Images(images, preprocess), batch_size, num_workers=num_workers, collate_fn=list
     )
     damaged: list[str] = []
+    total = len(images) if total is None else total
     for rows in loader:
         damaged += [line for _, pixels, line in rows if pixels is None]
-        if len(damaged) > math.ceil(max_damaged * len(images)):
+        if len(damaged) > math.ceil(max_damaged * total):
             raise UserError(
-                f"expected at most {max_damaged:.1%} damaged of {len(images)} images, got "
+                f"expected at most {max_damaged:.1%} damaged of {total} images, got "
                 f"{len(damaged)} ({damaged[0]}): build the shards again or raise max_damaged"
             )
         good = [(image, pixels) for image, pixels, _ in rows if pixels is not None]

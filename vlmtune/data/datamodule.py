@@ -1,7 +1,7 @@
 """Shard sets as the loaders Lightning asks for."""
 
 import hashlib
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from functools import cached_property, partial
 from typing import Any, Literal
 
@@ -11,7 +11,7 @@ from pytorch_lightning.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from vlmtune.data.catalogue import Catalogue, catalogue, decoded_images
+from vlmtune.data.catalogue import Catalogue, catalogue, decoded_images, image_digests
 from vlmtune.data.collate import collate
 from vlmtune.data.negatives import CaptionNegatives
 from vlmtune.data.plan import Consumer
@@ -144,26 +144,38 @@ class ShardDataModule(LightningDataModule):
         return hashlib.sha256(sums.encode()).hexdigest()
 
     def distinct_images(
-        self, preprocess: Callable[[Any], Tensor]
+        self, preprocess: Callable[[Any], Tensor], ids: Collection[str] | None = None
     ) -> Iterator[tuple[tuple[str, ...], Float[Tensor, "n 3 height width"]]]:
-        """Yields ids and pixels of all images of both splits, each id once, always in one order.
+        """Yields ids and pixels of images of both splits, each id once, always in one order.
 
         Images that cannot be decoded are left out.
+
+        Args:
+            preprocess: Turns an image into pixels.
+            ids: Which images; None for all.
 
         Raises:
             UserError: More than `max_damaged` of them cannot be decoded.
         """
-        return decoded_images(
-            self._catalogue.images, preprocess, 64, self.num_workers, self.max_damaged
-        )
+        known = self._catalogue.images
+        images = known if ids is None else {image: known[image] for image in ids}
+        workers, damaged = self.num_workers, self.max_damaged
+        return decoded_images(images, preprocess, 64, workers, damaged, len(known))
+
+    def image_ids(self) -> Collection[str]:
+        """Returns the ids of all images of both splits."""
+        return self._catalogue.images.keys()
+
+    def image_digests(self) -> dict[str, str]:
+        """Returns by id a digest of the content of each image; reads all of them.
+
+        Those that cannot be read are left out.
+        """
+        return image_digests(self._catalogue.images)
 
     def distinct_texts(self) -> list[str]:
         """Returns all captions of both splits, each once, sorted."""
         return self._catalogue.texts
-
-    def distinct_counts(self) -> tuple[int, int]:
-        """Returns how many distinct images and how many distinct captions both splits have."""
-        return len(self._catalogue.images), len(self._catalogue.texts)
 
     @cached_property
     def _catalogue(self) -> Catalogue:

@@ -86,6 +86,11 @@ def digest(ref: ImageRef) -> str:
     return state.hexdigest()
 
 
+def content_digest(content: bytes, box: Box | None = None) -> str:
+    """Returns the `digest` of a file with this content."""
+    return hashlib.sha256(content + repr(box).encode()).hexdigest()
+
+
 class _RefusedError(ValueError):
     """Why an image is not opened."""
 

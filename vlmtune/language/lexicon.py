@@ -1,8 +1,9 @@
 """The word lists of `lexicon.json`, and the forms of words."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,14 @@ def _lists() -> Mapping[str, Any]:
     return json.loads(Path(__file__).with_name("lexicon.json").read_text(encoding="utf-8"))
 
 
+def _words(lines: Sequence[str]) -> list[str]:
+    return " ".join(lines).split()
+
+
 @cache
 def word_set(name: str) -> frozenset[str]:
     """The words of a list, such as "light_nouns"."""
-    return frozenset(_lists()[name].split())
+    return frozenset(_words(_lists()[name]))
 
 
 @cache
@@ -28,32 +33,25 @@ def tags() -> Mapping[str, tuple[str, ...]]:
         >>> tags()["the"], tags()["sitting"], tags()["wave"], tags()["orange"]
         (('DET',), ('VERB',), ('NOUN', 'VERB'), ('ADJ', 'NOUN'))
     """
-    verbs = word_set("verbs")
-    found: dict[str, list[str]] = {}
+    found: dict[str, dict[str, None]] = {}
+    for word, tag in _open_words():
+        found.setdefault(word, {})[tag] = None
+    closed = {word: (tag,) for tag, of in _lists()["closed"].items() for word in _words(of)}
+    return {word: tuple(options) for word, options in found.items()} | closed
 
-    def add(word: str, tag: str) -> None:
-        if tag not in (known := found.setdefault(word, [])):
-            known.append(tag)
 
-    nouns_first = word_set("nouns_first")
-    for noun in nouns_first:
-        add(noun, "NOUN")
-        add(plural(noun), "NOUN")
+def _open_words() -> Iterator[tuple[str, str]]:
+    """Words with their tags, the usual tag of a word first."""
+    for noun in _words(_lists()["nouns_first"]):
+        yield from ((noun, "NOUN"), (plural(noun), "NOUN"))
     for group in _lists()["adjectives"].values():
-        for word in group.split():
-            add(word, "ADJ")
-    for verb in verbs:
-        for form in forms(verb):
-            add(form, "VERB")
+        yield from ((word, "ADJ") for word in _words(group))
+    for verb in _words(_lists()["verbs"]):
+        yield from ((form, "VERB") for form in forms(verb))
     for word in word_set("irregular") | word_set("participles"):
-        add(word, "VERB")
-    for noun in word_set("nouns"):
-        add(noun, "NOUN")
-        add(plural(noun), "NOUN")
-    for tag, words in _lists()["closed"].items():
-        for word in words.split():
-            found[word] = [tag]
-    return {word: tuple(options) for word, options in found.items()}
+        yield word, "VERB"
+    for noun in _words(_lists()["nouns"]):
+        yield from ((noun, "NOUN"), (plural(noun), "NOUN"))
 
 
 @cache
@@ -65,7 +63,7 @@ def groups() -> Mapping[str, str]:
         ('colour', 'size', False)
     """
     groups = _lists()["adjectives"].items()
-    return {word: name for name, words in groups if name != "other" for word in words.split()}
+    return {word: name for name, words in groups if name != "other" for word in _words(words)}
 
 
 @cache
@@ -123,8 +121,8 @@ def _doubles(verb: str) -> bool:
     """Whether the last consonant is doubled: one syllable, one vowel before it."""
     if verb[-1:] in VOWELS | set("wxy") or verb[-2:-1] not in VOWELS:
         return False
-    syllables = sum(a in VOWELS and b not in VOWELS for a, b in zip(verb, verb[1:], strict=False))
-    return verb[-3:-2] not in VOWELS and (syllables == 1 or verb in ("begin",))
+    syllables = sum(a in VOWELS and b not in VOWELS for a, b in pairwise(verb))
+    return verb[-3:-2] not in VOWELS and (syllables == 1 or verb == "begin")
 
 
 def plural(noun: str) -> str:
@@ -139,11 +137,6 @@ def plural(noun: str) -> str:
     return f"{noun}es" if noun.endswith(("s", "x", "z", "ch", "sh", "o")) else f"{noun}s"
 
 
-IRREGULAR_PLURALS = frozenset(["men", "women", "children", "people", "feet", "mice", "geese", "cattle", "teeth"])
-SINGULAR_IN_S = ("ss", "us", "is", "christmas", "gas", "canvas", "atlas", "texas")
-PLURAL_IN_IS = ("skis", "taxis", "bikinis")
-
-
 def is_plural(noun: str) -> bool:
     """Whether a noun is a plural, by its ending.
 
@@ -152,8 +145,7 @@ def is_plural(noun: str) -> bool:
         [True, False, True, True, False, True]
     """
     word = noun.lower()
-    if word in IRREGULAR_PLURALS or (word.endswith("men") and len(word) > 4):
+    if word in word_set("irregular_plurals") or (word.endswith("men") and len(word) > 4):
         return True
-    if not word.endswith("s") or len(word) < 3:
-        return False
-    return word in PLURAL_IN_IS or not word.endswith(SINGULAR_IN_S)
+    singular = word.endswith(("ss", "us", "is")) or word in word_set("singular_in_s")
+    return word.endswith("s") and len(word) > 2 and not singular

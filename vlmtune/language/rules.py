@@ -215,7 +215,7 @@ def _places_things(sentence: Sentence, place: int) -> bool:
 
 
 def _same_things(sentence: Sentence, one: NounPhrase, other: NounPhrase) -> bool:
-    """ "A red car and a blue car" says the same in either order."""
+    """Whether either order says the same: "a red car and a blue car"."""
     return alike(one.nouns[-1], other.nouns[-1]) and interchangeable(sentence, one, other)
 
 

@@ -144,12 +144,12 @@ class _Axis:
     def of(cls, rows: Sequence[Row]) -> "_Axis":
         unit = rows[0].first.unit
         if unit == "fraction":
-            return cls(0, 1, unit)
+            return cls(0.0, 1.0, unit)
         if unit == "cosine":
-            return cls(-1, 1, unit)
+            return cls(-1.0, 1.0, unit)
         cells = [cell for row in rows for cell in row.cells if cell is not None]
         top = max(x for c in cells for x in (c.value, c.high, c.chance) if x is not None)
-        return cls(0, 1.05 * top or 1, unit)
+        return cls(0.0, 1.05 * top or 1.0, unit)
 
     def place(self, value: float) -> float:
         share = (value - self.left) / (self.right - self.left)
@@ -172,7 +172,7 @@ def _lane(metric: Metric, axis: _Axis, name: str, series: int, best: bool) -> La
         at=axis.place(metric.value),
         low=axis.place(metric.value if metric.low is None else metric.low),
         high=axis.place(metric.value if metric.high is None else metric.high),
-        start=axis.place(0),
+        start=axis.place(0.0),
         text=f"{text}, chance {chance(metric)}",
         best=best,
     )

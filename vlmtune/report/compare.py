@@ -92,7 +92,9 @@ def _incomparable(result: Result, base: Result) -> str:
             what = "primary metric" if what == "primary" else what
             return f"another {what}: {one}, not {other}"
     n, other = (x.metrics[x.primary].n for x in (result, base))
-    if n != other or len(result.outcomes) != len(base.outcomes):
+    if n == other and result.outcomes and base.outcomes:
+        n, other = len(result.outcomes), len(base.outcomes)
+    if n != other:
         return f"another number of items: {n}, not {other}"
     if result.items and base.items and result.items != base.items:
         return "other items of the same number"
@@ -101,7 +103,7 @@ def _incomparable(result: Result, base: Result) -> str:
 
 def _unpaired(result: Result, base: Result) -> str:
     """Why the items cannot be paired; "" where they can."""
-    if not result.outcomes:
+    if not result.outcomes or not base.outcomes:
         return "the metric is no mean over items"
     if result.clusters != base.clusters:
         return "the items stand in another order"

@@ -95,12 +95,15 @@ def _share(held: Sequence[int], most: int) -> int:
 
 def _chosen(examples: Sequence[Example], pictures: int) -> list[Example]:
     """Right and wrong ones in turns while they fit; the order stays."""
-    kinds = [[e for e in examples if e.correct == correct] for correct in (True, False)]
-    turns = [kind[i] for i in range(max(map(len, kinds))) for kind in kinds if i < len(kind)]
-    kept: list[Example] = []
-    for i, example in enumerate(turns):
-        pictures -= min(BEST, len(example.images))
-        if pictures < 0 and i >= sum(map(bool, kinds)):
+    places = range(len(examples))
+    kinds = [[i for i in places if examples[i].correct == correct] for correct in (True, False)]
+    turns = [
+        kind[turn] for turn in range(max(map(len, kinds))) for kind in kinds if turn < len(kind)
+    ]
+    kept: list[int] = []
+    for i in turns:
+        pictures -= min(BEST, len(examples[i].images))
+        if pictures < 0 and len(kept) >= sum(map(bool, kinds)):
             break
-        kept.append(example)
-    return [example for example in examples if any(example is one for one in kept)]
+        kept.append(i)
+    return [examples[i] for i in sorted(kept)]

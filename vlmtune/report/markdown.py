@@ -127,7 +127,6 @@ def _section(runs: Sequence[RunReport], part: Section) -> list[str]:
     for row in part.rows:
         scores = [_score(row, i) for i in range(len(runs))]
         metric = f"{row.metric} {row.arrow}".strip()
-        metric = f"**{metric}**" if row.primary else metric
         lines.append(_line([metric, str(row.first.n), chance(row.first), *scores]))
     return lines
 

@@ -89,8 +89,8 @@ class Views:
         metric, first = row.cells[i], baseline(self.runs)
         if metric is None:
             return None
-        compared = first is not None and i != first and i not in row.blind
-        base = row.cells[first] if compared and metric.unit != "count" else None
+        base = None if first in (None, i) or i in row.blind else row.cells[first or 0]
+        base = None if metric.unit == "count" else base
         return {
             "text": table.number(metric.value, metric.unit),
             "interval": table.interval(metric),

@@ -11,6 +11,7 @@ from data_builders.scenes.grids import (
     SparGrid,
 )
 from vlmtune.benchmarks.pug_imagenet import PugImageNet
+from vlmtune.benchmarks.zero_shot import Classification
 
 SPEC = WorldSpec(min_objects=2, max_objects=3)
 
@@ -76,11 +77,11 @@ def test_animals_of_one_cell_differ_in_what_their_columns_say():
 
 
 def test_singles_take_turns(suite, graphs):
-    for path in (suite / "images/classification").rglob("*.png"):
-        (thing,) = graphs["singles"][path.name]["objects"] if path.name in graphs["singles"] else [
-            None
-        ]
-        assert thing is None or thing["shape"] in SPEC.shapes
+    images = list((suite / "images/classification").rglob("*.png"))
+    assert len(images) == len(graphs["singles"]) > 0
+    for path in images:
+        (thing,) = graphs["singles"][path.name]["objects"]
+        assert thing["shape"] == path.parent.name
     shapes = [scene_of(Singles(SPEC, 0, 2), k).objects[0].shape for k in range(10)]
     assert shapes == [*SPEC.shapes, *SPEC.shapes]
     files = Singles(SPEC, 0, 2).files()
@@ -92,3 +93,16 @@ def test_the_reader_reads_the_poses(suite):
     metrics = benchmark.run(lambda *_: benchmark.truth().float()).metrics
     assert metrics["accuracy"].value == 1.0
     assert benchmark.texts()[0] == "This is a photo of a cone"
+
+
+def test_the_class_of_a_pose_is_its_folder(suite, graphs):
+    for path in (suite / "images/pug_imagenet").rglob("*.png"):
+        (thing,) = graphs["poses"][path.name]["objects"]
+        assert thing["shape"].capitalize() == path.parent.name
+
+
+def test_the_reader_reads_the_classes(suite):
+    benchmark = Classification(str(suite / "images/classification"))
+    metrics = benchmark.run(lambda *_: benchmark.truth().float()).metrics
+    assert metrics["accuracy"].value == 1.0
+    assert benchmark.texts()[0] == "a photo of a cone."

@@ -77,7 +77,8 @@ def test_systematicity(suite, graphs, compounds):
         _, color, shape = row["caption"].split()
         assert ((color, shape) in unseen) == (compounds == "unseen")
         lists = [
-            ast.literal_eval(row[f"valid_hard_negs_{name}"]) for name in ("atom", "comp", "combined")
+            ast.literal_eval(row[f"valid_hard_negs_{name}"])
+            for name in ("atom", "comp", "combined")
         ]
         assert lists[2] == lists[0] + lists[1]
         assert lists[0]
@@ -90,9 +91,10 @@ def test_systematicity(suite, graphs, compounds):
 def test_images_are_those_of_the_suite(suite):
     for number in (1, 2 * SUITE["benchmarks"]):
         name = f"images/suite/suite_scenes_{number - 1:06d}.png"
-        with Image.open(suite / f"crepe/VG_100K/{number}.jpg") as copy, Image.open(
-            suite / name
-        ) as image:
+        with (
+            Image.open(suite / f"crepe/VG_100K/{number}.jpg") as copy,
+            Image.open(suite / name) as image,
+        ):
             assert copy.format == "JPEG"
             assert copy.size == image.size
             pairs = zip(copy.tobytes(), image.tobytes(), strict=True)

@@ -1,0 +1,96 @@
+import json
+
+import pytest
+from PIL import Image
+
+from vlmtune.benchmarks.boundary_files import (
+    Boundary,
+    check_template,
+    read_boundaries,
+    read_frames,
+)
+from vlmtune.errors import UserError
+
+BEFORE, AFTER = "{subject} {status_before}", "{subject} {status_after}"
+
+
+def row_of(**more):
+    row = {"timestamp": 2, "subject": "a man", "status_before": "sits", "status_after": "stands"}
+    return row | more
+
+
+def write(folder, content):
+    path = folder / "val.json"
+    path.write_text(json.dumps(content))
+    return path
+
+
+def extract(folder, names):
+    folder.mkdir(parents=True)
+    for name in names:
+        Image.new("RGB", (2, 2)).save(folder / name)
+
+
+def test_reads_times_and_words_captions(tmp_path):
+    path = write(tmp_path, {"v": [row_of(), row_of(subject=" ", action_of_cause="x")], "w": []})
+    assert read_boundaries(path, BEFORE, AFTER) == [
+        Boundary("v", 2.0, "a man sits", "a man stands"),
+        Boundary("v", 2.0, "sits", "stands"),
+    ]
+    path = write(tmp_path, {"v": [row_of(label="moves")]})
+    assert read_boundaries(path, "before: {label}", "then {status_after}") == [
+        Boundary("v", 2.0, "before: moves", "then stands")
+    ]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        [],
+        {"v": 3},
+        {"v": [3]},
+        {"v": [row_of(timestamp=None)]},
+        {"v": [row_of(timestamp=True)]},
+        {"v": [row_of(timestamp=-1)]},
+        {"v": [row_of(status_before=None)]},
+        {"v": [row_of(subject="", status_after=" ")]},
+    ],
+)
+def test_malformed_annotations(tmp_path, content):
+    with pytest.raises(UserError, match=r"expected JSON `\{video") as error:
+        read_boundaries(write(tmp_path, content), BEFORE, AFTER)
+    assert "\n" not in str(error.value)
+
+
+def test_a_template_may_name_fields_only():
+    check_template("{subject}: {status_before}, {action_of_cause}")
+    for wrong in ("a man", "{colour}", "{", "{subject.__class__}", "{}"):
+        with pytest.raises(UserError, match=r"some of \{subject\}, \{status"):
+            check_template(wrong)
+
+
+def test_frames_are_in_the_order_of_their_numbers(tmp_path):
+    extract(tmp_path / "v", [f"frame_{k}.jpg" for k in range(8, 12)])
+    (tmp_path / "v" / "notes.txt").write_text("no frame")
+    query = Boundary("v", 0.5, "a", "b")
+    (own,) = read_frames(tmp_path, [query, query], 5.0, "somewhere").values()
+    assert [frame.path.stem for frame in own] == [f"frame_{k}" for k in range(8, 12)]
+
+
+@pytest.mark.parametrize(
+    "names", [["1.jpg", "3.jpg"], ["1.jpg", "1.png"], ["1.jpg", "b.jpg"], ["1.jpg", "01.jpg"]]
+)
+def test_gaps_between_frames(tmp_path, names):
+    extract(tmp_path / "v", names)
+    with pytest.raises(UserError, match="numbered without gaps"):
+        read_frames(tmp_path, [Boundary("v", 0.1, "a", "b")], 5.0, "somewhere")
+
+
+def test_videos_without_frames_or_with_too_few_for_their_boundary(tmp_path):
+    extract(tmp_path / "v", [f"{k}.jpg" for k in range(10)])
+    queries = [Boundary(name, 0.1, "a", "b") for name in "vwx"]
+    with pytest.raises(UserError, match=r"3 videos .* 2 have fewer than two, first 'w'"):
+        read_frames(tmp_path, queries, 5.0, "somewhere")
+    with pytest.raises(UserError, match=r"its boundary at 9 s, got 10, which at 5 a second end at"):
+        read_frames(tmp_path, [Boundary("v", 9.0, "a", "b")], 5.0, "somewhere")
+    assert read_frames(tmp_path, [Boundary("v", 9.0, "a", "b")], 1.0, "somewhere")

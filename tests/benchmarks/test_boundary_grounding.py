@@ -1,0 +1,187 @@
+import json
+import random
+
+import pytest
+import torch
+from PIL import Image
+
+from vlmtune.benchmarks.boundary_grounding import THRESHOLDS, BoundaryGrounding
+from vlmtune.errors import UserError
+
+
+def write(folder, frames, rows, **more):
+    """Videos "v0", "v1", ... of so many frames; rows are (video, time, before, after)."""
+    annotations = {}
+    for i, count in enumerate(frames):
+        (folder / "frames" / f"v{i}").mkdir(parents=True, exist_ok=True)
+        for k in range(count):
+            Image.new("RGB", (2, 2)).save(folder / "frames" / f"v{i}" / f"{k:05d}.png")
+    for video, time, before, after in rows:
+        annotations.setdefault(video, []).append(
+            {"timestamp": time, "subject": "", "status_before": before, "status_after": after}
+        )
+    path = folder / "val.json"
+    path.write_text(json.dumps(annotations))
+    return BoundaryGrounding(str(path), str(folder / "frames"), **more)
+
+
+def scorer(look):
+    """Scores by video, number of the frame, and caption."""
+
+    def score(images, texts, pairs):
+        return torch.tensor(
+            [
+                look(images[i].path.parent.name, int(images[i].path.stem), texts[j])
+                for i, j in pairs.tolist()
+            ],
+            dtype=torch.float64,
+        )
+
+    return score
+
+
+SHIFTS = {"first": 0.0, "middle": 0.5, "second": 1.0}
+
+
+@pytest.mark.parametrize("convention", ["strict", "reference"])
+@pytest.mark.parametrize("time", list(SHIFTS))
+@pytest.mark.parametrize("repeated", ["any", "own"])
+def test_against_a_loop(tmp_path, convention, time, repeated):
+    rng = random.Random(f"{convention}{time}{repeated}")
+    frames = (23, 9, 40)
+    rows = [
+        (f"v{i}", round(rng.uniform(0, (frames[i] - 1) / 5), 2), f"w{rng.randrange(2)}", "then")
+        for i in (0, 0, 0, 1, 2, 2, 2, 2)
+    ]
+    more = {"convention": convention, "time": time, "repeated": repeated}
+    benchmark = write(tmp_path, frames, rows, **more)
+    table = {}
+
+    def look(*key):
+        return table.setdefault(key, float(rng.randrange(4)))
+
+    result = benchmark.run(scorer(look))
+    hits = {threshold: [] for threshold in THRESHOLDS}
+    chance = {threshold: [] for threshold in THRESHOLDS}
+    for video, own, before, after in rows:
+        right = [t for v, t, b, a in rows if (v, b, a) == (video, before, after)]
+        right = right if repeated == "any" else [own]
+        candidates = []
+        for k in range(frames[int(video[1])] - 1):
+            score = look(video, k, before) + look(video, k + 1, after)
+            at = (k + SHIFTS[time]) / 5
+            candidates.append((score, min(abs(at - t) for t in right)))
+        best = max(score for score, _ in candidates)
+        tied = [distance for score, distance in candidates if score == best]
+        off = max(tied) if convention == "strict" else tied[0]
+        for threshold in THRESHOLDS:
+            hits[threshold].append(off < threshold - 1e-6)
+            near = [distance < threshold - 1e-6 for _, distance in candidates]
+            chance[threshold].append(sum(near) / len(near))
+    total, luck = 0.0, 0.0
+    for threshold in THRESHOLDS:
+        metric = result.metrics[f"accuracy@{threshold:g}"]
+        assert metric.value == pytest.approx(sum(hits[threshold]) / len(rows))
+        assert metric.chance == pytest.approx(sum(chance[threshold]) / len(rows))
+        assert metric.n == len(rows)
+        total, luck = total + metric.value / 8, luck + metric.chance / 8
+    assert result.metrics["mean_accuracy"].value == pytest.approx(total)
+    assert result.metrics["mean_accuracy"].chance == pytest.approx(luck)
+    assert result.convention == convention
+    assert result.clusters == (0, 0, 0, 1, 2, 2, 2, 2)
+    assert list(result.metrics) == ["mean_accuracy", *(f"accuracy@{t:g}" for t in THRESHOLDS)]
+
+
+def test_the_score_is_of_adjacent_frames(tmp_path):
+    benchmark = write(tmp_path, (30,), [("v0", 2.5, "sits", "stands")])
+    table = {("v0", 12, "sits"): 1.0, ("v0", 13, "stands"): 1.0, ("v0", 3, "sits"): 1.5}
+    result = benchmark.run(scorer(lambda *key: table.get(key, 0.0)))
+    # Frames 12 and 13 lie at 2.4 s and 2.6 s.
+    assert result.series["seconds_off"] == pytest.approx((0.0,), abs=1e-9)
+    assert result.metrics["mean_accuracy"].value == 1.0
+
+
+@pytest.mark.parametrize(
+    ("time", "inclusive", "threshold", "right"),
+    [
+        ("second", False, 0.1, 0.0),  # 0.1 s off exactly
+        ("second", True, 0.1, 1.0),
+        ("middle", False, 0.1, 1.0),
+        ("first", False, 0.1, 0.0),
+        ("first", False, 0.2, 1.0),
+    ],
+)
+def test_where_a_candidate_lies_and_what_equality_is(tmp_path, time, inclusive, threshold, right):
+    # Frames 3 and 4 lie at 0.6 s and 0.8 s; 0.8 - 0.7 is less than 0.1 in floating point.
+    benchmark = write(tmp_path, (30,), [("v0", 0.7, "a", "b")], time=time, inclusive=inclusive)
+    table = {("v0", 3, "a"): 1.0, ("v0", 4, "b"): 1.0}
+    result = benchmark.run(scorer(lambda *key: table.get(key, 0.0)))
+    assert result.metrics[f"accuracy@{threshold:g}"].value == right
+
+
+def test_pairs_are_those_of_the_own_video_once(tmp_path):
+    rows = [("v0", 1.0, "a", "b"), ("v0", 2.0, "b", "c"), ("v1", 1.0, "a", "b")]
+    benchmark = write(tmp_path, (11, 9), rows)
+    pairs = {
+        (
+            benchmark.images()[i].path.parent.name,
+            int(benchmark.images()[i].path.stem),
+            benchmark.texts()[j],
+        )
+        for i, j in benchmark.pairs().tolist()
+    }
+    wanted = {("v0", k, "a") for k in range(10)} | {("v0", k, "b") for k in range(11)}
+    wanted |= {("v0", k, "c") for k in range(1, 11)}
+    wanted |= {("v1", k, "a") for k in range(8)} | {("v1", k, "b") for k in range(1, 9)}
+    assert pairs == wanted
+    assert len(benchmark.pairs()) == len(wanted)
+
+
+def test_random_scores_reach_chance(tmp_path):
+    rows = [("v0", 1.1, "a", "b"), ("v0", 4.4, "c", "d"), ("v1", 2.3, "a", "c")]
+    benchmark = write(tmp_path, (40, 20), rows)
+    generator = torch.Generator().manual_seed(0)
+    n = len(benchmark.pairs())
+    values = []
+    for _ in range(300):
+        result = benchmark.run(lambda images, texts, pairs: torch.rand(n, generator=generator))
+        values.append(result.metrics["mean_accuracy"].value)
+    chance = result.metrics["mean_accuracy"].chance
+    assert sum(values) / len(values) == pytest.approx(chance, abs=0.05)
+
+
+def test_limit_and_other_arguments(tmp_path):
+    rows = [("v0", 1.1, "a", "b"), ("v0", 4.4, "c", "d"), ("v1", 2.3, "a", "c")]
+    write(tmp_path, (40, 20), rows)
+
+    def made(**more):
+        return BoundaryGrounding(str(tmp_path / "val.json"), str(tmp_path / "frames"), **more)
+
+    assert len(made(limit=2).images()) == 40
+    assert len({made(limit=1, seed=seed).texts() for seed in range(9)}) > 1
+    result = made(thresholds=(2.0, 0.5)).run(scorer(lambda *key: 0.0))
+    assert set(result.metrics) == {"mean_accuracy", "accuracy@0.5", "accuracy@2"}
+    for wrong, message in (
+        ({"limit": 0}, "at least 1"),
+        ({"fps": 0.0}, "fps and thresholds above 0"),
+        ({"thresholds": ()}, "fps and thresholds above 0"),
+        ({"thresholds": (0.0,)}, "fps and thresholds above 0"),
+        ({"before": "{x}"}, "expected a template"),
+    ):
+        with pytest.raises(UserError, match=message):
+            made(**wrong)
+    (tmp_path / "val.json").write_text('{"v0": []}')
+    with pytest.raises(UserError, match="expected boundaries"):
+        made().load()
+
+
+def test_examples_show_the_predicted_frames_and_where_it_was_wrong_the_true_ones(tmp_path):
+    rows = [("v0", 1.1, "a", "b"), ("v1", 7.1, "a", "b")]
+    benchmark = write(tmp_path, (40, 40), rows)
+    table = {(v, k, text): 1.0 for v in ("v0", "v1") for k, text in ((5, "a"), (6, "b"))}
+    right, wrong = benchmark.run(scorer(lambda *key: table.get(key, 0.0))).examples
+    assert (right.query, right.correct, right.true) == ("a → b", True, (True, True))
+    assert [image.path.stem for image in right.images] == ["00005", "00006"]
+    assert (wrong.correct, wrong.true) == (False, (False, False, True, True))
+    assert [image.path.stem for image in wrong.images] == ["00005", "00006", "00035", "00036"]
+    assert wrong.scores == (1.0, 1.0, 0.0, 0.0)

@@ -1,0 +1,112 @@
+"""The world with all benchmarks: what is written, from which words, and that it repeats."""
+
+import ast
+import csv
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from data_builders.scenes.captions import vocabulary
+from data_builders.scenes.world import ScenesBuilder
+from tests.data_builders.conftest import SUITE, load
+from vlmtune.errors import UserError
+
+# A world as plain as the quickstart's: one texture, one size, two or three objects.
+PLAIN = {**SUITE, "benchmarks": 4, "textures": ["plain"], "sizes": ["large"], "min_objects": 2,
+         "max_objects": 3, "stack": 0.0}  # fmt: skip
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    return {
+        str(f.relative_to(folder)): hashlib.sha256(f.read_bytes()).hexdigest()
+        for f in sorted(folder.rglob("*"))
+        if f.is_file()
+    }
+
+
+def leaves(value):
+    if isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from leaves(item)
+    elif isinstance(value, str):
+        yield value
+
+
+def texts(world: Path):
+    """Every caption the files state, true or false."""
+    for row in load(world / "aro/visual_genome_relation.json"):
+        yield from (row["true_caption"], row["false_caption"])
+    for row in load(world / "aro/visual_genome_attribution.json"):
+        yield from (row["true_caption"], row["false_caption"])
+    yield from leaves([row["caption"] for row in load(world / "aro/coco_karpathy_test.json")])
+    yield from leaves(load(world / "aro/coco_karpathy_test_shuffles.json")["shuffles"])
+    for path in (world / "crepe").rglob("*.csv"):
+        with path.open(newline="") as file:
+            for row in csv.DictReader(file):
+                yield row["caption"]
+                for name in row:
+                    if "hard_negs" in name:
+                        yield from ast.literal_eval(row[name])
+    for path in (world / "sugar_crepe").iterdir():
+        for row in load(path).values():
+            yield from (row["caption"], row["negative_caption"])
+    for path in (world / "valse").iterdir():
+        for row in load(path).values():
+            yield from (row["caption"], row["foil"])
+    rows = [json.loads(x) for x in (world / "winoground/examples.jsonl").read_text().splitlines()]
+    for row in (*rows, *load(world / "eqben/eqben_kubric.json")):
+        yield from (value for key, value in row.items() if key.startswith("caption"))
+
+
+def test_captions_stay_in_the_vocabulary(suite):
+    words = {word for text in texts(suite) for word in text.replace(".", "").split()}
+    assert not words - set(vocabulary())
+    assert len(words) > 40
+
+
+def test_nothing_else_changes(suite, tmp_path):
+    ScenesBuilder(**{**SUITE, "benchmarks": 0}).build(tmp_path / "w", progress=False)
+    alone, whole = hashes(tmp_path / "w"), hashes(suite)
+    assert {name: whole[name] for name in alone if name != "manifest.json"} == {
+        name: alone[name] for name in alone if name != "manifest.json"
+    }
+    assert "benchmarks" not in load(tmp_path / "w/manifest.json")["arguments"]
+    assert load(suite / "manifest.json")["arguments"]["benchmarks"] == SUITE["benchmarks"]
+
+
+def test_a_plain_world_has_them_all_and_repeats(tmp_path):
+    for name in ("a", "b"):
+        ScenesBuilder(**PLAIN, processes=1).build(tmp_path / name, progress=False)
+    assert hashes(tmp_path / "a") == hashes(tmp_path / "b")
+    said = {word for text in texts(tmp_path / "a") for word in text.split()}
+    assert not said & {"plain", "striped", "checkered", "small", "large"}
+    for path in (tmp_path / "a/sugar_crepe").iterdir():
+        assert len(load(path)) == 4
+    for path in (tmp_path / "a/valse").iterdir():
+        assert load(path)
+
+
+def test_every_image_of_the_suite_has_a_scene_graph(suite, graphs):
+    for series, scenes in graphs.items():
+        count = load(suite / "manifest.json")["counts"][f"images: suite_{series}"]
+        assert len(scenes) == count > 0
+    names = {path.name for path in (suite / "images/suite").iterdir()}
+    assert names == {*graphs["scenes"], *graphs["twins"]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"benchmarks": -1}, "expected benchmarks >= 0"),
+        ({"shapes": ["cube"], "unseen": []}, "expected a world that holds items of AR4TTwins"),
+        ({"colors": ["red"], "materials": ["metal"], "textures": ["plain"], "sizes": ["large"],
+          "unseen": []}, "expected a world that holds items of AR4TTwins"),
+    ],
+)  # fmt: skip
+def test_a_world_too_poor_for_them_says_so(tmp_path, arguments, message):
+    with pytest.raises(UserError, match=message) as caught:
+        ScenesBuilder(**{**SUITE, **arguments}).build(tmp_path / "w", progress=False)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "w").exists()

@@ -1,0 +1,129 @@
+import itertools
+import math
+
+import pytest
+import torch
+
+from vlmtune.errors import UserError
+from vlmtune.metrics.paired import compare, mcnemar, paired_bootstrap
+
+
+@pytest.mark.parametrize(("won", "lost"), list(itertools.product(range(7), repeat=2)))
+def test_mcnemar_is_the_share_of_coin_flips_at_least_as_uneven(won, lost):
+    flips = itertools.product((0, 1), repeat=won + lost)
+    uneven = [abs(2 * sum(flip) - len(flip)) >= abs(won - lost) for flip in flips]
+    assert mcnemar(won, lost) == pytest.approx(sum(uneven) / len(uneven))
+
+
+def test_mcnemar_on_known_counts():
+    # Tails of the binomial distribution: 2 (1 + 10 + 45) / 1024, and as fractions of integers.
+    assert mcnemar(2, 8) == pytest.approx(0.109375)
+    assert mcnemar(9, 22) == pytest.approx(0.0294493734836, rel=1e-9)
+    assert mcnemar(86, 150) == pytest.approx(3.71593613957e-5, rel=1e-9)
+
+
+@pytest.mark.parametrize(("won", "lost"), [(480, 520), (0, 999), (501, 500), (40_000, 40_600)])
+def test_mcnemar_is_exact_for_many_items(won, lost):
+    trials = won + lost
+    logs = -trials * math.log(2)
+    total = math.exp(logs)
+    for k in range(1, min(won, lost) + 1):
+        logs += math.log((trials - k + 1) / k)
+        total += math.exp(logs)
+    assert mcnemar(won, lost) == pytest.approx(min(1.0, 2 * total), rel=1e-6)
+    assert mcnemar(won, lost) == mcnemar(lost, won)
+
+
+def test_mcnemar_changes_nothing_where_its_computation_does():
+    # 1000 trials are summed as integers, 1001 in logarithms.
+    below, above = mcnemar(450, 550), mcnemar(450, 551)
+    assert below > above
+    assert above == pytest.approx(below, rel=0.2)
+    with pytest.raises(UserError, match="counts of items"):
+        mcnemar(-1, 2)
+
+
+def test_the_bootstrap_is_that_of_a_loop():
+    values = torch.tensor([1.0, -1.0, 0.0, 1.0, 1.0, 0.5, -0.5])
+    clusters = torch.tensor([7, 7, 7, 2, 4, 4, 9])
+    members = [values[clusters == c] for c in clusters.unique()]
+    generator = torch.Generator().manual_seed(5)
+    drawn = torch.randint(4, (300, 4), generator=generator).tolist()
+    means = sorted(float(torch.cat([members[i] for i in row]).mean()) for row in drawn)
+    low, high, p = paired_bootstrap(values, clusters, seed=5, resamples=300)
+
+    def quantile(share):
+        place = share * (len(means) - 1)
+        below = math.floor(place)
+        return means[below] + (place - below) * (means[below + 1] - means[below])
+
+    assert low == pytest.approx(quantile(0.025), abs=1e-6)
+    assert high == pytest.approx(quantile(0.975), abs=1e-6)
+    few = min(sum(mean <= 1e-9 for mean in means), sum(mean >= -1e-9 for mean in means))
+    assert p == pytest.approx(min(1.0, 2 * (few + 1) / 301))
+
+
+def test_the_bootstrap_repeats_and_leaves_the_global_state_alone():
+    values = torch.randn(50, generator=torch.Generator().manual_seed(0))
+    before = torch.get_rng_state()
+    first = paired_bootstrap(values, torch.arange(50), seed=3)
+    assert first == paired_bootstrap(values, torch.arange(50), seed=3)
+    assert first != paired_bootstrap(values, torch.arange(50), seed=4)
+    assert torch.get_rng_state().equal(before)
+
+
+def test_items_that_hang_together_widen_the_interval():
+    values = torch.tensor([1.0, 0.0, -1.0, 1.0, 0.0, 1.0, 1.0, -1.0]).repeat_interleave(10)
+    low, high, p = paired_bootstrap(values, torch.arange(80))
+    low_together, high_together, p_together = paired_bootstrap(
+        values, torch.arange(8).repeat_interleave(10)
+    )
+    assert high_together - low_together > 2 * (high - low)
+    assert p_together > p
+
+
+def test_its_p_is_rarely_small_where_there_is_no_difference():
+    generator = torch.Generator().manual_seed(1)
+    found = [
+        compare(*torch.randint(2, (2, 60), generator=generator).double()).p for _ in range(120)
+    ]
+    assert sum(p < 0.05 for p in found) <= 10  # the exact test keeps its level: 5 % at most
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_right_or_wrong_on_images_of_their_own_is_mcnemars(sign):
+    new = torch.tensor([1.0] * 9 + [0.0] * 2 + [1.0] * 5)
+    old = torch.tensor([0.0] * 9 + [1.0] * 2 + [1.0] * 5)
+    new, old = (new, old)[::sign]
+    found = compare(new, old)
+    assert (found.won, found.lost, found.n) == ((9, 2, 16) if sign == 1 else (2, 9, 16))
+    assert found.difference == pytest.approx(sign * 7 / 16)
+    assert (found.test, found.p) == ("McNemar", mcnemar(9, 2))
+    assert found.low < found.difference < found.high
+
+
+def test_other_outcomes_are_the_bootstraps():
+    new, old = torch.tensor([1.0, 0.5, 1.0, 0.0]), torch.tensor([0.0, 0.5, 0.0, 0.0])
+    assert compare(new, old).test == "bootstrap"
+    shared = compare(new.round(), old.round(), torch.tensor([0, 0, 1, 2]))
+    assert shared.test == "bootstrap"
+    assert shared.p is not None
+    one = compare(new, old, torch.zeros(4, dtype=torch.int64))
+    assert (one.low, one.high, one.p) == (None, None, None)
+    assert one.difference == 0.5
+
+
+def test_equal_models_show_nothing():
+    same = torch.tensor([1.0, 0.0, 0.5, 0.25])
+    found = compare(same, same)
+    assert (found.difference, found.low, found.high, found.p) == (0.0, 0.0, 0.0, 1.0)
+    assert (found.won, found.lost) == (0, 0)
+
+
+def test_what_cannot_be_compared_is_said():
+    with pytest.raises(UserError, match="got none"):
+        compare(torch.zeros(0), torch.zeros(0))
+    with pytest.raises(UserError, match="finite"):
+        paired_bootstrap(torch.tensor([0.0, torch.nan]), torch.arange(2))
+    with pytest.raises(UserError, match="two clusters"):
+        paired_bootstrap(torch.zeros(2), torch.zeros(2, dtype=torch.int64))

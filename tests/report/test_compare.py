@@ -1,0 +1,115 @@
+from dataclasses import replace
+
+import pytest
+
+from vlmtune.metrics.paired import compare, mcnemar
+from vlmtune.report.compare import against_first
+from vlmtune.types import Metric, Result
+
+
+def result(earned, **changes):
+    accuracy = Metric(sum(earned) / len(earned), len(earned), 0.5)
+    whole = Result("cola", "1", "accuracy", {"accuracy": accuracy}, outcomes=earned)
+    return replace(whole, **changes)
+
+
+OLD = (0.0,) * 10 + (1.0,) * 4
+NEW = (1.0,) * 10 + (0.0, 1.0, 1.0, 1.0)
+
+
+@pytest.fixture
+def against(make_run):
+    """Compares a second result with a first one."""
+
+    def made(old, new):
+        runs = [
+            replace(make_run(name), results=() if one is None else (one,))
+            for name, one in (("first", old), ("second", new))
+        ]
+        return against_first(runs)
+
+    return made
+
+
+def test_items_are_compared_one_by_one(against):
+    (found,) = against(result(OLD), result(NEW))
+    assert (found.run, found.change, found.why) == (1, pytest.approx(9 / 14), "")
+    assert (found.paired.won, found.paired.lost, found.paired.n) == (10, 1, 14)
+    assert found.paired.p == mcnemar(10, 1)
+    assert (found.direction, found.verdict) == ("better", "better")
+    (found,) = against(result(NEW), result(OLD))
+    assert (found.direction, found.verdict) == ("worse", "worse")
+
+
+def test_chance_alone_is_no_difference(against):
+    (found,) = against(result((1.0, 0.0, 1.0)), result((1.0, 1.0, 0.0)))
+    assert (found.direction, found.verdict) == ("", "no difference shown")
+    (found,) = against(result((1.0, 0.0, 1.0)), result((1.0, 0.0, 0.0)))
+    assert (found.direction, found.verdict) == ("worse", "no difference shown")
+
+
+def test_items_of_one_image_are_resampled_together(against):
+    import torch
+
+    clusters = tuple(i // 2 for i in range(14))
+    (found,) = against(result(OLD, clusters=clusters), result(NEW, clusters=clusters))
+    new, old = (torch.tensor(x, dtype=torch.float64) for x in (NEW, OLD))
+    assert found.paired == compare(new, old, torch.tensor(clusters))
+    assert found.paired.test == "bootstrap"
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"version": "2"}, "another version: 2, not 1"),
+        ({"convention": "reference"}, "another convention: reference, not strict"),
+        ({"items": "b"}, "other items of the same number"),
+        (
+            {"primary": "map", "metrics": {"map": Metric(0.5, 14)}},
+            "another primary metric: map, not accuracy",
+        ),
+        ({"metrics": {"accuracy": Metric(0.5, 7)}}, "another number of items: 7, not 14"),
+        ({"outcomes": NEW[1:]}, "another number of items: 13, not 14"),
+    ],
+)
+def test_what_does_not_compare_is_not_subtracted(against, changes, why):
+    (found,) = against(result(OLD, items="a"), result(NEW, **{"items": "a", **changes}))
+    assert (found.change, found.paired, found.why) == (None, None, why)
+    assert (found.direction, found.verdict) == ("", "")
+
+
+def test_a_baseline_that_lacks_the_benchmark(against):
+    (found,) = against(None, result(NEW))
+    assert (found.change, found.why) == (None, "first has no number")
+    assert against(result(OLD), None) == ()
+
+
+def test_numbers_without_items_are_subtracted_and_not_tested(against):
+    (found,) = against(result(OLD, outcomes=()), result(OLD, outcomes=()))
+    assert (found.change, found.paired) == (0.0, None)
+    assert found.why == "the metric is no mean over items"
+    (found,) = against(result(OLD, clusters=(0,) * 14), result(NEW, clusters=tuple(range(14))))
+    assert found.paired is None
+    assert found.why == "the items stand in another order"
+    assert found.change == pytest.approx(9 / 14)
+
+
+def test_a_rank_that_falls_is_better(against):
+    ranks = [
+        Result("b", "1", "rank", {"rank": Metric(x, 3, higher_is_better=False, unit="rank")})
+        for x in (4.0, 2.5)
+    ]
+    (found,) = against(*ranks)
+    assert (found.change, found.direction) == (-1.5, "better")
+
+
+def test_unknown_items_are_told_apart_by_their_number_only(against):
+    (found,) = against(result(OLD, items=""), result(NEW, items="a"))
+    assert found.paired is not None
+
+
+def test_blind_runs_are_not_compared(make_run):
+    first = replace(make_run("a"), results=(result(OLD),))
+    blind = replace(make_run("b"), results=(result(NEW),), blind=True)
+    assert against_first([first, blind]) == ()
+    assert [one.run for one in against_first([blind, first, replace(first, name="c")])] == [2]

@@ -1,0 +1,66 @@
+from dataclasses import replace
+
+import pytest
+from PIL import Image
+
+from vlmtune.report import gallery
+from vlmtune.report.gallery import BEST, Gallery
+from vlmtune.types import Example, ImageRef
+
+
+@pytest.fixture
+def run_of(make_run, tmp_path):
+    """Makes a run of one benchmark with examples that are right (True) or wrong."""
+
+    def made(name, verdicts, images=2):
+        path = tmp_path / "a.png"
+        Image.new("RGB", (4, 4)).save(path)
+        examples = tuple(
+            Example(str(i), (ImageRef(path),) * images, (1.0,) * images, (True,) * images, right)
+            for i, right in enumerate(verdicts)
+        )
+        run = make_run(name)
+        return replace(run, results=(replace(run.results[0], examples=examples),))
+
+    return made
+
+
+def shown(runs):
+    groups = Gallery(runs).of("cola_multi", "1", "strict")
+    return [[example["query"] for example in group["examples"]] for group in groups]
+
+
+def test_all_are_shown_where_they_fit(run_of):
+    runs = [run_of("a", [True] * 3 + [False] * 3), run_of("b", [])]
+    assert shown(runs) == [["0", "1", "2", "3", "4", "5"]]
+    (group,) = Gallery(runs).of("cola_multi", "1", "strict")
+    assert (group["right"], group["left_out"], group["many"]) == (3, 0, False)
+    assert Gallery(runs).of("cola_multi", "1", "reference") == []
+
+
+def test_many_pictures_are_cut_right_and_wrong_in_turns(run_of, monkeypatch):
+    monkeypatch.setattr(gallery, "PICTURES", 14)
+    runs = [run_of("a", [True] * 9 + [False] * 9), run_of("b", [True, True])]
+    # b holds 4 of the 14 pictures; the other 10 are 5 of a's examples.
+    assert shown(runs) == [["0", "1", "2", "9", "10"], ["0", "1"]]
+    assert Gallery(runs).of("cola_multi", "1", "strict")[0]["left_out"] == 13
+
+
+def test_one_of_each_kind_is_shown_in_any_case(run_of, monkeypatch):
+    monkeypatch.setattr(gallery, "PICTURES", 0)
+    assert shown([run_of("a", [True, True, False])]) == [["0", "2"]]
+    assert shown([run_of("a", [False, False])]) == [["0"]]
+
+
+def test_a_retrieval_shows_its_best_images(run_of):
+    (group,) = Gallery([run_of("a", [True], images=20)]).of("cola_multi", "1", "strict")
+    assert len(group["examples"][0]["images"]) == BEST
+    assert group["many"]
+
+
+def test_each_file_is_read_once_and_blind_runs_have_no_gallery(run_of, monkeypatch):
+    read = []
+    monkeypatch.setattr(gallery, "data_uri", lambda image: read.append(image) or "data:")
+    runs = [run_of("a", [True, False]), replace(run_of("b", [True]), blind=True)]
+    assert shown(runs) == [["0", "1"]]
+    assert len(read) == 1

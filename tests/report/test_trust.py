@@ -1,0 +1,64 @@
+from dataclasses import replace
+
+import pytest
+
+from vlmtune.report.trust import beats_chance, remarks
+from vlmtune.types import Metric, Result
+
+
+@pytest.fixture
+def run_of(make_run):
+    """Makes a run of one benchmark with the given metrics, the first of which is primary."""
+
+    def made(name, blind=False, **metrics):
+        result = Result("aro", "1", next(iter(metrics)), metrics)
+        return replace(make_run(name), results=(result,), blind=blind)
+
+    return made
+
+
+def score(value, low, high, n=100, **more):
+    return Metric(value, n, 0.5, low, high, **more)
+
+
+def test_a_blind_score_above_chance_is_remarked(run_of):
+    seeing = run_of("mm", accuracy=score(0.9, 0.85, 0.94))
+    blind = run_of("blind", True, accuracy=score(0.6, 0.51, 0.68))
+    (remark,) = remarks([seeing, blind])
+    assert (remark.benchmark, remark.serious) == ("aro", True)
+    assert remark.text.startswith("blind reaches 60.0 % [51.0–68.0], chance is 50.0 %")
+    level = run_of("blind", True, accuracy=score(0.6, 0.49, 0.68))
+    assert remarks([seeing, level]) == ()
+
+
+def test_runs_that_are_no_better_than_blind_are_named(run_of):
+    blind = run_of("blind", True, accuracy=score(0.6, 0.51, 0.68))
+    one, two = (run_of(name, accuracy=score(x, 0.5, 0.7)) for name, x in (("a", 0.6), ("b", 0.61)))
+    texts = [remark.text for remark in remarks([one, two, blind])]
+    assert len(texts) == 2
+    assert texts[1].startswith("a is no better than blind (60.0 %")
+
+
+def test_lower_ranks_beat_chance():
+    rank = Metric(2.0, 10, 3.0, 1.5, 2.5, higher_is_better=False, unit="rank")
+    assert beats_chance(rank)
+    assert not beats_chance(replace(rank, high=3.5))
+    assert not beats_chance(replace(rank, chance=None))
+    assert not beats_chance(replace(rank, low=None))
+
+
+def test_counts_and_what_is_lacking_are_listed(run_of):
+    def made(name, alike):
+        counts = {"pairs_alike": alike, "none": Metric(0.0, 9, unit="count")}
+        return run_of(name, accuracy=Metric(0.5, 9), **counts)
+
+    three, four = (Metric(x, 9, unit="count") for x in (3.0, 4.0))
+    texts = [remark.text for remark in remarks([made("a", three), made("b", three)])]
+    assert texts == [
+        "no chance level is defined for accuracy",
+        "accuracy has no interval",
+        "pairs alike: 3 of 9",
+    ]
+    texts = [remark.text for remark in remarks([made("a", three), made("b", four)])]
+    assert texts[2:] == ["pairs alike: 3 of 9 (a)", "pairs alike: 4 of 9 (b)"]
+    assert not any(remark.serious for remark in remarks([made("a", three)]))

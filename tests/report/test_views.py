@@ -1,0 +1,86 @@
+from dataclasses import replace
+
+import pytest
+
+from vlmtune.report.table import sections
+from vlmtune.report.views import Views, matrix
+from vlmtune.types import Metric
+
+
+@pytest.fixture
+def views_of(make_run):
+    """The views of the first benchmark of runs, whose result is changed as given."""
+
+    def made(*changes, blind=()):
+        runs = []
+        for i, change in enumerate(changes):
+            run = make_run(f"run {i}", 0.2 + 0.1 * i)
+            result = replace(run.results[0], **change)
+            runs.append(replace(run, results=(result,), blind=i in blind))
+        views = Views(runs)
+        return [views.section(part) for part in sections(runs)]
+
+    return made
+
+
+def groups(*names, value=0.5, unit="fraction"):
+    metric = Metric(value, 9, 0.25, value - 0.1, value + 0.1, unit=unit)
+    return {"metrics": dict.fromkeys(["accuracy", *names], metric)}
+
+
+def test_groups_become_bars_and_numbers_a_line(views_of):
+    (one,) = views_of(groups("accuracy/a", "accuracy/b", "accuracy/c"))
+    (family,) = one["families"]
+    assert family["svg"] is None
+    assert [line.label for line in family["chart"].lines] == ["a", "b", "c"]
+    assert family["open"]
+    (one,) = views_of(groups("map/attributes=1", "map/attributes=2", "map/attributes=3"))
+    (family,) = one["families"]
+    assert family["chart"] is None
+    assert "attributes" in family["svg"]
+    assert [row["metric"] for row in one["rows"]] == ["accuracy"]
+
+
+def test_long_and_further_families_are_closed(views_of):
+    (one,) = views_of(groups(*(f"accuracy/{i}x" for i in range(40)), "b/a", "b/b", "b/c"))
+    assert [family["open"] for family in one["families"]] == [False, False]
+
+
+def test_gains_are_those_over_the_first_run(views_of):
+    (one,) = views_of({}, {}, {}, blind=[2])
+    (row,) = one["rows"]
+    assert [cell["gain"] for cell in row["cells"]] == ["", "+10.0", ""]
+    assert [cell["direction"] for cell in row["cells"]] == ["", "better", ""]
+
+
+def test_series_share_an_axis_unless_their_scales_are_far_apart(views_of):
+    narrow, wide = tuple(i / 10 for i in range(20)), tuple(float(2 * i) for i in range(20))
+    like = tuple(i / 8 for i in range(20))
+    (one,) = views_of(*({"series": {"equivariance_text": x}} for x in (narrow, wide, like)))
+    drawn = [[run["name"] for run in plot["runs"]] for plot in one["series"]]
+    assert drawn == [["run 0", "run 2"], ["run 1"]]
+    assert [bool(plot["note"]) for plot in one["series"]] == [True, False]
+    assert one["series"][0]["runs"][0]["median"] == "0.95"
+    assert one["matrices"] == []
+
+
+def test_matrices_are_drawn_for_runs_that_see(views_of):
+    scores = {"series": {"mean_scores": (2.0, 1.0, 0.5, 0.75)}}
+    (one,) = views_of(scores, {}, scores, blind=[2])
+    assert [heat["name"] for heat in one["matrices"]] == ["run 0"]
+    assert one["series"] == []
+
+
+def test_a_false_pair_must_be_below_both_true_ones():
+    def crosses(*scores):
+        return [cell["wrong"] for row in matrix(scores) for cell in row]
+
+    assert crosses(2.0, 1.0, 0.5, 3.0) == [False, False, False, False]
+    assert crosses(2.0, 1.0, 0.5, 1.0) == [False, True, False, False]
+    assert crosses(0.0, 0.0, 0.0, 0.0) == [False, True, True, False]
+
+
+def test_conventions_are_told_apart(views_of):
+    strict, other = views_of({}, {"convention": "reference", "kind": "compositional"})
+    assert (strict["convention"], other["convention"]) == ("strict", "reference")
+    assert [cell is None for cell in strict["rows"][0]["cells"]] == [False, True]

@@ -1,0 +1,328 @@
+"""Tags by word lists, endings and the words around: the rules of the `LexiconTagger`."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+
+from vlmtune.language.lexicon import groups, is_plural, tags, word_set
+
+NUMBER = re.compile(r"\d[\d.,:/]*(?:st|nd|rd|th|s)?")
+ADJECTIVE = re.compile(
+    r".{3,}(?:ous|less|able|ible|[^f]ful|ive|ern|[^dfr]ish|ical|iest|ese)|.{5,}(?:ic|al|ary)"
+)
+COMPOUND = re.compile(
+    r".+-(?:\w+(?:ed|en|ing|y)|shaped|sized|size|style|old|free|like|top|worn|made|long|wide|high)"
+    r"|(?:multi|semi|well|over|under|non|extra|ultra|pre)-\w+"
+)
+LONGEST = 8  # adjectives in a row
+NOUNS = ("NOUN", "PROPN")
+BOUNDARIES = ("PUNCT", "SCONJ", "CCONJ", "PRON")
+
+
+@lru_cache(maxsize=65536)
+def tagged(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Universal tags of the words of one sentence."""
+    low = [word.lower().replace("’", "'") for word in words]
+    options = [
+        _options(word, lower, i) for i, (word, lower) in enumerate(zip(words, low, strict=True))
+    ]
+    context = _Context(low, options)
+    for i in range(len(low)):
+        context.tags.append(context.choose(i))
+    return tuple(context.tags)
+
+
+def _options(word: str, low: str, place: int) -> tuple[str, ...]:
+    """The tags a word can have by itself, the usual one first."""
+    if not any(letter.isalnum() for letter in low) and low != "&" and low != "'":
+        return ("PUNCT",)
+    if NUMBER.fullmatch(low):
+        return ("NUM",)
+    if known := tags().get(low):
+        return known
+    if place and word[:1].isupper() and not word.isupper():
+        return ("PROPN",)
+    return _by_ending(low)
+
+
+def _by_ending(low: str) -> tuple[str, ...]:
+    if "-" in low:
+        return _by_parts(low)
+    if low.endswith("ly") and len(low) > 4:
+        return ("ADV",)
+    if low.endswith(("ing", "ed")) and len(low) > 4:
+        return ("VERB",)
+    if ADJECTIVE.fullmatch(low):
+        return ("ADJ",)
+    return _by_stem(low)
+
+
+def _by_parts(low: str) -> tuple[str, ...]:
+    parts = [part for part in low.split("-") if part]
+    last = tags().get(parts[-1], ("NOUN",)) if parts else ("NOUN",)
+    if COMPOUND.fullmatch(low) or (parts and parts[0] in tags() and tags()[parts[0]][0] == "NUM"):
+        return ("ADJ",)
+    return ("ADJ",) if last[0] == "ADJ" else ("NOUN",)
+
+
+def _by_stem(low: str) -> tuple[str, ...]:
+    """Comparatives of adjectives; what is left is a noun."""
+    for ending in ("er", "est"):
+        stem = low.removesuffix(ending)
+        if stem != low:
+            near = (stem, f"{stem}e", stem[:-1], f"{stem[:-1]}y")
+            if any("ADJ" in tags().get(one, ()) and len(one) > 2 for one in near):
+                return ("ADJ",)
+    return ("NOUN",)
+
+
+class _Context:
+    """What is known when the next word is tagged: the tags before, the options after."""
+
+    def __init__(self, low: list[str], options: list[tuple[str, ...]]) -> None:
+        self.low, self.options = low, options
+        self.tags: list[str] = []
+
+    def word(self, i: int) -> str:
+        return self.low[i] if 0 <= i < len(self.low) else ""
+
+    def can(self, i: int, *kinds: str) -> bool:
+        """Whether word i, which is ahead, can be one of `kinds`."""
+        return 0 <= i < len(self.low) and any(kind in self.options[i] for kind in kinds)
+
+    def before(self, i: int, skip: Sequence[str] = ("ADV",)) -> tuple[str, str]:
+        """The word before word i and its tag, adverbs left out."""
+        for j in range(i - 1, -1, -1):
+            if self.tags[j] not in skip:
+                return self.low[j], self.tags[j]
+        return "", "START"
+
+    def choose(self, i: int) -> str:
+        word, options = self.low[i], self.options[i]
+        if rule := WORDS.get(word):
+            return rule(self, i)
+        if options == ("ADP",):
+            return self._adposition(i)
+        if len(options) == 1 and options[0] != "VERB":
+            return self._adjective(i) if options[0] == "ADJ" else options[0]
+        if "VERB" in options:
+            return self._verb(i)
+        return self._adjective(i)
+
+    def nominal(self, i: int) -> bool:
+        """Whether a noun phrase goes on at word i: a noun, or an adjective before one."""
+        for j in range(i, i + LONGEST):
+            if self.can(j, "NOUN", "PROPN"):
+                return True
+            if not self.can(j, "ADJ"):
+                return False
+        return False
+
+    def phrase(self, i: int) -> bool:
+        """Whether word i is within a noun phrase that still lacks its noun."""
+        word, tag = self.before(i)
+        return (
+            tag in ("DET", "NUM", "ADJ") or word in word_set("possessives") or word in ("'s", "'")
+        )
+
+    def _adposition(self, i: int) -> str:
+        if self.before(i)[1] == "DET" and self.nominal(i + 1):
+            return "ADJ"  # "the opposite side", "an outside view"
+        ends = i + 1 == len(self.low) or self.can(i + 1, "PUNCT", "CCONJ", "SCONJ")
+        return "ADV" if ends and self.low[i] in word_set("clause_ends") else "ADP"
+
+    def _adjective(self, i: int) -> str:
+        """An adjective that may be a noun, such as "orange" or "metal"."""
+        options = self.options[i]
+        if "ADJ" not in options:
+            return options[0]
+        group = groups().get(self.low[i])
+        if group == "material" or "NOUN" in options:
+            if self.nominal(i + 1) or (group == "colour" and not self.phrase(i)):
+                return "ADJ"
+            return "NOUN" if group == "material" or self.phrase(i) else options[0]
+        return "ADJ"
+
+    def _verb(self, i: int) -> str:
+        """A verb that may be a noun or an adjective."""
+        word, options = self.low[i], self.options[i]
+        other = "NOUN" if "NOUN" in options else "ADJ" if "ADJ" in options else ""
+        if word.endswith("ing"):
+            return self._gerund(i, other)
+        if self._participle(i):
+            return self._past(i, other)
+        if not other:
+            return "NOUN" if self.phrase(i) and not self._pronoun(i) else "VERB"
+        if other == "ADJ":
+            return "ADJ" if self.phrase(i) or self.nominal(i + 1) or self._after_be(i) else "VERB"
+        return "VERB" if self._finite(i) else "NOUN"
+
+    def _participle(self, i: int) -> bool:
+        word = self.low[i]
+        return word.endswith("ed") or word in word_set("participles") | word_set("irregular")
+
+    def _pronoun(self, i: int) -> bool:
+        """Whether what precedes stands for a noun: "one stands", "both wear"."""
+        word, tag = self.before(i)
+        return tag == "NUM" or word in ("both", "all", "some", "another", "each", "this", "that")
+
+    def _after_be(self, i: int) -> bool:
+        word, tag = self.before(i)
+        return tag == "AUX" and word not in word_set("modals")
+
+    def _gerund(self, i: int, other: str) -> str:
+        if self.phrase(i):
+            if self.nominal(i + 1) and not self._pronoun_subject(i):
+                return "NOUN" if other == "NOUN" else "ADJ"
+            if self._pronoun(i) and other != "NOUN":
+                return "VERB"
+            return "NOUN" if other == "NOUN" or self.before(i)[1] != "ADJ" else "VERB"
+        if other == "NOUN":
+            return "VERB" if self._after_be(i) or self.can(i + 1, "DET") else "NOUN"
+        return "VERB"
+
+    def _pronoun_subject(self, i: int) -> bool:
+        """Whether what follows has an article of its own: "one riding a wave"."""
+        return self._pronoun(i) and not self.can(i + 1, "NOUN", "PROPN")
+
+    def _past(self, i: int, other: str) -> str:
+        if self.phrase(i) and not (self._pronoun(i) and not self.nominal(i + 1)):
+            if self.nominal(i + 1):
+                return "ADJ"
+            return other or "VERB"
+        start = self.before(i)[1] in ("START", "ADP", "CCONJ", "PUNCT")
+        if start and self.can(i + 1, "NOUN") and not self.can(i + 1, "VERB"):
+            return "ADJ" if self.low[i].endswith("ed") or other == "ADJ" else "VERB"
+        if other == "NOUN":
+            return "VERB" if self.before(i)[1] in (*NOUNS, "PRON", "AUX") else "NOUN"
+        return "VERB"
+
+    def _finite(self, i: int) -> bool:
+        """Whether a form such as "waves" or "wave" is a verb here."""
+        word, tag = self.before(i)
+        if tag == "PART" and word == "to":
+            return True
+        if tag == "AUX":
+            return word in word_set("modals")
+        if tag == "PRON":
+            return word not in word_set("possessives") and (
+                word in word_set("subjects") or _third_person(self.low[i])
+            )
+        if tag == "CCONJ":
+            return self._parallel(i)
+        if tag not in NOUNS or not self._goes_on(i):
+            return False
+        if _third_person(self.low[i]):
+            return not all(map(is_plural, self._nouns(i)))
+        return is_plural(word) or "CCONJ" in self.tags
+
+    def _nouns(self, i: int) -> list[str]:
+        return [word for word, tag in zip(self.low[:i], self.tags, strict=True) if tag in NOUNS]
+
+    def _goes_on(self, i: int) -> bool:
+        """Whether an object, a place or the end follows, and no verb."""
+        if i + 1 < len(self.low) and self.can(i + 1, "VERB", "AUX") and not self.can(i + 1, "NOUN"):
+            return False
+        ends = i + 1 == len(self.low) or self.can(i + 1, "PUNCT")
+        if ends or (self.can(i + 1, "ADP", "CCONJ") and self.options[i][0] == "NOUN"):
+            return not self._verb_behind() and not self._verb_ahead(i)
+        return self.can(i + 1, "DET", "PRON", "ADP", "ADV", "PART", "NUM", "SCONJ") or (
+            self.nominal(i + 1) and not self._verb_ahead(i) and not self._verb_behind()
+        )
+
+    def _verb_ahead(self, i: int) -> bool:
+        """Whether the clause has a finite verb later on."""
+        for word, kinds in zip(self.low[i + 1 :], self.options[i + 1 :], strict=True):
+            if kinds[0] in BOUNDARIES or word == "to":
+                return False
+            if set(kinds) <= {"VERB", "AUX"} and not word.endswith(("ing", "ed")):
+                return True
+        return False
+
+    def _verb_behind(self) -> bool:
+        """Whether the clause has had a finite verb."""
+        for word, tag in zip(
+            reversed(self.low[: len(self.tags)]), reversed(self.tags), strict=True
+        ):
+            if tag in BOUNDARIES and word not in word_set("possessives"):
+                return False
+            if tag in ("VERB", "AUX") and not word.endswith(("ing", "ed")):
+                return True
+        return False
+
+    def _parallel(self, i: int) -> bool:
+        """Whether the verbs before "and" have the form of word i."""
+        ending = _third_person(self.low[i])
+        return any(
+            tag == "VERB" and _third_person(word) == ending and not word.endswith(("ing", "ed"))
+            for word, tag in zip(self.low, self.tags, strict=False)
+        )
+
+
+def _third_person(verb: str) -> bool:
+    return verb.endswith("s") and not verb.endswith("ss")
+
+
+def _that(context: _Context, i: int) -> str:
+    if context.before(i)[1] in NOUNS:
+        return "PRON"
+    return "DET" if context.nominal(i + 1) else "SCONJ"
+
+
+def _to(context: _Context, i: int) -> str:
+    if not context.can(i + 1, "VERB", "AUX") or context.word(i - 1) == "next":
+        return "ADP"
+    return "PART" if context.options[i + 1][0] != "NOUN" or context.can(i + 2, "DET") else "ADP"
+
+
+def _as(context: _Context, i: int) -> str:
+    if context.word(i - 1) in ("such", "dressed", "used", "well", "same"):
+        return "ADP"
+    rest = zip(context.low[i + 1 :], context.options[i + 1 :], strict=True)
+    finite = (("VERB" in kinds and not w.endswith("ing")) or kinds == ("AUX",) for w, kinds in rest)
+    return "SCONJ" if any(finite) else "ADP"
+
+
+def _there(context: _Context, i: int) -> str:
+    near = context.can(i + 1, "AUX") or context.word(i - 1) in ("is", "are")
+    return "PRON" if near or context.word(i + 1) == "'s" else "ADV"
+
+
+def _side(context: _Context, i: int) -> str:
+    """Left and right: an adjective, a noun after an article, else an adverb."""
+    if context.nominal(i + 1):
+        return "ADJ"
+    return "NOUN" if context.phrase(i) or context.before(i)[1] == "ADP" else "ADV"
+
+
+def _next(context: _Context, i: int) -> str:
+    return "ADV" if context.word(i + 1) == "to" else "ADJ"
+
+
+def _clitic(context: _Context, i: int) -> str:
+    """'s: the owner's, or "is" after a pronoun."""
+    return "AUX" if context.before(i)[1] == "PRON" else "PART"
+
+
+def _have(context: _Context, i: int) -> str:
+    j = i + 2 if context.can(i + 1, "ADV") else i + 1
+    past = context.can(j, "VERB", "AUX") and (
+        context.word(j).endswith(("ed", "en")) or context.word(j) in word_set("participles")
+    )
+    return "AUX" if past or context.word(j) == "been" else "VERB"
+
+
+WORDS: Mapping[str, Callable[[_Context, int], str]] = {
+    "that": _that,
+    "to": _to,
+    "as": _as,
+    "there": _there,
+    "left": _side,
+    "right": _side,
+    "next": _next,
+    "'s": _clitic,
+    "has": _have,
+    "have": _have,
+    "had": _have,
+    "having": _have,
+}
