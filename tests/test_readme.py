@@ -221,18 +221,18 @@ def test_the_measured_images_are_left_out(tmp_path, monkeypatch):
 
 def test_the_adapter_of_the_readme_is_one(backbone, tmp_path, monkeypatch):
     (code,) = blocks(README, "python", "adapter")
-    name = "vlmtune.adapters.bottleneck"
+    name = "vlmtune.adapters.gate"
     module = ModuleType(name)
-    exec(compile(code, "bottleneck.py", "exec"), module.__dict__)
+    exec(compile(code, "gate.py", "exec"), module.__dict__)
     monkeypatch.setitem(sys.modules, name, module)
-    config = tmp_path / "bottleneck.yaml"
-    config.write_text(block("yaml", None, "bottleneck"))
+    config = tmp_path / "gate.yaml"
+    config.write_text(block("yaml", None, "gate"))
     adapter = make(Adapter, str(config))
     adapter.attach(backbone)
     image, text = (Features(pooled=torch.randn(n, backbone.embed_dim)) for n in (3, 2))
     assert adapter(image, text).values.shape == (3, 2)
     assert torch.equal(adapter.embed_image(image), image.pooled)  # the identity at the start
-    assert adapter.spec() == {"class_path": f"{name}.Bottleneck", "init_args": {"ratio": 0.25}}
+    assert adapter.spec() == {"class_path": f"{name}.Gate", "init_args": {"initial": 1.0}}
 
 
 def test_no_python_is_left_unchecked():

@@ -66,6 +66,25 @@ def test_each_benchmark_has_the_numbers_it_has_alone(cola, scorer):
         assert (result.metrics, result.outcomes) == (alone.metrics, alone.outcomes)
 
 
+def test_results_say_what_kind_they_are_and_of_which_items(cola, scorer):
+    class Kept(ColaMulti):
+        kind = "retained"
+
+    same = cola("same", kind=Kept)
+    first, few, kept = run_suite([cola("all"), cola("few", limit=3), same], scorer()[0]).results
+    assert (first.kind, kept.kind) == ("compositional", "retained")
+    assert first.items == kept.items != few.items
+    assert first.items
+
+
+def test_any_score_can_be_measured(cola):
+    def score(images, texts, pairs=None):
+        return torch.zeros(len(pairs))
+
+    (result,) = run_suite([cola()], score).results
+    assert result.metrics["accuracy"].value == 0.0
+
+
 def test_the_same_suite_reads_one_store(cola, scorer, tmp_path):
     def benchmarks():
         return [cola("first", limit=5), cola("all")]

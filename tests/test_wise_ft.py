@@ -79,7 +79,9 @@ def up_to_scale_and_offset(got, want):
     design = torch.stack([want.flatten(), torch.ones_like(want.flatten())], dim=1)
     right = got.flatten()
     scale, offset = torch.linalg.lstsq(design, right[:, None]).solution.flatten()
-    return bool(scale > 0) and torch.allclose(scale * want.flatten() + offset, right, rtol=1e-4, atol=1e-4)
+    return bool(scale > 0) and torch.allclose(
+        scale * want.flatten() + offset, right, rtol=1e-4, atol=1e-4
+    )
 
 
 @pytest.mark.parametrize("stem", SPECS)

@@ -36,7 +36,7 @@ def show(runs: Sequence[RunReport]) -> None:
     for row in rows(runs):
         cells = [_cell(cell) for cell in row.cells]
         metric = f"{row.metric} {row.arrow}".strip()
-        facts = (escape(row.benchmark), escape(metric), str(row.first.n), chance(row.first))
+        facts = (escape(row.title), escape(metric), str(row.first.n), chance(row.first))
         table.add_row(*facts, *cells, style="bold" if row.primary else None)
     console().print(table)
     for run in runs:

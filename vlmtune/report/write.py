@@ -12,8 +12,8 @@ from vlmtune.report.results import RunReport
 def write_report(folder: Path, runs: Sequence[RunReport]) -> Path:
     """Writes `report.md` and `report.html`, the runs side by side in the order given.
 
-    The one run in which nothing was trained, if there is one, is what the others are compared
-    with. Both files are whole or not there.
+    The first run that is not blind is what the others are compared with. Both files are whole or
+    not there.
 
     Args:
         folder: Where to write; made where it is not there.

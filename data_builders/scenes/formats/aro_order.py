@@ -67,7 +67,7 @@ def captions(
 
     In ARO's order: shapes among themselves and attributes among themselves; all other words; the
     words within each of the consecutive trigrams; the trigrams. No shuffle gives the caption back,
-    and the first, which is a sentence still, is false of the image.
+    and where one is a sentence still, as the first always is, it is false of the image.
     """
     for d in drawn:
         rng = random.Random(f"{seed}:aro order:{d.file}")
@@ -122,18 +122,28 @@ def _shuffles(caption: _Caption, scene: Scene, rng: random.Random) -> list[str] 
             shuffled[place] = split[other]
         return shuffled
 
-    makers: tuple[tuple[Callable[[], list[str]], bool], ...] = (
-        (lambda: among(among(words, nouns), adjectives), True),
-        (lambda: among(words, others), False),
-        (lambda: [w for part in trigrams for w in rng.sample(part, len(part))], False),
-        (lambda: [w for part in rng.sample(trigrams, len(trigrams)) for w in part], False),
+    makers: tuple[Callable[[], list[str]], ...] = (
+        lambda: among(among(words, nouns), adjectives),
+        lambda: among(words, others),
+        lambda: [w for part in trigrams for w in rng.sample(part, len(part))],
+        lambda: [w for part in rng.sample(trigrams, len(trigrams)) for w in part],
     )
     found: list[str] = []
-    for make, is_sentence in makers:
+    for make in makers:
         for _ in range(_DRAWS):
             shuffled = make()
-            sentence = caption.reworded(shuffled) if is_sentence else None
-            if shuffled != words and (sentence is None or sentence.holds(scene) is False):
+            is_sentence = _skeleton(shuffled) == _skeleton(words)
+            if not is_sentence or caption.reworded(shuffled).holds(scene) is False:
                 found.append(" ".join(shuffled))
                 break
     return found if len(found) == len(makers) else None
+
+
+def _skeleton(words: Sequence[str]) -> list[str]:
+    """The words with each noun, attributes and all, as one: equal ones are alike sentences."""
+    kept: list[str] = []
+    for word in words:
+        while word in SHAPES and kept and kept[-1] in _KIND:
+            kept.pop()
+        kept.append("noun" if word in SHAPES else word)
+    return kept

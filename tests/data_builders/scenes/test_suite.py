@@ -17,6 +17,8 @@ from vlmtune.errors import UserError
 PLAIN = {**SUITE, "benchmarks": 4, "textures": ["plain"], "sizes": ["large"], "min_objects": 2,
          "max_objects": 3, "stack": 0.0}  # fmt: skip
 
+SIDES = ("before", "after")
+
 
 def hashes(folder: Path) -> dict[str, str]:
     return {
@@ -36,28 +38,22 @@ def leaves(value):
 
 def texts(world: Path):
     """Every caption the files state, true or false."""
-    for row in load(world / "aro/visual_genome_relation.json"):
-        yield from (row["true_caption"], row["false_caption"])
-    for row in load(world / "aro/visual_genome_attribution.json"):
-        yield from (row["true_caption"], row["false_caption"])
-    yield from leaves([row["caption"] for row in load(world / "aro/coco_karpathy_test.json")])
-    yield from leaves(load(world / "aro/coco_karpathy_test_shuffles.json")["shuffles"])
+    rows = [json.loads(x) for x in (world / "winoground/examples.jsonl").read_text().splitlines()]
+    for name in ("aro/visual_genome_relation", "aro/visual_genome_attribution",
+                 "aro/coco_karpathy_test", "eqben/eqben_kubric"):  # fmt: skip
+        rows += load(world / f"{name}.json")
+    for path in (*(world / "sugar_crepe").iterdir(), *(world / "valse").iterdir()):
+        rows += load(path).values()
     for path in (world / "crepe").rglob("*.csv"):
         with path.open(newline="") as file:
-            for row in csv.DictReader(file):
-                yield row["caption"]
-                for name in row:
-                    if "hard_negs" in name:
-                        yield from ast.literal_eval(row[name])
-    for path in (world / "sugar_crepe").iterdir():
-        for row in load(path).values():
-            yield from (row["caption"], row["negative_caption"])
-    for path in (world / "valse").iterdir():
-        for row in load(path).values():
-            yield from (row["caption"], row["foil"])
-    rows = [json.loads(x) for x in (world / "winoground/examples.jsonl").read_text().splitlines()]
-    for row in (*rows, *load(world / "eqben/eqben_kubric.json")):
-        yield from (value for key, value in row.items() if key.startswith("caption"))
+            table = list(csv.DictReader(file))
+        rows += table
+        lists = [v for row in table for k, v in row.items() if "hard_negs" in k]
+        yield from leaves([ast.literal_eval(value) for value in lists])
+    yield from leaves([v for row in rows for k, v in row.items() if "caption" in k or k == "foil"])
+    yield from leaves(load(world / "aro/coco_karpathy_test_shuffles.json")["shuffles"])
+    videos = [row for own in load(world / "geb/test.json").values() for row in own]
+    yield from (f"{row['subject']} {row[f'status_{k}']}" for row in videos for k in SIDES)
 
 
 def test_captions_stay_in_the_vocabulary(suite):

@@ -25,17 +25,18 @@ def spar(suite, graphs):
 
 def test_spar_is_the_whole_grid(spar):
     cells = {tuple(row[name] for name in SPAR[1:]) for row, _ in spar}
-    worlds, names = {row["world_name"] for row, _ in spar}, {"blank", "Cube", "Sphere"}
-    assert len(cells) == len(spar) == 3 * len(worlds) * 9
-    assert {row["character_name"] for row, _ in spar} == names
-    assert {row["character2_name"] for row, _ in spar} == names
+    worlds, names = ({row[k] for row, _ in spar} for k in ("world_name", "character_name"))
+    assert {"blank", "Cube", "Sphere"} <= names == {row["character2_name"] for row, _ in spar}
+    assert len(cells) == len(spar) == 3 * len(worlds) * len(names) ** 2
 
 
 def test_spar_rows_are_true_of_their_scenes(spar):
     for row, scene in spar:
-        told = [(row["character_name"], row["character1_pos"], row["character_texture"]),
-                (row["character2_name"], row["character2_pos"], row["character2_texture"])]  # fmt: skip
-        told = [one for one in told if one[0] != "blank"]
+        columns = (
+            ("character_name", "character1_pos", "character_texture"),
+            ("character2_name", "character2_pos", "character2_texture"),
+        )
+        told = [tuple(row[c] for c in own) for own in columns if row[own[0]] != "blank"]
         assert len(told) == len(scene["objects"])
         assert scene["floor"].capitalize() == row["world_name"]
         for (name, side, texture), thing in zip(told, scene["objects"], strict=True):
