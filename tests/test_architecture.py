@@ -16,43 +16,42 @@ UPSTREAM = {
     "errors": set(),
     "types": set(),
     "config": {"errors"},
+    "language": {"errors", "config"},
     "pairs": BASICS,
-    "data": BASICS,
+    "pair_mining": BASICS | {"pairs"},
+    "data": BASICS | {"language"},
     "backbones": BASICS,
     "feature_files": {"types", "errors"},
     "features": {"types", "errors", "feature_files", "backbones.base"},
     "adapters": BASICS | {"backbones.base"},
     "objectives": BASICS,
     "metrics": BASICS,
-    "benchmarks": BASICS | {"metrics", "data.schema"},
-    "report": {"types", "errors"},
+    "benchmarks": BASICS | {"metrics", "language", "data.schema"},
+    "report": {"types", "errors", "metrics"},
     "scoring": {"types", "errors", "features", "feature_files", "data.images"}
     | {"backbones.base", "adapters.base"},
+    "suite": {"types", "errors", "benchmarks.base", "scoring"},
+    "blind": {"types", "errors", "language", "benchmarks.base"},
     "model": {"types", "errors", "scoring", "backbones.base", "adapters.base"},
     "model_card": {"types"},
     "export": BASICS | {"backbones", "adapters", "scoring", "features", "model", "model_card"},
-    "distributed": {"types"},
-    "recompute": {"types"},
-    "inputs": {"types", "features", "recompute", "backbones.base"},
-    "shares": {"types", "distributed", "adapters.base"},
-    "finite": {"types", "distributed"},
-    "needs": {"types", "errors", "backbones.base", "adapters.base", "objectives.base"},
-    "training_scores": {"types", "pairs", "distributed", "inputs", "needs", "recompute", "shares"}
-    | {"backbones.base", "adapters.base", "objectives.base"},
-    "system": BASICS
-    | {"pairs", "distributed", "inputs", "needs", "shares", "finite", "training_scores"}
-    | {"backbones.base", "adapters.base", "objectives.base"},
-    "callbacks": {"types", "errors", "benchmarks.base", "report", "export", "scoring", "system"},
+    "training": BASICS
+    | {"pairs", "features", "backbones.base", "adapters.base", "objectives.base"},
+    "system": BASICS | {"pairs", "training", "backbones.base", "adapters.base", "objectives.base"},
+    "averaging": {"types", "errors", "adapters.base", "system"},
+    "modules": {"adapters", "objectives", "pairs", "training", "system", "backbones.base"},
+    "callbacks": {"types", "errors", "benchmarks.base", "report", "export", "scoring", "suite"}
+    | {"system", "averaging"},
     "commands": BASICS
     | {"backbones.base", "adapters", "benchmarks.base", "data", "report", "scoring", "system"}
-    | {"callbacks", "export", "model"},
+    | {"callbacks", "export", "model", "suite", "language", "blind", "benchmarks.aro_orders"},
     "cli": {"errors", "commands"},
     "__init__": {"export"},
     "__main__": {"cli"},
 }
-BUILDERS_MAY_IMPORT = BASICS | {"data.schema"}
+BUILDERS_MAY_IMPORT = BASICS | {"data.schema", "language"}
 LIGHTNING = {"pytorch_lightning", "lightning", "lightning_fabric"}
-LIGHTNING_IN = {"system", "callbacks", "cli", "commands", "data.datamodule"}
+LIGHTNING_IN = {"system", "averaging", "callbacks", "cli", "commands", "data.datamodule"}
 NO_PROCESS_GROUP_IN = {"objectives", "metrics", "benchmarks"}
 
 

@@ -7,8 +7,8 @@ import torch
 from pytorch_lightning import Trainer
 from pytorch_lightning.callbacks import Callback
 
+from tests.runs import QUIET, fit, module
 from tests.tiny import write_cola
-from tests.training import QUIET, fit, module
 from vlmtune.adapters.base import trained_state
 from vlmtune.adapters.last_blocks import LastBlocks
 from vlmtune.adapters.linear_probe import LinearProbe

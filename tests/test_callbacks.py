@@ -14,8 +14,8 @@ from pytorch_lightning import Trainer
 from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.loggers import CSVLogger, WandbLogger
 
+from tests.runs import QUIET, fit, module
 from tests.tiny import write_cola
-from tests.training import QUIET, fit, module
 from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.benchmarks.cola_multi import ColaMulti
 from vlmtune.callbacks import Evaluation

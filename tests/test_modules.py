@@ -9,7 +9,7 @@ import torch
 import yaml
 from pytorch_lightning import Trainer
 
-from tests.training import QUIET, Watch, fit
+from tests.runs import QUIET, Watch, fit
 from vlmtune.adapters.base import trained_state
 from vlmtune.adapters.context_prompts import ContextPrompts
 from vlmtune.adapters.last_blocks import LastBlocks

@@ -5,11 +5,11 @@ import torch
 
 from tests.toy import Together, Toy, Tune, batch, groups
 from vlmtune.config import instantiate
-from vlmtune.distributed import Ranks, place
 from vlmtune.errors import UserError
 from vlmtune.pair_mining import HardPairs, RankingPairs, drawn
 from vlmtune.pairs import PairPolicy
-from vlmtune.training_scores import TrainingScores
+from vlmtune.training.distributed import Ranks, place
+from vlmtune.training.scores import TrainingScores
 from vlmtune.types import Reads, Targets
 
 

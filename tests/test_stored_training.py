@@ -8,8 +8,8 @@ import yaml
 from transformers.utils import logging
 
 from tests.backbones.hf_models import write_flava
+from tests.runs import QUIET, fit
 from tests.tiny import halves
-from tests.training import QUIET, fit
 from vlmtune.adapters.base import Adapter
 from vlmtune.backbones.flava import Flava
 from vlmtune.backbones.open_clip import OpenClip

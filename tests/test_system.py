@@ -5,7 +5,7 @@ import torch
 from pytorch_lightning import Trainer
 from pytorch_lightning.callbacks import Callback
 
-from tests.training import QUIET, fit, module
+from tests.runs import QUIET, fit, module
 from vlmtune.adapters.base import trained_state
 from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.mm_adapter import MMAdapter

@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 from vlmtune.adapters.base import Adapter, DualAdapter
 from vlmtune.backbones.base import Backbone
 from vlmtune.errors import UserError
-from vlmtune.scoring import Picture, Scorer
+from vlmtune.scoring.scorer import Picture, Scorer
 from vlmtune.types import ImageRef
 
 Images = Sequence[str | Path | Image.Image] | str | Path | Image.Image

@@ -24,13 +24,13 @@ from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.adapters.word_prompts import WordPrompts
 from vlmtune.backbones.base import Backbone
-from vlmtune.inputs import StoreDType
 from vlmtune.objectives.base import Objective
 from vlmtune.objectives.eqsim import EqSim
 from vlmtune.objectives.info_nce import InfoNCE
 from vlmtune.objectives.pair_bce import PairBCE
 from vlmtune.pairs import ChosenPairs, PairPolicy
 from vlmtune.system import AdaptationModule
+from vlmtune.training.inputs import StoreDType
 
 SCALE = 10.0
 """Where a sigmoid starts: at the temperature of CLIP, 100, all its gradients would be zero."""

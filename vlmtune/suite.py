@@ -9,8 +9,8 @@ from typing import NamedTuple, TypeVar
 
 from vlmtune.benchmarks.base import Benchmark, Score
 from vlmtune.errors import UserError
-from vlmtune.ranks import on_all_ranks
 from vlmtune.scoring import Scorer
+from vlmtune.scoring.ranks import on_all_ranks
 from vlmtune.types import ImageRef, Result
 
 T = TypeVar("T")

@@ -13,15 +13,15 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from vlmtune.adapters.base import Adapter, load_trained_state, trained_state
 from vlmtune.backbones.base import Backbone
-from vlmtune.distributed import Ranks, place
 from vlmtune.errors import UserError
-from vlmtune.finite import all_finite, first_wrong_record, first_wrong_weight
-from vlmtune.inputs import StoreDType
-from vlmtune.needs import check_needs
 from vlmtune.objectives.base import Need, Objective, SharedObjective
 from vlmtune.pairs import AllPairs, PairPolicy
-from vlmtune.shares import own_block, whole
-from vlmtune.training_scores import TrainingScores
+from vlmtune.training.distributed import Ranks, place
+from vlmtune.training.finite import all_finite, first_wrong_record, first_wrong_weight
+from vlmtune.training.inputs import StoreDType
+from vlmtune.training.needs import check_needs
+from vlmtune.training.scores import TrainingScores
+from vlmtune.training.shares import own_block, whole
 from vlmtune.types import Batch, Share
 
 CHECKPOINT_VERSION = 1

@@ -13,8 +13,8 @@ from tests.adapters.families import (
     plain,
     trained,
 )
-from tests.training import QUIET, module
-from tests.training import fit as train
+from tests.runs import QUIET, module
+from tests.runs import fit as train
 from vlmtune.adapters.full_finetuning import FullFineTuning
 from vlmtune.errors import UserError
 from vlmtune.objectives.fsc_clip import FSCClip

@@ -11,8 +11,8 @@ from tests.adapters.families import (
     plain,
     trained,
 )
-from tests.training import QUIET, module
-from tests.training import fit as train
+from tests.runs import QUIET, module
+from tests.runs import fit as train
 from vlmtune.adapters.last_blocks import LastBlocks
 from vlmtune.errors import UserError
 from vlmtune.objectives.info_nce import InfoNCE

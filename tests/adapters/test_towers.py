@@ -2,9 +2,9 @@ import pytest
 import torch
 
 from tests.adapters.families import FAMILIES, attached, backbone, embedded, fit, trained
+from tests.runs import QUIET
+from tests.runs import fit as train
 from tests.tiny import Widths
-from tests.training import QUIET
-from tests.training import fit as train
 from vlmtune.adapters.base import DualAdapter
 from vlmtune.adapters.bottleneck import Bottleneck
 from vlmtune.adapters.context_prompts import ContextPrompts

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from vlmtune.data.catalogue import Catalogue, catalogue, decoded_images, image_digests
 from vlmtune.data.collate import collate
+from vlmtune.data.mined import MinedNeighbours
 from vlmtune.data.negatives import CaptionNegatives
 from vlmtune.data.plan import Consumer
 from vlmtune.data.shards import ShardSet
@@ -42,6 +43,8 @@ class ShardDataModule(LightningDataModule):
         shuffle_buffer: Undecoded records a reader shuffles among; 0 keeps the order of the shards.
         max_damaged: Fraction of the records that may be unusable before training fails.
         negatives: Makes false captions for training; None for those of the records alone.
+        mined: Adds to the groups of a training batch others whose images are hard to tell from
+            theirs; None for none.
 
     Attributes:
         decode_images: Set it to False where features are read from a store: images are then not
@@ -64,6 +67,7 @@ class ShardDataModule(LightningDataModule):
         shuffle_buffer: int = 1000,
         max_damaged: float = 0.01,
         negatives: CaptionNegatives | None = None,
+        mined: MinedNeighbours | None = None,
     ) -> None:
         super().__init__()
         _at_least("batch_size", batch_size, 1)
@@ -78,7 +82,7 @@ class ShardDataModule(LightningDataModule):
         self.sets = {"train": list(train), "val": list(val or [])}
         self.batch_size, self.num_workers, self.seed = batch_size, num_workers, seed
         self.epoch_groups, self.shuffle_buffer = epoch_groups, shuffle_buffer
-        self.max_damaged, self.negatives = max_damaged, negatives
+        self.max_damaged, self.negatives, self.mined = max_damaged, negatives, mined
         self.decode_images = True
         self.stored_images: Container[str] | None = None
 
@@ -111,7 +115,9 @@ class ShardDataModule(LightningDataModule):
         )
         if self.negatives is not None:
             self.negatives.prepare(lambda: catalogue(stream.sets).texts)
-        return self._loader(stream, self._position, self.negatives)
+        if self.mined is not None:
+            self.mined.prepare(stream.sets)
+        return self._loader(stream, self._position, self.negatives, self.mined)
 
     def val_dataloader(self) -> "EpochLoader | NoBatches":
         """Returns the loader that sees each validation record once.
@@ -189,11 +195,14 @@ class ShardDataModule(LightningDataModule):
         stream: GroupStream,
         position: Callable[[], Position],
         negatives: CaptionNegatives | None = None,
+        mined: MinedNeighbours | None = None,
     ) -> "EpochLoader":
         rank = self.trainer.global_rank if self.trainer else 0
         world = self.trainer.world_size if self.trainer else 1
         preprocess = self._preprocess() if self.decode_images else None
-        return EpochLoader(stream, preprocess, position, rank, world, self.num_workers, negatives)
+        return EpochLoader(
+            stream, preprocess, position, rank, world, self.num_workers, negatives, mined
+        )
 
     def _preprocess(self) -> Callable[[Any], Tensor]:
         if self.trainer is None:
@@ -230,6 +239,7 @@ class EpochLoader:
         world: Number of ranks.
         num_workers: Worker processes, or 0.
         negatives: Makes false captions, or None.
+        mined: Adds hard neighbours, or None.
     """
 
     def __init__(
@@ -241,18 +251,21 @@ class EpochLoader:
         world: int,
         num_workers: int,
         negatives: CaptionNegatives | None = None,
+        mined: MinedNeighbours | None = None,
     ) -> None:
         self.stream, self.preprocess, self.position = stream, preprocess, position
         self.rank, self.world, self.num_workers = rank, world, num_workers
-        self.negatives, self.length = negatives, stream.length(rank, world)
+        self.negatives, self.mined = negatives, mined
+        self.length = stream.length(rank, world)
 
     def __len__(self) -> int:
         return self.length
 
     def __iter__(self) -> Iterator[Batch]:
         epoch, done = self.position()
-        chance = (self.stream.seed, epoch)
-        prepare = partial(_prepared, self.preprocess, self.negatives, chance)
+        prepare = partial(
+            _prepared, self.preprocess, self.negatives, self.mined, self.stream, epoch
+        )
         reader = _Reader(self.stream, prepare, self.rank, self.world, epoch, done)
         for item in DataLoader(reader, None, num_workers=self.num_workers, collate_fn=_identity):
             if isinstance(item, UserError):
@@ -270,6 +283,7 @@ class EpochLoader:
             "shuffle_buffer": self.stream.buffer,
             "sets": [(data.digest(), data.weight) for data in self.stream.sets],
             "negatives": None if self.negatives is None else self.negatives.spec(),
+            "mined": None if self.mined is None else self.mined.state(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -325,12 +339,17 @@ class _Reader(IterableDataset):
 def _prepared(
     preprocess: Callable[[Any], Tensor] | None,
     negatives: CaptionNegatives | None,
-    chance: tuple[int, int],
+    mined: MinedNeighbours | None,
+    stream: GroupStream,
+    epoch: int,
     groups: list[Group],
     damaged: Sequence[str],
 ) -> Batch:
+    if mined is not None:
+        groups, lines = mined.added(groups, stream.seed, epoch, stream.images, stream.stored)
+        damaged = [*damaged, *lines]
     if negatives is not None:
-        groups = negatives.added(groups, *chance)
+        groups = negatives.added(groups, stream.seed, epoch)
     return collate(groups, preprocess, damaged)
 
 

@@ -6,9 +6,9 @@ from torch.nn.functional import normalize
 
 from tests.toy import Together, Toy, Tune, batch, groups
 from vlmtune.backbones.open_clip import OpenClip
-from vlmtune.distributed import Ranks, place
 from vlmtune.pairs import AllPairs
-from vlmtune.training_scores import TrainingScores
+from vlmtune.training.distributed import Ranks, place
+from vlmtune.training.scores import TrainingScores
 from vlmtune.types import Reads
 
 BATCH = batch([group for part in groups((2, 2)) for group in part])

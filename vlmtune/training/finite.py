@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from vlmtune.distributed import Place, Ranks
+from vlmtune.training.distributed import Place, Ranks
 from vlmtune.types import Batch, Share
 
 

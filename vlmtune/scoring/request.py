@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from vlmtune.encoding import Picture
+from vlmtune.scoring.encoding import Picture
 
 
 @dataclass(frozen=True)

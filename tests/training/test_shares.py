@@ -2,8 +2,8 @@ import torch
 
 from tests.scored import random_targets, random_values, scored, share_of
 from tests.toy import batch, groups
-from vlmtune.distributed import Place, Ranks, place
-from vlmtune.shares import joint_share, own_block
+from vlmtune.training.distributed import Place, Ranks, place
+from vlmtune.training.shares import joint_share, own_block
 from vlmtune.types import Scores
 
 ROWS, COLUMNS = slice(1, 3), slice(4, 9)

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from vlmtune.scoring_request import requested
+from vlmtune.scoring.request import requested
 from vlmtune.types import ImageRef
 
 

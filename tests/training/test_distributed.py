@@ -7,18 +7,18 @@ import yaml
 from pytorch_lightning import Trainer
 
 from tests.ranks import run_ranks
+from tests.runs import QUIET
 from tests.toy import Together, Toy, Tune, batch, groups
-from tests.training import QUIET
 from vlmtune.config import instantiate
 from vlmtune.data.collate import collate
 from vlmtune.data.datamodule import NoBatches
-from vlmtune.distributed import Ranks, place
 from vlmtune.errors import UserError
 from vlmtune.objectives.base import Objective, SharedObjective
 from vlmtune.objectives.info_nce import InfoNCE
 from vlmtune.objectives.pair_bce import PairBCE
 from vlmtune.pairs import PairPolicy
 from vlmtune.system import AdaptationModule
+from vlmtune.training.distributed import Ranks, place
 from vlmtune.types import Features
 
 pytestmark = [*QUIET, pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")]
@@ -207,7 +207,7 @@ class Blocks(PairPolicy):
         return pairs
 
 
-PLUGINS = sorted((Path(__file__).parents[1] / "configs/objectives").glob("*.yaml"))
+PLUGINS = sorted((Path(__file__).parents[2] / "configs/objectives").glob("*.yaml"))
 
 
 def plugins():

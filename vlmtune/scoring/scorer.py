@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from vlmtune.adapters.base import Adapter, DualAdapter
 from vlmtune.backbones.base import Backbone
-from vlmtune.encoding import Bank, Encoder, Modality, Picture
 from vlmtune.errors import UserError
 from vlmtune.feature_files import DType, progress
 from vlmtune.features import MemoryStore
-from vlmtune.ranks import on_all_ranks, share
-from vlmtune.scoring_request import Request, requested
+from vlmtune.scoring.encoding import Bank, Encoder, Modality, Picture
+from vlmtune.scoring.ranks import on_all_ranks, share
+from vlmtune.scoring.request import Request, requested
 from vlmtune.types import Features, Reads
 
 __all__ = ["Picture", "Scorer"]

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import normalize, pad
 
 from vlmtune.adapters.base import DualAdapter
-from vlmtune.distributed import Place, Ranks
+from vlmtune.training.distributed import Place, Ranks
 from vlmtune.types import Features, Scores, Share, Targets
 
 

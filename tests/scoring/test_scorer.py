@@ -482,7 +482,7 @@ def test_words_come_with_their_ids(images, tmp_path, base, frozen):
 
 @pytest.mark.parametrize("numbers", [1, 10, 2**24])
 def test_what_is_on_the_device_at_a_time_does_not_matter(images, monkeypatch, numbers):
-    monkeypatch.setattr("vlmtune.scoring.NUMBERS", numbers)
+    monkeypatch.setattr("vlmtune.scoring.scorer.NUMBERS", numbers)
     backbone, adapter = made(ToyDual())
     want, pairs = naive(backbone, adapter, images, TEXTS), torch.tensor([[0, 1], [5, 4], [2, 2]])
     torch.testing.assert_close(Scorer(backbone, adapter)(images, TEXTS), want)

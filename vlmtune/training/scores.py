@@ -10,13 +10,13 @@ from torch.nn.functional import normalize
 
 from vlmtune.adapters.base import Adapter, DualAdapter
 from vlmtune.backbones.base import Backbone
-from vlmtune.distributed import Place, Ranks
-from vlmtune.inputs import Inputs, Modality
-from vlmtune.needs import POOLED, check_pairs
 from vlmtune.objectives.base import Need
 from vlmtune.pairs import PairPolicy
-from vlmtune.recompute import in_chunks
-from vlmtune.shares import dual_share, joint_share, with_reference
+from vlmtune.training.distributed import Place, Ranks
+from vlmtune.training.inputs import Inputs, Modality
+from vlmtune.training.needs import POOLED, check_pairs
+from vlmtune.training.recompute import in_chunks
+from vlmtune.training.shares import dual_share, joint_share, with_reference
 from vlmtune.types import Batch, Features, Share
 
 SIDES: tuple[Modality, Modality] = ("image", "text")

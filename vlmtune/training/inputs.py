@@ -20,7 +20,7 @@ from vlmtune.features import (
     shared,
     source_digest,
 )
-from vlmtune.recompute import in_chunks
+from vlmtune.training.recompute import in_chunks
 from vlmtune.types import Batch, Features, Reads
 
 Modality = Literal["image", "text"]

@@ -5,9 +5,9 @@ import torch
 
 from tests.tiny import halves
 from tests.toy import Toy, batch, groups
-from vlmtune.encoding import Encoder
 from vlmtune.errors import UserError
-from vlmtune.inputs import Inputs, frozen
+from vlmtune.scoring.encoding import Encoder
+from vlmtune.training.inputs import Inputs, frozen
 from vlmtune.types import ImageRef, Reads
 
 BATCH = batch(groups((3,))[0])

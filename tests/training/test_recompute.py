@@ -2,12 +2,12 @@ import pytest
 import torch
 from torch import nn
 
-import vlmtune.recompute
+from vlmtune.training import recompute
 from tests.toy import Together, Toy, Tune, batch, groups
 from vlmtune.objectives.info_nce import InfoNCE
 from vlmtune.objectives.pair_bce import PairBCE
-from vlmtune.recompute import in_chunks
 from vlmtune.system import AdaptationModule
+from vlmtune.training.recompute import in_chunks
 from vlmtune.types import Features
 
 BATCH = batch([group for part in groups((3, 3)) for group in part])
@@ -44,7 +44,7 @@ def test_with_dropout_the_second_computation_draws_as_the_first(monkeypatch):
     recomputed = step(2, dropout=0.3)
     assert recomputed[0] != step(2)[0]
     monkeypatch.setattr(
-        vlmtune.recompute, "checkpoint", lambda run, *arguments, use_reentrant: run(*arguments)
+        recompute, "checkpoint", lambda run, *arguments, use_reentrant: run(*arguments)
     )
     assert_same(recomputed, step(2, dropout=0.3))
 
@@ -95,7 +95,7 @@ def test_features_are_stacked_and_padded():
 
 
 def test_without_gradients_nothing_is_prepared_for_the_way_back(monkeypatch):
-    monkeypatch.setattr(vlmtune.recompute, "checkpoint", lambda *_, **__: pytest.fail("kept"))
+    monkeypatch.setattr(recompute, "checkpoint", lambda *_, **__: pytest.fail("kept"))
     with torch.no_grad():
         out = in_chunks(lambda part: torch.arange(5.0)[part], 5, 2, torch.device("cpu"))
     assert out.tolist() == [0, 1, 2, 3, 4]

@@ -1,0 +1,145 @@
+"""Batches of images that look alike: each group brings groups of its mined neighbours."""
+
+import hashlib
+from collections.abc import Container, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from vlmtune.config import Configured
+from vlmtune.data.neighbours import DamagedCacheError, SimilarityCache
+from vlmtune.data.records import RecordIndex, corpus_digest, record_index
+from vlmtune.data.schema import RecordError
+from vlmtune.data.shards import Damage, ShardSet
+from vlmtune.errors import UserError
+from vlmtune.types import Group
+
+
+class MinedNeighbours(Configured):
+    """Adds to each group of a training batch groups whose images are its hard neighbours.
+
+    Of a group's `among` hardest other records `count` are drawn, uniformly and without
+    replacement; a record that is in the batch already is not added again, and the next one drawn
+    takes its place. They are a function of seed, epoch and the batch, so that a resumed run sees
+    them again. A batch of b groups grows to at most b x (1 + count), so lower `batch_size`
+    accordingly. What is true across groups is known from the ids of their true captions, as in any
+    batch.
+
+    Hardest is the neighbour with the caption that scores highest for the image, where the cache has
+    scores of captions (EqSim: Wang et al. 2023, appendix C, which takes captions and their images),
+    and else the most similar image (NegCLIP: Yuksekgonul et al. 2023, section 4, which draws one of
+    the three nearest).
+
+    Args:
+        cache: Folder of the cache, as `vlmtune neighbours` names it.
+        count: Groups added for each group, at most.
+        among: Of how many hardest ones they are drawn.
+
+    Raises:
+        UserError: A number is out of range.
+    """
+
+    def __init__(self, cache: str, count: int = 1, among: int = 3) -> None:
+        if not 1 <= count <= among:
+            raise UserError(
+                f"expected a count of at least 1 and at most among, got {count=}, {among=}: "
+                "correct them"
+            )
+        self.cache, self.count, self.among = cache, count, among
+        self._opened: SimilarityCache | None = None
+        self._index = RecordIndex([], {})
+
+    def prepare(self, sets: Sequence[ShardSet]) -> None:
+        """Opens the cache and finds the records of the training sets.
+
+        Raises:
+            UserError: There is no such cache, it is damaged, or it is of other sets.
+        """
+        try:
+            self._opened = SimilarityCache(Path(self.cache))
+        except DamagedCacheError as error:
+            raise UserError(
+                f"expected a similarity cache in {self.cache}, got none ({error}): "
+                "build it with `vlmtune neighbours`"
+            ) from error
+        source = self._opened.meta["key"].get("source")
+        if source != corpus_digest(sets):
+            raise UserError(
+                f"expected a similarity cache of the training sets in {self.cache}, got one of "
+                "other shards: build it again with `vlmtune neighbours`"
+            )
+        self._index = record_index(sets)
+
+    def state(self) -> dict[str, int | str]:
+        """What the choice depends on besides the data; caches with one digest are the same."""
+        assert self._opened is not None
+        digest = str(self._opened.meta["digest"])
+        return {"cache": digest, "count": self.count, "among": self.among}
+
+    def added(
+        self,
+        groups: Sequence[Group],
+        seed: int,
+        epoch: int,
+        images: bool = True,
+        stored: Container[str] | None = None,
+    ) -> tuple[list[Group], list[str]]:
+        """Returns a batch with neighbours, and a line for each neighbour that cannot be used.
+
+        Args:
+            groups: The groups of the batch, which come first in the result.
+            seed: Seed of the training data.
+            epoch: Number of the epoch; each draws anew.
+            images: Whether images are decoded.
+            stored: Where they are not: ids of images whose features are at hand; None for all.
+        """
+        present = {number for group in groups for number in self._records(group)}
+        extended, damaged = list(groups), []
+        for group in groups:
+            left = self.count
+            for number in self._drawn(group, f"{seed}/{epoch}/{group.key}/{group.image_ids}"):
+                if left == 0:
+                    break
+                if number in present:
+                    continue
+                present.add(number)
+                place = self._index.records[number]
+                try:
+                    extended.append(_usable(place.read(images), None if images else stored))
+                    left -= 1
+                except RecordError as error:
+                    damaged.append(str(Damage(place.shard, place.key, str(error))))
+        return extended, damaged
+
+    def _drawn(self, group: Group, key: str) -> Iterator[int]:
+        """The hardest other records of a group in an order drawn by `key`."""
+        hardest = self._hardest(group)
+        number = int.from_bytes(hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()[:16])
+        for at in np.random.default_rng(number).permutation(len(hardest)).tolist():
+            yield hardest[at]
+
+    def _hardest(self, group: Group) -> list[int]:
+        """`among` records, taken from the lists of the group's images in turns."""
+        assert self._opened is not None
+        own, found = set(self._records(group)), dict[int, None]()
+        lists = [self._opened.counterparts(i) for i in group.image_ids if i in self._opened]
+        for rank in range(max(map(len, lists), default=0)):
+            for names in lists:
+                if rank < len(names):
+                    number = self._index.of_image.get(names[rank])
+                    if number is not None and number not in own:
+                        found.setdefault(number)
+            if len(found) >= self.among:
+                break
+        return list(found)[: self.among]
+
+    def _records(self, group: Group) -> list[int]:
+        numbers = (self._index.of_image.get(image) for image in group.image_ids)
+        return [number for number in numbers if number is not None]
+
+
+def _usable(group: Group, stored: Container[str] | None) -> Group:
+    for image in group.image_ids if stored is not None else ():
+        if stored is not None and image not in stored:
+            raise RecordError(f"image {image} has no stored features")
+    return group
