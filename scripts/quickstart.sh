@@ -32,6 +32,14 @@ vlmtune export "$run/mm-adapter/checkpoints/best.ckpt" --report "$run/mm-adapter
 step "scoring a picture of the first caption against both"
 vlmtune score $out/export $out/world/images/cola/cola_unseen_000000.png \
   --text "a red cube and a blue sphere" --text "a blue cube and a red sphere"
-step "putting the three runs side by side"
+step "measuring the frozen CLIP on all other benchmarks"
+vlmtune evaluate --model checkpoints/scenes-clip --benchmarks configs/quickstart/suite.yaml \
+  --name zero-shot --store $out/features --blind $out/shards --out $out/suite/zero-shot
+step "measuring the MM-Adapter on them"
+vlmtune evaluate --model $out/export --benchmarks configs/quickstart/suite.yaml \
+  --name MM-Adapter --store $out/features --out $out/suite/mm-adapter
+step "putting these two and the blind scorers side by side"
+vlmtune report $out/suite/zero-shot $out/suite/mm-adapter --out $out/suite/report
+step "putting the three runs on Cola side by side"
 vlmtune report $out/zero-shot "$run/linear-probe" "$run/mm-adapter" --out $out/report
 step "done: open $out/report/report.html"

@@ -50,13 +50,14 @@ def test_the_steps_and_what_is_said(tmp_path):
     done, calls = run(tmp_path)
     assert done.returncode == 0, done.stderr
     assert [call[0] for call in calls] == [
-        *("build", "build", "evaluate", "fit", "fit", "export", "score", "report")
+        *("build", "build", "evaluate", "fit", "fit", "export", "score"),
+        *("evaluate", "evaluate", "report", "report"),
     ]
     lines = done.stdout.splitlines()
     assert len(lines) == len(calls) + 1
     assert all(re.match(r"\[ +\d+ s\] \S", line) for line in lines)
     assert lines[-1].endswith("open runs/quickstart/report/report.html")
-    assert len(SCRIPT.read_text().splitlines()) <= 40
+    assert len(SCRIPT.read_text().splitlines()) <= 50
 
 
 def test_a_seed_has_folders_of_its_own_and_shares_the_data(tmp_path):
@@ -92,7 +93,7 @@ def test_a_step_that_fails_ends_it(tmp_path):
 def smaller(call: list[str], few: Path) -> list[str]:
     """A call of the script, on a small world and for two steps."""
     if call[:2] == ["build", "scenes"]:
-        sizes = {"train": 24, "val": 4, "test": 30, "multi": 4, "processes": 1}
+        sizes = {"train": 24, "val": 4, "test": 30, "multi": 4, "processes": 1, "benchmarks": 2}
         return [*call, *(f"--{name}={size}" for name, size in sizes.items())]
     if call[0] == "fit":
         return [*call, "--config", str(few)]
@@ -132,7 +133,7 @@ def test_it_runs_from_end_to_end_and_again(quick, tmp_path, capsys):
         assert main(call) == 0, (call, capsys.readouterr().err)
     out = tmp_path / "runs/quickstart"
     assert {path.name for path in out.iterdir()} == {
-        *("world", "shards", "features", "zero-shot", "seed-0", "export", "report")
+        *("world", "shards", "features", "zero-shot", "seed-0", "export", "report", "suite")
     }
     for name in ("linear-probe", "mm-adapter"):
         kept = {path.name for path in (out / "seed-0" / name / "checkpoints").iterdir()}

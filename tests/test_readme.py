@@ -11,6 +11,7 @@ from types import ModuleType
 import pytest
 import torch
 from PIL import Image
+from pytorch_lightning import Trainer
 
 from data_builders.common import Builder
 from tests.test_configs import Parsed
@@ -22,7 +23,10 @@ from vlmtune.cli import TRAINING, _parser
 from vlmtune.commands.build import _changes
 from vlmtune.commands.plugins import find, make, make_list
 from vlmtune.commands.train import NOISE
+from vlmtune.data.datamodule import ShardDataModule
+from vlmtune.data.shards import ShardSet
 from vlmtune.export import save_export
+from vlmtune.modules import MMAdapterModule
 from vlmtune.types import Features
 
 ROOT = Path(__file__).parents[1]
@@ -235,9 +239,26 @@ def test_the_adapter_of_the_readme_is_one(backbone, tmp_path, monkeypatch):
     assert adapter.spec() == {"class_path": f"{name}.Gate", "init_args": {"initial": 1.0}}
 
 
+def test_the_five_lines_of_a_module_train(model_folder, shards, tmp_path, monkeypatch):
+    (code,) = blocks(README, "python", "module")
+    small = {"max_epochs": 1, "accelerator": "cpu", "logger": False, "enable_progress_bar": False}
+    names = {
+        "OpenClip": lambda model, pretrained: OpenClip(str(model_folder)),
+        "ShardSet": lambda path: ShardSet(str(shards)),
+        "ShardDataModule": lambda sets, batch_size: ShardDataModule(sets, batch_size=4),
+        "MMAdapterModule": MMAdapterModule,
+        "Trainer": lambda **arguments: Trainer(**arguments | small),
+    }
+    monkeypatch.chdir(tmp_path)
+    assert len(code.splitlines()) == 5
+    exec(compile(code, "README.md", "exec"), names)
+    assert names["trainer"].global_step > 0
+    assert (tmp_path / "runs/features").is_dir()
+
+
 def test_no_python_is_left_unchecked():
     marks = [mark for mark, language, _ in FENCE.findall(README) if language == "python"]
-    assert marks == ["runs", "runs", "adapter"]
+    assert sorted(marks) == ["adapter", "module", "runs", "runs"]
 
 
 # -- the rest ---------------------------------------------------------------------------------

@@ -118,7 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command, summary in TRAINING.items():
         commands.add_parser(command, help=summary, add_help=False)  # handled before this parser
-    for add in (_build, _evaluate, _export, _report, _score, _shuffles):
+    for add in (_build, _evaluate, _export, _neighbours, _report, _score, _shuffles):
         add(commands)
     return parser
 
@@ -204,6 +204,25 @@ def _numbers(text: str) -> list[float]:
         raise argparse.ArgumentTypeError(
             f"expected numbers with commas between them, got {text!r}"
         ) from None
+
+
+def _neighbours(commands: Any) -> None:
+    epilog = (
+        "Interrupted, it goes on where it was. Train with it by data.init_args.mined of class\n"
+        "vlmtune.data.mined.MinedNeighbours, whose cache is the folder that is printed."
+    )
+    parser = _add(commands, "neighbours", "mine images that are hard to tell apart", epilog=epilog)
+    parser.add_argument("--model", required=True, help="as for `vlmtune evaluate`")
+    parser.add_argument("--pretrained", help="weights of an open_clip name, e.g. openai")
+    parser.add_argument(
+        "--shards", required=True, nargs="+", type=Path, metavar="DIR", help="the training sets"
+    )
+    parser.add_argument("--out", required=True, type=Path, help="folder of caches")
+    parser.add_argument("--neighbours", type=int, default=128, help="images kept for each image")
+    parser.add_argument("--coarse", action="store_true", help="compare images, score no captions")
+    parser.add_argument("--store", type=Path, help="folder that keeps features; --out by default")
+    parser.add_argument("--device", help="cpu, cuda, ...; the accelerator by default")
+    parser.add_argument("--batch-size", type=int, default=256, help="images encoded at a time")
 
 
 def _report(commands: Any) -> None:

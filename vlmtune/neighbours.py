@@ -58,7 +58,7 @@ class CacheKey:
 
     Example:
         >>> CacheKey("f00d", "", "cafe").folder
-        'neighbours-128-e6a2a26e5e8c5b1c'
+        'neighbours-128-579ca2ab54577d82'
     """
 
     backbone: str
@@ -299,9 +299,11 @@ class _Building:
     def _block(self, number: int, rows: range) -> Block | None:
         """Returns a finished block, or None where there is none or it is damaged."""
         try:
-            with np.load(self._path(number), allow_pickle=False) as file:
-                block = {name: file[name] for name in _PARTS}  # zip checks each by its CRC
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+            # Opened here, as numpy leaves a file open that is no archive.
+            with self._path(number).open("rb") as file:
+                arrays = np.load(file, allow_pickle=False)
+                block = {name: arrays[name] for name in _PARTS}  # zip checks each by its CRC
+        except (OSError, ValueError, LookupError, EOFError, zipfile.BadZipFile):
             return None
         pairs = int(block["counts"].sum())
         shapes = [(len(rows), self.k), (len(rows), self.k), (len(rows),), (pairs,), (pairs,)]

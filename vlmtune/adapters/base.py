@@ -205,11 +205,11 @@ class JointAdapter(Adapter):
     ) -> list[Tensor]:
         """Scores the pairs (row of `image`, row of `text`), chunk by chunk."""
         training = torch.is_grad_enabled()
-        needed = self.pair_bytes(image, text, training=False)
+        needed = self.pair_bytes(image, text, training)
         cached = rows.device.type == "cpu" and not training
         memory = min(self.memory, CACHED) if cached else self.memory
         size = self.chunk or (max(1, memory // needed) if needed else 1024)
-        kept = size * self.pair_bytes(image, text, training=True) if training else 0
+        kept = size * needed if training else 0
         scores, held = [], 0
         for i in range(0, len(rows), size):
             held += kept

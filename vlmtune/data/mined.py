@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Container, Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +20,11 @@ class MinedNeighbours(Configured):
     """Adds to each group of a training batch groups whose images are its hard neighbours.
 
     Of a group's `among` hardest other records `count` are drawn, uniformly and without
-    replacement; a record that is in the batch already is not added again, and the next one drawn
-    takes its place. They are a function of seed, epoch and the batch, so that a resumed run sees
-    them again. A batch of b groups grows to at most b x (1 + count), so lower `batch_size`
-    accordingly. What is true across groups is known from the ids of their true captions, as in any
-    batch.
+    replacement. A record that is in the batch already is not added again; the next one drawn takes
+    its place, and where there is none, the next hardest. They are a function of seed, epoch and the
+    batch, so that a resumed run sees them again. A batch of b groups grows to b x (1 + count), less
+    where lists end, so lower `batch_size` accordingly. What is true across groups is known from the
+    ids of their true captions, as in any batch.
 
     Hardest is the neighbour with the caption that scores highest for the image, where the cache has
     scores of captions (EqSim: Wang et al. 2023, appendix C, which takes captions and their images),
@@ -84,7 +85,7 @@ class MinedNeighbours(Configured):
         images: bool = True,
         stored: Container[str] | None = None,
     ) -> tuple[list[Group], list[str]]:
-        """Returns a batch with neighbours, and a line for each neighbour that cannot be used.
+        """Returns a batch with neighbours, and a line for each neighbour that cannot be decoded.
 
         Args:
             groups: The groups of the batch, which come first in the result.
@@ -105,41 +106,37 @@ class MinedNeighbours(Configured):
                 present.add(number)
                 place = self._index.records[number]
                 try:
-                    extended.append(_usable(place.read(images), None if images else stored))
-                    left -= 1
+                    found = place.read(images)
                 except RecordError as error:
                     damaged.append(str(Damage(place.shard, place.key, str(error))))
+                    continue
+                if images or stored is None or all(name in stored for name in found.image_ids):
+                    extended.append(found)
+                    left -= 1
         return extended, damaged
 
     def _drawn(self, group: Group, key: str) -> Iterator[int]:
-        """The hardest other records of a group in an order drawn by `key`."""
-        hardest = self._hardest(group)
+        """Other records: the hardest in an order drawn by `key`, then the rest by hardness."""
+        ranked = self._ranked(group)
         number = int.from_bytes(hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()[:16])
-        for at in np.random.default_rng(number).permutation(len(hardest)).tolist():
-            yield hardest[at]
+        hardest = min(self.among, len(ranked))
+        for at in np.random.default_rng(number).permutation(hardest).tolist():
+            yield ranked[at]
+        yield from ranked[hardest:]
 
-    def _hardest(self, group: Group) -> list[int]:
-        """`among` records, taken from the lists of the group's images in turns."""
+    def _ranked(self, group: Group) -> list[int]:
+        """Other records by hardness, taken from the lists of the group's images in turns."""
         assert self._opened is not None
         own, found = set(self._records(group)), dict[int, None]()
         lists = [self._opened.counterparts(i) for i in group.image_ids if i in self._opened]
-        for rank in range(max(map(len, lists), default=0)):
-            for names in lists:
-                if rank < len(names):
-                    number = self._index.of_image.get(names[rank])
-                    if number is not None and number not in own:
-                        found.setdefault(number)
-            if len(found) >= self.among:
-                break
-        return list(found)[: self.among]
+        for names in zip_longest(*lists):
+            for name in names:
+                number = None if name is None else self._index.of_image.get(name)
+                if number is not None and number not in own:
+                    found.setdefault(number)
+        return list(found)
 
     def _records(self, group: Group) -> list[int]:
         numbers = (self._index.of_image.get(image) for image in group.image_ids)
         return [number for number in numbers if number is not None]
 
-
-def _usable(group: Group, stored: Container[str] | None) -> Group:
-    for image in group.image_ids if stored is not None else ():
-        if stored is not None and image not in stored:
-            raise RecordError(f"image {image} has no stored features")
-    return group

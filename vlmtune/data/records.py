@@ -8,7 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from PIL import Image
+
 from vlmtune.data.catalogue import ImagePlace
+from vlmtune.data.images import open_image
 from vlmtune.data.schema import RecordError
 from vlmtune.data.shards import RawRecord, ShardSet, decode_group, decode_header, read_records
 from vlmtune.types import Group
@@ -99,6 +102,21 @@ def corpus(sets: Sequence[ShardSet]) -> Corpus:
         for image, ids in true.items()
     }
     return Corpus(images, captions, corpus_digest(sets))
+
+
+def decode_image(place: ImagePlace) -> Image.Image:
+    """Reads and decodes an image of a shard.
+
+    Raises:
+        RecordError: It cannot be had.
+    """
+    try:
+        with place.shard.open("rb") as file:
+            file.seek(place.offset)
+            content = file.read(place.size)
+    except OSError as error:
+        raise RecordError(f"image cannot be read ({error.strerror})") from error
+    return open_image(content)
 
 
 def corpus_digest(sets: Sequence[ShardSet]) -> str:

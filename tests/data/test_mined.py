@@ -1,0 +1,196 @@
+"""Training batches with mined neighbours."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from data_builders.common import Record, ShardBuilder
+from vlmtune.data.datamodule import EpochLoader
+from vlmtune.data.mined import MinedNeighbours
+from vlmtune.data.records import corpus, corpus_digest, record_index
+from vlmtune.data.schema import RecordError
+from vlmtune.data.shards import ShardSet
+from vlmtune.data.stream import GroupStream
+from vlmtune.errors import UserError
+from vlmtune.neighbours import CacheKey, open_or_build
+from vlmtune.types import Group
+
+COUNT = 24
+
+
+class Circle(ShardBuilder):
+    """Images on a circle, each with a caption; every fifth also has the one of the next image."""
+
+    def __init__(self, png=None, prefix: str = "") -> None:
+        super().__init__(10)
+        self.png, self.prefix = png, prefix
+
+    def records(self) -> Iterator[Record]:
+        for i in range(COUNT):
+            true = {f"{self.prefix}t{i}", f"{self.prefix}t{(i + 1) % COUNT}"} if i % 5 == 0 else {
+                f"{self.prefix}t{i}"
+            }
+            yield (
+                Group(
+                    key=f"r{i}",
+                    image_ids=(f"{self.prefix}i{i}",),
+                    text_ids=(f"{self.prefix}t{i}",),
+                    texts=(f"caption {i}",),
+                    truth=torch.ones(1, 1, dtype=torch.bool),
+                    true_ids=(frozenset(true),),
+                    exhaustive=True,
+                ),
+                [self.png(i)],
+            )
+
+
+@pytest.fixture
+def shards(tmp_path, encoded_png):
+    folder = tmp_path / "shards"
+    builder = Circle()
+    builder.png = encoded_png
+    builder.build(folder, progress=False)
+    return ShardSet(str(folder))
+
+
+@pytest.fixture
+def cache(shards, tmp_path):
+    known = corpus([shards])
+    angle = torch.arange(COUNT) * 2 * torch.pi / COUNT
+    x = torch.stack([angle.cos(), angle.sin()], dim=1)
+    key = CacheKey("b", "", known.digest, neighbours=8, block=7)
+    return str(open_or_build(tmp_path / "caches", key, known.captions, lambda: x).folder)
+
+
+def loader(shards, mined, done=0, workers=0, epoch=0):
+    mined.prepare([shards])
+    stream = GroupStream((shards,), 4, seed=3, buffer=10)
+    return EpochLoader(stream, pixels, lambda: (epoch, done), 0, 1, workers, None, mined)
+
+
+def pixels(image):
+    return torch.full((3, 2, 2), float(image.getpixel((0, 0))[0]))
+
+
+def test_an_index_finds_every_record_as_the_stream_reads_it(shards):
+    index = record_index([shards])
+    assert len(index.records) == len(index.of_image) == COUNT
+    group = index.records[index.of_image["i17"]].read()
+    assert (group.key, group.texts) == ("r17", ("caption 17",))
+    assert group.images is not None
+    assert group.images[0].getpixel((0, 0))[0] == 17
+    assert index.records[3].read(images=False).images is None
+    Path(index.records[3].shard).unlink()
+    with pytest.raises(RecordError, match="cannot be read"):
+        index.records[3].read()
+
+
+def test_a_corpus_knows_the_captions_of_other_records_too(shards):
+    known = corpus([shards])
+    assert known.captions["i5"] == ("caption 5", "caption 6")
+    assert known.captions["i6"] == ("caption 6",)
+    assert list(known.images) == [f"i{i}" for i in range(COUNT)]
+    assert known.digest == corpus_digest([shards, shards])
+
+
+def test_each_group_brings_its_hardest_neighbours(shards, cache):
+    mined = MinedNeighbours(cache, count=2, among=4)
+    seen = near = 0
+    for batch in loader(shards, mined):
+        own, added = batch.keys[:4], batch.keys[4:]
+        assert len(added) == 8
+        assert len(set(batch.keys)) == 12
+        for position, key in enumerate(added):
+            i, j = int(own[position // 2][1:]), int(key[1:])
+            distance = min((i - j) % COUNT, (j - i) % COUNT)
+            # Of the nearest four; or farther where those are in the batch, or say nothing false.
+            assert 1 <= distance <= 4
+            near += distance <= 2
+            assert not (i % 5 == 0 and j == (i + 1) % COUNT)
+        assert batch.pixels is not None
+        assert batch.pixels[:, 0, 0, 0].tolist() == [float(key[1:]) for key in batch.keys]
+        seen += 1
+    assert seen == COUNT // 4
+    assert near > seen * 8 // 2
+
+
+def test_truth_reaches_across_the_added_groups(shards, cache):
+    met = 0
+    for batch in loader(shards, MinedNeighbours(cache, count=3, among=6)):
+        numbers = [int(key[1:]) for key in batch.keys]
+        for n, i in enumerate(numbers):
+            for m, j in enumerate(numbers):
+                true = i == j or (i % 5 == 0 and j == (i + 1) % COUNT)
+                assert bool(batch.targets.truth[n, m]) is true
+                met += true and i != j
+    assert met
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_resuming_gives_the_same_batches(shards, cache, workers):
+    whole = list(loader(shards, MinedNeighbours(cache, 1, 3), workers=workers, epoch=1))
+    rest = list(loader(shards, MinedNeighbours(cache, 1, 3), 2, workers, 1))
+    assert [batch.keys for batch in rest] == [batch.keys for batch in whole[2:]]
+    assert all(a.pixels.equal(b.pixels) for a, b in zip(rest, whole[2:], strict=True))
+
+
+def test_epochs_draw_anew(shards, cache):
+    mined = MinedNeighbours(cache, count=1, among=6)
+    mined.prepare([shards])
+    group = record_index([shards]).records[9].read()
+    drawn = {mined.added([group], 0, epoch)[0][1].key for epoch in range(30)}
+    assert len(drawn) == 6
+    assert mined.added([group], 0, 4)[0][1].key == mined.added([group], 0, 4)[0][1].key
+
+
+def test_unusable_neighbours_are_passed_over_and_reported(shards, cache, damage_set):
+    damage_set(shards, b'"text": "caption 4"', b'"tixt": "caption 4"')
+    mined = MinedNeighbours(cache, count=1, among=2)
+    mined.prepare([shards])  # record 4 is no longer indexed
+    assert "i4" not in mined._index.of_image
+    good = mined._index.records[mined._index.of_image["i3"]].read()
+    file = Path(place.shard)
+    content = file.read_bytes()
+    offset, size = next(p.members["0.png"] for p in mined._index.records if p.key == "r2")
+    file.write_bytes(content[:offset] + bytes(size) + content[offset + size :])
+    damaged = []
+    for epoch in range(9):
+        groups, lines = mined.added([good], 0, epoch)
+        assert len(groups) == 2
+        assert groups[1].key in {"r1", "r5"}
+        damaged += lines
+    assert damaged
+    assert all(" r2 image refused" in line for line in damaged)
+
+
+def test_neighbours_without_stored_features_are_passed_over(shards, cache):
+    mined = MinedNeighbours(cache, count=1, among=2)
+    mined.prepare([shards])
+    group = record_index([shards]).records[8].read()
+    for epoch in range(6):
+        groups, damaged = mined.added([group], 0, epoch, images=False, stored={"i8", "i9"})
+        assert [one.key for one in groups] == ["r8", "r9"]
+        assert damaged == []
+    assert len(mined.added([group], 0, 0, images=False, stored={"i8"})[0]) == 1
+
+
+def test_a_cache_of_other_shards_is_refused(shards, cache, tmp_path, encoded_png):
+    other = Circle(prefix="o")
+    other.png = encoded_png
+    other.build(tmp_path / "other", progress=False)
+    with pytest.raises(UserError, match="other shards"):
+        MinedNeighbours(cache).prepare([ShardSet(str(tmp_path / "other"))])
+    with pytest.raises(UserError, match="expected a similarity cache"):
+        MinedNeighbours(str(tmp_path / "nowhere")).prepare([shards])
+    with pytest.raises(UserError, match="at most among"):
+        MinedNeighbours(cache, count=4, among=3)
+
+
+def test_a_resumed_run_is_told_of_another_choice(shards, cache):
+    state = loader(shards, MinedNeighbours(cache, 1, 3)).state_dict()
+    same, other = MinedNeighbours(cache, 1, 3), MinedNeighbours(cache, 1, 4)
+    loader(shards, same).load_state_dict(state)
+    with pytest.warns(UserWarning, match="another mined"):
+        loader(shards, other).load_state_dict(state)

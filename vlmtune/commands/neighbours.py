@@ -1,0 +1,130 @@
+"""`vlmtune neighbours`: mines the images of a corpus that are hard to tell apart."""
+
+import argparse
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from vlmtune.backbones.base import Backbone
+from vlmtune.backbones.fingerprint import digest
+from vlmtune.commands.devices import find_device
+from vlmtune.data.catalogue import ImagePlace, decoded_images, image_digests
+from vlmtune.data.records import Corpus, corpus, decode_image
+from vlmtune.data.shards import ShardSet
+from vlmtune.errors import UserError
+from vlmtune.export import resolve
+from vlmtune.features import FeatureStore, StoreKey, shared, source_digest
+from vlmtune.features import open_or_build as open_store
+from vlmtune.model import Model
+from vlmtune.neighbours import CacheKey, Score, open_or_build
+from vlmtune.scoring import Scorer
+from vlmtune.types import Features, Reads
+
+MAX_DAMAGED = 0.01
+ROWS = 1024
+
+
+def run(options: argparse.Namespace) -> None:
+    """Builds the similarity cache of `options.shards` under `options.out` and names its folder.
+
+    A build that was interrupted goes on where it was. The features of images are kept in
+    `options.store`, or else beside the cache.
+
+    Raises:
+        UserError: The model or the shards cannot be had, or the model has no image features.
+    """
+    model = resolve(options.model, options.pretrained)
+    device = find_device(options.device)
+    model.backbone.to(device)
+    model.adapter.to(device)
+    known = corpus([ShardSet(str(folder)) for folder in options.shards])
+    whole = digest(model.adapter.spec(), nn.ModuleList([model.backbone, model.adapter]))
+    # Where the adapter trains the image tower, features are not those of the backbone as loaded.
+    name = model.backbone.fingerprint if model.adapter.image_reads.frozen else whole
+    digests = image_digests(known.images)
+    store = _store(options.store or options.out, model, name, known, digests, options.batch_size)
+    rows = [image for image in known.images if digests.get(image, "") in store]
+    key = CacheKey(
+        backbone=name,
+        scorer="" if options.coarse else whole,
+        source=known.digest,
+        neighbours=options.neighbours,
+    )
+    cache = open_or_build(
+        options.out,
+        key,
+        {image: known.captions[image] for image in rows},
+        lambda: _vectors(store, [digests[image] for image in rows], device),
+        None if options.coarse else _score(model, known, options.batch_size),
+    )
+    print(cache.folder)
+
+
+def _store(
+    root: Path,
+    model: Model,
+    name: str,
+    known: Corpus,
+    digests: Mapping[str, str],
+    batch_size: int,
+) -> FeatureStore:
+    """Opens the store of the images' features, which go by their content."""
+    reads = _reads(model.backbone)
+    by_content: dict[str, ImagePlace] = {}
+    for image, content in digests.items():
+        by_content.setdefault(content, known.images[image])
+
+    def encode(left: list[str]) -> Iterable[tuple[Sequence[str], Features]]:
+        chosen = {content: by_content[content] for content in left}
+        batches = decoded_images(
+            chosen, model.backbone.preprocess, batch_size, 0, MAX_DAMAGED, len(by_content)
+        )
+        for names, pixels in batches:
+            with torch.no_grad():
+                features = model.backbone.encode_image(pixels.to(model.backbone.device), reads)
+            yield names, features.to("cpu")
+
+    key = StoreKey(name, "image", reads, source_digest(by_content))
+    produce = partial(shared, root, key, list(by_content), encode)
+    return open_store(root, key, produce, len(by_content))
+
+
+def _reads(backbone: Backbone) -> Reads:
+    """Embeddings, or where a fusion encoder has none, tokens, whose mean is taken."""
+    for reads in (Reads("pooled"), Reads("tokens")):
+        reason = backbone.fits(reads, "image")
+        if reason is None:
+            return reads
+    raise UserError(
+        f"expected a backbone with image features, got {type(backbone).__name__} ({reason}): "
+        "choose another to mine with"
+    )
+
+
+def _vectors(store: FeatureStore, rows: Sequence[str], device: torch.device) -> Float[Tensor, "n d"]:
+    parts = []
+    for start in range(0, len(rows), ROWS):
+        features = store.features(rows[start : start + ROWS])
+        if features.pooled is not None:
+            parts.append(features.pooled)
+        else:
+            assert features.tokens is not None
+            assert features.mask is not None
+            parts.append(features.tokens.sum(dim=1) / features.mask.sum(dim=1, keepdim=True))
+    return torch.cat(parts).to(device)
+
+
+def _score(model: Model, known: Corpus, batch_size: int) -> Score:
+    def score(
+        images: Sequence[str], captions: Sequence[str], pairs: Int[Tensor, "P 2"]
+    ) -> Float[Tensor, "P"]:
+        pictures = [decode_image(known.images[image]) for image in images]
+        # One for each block: what it keeps in memory is not needed by the next.
+        scores = Scorer(model.backbone, model.adapter, None, batch_size)(pictures, captions, pairs)
+        return scores
+
+    return score
