@@ -48,7 +48,9 @@ def value(image, caption):
 
 
 def key(**changes):
-    return CacheKey(**{"backbone": "b", "scorer": "s", "source": "c", "neighbours": K, "block": 5} | changes)
+    return CacheKey(
+        **{"backbone": "b", "scorer": "s", "source": "c", "neighbours": K, "block": 5} | changes
+    )
 
 
 def build(root, score=None, changed=None, captions=None, **changes):
@@ -109,7 +111,9 @@ def test_the_cache_equals_brute_force(tmp_path):
         assert cache.false_captions(name, 3) == false[:3]
         place = {caption: rank for rank, (caption, _) in enumerate(false)}
         hardest = {n: [place[c] for c in captions[n] if c in place] for n in near}
-        ranked = sorted((n for n in near if hardest[n]), key=lambda n: (min(hardest[n]), near.index(n)))
+        ranked = sorted(
+            (n for n in near if hardest[n]), key=lambda n: (min(hardest[n]), near.index(n))
+        )
         assert cache.counterparts(name) == ranked
         for caption, score in false:
             by_caption[caption].append((name, score))
@@ -203,7 +207,9 @@ def test_a_whole_cache_is_opened_and_not_built(tmp_path):
     open_or_build(tmp_path, key(), toy()[0], unavailable, Scoring(die_at=0))
 
 
-@pytest.mark.parametrize("change", [{"source": "d"}, {"backbone": "e"}, {"scorer": "f"}, {"neighbours": 2}])
+@pytest.mark.parametrize(
+    "change", [{"source": "d"}, {"backbone": "e"}, {"scorer": "f"}, {"neighbours": 2}]
+)
 def test_another_key_is_another_cache(tmp_path, change):
     build(tmp_path, Scoring())
     scoring = Scoring()

@@ -354,7 +354,9 @@ class _Building:
         order = np.lexsort((rows, -scores, columns))
         _append(folder, "images", rows[order])
         _append(folder, "image_scores", scores[order])
-        _append(folder, "caption_offsets", _offsets(np.bincount(columns, minlength=len(self.texts))))
+        _append(
+            folder, "caption_offsets", _offsets(np.bincount(columns, minlength=len(self.texts)))
+        )
 
 
 def _append(folder: Path, name: str, values: np.ndarray) -> None:

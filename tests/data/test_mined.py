@@ -29,9 +29,11 @@ class Circle(ShardBuilder):
 
     def records(self) -> Iterator[Record]:
         for i in range(COUNT):
-            true = {f"{self.prefix}t{i}", f"{self.prefix}t{(i + 1) % COUNT}"} if i % 5 == 0 else {
-                f"{self.prefix}t{i}"
-            }
+            true = (
+                {f"{self.prefix}t{i}", f"{self.prefix}t{(i + 1) % COUNT}"}
+                if i % 5 == 0
+                else {f"{self.prefix}t{i}"}
+            )
             yield (
                 Group(
                     key=f"r{i}",
@@ -151,9 +153,9 @@ def test_unusable_neighbours_are_passed_over_and_reported(shards, cache, damage_
     mined.prepare([shards])  # record 4 is no longer indexed
     assert "i4" not in mined._index.of_image
     good = mined._index.records[mined._index.of_image["i3"]].read()
-    file = Path(place.shard)
+    place = next(place for place in mined._index.records if place.key == "r2")
+    file, (offset, size) = place.shard, place.members["0.png"]
     content = file.read_bytes()
-    offset, size = next(p.members["0.png"] for p in mined._index.records if p.key == "r2")
     file.write_bytes(content[:offset] + bytes(size) + content[offset + size :])
     damaged = []
     for epoch in range(9):

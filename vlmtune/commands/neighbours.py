@@ -105,7 +105,9 @@ def _reads(backbone: Backbone) -> Reads:
     )
 
 
-def _vectors(store: FeatureStore, rows: Sequence[str], device: torch.device) -> Float[Tensor, "n d"]:
+def _vectors(
+    store: FeatureStore, rows: Sequence[str], device: torch.device
+) -> Float[Tensor, "n d"]:
     parts = []
     for start in range(0, len(rows), ROWS):
         features = store.features(rows[start : start + ROWS])

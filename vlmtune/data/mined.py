@@ -139,4 +139,3 @@ class MinedNeighbours(Configured):
     def _records(self, group: Group) -> list[int]:
         numbers = (self._index.of_image.get(image) for image in group.image_ids)
         return [number for number in numbers if number is not None]
-

@@ -64,9 +64,7 @@ class SimilarityCache:
         DamagedCacheError: A file is missing, truncated, changed or of another key.
     """
 
-    def __init__(
-        self, folder: Path, key: dict[str, Any] | None = None, check: bool = True
-    ) -> None:
+    def __init__(self, folder: Path, key: dict[str, Any] | None = None, check: bool = True) -> None:
         self.folder = Path(folder)
         self.meta = _meta(self.folder, key, check)
         self.image_ids: tuple[str, ...] = _names(self.folder / "images.json")
