@@ -28,6 +28,7 @@ UPSTREAM = {
     "metrics": BASICS,
     "benchmarks": BASICS | {"metrics", "language", "data.schema"},
     "report": {"types", "errors", "metrics"},
+    "neighbours": {"errors", "feature_files", "features", "data.neighbours"},
     "scoring": {"types", "errors", "features", "feature_files", "data.images"}
     | {"backbones.base", "adapters.base"},
     "suite": {"types", "errors", "benchmarks.base", "scoring"},
@@ -44,7 +45,8 @@ UPSTREAM = {
     | {"system", "averaging"},
     "commands": BASICS
     | {"backbones.base", "adapters", "benchmarks.base", "data", "report", "scoring", "system"}
-    | {"callbacks", "export", "model", "suite", "language", "blind", "benchmarks.aro_orders"},
+    | {"callbacks", "export", "model", "suite", "language", "blind", "benchmarks.aro_orders"}
+    | {"neighbours", "features", "backbones.fingerprint"},
     "cli": {"errors", "commands"},
     "__init__": {"export"},
     "__main__": {"cli"},

@@ -32,9 +32,12 @@ KINDS = {  # folder of configs -> package, base
 }
 ALL = sorted(CONFIGS.rglob("*.yaml"))
 PLUGINS = [path for path in ALL if path.parent.name in KINDS and path.parent.parent == CONFIGS]
-RUNS = [path for path in ALL if path.relative_to(CONFIGS).parts[0] in ("fit", "papers")]
+EXPERIMENTS = ("fit", "papers", "quickstart", "compare", "compare_eqsim")
+STATED = [path for path in ALL if path.relative_to(CONFIGS).parts[0] in EXPERIMENTS]
+RUNS = [path for path in STATED if path.read_text().startswith("# vlmtune fit")]
+RECIPES = [path for path in STATED if path not in RUNS]
 SWEEPS = [path for path in ALL if path.relative_to(CONFIGS).parts[0] == "sweeps"]
-RECIPES = [path for path in ALL if path.relative_to(CONFIGS).parts[0] == "quickstart"]
+SUITES = [path for path in ALL if path.parent == CONFIGS]  # what scripts/compare.py compares
 
 pytestmark = [pytest.mark.filterwarnings(f"ignore:{pattern}") for pattern in NOISE]
 
@@ -171,6 +174,77 @@ def test_an_experiment_runs_by_the_command_it_starts_with(path, monkeypatch):
     assert not [v for v in all_values(yaml.safe_load(path.read_text())) if str(v).startswith("/")]
 
 
+def stated(path: Path) -> list[list[str]]:
+    """Every command of ours in the header of a config."""
+    return [shlex.split(line)[1:] for line in header(path) if line.startswith("vlmtune ")]
+
+
+@pytest.mark.parametrize("path", STATED, ids=relative)
+def test_every_command_of_a_header_parses(path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    for words in stated(path):
+        if words[0] == "fit":
+            assert Parsed("fit", words[1:]).config["fit"]["data"]["train"]
+        elif "--config" not in words:  # the others are recipes, tested as such
+            check_recipe(words)
+
+
+PAPERS = CONFIGS / "papers"
+COLA_DATA = ("gqa", "clevr", "paco", "multi")
+COLA_ROWS = {  # strategy -> the backbones that tables 1, 2a and 5 have it for
+    "linear": ("CLIP", "FLAVA"),
+    "prompt_tuning": ("CLIP",),
+    "ft_all": ("CLIP",),
+    "ft_late": ("CLIP",),
+    "flava_ft_late": ("FLAVA",),
+    "mm_pred": ("CLIP", "FLAVA"),
+    "mm_adapter": ("CLIP", "FLAVA"),
+    **{f"fusion_{style}": ("CLIP",) for style in ("flava", "albef", "mdetr", "fiber", "fiber_mm")},
+}
+EQSIM_ROWS = ("ft", "hard_neg", "v1_all", "v2_all", "v2_close", "v1_all_v2_close", "paper",
+              "released", "meter_ft", "meter_eqsim")  # fmt: skip
+
+
+def keys(path: Path) -> set[str]:
+    """The parts of an experiment that a file sets, such as "model.adapter"."""
+    content = yaml.safe_load(path.read_text())
+    return {f"{part}.{key}" for part, values in content.items() for key in values}
+
+
+@pytest.mark.parametrize("row", COLA_ROWS)
+def test_every_row_of_colas_tables_has_its_command_and_its_numbers(row):
+    path = PAPERS / "cola" / f"{row}.yaml"
+    commands = [" ".join(words) for words in stated(path)]
+    text = path.read_text()
+    for backbone in COLA_ROWS[row]:
+        (found,) = [c for c in commands if ("cola/flava.yaml" in c) == (backbone == "FLAVA")]
+        assert "cola/base.yaml" in found
+        (numbers,) = re.findall(rf"^#  {backbone} +(\S+ .*)$", text, re.MULTILINE)
+        assert len(numbers.split()) == (3 if row.startswith("fusion_") else 5)
+
+
+def test_what_stands_in_different_files_of_a_paper_does_not_overlap():
+    """So each row goes with each data file: what one sets, the other does not."""
+    rows = {"cola": [*COLA_ROWS], "eqsim": [*EQSIM_ROWS]}
+    data = {"cola": COLA_DATA, "eqsim": ("flickr30k", "coco", "both")}
+    for paper, names in rows.items():
+        folder = PAPERS / paper
+        benches = {p.stem for p in folder.glob("benchmarks*.yaml")}
+        backbones = {p.stem for p in folder.glob("*.yaml") if p.stem in
+                     ("flava", "blip", "bridgetower")}  # fmt: skip
+        sets = {f"data_{one}" for one in data[paper]}
+        assert {p.stem for p in folder.glob("*.yaml")} == (
+            {*names} | benches | backbones | sets | {"base"}
+        )
+        of_rows = set().union(*(keys(folder / f"{name}.yaml") for name in names))
+        of_data = set().union(*(keys(folder / f"{name}.yaml") for name in sets))
+        of_backbones = set().union(*(keys(folder / f"{name}.yaml") for name in backbones))
+        assert of_rows <= {f"model.{key}" for key in
+                           ("adapter", "objectives", "pairs", "store", "store_dtype")}  # fmt: skip
+        assert of_data <= {"data.train", "trainer.callbacks"}
+        assert of_backbones <= {"model.backbone", "model.optimizer"}
+
+
 @pytest.mark.parametrize("path", SWEEPS, ids=relative)
 def test_a_sweep_runs_a_config_that_is_there(path):
     sweep = yaml.safe_load(path.read_text())
@@ -183,22 +257,34 @@ def test_a_sweep_runs_a_config_that_is_there(path):
 @pytest.mark.parametrize("path", RECIPES, ids=relative)
 def test_a_recipe_is_what_the_command_it_starts_with_takes(path, monkeypatch):
     monkeypatch.chdir(ROOT)
-    options, rest = _parser().parse_known_args(command(path, ROOT, "build|evaluate"))
-    assert rest == []
+    words = command(path, ROOT, "build|evaluate")
+    if words[0] == "evaluate":
+        check_recipe(words)
+        return
+    options = _parser().parse_args(words)
+    assert (ROOT / options.config) == path
+    given = yaml.safe_load(path.read_text())
+    overrides = [f"--{key}={json.dumps(value)}" for key, value in given.items()]
+    made = make(Builder, find("builders", options.corpus), overrides)
+    assert made.spec()["init_args"].keys() >= given.keys()
+
+
+def check_recipe(words: list[str]) -> None:
+    """Makes the benchmarks or the builder that a command names."""
+    options, rest = _parser().parse_known_args(words)
     if options.command == "evaluate":
+        assert rest == []
         benchmarks = make_list(Benchmark, "benchmarks", options.benchmarks)
         names = [benchmark.name for benchmark in benchmarks]
         assert len(set(names)) == len(names) > 0
+        model = Path(options.model)
+        assert model.exists() if "/" in options.model else options.pretrained
     else:
-        assert (ROOT / options.config) == path
-        given = yaml.safe_load(path.read_text())
-        overrides = [f"--{key}={json.dumps(value)}" for key, value in given.items()]
-        made = make(Builder, find("builders", options.corpus), overrides)
-        assert made.spec()["init_args"].keys() >= given.keys()
+        make(Builder, find("builders", options.corpus), rest)
 
 
 def test_each_config_is_of_a_known_kind():
-    known = {*PLUGINS, *RUNS, *SWEEPS, *RECIPES}
+    known = {*PLUGINS, *STATED, *SWEEPS, *SUITES}
     assert [relative(path) for path in ALL if path not in known] == []
 
 

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ import torch
 from vlmtune.data.neighbours import DamagedCacheError, SimilarityCache
 from vlmtune.errors import UserError
 from vlmtune.neighbours import CacheKey, nearest, open_or_build
+from vlmtune.neighbours import cache as building
 
 N, D, K = 23, 5, 6
 
@@ -172,13 +172,11 @@ def test_a_killed_build_goes_on(tmp_path):
 
 
 def test_a_build_killed_after_its_last_block_computes_nothing_again(tmp_path, monkeypatch):
-    from vlmtune import neighbours
-
     def dead(*_):
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(neighbours._Building, "_turn", dead)
+        patch.setattr(building._Building, "_turn", dead)
         with pytest.raises(Killed):
             build(tmp_path, Scoring())
     captions = toy()[0]
@@ -245,6 +243,21 @@ def test_a_foreign_cache_in_the_place_of_this_is_built_again(tmp_path):
     assert scoring.calls
     meta = json.loads((tmp_path / key().folder / "meta.json").read_text())
     assert meta["key"]["source"] == "c"
+
+
+def test_blocks_of_other_images_are_not_used(tmp_path):
+    captions, x = toy()
+    with pytest.raises(Killed):
+        build(tmp_path, Scoring(die_at=3))
+    fewer = {name: some for name, some in captions.items() if name != "image2"}
+    rest = torch.cat([x[:2], x[3:]])
+    scoring = Scoring()
+    cache = open_or_build(tmp_path, key(), fewer, lambda: rest, scoring)
+    assert len(scoring.calls) == 5
+    assert cache.false_captions("image9") == brute(fewer, rest, K)["image9"][1]
+    cache = build(tmp_path, Scoring())  # one that was unreadable is back
+    assert cache.false_captions("image9") == brute(captions, x, K)["image9"][1]
+    assert {file.name for file in tmp_path.iterdir()} == {key().folder, f"{key().folder}.lock"}
 
 
 def test_bad_numbers_are_refused(tmp_path):

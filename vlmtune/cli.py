@@ -208,18 +208,27 @@ def _numbers(text: str) -> list[float]:
 
 def _neighbours(commands: Any) -> None:
     epilog = (
-        "Interrupted, it goes on where it was. Train with it by data.init_args.mined of class\n"
-        "vlmtune.data.mined.MinedNeighbours, whose cache is the folder that is printed."
+        "Interrupted, it goes on where it was. Then train with the folder it prints:\n"
+        "  --data.mined vlmtune.data.mined.MinedNeighbours --data.mined.cache FOLDER"
     )
     parser = _add(commands, "neighbours", "mine images that are hard to tell apart", epilog=epilog)
-    parser.add_argument("--model", required=True, help="as for `vlmtune evaluate`")
+    parser.add_argument(
+        "--model",
+        required=True,
+        help="as for `vlmtune evaluate`, or a YAML with backbone and adapter; scores captions",
+    )
     parser.add_argument("--pretrained", help="weights of an open_clip name, e.g. openai")
     parser.add_argument(
         "--shards", required=True, nargs="+", type=Path, metavar="DIR", help="the training sets"
     )
     parser.add_argument("--out", required=True, type=Path, help="folder of caches")
     parser.add_argument("--neighbours", type=int, default=128, help="images kept for each image")
-    parser.add_argument("--coarse", action="store_true", help="compare images, score no captions")
+    parser.add_argument("--images-only", action="store_true", help="score no captions")
+    parser.add_argument(
+        "--features",
+        metavar="MODEL",
+        help="model whose image features are compared; --model by default",
+    )
     parser.add_argument("--store", type=Path, help="folder that keeps features; --out by default")
     parser.add_argument("--device", help="cpu, cuda, ...; the accelerator by default")
     parser.add_argument("--batch-size", type=int, default=256, help="images encoded at a time")

@@ -1,13 +1,16 @@
 """Training batches with mined neighbours."""
 
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from pytorch_lightning.callbacks import ModelCheckpoint
 
 from data_builders.common import Record, ShardBuilder
-from vlmtune.data.datamodule import EpochLoader
+from tests.data.test_datamodule import Killed, Toy, fit
+from vlmtune.data.datamodule import EpochLoader, ShardDataModule
 from vlmtune.data.mined import MinedNeighbours
 from vlmtune.data.records import corpus, corpus_digest, record_index
 from vlmtune.data.schema import RecordError
@@ -18,6 +21,16 @@ from vlmtune.neighbours import CacheKey, open_or_build
 from vlmtune.types import Group
 
 COUNT = 24
+
+# What Lightning says of tiny runs on a CPU.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*callbacks used to create the checkpoint.*"),
+    pytest.mark.filterwarnings("ignore:.*Starting from v1.9.0.*"),
+    pytest.mark.filterwarnings("ignore:.*Checkpoint directory.*exists"),
+    pytest.mark.filterwarnings("ignore:.*does not have many workers.*"),
+    pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:.*isinstance.treespec, LeafSpec.*"),
+]
 
 
 class Circle(ShardBuilder):
@@ -136,6 +149,28 @@ def test_resuming_gives_the_same_batches(shards, cache, workers):
     rest = list(loader(shards, MinedNeighbours(cache, 1, 3), 2, workers, 1))
     assert [batch.keys for batch in rest] == [batch.keys for batch in whole[2:]]
     assert all(a.pixels.equal(b.pixels) for a, b in zip(rest, whole[2:], strict=True))
+
+
+def test_a_killed_run_goes_on_with_the_same_neighbours(shards, cache, tmp_path):
+    def data():
+        return ShardDataModule([shards], 4, seed=3, mined=MinedNeighbours(cache, 2, 4))
+
+    whole = fit(Toy(), data(), tmp_path, max_epochs=2).seen
+    assert {len(keys) for _, keys in whole} == {12}
+    checkpoint = ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=4, save_top_k=-1)
+    with pytest.raises(Killed):
+        fit(Toy(die_at=9), data(), tmp_path, checkpoint=checkpoint, max_epochs=2)
+    resumed = fit(Toy(), data(), tmp_path, resume=tmp_path / "step=8.ckpt", max_epochs=2)
+    assert resumed.seen == whole[8:]
+
+
+def test_it_travels_to_worker_processes(shards, cache):
+    mined = MinedNeighbours(cache, 2, 4)
+    mined.prepare([shards])
+    group = record_index([shards]).records[9].read()
+    there = pickle.loads(pickle.dumps(mined))
+    keys = [[one.key for one in x.added([group], 1, 2)[0]] for x in (mined, there)]
+    assert keys[0] == keys[1]
 
 
 def test_epochs_draw_anew(shards, cache):

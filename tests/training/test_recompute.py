@@ -2,11 +2,11 @@ import pytest
 import torch
 from torch import nn
 
-from vlmtune.training import recompute
 from tests.toy import Together, Toy, Tune, batch, groups
 from vlmtune.objectives.info_nce import InfoNCE
 from vlmtune.objectives.pair_bce import PairBCE
 from vlmtune.system import AdaptationModule
+from vlmtune.training import recompute
 from vlmtune.training.recompute import in_chunks
 from vlmtune.types import Features
 

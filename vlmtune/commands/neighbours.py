@@ -37,43 +37,54 @@ def run(options: argparse.Namespace) -> None:
     Raises:
         UserError: The model or the shards cannot be had, or the model has no image features.
     """
-    model = resolve(options.model, options.pretrained)
     device = find_device(options.device)
-    model.backbone.to(device)
-    model.adapter.to(device)
+    model = _resolved(options.model, options.pretrained, device)
+    compared = model if options.features is None else _resolved(options.features, None, device)
     known = corpus([ShardSet(str(folder)) for folder in options.shards])
-    whole = digest(model.adapter.spec(), nn.ModuleList([model.backbone, model.adapter]))
-    # Where the adapter trains the image tower, features are not those of the backbone as loaded.
-    name = model.backbone.fingerprint if model.adapter.image_reads.frozen else whole
-    digests = image_digests(known.images)
-    store = _store(options.store or options.out, model, name, known, digests, options.batch_size)
-    rows = [image for image in known.images if digests.get(image, "") in store]
+    # Where an adapter trains the image tower, features are not those of the backbone as loaded.
+    frozen = compared.adapter.image_reads.frozen
+    name = compared.backbone.fingerprint if frozen else _digest(compared)
     key = CacheKey(
         backbone=name,
-        scorer="" if options.coarse else whole,
+        scorer="" if options.images_only else _digest(model),
         source=known.digest,
         neighbours=options.neighbours,
     )
+    digests = image_digests(known.images)
+    root = options.store or options.out
+    store = _store(root, compared.backbone, name, known, digests, options.batch_size)
+    rows = [image for image in known.images if digests.get(image, "") in store]
     cache = open_or_build(
         options.out,
         key,
         {image: known.captions[image] for image in rows},
         lambda: _vectors(store, [digests[image] for image in rows], device),
-        None if options.coarse else _score(model, known, options.batch_size),
+        None if options.images_only else _score(model, known, options.batch_size),
     )
     print(cache.folder)
 
 
+def _resolved(name: str, pretrained: str | None, device: torch.device) -> Model:
+    model = resolve(name, pretrained)
+    model.backbone.to(device)
+    model.adapter.to(device)
+    return model
+
+
+def _digest(model: Model) -> str:
+    return digest(model.adapter.spec(), nn.ModuleList([model.backbone, model.adapter]))
+
+
 def _store(
     root: Path,
-    model: Model,
+    backbone: Backbone,
     name: str,
     known: Corpus,
     digests: Mapping[str, str],
     batch_size: int,
 ) -> FeatureStore:
     """Opens the store of the images' features, which go by their content."""
-    reads = _reads(model.backbone)
+    reads = _reads(backbone)
     by_content: dict[str, ImagePlace] = {}
     for image, content in digests.items():
         by_content.setdefault(content, known.images[image])
@@ -81,11 +92,11 @@ def _store(
     def encode(left: list[str]) -> Iterable[tuple[Sequence[str], Features]]:
         chosen = {content: by_content[content] for content in left}
         batches = decoded_images(
-            chosen, model.backbone.preprocess, batch_size, 0, MAX_DAMAGED, len(by_content)
+            chosen, backbone.preprocess, batch_size, 0, MAX_DAMAGED, len(by_content)
         )
         for names, pixels in batches:
             with torch.no_grad():
-                features = model.backbone.encode_image(pixels.to(model.backbone.device), reads)
+                features = backbone.encode_image(pixels.to(backbone.device), reads)
             yield names, features.to("cpu")
 
     key = StoreKey(name, "image", reads, source_digest(by_content))
@@ -101,7 +112,7 @@ def _reads(backbone: Backbone) -> Reads:
             return reads
     raise UserError(
         f"expected a backbone with image features, got {type(backbone).__name__} ({reason}): "
-        "choose another to mine with"
+        "name another model with --features"
     )
 
 
@@ -121,12 +132,16 @@ def _vectors(
 
 
 def _score(model: Model, known: Corpus, batch_size: int) -> Score:
+    """Scores images of the corpus; what has few numbers is kept from block to block."""
+    adapter = model.adapter
+    small = {adapter.image_reads.kind, adapter.text_reads.kind} == {"pooled"}
+    kept = Scorer(model.backbone, adapter, None, batch_size)
+
     def score(
         images: Sequence[str], captions: Sequence[str], pairs: Int[Tensor, "P 2"]
     ) -> Float[Tensor, "P"]:
         pictures = [decode_image(known.images[image]) for image in images]
-        # One for each block: what it keeps in memory is not needed by the next.
-        scores = Scorer(model.backbone, model.adapter, None, batch_size)(pictures, captions, pairs)
-        return scores
+        scorer = kept if small else Scorer(model.backbone, adapter, None, batch_size)
+        return scorer(pictures, captions, pairs)
 
     return score

@@ -17,6 +17,7 @@ Where nothing was scored the last two tables are empty.
 import hashlib
 import json
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,6 @@ class SimilarityCache:
     Attributes:
         meta: What `meta.json` says.
         image_ids: The images.
-        captions: The captions.
 
     Raises:
         DamagedCacheError: A file is missing, truncated, changed or of another key.
@@ -68,11 +68,18 @@ class SimilarityCache:
         self.folder = Path(folder)
         self.meta = _meta(self.folder, key, check)
         self.image_ids: tuple[str, ...] = _names(self.folder / "images.json")
-        self.captions: tuple[str, ...] = _names(self.folder / "captions.json")
         self._row = {name: row for row, name in enumerate(self.image_ids)}
-        self._column = {name: column for column, name in enumerate(self.captions)}
         self._arrays = {name: _mapped(self.folder / f"{name}.bin", ARRAYS[name]) for name in ARRAYS}
         self._check_sizes()
+
+    @cached_property
+    def captions(self) -> tuple[str, ...]:
+        """The captions, sorted; read when they are first asked for."""
+        return _names(self.folder / "captions.json")
+
+    @cached_property
+    def _column(self) -> dict[str, int]:
+        return {name: column for column, name in enumerate(self.captions)}
 
     def __contains__(self, image: str) -> bool:
         return image in self._row
@@ -167,7 +174,7 @@ class SimilarityCache:
             ) from None
 
     def _check_sizes(self) -> None:
-        n, m, arrays = len(self.image_ids), len(self.captions), self._arrays
+        n, m, arrays = len(self.image_ids), self.meta["captions"], self._arrays
         k = self.meta["neighbours"]
         pairs = int(arrays["image_offsets"][-1])
         expected = {
@@ -201,6 +208,7 @@ def _meta(folder: Path, key: dict[str, Any] | None, check: bool) -> dict[str, An
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
         files, found = dict(meta["files"]), dict(meta["key"])
         assert isinstance(meta["neighbours"], int)
+        assert isinstance(meta["captions"], int)
         assert isinstance(meta["scored"], bool)
     except OSError as error:
         raise DamagedCacheError(f"meta.json: {error.strerror}") from error
@@ -234,5 +242,6 @@ def _names(path: Path) -> tuple[str, ...]:
 
 
 def _mapped(path: Path, dtype: Any) -> np.ndarray:
-    # An empty file cannot be mapped.
-    return np.memmap(path, dtype, "r") if path.stat().st_size else np.empty(0, dtype)
+    if not path.stat().st_size:  # an empty file cannot be mapped
+        return np.empty(0, dtype)
+    return np.memmap(path, dtype, "r").view(np.ndarray)  # whose slices cost less than a memmap's

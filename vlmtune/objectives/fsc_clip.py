@@ -158,7 +158,7 @@ def _gathered(
 ) -> Float[Tensor, "P t_text d"]:
     """For each word the normalised mean of the patches, weighted by how like it they are."""
     with torch.no_grad():
-        likeness = torch.einsum("ptd,pkd->ptk", words, patches)
+        likeness = torch.einsum("nad,nbd->nab", words, patches)
         unseen = ~seen[:, None, :]
         least = likeness.masked_fill(unseen, float("inf")).amin(dim=2, keepdim=True)
         most = likeness.masked_fill(unseen, float("-inf")).amax(dim=2, keepdim=True)
@@ -168,4 +168,4 @@ def _gathered(
         kept = (shares >= 1 / seen.sum(dim=1)[:, None, None]) & ~unseen
         shares = shares * kept
         shares = shares / shares.sum(dim=2, keepdim=True)
-    return normalize(torch.einsum("ptk,pkd->ptd", shares, patches), dim=-1)
+    return normalize(torch.einsum("nab,nbd->nad", shares, patches), dim=-1)

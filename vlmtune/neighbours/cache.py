@@ -28,11 +28,9 @@ from vlmtune.data.neighbours import ARRAYS, DamagedCacheError, SimilarityCache, 
 from vlmtune.errors import UserError
 from vlmtune.feature_files import progress
 from vlmtune.features import locked, make_root
+from vlmtune.neighbours.nearest import nearest
 
 VERSION = 1
-COLUMNS = 2**15
-"""Images compared with a block at a time."""
-
 Score = Callable[[Sequence[str], Sequence[str], Int[Tensor, "P 2"]], Float[Tensor, "P"]]
 """Scores pairs (row of the image ids, row of the captions); higher is a better fit."""
 
@@ -58,14 +56,14 @@ class CacheKey:
 
     Example:
         >>> CacheKey("f00d", "", "cafe").folder
-        'neighbours-128-579ca2ab54577d82'
+        'neighbours-128-50c9a93f6fd51f13'
     """
 
     backbone: str
     scorer: str
     source: str
     neighbours: int = 128
-    block: int = 256
+    block: int = 32
 
     def __post_init__(self) -> None:
         if min(self.neighbours, self.block) < 1:
@@ -87,55 +85,6 @@ class CacheKey:
     def folder(self) -> str:
         """Name of the cache's folder."""
         return f"neighbours-{self.neighbours}-{self.digest[:16]}"
-
-
-def nearest(
-    bank: Float[Tensor, "n d"], rows: range, k: int, columns: int = COLUMNS
-) -> tuple[Int[Tensor, "b k"], Float[Tensor, "b k"]]:
-    r"""Finds the k other rows of a bank with the highest cosine to each of `rows`.
-
-    $\cos_{ij} = x_i \cdot x_j$ for normalised x. Of equal cosines the lower row comes first. At most
-    b x (k + `columns`) cosines are in memory.
-
-    Args:
-        bank: n vectors, normalised.
-        rows: Which b of them to find neighbours for.
-        k: How many, below n.
-        columns: Vectors compared at a time.
-
-    Returns:
-        The rows, best first, and their cosines.
-
-    Example:
-        >>> nearest(torch.eye(3), range(1), 2)[0]
-        tensor([[1, 2]])
-    """
-    queries = bank[rows.start : rows.stop].float()
-    own = torch.arange(rows.start, rows.stop, device=bank.device)
-    best = torch.empty(len(rows), 0, dtype=torch.int64, device=bank.device)
-    for start in range(0, len(bank), columns):
-        part = bank[start : start + columns].float()
-        number = torch.arange(start, start + len(part), device=bank.device)
-        keys = _keys(queries @ part.T, number)
-        keys.masked_fill_(own[:, None] == number, torch.iinfo(torch.int64).min)
-        keys = torch.cat([best, keys], dim=1)
-        best = keys.topk(min(k, keys.shape[1]), dim=1).values
-    return _LAST - (best & _LAST), _values(best)
-
-
-_LAST = 2**32 - 1
-
-
-def _keys(values: Float[Tensor, "b c"], number: Int[Tensor, "c"]) -> Int[Tensor, "b c"]:
-    """Integers that sort by value, and where values are equal by falling number; all distinct."""
-    bits = (values + 0.0).view(torch.int32)  # -0.0 becomes 0.0
-    ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
-    return (ordered.long() << 32) | (_LAST - number)
-
-
-def _values(keys: Int[Tensor, "b k"]) -> Float[Tensor, "b k"]:
-    ordered = (keys >> 32).int()
-    return torch.where(ordered < 0, ordered ^ 0x7FFFFFFF, ordered).view(torch.float32)
 
 
 def open_or_build(
@@ -177,11 +126,11 @@ def open_or_build(
         )
     final = Path(root) / key.folder
     with contextlib.suppress(DamagedCacheError):
-        return SimilarityCache(final, key.to_dict())
+        return _opened(final, key, captions)
     make_root(Path(root))
     with locked(final):
         try:
-            return SimilarityCache(final, key.to_dict())  # another process has built it meanwhile
+            return _opened(final, key, captions)  # another process has built it meanwhile
         except DamagedCacheError as reason:
             if final.exists():
                 log.warning("Rebuilding the similarity cache %s: %s", final, reason)
@@ -192,7 +141,14 @@ def open_or_build(
                 f"expected to write a similarity cache to {root}, got {error.strerror}: "
                 "free the disk or choose another folder"
             ) from error
-    return SimilarityCache(final, key.to_dict())
+    return _opened(final, key, captions)
+
+
+def _opened(final: Path, key: CacheKey, captions: Mapping[str, Sequence[str]]) -> SimilarityCache:
+    cache = SimilarityCache(final, key.to_dict())
+    if cache.image_ids != tuple(captions):  # of one corpus more images may be readable than before
+        raise DamagedCacheError("it is of other images")
+    return cache
 
 
 class _Building:
@@ -215,9 +171,15 @@ class _Building:
             for several in captions.values()
         ]
         self.k = min(key.neighbours, len(self.images) - 1)
-        self.blocks = final.with_name(f".{final.name}.blocks")
+        # Numbers of images and captions in blocks mean something for these images only.
+        names = json.dumps([self.images, self.texts, [some.tolist() for some in self.true]])
+        digest = hashlib.sha256(names.encode()).hexdigest()[:16]
+        self.blocks = final.with_name(f".{final.name}.{digest}.blocks")
 
     def run(self) -> None:
+        for leftover in self.final.parent.glob(f".{self.final.name}.*"):  # of a killed process
+            if leftover != self.blocks:
+                shutil.rmtree(leftover, ignore_errors=True)
         self.blocks.mkdir(exist_ok=True)
         size = self.key.block
         all_rows = [
@@ -232,7 +194,6 @@ class _Building:
                     self._write(number, self._made(bank, rows))
                 advance(len(rows))
         temporary = self.final.with_name(f".{self.final.name}.{os.getpid()}")
-        shutil.rmtree(temporary, ignore_errors=True)  # of a killed process with the same id
         try:
             self._join(temporary, all_rows)
             shutil.rmtree(self.final, ignore_errors=True)
@@ -333,6 +294,7 @@ class _Building:
             "key": self.key.to_dict(),
             "digest": self.key.digest,
             "neighbours": self.k,
+            "captions": len(self.texts),
             "scored": self.score is not None,
             "files": {path.name: entry(path) for path in sorted(folder.iterdir())},
             "written_with": {"vlmtune": vlmtune.__version__, "torch": torch.__version__},
