@@ -223,12 +223,12 @@ def seconds_per_epoch(report: RunReport, folder: Path) -> float | None:
     if not steps or not path.is_file():
         return None
     config = yaml.safe_load(path.read_text(encoding="utf-8"))
-    data, trainer = config["data"], config["trainer"]
-    records = 0
+    data, records = config["data"], 0
     for shards in data["train"]:
-        manifest = json.loads((Path(shards["path"]) / "manifest.json").read_text(encoding="utf-8"))
+        folder = Path(shards.get("init_args", shards)["path"])
+        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
         records += sum(shard["records"] for shard in manifest["shards"])
-    seen = steps * data["batch_size"] * trainer["accumulate_grad_batches"]
+    seen = steps * data["batch_size"] * config["trainer"]["accumulate_grad_batches"]
     return report.provenance.seconds * records / seen
 
 
@@ -283,8 +283,8 @@ def markdown(comparison: Mapping[str, Any]) -> str:
         written = ("–" if chances[t] is None else number(chances[t], units[t]) for t in titles)
         lines.append(_line(["*chance*", "", *written, ""]))
     for row in comparison["rows"].values():
-        cells = [_cell([r["values"][t] for r in row["runs"]], row["runs"][0]["units"][t])
-                 for t in titles]  # fmt: skip
+        units = row["runs"][0]["units"]
+        cells = [_cell([run["values"][t] for run in row["runs"]], units[t]) for t in titles]
         times = [r["seconds_per_epoch"] for r in row["runs"] if r["seconds_per_epoch"] is not None]
         time_ = f"{statistics.mean(times):.1f}" if times else "–"
         lines.append(_line([row["name"], count(row["trainable_parameters"]), *cells, time_]))

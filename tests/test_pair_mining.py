@@ -6,7 +6,7 @@ import torch
 from tests.toy import Together, Toy, Tune, batch, groups
 from vlmtune.config import instantiate
 from vlmtune.errors import UserError
-from vlmtune.pair_mining import HardPairs, RankingPairs, drawn
+from vlmtune.pair_mining import HardPairs, MutualPairs, RankingPairs, drawn
 from vlmtune.pairs import PairPolicy
 from vlmtune.training.distributed import Ranks, place
 from vlmtune.training.scores import TrainingScores
@@ -207,3 +207,66 @@ def test_a_backbone_without_embeddings_is_refused_in_one_line():
 
     with pytest.raises(UserError, match=r"pooled image embeddings .* other pairs than HardPairs"):
         TrainingScores(Unpooled(), Together(), HardPairs())
+
+
+def ring(size):
+    """As many images as texts, each with its own."""
+    own = torch.eye(size, dtype=torch.bool)
+    return Targets(own, own, own)
+
+
+@pytest.mark.parametrize("hard", [0, 3])
+@pytest.mark.parametrize("seed", range(5))
+def test_mutual_negatives_meet_both_ways(hard, seed):
+    size, negatives = 20, 6
+    scores = torch.randn(size, size, generator=torch.Generator().manual_seed(seed))
+    policy = MutualPairs(negatives, hard)
+    chosen = policy(ring(size), torch.Generator().manual_seed(seed), scores)
+    assert chosen.diagonal().all()
+    assert chosen.equal(chosen.T)
+    degrees = chosen.sum(dim=1) - 1
+    assert degrees.max() <= negatives
+    # Greedy matching leaves no two images that both want more and may have each other.
+    short = (degrees < negatives).nonzero()[:, 0]
+    assert chosen[short][:, short].all()
+    assert degrees.sum() >= negatives * size - 2 * negatives
+
+
+def test_mutual_hard_negatives_are_those_that_score_high():
+    size = 12
+    scores = torch.zeros(size, size)
+    for a in range(0, size, 2):  # couples that resemble each other, seen from one side only
+        scores[a, a + 1] = 200.0
+    chosen = MutualPairs(1, 1)(ring(size), torch.Generator().manual_seed(0), scores)
+    couples = torch.arange(size) // 2
+    assert chosen.equal(couples[:, None] == couples)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_mutual_negatives_are_false_both_ways(seed):
+    truth = targets().truth
+    chosen = choose(MutualPairs(2, 1), seed)
+    # Where the text of all is an image's true one, that image is no one's negative.
+    assert (chosen & truth).sum(dim=1).tolist() == [1, 1, 1, 1]
+    own = (chosen & truth).int().argmax(dim=1)
+    for i, j in (chosen & ~truth).nonzero().tolist():
+        (partner,) = (own == j).nonzero()[:, 0].tolist()
+        assert chosen[partner, own[i]]
+        assert not truth[partner, own[i]]
+
+
+def test_mutual_pairs_give_eqsim_all_four_scores():
+    chosen = MutualPairs(3)(ring(9), torch.Generator().manual_seed(1))
+    for i, j in (chosen & ~torch.eye(9, dtype=torch.bool)).nonzero().tolist():
+        assert chosen[i, i]
+        assert chosen[i, j]
+        assert chosen[j, i]
+        assert chosen[j, j]
+
+
+def test_mutual_pairs_refuse_what_makes_no_sense():
+    for arguments in ({"negatives": 0}, {"hard": 16}, {"temperature": 0.0}):
+        with pytest.raises(UserError, match="expected"):
+            MutualPairs(**arguments)
+    assert MutualPairs().needs_reference is False
+    assert MutualPairs(hard=2).needs_reference

@@ -1,8 +1,10 @@
 """Sweeps: what a W&B agent runs for a trial is a run of ours, and W&B works without a network."""
 
+import itertools
 import random
 import sys
 from pathlib import Path
+from pydoc import locate
 
 import pytest
 import wandb
@@ -50,7 +52,12 @@ def draw(parameter: dict, rng: random.Random) -> object:
 def words(sweep: dict, seed: int = 0) -> list[str]:
     """The command of a trial: W&B's own expansion of one draw."""
     rng = random.Random(seed)
-    drawn = {name: {"value": draw(value, rng)} for name, value in sweep["parameters"].items()}
+    return expanded(sweep, {name: draw(value, rng) for name, value in sweep["parameters"].items()})
+
+
+def expanded(sweep: dict, values: dict) -> list[str]:
+    """The command of the trial that has these values."""
+    drawn = {name: {"value": value} for name, value in values.items()}
     arguments = create_sweep_command_args({"args": drawn})["args"]
     command = create_sweep_command(list(sweep["command"]))
     assert command.count("${args}") == 1
@@ -66,10 +73,36 @@ def test_a_trial_is_a_run_with_the_values_drawn(path, monkeypatch):
     assert command[:2] == ["vlmtune", "fit"]
     config = Parsed("fit", command[2:]).config["fit"]
     for name, value in (word[2:].split("=", 1) for word in command if "=" in word):
+        if name.startswith("model.objectives."):
+            continue  # of the last objective, see the grid of EqSim below
         found = config[name]
         assert str(getattr(found, "class_path", found)) == str(yaml.safe_load(value)), name
-    monitored = [callback.init_args.get("monitor") for callback in config.trainer.callbacks]
-    assert sweep["metric"]["name"] in monitored
+    callbacks = [callback.init_args for callback in config.trainer.callbacks]
+    measured = [b for c in callbacks for b in c.get("benchmarks", ())]
+    names = {f"{b.init_args.name}/{locate(b.class_path).primary}" for b in measured}
+    assert sweep["metric"]["name"] in names
+
+
+def test_eqsims_grid_is_of_one_alpha_and_one_beta(monkeypatch):
+    """Every point of it, as the paper's appendix C has them, in either order of the arguments."""
+    monkeypatch.chdir(ROOT)
+    sweep = yaml.safe_load((ROOT / "configs/sweeps/eqsim.yaml").read_text())
+    assert sweep["method"] == "grid"
+    choices = [
+        [(name, value) for value in parameter["values"]]
+        for name, parameter in sweep["parameters"].items()
+    ]
+    points = set()
+    for values in itertools.product(*choices):
+        for order in (values, values[::-1]):
+            config = Parsed("fit", expanded(sweep, dict(order))[2:]).config["fit"]
+            nce, eqsim = config.model.objectives
+            assert nce.class_path.endswith("InfoNCE")
+            arguments = eqsim.init_args
+            assert (arguments.v1, arguments.v2, arguments.k) == ("all", "close", 8)
+            assert arguments.alpha1 == arguments.alpha2
+            points.add((arguments.alpha1, arguments.weight))
+    assert points == {*itertools.product((0.0, 0.04, 0.1), (0.2, 0.5, 1.0))}
 
 
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)

@@ -1,0 +1,254 @@
+"""scripts/compare.py: suites name what is there, runs are resumed, and tables say the truth."""
+
+import argparse
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from scripts import compare
+from tests.test_configs import Parsed, check_recipe
+from tests.tiny import write_cola
+from vlmtune.cli import main
+from vlmtune.commands.train import NOISE
+from vlmtune.errors import UserError
+from vlmtune.report.results import Provenance, RunReport
+from vlmtune.types import Metric, Result
+
+ROOT = Path(__file__).parents[1]
+SUITES = [ROOT / "configs/compare.yaml", ROOT / "configs/compare_eqsim.yaml"]
+
+pytestmark = [pytest.mark.filterwarnings(f"ignore:{pattern}") for pattern in NOISE]
+
+
+@pytest.mark.parametrize("path", SUITES, ids=lambda path: path.stem)
+def test_a_suite_trains_what_its_configs_say(path, monkeypatch, tmp_path):
+    monkeypatch.chdir(ROOT)
+    suite = compare.read_suite(path)
+    first, *others = compare.tasks(suite, tmp_path, [3], [], None)
+    check_recipe(list(first.words))
+    seen = []
+    for task in others:
+        config = Parsed("fit", list(task.words[1:])).config["fit"]
+        named = {config.seed_everything, config.model.seed, config.data.seed}
+        assert named == {3}
+        assert config.trainer.default_root_dir == str(task.folder)
+        (evaluation,) = [c for c in config.trainer.callbacks if "Evaluation" in c.class_path]
+        assert evaluation.init_args.name == task.name == f"{suite.names[task.row]}, seed 3"
+        measured = {b.init_args.name for b in evaluation.init_args.benchmarks}
+        assert {benchmark for benchmark, _ in suite.columns.values()} <= measured
+        parts = (config.model.adapter, config.model.objectives, config.model.optimizer)
+        seen.append(repr(parts))
+    assert len(set(seen)) == len(seen) > 5  # no strategy twice
+    assert len({task.name for task in others}) == len(others)
+    header = path.read_text().splitlines()[0]
+    assert header.startswith(f"# python scripts/compare.py --suite {path.relative_to(ROOT)}")
+
+
+def test_every_config_of_the_folder_is_compared():
+    suite = compare.read_suite(SUITES[0])
+    named = {Path(one).stem for configs in suite.configs.values() for one in configs}
+    assert {path.stem for path in (ROOT / "configs/compare").glob("*.yaml")} == named | {"base"}
+
+
+SUITE = """\
+title: Toys
+out: {out}
+zero_shot: {{model: m, benchmarks: b}}
+base: base.yaml
+columns: {{"accuracy": toy accuracy}}
+rows:
+  one: {{name: First, configs: [one.yaml]}}
+  two: {{name: Second, configs: [two.yaml]}}
+"""
+
+
+@pytest.fixture
+def suite(tmp_path, monkeypatch):
+    """A suite of two strategies, in the folder one works in."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("base", "one", "two"):
+        (tmp_path / f"{name}.yaml").write_text(f"{name}: 1\n")
+    path = tmp_path / "suite.yaml"
+    path.write_text(SUITE.format(out="runs"))
+    return path
+
+
+def options(suite: Path, **changes) -> argparse.Namespace:
+    values = {"suite": suite, "seeds": [0], "only": [], "steps": None, "out": None}
+    return argparse.Namespace(**{**values, **changes})
+
+
+class Runner:
+    """Stands for `vlmtune`: writes a report whose accuracy is given by strategy and seed."""
+
+    def __init__(self, values: dict[str, float], shards: Path | None = None) -> None:
+        self.values, self.shards = values, shards
+        self.commands: list[tuple[str, ...]] = []
+
+    def __call__(self, words, log):
+        self.commands.append(tuple(words))
+        name = str(log.parent.relative_to(log.parents[2] if words[0] == "fit" else log.parents[1]))
+        value = self.values[name.removesuffix("/seed-0")]
+        if value < 0:
+            raise UserError(f"expected {name} to train, got a toy: choose another")
+        metric = Metric(value, 10, chance=0.25)
+        seed = int(name[-1]) if words[0] == "fit" else None
+        steps = {"steps": 30} if seed is not None else {}
+        provenance = Provenance("b", "a", {}, "f", "", steps, {}, "c", "d", seed, 12, 6.0)
+        result = Result("toy", "1", "accuracy", {"accuracy": metric})
+        RunReport(name, provenance, (result,)).save(log.parent / "report.json")
+        if self.shards is not None and seed is not None:
+            data = {"train": [{"init_args": {"path": str(self.shards)}}], "batch_size": 4}
+            config = {"data": data, "trainer": {"accumulate_grad_batches": 2}}
+            (log.parent / "config.yaml").write_text(yaml.safe_dump(config))
+
+
+def test_means_of_seeds_stand_in_the_table(suite, capsys, shards):
+    values = {"zero_shot": 0.2, "one": 0.3, "one/seed-1": 0.5, "two": 0.9, "two/seed-1": 0.8}
+    runner = Runner(values, shards)
+    assert compare.compare(options(suite, seeds=[0, 1]), runner) == 0
+    table = Path("runs/compare.md").read_text()
+    # 12 records, 30 steps of 8 of them in 6 seconds
+    assert table.splitlines()[2:] == [
+        "| strategy | trained numbers | accuracy | s/epoch |",
+        "| --- | ---: | ---: | ---: |",
+        "| *chance* |  | 25.0 % |  |",
+        "| zero-shot | 12 | 20.0 % | – |",
+        "| First | 12 | 40.0 % (30.0 % / 50.0 %) | 0.3 |",
+        "| Second | 12 | 85.0 % (90.0 % / 80.0 %) | 0.3 |",
+    ]
+    assert table in capsys.readouterr().out
+    rows = json.loads(Path("runs/compare.json").read_text())["rows"]
+    assert [run["values"]["accuracy"] for run in rows["one"]["runs"]] == [0.3, 0.5]
+    assert [run["seed"] for run in rows["two"]["runs"]] == [0, 1]
+    assert rows["two"]["runs"][0]["seconds_per_epoch"] == pytest.approx(6 * 12 / (30 * 8))
+
+
+def test_what_is_done_is_not_done_again_and_what_was_stopped_goes_on(suite):
+    runner = Runner({"zero_shot": 0.2, "one": 0.3, "two": 0.9})
+    assert compare.compare(options(suite, only=["one"]), runner) == 0
+    assert len(runner.commands) == 1
+    checkpoint = Path("runs/two/seed-0/checkpoints/last.ckpt")
+    checkpoint.parent.mkdir(parents=True)
+    checkpoint.touch()
+    assert compare.compare(options(suite), runner) == 0
+    zero_shot, two = runner.commands[1:]
+    assert zero_shot[0] == "evaluate"
+    assert two[-2:] == ("--ckpt_path", str(checkpoint))
+    assert compare.compare(options(suite, only=["two"]), runner) == 0
+    assert len(runner.commands) == 3
+    assert "First" in Path("runs/compare.md").read_text()  # the table is of the whole folder
+
+
+def test_a_changed_config_is_not_taken_for_the_run_it_was(suite, capsys):
+    runner = Runner({"zero_shot": 0.2, "one": 0.3, "two": 0.9})
+    assert compare.compare(options(suite), runner) == 0
+    Path("one.yaml").write_text("one: 2\n")
+    assert compare.compare(options(suite), runner) == 1
+    assert "expected in runs/one/seed-0 a run of the same command" in capsys.readouterr().err
+    assert "First" not in Path("runs/compare.md").read_text()
+    assert len(runner.commands) == 3
+
+
+def test_a_run_that_fails_does_not_stop_the_others(suite, capsys):
+    runner = Runner({"zero_shot": 0.2, "one": -1, "two": 0.9})
+    assert compare.compare(options(suite), runner) == 1
+    assert "expected one/seed-0 to train" in capsys.readouterr().err
+    table = Path("runs/compare.md").read_text()
+    assert "Second" in table
+    assert "First" not in table
+
+
+def test_short_runs_have_a_folder_of_their_own(suite):
+    runner = Runner({"zero_shot": 0.2, "one": 0.3, "two": 0.9})
+    assert compare.compare(options(suite, steps=4), runner) == 0
+    assert not Path("runs").exists()
+    assert Path("runs-4-steps/one/seed-0/report.json").is_file()
+    assert "--trainer.max_steps=4" in runner.commands[1]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("title: Toys\n", "", "title missing"),
+        ("rows:", "rows: {}\nrow:", "row missing or unknown"),
+        ("toy accuracy", "toy", "benchmark metric"),
+        ("name: First, ", "", "name"),
+        ("title", "{", "YAML|Parser|mapping"),
+    ],
+)
+def test_a_wrong_suite_is_one_line(suite, capsys, old, new, said):
+    suite.write_text(suite.read_text().replace(old, new))
+    with pytest.raises(UserError, match=said):
+        compare.read_suite(suite)
+    assert compare.main(["--suite", str(suite)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_an_unknown_strategy_and_a_wrong_column_are_refused(suite, tmp_path):
+    made = compare.read_suite(suite)
+    with pytest.raises(UserError, match="zero_shot, one, two, got three"):
+        compare.tasks(made, tmp_path, [0], ["three"], None)
+    runner = Runner({"zero_shot": 0.2, "one": 0.3, "two": 0.9})
+    suite.write_text(suite.read_text().replace("toy accuracy", "toy map"))
+    with pytest.raises(UserError, match="expected map of toy"):
+        compare.compare(options(suite), runner)
+
+
+def test_a_failing_process_leaves_its_last_line(tmp_path):
+    log = tmp_path / "log.txt"
+    with pytest.raises(UserError, match="expected a report"):
+        compare.subprocess_run(["report", str(tmp_path / "none"), "--out", str(tmp_path)], log)
+
+
+def test_a_strategy_is_trained_by_the_same_code_as_fit(tmp_path, monkeypatch, model_folder, shards):
+    """The whole way for two steps, in this process."""
+    monkeypatch.chdir(tmp_path)
+    cola = write_cola(tmp_path / "cola")
+    arguments = {"name": "cola", "path": str(cola), "images": str(cola.parent)}
+    toy = {"class_path": "vlmtune.benchmarks.cola_multi.ColaMulti", "init_args": arguments}
+    Path("benchmarks.yaml").write_text(yaml.safe_dump([toy]))
+    base = yaml.safe_load((ROOT / "configs/compare/base.yaml").read_text())
+    evaluation = {"benchmarks": "benchmarks.yaml", "every_n_epochs": 1}
+    base["trainer"] |= {
+        "accelerator": "cpu",
+        "callbacks": [
+            {"class_path": "vlmtune.callbacks.Evaluation", "init_args": evaluation},
+        ],
+    }
+    base["model"] |= {
+        "backbone": {
+            "class_path": "vlmtune.backbones.open_clip.OpenClip",
+            "init_args": {"model": str(model_folder)},
+        },
+        "store": None,
+    }
+    base["data"] |= {"train": [{"path": str(shards)}], "batch_size": 4}
+    Path("base.yaml").write_text(yaml.safe_dump(base))
+    probe = (ROOT / "configs/compare/linear_probe.yaml").read_text()
+    Path("linear_probe.yaml").write_text(probe)
+    content = {
+        "title": "Tiny",
+        "out": "runs",
+        "zero_shot": {"model": str(model_folder), "benchmarks": "benchmarks.yaml"},
+        "base": "base.yaml",
+        "columns": {"accuracy": "cola accuracy"},
+        "rows": {"linear_probe": {"name": "linear probe", "configs": ["linear_probe.yaml"]}},
+    }
+    Path("suite.yaml").write_text(yaml.safe_dump(content))
+
+    def run(words, log):
+        del log
+        assert main(list(words)) == 0
+
+    assert compare.compare(options(Path("suite.yaml"), steps=2), run) == 0
+    rows = json.loads(Path("runs-2-steps/compare.json").read_text())["rows"]
+    assert set(rows) == {"zero_shot", "linear_probe"}
+    (probe_run,) = rows["linear_probe"]["runs"]
+    assert probe_run["seconds_per_epoch"] > 0
+    assert rows["linear_probe"]["trainable_parameters"] == 2 * (16 * 16 + 16) + 2
+    report = RunReport.load(Path("runs-2-steps/linear_probe/seed-0/report.json"))
+    assert report.name == "linear probe, seed 0"
+    assert report.provenance.config["steps"] == 2
