@@ -20,6 +20,7 @@ from vlmtune.cli import _parser
 from vlmtune.commands.plugins import find, make, make_list
 from vlmtune.commands.train import NOISE, VlmtuneCLI
 from vlmtune.objectives.base import Objective
+from vlmtune.pairs import PairPolicy
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = ROOT / "configs"
@@ -174,6 +175,17 @@ def test_an_experiment_runs_by_the_command_it_starts_with(path, monkeypatch):
     assert not [v for v in all_values(yaml.safe_load(path.read_text())) if str(v).startswith("/")]
 
 
+@pytest.mark.parametrize("path", RUNS, ids=relative)
+def test_what_an_experiment_trains_can_be_made(path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    model = parsed_run(path, ROOT)["model"].as_dict()
+    plugins = [(Adapter, model["adapter"]), *((Objective, o) for o in model["objectives"])]
+    plugins += [(PairPolicy, model["pairs"])] if model["pairs"] else []
+    for base, spec in plugins:
+        made = {key: spec[key] for key in ("class_path", "init_args") if key in spec}
+        assert isinstance(make(base, json.dumps(made)), base)
+
+
 def stated(path: Path) -> list[list[str]]:
     """Every command of ours in the header of a config."""
     return [shlex.split(line)[1:] for line in header(path) if line.startswith("vlmtune ")]
@@ -182,7 +194,7 @@ def stated(path: Path) -> list[list[str]]:
 @pytest.mark.parametrize("path", STATED, ids=relative)
 def test_every_command_of_a_header_parses(path, monkeypatch):
     monkeypatch.chdir(ROOT)
-    for words in stated(path):
+    for words in stated(path)[path in RUNS :]:  # the first of a run is parsed above
         if words[0] == "fit":
             assert Parsed("fit", words[1:]).config["fit"]["data"]["train"]
         elif "--config" not in words:  # the others are recipes, tested as such
