@@ -96,8 +96,8 @@ def test_eqsims_grid_is_of_one_alpha_and_one_beta(monkeypatch):
     for values in itertools.product(*choices):
         for order in (values, values[::-1]):
             config = Parsed("fit", expanded(sweep, dict(order))[2:]).config["fit"]
-            nce, eqsim = config.model.objectives
-            assert nce.class_path.endswith("InfoNCE")
+            info_nce, eqsim = config.model.objectives
+            assert info_nce.class_path.endswith("InfoNCE")
             arguments = eqsim.init_args
             assert (arguments.v1, arguments.v2, arguments.k) == ("all", "close", 8)
             assert arguments.alpha1 == arguments.alpha2
