@@ -104,14 +104,14 @@ def test_an_image_without_a_true_text_brings_nothing():
     truth = torch.tensor([[False, False, False], [True, False, False]])
     given = Targets(truth, truth, truth)
     scores = torch.zeros(2, 3)
-    for policy in (RankingPairs(2, 1), HardPairs(1, 0)):
+    for policy in (RankingPairs(2, 1), HardPairs(1, 0), MutualPairs(2, 1)):
         assert not policy(given, torch.Generator(), scores)[0].any()
     only = HardPairs(0, 1)(given, torch.Generator(), scores)
     assert only.tolist() == [[True, False, False], [True, False, False]]
 
 
 def test_the_generator_is_the_only_source_of_chance():
-    for policy in (HardPairs(), RankingPairs(3, 1)):
+    for policy in (HardPairs(), RankingPairs(3, 1), MutualPairs(1, 1)):
         first, state = choose(policy, 3), torch.get_rng_state()
         torch.manual_seed(11)
         assert choose(policy, 3).equal(first)
@@ -146,7 +146,7 @@ def test_numbers_must_make_sense(policy, arguments):
 
 
 def test_the_spec_makes_it_again():
-    for policy in (HardPairs(2, 0), RankingPairs(3, 1, True)):
+    for policy in (HardPairs(2, 0), RankingPairs(3, 1, True), MutualPairs(2, 1)):
         again = instantiate(policy.spec(), PairPolicy)
         assert choose(again).equal(choose(policy))
         assert again.needs_reference == policy.needs_reference
