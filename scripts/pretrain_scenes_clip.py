@@ -10,6 +10,10 @@ measured and printed at the end.
 
 The loss is symmetric InfoNCE over the batch. The image embedding is the mean of the patch tokens,
 so that every patch has to say what it shows: adapters that read tokens find words in them.
+
+`--init FOLDER` goes on from weights, whose vocabulary may be smaller. With `--new-words-only` the
+embeddings of the words that it lacks are all that is trained, on captions in the wording of PUG's
+prompts (`prompt_caption`): captions of the old words keep their embeddings to the last bit.
 """
 
 import argparse
@@ -29,7 +33,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
-from data_builders.scenes.captions import both, query, vocabulary, web_caption
+from data_builders.scenes.captions import both, prompt_caption, query, vocabulary, web_caption
 from data_builders.scenes.grammar import Scene, WorldSpec
 from data_builders.scenes.sample import make_scenes
 from vlmtune.backbones.open_clip import OpenClip
@@ -108,13 +112,37 @@ def embed_text(model: CLIP, ids: Tensor) -> Tensor:
     return normalize(x[rows, ids.argmax(dim=1)] @ part.text_projection, dim=-1)
 
 
+def initialise(model: CLIP, folder: Path) -> list[int]:
+    """Takes over the weights in `folder`, word by word; returns the tokens it has no words for."""
+    state = load_file(folder / "open_clip_model.safetensors")
+    old = WordTokenizer((folder / "vocabulary.txt").read_text().split(), CONTEXT)
+    new = WordTokenizer(vocabulary(), CONTEXT)
+    rows = {0: 0, new.sot_token_id: old.sot_token_id, new.eot_token_id: old.eot_token_id}
+    rows |= {row: old.ids[word] for word, row in new.ids.items() if word in old.ids}
+    embedding: Tensor = model.token_embedding.weight.detach().cpu().clone()  # pyright: ignore
+    embedding[list(rows)] = state["token_embedding.weight"][list(rows.values())]
+    model.load_state_dict(state | {"token_embedding.weight": embedding})
+    return [row for row in range(new.vocab_size) if row not in rows]
+
+
+def only(model: CLIP, tokens: Sequence[int]) -> None:
+    """Freezes all but the embeddings of these tokens."""
+    model.requires_grad_(False)
+    embedding: Any = model.token_embedding
+    chosen = torch.zeros_like(embedding.weight)
+    chosen[list(tokens)] = 1.0
+    embedding.weight.requires_grad_(True)
+    embedding.weight.register_hook(lambda gradient: gradient * chosen)
+
+
 def train(model: CLIP, scenes: Sequence[Scene], images: Tensor, options: argparse.Namespace) -> int:
     """Trains for `options.minutes`, learning rate flat and then linear to 0; returns the steps."""
+    caption, decay = (prompt_caption, 0.0) if options.new_words_only else (web_caption, 0.05)
     tokenizer = WordTokenizer(vocabulary(), CONTEXT)
     device, batch = torch.device(options.device), options.batch_size
     matrices = [p for p in model.parameters() if p.ndim > 1]
     vectors = [p for p in model.parameters() if p.ndim <= 1]
-    groups = [{"params": matrices, "weight_decay": 0.05}, {"params": vectors, "weight_decay": 0.0}]
+    groups = [{"params": matrices, "weight_decay": decay}, {"params": vectors, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.98))
     rng = random.Random(options.seed)
     begun, budget, step, order = time.monotonic(), 60 * options.minutes, 0, []
@@ -126,7 +154,7 @@ def train(model: CLIP, scenes: Sequence[Scene], images: Tensor, options: argpars
         if len(order) < batch:
             order = torch.randperm(len(scenes)).tolist()
         rows = [order.pop() for _ in range(batch)]
-        ids = tokenizer([web_caption(scenes[i], rng) for i in rows]).to(device)
+        ids = tokenizer([caption(scenes[i], rng) for i in rows]).to(device)
         with torch.autocast(device.type, torch.bfloat16):
             image = model.encode_image(pixels(images[rows].to(device)), normalize=True)
             text = embed_text(model, ids)
@@ -212,18 +240,25 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=60, help="time to train")
     parser.add_argument("--scenes", type=int, default=96_000, help="scenes to render")
     parser.add_argument("--init", type=Path, help="folder to go on from")
+    parser.add_argument(
+        "--new-words-only", action="store_true", help="train nothing but words that --init lacks"
+    )
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--lr", type=float, default=1.3e-3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     options = parser.parse_args()
+    if options.new_words_only and not options.init:
+        parser.error("expected --init FOLDER with --new-words-only")
     scenes, images = world(options.scenes, 1000 * (options.seed + 1), options.threads)
     torch.set_num_threads(options.threads)
     torch.manual_seed(options.seed)
     model = CLIP(**model_config()).to(options.device)
     if options.init:
-        model.load_state_dict(load_file(options.init / "open_clip_model.safetensors"))
+        tokens = initialise(model, options.init)
+        if options.new_words_only:
+            only(model, tokens)
     steps = train(model, scenes, images, options)
     save(model, options.out)
     words, binding = measure(options.out)

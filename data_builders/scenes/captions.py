@@ -53,6 +53,11 @@ FURTHER_WORDS = (
     *("above", "an", "below", "beside", "between", "inside", "next", "no", "not", "object"),
     *("shape", "shapes", "some", "thing", "things", "top", "with", "without"),
 )
+# Of PUG's prompts. "blank" is what SPAR calls an animal that is not there.
+PROMPT_WORDS = (
+    *("background", "big", "blank", "bottom", "environment", "medium", "sized", "textured"),
+    "this",
+)
 
 _CLEAR_MARGIN = 0.6  # world units two objects must differ by before a sentence says how
 _CLEAR_RATIO = 1.3  # ... and how much more than along the other axis
@@ -144,6 +149,38 @@ def web_caption(scene: Scene, rng: random.Random) -> str:
     return " ".join([*prefix, *words])
 
 
+def prompt_caption(scene: Scene, rng: random.Random) -> str:
+    """Returns a caption in the wording of PUG's prompts that binds nothing, as `web_caption` does.
+
+    Either "a photo of a big sized cube textured with blue on a grass background" (PUG: Animals) or
+    "this is a photo of a cube textured with blue and a cone textured with red in a grass
+    environment" (PUG: SPAR), there also with sides, "a cube on the left". Size, colours and shapes
+    are drawn independently of each other from the scene; sides say nothing of it, and neither do
+    "medium" and "blank", which now and then stand for a size and for a shape.
+    """
+    things = scene.objects
+    drawn = rng.sample(things, min(len(things), rng.randint(1, 2)))
+    shapes = ["blank" if rng.random() < 0.05 else t.shape for t in drawn]
+    colors = [t.color for t in rng.sample(things, len(shapes))]
+    if rng.random() < 0.4:
+        size = "big" if rng.choice(things).size == "large" else "small"
+        size = "medium" if rng.random() < 0.2 else size
+        textured = f" textured with {colors[0]}" if rng.random() < 0.6 else ""
+        return f"a photo of a {size} sized {shapes[0]}{textured} on a {scene.floor} background"
+    form = rng.choice(("plain", "colors", "sides"))
+    sides = rng.sample(rng.choice((("left", "right"), ("bottom", "top"))), len(shapes))
+    ends = {
+        "plain": [""] * len(shapes),
+        "colors": [f" textured with {color}" for color in colors],
+        "sides": [f" on the {side}" for side in sides],
+    }[form]
+    named = " and ".join(f"a {shape}{end}" for shape, end in zip(shapes, ends, strict=True))
+    where = " of the picture" * (form == "sides")
+    return f"this is a photo of {named}{where}" + rng.choice(
+        ("", f" in a {scene.floor} environment")
+    )
+
+
 def _phrases(shapes: Sequence[str], attributes: Sequence[str]) -> str:
     """Deals attributes to shapes in turn: "a blue cube and a red sphere"."""
     count = len(shapes)
@@ -229,5 +266,5 @@ def vocabulary() -> tuple[str, ...]:
         "a photo of there is are object objects and",
     )
     named = (*SHAPES, *PLURALS.values(), *COLORS, *MATERIALS, *TEXTURES, *SIZES)
-    words = {*named, *FLOORS, *BACKGROUNDS, *NUMBERS, *FURTHER_WORDS}
+    words = {*named, *FLOORS, *BACKGROUNDS, *NUMBERS, *FURTHER_WORDS, *PROMPT_WORDS}
     return tuple(sorted(words.union(*(phrase.split() for phrase in phrases))))

@@ -2,9 +2,14 @@
 
 import importlib.util
 import re
+import shutil
 from pathlib import Path
 
 import pytest
+import torch
+
+from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.types import Reads
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "checkpoints" / "scenes-clip"
@@ -46,6 +51,35 @@ def test_vocabulary_is_the_worlds():
     from data_builders.scenes.captions import vocabulary
 
     assert (FOLDER / "vocabulary.txt").read_text().split() == list(vocabulary())
+
+
+def test_words_are_added_without_touching_the_others(script, tmp_path, monkeypatch):
+    """New words are learnt alone: captions of old ones keep their embeddings to the last bit."""
+    shutil.copytree(FOLDER, tmp_path / "old")
+    words = (FOLDER / "vocabulary.txt").read_text().split()
+    monkeypatch.setattr(script, "vocabulary", lambda: tuple(sorted([*words, "mauve"])))
+    torch.manual_seed(0)
+    model = script.CLIP(**script.model_config())
+    tokens = script.initialise(model, tmp_path / "old")
+    assert [sorted([*words, "mauve"])[token - 2] for token in tokens] == ["mauve"]
+    script.only(model, tokens)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    ids = script.WordTokenizer(script.vocabulary(), script.CONTEXT)(["a mauve cube"])
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.1,
+                                  weight_decay=0.0)  # fmt: skip
+    script.embed_text(model, ids).sum().backward()
+    optimizer.step()
+    after = model.state_dict()
+    moved = (before["token_embedding.weight"] != after["token_embedding.weight"]).any(dim=1)
+    assert moved.nonzero().flatten().tolist() == tokens
+    assert all(torch.equal(before[n], after[n]) for n in before if n != "token_embedding.weight")
+    script.save(model, tmp_path / "new")
+    captions = ["a red cube and a blue sphere", "two small cylinders on grass"]
+    old, new = (
+        OpenClip(str(folder)).encode_text(captions, Reads("pooled")).pooled
+        for folder in (FOLDER, tmp_path / "new")
+    )
+    assert torch.equal(old, new)
 
 
 def test_small_enough_to_ship():

@@ -1,4 +1,5 @@
 import random
+import re
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
@@ -10,6 +11,7 @@ from data_builders.scenes.captions import (
     PHRASES,
     both,
     clear_relation,
+    prompt_caption,
     query,
     related,
     sentences,
@@ -52,6 +54,7 @@ def test_every_caption_is_in_the_vocabulary():
     rng = random.Random(0)
     for scene in SCENES:
         said = sentences(scene, rng) + [web_caption(scene, rng) for _ in range(10)]
+        said += [prompt_caption(scene, rng) for _ in range(10)]
         said += [query(t, ("size", "texture", "color", "material")) for t in scene.objects]
         assert not {w for text in said for w in text.split()} - words
     assert all(word == word.lower() and " " not in word for word in words)
@@ -111,7 +114,8 @@ def test_sentences_state_relations_that_hold():
                 ), text
 
 
-def test_web_captions_bind_nothing():
+@pytest.mark.parametrize("caption", [web_caption, prompt_caption])
+def test_captions_to_pretrain_on_bind_nothing(caption):
     """Two scenes of the same words bound the other way round have the same captions."""
     spec = WorldSpec(min_objects=2, max_objects=2)
     scene = next(
@@ -125,17 +129,37 @@ def test_web_captions_bind_nothing():
         rng = random.Random(5)
         said: Counter[tuple[str, ...]] = Counter()
         for _ in range(6000):
-            words = web_caption(one, rng).split()
+            words = caption(one, rng).split()
             kept = [w for w in words if w in COLORS or w in SHAPES]
             said[tuple(sorted(kept))] += 1
         counts.append(said)
     for key in counts[0] | counts[1]:
         assert counts[0][key] == pytest.approx(counts[1][key], abs=6 * counts[0][key] ** 0.5 + 12)
-    # And order says nothing: a colour stands before either shape equally often.
+
+
+def test_order_says_nothing():
+    """A colour stands beside either shape equally often, before it or "textured with" it."""
+    spec = WorldSpec(min_objects=2, max_objects=2)
+    drawn = (sample_scene(spec, random.Random(k)) for k in range(100))
+    scene = next(s for s in drawn if s.objects[0].color != s.objects[1].color
+                 and s.objects[0].shape != s.objects[1].shape)  # fmt: skip
     a, b = scene.objects
-    rng, before = random.Random(6), Counter()
+    rng, before, behind = random.Random(6), Counter(), Counter()
     for _ in range(6000):
         words = web_caption(scene, rng).split()
         before.update(s for c, s in pairwise(words) if c == a.color)
-    assert before[a.shape] > 500
-    assert before[a.shape] == pytest.approx(before[b.shape], rel=0.15)
+        words = prompt_caption(scene, rng).split()
+        behind.update(s for s, c in zip(words, words[3:], strict=False) if c == a.color)
+    for beside in (before, behind):
+        assert beside[a.shape] > 500
+        assert beside[a.shape] == pytest.approx(beside[b.shape], rel=0.15)
+
+
+def test_prompts_have_the_form_of_pug():
+    rng = random.Random(7)
+    said = " / ".join(prompt_caption(scene, rng) for scene in SCENES for _ in range(20))
+    assert "sized cube textured with red on a grass background" in said
+    assert "this is a photo of a cube and a sphere in a sand environment" in said
+    assert re.search(r"a \w+ on the bottom and a \w+ on the top of the picture", said)
+    assert not re.search(r"on the (left|right) and a \w+ on the (top|bottom)", said)
+    assert {"medium", "blank"} <= set(said.split())
