@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from data_builders.images import inside
 from data_builders.scenes.captions import ATTRIBUTE_ORDER
 from vlmtune.config import Configured
 from vlmtune.errors import UserError
@@ -63,7 +64,8 @@ class SceneReader(Configured, ABC):
         """Yields the annotated images, in the order of the file.
 
         Raises:
-            UserError: A file is missing or is not what it should be.
+            UserError: A file is missing or is not what it should be, or names an image outside the
+                images folder.
         """
 
     @abstractmethod
@@ -145,12 +147,15 @@ class ClevrScenes(SceneReader):
         """See `SceneReader`."""
         what = "CLEVR scenes"
         content = read_json(self.path, what)
-        yield from parsed(self.path, what, lambda: [self._image(s) for s in content["scenes"]])
+        yield from parsed(
+            self.path, what, lambda: list(map(self._image, itertools.count(), content["scenes"]))
+        )
 
-    def _image(self, scene: dict[str, Any]) -> AnnotatedImage:
-        file = str(scene["image_filename"])
+    def _image(self, number: int, scene: dict[str, Any]) -> AnnotatedImage:
+        name = str(scene["image_filename"])
+        file = inside(self.folder, name, self.path, f"scenes[{number}]")
         things = tuple(self._object(thing) for thing in scene["objects"])
-        return AnnotatedImage(Path(file).stem, self.folder / file, things)
+        return AnnotatedImage(file.stem, file, things)
 
     def _object(self, thing: dict[str, Any]) -> AnnotatedObject:
         attributes = frozenset(thing[kind] for kind in ATTRIBUTE_ORDER if kind in thing)
@@ -224,7 +229,9 @@ class VisualGenomeGraphs(SceneReader):
 
     def _image(self, graph: dict[str, Any], files: Mapping[str, Path]) -> AnnotatedImage:
         number = str(graph["image_id"])
-        nested = self.folder / files.get(number, f"{number}.jpg")
+        data = self.image_data if number in files else None
+        name = files.get(number, f"{number}.jpg")
+        nested = inside(self.folder, name, data or self.path, f"image {number!r}")
         file = nested if nested.is_file() else self.folder / nested.name
         things = (self._object(thing) for thing in graph["objects"])
         return AnnotatedImage(number, file, tuple(t for t in things if t is not None))

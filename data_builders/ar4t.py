@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 import torch
 
 from data_builders.common import Record, ShardBuilder
-from data_builders.images import LIMIT, Presence
+from data_builders.images import LIMIT, Presence, inside
 from vlmtune.errors import UserError
 from vlmtune.types import Group
 
@@ -55,11 +55,16 @@ class AR4TBuilder(ShardBuilder):
         """See `ShardBuilder`.
 
         Raises:
-            UserError: The csv is missing or lacks a column, or too many images are missing.
+            UserError: The csv is missing or lacks a column, an image is not inside the folder, or
+                too many are missing.
         """
         presence = Presence(self.counts, self.missing)
         # Presence is asked once a file: a scene is named by its own row and by its negative's.
-        rows = [row for row in self._rows() if presence.has(self.images / row.file)]
+        rows = [
+            row
+            for number, row in enumerate(self._rows(), 1)
+            if presence.has(inside(self.images, row.file, self.path, f"row {number}"))
+        ]
         presence.check()
         for number, scenes in enumerate(self._scenes(rows)):
             self.counts["pairs" if len(scenes) == 2 else "without negative"] += 1

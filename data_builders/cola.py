@@ -3,7 +3,7 @@
 import itertools
 import random
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from data_builders.annotations import (
 )
 from data_builders.common import Record, ShardBuilder
 from data_builders.images import LIMIT, Presence
+from data_builders.measured import measured_images
 from data_builders.queries import Pair, Query, Words, holds
 from vlmtune.config import Spec, instantiate
 from vlmtune.errors import UserError
@@ -40,10 +41,13 @@ class ColaBuilder(ShardBuilder):
         annotations: The reader of the scene annotations, or its spec.
         exclude: `compositions.json` with `{"unseen": [[attribute, object], ...]}`: no query, true
             or false, states one of these compositions.
+        measured: JSON files of benchmarks; the images they name are left out.
         single: True single-object queries an image, at most.
         misbound: Misbound queries for each of them, at most.
         half_wrong: Half-wrong queries for each of them, at most.
         multi: True two-object queries an image, at most; those with a false twin come first.
+        twins: Whether two-object queries come with their swapped twins; other negatives have
+            numbers of their own.
         multi_misbound: For each of them, at most so many queries one of whose two objects is
             misbound.
         multi_half_wrong: For each of them, at most so many queries one of whose two objects is
@@ -57,10 +61,12 @@ class ColaBuilder(ShardBuilder):
         self,
         annotations: SceneReader | dict[str, Any],
         exclude: Path | None = None,
+        measured: Sequence[Path] = (),
         single: int = 2,
         misbound: int = 1,
         half_wrong: int = 1,
         multi: int = 2,
+        twins: bool = True,
         multi_misbound: int = 1,
         multi_half_wrong: int = 0,
         seed: int = 0,
@@ -79,20 +85,25 @@ class ColaBuilder(ShardBuilder):
             annotations = instantiate(annotations, SceneReader)
         self.annotations = annotations
         self.exclude = None if exclude is None else Path(exclude)
+        self.measured = tuple(map(Path, measured))
         self.single, self.misbound, self.half_wrong = single, misbound, half_wrong
-        self.multi, self.multi_misbound = multi, multi_misbound
-        self.multi_half_wrong = multi_half_wrong
+        self.multi, self.twins = multi, twins
+        self.multi_misbound, self.multi_half_wrong = multi_misbound, multi_half_wrong
         self.seed, self.missing = seed, missing
 
     def spec(self) -> Spec:
-        """See `Configured`; the reader is given by its own spec."""
+        """See `Configured`; what changes nothing is left out, so that the same shards are kept."""
         spec = super().spec()
-        return {**spec, "init_args": {**spec["init_args"], "annotations": self.annotations.spec()}}
+        arguments = {**spec["init_args"], "annotations": self.annotations.spec()}
+        idle = {"measured"} if not self.measured else set()
+        idle |= {"twins"} if self.twins else set()
+        return {**spec, "init_args": {k: v for k, v in arguments.items() if k not in idle}}
 
     def sources(self) -> Mapping[str, Path]:
         """See `Builder`."""
         excluded = {} if self.exclude is None else {self.exclude.name: self.exclude}
-        return {**self.annotations.sources(), **excluded}
+        measured = {path.name: path for path in self.measured}
+        return {**self.annotations.sources(), **excluded, **measured}
 
     def records(self) -> Iterator[Record]:
         """See `ShardBuilder`.
@@ -100,8 +111,10 @@ class ColaBuilder(ShardBuilder):
         Raises:
             UserError: An annotation file is missing or of another layout, or too many images are.
         """
-        excluded = _excluded(self.exclude)
-        images = list(self.annotations.images())
+        excluded, measured = _excluded(self.exclude), measured_images(self.measured)
+        every = list(self.annotations.images())
+        images = [image for image in every if image.id not in measured]
+        self.counts["skipped: measured"] += len(every) - len(images)
         words = Words(images)
         presence = Presence(self.counts, self.missing)
         for image in images:
@@ -128,7 +141,7 @@ class ColaBuilder(ShardBuilder):
         for pair, twin in queries.multis(self.multi):
             found[pair.text] = True
             negatives = [
-                *([] if twin is None else [twin]),
+                *([twin] if twin is not None and self.twins else []),
                 *queries.misbound_pairs(pair, self.multi_misbound),
                 *queries.half_wrong_pairs(pair, self.multi_half_wrong),
             ]

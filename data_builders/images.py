@@ -1,7 +1,7 @@
-"""Which image files are there: a few may be missing, a wrong folder may not."""
+"""Where image files are: in the images folder alone, of which a few may be missing."""
 
 from collections import Counter
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from vlmtune.errors import UserError
 
@@ -42,3 +42,31 @@ class Presence:
                 f"expected at most {self.limit:.0%} of {self.asked} images to be missing, got "
                 f"{self.missing}, {self.example} first: download them or correct the folder"
             )
+
+
+def inside(folder: Path, name: str | PurePath, source: Path, entry: str) -> Path:
+    """Returns the path of an image that an annotation file names, which must lie in the folder.
+
+    Shards hold the bytes of whatever is named, so a downloaded annotation file could otherwise have
+    any file of the machine written into them. Links within the folder are the user's own.
+
+    Args:
+        folder: The images folder.
+        name: The name, relative to it.
+        source: The annotation file.
+        entry: Which of its entries has the name, "row 3".
+
+    Raises:
+        UserError: The name is absolute or has a part "..".
+
+    Example:
+        >>> inside(Path("images"), "train/1.jpg", Path("rows.json"), "row 3").as_posix()
+        'images/train/1.jpg'
+    """
+    path = PurePath(name)
+    if path.anchor or ".." in path.parts:
+        raise UserError(
+            f"expected image files inside {folder}, {entry} of {source} is {str(name)!r}: "
+            "use the file as distributed, or correct that name"
+        )
+    return folder / path

@@ -9,7 +9,7 @@ import torch
 
 from data_builders.annotations import parsed, read_json
 from data_builders.common import Record, ShardBuilder
-from data_builders.images import LIMIT, Presence
+from data_builders.images import LIMIT, Presence, inside
 from vlmtune.errors import UserError
 from vlmtune.types import Group
 
@@ -49,8 +49,8 @@ class KarpathyBuilder(ShardBuilder):
         """See `ShardBuilder`.
 
         Raises:
-            UserError: The JSON is missing or of another layout, a split is not in it, or too many
-                images are missing.
+            UserError: The JSON is missing or of another layout, a split is not in it, an image is
+                not inside the folder, or too many are missing.
         """
         content = read_json(self.path, _WHAT)
         rows = parsed(self.path, _WHAT, lambda: [_row(image) for image in content["images"]])
@@ -61,14 +61,17 @@ class KarpathyBuilder(ShardBuilder):
                 "correct `splits`"
             )
         presence = Presence(self.counts, self.missing)
-        for split, file, captions in rows:
-            if split not in self.splits or not presence.has(self.images / file):
+        for number, (split, file, captions) in enumerate(rows):
+            if split not in self.splits:
+                continue
+            path = inside(self.images, file, self.path, f"images[{number}]")
+            if not presence.has(path):
                 continue
             if not captions:
                 self.counts["skipped: no caption"] += 1
                 continue
             self.counts["captions"] += len(captions)
-            yield _group(file, captions), [self.images / file]
+            yield _group(file, captions), [path]
         presence.check()
 
 

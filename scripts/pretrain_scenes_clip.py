@@ -1,6 +1,7 @@
 """Pre-trains the small CLIP that ships in checkpoints/scenes-clip.
 
     python scripts/pretrain_scenes_clip.py --out runs/scenes-clip --minutes 60
+    python scripts/pretrain_scenes_clip.py --out checkpoints/scenes-clip --measure
 
 Images are scenes of the embedded world; captions are web-like words that bind nothing
 (`data_builders.scenes.captions.web_caption`). Like CLIP on photographs, the result knows every word
@@ -229,6 +230,11 @@ def measure(folder: Path, scenes: int = 1000, seed: int = HELD_OUT_SEED) -> tupl
     return (own > other).double().mean().item(), (own > swapped).double().mean().item()
 
 
+def _measured(folder: Path) -> str:
+    words, binding = measure(folder)
+    return f"right against random {words:.3f}, against swapped twin {binding:.3f}"
+
+
 def _embedded(features: Features) -> Tensor:
     assert features.pooled is not None
     return normalize(features.pooled, dim=-1)
@@ -236,7 +242,8 @@ def _embedded(features: Features) -> Tensor:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--out", type=Path, required=True, help="folder to write")
+    parser.add_argument("--out", type=Path, required=True, help="folder to write, or to measure")
+    parser.add_argument("--measure", action="store_true", help="train nothing, print both numbers")
     parser.add_argument("--minutes", type=float, default=60, help="time to train")
     parser.add_argument("--scenes", type=int, default=96_000, help="scenes to render")
     parser.add_argument("--init", type=Path, help="folder to go on from")
@@ -251,6 +258,9 @@ def main() -> None:
     options = parser.parse_args()
     if options.new_words_only and not options.init:
         parser.error("expected --init FOLDER with --new-words-only")
+    if options.measure:
+        print(_measured(options.out))
+        return
     scenes, images = world(options.scenes, 1000 * (options.seed + 1), options.threads)
     torch.set_num_threads(options.threads)
     torch.manual_seed(options.seed)
@@ -261,8 +271,7 @@ def main() -> None:
             only(model, tokens)
     steps = train(model, scenes, images, options)
     save(model, options.out)
-    words, binding = measure(options.out)
-    print(f"{steps} steps; right against random {words:.3f}, against swapped twin {binding:.3f}")
+    print(f"{steps} steps; {_measured(options.out)}")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ step "writing Cola's training queries"
 vlmtune build cola --config configs/quickstart/queries.yaml --out $out/shards
 step "measuring the frozen CLIP, zero-shot"
 vlmtune evaluate --model checkpoints/scenes-clip --benchmarks configs/quickstart/benchmarks.yaml \
-  --name zero-shot --store $out/features --out $out/zero-shot
+  --name zero-shot --store $out/features --blind $out/shards --out $out/zero-shot
 step "training the linear probe"
 # shellcheck disable=SC2046 # two words or none
 vlmtune fit --config configs/fit/quickstart_linear.yaml $(resumed "$run/linear-probe") \
@@ -27,7 +27,7 @@ step "training the MM-Adapter"
 vlmtune fit --config configs/fit/quickstart.yaml $(resumed "$run/mm-adapter") \
   --trainer.default_root_dir "$run/mm-adapter" --seed_everything "$seed" --model.seed "$seed" --data.seed "$seed"
 step "exporting the MM-Adapter"
-vlmtune export "$run/mm-adapter/checkpoints/best.ckpt" --report "$run/mm-adapter" \
+vlmtune export "$run/mm-adapter/checkpoints/last.ckpt" --report "$run/mm-adapter" \
   --out $out/export --overwrite
 step "scoring a picture of the first caption against both"
 vlmtune score $out/export $out/world/images/cola/cola_unseen_000000.png \

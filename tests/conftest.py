@@ -1,12 +1,18 @@
 """What every test may use: a tiny model and a tiny corpus, written once."""
 
+import hashlib
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
+import huggingface_hub.constants
 import pytest
 import torch
 
 from tests.tiny import write_model, write_shards
 from vlmtune.backbones.open_clip import OpenClip
+
+REVISION = "0123456789abcdef0123456789abcdef01234567"
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -37,3 +43,24 @@ def backbone(model_folder: Path) -> OpenClip:
 def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Twelve records in three shards."""
     return write_shards(tmp_path_factory.mktemp("shards") / "halves")
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Path], None]:
+    """Returns a function that puts a folder into a cache laid out as the hub's; no network."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+
+    def put(name: str, folder: Path) -> None:
+        repository = tmp_path / "hub" / f"models--{name.replace('/', '--')}"
+        snapshot = repository / "snapshots" / REVISION
+        for place in (repository / "blobs", repository / "refs", snapshot):
+            place.mkdir(parents=True)
+        (repository / "refs/main").write_text(REVISION)
+        for file in folder.iterdir():  # a snapshot is links to blobs named by their content
+            blob = hashlib.sha256(file.read_bytes()).hexdigest()
+            shutil.copy(file, repository / "blobs" / blob)
+            (snapshot / file.name).symlink_to(f"../../blobs/{blob}")
+
+    return put

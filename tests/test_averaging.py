@@ -120,6 +120,24 @@ def test_killed_and_resumed_is_as_if_never_killed(model_folder, shards, tmp_path
     assert not equal(weights(again), later.states[-1])
 
 
+@pytest.mark.parametrize("die_at", [2, 3])
+def test_resumed_without_it_is_as_if_it_had_never_been(model_folder, shards, tmp_path, die_at):
+    whole = made(model_folder)
+    _, uninterrupted = fit(whole, shards, tmp_path / "whole")
+    folder = tmp_path / "averaged"
+    _, first = fit(
+        made(model_folder), shards, folder, callbacks=(EMA(DECAY),), save=True, die_at=die_at
+    )
+    again = made(model_folder)
+    checkpoint = folder / f"stepstep={die_at}.ckpt"
+    _, second = fit(again, shards, tmp_path / "plain", resume=checkpoint, save=True)
+    assert first.losses + second.losses == uninterrupted.losses
+    assert equal(weights(again), weights(whole))
+    saved = torch.load(tmp_path / "plain/stepstep=6.ckpt", weights_only=True)
+    assert equal(saved["state_dict"], weights(whole))
+    assert not {"live_state_dict", "average_state_dict"} & saved.keys()
+
+
 def test_training_on_after_the_end_is_as_if_it_had_not_ended(model_folder, shards, tmp_path):
     constant = {"warmup": 0.0, "final_lr": 1.0}
     whole, live = made(model_folder, **constant), Live()

@@ -1,5 +1,4 @@
 import csv
-import multiprocessing
 import os
 import sys
 import time
@@ -9,23 +8,27 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-import torch.distributed as dist
 from pytorch_lightning import Trainer
-from pytorch_lightning.callbacks import ModelCheckpoint
+from pytorch_lightning.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from pytorch_lightning.loggers import CSVLogger, WandbLogger
 
-from tests.runs import QUIET, fit, module
+from tests.ranks import run_ranks
+from tests.runs import QUIET, Watch, fit, module
 from tests.tiny import write_cola
 from vlmtune.adapters.linear_probe import LinearProbe
+from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.benchmarks.cola_multi import ColaMulti
+from vlmtune.benchmarks.zero_shot import Classification
 from vlmtune.callbacks import Evaluation
 from vlmtune.data.datamodule import ShardDataModule
 from vlmtune.data.shards import ShardSet
 from vlmtune.errors import UserError
 from vlmtune.export import read_checkpoint
 from vlmtune.objectives.info_nce import InfoNCE
+from vlmtune.report.markdown import to_markdown
 from vlmtune.report.results import RunReport
 from vlmtune.scoring import Scorer
+from vlmtune.system import AdaptationModule
 
 pytestmark = QUIET
 
@@ -259,18 +262,21 @@ def test_outside_training(model_folder, shards, tmp_path, cola, stage):
 
 
 def test_the_report_of_a_run(model_folder, shards, tmp_path, cola):
-    evaluation, made = Evaluation([cola()], log_every_n_steps=2, name="toy"), probe(model_folder)
+    evaluation = Evaluation([cola(limit=5, seed=2)], log_every_n_steps=2, name="toy")
+    made = probe(model_folder)
     _, watch = fit(made, shards, tmp_path, callbacks=(evaluation,))
     report = RunReport.load(tmp_path / "report.json")
     assert report.name == "toy"
     assert report.results == (evaluation.results["cola"],)
     facts = report.provenance
-    assert (facts.backbone, facts.adapter, facts.seed) == ("OpenClip", "LinearProbe", 0)
+    assert (facts.backbone, facts.adapter, facts.seed) == (str(model_folder), "LinearProbe", 0)
     assert facts.fingerprint == made.backbone.fingerprint
     assert facts.model == {"backbone": made.backbone.spec(), "adapter": made.adapter.spec()}
     assert facts.trainable_parameters == 2 * (16 * 16 + 16) + 2
     assert facts.config["steps"] == 6
     assert facts.config["objectives"] == [InfoNCE().spec()]
+    drawn = facts.config["benchmarks"]["cola"]["init_args"]
+    assert (drawn["limit"], drawn["seed"]) == (5, 2)
     assert str(shards) in facts.data
     assert 0 < facts.seconds < 100
     assert [step for step, _ in report.curves["train/loss"]] == [2, 4, 6]
@@ -377,16 +383,180 @@ def test_a_missing_file_is_said_before_the_first_step(model_folder, shards, tmp_
     assert not (tmp_path / "report.json").exists()
 
 
-def test_a_benchmark_that_fails_stops_the_training(model_folder, shards, tmp_path, cola):
-    class Broken(ColaMulti):
-        def evaluate(self, scores):
-            raise UserError("expected a sound benchmark, got none: mend it")
+class Fails(ColaMulti):
+    """Cannot be evaluated at the given times, of which the first is 1."""
 
-    cola()
-    path = tmp_path / "cola" / "cola.json"
-    evaluation = Evaluation([cola("sound"), Broken(str(path), str(path.parent))])
-    with pytest.raises(UserError, match="expected a sound benchmark"):
-        fit(probe(model_folder), shards, tmp_path, callbacks=(evaluation,))
+    at = (1, 2)
+    calls = 0
+
+    def evaluate(self, scores):
+        self.calls += 1
+        if self.calls in self.at:
+            raise UserError(f"expected a sound\nfile, got none at {self.calls}: mend it")
+        return super().evaluate(scores)
+
+
+@pytest.fixture
+def fails(tmp_path):
+    """Returns a function that makes a benchmark that fails at the given times."""
+    path = write_cola(tmp_path / "cola")
+
+    def make(*at, name="fails"):
+        one = Fails(str(path), str(path.parent), name=name)
+        one.at = at
+        return one
+
+    return make
+
+
+def gone(tmp_path, name="gone"):
+    return ColaMulti(str(tmp_path / "nowhere.json"), str(tmp_path), name=name)
+
+
+def warned(caplog):
+    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+
+def test_a_missing_file_of_one_is_said_once_and_the_others_are_run(
+    model_folder, shards, tmp_path, cola, caplog
+):
+    made, said_at_start = probe(model_folder), []
+    made.on_train_start = lambda: said_at_start.extend(warned(caplog))
+    evaluation = Evaluation([gone(tmp_path), cola()])
+    fit(made, shards, tmp_path, callbacks=(evaluation,))
+    (line,) = warned(caplog)
+    assert said_at_start == [line]
+    assert line.startswith("not run: gone: expected ")
+    assert "nowhere.json" in line
+    report = RunReport.load(tmp_path / "report.json")
+    assert [result.benchmark for result in report.results] == ["cola"]
+    assert report.not_run == (("gone", line.removeprefix("not run: gone: ")),)
+    assert steps(evaluation) == [3, 6]
+    assert not any(name.startswith("gone") for name in evaluation.curves)
+
+
+def test_one_that_fails_later_stops_neither_the_others_nor_the_training(
+    model_folder, shards, tmp_path, fails, cola, caplog
+):
+    evaluation = Evaluation([fails(1, 2), cola()])
+    trainer, watch = fit(probe(model_folder), shards, tmp_path, callbacks=(evaluation,))
+    assert len(watch.losses) == 6
+    assert warned(caplog) == ["not run: fails: expected a sound file, got none at 1: mend it"]
+    report = RunReport.load(tmp_path / "report.json")
+    assert report.not_run == (("fails", "expected a sound file, got none at 2: mend it"),)
+    assert report.results == (evaluation.results["cola"],)
+    assert "cola/accuracy" in trainer.callback_metrics
+    assert not any("fails" in name for name in [*trainer.callback_metrics, *report.curves])
+    assert "not run: expected a sound file" in to_markdown([report])
+
+
+def test_numbers_of_earlier_weights_are_not_those_of_the_last(
+    model_folder, shards, tmp_path, fails, cola, caplog
+):
+    evaluation = Evaluation([cola(), fails(2, 4)], every_n_epochs=0, every_n_steps=1)
+    trainer, _ = fit(probe(model_folder), shards, tmp_path, 4, callbacks=(evaluation,))
+    assert steps(evaluation, "fails/accuracy") == [1, 3]
+    assert len(warned(caplog)) == 2  # it had run again
+    report = RunReport.load(tmp_path / "report.json")
+    assert [name for name, _ in report.not_run] == ["fails"]
+    assert [result.benchmark for result in report.results] == ["cola"]
+    assert "fails/accuracy" not in trainer.callback_metrics
+
+
+def test_a_training_goes_on_where_no_benchmark_can_be_run_any_more(
+    model_folder, shards, tmp_path, cola
+):
+    class Removing(Callback):
+        def on_train_batch_end(self, trainer, *_):
+            if trainer.global_step == 4:
+                next((tmp_path / "cola").glob("*.png")).unlink()
+
+    evaluation = Evaluation([cola()])
+    _, watch = fit(probe(model_folder), shards, tmp_path, 6, (Removing(), evaluation))
+    assert len(watch.losses) == 6
+    report = RunReport.load(tmp_path / "report.json")
+    assert report.results == ()
+    ((name, why),) = report.not_run
+    assert name == "cola"
+    assert ".png" in why
+    assert [step for step, _ in report.curves["cola/accuracy"]] == [3]
+    assert "not run: expected" in to_markdown([report])
+    trainer = Trainer(accelerator="cpu", logger=False, enable_progress_bar=False)
+    with pytest.raises(UserError, match=r"\.png"):
+        evaluation.evaluate(trainer, probe(model_folder))
+
+
+def plateau(made):
+    """Makes the module's learning rate fall where the benchmark's number does not rise."""
+    optimizer = torch.optim.SGD([p for p in made.parameters() if p.requires_grad], lr=0.1)
+    scheduler = {
+        "scheduler": torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer),
+        "monitor": "fails/accuracy",
+    }
+    return {"optimizer": optimizer, "lr_scheduler": scheduler}
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("who", ["ModelCheckpoint", "EarlyStopping", "ReduceLROnPlateau"])
+def test_a_run_stops_where_what_is_not_run_is_monitored(
+    model_folder, shards, tmp_path, fails, cola, monkeypatch, who, known
+):
+    monitoring = {
+        "ModelCheckpoint": [ModelCheckpoint(tmp_path / "best", monitor="fails/accuracy")],
+        "EarlyStopping": [EarlyStopping("fails/accuracy", check_on_train_epoch_end=True)],
+        "ReduceLROnPlateau": [],
+    }[who]
+    if who == "ReduceLROnPlateau":
+        monkeypatch.setattr(AdaptationModule, "configure_optimizers", plateau)
+    watch = Watch()
+    evaluation = Evaluation([gone(tmp_path, "fails") if known else fails(2), cola()])
+    with pytest.raises(UserError) as error:
+        fit(
+            probe(model_folder),
+            shards,
+            tmp_path,
+            9,
+            (watch, *monitoring, evaluation),
+            save=who == "ModelCheckpoint",
+        )
+    said = str(error.value)
+    assert said.startswith(
+        f"expected fails/accuracy, which {who} monitors, got no number, as fails is not run: "
+        "expected "
+    )
+    assert "\n" not in said
+    assert ("nowhere.json" in said) == known
+    assert len(watch.losses) == (0 if known else 6)
+    assert (tmp_path / "best").exists() == (who == "ModelCheckpoint" and not known)
+
+
+def embedded(folder, name="zero_shot"):
+    (folder / name).mkdir()
+    made = Classification.fixture(folder / name)
+    return Classification(str(made.folder), name, ensemble="embeddings")
+
+
+def test_what_reads_embeddings_is_not_run_of_a_joint_adapter(
+    model_folder, shards, tmp_path, cola, caplog
+):
+    class Embedded(ColaMulti):
+        reads = "embeddings"
+
+    path = write_cola(tmp_path / "other")
+    lacking = [Embedded(str(path), str(path.parent)), embedded(tmp_path)]
+    evaluation = Evaluation([cola("sound"), *lacking])
+    trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
+    evaluation.setup(trainer, probe(model_folder), "fit")
+    assert evaluation.not_run == {}
+    joint = module(model_folder, MMAdapter(heads=2, hidden=2))
+    evaluation.setup(trainer, joint, "fit")
+    assert list(evaluation.not_run) == ["cola_multi", "zero_shot"]
+    for line, one in zip(warned(caplog), lacking, strict=True):
+        want = f"expected an adapter with embeddings for {one.name}, got MMAdapter, a joint one: "
+        assert line.startswith(f"not run: {one.name}: {want}")
+        assert "`ensemble: scores`" in line
+    with pytest.raises(UserError, match=r"embeddings for alone.*leave the benchmark out"):
+        fit(joint, shards, tmp_path, callbacks=(Evaluation([embedded(tmp_path, "alone")]),))
 
 
 def test_images_are_encoded_once_for_all_benchmarks(
@@ -426,44 +596,43 @@ def test_a_schedule_is_needed(cola, epochs, every):
 # -- two processes ----------------------------------------------------------------------------
 
 
-def _rank(rank, folder, model_folder, shards, cola, results):
+def _one_rank(rank, folder, model_folder, shards, path, monitored):
+    """What a rank says and has where a benchmark fails after the first step, on rank 1 alone."""
     torch.set_num_threads(1)
-    os.environ |= {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": "2",
-        "GROUP_RANK": "0",
-        "LOCAL_WORLD_SIZE": "2",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "1",  # not used: the group is there already
-        "TORCHELASTIC_RUN_ID": "test",
-    }
-    dist.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=2)
+    moody = Fails(str(path), str(path.parent), name="moody")
+    moody.at = (2, 3) if rank else ()
+    here = folder / "nowhere.json" if rank else path
+    lost = ColaMulti(str(here), str(path.parent), name="lost")
+    benchmarks = [lost, ColaMulti(str(path), str(path.parent), name="cola"), moody]
+    evaluation = Evaluation(benchmarks, every_n_epochs=0, every_n_steps=1)
+    stopping = [EarlyStopping("moody/accuracy", check_on_train_epoch_end=True)] if monitored else []
+    made, callbacks, said = probe(model_folder), (evaluation, *stopping), None
     try:
-        evaluation, made = Evaluation([cola], every_n_steps=1), probe(model_folder)
-        trainer, _ = fit(made, shards, folder, 2, (evaluation,), devices=2, strategy="ddp")
-        alone = made.adapter.image.weight.detach().sum().item()
-        metrics = {n: m.value for n, m in evaluation.results["cola"].metrics.items()}
-        results.put((rank, trainer.world_size, steps(evaluation), metrics, alone))
-    finally:
-        dist.destroy_process_group()
+        fit(made, shards, folder, 3, callbacks, devices=2, strategy="ddp")
+    except UserError as error:
+        said = str(error)
+    metrics = {n: m.value for n, m in evaluation.results["cola"].metrics.items()}
+    return said, steps(evaluation), evaluation.not_run, metrics
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_two_ranks_evaluate_together(model_folder, shards, tmp_path, cola):
-    context = multiprocessing.get_context("fork")
-    results = context.Queue()
-    arguments = (tmp_path, model_folder, shards, cola(), results)
-    ranks = [context.Process(target=_rank, args=(rank, *arguments)) for rank in range(2)]
-    for process in ranks:
-        process.start()
-    try:
-        one, other = sorted(results.get(timeout=60) for _ in ranks)
-    finally:
-        for process in ranks:
-            process.join(10)
-            process.kill()
-    assert one[1:] == other[1:]
-    assert one[1] == 2
-    assert one[2] == [1, 2]
-    assert RunReport.load(tmp_path / "report.json").results
+@pytest.mark.parametrize("monitored", [False, True])
+def test_two_ranks_evaluate_together(model_folder, shards, tmp_path, monitored):
+    path = write_cola(tmp_path / "cola")
+    arguments = (tmp_path, model_folder, shards, path, monitored)
+    one, other = run_ranks(2, tmp_path / "ranks", _one_rank, *arguments)
+    assert one == other
+    said, measured, not_run, metrics = one
+    assert list(not_run) == ["lost", "moody"]
+    assert "nowhere.json" in not_run["lost"]
+    assert f"got none at {measured[-1]}" in not_run["moody"]
+    assert measured == ([1, 2] if monitored else [1, 2, 3])
+    assert 0 <= metrics["accuracy"] <= 1
+    if monitored:
+        assert said.startswith("expected moody/accuracy, which EarlyStopping monitors, got no")
+        assert not (tmp_path / "report.json").exists()
+        return
+    assert said is None
+    report = RunReport.load(tmp_path / "report.json")
+    assert report.not_run == tuple(not_run.items())
+    assert [result.benchmark for result in report.results] == ["cola"]

@@ -8,11 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
+from pytorch_lightning.cli import LightningArgumentParser
 
 import vlmtune
 from tests.tiny import halves, write_cola
+from vlmtune.adapters.last_blocks import LastBlocks
+from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.cli import main
 from vlmtune.commands.checkpoints import WholeCheckpoints
+from vlmtune.report.table import count
 from vlmtune.system import AdaptationModule
 
 ROOT = Path(vlmtune.__file__).parent.parent
@@ -171,6 +175,9 @@ def test_fit_leaves_config_checkpoint_and_report(fitted):
     assert "use_distributed_sampler: false" in saved
     report = json.loads((fitted / "run" / "report.json").read_text())
     assert report["results"][0]["benchmark"] == "tiny"
+    told = report["provenance"]["config"]["fit"]  # whatever can change a number
+    assert told["model"]["optimizer"]["init_args"]["lr"] == 0.01
+    assert (told["data"]["batch_size"], told["trainer"]["max_steps"]) == (4, 2)
     content = torch.load(checkpoint(fitted), weights_only=True)  # plain types only
     assert set(content["state_dict"]) == {
         name for name in content["state_dict"] if name.startswith("adapter.")
@@ -185,6 +192,47 @@ def test_fit_says_what_matters_and_nothing_else(write_config, capsys):
     assert start.startswith("vlmtune fit: LinearProbe on OpenClip, ")
     assert "| tiny " in output.out
     assert "next: vlmtune export " in output.out
+
+
+def test_the_config_is_replaced_whole_or_not_at_all(write_config, capsys, monkeypatch):
+    """A run that is killed while it writes the config leaves the one that was there."""
+    path = write_config()
+    saved = path.parent / "run" / "config.yaml"
+    saved.parent.mkdir()
+    saved.write_text("of the run before")
+
+    def killed(*arguments, **options):  # is called for what to write into the opened file
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LightningArgumentParser, "dump", killed)
+        assert main(["fit", "--config", str(path)]) == 130
+    assert saved.read_text() == "of the run before"
+    assert main(["fit", "--config", str(path)]) == 0, capsys.readouterr().err
+    assert "LinearProbe" in saved.read_text()
+    assert not [file for file in saved.parent.iterdir() if ".part" in file.name]
+
+
+def test_a_frozen_copy_is_no_part_of_the_model(write_config, model_folder, capsys):
+    model = {
+        "backbone": "plugins/backbone.yaml",
+        "adapter": {
+            "class_path": "vlmtune.adapters.last_blocks.LastBlocks",
+            "init_args": {"image": 1, "text": 1},
+        },
+    }
+    said = []
+    for names in (["info_nce.InfoNCE"], ["info_nce.InfoNCE", "distillation.Distillation"]):
+        objectives = [{"class_path": f"vlmtune.objectives.{name}"} for name in names]
+        path = write_config(model={**model, "objectives": objectives})
+        assert main(["fit", "--config", str(path)]) == 0, capsys.readouterr().err
+        said.append(capsys.readouterr().err.partition("parameters trained")[0])
+    backbone, adapter = OpenClip(str(model_folder)), LastBlocks(1, 1)
+    adapter.attach(backbone)
+    own = [p for part in (backbone, adapter) for p in part.parameters()]
+    trained = sum(p.numel() for p in own if p.requires_grad)
+    whole = sum(p.numel() for p in own)
+    assert said == [f"vlmtune fit: LastBlocks on OpenClip, {count(trained)} of {count(whole)} "] * 2
 
 
 def test_resuming_goes_on_from_the_checkpoint(write_config, capsys):
@@ -260,11 +308,25 @@ def test_export_then_score_evaluate_and_report(fitted, benchmark, pictures, tmp_
     assert other["data"]
     assert other["config"]["training"]["config"] == one["config"]
     assert other["config"]["training"]["commit"] == one["commit"]
+    assert other["config"]["benchmarks"].keys() == one["config"]["benchmarks"].keys()
 
     assert main(["report", str(run), str(tmp_path / "mine"), "--out", str(tmp_path / "both")]) == 0
     heads = capsys.readouterr().out.splitlines()
     assert any(" mine |" in line and " export |" in line for line in heads)
     assert (tmp_path / "both" / "report.html").is_file()
+
+
+def test_scores_of_other_weights_stay_off_the_card(fitted, tmp_path, capsys):
+    """The report of a run is of its last step, which the best checkpoint need not be of."""
+    report = json.loads((fitted / "run" / "report.json").read_text())
+    report["provenance"]["config"]["steps"] = 7
+    (tmp_path / "report.json").write_text(json.dumps(report))
+    out = tmp_path / "export"
+    arguments = ["export", checkpoint(fitted), "--out", out, "--report", tmp_path]
+    assert main([str(x) for x in arguments]) == 0
+    assert "the report is of 7 steps and the checkpoint of 2: left out" in capsys.readouterr().err
+    assert "accuracy" not in (out / "README.md").read_text()
+    assert json.loads((out / "adapter_config.json").read_text())["provenance"]["seed"] is not None
 
 
 def test_the_report_of_another_run_is_refused(fitted, tmp_path, capsys):
@@ -372,14 +434,18 @@ def test_missing_and_truncated_shards(write_config, tmp_path, shards, capsys):
         spec = {"class_path": "vlmtune.data.shards.ShardSet", "init_args": {"path": str(folder)}}
         return write_config(data={"train": [spec]})
 
-    refused(capsys, ["fit", "--config", with_shards(tmp_path / "none")], "run `vlmtune build`")
+    silent = [refused(capsys, ["fit", "--config", write_config(data={"train": []})], "in train")]
+    none = ["fit", "--config", with_shards(tmp_path / "none")]
+    silent.append(refused(capsys, none, "run `vlmtune build`"))
     copy = tmp_path / "copy"
     copy.mkdir()
     for file in shards.iterdir():
         (copy / file.name).write_bytes(file.read_bytes()[: None if file.suffix == ".json" else 99])
     refused(capsys, ["fit", "--config", with_shards(copy)], "truncated or foreign")
     (copy / "shard-000000.tar").unlink()
-    refused(capsys, ["fit", "--config", with_shards(copy)], "it is missing")
+    silent.append(refused(capsys, ["fit", "--config", with_shards(copy)], "it is missing"))
+    # What is trained is said where training begins, and not before an error.
+    assert [len(lines) for lines in silent] == [1, 1, 1], silent
 
 
 def test_missing_benchmark_files_are_said_before_the_first_step(
@@ -400,7 +466,9 @@ def test_a_checkpoint_of_another_adapter(fitted, write_config, capsys):
     spec = {"class_path": "vlmtune.adapters.mm_adapter.MMAdapter", "init_args": {"heads": 2}}
     (path.parent / "plugins" / "adapter.yaml").write_text(json.dumps(spec))
     command = ["fit", "--config", path, "--ckpt_path"]
-    refused(capsys, [*command, checkpoint(fitted)], "LinearProbe", "MMAdapter")
+    lines = refused(capsys, [*command, checkpoint(fitted)], "LinearProbe", "MMAdapter")
+    assert len(lines) == 1, lines
+    assert "init_args" not in lines[0]  # of two classes they have nothing in common
     truncated = path.parent / "truncated.ckpt"
     truncated.write_bytes(checkpoint(fitted).read_bytes()[:-100])
     refused(capsys, [*command, truncated], "expected a checkpoint of vlmtune")

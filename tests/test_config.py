@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from vlmtune.config import Configured, instantiate
+from vlmtune.config import Configured, differences, instantiate
 from vlmtune.errors import UserError
 from vlmtune.objectives.base import Objective
 from vlmtune.objectives.pair_bce import PairBCE
@@ -151,3 +151,22 @@ def test_a_wrong_spec_is_one_line(spec, said):
         instantiate(spec, PairPolicy)
     assert said in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_differences_of_nested_specs():
+    def shelf(box, **more):
+        return Shelf(box=box, **more).spec()
+
+    def found(one, other):
+        return differences(one, other, "shelf", "the file")
+
+    one = shelf(Box(2), sizes=[1, 2], depth=None)
+    assert found(one, shelf(Box(2), sizes=[1, 2], depth=None)) == []
+    assert found(one, shelf(Box(3), sizes=[1, 2])) == [
+        "shelf.init_args.box.init_args.side 2 here, 3 in the file",
+        "shelf.init_args.depth None here, nothing in the file",
+    ]
+    assert found(one, shelf(Labelled("aa"), sizes=[1], depth=None)) == [
+        f"shelf.init_args.box.class_path '{__name__}.Box' here, '{__name__}.Labelled' in the file",
+        "shelf.init_args.sizes [1, 2] here, [1] in the file",
+    ]

@@ -202,7 +202,14 @@ def test_every_command_of_a_header_parses(path, monkeypatch):
 
 
 PAPERS = CONFIGS / "papers"
-COLA_DATA = ("gqa", "clevr", "paco", "multi")
+COLA_TYPES = {  # table 2b: mAP on GQA as all/unseen/seen, accuracy on Cola multi and on CREPE
+    "type_region": "0.4711/0.4965/0.4481 0.3114 0.8833",
+    "type_single": "0.4683/0.4886/0.4499 0.2745 0.9023",
+    "type_multi": "0.4641/0.4795/0.4501 0.3975 0.8702",
+    "type_hard": "0.4688/0.4843/0.4548 0.3483 0.8775",
+    "type_combined": "0.4788/0.4983/0.4612 0.3893 0.8798",
+}
+COLA_DATA = ("gqa", "clevr", "paco", "multi", *COLA_TYPES)
 COLA_ROWS = {  # strategy -> the backbones that tables 1, 2a and 5 have it for
     "linear": ("CLIP", "FLAVA"),
     "prompt_tuning": ("CLIP",),
@@ -233,6 +240,31 @@ def test_every_row_of_colas_tables_has_its_command_and_its_numbers(row):
         assert "cola/base.yaml" in found
         (numbers,) = re.findall(rf"^#  {backbone} +(\S+ .*)$", text, re.MULTILINE)
         assert len(numbers.split()) == (3 if row.startswith("fusion_") else 5)
+
+
+@pytest.mark.parametrize("row", COLA_TYPES)
+def test_every_row_of_colas_table_of_training_data_builds_what_it_trains_on(row):
+    path = PAPERS / "cola" / f"data_{row}.yaml"
+    (numbers,) = re.findall(r"^#  CLIP +(\S+ .*)$", path.read_text(), re.MULTILINE)
+    assert " ".join(numbers.split()) == COLA_TYPES[row]
+    fit, *builds = stated(path)
+    assert "configs/papers/cola/mm_adapter.yaml" in fit
+    built = {words[words.index("--out") + 1]: words for words in builds}
+    content = yaml.safe_load(path.read_text())
+    assert set(built) == {part["path"] for part in content["data"]["train"]}
+    assert all("--measured" in words for words in built.values())
+    evaluation = content["trainer"]["callbacks"][0]["init_args"]
+    assert evaluation["benchmarks"] == "benchmarks_type.yaml"
+
+
+def test_a_folder_of_shards_is_built_by_one_command():
+    """Files of one paper share folders: what two headers build there must be the same."""
+    for paper in ("cola", "eqsim"):
+        built: dict[str, list[str]] = {}
+        for path in sorted((PAPERS / paper).glob("*.yaml")):
+            for words in stated(path):
+                if words[0] == "build":
+                    assert built.setdefault(words[words.index("--out") + 1], words) == words, path
 
 
 def test_what_stands_in_different_files_of_a_paper_does_not_overlap():

@@ -164,10 +164,41 @@ def swap_ids(folder):
     (folder / "ids.json").write_text(text.replace('"a"', '"z"'))
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [truncate, flip, drop_offsets, break_meta, foreign_meta, foreign_folder, swap_ids],
-)
+def in_meta(change):
+    """Damage that changes what meta.json says."""
+
+    def damage(folder):
+        meta = json.loads((folder / "meta.json").read_text())
+        change(meta)
+        (folder / "meta.json").write_text(json.dumps(meta))
+
+    return damage
+
+
+def a_file(folder):
+    shutil.rmtree(folder)
+    folder.write_text("mine")
+
+
+def a_dead_link(folder):
+    shutil.rmtree(folder)
+    folder.symlink_to("nowhere")
+
+
+META = [
+    in_meta(lambda meta: meta.pop("key")),
+    in_meta(lambda meta: meta["files"].pop("ids.json")),
+    in_meta(lambda meta: meta["files"].pop("offsets.bin")),
+    in_meta(lambda meta: meta["files"]["values.bin"].pop("sha256")),
+    in_meta(lambda meta: meta.update(rows=99)),
+    in_meta(lambda meta: meta.update(width=3)),
+]
+
+
+FILES = [truncate, flip, drop_offsets, break_meta, foreign_meta, foreign_folder, swap_ids]
+
+
+@pytest.mark.parametrize("damage", [*FILES, *META, a_file, a_dead_link])
 def test_a_damaged_store_is_rebuilt_and_said_so(tmp_path, caplog, damage):
     whole = open_or_build(tmp_path, key(), produce, 5)
     damage(whole.folder)

@@ -83,6 +83,12 @@ def test_what_cannot_be_had_is_one_line(hub, monkeypatch):
         vlmtune.load("a/b/c")
 
 
+def test_a_folder_of_the_project_is_no_hub_id(tmp_path, monkeypatch, pictures):
+    """Wherever the command is run: backbones are looked for beside the package, too."""
+    monkeypatch.chdir(tmp_path)
+    assert resolve("checkpoints/scenes-clip").score(pictures, ["red cube"]).shape == (3, 1)
+
+
 class FakeResponse:
     headers: dict[str, str] = {}  # noqa: RUF012
     status_code = 404

@@ -1,4 +1,5 @@
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -138,6 +139,9 @@ def test_extreme_scores_are_no_trouble():
         (RankingPairs, {"negatives": 2, "hard": 3}),
         (RankingPairs, {"hard": -1}),
         (RankingPairs, {"temperature": float("nan")}),
+        (RankingPairs, {"mined": -1}),
+        (RankingPairs, {"hard": 8, "mined": 8}),
+        (MutualPairs, {"negatives": 2, "mined": 3}),
     ],
 )
 def test_numbers_must_make_sense(policy, arguments):
@@ -146,10 +150,107 @@ def test_numbers_must_make_sense(policy, arguments):
 
 
 def test_the_spec_makes_it_again():
-    for policy in (HardPairs(2, 0), RankingPairs(3, 1, True), MutualPairs(2, 1)):
+    policies = (HardPairs(2, 0), RankingPairs(3, 1, True), MutualPairs(2, 1))
+    for policy in (*policies, RankingPairs(3, 1, mined=2), MutualPairs(2, mined=1)):
         again = instantiate(policy.spec(), PairPolicy)
-        assert choose(again).equal(choose(policy))
+        assert choose(again, given=mined()).equal(choose(policy, given=mined()))
         assert again.needs_reference == policy.needs_reference
+        assert again.needs_mined == policy.needs_mined
+
+
+# -- mined neighbours -------------------------------------------------------------------------
+
+
+def mined():
+    """Three texts for the first image and one for the second, each also marked at a true text."""
+    given, marked = targets(), torch.zeros(4, 7, dtype=torch.bool)
+    marked[0, [0, 2, 3, 6]] = marked[1, [2, 0]] = True
+    return replace(given, mined=marked)
+
+
+@pytest.mark.parametrize(("negatives", "hard", "wanted"), [(3, 0, 2), (3, 1, 2), (4, 1, 3)])
+@pytest.mark.parametrize("seed", range(5))
+def test_mined_texts_come_first_and_others_in_the_place_of_missing_ones(
+    negatives, hard, wanted, seed
+):
+    given = mined()
+    chosen = choose(RankingPairs(negatives, hard, mined=wanted), seed, given)
+    assert (chosen & given.truth).sum(dim=1).tolist() == [1] * 4
+    assert (chosen & ~given.truth).sum(dim=1).tolist() == [negatives] * 4
+    there = chosen & ~given.truth & given.mined
+    assert there[0].sum() >= wanted
+    assert there[1].sum() == 1  # all there is
+    # Where the backbone's scores choose too, they choose from the rest.
+    if hard:
+        cold = choose(RankingPairs(negatives, hard, False, 1e-3, wanted), seed, given)
+        best = reference()[1].masked_fill(given.truth[1] | given.mined[1], -torch.inf).argmax()
+        assert cold[1, best]
+
+
+def test_every_mined_text_is_as_likely_as_another():
+    counts, generator = Counter(), torch.Generator().manual_seed(0)
+    for _ in range(600):
+        chosen = RankingPairs(1, mined=1)(mined(), generator)
+        counts.update((chosen & ~targets().truth)[0].nonzero().flatten().tolist())
+    assert counts.keys() == {2, 3, 6}
+    assert all(150 < count < 250 for count in counts.values())  # 200 expected, deviation 12
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_marks_count_only_where_they_are_asked_for(seed):
+    for kind in (RankingPairs, MutualPairs):
+        for hard in (0, 2):
+            plain = choose(kind(3, hard), seed)
+            assert choose(kind(3, hard), seed, mined()).equal(plain)
+            assert choose(kind(3, hard, mined=1), seed).equal(plain)  # nothing was mined
+    unmarked = replace(targets(), mined=torch.zeros(4, 7, dtype=torch.bool))
+    chosen = choose(RankingPairs(3, mined=2), seed, unmarked)
+    assert (chosen & ~unmarked.truth).sum(dim=1).tolist() == [3] * 4
+
+
+@pytest.mark.parametrize("hard", [0, 2])
+@pytest.mark.parametrize("seed", range(5))
+def test_mutual_pairs_take_what_is_mined_from_either_side_first(hard, seed):
+    size, wanted, negatives = 20, 2, 5
+    scores = torch.randn(size, size, generator=torch.Generator().manual_seed(seed))
+    marked = torch.zeros(size, size, dtype=torch.bool)
+    for a in range(size):  # one side knows of the other; true texts are marked to no effect
+        marked[a, [a, (a + 1) % size, (a + 2) % size]] = True
+    given = replace(ring(size), mined=marked)
+    policy = MutualPairs(negatives, hard, mined=wanted)
+    chosen = policy(given, torch.Generator().manual_seed(seed), scores)
+    assert chosen.diagonal().all()
+    assert chosen.equal(chosen.T)
+    partners = chosen & ~torch.eye(size, dtype=torch.bool)
+    assert partners.sum(dim=1).max() <= negatives
+    near = (marked | marked.T) & ~torch.eye(size, dtype=torch.bool)
+    # No two that are mined for each other went without, both wanting more.
+    short = ((partners & near).sum(dim=1) < wanted).nonzero()[:, 0]
+    assert not (near & ~partners)[short][:, short].any()
+    assert (partners & near).sum() >= 2 * size - 6
+
+
+def test_mutual_pairs_take_no_mined_text_that_is_true():
+    given = mined()
+    for seed in range(10):
+        chosen = choose(MutualPairs(2, mined=2), seed, given)
+        assert (chosen & given.truth).sum(dim=1).tolist() == [1, 1, 1, 1]
+
+
+def test_only_hard_pairs_need_embeddings_only_mined_ones_neighbours():
+    for kind in (RankingPairs, MutualPairs):
+        assert (kind(mined=8).needs_reference, kind(mined=8).needs_mined) == (False, True)
+        assert (kind(hard=8).needs_reference, kind(hard=8).needs_mined) == (True, False)
+        assert kind(hard=7, mined=8).needs_reference
+    assert not HardPairs().needs_mined
+
+
+def test_training_without_neighbours_is_refused_in_one_line():
+    scores = TrainingScores(Toy(), Together(), RankingPairs(2, mined=1))
+    with pytest.raises(UserError, match=r"mined neighbours for RankingPairs, .* set data.mined"):
+        share(scores)
+    scores.adapter.eval()  # in validation there are none
+    assert share(scores).rows.computed.any()
 
 
 # -- in training ------------------------------------------------------------------------------

@@ -57,6 +57,9 @@ def test_the_steps_and_what_is_said(tmp_path):
     assert len(lines) == len(calls) + 1
     assert all(re.match(r"\[ +\d+ s\] \S", line) for line in lines)
     assert lines[-1].endswith("open runs/quickstart/report/report.html")
+    cola = calls[2]  # without the blind rows of this one the report at the end has none
+    assert cola[cola.index("--blind") + 1] == calls[1][calls[1].index("--out") + 1]
+    assert calls[-1][1] == cola[cola.index("--out") + 1]
     assert len(SCRIPT.read_text().splitlines()) <= 50
 
 
@@ -94,6 +97,7 @@ def smaller(call: list[str], few: Path) -> list[str]:
     """A call of the script, on a small world and for two steps."""
     if call[:2] == ["build", "scenes"]:
         sizes = {"train": 24, "val": 4, "test": 30, "multi": 4, "processes": 1, "benchmarks": 2}
+        sizes["ar4t_test"] = 4
         return [*call, *(f"--{name}={size}" for name, size in sizes.items())]
     if call[0] == "fit":
         return [*call, "--config", str(few)]
@@ -143,6 +147,8 @@ def test_it_runs_from_end_to_end_and_again(quick, tmp_path, capsys):
     table = (out / "report/report.md").read_text()
     for name in ("zero-shot", "linear probe", "MM-Adapter"):
         assert f"| {name} |" in table
+    for name in ("blind (n-gram)", "blind (image averaged)"):
+        assert name in table.splitlines()[2]
 
     # The picture that is scored is the first item's, with its two captions.
     (score,) = (call for call in quick if call[0] == "score")

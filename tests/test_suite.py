@@ -1,3 +1,4 @@
+import json
 import logging
 import multiprocessing
 
@@ -7,12 +8,14 @@ import torch.distributed as dist
 from PIL import Image
 
 from tests.tiny import write_cola
+from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.adapters.zero_shot import ZeroShot
 from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.benchmarks.cola_multi import ColaMulti
 from vlmtune.errors import UserError
 from vlmtune.scoring import Scorer
 from vlmtune.suite import load_all, run_suite
+from vlmtune.types import ImageRef
 
 
 @pytest.fixture
@@ -75,6 +78,21 @@ def test_results_say_what_kind_they_are_and_of_which_items(cola, scorer):
     assert (first.kind, kept.kind) == ("compositional", "retained")
     assert first.items == kept.items != few.items
     assert first.items
+
+
+def test_results_list_what_occurs_twice(cola, scorer, tmp_path):
+    benchmark = cola()
+    rows = json.loads(benchmark.path.read_text())
+    first, caption, second, other = rows[0]
+    twice = benchmark.path.with_name("twice.json")
+    twice.write_text(json.dumps([*rows, [second, other, first, caption]]))
+    again = ColaMulti(str(twice), str(benchmark.folder), name="again")
+    plain, found = run_suite([benchmark, again], scorer()[0]).results
+    assert plain.repeats == ()
+    (repeat,) = found.repeats
+    assert (repeat.kind, repeat.total, repeat.n) == ("item", 1, 10)
+    assert repeat.listed[0].items == (0, 9)
+    assert repeat.listed[0].texts == (caption, other)
 
 
 def test_any_score_can_be_measured(cola):
@@ -171,7 +189,37 @@ def test_a_damaged_image_fails_the_benchmark_that_has_it(cola, scorer, tmp_path,
     suite = run_suite(benchmarks, score)
     assert [result.benchmark for result in suite.results] == ["first"]
     assert suite.not_run[0].name == "all"
-    assert last.name in suite.not_run[0].why
+    why = suite.not_run[0].why
+    assert why.startswith(f"expected an image in {last}, got none")
+    assert why.endswith(f"(all needs it; for its files: get them from {ColaMulti.source})")
+    assert "\n" not in why
+
+
+def test_an_empty_image_is_known_before_anything_is_encoded(cola, scorer):
+    class Careless(ColaMulti):
+        """A plug-in that does not look for its images."""
+
+        def load(self):
+            pass
+
+        def images(self):
+            return (ImageRef(last),)
+
+        def texts(self):
+            return ("a cube",)
+
+        def run(self, score):
+            raise AssertionError("must not be run")
+
+    last = cola().images()[-1].path
+    last.write_bytes(b"")
+    score, backbone = scorer()
+    suite = run_suite([cola("first", limit=2), cola("all"), cola("careless", Careless)], score)
+    assert [result.benchmark for result in suite.results] == ["first"]
+    assert backbone.images == 4
+    for (name, why), count in zip(suite.not_run, (18, 1), strict=True):
+        assert f"expected {count} images for {name}, 1 are empty files, first '{last}'" in why
+        assert ColaMulti.source in why
 
 
 def test_where_nothing_can_be_run_it_is_an_error(cola, scorer, tmp_path):
@@ -182,6 +230,33 @@ def test_where_nothing_can_be_run_it_is_an_error(cola, scorer, tmp_path):
         run_suite([cola("bad", Fussy)], scorer()[0])
     with pytest.raises(UserError, match=r"a\.json"):
         load_all(gone[:1])
+
+
+def test_it_may_be_no_error_that_nothing_can_be_run(cola, scorer, tmp_path):
+    gone = ColaMulti(str(tmp_path / "nowhere.json"), str(tmp_path), name="gone")
+    suite = run_suite([gone, cola("bad", Fussy)], scorer()[0], at_least_one=False)
+    assert suite.results == ()
+    assert [name for name, _ in suite.not_run] == ["gone", "bad"]
+    assert run_suite([gone], scorer()[0], at_least_one=False).not_run == suite.not_run[:1]
+
+
+def test_what_a_joint_adapter_lacks_is_known_before_anything_is_encoded(cola, model_folder, scorer):
+    class Embedded(ColaMulti):
+        reads = "embeddings"
+
+    backbone, adapter = Counted(str(model_folder)), MMAdapter(heads=2, hidden=2)
+    adapter.attach(backbone)
+    joint = Scorer(backbone, adapter, batch_size=4)
+    benchmarks = [cola("embedded", Embedded), cola("few", limit=1)]
+    suite = run_suite(benchmarks, joint)
+    assert backbone.images == 2
+    ((name, why),) = suite.not_run
+    assert name == "embedded"
+    assert why.startswith("expected an adapter with embeddings for embedded, got MMAdapter")
+    assert load_all(benchmarks, joint) == suite.not_run
+    assert load_all(benchmarks, scorer()[0]) == load_all(benchmarks) == ()
+    with pytest.raises(UserError, match="embeddings for embedded"):
+        load_all(benchmarks[:1], joint)
 
 
 def test_names_must_differ(cola, scorer):

@@ -17,6 +17,8 @@ from vlmtune.objectives.info_nce import InfoNCE
 from vlmtune.objectives.pair_bce import PairBCE
 from vlmtune.pairs import ChosenPairs
 from vlmtune.system import AdaptationModule
+from vlmtune.training.distributed import Ranks
+from vlmtune.training.finite import finite_gradients
 
 pytestmark = QUIET
 
@@ -215,7 +217,10 @@ def test_a_checkpoint_of_something_else_is_refused(
     model_folder, other_folder, shards, tmp_path, saved
 ):
     other = module(model_folder, LinearProbe(initial_scale=5.0), [InfoNCE()])
-    assert "'initial_scale': 10.0" in refused(other, shards, tmp_path, saved)
+    assert refused(other, shards, tmp_path, saved) == (
+        "expected a checkpoint of this adapter, got adapter.init_args.initial_scale 5.0 here, 10.0 "
+        "in the checkpoint: use the config it was trained with"
+    )
     assert "LinearProbe" in refused(transformer(model_folder), shards, tmp_path, saved)
     said = refused(probe(other_folder), shards, tmp_path, saved)
     assert "with other weights: use that backbone" in said
@@ -269,6 +274,73 @@ def test_what_was_saved_before_it_can_be_resumed(model_folder, shards, tmp_path)
     _, watch = fit(again, shards, tmp_path, resume=tmp_path / "last-before-nan.ckpt")
     assert len(watch.losses) == 4
     assert watch.rates == uninterrupted.rates[2:]
+
+
+class Steep(Objective):
+    """A finite loss whose gradient is 0 times infinity in the third batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, scores, targets):
+        self.calls += 1
+        return (scores.values * (0 if self.calls == 3 else 1)).square().sqrt().mean()
+
+
+@pytest.mark.parametrize("accumulated", [1, 2])
+def test_a_gradient_that_is_no_number_stops_the_run(model_folder, shards, tmp_path, accumulated):
+    class First(Callback):
+        keys = ()
+
+        def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+            self.keys += (batch.keys[0],)
+
+    made, first = module(model_folder, LinearProbe(), [InfoNCE(), Steep()]), First()
+    options = {"callbacks": (first,), "accumulate_grad_batches": accumulated}
+    said = stopped(made, tmp_path, shards, gradient_clip_val=1.0, **options)
+    path, step, key = tmp_path / "last-before-nan.ckpt", 2 // accumulated, first.keys[2]
+    assert said == (
+        "expected finite gradients, got NaN or infinity in that of "
+        f"'{next(n for n, p in made.named_parameters() if p.requires_grad)}' at step {step} "
+        f"(its batch begins with record {key!r}): weights before this step are in {path}; "
+        "resume from them with a lower learning rate or 32-bit precision"
+    )
+    saved = torch.load(path, weights_only=True)
+    assert saved["global_step"] == step
+    assert all(value.isfinite().all() for value in saved["state_dict"].values())
+    assert all(saved["state_dict"][name].equal(value) for name, value in weights(made).items())
+    again = module(model_folder, LinearProbe(), [InfoNCE()])
+    options["callbacks"] = ()
+    trainer, watch = fit(again, shards, tmp_path, steps=4, resume=path, **options)
+    assert trainer.global_step == 4
+    assert all(map(math.isfinite, watch.losses))
+
+
+def test_large_gradients_are_finite():
+    kinds = (torch.float32, torch.bfloat16, torch.float64)
+    some = [torch.nn.Parameter(torch.zeros(3, dtype=kind)) for kind in kinds]
+    some += [torch.nn.Parameter(torch.zeros(size)) for size in (0, 2)]
+    for one in some[:-1]:
+        one.grad = torch.full_like(one, 3e38)  # its square is infinite, and so is the sum
+    assert finite_gradients(some, Ranks())
+    assert finite_gradients(some[-1:], Ranks())
+    for one in some[:3]:
+        for wrong in (torch.nan, torch.inf, -torch.inf):
+            one.grad[1] = wrong
+            assert not finite_gradients(some, Ranks())
+        one.grad.zero_()
+
+
+def test_infinite_gradients_are_the_scalers_where_there_is_one(model_folder, shards, tmp_path):
+    class Scaled(Callback):
+        def on_train_start(self, trainer, pl_module):
+            trainer.precision_plugin.scaler = object()
+
+    made = module(model_folder, LinearProbe(), [InfoNCE(), Steep()])
+    said = stopped(made, tmp_path, shards, callbacks=(Scaled(),))
+    assert "at step 3" in said  # nobody kept the weights from it here
+    assert "weights are not finite either" in said
 
 
 class Spoils(LinearProbe):

@@ -61,7 +61,7 @@ def test_a_batch_moves_as_a_whole(pixels):
         keys=("a",),
         image_ids=("i", "j"),
         texts=("x", "y", "z"),
-        targets=Targets(flags, flags, flags),
+        targets=Targets(flags, flags, flags, flags),
         image_group=torch.zeros(2, dtype=torch.long),
         pixels=pixels,
         damaged=("r1: no image",),
@@ -70,6 +70,8 @@ def test_a_batch_moves_as_a_whole(pixels):
     assert moved.targets.truth.is_meta
     assert moved.targets.known.is_meta
     assert moved.targets.own.is_meta
+    assert moved.targets.mined.is_meta
+    assert Targets(flags, flags, flags).to("meta").mined is None
     assert moved.image_group.is_meta
     assert moved.pixels is None if pixels is None else moved.pixels.is_meta
     assert (moved.keys, moved.texts, moved.damaged) == (batch.keys, batch.texts, batch.damaged)

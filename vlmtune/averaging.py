@@ -11,10 +11,8 @@ from torch import Tensor
 
 from vlmtune.adapters.base import trained_state
 from vlmtune.errors import UserError
-from vlmtune.system import AdaptationModule
+from vlmtune.system import AVERAGE, LIVE, AdaptationModule
 from vlmtune.types import Batch
-
-LIVE = "live_state_dict"  # in a checkpoint: the weights that training goes on with
 
 
 class EMA(Callback):
@@ -24,7 +22,7 @@ class EMA(Callback):
     k-th of the steps that count and $\bar\theta_1 = \theta_1$. Evaluation, losses of validation,
     the weights of a checkpoint (and so of an export) and of the module after training are
     $\bar\theta$. Training itself goes on with $\theta$, which a checkpoint holds as well: a resumed
-    run repeats an uninterrupted one.
+    run repeats an uninterrupted one, and where it has no `EMA` any more, one that never had it.
 
     Before the first step that counts, $\theta$ itself is used. What is no real number is not
     averaged, and weights that are frozen are neither copied nor saved. (Lightning's own
@@ -145,14 +143,13 @@ class EMA(Callback):
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Takes both back where training goes on; else the average is all that is wanted."""
+        """Takes the average back where training goes on; the module has taken the live weights."""
         if trainer.state.fn != "fit":
             return
         self._average, self._aside = {}, None
-        if LIVE in checkpoint:
-            module, saved = _ours(pl_module), checkpoint["state_dict"]
-            module.load_state_dict(checkpoint[LIVE])
-            self._average = {name: saved[name].clone() for name in _averaged_part(module)}
+        if AVERAGE in checkpoint:
+            saved, names = checkpoint[AVERAGE], _averaged_part(_ours(pl_module))
+            self._average = {name: saved[name].clone() for name in names}
 
     def state_dict(self) -> dict[str, Any]:
         """The last step that was looked at."""

@@ -1,8 +1,9 @@
 """Evaluation during training, and the report a run leaves behind."""
 
 import functools
+import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,15 @@ from pytorch_lightning.loggers import WandbLogger
 from vlmtune.averaging import averaged_weights
 from vlmtune.benchmarks.base import Benchmark
 from vlmtune.errors import UserError
-from vlmtune.report.environment import git_commit, library_versions, now
-from vlmtune.report.media import COLUMNS, caption, metric_table, strip
+from vlmtune.report.environment import code_commit, library_versions, now
+from vlmtune.report.media import COLUMNS, metric_table, retrievals
 from vlmtune.report.results import Curve, Provenance, RunReport
 from vlmtune.scoring import Scorer
-from vlmtune.suite import check_names, load_all, run_suite
+from vlmtune.suite import NotRun, check_names, load_all, run_suite
 from vlmtune.system import AdaptationModule
 from vlmtune.types import Batch, Result
+
+log = logging.getLogger("vlmtune")
 
 
 class Evaluation(Callback):
@@ -31,8 +34,12 @@ class Evaluation(Callback):
     another; images and captions are encoded once for all benchmarks, and where what is read of them
     is frozen, for all evaluations of a run. Where an `EMA` is kept, averaged weights are evaluated.
     The weights at the end of training are always evaluated, also where a resumed run had nothing
-    left to do. A benchmark that cannot be run stops the training: a missing file before its first
-    step.
+    left to do.
+
+    A benchmark that cannot be run, for a missing file or what is found out later, stops neither the
+    others nor the training: a line says so once, before the first step where it is known then, and
+    the report says why. A run stops where something monitors a number of that benchmark, and does
+    not begin where no benchmark can be run.
 
     Weights & Biases gets a table of all metrics at each evaluation, and at the end the retrievals.
 
@@ -44,6 +51,11 @@ class Evaluation(Callback):
         store: Folder of feature stores, or None to keep features in memory.
         report: File of the final report, or None for `report.json` in the trainer's root folder.
         name: Name of the run in reports.
+
+    Attributes:
+        configuration: The complete config of the run, for its report; `vlmtune fit` sets it.
+        results: The latest numbers, by benchmark.
+        not_run: Why others have none, by benchmark.
 
     Raises:
         UserError: No benchmark, two of one name, or no schedule.
@@ -71,6 +83,8 @@ class Evaluation(Callback):
         self.store, self.report, self.name = store, report, name
         self.curves: dict[str, list[tuple[int, float]]] = {}
         self.results: dict[str, Result] = {}
+        self.not_run: dict[str, str] = {}
+        self.configuration: dict[str, Any] = {}
         self._scorer: Scorer | None = None
         self._evaluated_at = -1
         self._seconds = 0.0  # of training, up to when the clock was started last
@@ -80,28 +94,27 @@ class Evaluation(Callback):
         """Reads the benchmarks' files, so that what is missing is said before the first step.
 
         Raises:
-            UserError: A benchmark cannot be loaded.
+            UserError: No benchmark can be run.
         """
-        del trainer, stage
+        del stage
         assert isinstance(pl_module, AdaptationModule)
-        for _, why in load_all(self.benchmarks):
-            raise UserError(why)
         store = None if self.store is None else Path(self.store)
         self._scorer = Scorer(pl_module.backbone, pl_module.adapter, store)
+        self._note(trainer, load_all(self.benchmarks, self._scorer))
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Refuses to keep checkpoints by a number that is not measured when they are saved.
 
         Raises:
-            UserError: A ModelCheckpoint monitors a benchmark at other steps or epochs than those
-                it is run at: it would keep weights by the number of earlier ones.
+            UserError: What is monitored cannot be measured, or a ModelCheckpoint monitors a
+                benchmark at other steps or epochs than those it is run at: it would keep weights by
+                the number of earlier ones.
         """
         del pl_module
-        names = {benchmark.name for benchmark in self.benchmarks}
+        self._check_monitored(trainer)
+        names = [benchmark.name for benchmark in self.benchmarks]
         for callback in trainer.checkpoint_callbacks:
-            if not isinstance(callback, ModelCheckpoint) or callback.monitor is None:
-                continue
-            if callback.monitor.partition("/")[0] not in names:
+            if not isinstance(callback, ModelCheckpoint) or not _owner(callback.monitor, names):
                 continue
             steps, epochs = callback._every_n_train_steps, callback.every_n_epochs
             timed = callback._train_time_interval is not None
@@ -137,12 +150,14 @@ class Evaluation(Callback):
                     self._point(name, step, float(value))
         if step and self.every_n_steps and step % self.every_n_steps == 0:
             self.evaluate(trainer, pl_module)
+            self._check_monitored(trainer)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Evaluates where the epoch schedule says so, and always after the last epoch."""
         due = self.every_n_epochs and (trainer.current_epoch + 1) % self.every_n_epochs == 0
         if due or trainer.should_stop or self._is_last(trainer):
             self.evaluate(trainer, pl_module)
+            self._check_monitored(trainer)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Evaluates what was resumed from the last batch of the last epoch, which no hook ended."""
@@ -162,28 +177,43 @@ class Evaluation(Callback):
         """Runs every benchmark once for this step and logs its numbers.
 
         Raises:
-            UserError: A benchmark could not be run, such as for scores that are not finite.
+            UserError: Outside training, not one benchmark could be run.
         """
         step = trainer.global_step
         if step == self._evaluated_at:
             return
         assert self._scorer is not None
         running, self._seconds, self._started = self._started, self._elapsed(), None
-        numbers: dict[str, float] = {}
         assert isinstance(pl_module, AdaptationModule)
         with averaged_weights(trainer, pl_module):
-            suite = run_suite(self.benchmarks, self._scorer)
-        for _, why in suite.not_run:
-            raise UserError(why)
-        for result in suite.results:
-            self.results[result.benchmark] = result
-            for metric, number in result.metrics.items():
-                numbers[f"{result.benchmark}/{metric}"] = number.value
+            must = trainer.state.fn != "fit"
+            suite = run_suite(self.benchmarks, self._scorer, at_least_one=must)
+        self._note(trainer, suite.not_run)
+        self.results = {result.benchmark: result for result in suite.results}
+        numbers = {
+            f"{name}/{metric}": number.value
+            for name, result in self.results.items()
+            for metric, number in result.metrics.items()
+        }
         for name, value in numbers.items():
             self._point(name, step, value)
         self._log(trainer, pl_module, numbers)
         self._evaluated_at = step
         self._started = None if running is None else time.monotonic()
+
+    def _note(self, trainer: pl.Trainer, not_run: Sequence[NotRun]) -> None:
+        """Says what is not run, once until it runs again."""
+        for name, why in not_run:
+            if name not in self.not_run and trainer.is_global_zero:
+                log.warning("not run: %s: %s", name, why)
+        self.not_run = dict(not_run)
+
+    def _check_monitored(self, trainer: pl.Trainer) -> None:
+        """Raises `UserError` where something is decided by a benchmark that is not run."""
+        for who, monitor in _monitors(trainer):
+            if name := _owner(monitor, self.not_run):
+                got = f"no number, as {name} is not run: {self.not_run[name]}"
+                raise UserError(f"expected {monitor}, which {who} monitors, got {got}")
 
     def _log(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, numbers: Mapping[str, float]
@@ -193,6 +223,9 @@ class Evaluation(Callback):
             for name, value in numbers.items():
                 pl_module.log(name, value, batch_size=1)
             return
+        # What an earlier step scored must not pass for this one's number.
+        for name in [n for n in trainer.callback_metrics if _owner(n, self.not_run)]:
+            del trainer.callback_metrics[name]
         # `log` is not there in every hook, and loggers see it at every log_every_n_steps only.
         for name, value in numbers.items():
             trainer.callback_metrics[name] = torch.tensor(value)
@@ -205,15 +238,10 @@ class Evaluation(Callback):
 
     def _log_retrievals(self, trainer: pl.Trainer) -> None:
         loggers = [logger for logger in trainer.loggers if isinstance(logger, WandbLogger)]
-        if not loggers:
-            return
-        for result in self.results.values():
-            strips = [(strip(example), caption(example)) for example in result.examples]
-            shown = [(picture, text) for picture, text in strips if picture is not None]
-            for logger in loggers if shown else ():
-                pictures, texts = (list(part) for part in zip(*shown, strict=True))
-                key = f"{result.benchmark}/retrievals"
-                logger.log_image(key, pictures, trainer.global_step, caption=texts)
+        for name, result in self.results.items() if loggers else ():
+            pictures, texts = retrievals(result)
+            for logger in loggers if pictures else ():
+                logger.log_image(f"{name}/retrievals", pictures, trainer.global_step, caption=texts)
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Writes the report, with the numbers of the weights as they are now.
@@ -236,7 +264,7 @@ class Evaluation(Callback):
         trained = (p.numel() for p in pl_module.parameters() if p.requires_grad)
         backbone, adapter = pl_module.backbone.spec(), pl_module.adapter.spec()
         provenance = Provenance(
-            backbone=type(pl_module.backbone).__name__,
+            backbone=str(backbone["init_args"].get("model", type(pl_module.backbone).__name__)),
             adapter=type(pl_module.adapter).__name__,
             model={"backbone": backbone, "adapter": adapter},
             fingerprint=pl_module.backbone.fingerprint,
@@ -244,7 +272,8 @@ class Evaluation(Callback):
             **self._origin(trainer, pl_module),
         )
         curves: dict[str, Curve] = {name: tuple(points) for name, points in self.curves.items()}
-        return RunReport(self.name, provenance, tuple(self.results.values()), curves)
+        results, not_run = tuple(self.results.values()), tuple(self.not_run.items())
+        return RunReport(self.name, provenance, results, curves, not_run)
 
     def _origin(self, trainer: pl.Trainer, pl_module: AdaptationModule) -> dict[str, Any]:
         """Where the weights of this step come from: what the report and a checkpoint say of it."""
@@ -255,6 +284,8 @@ class Evaluation(Callback):
                 "objectives": [o.spec() for o in pl_module.objectives],  # type: ignore[operator]
                 "pairs": pl_module.pairs.spec(),
                 "steps": trainer.global_step,
+                "benchmarks": {one.name: one.spec() for one in self.benchmarks},
+                "fit": self.configuration,
             },
             "versions": library_versions(),
             "commit": _commit(),
@@ -304,7 +335,21 @@ def _meets(kept: int | None, measured: int) -> bool:
     return not kept or (measured > 0 and kept % measured == 0)
 
 
+def _owner(metric: Any, benchmarks: Iterable[str]) -> str | None:
+    """Which of the benchmarks a number is of; None for others and for what is no name at all."""
+    return next((name for name in benchmarks if str(metric).startswith(f"{name}/")), None)
+
+
+def _monitors(trainer: Any) -> Iterator[tuple[str, Any]]:
+    """What decides by a logged number, such as an EarlyStopping, and the number's name."""
+    for callback in trainer.callbacks:
+        yield type(callback).__name__, getattr(callback, "monitor", None)
+    for schedule in trainer.lr_scheduler_configs:
+        if schedule.reduce_on_plateau:
+            yield type(schedule.scheduler).__name__, schedule.monitor
+
+
 @functools.cache
 def _commit() -> str:
     # Once: a checkpoint must not wait for git, and what runs is the code as it was at the start.
-    return git_commit(Path.cwd())
+    return code_commit()

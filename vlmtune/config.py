@@ -15,6 +15,7 @@ Spec = dict[str, Any]
 PLAIN: tuple[tuple[type, Callable[[Any], Any]], ...]
 PLAIN = ((str, str), (Integral, int), (Real, float))
 T = TypeVar("T", bound="Configured")
+ABSENT: Any = object()
 
 
 class Configured:
@@ -141,3 +142,39 @@ def _made(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _made(item) for key, item in value.items()}
     return [_made(item) for item in value] if isinstance(value, list) else value
+
+
+def differences(here: Any, there: Any, key: str, where: str) -> list[str]:
+    """Says where two specs differ, by dotted key, for an error.
+
+    Specs of different classes differ in `class_path` alone, as their arguments are unrelated.
+
+    Args:
+        here: A spec, or what is at `key` of one.
+        there: The same of the other.
+        key: What the keys begin with.
+        where: What the other is of.
+
+    Example:
+        >>> one = {"class_path": "a.B", "init_args": {"layers": 2, "heads": 4}}
+        >>> other = {"class_path": "a.B", "init_args": {"layers": 3, "heads": 4, "bias": True}}
+        >>> for line in differences(one, other, "adapter", "the file"):
+        ...     print(line)
+        adapter.init_args.layers 2 here, 3 in the file
+        adapter.init_args.bias nothing here, True in the file
+        >>> differences(one, {**other, "class_path": "a.C"}, "adapter", "the file")
+        ["adapter.class_path 'a.B' here, 'a.C' in the file"]
+    """
+    if here == there:
+        return []
+    if not (isinstance(here, Mapping) and isinstance(there, Mapping)):
+        first, second = ("nothing" if x is ABSENT else repr(x) for x in (here, there))
+        return [f"{key} {first} here, {second} in {where}"]
+    keys = dict.fromkeys([*here, *there])
+    if here.get("class_path") != there.get("class_path"):
+        keys = {"class_path": None}
+    found = (
+        differences(here.get(one, ABSENT), there.get(one, ABSENT), f"{key}.{one}", where)
+        for one in keys
+    )
+    return [line for lines in found for line in lines]

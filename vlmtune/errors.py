@@ -8,3 +8,7 @@ class UserError(ValueError):
         >>> str(UserError("expected a folder of shards, got a file: pass what `build` wrote"))
         'expected a folder of shards, got a file: pass what `build` wrote'
     """
+
+
+class ImageFileError(UserError):
+    """An image file that cannot be read; who knows what it belongs to adds where to get it."""

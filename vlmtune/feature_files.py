@@ -255,21 +255,30 @@ def checked_meta(folder: Path, key: StoreKey | None) -> dict[str, Any]:
     """
     try:
         meta = json.loads((folder / "meta.json").read_text())
-        files = {name: dict(entry) for name, entry in meta["files"].items()}
-        rows, width = int(meta["rows"]), int(meta["width"])
-        size = files["values.bin"]["bytes"]
+        made, rows, width = meta["key"], int(meta["rows"]), int(meta["width"])
+        pooled = made["reads"]["kind"] == "pooled"
+        item = getattr(torch, made["dtype"]).itemsize
+        entries = ("bytes", "sha256", "mtime_ns")
+        files = {name: {e: meta["files"][name][e] for e in entries} for name in _names(pooled)}
     except OSError as error:
         raise DamagedStoreError(f"meta.json: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedStoreError("meta.json is not that of a feature store") from error
-    if key is not None and meta["key"] != key.to_dict():
+    if key is not None and made != key.to_dict():
         raise DamagedStoreError("it belongs to another key")
-    if rows < 1 or width < 1 or size < rows * width:
+    size = files["values.bin"]["bytes"]
+    least = max(rows, 1) * max(width, 1) * item
+    if min(rows, width) < 1 or size < least or size % (width * item) or (pooled and size > least):
         raise DamagedStoreError("meta.json contradicts itself")
     for name, entry in files.items():
         if reason := _wrong(folder / name, entry):
             raise DamagedStoreError(f"{name} {reason}")
     return meta
+
+
+def _names(pooled: bool) -> tuple[str, ...]:
+    """The files of a store beside meta.json."""
+    return ("values.bin", "ids.json") if pooled else ("values.bin", "offsets.bin", "ids.json")
 
 
 def _wrong(path: Path, entry: dict[str, Any]) -> str | None:

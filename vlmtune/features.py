@@ -181,13 +181,15 @@ def open_or_build(
         try:
             return FeatureStore(final, key)  # another process has built it meanwhile
         except DamagedStoreError as reason:
-            if final.exists():
+            if os.path.lexists(final):
                 log.warning("Rebuilding the feature store %s: %s", final, reason)
         for leftover in root.glob(f".{key.folder}.*"):  # of a process that was killed
             shutil.rmtree(leftover, ignore_errors=True)
         temporary = root / f".{key.folder}.{os.getpid()}"
         try:
             write(temporary, final, key, produce(), rows)
+            if final.is_symlink() or final.is_file():  # the store is built here, not where it leads
+                final.unlink()
             shutil.rmtree(final, ignore_errors=True)
             temporary.rename(final)
         finally:

@@ -1,4 +1,4 @@
-"""Pairs for image-text matching: negatives that the backbone's own embeddings find hard."""
+"""Pairs for image-text matching: negatives that a model or a similarity cache finds hard."""
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -61,23 +61,26 @@ class HardPairs(PairPolicy):
 
 
 class RankingPairs(PairPolicy):
-    r"""For each image one of its true texts and `negatives` false ones, of which `hard` are hard.
+    r"""For each image one of its true texts and `negatives` false ones, some of them hard.
 
-    Hard texts are drawn with probability in proportion to $e^{s_{ij} / \tau}$ without replacement,
-    the others uniformly from the false texts that are left. Without hard ones no scores of the
-    backbone are read, so that it need not have embeddings.
+    First `mined` texts are drawn uniformly from those that a similarity cache finds hard for the
+    image (`Targets.mined`); then `hard` others with probability in proportion to
+    $e^{s_{ij} / \tau}$, without replacement; then uniformly from the false texts that are left,
+    also in the place of mined ones where the batch has too few. Without `hard` ones no scores of
+    the backbone are read, so that it need not have embeddings.
 
     Source: METER's released retrieval code (Dou et al. 2022) scores one true caption against 15
     random ones, of the corpus rather than of the batch, and without excluding the image's own.
-    EqSim (Wang et al. 2023), appendix C, makes 8 of the 15 hard ones, and adds the images of the
-    15; how it draws them is not said.
+    EqSim (Wang et al. 2023), appendix C, makes 8 of the 15 hard ones by cached matching scores
+    (`mined=8`), and adds the images of the 15; how it draws them is not said.
 
     Args:
         negatives: False texts per image.
-        hard: How many of them are hard.
+        hard: How many of them are hard by the scores of the backbone.
         mirrored: Also score the images that the false texts are true of: with the false text, and
             with the true text they were drawn against. EqSim compares these four scores.
         temperature: $\tau$; the scores already have the backbone's own.
+        mined: How many of them are texts of mined neighbours, which `MinedNeighbours` adds.
 
     Raises:
         UserError: Counts are out of range, or the temperature is not positive.
@@ -94,12 +97,13 @@ class RankingPairs(PairPolicy):
         hard: int = 0,
         mirrored: bool = False,
         temperature: float = 1.0,
+        mined: int = 0,
     ) -> None:
-        check_counts(negatives, hard)
+        check_counts(negatives, hard, mined)
         check_temperature(temperature)
         self.negatives, self.hard, self.mirrored = negatives, hard, mirrored
-        self.temperature = temperature
-        self.needs_reference = hard > 0
+        self.temperature, self.mined = temperature, mined
+        self.needs_reference, self.needs_mined = hard > 0, mined > 0
 
     def __call__(
         self,
@@ -111,12 +115,15 @@ class RankingPairs(PairPolicy):
         truth = targets.truth
         uniform, each = torch.zeros(truth.shape, device=truth.device), truth.any(dim=1).long()
         true = drawn(uniform, truth, each, generator)
-        hard = torch.zeros_like(truth)
+        false = torch.zeros_like(truth)
+        if self.mined and targets.mined is not None:
+            false = drawn(uniform, targets.mined & ~truth, self.mined * each, generator)
         if self.hard:
             assert reference is not None
-            hard = drawn(reference / self.temperature, ~truth, self.hard * each, generator)
-        left = self.negatives * each - hard.sum(dim=1)
-        false = hard | drawn(uniform, ~truth & ~hard, left, generator)
+            logits = reference / self.temperature
+            false |= drawn(logits, ~truth & ~false, self.hard * each, generator)
+        left = self.negatives * each - false.sum(dim=1)
+        false |= drawn(uniform, ~truth & ~false, left, generator)
         return true | false | (_mirrored(truth, true, false) if self.mirrored else false)
 
 
@@ -128,18 +135,21 @@ class MutualPairs(PairPolicy):
     for every negative, and not one pair more than `RankingPairs` without `mirrored` scores. Drawn
     one by one as METER's are, s(b, t_a) is new for nearly every negative (31 pairs instead of 16).
 
-    Pairs of images are taken in the order of $(s_{a t_b} + s_{b t_a}) / 2\tau$ plus Gumbel noise,
-    each where both images still want hard negatives; then uniformly until each image has
-    `negatives`, or one less where no partner is left. A pair of which either text is true of the
-    other image is never taken.
+    First pairs of images of which either text is mined for the other image (`Targets.mined`) are
+    taken in random order, each where both images still want mined negatives; then others in the
+    order of $(s_{a t_b} + s_{b t_a}) / 2\tau$ plus Gumbel noise, where both still want hard ones;
+    then uniformly until each image has `negatives`, or one less where no partner is left. A pair of
+    which either text is true of the other image is never taken.
 
     Source: EqSim (Wang et al. 2023), section 3 and appendix C, for what is compared; the mutual
     draw is ours.
 
     Args:
         negatives: False texts per image.
-        hard: How many of them are hard.
+        hard: How many of them are hard by the scores of the backbone.
         temperature: $\tau$; the scores already have the backbone's own.
+        mined: How many of them are texts of mined neighbours, which `MinedNeighbours` adds; where
+            partners run out others take their place.
 
     Raises:
         UserError: Counts are out of range, or the temperature is not positive.
@@ -151,11 +161,14 @@ class MutualPairs(PairPolicy):
         (True, 8)
     """
 
-    def __init__(self, negatives: int = 15, hard: int = 0, temperature: float = 1.0) -> None:
-        check_counts(negatives, hard)
+    def __init__(
+        self, negatives: int = 15, hard: int = 0, temperature: float = 1.0, mined: int = 0
+    ) -> None:
+        check_counts(negatives, hard, mined)
         check_temperature(temperature)
-        self.negatives, self.hard, self.temperature = negatives, hard, temperature
-        self.needs_reference = hard > 0
+        self.negatives, self.hard, self.mined = negatives, hard, mined
+        self.temperature = temperature
+        self.needs_reference, self.needs_mined = hard > 0, mined > 0
 
     def __call__(
         self,
@@ -170,15 +183,18 @@ class MutualPairs(PairPolicy):
         images, texts = true.nonzero(as_tuple=True)
         false = ~truth[images][:, texts].cpu()
         allowed = false & false.T  # the diagonal is true
-        logits = torch.zeros(allowed.shape, dtype=torch.float64)
+        taken, wanted = torch.zeros_like(allowed), torch.ones(len(images), dtype=torch.long)
+        logits = flat = torch.zeros(allowed.shape, dtype=torch.float64)
+        if self.mined and targets.mined is not None:
+            near = targets.mined[images][:, texts].cpu()
+            taken = matched(flat, allowed & (near | near.T), self.mined * wanted, generator)
         if self.hard:
             assert reference is not None
             square = reference.detach()[images][:, texts].double().cpu() / self.temperature
             logits = (square + square.T) / 2
-        wanted = torch.full((len(images),), self.hard)
-        taken = matched(logits, allowed, wanted, generator)
+        taken |= matched(logits, allowed & ~taken, self.hard * wanted, generator)
         rest = self.negatives - taken.sum(dim=1)
-        taken |= matched(torch.zeros_like(logits), allowed & ~taken, rest, generator)
+        taken |= matched(flat, allowed & ~taken, rest, generator)
         a, b = taken.to(truth.device).nonzero(as_tuple=True)
         chosen = true.clone()
         chosen[images[a], texts[b]] = True
@@ -254,12 +270,12 @@ def _mirrored(
     return across | (truth & false.any(dim=0))
 
 
-def check_counts(negatives: int, hard: int) -> None:
-    """Raises a `UserError` where there are no negatives, or more hard ones than negatives."""
-    if negatives < 1 or not 0 <= hard <= negatives:
+def check_counts(negatives: int, hard: int, mined: int) -> None:
+    """Raises a `UserError` where there are no negatives, or more hard and mined ones than those."""
+    if negatives < 1 or min(hard, mined) < 0 or hard + mined > negatives:
         raise UserError(
-            f"expected at least 1 negative and from 0 to all of them hard, got {negatives=}, "
-            f"{hard=}: correct them"
+            "expected at least 1 negative and from 0 to all of them hard or mined, got "
+            f"{negatives=}, {hard=}, {mined=}: correct them"
         )
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import NamedTuple, TypeVar
 
-from vlmtune.benchmarks.base import Benchmark, Score
-from vlmtune.errors import UserError
+from vlmtune.benchmarks.base import Benchmark, Score, check_images, files_from
+from vlmtune.errors import ImageFileError, UserError
 from vlmtune.scoring import Scorer
 from vlmtune.scoring.ranks import on_all_ranks
 from vlmtune.types import ImageRef, Result
@@ -56,18 +56,27 @@ def check_names(benchmarks: Sequence[Benchmark]) -> None:
         )
 
 
-def load_all(benchmarks: Sequence[Benchmark]) -> tuple[NotRun, ...]:
+def load_all(benchmarks: Sequence[Benchmark], scorer: Score | None = None) -> tuple[NotRun, ...]:
     """Reads the files of all benchmarks; returns those that cannot be run.
 
     Where several ranks work together, what one of them cannot load is run on none.
 
+    Args:
+        benchmarks: What is to be measured; names must differ.
+        scorer: The model, where it is there: one without embeddings cannot run what reads them.
+
     Raises:
-        UserError: None can be loaded, or two have one name.
+        UserError: Not one can be run, or two have one name.
     """
-    return _load(benchmarks)[1]
+    not_run = _load(benchmarks, scorer)[1]
+    if len(not_run) == len(benchmarks):
+        raise _nothing(not_run)
+    return not_run
 
 
-def run_suite(benchmarks: Sequence[Benchmark], scorer: Score) -> SuiteResult:
+def run_suite(
+    benchmarks: Sequence[Benchmark], scorer: Score, at_least_one: bool = True
+) -> SuiteResult:
     """Loads all benchmarks, encodes their images and captions once, then evaluates each.
 
     What is missing is known before anything is encoded. A benchmark that fails, there or later, is
@@ -76,53 +85,70 @@ def run_suite(benchmarks: Sequence[Benchmark], scorer: Score) -> SuiteResult:
     Args:
         benchmarks: What to measure; names must differ.
         scorer: The model, a `Scorer` or anything that scores. No weight of it may change meanwhile.
+        at_least_one: Whether it is an error that not one could be run.
 
     Raises:
         UserError: Not one benchmark could be run, or two have one name.
     """
-    contents, not_run = _load(benchmarks)
+    contents, not_run = _load(benchmarks, scorer)
     images = dict.fromkeys(image for some, _ in contents.values() for image in some)
     texts = dict.fromkeys(text for _, some in contents.values() for text in some)
     done: dict[str, Result] = {}
     failed = dict(not_run)
-    keeps = isinstance(scorer, Scorer)
-    with scorer.session(list(images), list(texts)) if keeps else nullcontext():
+    keeps = scorer if isinstance(scorer, Scorer) and contents else None
+    with keeps.session(list(images), list(texts)) if keeps else nullcontext():
         for benchmark in benchmarks:
             if benchmark.name in failed:
                 continue
-            result, why = _tried(benchmark.name, lambda one=benchmark: one.run(scorer))
+            result, why = _tried(benchmark, lambda one=benchmark: one.run(scorer))
             # What failed on one rank alone must not be a number on the others.
             if why := _first(on_all_ranks(lambda rank, ranks, why=why: why)):
                 failed[benchmark.name] = why
             elif result is not None:
                 items = _digest(*contents[benchmark.name])
-                done[benchmark.name] = replace(result, kind=benchmark.kind, items=items)
+                more = {"kind": benchmark.kind, "items": items, "repeats": benchmark.repeats()}
+                done[benchmark.name] = replace(result, **more)
     not_run = _in_order(benchmarks, failed)
-    if not done:
+    if at_least_one and not done:
         raise _nothing(not_run)
     return SuiteResult(tuple(done.values()), not_run)
 
 
-def _load(benchmarks: Sequence[Benchmark]) -> tuple[Contents, tuple[NotRun, ...]]:
-    """The images and texts of each benchmark that can be loaded, and why others cannot."""
+def _load(
+    benchmarks: Sequence[Benchmark], scorer: Score | None
+) -> tuple[Contents, tuple[NotRun, ...]]:
+    """The images and texts of each benchmark that can be run, and why others cannot.
+
+    Image files are looked for here too, for plug-ins that do not do so in `load`.
+    """
     check_names(benchmarks)
     contents: Contents = {}
     told: dict[str, str | None] = {}
     for benchmark in benchmarks:
 
         def contained(one: Benchmark = benchmark) -> tuple[Sequence[ImageRef], Sequence[str]]:
+            _check_embeddings(one, scorer)
             one.load()
-            return one.images(), one.texts()
+            images, texts = one.images(), one.texts()
+            check_images(images, one)
+            return images, texts
 
-        found, told[benchmark.name] = _tried(benchmark.name, contained)
+        found, told[benchmark.name] = _tried(benchmark, contained)
         if found is not None:
             contents[benchmark.name] = found
     everywhere = on_all_ranks(lambda rank, ranks: told)
     failed = {name: why for name in told if (why := _first([here[name] for here in everywhere]))}
-    not_run = _in_order(benchmarks, failed)
-    if len(failed) == len(benchmarks):
-        raise _nothing(not_run)
-    return {name: some for name, some in contents.items() if name not in failed}, not_run
+    contents = {name: some for name, some in contents.items() if name not in failed}
+    return contents, _in_order(benchmarks, failed)
+
+
+def _check_embeddings(benchmark: Benchmark, scorer: Score | None) -> None:
+    if benchmark.reads == "embeddings" and isinstance(scorer, Scorer) and not scorer.embeds:
+        raise UserError(
+            f"expected an adapter with embeddings for {benchmark.name}, got "
+            f"{type(scorer.adapter).__name__}, a joint one: leave the benchmark out, or have it "
+            "read scores where it can (`ensemble: scores`)"
+        )
 
 
 def _digest(images: Sequence[ImageRef], texts: Sequence[str]) -> str:
@@ -135,10 +161,14 @@ def _digest(images: Sequence[ImageRef], texts: Sequence[str]) -> str:
     return digest.hexdigest()[:16]
 
 
-def _tried(name: str, do: Callable[[], T]) -> tuple[T | None, str | None]:
+def _tried(benchmark: Benchmark, do: Callable[[], T]) -> tuple[T | None, str | None]:
     """What `do` returns, or why it failed in one line."""
+    name = benchmark.name
     try:
         return do(), None
+    except ImageFileError as error:
+        line = " ".join(str(error).split())
+        return None, f"{line} ({name} needs it; for its files: {files_from(benchmark)})"
     except UserError as error:
         return None, " ".join(str(error).split())
     except Exception as error:  # a fault in one plug-in must not cost the numbers of the others

@@ -1,6 +1,5 @@
 """The one LightningModule: wires backbone, adapter and objectives; nothing in it knows a method."""
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NoReturn, cast
@@ -13,19 +12,29 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from vlmtune.adapters.base import Adapter, load_trained_state, trained_state
 from vlmtune.backbones.base import Backbone
+from vlmtune.config import differences
 from vlmtune.errors import UserError
 from vlmtune.objectives.base import Need, Objective, SharedObjective
 from vlmtune.pairs import AllPairs, PairPolicy
 from vlmtune.training.distributed import Ranks, place
-from vlmtune.training.finite import all_finite, first_wrong_record, first_wrong_weight
+from vlmtune.training.finite import (
+    all_finite,
+    finite_gradients,
+    first_wrong_gradient,
+    first_wrong_record,
+    first_wrong_weight,
+)
 from vlmtune.training.inputs import StoreDType
 from vlmtune.training.needs import check_needs
+from vlmtune.training.optimization import parameter_groups, warmup_cosine
 from vlmtune.training.scores import TrainingScores
 from vlmtune.training.shares import own_block, whole
 from vlmtune.types import Batch, Share
 
 CHECKPOINT_VERSION = 1
 LAST_FINITE = "last-before-nan.ckpt"
+LIVE = "live_state_dict"  # in a checkpoint of averaged weights: those that training goes on with
+AVERAGE = "average_state_dict"  # in one that training goes on from: the averaged weights
 
 
 def default_optimizer(parameters: Iterable[Any]) -> torch.optim.Optimizer:
@@ -46,8 +55,8 @@ class AdaptationModule(pl.LightningModule):
     column, and each objective divides by counts over all ranks. Pairs of a joint adapter stay
     within a rank. Validation losses are means over the ranks' own batches.
 
-    A score or a loss that is no finite number stops the run on all ranks; the weights, finite
-    before that step, are first saved as `last-before-nan.ckpt` in the trainer's root folder.
+    A score, a loss or a gradient that is no finite number stops the run on all ranks; the weights,
+    finite before that step, are first saved as `last-before-nan.ckpt` in the trainer's root folder.
 
     Args:
         backbone: The pre-trained model.
@@ -59,7 +68,8 @@ class AdaptationModule(pl.LightningModule):
         warmup: Share of all steps over which the learning rate rises linearly.
         final_lr: Learning rate at the end of the cosine, as a share of the peak.
         store: Folder of feature stores, or None to run the backbone in each step.
-        store_dtype: "float32", "float16" or "bfloat16" on disk.
+        store_dtype: "float32", "float16" or "bfloat16" on disk. The latter take half the space.
+            Evaluations store float32, so that no store changes a number, and share rows with that.
         seed: Seeds the steps; the order of the data has its own seed.
         chunk: How many images or texts are embedded at a time, with activations computed again in
             the backward pass (GradCache, Gao et al. 2021): a dual adapter's batch is then limited
@@ -112,6 +122,7 @@ class AdaptationModule(pl.LightningModule):
         torch.manual_seed(seed)
         self.scores = TrainingScores(backbone, adapter, pairs or AllPairs(), needs, chunk)
         self.original = self.scores.original  # registered, so that it moves between devices
+        self._begins = ""  # key of the first record of the present step, of this rank
 
     # -- features and scores ------------------------------------------------------------------
 
@@ -155,9 +166,27 @@ class AdaptationModule(pl.LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Returns the weighted sum of the objectives."""
+        if not self._accumulated(batch_idx):
+            self._begins = batch.keys[0]
         for line in batch.damaged:
             self.print(f"skipped a damaged record: {line}")
         return self._loss(batch, batch_idx, "train")
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Stops where a gradient of a finite loss is no number: the step would spoil all weights.
+
+        Raises:
+            UserError: A gradient is NaN or infinite.
+        """
+        if getattr(self.trainer.precision_plugin, "scaler", None) is not None:
+            return  # of 16-mixed precision, which skips such a step by itself
+        ranks = Ranks()
+        trained = [one for group in optimizer.param_groups for one in group["params"]]
+        if not finite_gradients(trained, ranks):
+            wrong = ranks.objects((first_wrong_gradient(self.named_parameters()), self._begins))
+            got = f"NaN or infinity in that of {next(name for name, _ in wrong if name)!r}"
+            begins = f"its batch begins with record {wrong[0][1]!r}"
+            self._stop("finite gradients", got, begins, ranks)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Logs the objectives on held-out records, of which ranks may have unequal numbers."""
@@ -176,13 +205,15 @@ class AdaptationModule(pl.LightningModule):
         names = [type(objective).__name__ for objective in objectives]
         if not all_finite(share, ranks):
             key = first_wrong_record(share, batch, where, ranks)
-            self._stop(f"finite scores for {', '.join(names)}", "NaN or infinity", key, ranks)
+            wanted = f"finite scores for {', '.join(names)}"
+            self._stop(wanted, "NaN or infinity", f"first record {key!r}", ranks)
         parts = torch.stack([self._part(objective, share, ranks) for objective in objectives])
         weights = parts.new_tensor([objective.weight for objective in objectives])
         losses = ranks.sum(parts.detach())
         if wrong := (~losses.isfinite()).nonzero().flatten().tolist():
             key = ranks.objects(batch.keys[0])[0]
-            self._stop("a finite loss", f"{losses[wrong[0]]} from {names[wrong[0]]}", key, ranks)
+            got = f"{losses[wrong[0]]} from {names[wrong[0]]}"
+            self._stop("a finite loss", got, f"first record {key!r}", ranks)
         logged = {"batch_size": len(batch.keys), "sync_dist": stage == "val"}
         for name, loss in zip(names, losses, strict=True):
             self.log(f"{stage}/{name}", loss, **logged)
@@ -207,7 +238,7 @@ class AdaptationModule(pl.LightningModule):
             return objective.share(share, ranks)
         return objective(*whole(share, ranks)) / ranks.size
 
-    def _stop(self, expected: str, got: str, key: str, ranks: Ranks) -> NoReturn:
+    def _stop(self, expected: str, got: str, where: str, ranks: Ranks) -> NoReturn:
         """Saves the weights as they are, if they are numbers, and ends the run on every rank."""
         found = ranks.objects(first_wrong_weight(self.state_dict()))
         wrong = next((name for name in found if name), None)  # all ranks must save or none
@@ -220,7 +251,7 @@ class AdaptationModule(pl.LightningModule):
             self.trainer.save_checkpoint(path)
             then = f"weights before this step are in {path}; resume from them"
         raise UserError(
-            f"expected {expected}, got {got} at step {self.global_step} (first record {key!r}): "
+            f"expected {expected}, got {got} at step {self.global_step} ({where}): "
             f"{then} with a lower learning rate or 32-bit precision"
         )
 
@@ -231,7 +262,11 @@ class AdaptationModule(pl.LightningModule):
         # Distinct for every (seed, step, rank): each factor exceeds what the next can reach. The
         # batches that one step accumulates lie far apart.
         seed = (self.seed * 1_000_003 + self.global_step) * 65_537 + trainer.global_rank
-        return (seed + (batch_idx % trainer.accumulate_grad_batches) * 2**50) % (2**63)
+        return (seed + self._accumulated(batch_idx) * 2**50) % (2**63)
+
+    def _accumulated(self, batch_idx: int) -> int:
+        """How many batches of the present step came before this one."""
+        return batch_idx % (self._trainer.accumulate_grad_batches if self._trainer else 1)
 
     def configure_optimizers(self) -> Any:
         """Optimizer over what is trained, with linear warm-up and cosine decay per step."""
@@ -241,26 +276,15 @@ class AdaptationModule(pl.LightningModule):
                 f"expected something to train, {type(self.adapter).__name__} has no trained "
                 "parameter: choose another adapter, or use `vlmtune evaluate`"
             )
-        optimizer = self.make_optimizer(_parameter_groups(trained, self.adapter.lr_scales()))
+        optimizer = self.make_optimizer(parameter_groups(trained, self.adapter.lr_scales()))
         for group in optimizer.param_groups:
             group["lr"] = group["lr"] * group.pop("scale", 1.0)
         steps = int(self.trainer.estimated_stepping_batches)
-        schedule = LambdaLR(optimizer, self._schedule(steps))
+        schedule = LambdaLR(optimizer, warmup_cosine(steps, self.warmup, self.final_lr))
         return {
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": schedule, "interval": "step"},
         }
-
-    def _schedule(self, steps: int) -> Callable[[int], float]:
-        rise = max(1, round(self.warmup * steps))
-
-        def factor(step: int) -> float:
-            if step < rise:
-                return (step + 1) / rise
-            progress = min(1.0, (step - rise) / max(1, steps - rise))
-            return self.final_lr + (1 - self.final_lr) * (1 + math.cos(math.pi * progress)) / 2
-
-        return factor
 
     # -- checkpoints --------------------------------------------------------------------------
 
@@ -300,7 +324,7 @@ class AdaptationModule(pl.LightningModule):
         return {name: state for name, state in states.items() if state}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Refuses a checkpoint of another adapter or backbone.
+        """Refuses a checkpoint of another adapter or backbone; training takes live weights from it.
 
         Raises:
             UserError: The checkpoint is not from this adapter and this backbone.
@@ -310,9 +334,9 @@ class AdaptationModule(pl.LightningModule):
             raise UserError(
                 "expected a checkpoint of vlmtune, got a foreign one: correct --ckpt_path"
             )
-        if made["adapter"] != self.adapter.spec():
+        if other := differences(self.adapter.spec(), made["adapter"], "adapter", "the checkpoint"):
             raise UserError(
-                f"expected a checkpoint of {self.adapter.spec()}, got one of {made['adapter']}: "
+                f"expected a checkpoint of this adapter, got {', '.join(other)}: "
                 "use the config it was trained with"
             )
         if made["fingerprint"] != self.fingerprint:
@@ -323,19 +347,6 @@ class AdaptationModule(pl.LightningModule):
         for name, state in made.get("objectives", {}).items():
             if name in self._objective_states():  # another list of objectives starts anew
                 self.objectives[int(name.split()[0])].load_state_dict(state)
-
-
-def _parameter_groups(
-    trained: list[nn.Parameter], scales: Iterable[tuple[nn.Parameter, float]]
-) -> list[dict[str, Any]]:
-    """Groups of one weight decay and one learning rate: matrices, then vectors without decay."""
-    scale = {id(parameter): factor for parameter, factor in scales}
-    found: dict[tuple[bool, float], list[nn.Parameter]] = {}
-    for parameter in trained:
-        kind = (parameter.ndim <= 1, -scale.get(id(parameter), 1.0))
-        found.setdefault(kind, []).append(parameter)
-    groups: list[dict[str, Any]] = []
-    for (vector, factor), parameters in sorted(found.items(), key=lambda item: item[0]):
-        group: dict[str, Any] = {"params": parameters, "scale": -factor}
-        groups.append({**group, "weight_decay": 0.0} if vector else group)
-    return groups
+        if LIVE in checkpoint and self._trainer is not None and self._trainer.state.fn == "fit":
+            checkpoint[AVERAGE] = checkpoint["state_dict"]
+            checkpoint["state_dict"] = checkpoint[LIVE]

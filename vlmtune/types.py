@@ -7,7 +7,7 @@ Shape legend:
     P       chosen image-text pairs
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -48,6 +48,8 @@ class Group:
         images: The decoded images (PIL, RGB), or None where features are read instead.
         own: `own[i, j]` is False where text j was made for another image of the group and nothing
             is known of image i; None where every text belongs to every image. Shape (k, m).
+        mined: Ids of captions of other groups of the batch that a similarity cache finds hard for
+            these images; None where nothing is mined.
     """
 
     key: str
@@ -59,6 +61,7 @@ class Group:
     exhaustive: bool = False
     images: tuple[Any, ...] | None = None
     own: Bool[Tensor, "k m"] | None = None
+    mined: frozenset[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -70,15 +73,23 @@ class Targets:
         known: True where `truth` is annotated: within a group, and everywhere for an image whose
             corpus is exhaustive. Elsewhere False in `truth` means "presumably".
         own: True where image and text belong to one group; `own & ~truth` are the hard negatives.
+        mined: True where a similarity cache finds the text, false here, hard for the image; None
+            where nothing is mined.
     """
 
     truth: Bool[Tensor, "N M"]
     known: Bool[Tensor, "N M"]
     own: Bool[Tensor, "N M"]
+    mined: Bool[Tensor, "N M"] | None = None
 
     def to(self, device: torch.device | str) -> "Targets":
         """Returns the targets on `device`."""
-        return Targets(self.truth.to(device), self.known.to(device), self.own.to(device))
+        return self.each(lambda part: part.to(device))
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> "Targets":
+        """Returns the targets with each of their matrices changed alike."""
+        truth, known, own = (change(part) for part in (self.truth, self.known, self.own))
+        return Targets(truth, known, own, None if self.mined is None else change(self.mined))
 
 
 @dataclass(frozen=True)
@@ -299,6 +310,39 @@ class Example:
 
 
 @dataclass(frozen=True)
+class Occurrence:
+    """What occurs twice: an item of a benchmark, or something within it.
+
+    Attributes:
+        items: Positions of the items among those that are evaluated, from 0.
+        images: Their images: folder and file name, and the box where one is cropped.
+        texts: The captions in question.
+    """
+
+    items: tuple[int, ...]
+    images: tuple[str, ...]
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """One kind of repetition in a benchmark, with the first ones to look at.
+
+    Attributes:
+        kind: "item" for items of the same images and captions as an earlier one, "caption" for
+            those whose right caption is also a wrong one, "image" for those with an image twice.
+        total: How many items are such.
+        n: How many items there are.
+        listed: The first ones.
+    """
+
+    kind: Literal["item", "caption", "image"]
+    total: int
+    n: int
+    listed: tuple[Occurrence, ...]
+
+
+@dataclass(frozen=True)
 class Result:
     """What a benchmark says of a model.
 
@@ -312,13 +356,21 @@ class Result:
         convention: "strict" (a tie is never a win, every row counts) or "reference" (as the
             published script does).
         outcomes: Of each item in the order of the file, what the primary metric gives it, in
-            [0, 1]; empty where it is no mean over items. Two runs are compared item by item.
+            [0, 1] (a cosine in [-1, 1]); empty where it is no mean over items. Two runs are
+            compared item by item.
         clusters: Of each item the number of its image, so that intervals resample images.
+        groups: Where the primary metric is a mean over groups of the mean within each: of each
+            item the number of its group, -1 where it counts in none. Empty for a plain mean.
+        shares: What each group weighs, by its number and up to a factor; empty where those that
+            have items weigh alike.
+        degree: 2 where an outcome is itself a mean over pairs of its item with others, else 1. To
+            first order the metric varies so many times as much as a mean of the outcomes.
         series: Numbers whose distribution is drawn, such as the equivariance score of each item.
         kind: "compositional", or "retained" for an ability the model had before training, where a
             fall is forgetting. The suite copies it from the benchmark.
         items: Digest of the images and captions that were scored; "" where unknown. The suite adds
             it. Only results of equal digests are compared item by item.
+        repeats: Items, captions and images that occur twice. The suite adds them.
     """
 
     benchmark: str
@@ -333,3 +385,7 @@ class Result:
     series: dict[str, tuple[float, ...]] = field(default_factory=dict)
     kind: Literal["compositional", "retained"] = "compositional"
     items: str = ""
+    groups: tuple[int, ...] = ()
+    shares: tuple[float, ...] = ()
+    degree: int = 1
+    repeats: tuple[Repeat, ...] = ()

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
 import torch
+from jaxtyping import UInt8
 from PIL import Image
 
 from data_builders.scenes.grammar import Scene, WorldSpec
@@ -64,7 +66,8 @@ class Plan:
         images: How many of them.
         files: Their files, relative to the images folder; by default
             "<folder>/<split>_<index>.png", where the folder is the split's name up to an underscore
-            ("cola" for "cola_seen").
+            ("cola" for "cola_seen"). One that ends in `.npy` is written as OpenCV's frames are: an
+            array, blue first.
         each: Images of an item, which are drawn together.
     """
 
@@ -133,7 +136,7 @@ def chunks(
 
 
 def draw_chunk(chunk: Chunk) -> list[Drawn]:
-    """Renders a chunk and writes its images (PNG at the fastest level: rendering must dominate)."""
+    """Renders a chunk and writes its images."""
     scenes, rendered = chunk.series.draw(chunk.start, chunk.count, chunk.canvas)
     pixels = rendered.images.cpu().numpy()
     boxes, coords = rendered.boxes.tolist(), rendered.pixel_coords.tolist()
@@ -143,7 +146,7 @@ def draw_chunk(chunk: Chunk) -> list[Drawn]:
     for k, scene in enumerate(scenes):
         index, objects = chunk.start + k, len(scene.objects)
         file = chunk.files[k]
-        Image.fromarray(pixels[k]).save(chunk.images / file, compress_level=1)
+        _save(pixels[k], chunk.images / file)
         drawn.append(
             Drawn(
                 file,
@@ -155,6 +158,13 @@ def draw_chunk(chunk: Chunk) -> list[Drawn]:
             )
         )
     return drawn
+
+
+def _save(pixels: UInt8[np.ndarray, "size size 3"], path: Path) -> None:
+    if path.suffix == ".npy":
+        np.save(path, pixels[..., ::-1])
+    else:  # PNG at the fastest level: rendering must dominate
+        Image.fromarray(pixels).save(path, compress_level=1)
 
 
 def _one_thread() -> int:

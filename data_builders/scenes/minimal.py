@@ -28,10 +28,10 @@ class MovedTwins(TwinSeries):
         """See `ItemSeries`."""
         scene = sample_scene(self.spec, rng)
         a, b = scene.objects[:2]
-        if not (_free(scene, 0) and _free(scene, 1)):
+        if not (free(scene, 0) and free(scene, 1)):
             return None
         x, y = (2 * b.center[k] - a.center[k] for k in (0, 1))
-        twin = _put(scene, replace(a, center=(x, y, a.center[2])))
+        twin = put(scene, replace(a, center=(x, y, a.center[2])))
         name = clear_relation(scene, 0, 1)
         if twin is None or name is None or clear_relation(twin, 0, 1) != INVERSE[name]:
             return None
@@ -96,20 +96,20 @@ class ChangedTwins(TwinSeries):
         thing = replace(scene.objects[0], **{kind: value})
         if kind != "size":
             return replace(scene, objects=(thing, *scene.objects[1:]))
-        if not _free(scene, 0):
+        if not free(scene, 0):
             return None
         thing = replace(thing, radius=SIZES[value])
         x, y, _ = thing.center
-        return _put(scene, replace(thing, center=(x, y, half_height(thing))))
+        return put(scene, replace(thing, center=(x, y, half_height(thing))))
 
 
-def _free(scene: Scene, k: int) -> bool:
+def free(scene: Scene, k: int) -> bool:
     """Tells whether object k neither stands on another nor carries one."""
     return scene.objects[k].on is None and all(thing.on != k for thing in scene.objects)
 
 
-def _put(scene: Scene, thing: SceneObject) -> Scene | None:
-    """The scene with another object 0, or None where that does not fit."""
+def put(scene: Scene, thing: SceneObject) -> Scene | None:
+    """Returns the scene with another object 0, or None where that does not fit."""
     others = scene.objects[1:]
     if not in_view(thing, camera(scene.jitter)) or any(overlap(thing, o, _GAP) for o in others):
         return None

@@ -7,7 +7,8 @@ the world:
   `aro/coco_karpathy_test_shuffles.json`; images in `images/suite`, of the last in `images`;
 - `crepe/prod_hard_negatives`, `crepe/syst_hard_negatives`, and the images `crepe/VG_100K/<id>.jpg`;
 - `sugar_crepe/*.json`, `valse/*.json`, `winoground/examples.jsonl`; images in `images/suite`;
-- `eqben/eqben_kubric.json`; images in `images/eqben`;
+- `eqben/<part>.json` for each of EqBen's seven parts, and `eqben/eqben_kubric.json`, Kubric's three
+  in one list; images in `images/eqben`, GEBC's being frames of the videos;
 - `geb/test.json`; videos, two frames a second, in `images/geb`;
 - `images/pug_spar/labels.csv`, `images/pug_animals/labels_pug_animal.csv`, the folders
   `images/pug_imagenet/<factor>/<class>`, and `images/classification/<class>`;
@@ -15,6 +16,7 @@ the world:
 """
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -25,12 +27,14 @@ from PIL import Image
 
 from data_builders.scenes.compositions import Pair
 from data_builders.scenes.drawing import Drawn, Plan, sub_seed
+from data_builders.scenes.edits import ActedTwins, EditedTwins, StepTwins
 from data_builders.scenes.formats import (
     aro,
     aro_order,
     clevr,
     crepe,
     eqben,
+    eqben_videos,
     geb,
     pug,
     sugar_crepe,
@@ -48,6 +52,13 @@ from data_builders.scenes.videos import Videos
 
 _SPARE = 2  # scenes an item: not every scene has every phenomenon
 _KUBRIC = {"loc": MovedTwins, "cnt": CountedTwins, "attr": ChangedTwins}
+# Split, and EqBen's part. Files of a video's two frames lie in its folder; YouCook2's are arrays.
+_PARTS = {f"suite_{part}": f"eqbenkubric_{part}" for part in _KUBRIC} | {
+    "suite_sd": "eqbensd",
+    "suite_ag": "eqbenag",
+    "suite_youcook2": "eqbenyoucook2",
+}
+_FRAMES = {"suite_ag": "png", "suite_youcook2": "npy"}
 
 
 @dataclass(frozen=True)
@@ -106,8 +117,9 @@ class Suite:
             "suite_twins": AR4TTwins(two, self._seed("twins")),
             "suite_videos": Videos(self.spec, self._seed("videos")),
         }
+        further = {**_KUBRIC, "ag": ActedTwins, "youcook2": StepTwins, "sd": EditedTwins}
         return made | {
-            f"suite_{part}": cls(self.spec, self._seed(part)) for part, cls in _KUBRIC.items()
+            f"suite_{part}": cls(self.spec, self._seed(part)) for part, cls in further.items()
         }
 
     @cached_property
@@ -129,13 +141,15 @@ class Suite:
         return sub_seed(self.seed, f"suite_{name}")
 
     def _files(self, split: str, count: int) -> tuple[str, ...]:
-        """Kubric's images lie in a folder for each part, frames in one for each video."""
-        part = split.removeprefix("suite_")
-        if part == "videos":
+        """EqBen's images lie in a folder for each part, frames in one for each video."""
+        if split == "suite_videos":
             return geb.frames(count)
-        if part not in _KUBRIC:
+        if split not in _PARTS:
             return ()
-        return tuple(f"eqben/eqbenkubric_{part}/{k:06d}.png" for k in range(2 * count))
+        folder = f"{eqben.FOLDER}/{_PARTS[split]}"
+        if split in _FRAMES:
+            return geb.frames(count, folder, 2, _FRAMES[split])
+        return tuple(f"{folder}/{k:06d}.png" for k in range(2 * count))
 
     def _write_choices(self, folder: Path, drawn: Sequence[Drawn]) -> None:
         kinds, shapes, seed = varied(self.spec), self.spec.shapes, self.seed
@@ -151,7 +165,7 @@ class Suite:
         _text(folder / "aro/coco_karpathy_test_shuffles.json", shuffles)
         files: dict[str, Mapping[str, Any]] = {
             "sugar_crepe": sugar_crepe.subsets(drawn, kinds, shapes, self.items, seed),
-            "valse": valse.pieces(drawn, shapes, self.items, seed),
+            "valse": valse.pieces(drawn, kinds, shapes, self.items, seed),
         }
         for name, contents in files.items():
             for file, content in contents.items():
@@ -182,16 +196,37 @@ class Suite:
                 image.save(file, quality=95, subsampling=0)
 
     def _write_pairs(self, folder: Path, drawn: Mapping[str, Sequence[Drawn]]) -> None:
-        rows: list[eqben.Item] = []
+        kubric: list[eqben.Item] = []
+        parts: dict[str, Any] = {}
         for split, series in self._items.items():
+            own = drawn[split]
             if isinstance(series, AR4TTwins):
-                lines = winoground.examples(drawn[split], series)
-                _text(folder / "winoground/examples.jsonl", lines)
+                _text(folder / "winoground/examples.jsonl", winoground.examples(own, series))
             elif isinstance(series, Videos):
-                _dump(folder / "geb/test.json", geb.boundaries(drawn[split], series))
+                _dump(folder / "geb/test.json", geb.boundaries(own, series))
+                parts[eqben_videos.GEBC] = eqben_videos.gebc(own, series)
+                _copy_frames(folder / "images", own, series)
+            elif isinstance(series, ActedTwins):
+                parts[_PARTS[split]] = eqben_videos.action_genome(own)
+            elif isinstance(series, StepTwins):
+                parts[_PARTS[split]] = eqben_videos.youcook2(own)
             elif isinstance(series, MovedTwins | CountedTwins | ChangedTwins):
-                rows += eqben.items(drawn[split], series, "eqben")
-        _dump(folder / "eqben/eqben_kubric.json", rows)
+                parts[_PARTS[split]] = eqben.items(own, series)
+                kubric += parts[_PARTS[split]]
+            elif isinstance(series, EditedTwins):
+                parts[_PARTS[split]] = eqben.items(own, series)
+        for part, content in parts.items():
+            _dump(folder / f"eqben/{part}.json", content)
+        _dump(folder / "eqben/eqben_kubric.json", kubric)
+
+
+def _copy_frames(images: Path, drawn: Sequence[Drawn], series: Videos) -> None:
+    """Copies the frames around the boundaries to where EqBen looks for GEBC's."""
+    for pair in eqben_videos.boundaries(drawn, series):
+        for frame in pair:
+            to = images / eqben.FOLDER / eqben_videos.gebc_image(frame)
+            to.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(images / frame.file, to)
 
 
 def _dump(path: Path, content: Any) -> None:

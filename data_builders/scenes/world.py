@@ -49,15 +49,15 @@ class ScenesBuilder(Builder):
 
     - `images/{train,val,test,valA,valB,cola,ar4t}/*.png`;
     - `clevr/scenes_{train,val,test,valA,valB}.json`, the last two in CoGenT's conditions A and B;
-    - `visual_genome/{train,val,test}/{scene_graphs,image_data}.json`;
+    - `visual_genome/{train,val,test}/{scene_graphs,region_descriptions,image_data}.json`;
     - `karpathy/dataset_scenes.json`, five captions an image;
     - `cola/multi_{seen,unseen}.json` (images by file name, in `images/cola`), `cola/single.json`
       over the test images (by path in `images`), and `cola/single_split.json`;
     - `ar4t/PUG_AR_train.csv`, `ar4t/PUG_ARmerged_test.csv` (by path in `images`);
     - `compositions.json`: `{"unseen": [[color, shape], ...], "seen": [...]}`;
     - with `benchmarks`, the files of `data_builders.scenes.suite`: ARO, CREPE, SugarCrepe, VALSE,
-      Winoground, EqBen's Kubric parts, PUG's SPAR, ImageNet and Animals, videos with boundaries,
-      folders of classes.
+      Winoground, EqBen, PUG's SPAR, ImageNet and Animals, videos with boundaries, folders of
+      classes.
 
     Args:
         train: Training scenes.
@@ -268,12 +268,13 @@ class ScenesBuilder(Builder):
         for split in _SPLITS:
             if split not in drawn:
                 continue
-            graphs, data = (
-                part(drawn[split], first_id)
-                for part in (visual_genome.scene_graphs, visual_genome.image_data)
-            )
-            _dump(folder / f"visual_genome/{split}/scene_graphs.json", graphs)
-            _dump(folder / f"visual_genome/{split}/image_data.json", data)
+            for part in (
+                visual_genome.scene_graphs,
+                visual_genome.region_descriptions,
+                visual_genome.image_data,
+            ):
+                content = part(drawn[split], first_id)
+                _dump(folder / f"visual_genome/{split}/{part.__name__}.json", content)
             first_id += len(drawn[split])
         captioned = {split: drawn[split] for split in _SPLITS if split in drawn}
         _dump(folder / "karpathy/dataset_scenes.json", karpathy.dataset(captioned, self.seed))

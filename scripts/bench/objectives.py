@@ -1,4 +1,4 @@
-"""Measures what EqSim adds to a training step, and what gathering costs in memory.
+"""Measures what EqSim adds to a training step of a dual and of a fusion encoder, and memory.
 
 Time: forward and backward of InfoNCE + EqSim (as the paper has it) over InfoNCE alone, on random
 embeddings of a global batch, against a whole training step of ViT-B/32 (224 px, 77 text tokens),
@@ -11,6 +11,8 @@ scores), against the whole matrix of scores on every rank, as plain gathering ha
 process of its own, what is there before the loss subtracted (Linux). A share is 2 / ranks of the
 whole, so with 8 ranks the scores take 4x less.
 
+Fusion encoders: the table of fusion_eqsim.py, which says what it measures (required: under 1.4x).
+
     python scripts/bench/objectives.py [--batches 256 1024 4096] [--pairs 8] [--ranks 8]
 """
 
@@ -18,6 +20,8 @@ import argparse
 import multiprocessing
 import re
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -187,8 +191,11 @@ def main() -> None:
     print(
         f"batch {batch}, {options.ranks} ranks: {whole / 1e6:.0f} MB with all scores on each, "
         f"{own / 1e6:.0f} MB with its share, {whole / own:.1f}x less "
-        f"(scores alone: {options.ranks / 2:.0f}x)"
+        f"(scores alone: {options.ranks / 2:.0f}x)",
+        flush=True,
     )
+    fusion = [sys.executable, str(Path(__file__).with_name("fusion_eqsim.py"))]
+    subprocess.run([*fusion, "--rounds", str(options.rounds)], check=True)  # noqa: S603
 
 
 if __name__ == "__main__":

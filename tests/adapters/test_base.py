@@ -5,7 +5,9 @@ import torch
 
 from tests.tiny import Widths
 from vlmtune.adapters.base import DualAdapter, JointAdapter, load_trained_state, trained_state, trim
+from vlmtune.adapters.ft_late import FTLate
 from vlmtune.adapters.linear_probe import LinearProbe
+from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.errors import UserError
 from vlmtune.types import Features, Reads
 
@@ -122,8 +124,18 @@ def test_trim():
 def test_a_backbone_without_the_layer_is_refused(backbone):
     adapter = Plain()
     adapter.image_reads = Reads("tokens", -9)
-    with pytest.raises(UserError, match="tokens of layer -9 for images, got OpenClip"):
+    said = "layer -9 for images, got OpenClip .*choose one of .*: choose OpenClip .*HFCLIP"
+    with pytest.raises(UserError, match=said):
         adapter.attach(backbone)
+
+
+@pytest.mark.parametrize("initial", [0.0, -2.0, float("nan"), float("inf")])
+def test_a_scale_that_has_no_logarithm_is_refused(initial):
+    for adapter in (LinearProbe(True, initial), FTLate(initial_scale=initial)):
+        with pytest.raises(UserError, match="initial scale above 0"):
+            adapter.attach(Widths())
+    with pytest.raises(UserError, match="initial scale above 0"):
+        MMAdapter(initial_scale=initial).attach(Widths())
 
 
 def test_the_trained_state_has_the_adapter_and_what_is_not_frozen(backbone):

@@ -88,3 +88,6 @@ def test_impossible_options_are_refused():
         FTLate(layers=0)
     with pytest.raises(UserError, match="divide the token width 512, got 7"):
         FTLate(heads=7).attach(Widths())
+    for options in ({"heads": 0}, {"hidden": 0}, {"dropout": 1.5}, {"dropout": -0.1}):
+        with pytest.raises(UserError, match=r"at least 1 and dropout in \[0, 1\)"):
+            FTLate(**options).attach(Widths())

@@ -13,6 +13,7 @@ from vlmtune.backbones.flava import Flava
 from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.backbones.vilt import Vilt
 from vlmtune.errors import UserError
+from vlmtune.export import load, save_export
 from vlmtune.objectives.itm import ITM
 from vlmtune.pair_mining import HardPairs, RankingPairs
 from vlmtune.scoring import Scorer
@@ -184,6 +185,20 @@ def test_a_checkpoint_holds_what_is_trained(make):
     names = [name for name, p in module.named_parameters() if p.requires_grad]
     assert names
     assert module.state_dict().keys() == set(names)
+
+
+def test_an_export_scores_as_what_was_trained(make, tmp_path):
+    backbone, adapter = make(1)
+    before = expected(backbone)
+    with torch.no_grad():
+        for p in backbone.parameters():
+            p.add_(0.1 * p.requires_grad)
+        save_export(tmp_path / "export", backbone, adapter, provenance={})
+        model = load(tmp_path / "export")
+        want = adapter(*features(backbone, adapter)).values
+        got = model.adapter(*features(model.backbone, model.adapter)).values
+    assert got.equal(want)
+    assert not got.allclose(before)
 
 
 def test_hard_pairs_need_embeddings_and_vilt_has_none(folders):

@@ -5,6 +5,7 @@ import types
 import warnings
 import zipfile
 
+import numpy as np
 import open_clip
 import pytest
 import torch
@@ -394,6 +395,32 @@ def test_preprocess_is_open_clips_and_travels_without_the_weights(folder):
     carried = pickle.dumps(backbone.preprocess)
     assert len(carried) < 5000
     assert pickle.loads(carried)(image).equal(evaluate(image))
+
+
+def test_preprocessing_may_be_that_of_a_published_script(folder):
+    # PUG: SPAR's: squashed, bilinear, ImageNet's mean and deviation, for every model.
+    mean, std = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+    changed = {"mean": mean, "std": std, "resize_mode": "squash", "interpolation": "bilinear"}
+    path = folder()
+    own, backbone = OpenClip(str(path)), OpenClip(str(path), preprocessing=changed)
+    image = Image.effect_noise((50, 40), 80).convert("RGB")
+    side = own.preprocess(image).shape[1:]
+    small = image.resize((side[1], side[0]), Image.Resampling.BILINEAR)
+    values = torch.from_numpy(np.array(small)).permute(2, 0, 1) / 255
+    centre, spread = (torch.tensor(x)[:, None, None] for x in (mean, std))
+    assert torch.allclose(backbone.preprocess(image), (values - centre) / spread, atol=1e-5)
+    assert backbone.fingerprint != own.fingerprint
+    assert backbone.spec()["init_args"]["preprocessing"] == changed
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"men": [0, 0, 0]}, {"mean": [0, 0]}, {"std": [0, 1, 1]}, {"resize_mode": "squish"},
+     {"size": 7}],
+)  # fmt: skip
+def test_a_preprocessing_that_is_none_is_refused(folder, given):
+    with pytest.raises(UserError, match=f"mean and std of three numbers.*got {next(iter(given))}"):
+        OpenClip(str(folder()), preprocessing=given)
 
 
 def test_fingerprints_tell_weights_preprocessing_and_vocabulary_apart(folder):

@@ -67,7 +67,10 @@ def test_relation_as_published(tmp_path, seed):
     assert result.primary == "macro_accuracy"
     assert metric.value == pytest.approx(expected)
     assert (metric.n, metric.chance) == (n, 0.5)
-    assert not result.outcomes
+    wins = [look(row["true_caption"]) > look(row["false_caption"]) for row in items]
+    assert result.outcomes == tuple(map(float, wins))
+    counted = [group >= 0 for group in result.groups]
+    assert counted == [row["relation_name"] not in excluded for row in items]
     listed = {key.removeprefix("accuracy/") for key in result.metrics if "/" in key}
     assert listed == hits.keys() - excluded
     strict = write(tmp_path, items).run(score)

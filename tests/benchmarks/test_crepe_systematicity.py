@@ -48,14 +48,15 @@ def test_against_a_loop(tmp_path, convention, negatives):
     result = made.run(
         lambda images, texts, pairs: torch.tensor([float(look(texts[j])) for _, j in pairs])
     )
-    means, chances, wins = {}, [], []
+    means, chances, wins, alone = {}, [], [], 0
     for compounds, items in found.items():
         hits = []
         for caption, lists in items:
             others = lists["atom"] + lists["comp"] if negatives == "combined" else lists[negatives]
-            if not others:
+            if not others and convention == "strict":
                 continue
-            best = max(look(text) for text in others)
+            alone += not others
+            best = max((look(text) for text in others), default=-1)
             hits.append(look(caption) > best or (convention != "strict" and look(caption) == best))
             chances.append(1 / (1 + len(others)))
         means[compounds] = sum(hits) / len(hits)
@@ -65,6 +66,30 @@ def test_against_a_loop(tmp_path, convention, negatives):
     assert result.metrics["accuracy"].chance == pytest.approx(sum(chances) / len(chances))
     assert result.metrics["macro_accuracy"].value == pytest.approx(sum(means.values()) / 2)
     assert result.primary == "accuracy"
+    # The published script ranks a caption without negatives among itself alone: a hit.
+    counted = result.metrics.get("without_negatives")
+    assert (counted.value if counted else 0) == alone
+    assert result.metrics["accuracy"].n == len(wins)
+    assert all(example.query.count("(") == 1 for example in result.examples)
+
+
+def test_captions_without_negatives_are_not_in_the_gallery_nor_a_benchmark(tmp_path):
+    made = CrepeSystematicity.fixture(tmp_path)
+    path, settings = str(tmp_path), {"negatives": "comp", "convention": "reference"}
+    result = CrepeSystematicity(path, path, **settings).run(
+        lambda images, texts, pairs: torch.rand(len(pairs))
+    )
+    assert result.metrics["without_negatives"].value == 1
+    assert result.metrics["accuracy"].n == 3
+    assert not any("tree" in example.query for example in result.examples)
+    table = tmp_path / "syst_vg_hard_negs_seen_compounds_in_laion.csv"
+    with table.open(newline="") as file:
+        rows = [row for row in csv.reader(file) if "a red brick path" not in row]
+    with table.open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    with pytest.raises(UserError, match="expected items in the files"):
+        CrepeSystematicity(path, path, compounds=["seen"], **settings).load()
+    assert made.texts()
 
 
 def test_one_kind_of_compounds(tmp_path):

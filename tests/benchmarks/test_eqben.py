@@ -1,4 +1,5 @@
 import json
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from vlmtune.benchmarks.eqben import PARTS, EqBen
 from vlmtune.benchmarks.squares import Wins
 from vlmtune.data.images import read
 from vlmtune.errors import UserError
+from vlmtune.metrics.grouped import Groups
 
 KINDS = ("text_accuracy", "image_accuracy", "group_accuracy")
 # CLIP ViT-B/32: text, image and group score (%) of each sub-dataset, and the average of the 15.
@@ -77,8 +79,18 @@ def test_parts_weigh_alike_however_many_items_they_have(tmp_path):
         right = part not in ("eqbenag", "eqbenkubric_cnt")
         assert [result.metrics[f"{kind}/{part}"].value for kind in KINDS] == [float(right)] * 3
     assert result.metrics["text_accuracy/eqbensd"].n == 2
-    assert result.outcomes == result.clusters == ()
     assert result.primary == "average"
+    assert result.groups == (0, 1, 2, 3, 4, 5, 6, 6)
+    shares = torch.tensor(result.shares, dtype=torch.float64)
+    outcomes = torch.tensor(result.outcomes, dtype=torch.float64)
+    value = result.metrics["average"].value
+    assert Groups(torch.tensor(result.groups), shares).mean(outcomes) == value
+    sizes = [result.groups.count(group) for group in result.groups]
+    naive = sum(
+        Fraction(1, 15 if PARTS[group].startswith("eqbenkubric") else 5) * round(3 * credit) / 3 / n
+        for group, credit, n in zip(result.groups, result.outcomes, sizes, strict=True)
+    )
+    assert value == pytest.approx(float(naive), abs=1e-15)
 
 
 def test_one_part_alone_has_outcomes(tmp_path):

@@ -115,6 +115,17 @@ def test_all_pairs_against_loops(tmp_path):
         assert sum(own) / len(own) == pytest.approx(metric.value)
 
 
+def test_samples_are_what_two_models_are_compared_by(tmp_path):
+    PugAnimals.fixture(tmp_path)
+    benchmark = PugAnimals(str(tmp_path / "labels_pug_animal.csv"), str(tmp_path))
+    result = benchmark.run(Model(hashed(0), hashed(1)))
+    metric = result.metrics[result.primary]
+    assert result.outcomes == result.series["image/background"]
+    assert sum(result.outcomes) / len(result.outcomes) == pytest.approx(metric.value, abs=1e-15)
+    assert len(result.clusters) == metric.n == 8
+    assert (len(set(result.clusters)), result.degree) == (2, 2)  # a mean over pairs of samples
+
+
 def additive(folder):
     """A model whose embedding is the animal's vector plus one for each value, all of one length."""
     parts = hashed(2, 40)
@@ -251,5 +262,5 @@ def test_files_that_do_not_fit_are_refused(tmp_path):
         benchmark.load()
     benchmark.path.write_text(text)
     (tmp_path / "Cat/0.png").unlink()
-    with pytest.raises(UserError, match="1 are missing"):
+    with pytest.raises(UserError, match=r"1 are missing, first '.*Cat/0\.png': get .*PUG_ANIMAL"):
         benchmark.load()

@@ -112,7 +112,7 @@ def test_the_published_classes_have_names_of_their_own(tmp_path):
     for factor in FACTORS:
         for label in labels:
             (tmp_path / factor / label).mkdir(parents=True)
-        (tmp_path / factor / labels[0] / "0.png").write_bytes(b"")
+            (tmp_path / factor / label / "0.png").write_bytes(b"0")
     texts = PugImageNet(str(tmp_path)).texts()
     assert len(texts) == 151
     assert texts[0] == "This is a photo of a african crocodile"
@@ -183,4 +183,12 @@ def test_files_that_do_not_fit_are_refused(tmp_path):
         benchmark.load()
     (tmp_path / "Camera_Roll/Cat").mkdir()
     with pytest.raises(UserError, match="1 not in all, first 'Cat'"):
+        benchmark.load()
+
+
+def test_a_class_without_images_is_named(tmp_path):
+    benchmark = PugImageNet.fixture(tmp_path)
+    for path in (tmp_path / "Camera_Yaw/Wolf").iterdir():
+        path.unlink()
+    with pytest.raises(UserError, match=r"Camera_Yaw, 1 of 3 have none, first 'Wolf'.*get PUG"):
         benchmark.load()

@@ -269,6 +269,38 @@ def test_a_constant_never_wins_and_a_bad_score_of_a_set_up_is_named(folder):
         benchmark.run(broken)
 
 
+@pytest.mark.parametrize("task", ["hard_negatives", "retrieval"])
+def test_the_gallery_shows_the_caption_that_was_chosen(folder, task):
+    # Of hard negatives the first two right and wrong of each set-up; scores without ties.
+    table = Table(7, values=10**9)
+    benchmark = make(folder, task=task)
+    examples = benchmark.run(table).examples
+    assert {example.correct for example in examples} == {True, False}
+    true_of = {}
+    for i, j in benchmark.pairs()[benchmark.truth()].tolist():
+        true_of.setdefault(benchmark.images()[i].path.name, set()).add(benchmark.texts()[j])
+    for example in examples:
+        name = example.images[0].path.name
+        kind = "not" if example.correct else "true"
+        chosen, _, other = example.query.removesuffix(")").partition(f" ({kind}: ")
+        true, false = (chosen, other) if example.correct else (other, chosen)
+        assert true in true_of[name]
+        assert false not in {true}
+        assert table.look(name, chosen) > table.look(name, other)
+        assert example.scores == (pytest.approx(table.look(name, chosen)),)
+        assert example.true == (example.correct,)
+
+
+def test_the_gallery_of_one_background_has_no_other_caption(folder, tmp_path):
+    lines = (folder / "labels.csv").read_text().splitlines()
+    (tmp_path / "labels.csv").write_text(
+        "\n".join(line for line in lines if "Arena" not in line and "Desert" not in line)
+    )
+    one = PugSpar(str(tmp_path / "labels.csv"), str(folder), task="retrieval", setups=["scene"])
+    examples = one.run(Table(0)).examples
+    assert [example.query for example in examples] == list(one.texts()) * 2
+
+
 def test_a_candidate_that_is_never_true_is_blank(folder):
     benchmark = make(folder, task="retrieval", setups=["single_default"], background=False)
     assert "This is a photo of a blank" in benchmark.texts()
@@ -317,7 +349,7 @@ def test_a_task_that_is_none_is_refused():
 def test_files_that_do_not_fit_are_refused(folder, tmp_path):
     with pytest.raises(UserError, match="got 'Moon'"):
         make(folder, world="Moon").load()
-    with pytest.raises(UserError, match="108 are missing"):
+    with pytest.raises(UserError, match=r"108 are missing, first '.*png': get them from PUG_SPAR"):
         PugSpar(str(folder / "labels.csv"), str(tmp_path)).load()
     lines = (folder / "labels.csv").read_text().splitlines()
     path = tmp_path / "labels.csv"

@@ -7,6 +7,7 @@ from PIL import Image
 
 from vlmtune.benchmarks.valse import PIECES, Valse
 from vlmtune.errors import UserError
+from vlmtune.metrics.grouped import Groups
 
 CAPTIONS, FOILS = (0.9, 0.6, 0.5, 0.2), (0.1, 0.7, 0.4, 0.1)  # the worked example
 
@@ -73,7 +74,8 @@ def test_worked_example_reference_is_the_same_off_the_threshold(example):
     assert reference.metrics == strict.metrics
     assert (strict.primary, reference.primary) == ("acc_r", "acc_r/average")
     assert strict.outcomes == (1.0, 0.0, 1.0, 1.0)
-    assert reference.outcomes == reference.clusters == ()
+    assert (reference.outcomes, reference.clusters) == (strict.outcomes, strict.clusters)
+    assert (strict.groups, reference.groups) == ((), (0, 0, 0, 0))
     assert (strict.convention, reference.convention) == ("strict", "reference")
 
 
@@ -86,6 +88,10 @@ def test_foils_on_the_threshold(example):
     assert values(reference)["p_c"] == values(reference)["p_f"] == pytest.approx(2 / 3)
     assert values(reference)["acc_r"] == pytest.approx(2 / 3)
     assert reference.metrics["acc_r"].n == 3
+    assert reference.groups.count(-1) == 1
+    assert Groups(torch.tensor(reference.groups)).mean(
+        torch.tensor(reference.outcomes, dtype=torch.float64)
+    ) == (reference.metrics["acc_r/average"].value)
     with pytest.raises(UserError, match=r"off the threshold 0.0, got none"):
         example(threshold=0.0, convention="reference").run(scorer(lambda *_: 0.0))
 

@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import pytest
 import torch
@@ -151,10 +152,11 @@ def test_names_come_from_folders_a_list_or_an_object(tmp_path):
 
     assert texts() == ("a photo of a cat.", "a photo of a fire truck.")
     assert texts(["tabby", "lorry"]) == ("a photo of a tabby.", "a photo of a lorry.")
-    assert texts({"fire_truck": "lorry", "cat": "tabby", "x": "y"})[1] == "a photo of a lorry."
+    assert texts({"fire_truck": "lorry", "cat": "tabby"})[1] == "a photo of a lorry."
     for wrong, message in (
-        (["tabby"], "2 names"),
-        (3, "2 names"),
+        (["tabby"], "2 names.*got 1 names"),
+        (3, "2 names.*another layout"),
+        ({"fire_truck": "lorry", "x": "y", "cat": "tabby", "z": "y"}, "2 have none, first 'x'"),
         ({"cat": "tabby"}, "None for 'fire_truck'"),
         (["tabby", " "], "' ' for 'fire_truck'"),
         (["crane", "crane"], "'crane' for 'fire_truck' and 'cat'"),
@@ -163,6 +165,26 @@ def test_names_come_from_folders_a_list_or_an_object(tmp_path):
         with pytest.raises(UserError, match=message) as error:
             texts(wrong)
         assert "\n" not in str(error.value)
+
+
+def test_a_class_that_is_gone_is_no_easier_benchmark(tmp_path):
+    write(tmp_path, (1, 1, 1, 1))
+    path = tmp_path / "names.json"
+    path.write_text(json.dumps({f"c{i}": f"thing {i}" for i in range(4)}))
+    benchmark = Classification(str(tmp_path / "data"), classes=str(path))
+    shutil.move(tmp_path / "data" / "c2", tmp_path / "elsewhere")
+    for names in ({f"c{i}": f"thing {i}" for i in range(4)}, [f"thing {i}" for i in range(4)]):
+        path.write_text(json.dumps(names))
+        with pytest.raises(UserError, match=r"first 'c2'|got 4 names") as error:
+            benchmark.load()
+        assert Classification.source in str(error.value)
+        assert "\n" not in str(error.value)
+    (tmp_path / "data" / "c2").mkdir()
+    with pytest.raises(UserError, match="no image in 'c2': get them from"):
+        benchmark.load()
+    (tmp_path / "data" / "c2" / "0.png").write_bytes(b"")
+    with pytest.raises(UserError, match=r"4 images for zero_shot, 1 are empty files.*c2/0\.png"):
+        benchmark.load()
 
 
 def test_limit_is_of_each_class(tmp_path):

@@ -379,6 +379,18 @@ def test_an_unknown_precision_is_refused(make, folder):
         make(folder, precision="fp16")
 
 
+def test_a_hub_id_loads_from_the_cache_without_a_network(config, kind, make, hub, tmp_path):
+    folder = kind.write(tmp_path / "tiny")
+    hub("someone/tiny", folder)
+    name = f"{'hf-hub:' if config.stem == 'open_clip' else ''}someone/tiny"
+    got = make(name)
+    assert got.fingerprint == make(folder).fingerprint
+    assert got.spec()["init_args"]["model"] == name
+    with pytest.raises(UserError, match=r"someone/nothing.* network") as error:
+        make(name.replace("tiny", "nothing"))
+    assert "\n" not in str(error.value)
+
+
 @pytest.mark.parametrize("name", ["nowhere at all", ""])
 def test_what_cannot_be_found_is_told_in_one_line(make, name):
     with pytest.raises(UserError) as error:

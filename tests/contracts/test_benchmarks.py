@@ -12,6 +12,8 @@ import yaml
 
 from vlmtune.benchmarks.base import Benchmark
 from vlmtune.errors import UserError
+from vlmtune.metrics.grouped import Groups
+from vlmtune.suite import load_all
 from vlmtune.types import Result
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs/benchmarks").glob("*.yaml"))
@@ -133,6 +135,19 @@ def test_constant_never_wins(benchmark, constant):
     assert not any(example.correct for example in result.examples)
 
 
+def test_random_scores_are_near_chance(benchmark):
+    # Four standard errors of the mean over draws; without ties, as real scores have hardly any.
+    generator = torch.Generator().manual_seed(0)
+    shape, found = benchmark.truth().shape, []
+    for _ in range(50):
+        result = run(benchmark, torch.rand(shape, generator=generator, dtype=torch.float64))
+        found.append(primary(result))
+    chance, values = result.metrics[result.primary].chance, torch.tensor(found)
+    assert float(values.mean()) == pytest.approx(
+        chance, abs=float(4 * values.std() / 50**0.5) + 1e-9
+    )
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_ties_are_not_broken_by_the_order_of_candidates(benchmark, seed):
     # Breaking every tie for the truth must not lower the number, breaking it against the truth must
@@ -175,12 +190,24 @@ def test_monotone_rescaling_changes_nothing(benchmark):
 @pytest.mark.parametrize("seed", range(3))
 def test_outcomes_are_what_the_primary_metric_is_the_mean_of(benchmark, seed):
     result = run(benchmark, coarse(benchmark, seed))
-    if result.outcomes:
-        assert all(0 <= outcome <= 1 for outcome in result.outcomes)
-        mean = sum(result.outcomes) / len(result.outcomes)
-        assert mean == pytest.approx(primary(result))
-    if result.clusters:
-        assert len(result.clusters) == len(result.outcomes)
+    assert result.outcomes
+    assert all(0 <= outcome <= 1 for outcome in result.outcomes)
+    outcomes = torch.tensor(result.outcomes, dtype=torch.float64)
+    if result.groups:
+        shares = torch.tensor(result.shares, dtype=torch.float64) if result.shares else None
+        assert Groups(torch.tensor(result.groups), shares).mean(outcomes) == primary(result)
+    else:
+        assert float(outcomes.mean()) == pytest.approx(primary(result), abs=1e-15)
+    for numbers in (result.clusters, result.groups):
+        assert not numbers or len(numbers) == len(result.outcomes)
+
+
+def test_items_are_of_its_images_and_captions(benchmark):
+    images, texts = set(benchmark.images()), set(benchmark.texts())
+    for item in benchmark.compared_items():
+        assert images.issuperset(item.images)
+        assert texts.issuperset((*item.true, *item.false))
+    assert all(0 < repeat.total <= repeat.n for repeat in benchmark.repeats())
 
 
 def test_a_result_is_written_without_loss(benchmark):
@@ -207,3 +234,16 @@ def test_files_are_read_late_and_a_missing_one_is_one_line(config, tmp_path):
     with pytest.raises(UserError) as error:
         made.load()
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
+def test_an_empty_image_is_named_before_anything_is_encoded(config, tmp_path):
+    kind = _class(config)
+    made = kind.fixture(tmp_path)
+    path = made.images()[-1].path
+    path.write_bytes(b"")  # what a download that stopped leaves behind
+    with pytest.raises(UserError, match="1 are empty files") as error:
+        load_all([kind(**made.spec()["init_args"])])
+    assert "\n" not in str(error.value)
+    assert made.source in str(error.value)
+    assert str(path) in str(error.value)

@@ -202,8 +202,9 @@ def test_the_weight_is_left_to_the_sum(spec):
         heavy(scored(noise()), batch()),
         instantiate(spec, Objective)(scored(noise()), batch()),
     )
-    with pytest.raises(UserError, match="weight >= 0"):
-        instantiate({**spec, "init_args": {**spec["init_args"], "weight": -1.0}}, Objective)
+    for weight in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(UserError, match="weight >= 0"):
+            instantiate({**spec, "init_args": {**spec["init_args"], "weight": weight}}, Objective)
 
 
 def test_no_process_group_and_the_spec_makes_it_again(objective):

@@ -49,7 +49,9 @@ def test_images_that_cannot_be_decoded(
     assert "\n" not in str(error.value)
 
 
-def test_one_image_that_cannot_be_decoded_is_left_out(make_set: MakeSet) -> None:
+def test_one_image_that_cannot_be_decoded_is_left_out(
+    make_set: MakeSet, caplog: pytest.LogCaptureFixture
+) -> None:
     data = make_set(4)
     images = catalogue([data]).images
     place = images["image-r1-0"]
@@ -58,6 +60,8 @@ def test_one_image_that_cannot_be_decoded_is_left_out(make_set: MakeSet) -> None
     data.files[0].write_bytes(bytes(content))
     ((ids, pixels),) = decoded_images(images, shade, 64, 0, 0.01)
     assert set(images) - set(ids) == {"image-r1-0"}
+    (said,) = caplog.messages
+    assert f"{data.files[0]} image-r1-0 image refused: cannot identify" in said
     assert len(pixels) == len(ids)
 
 

@@ -96,3 +96,22 @@ def test_a_text_made_for_one_image_is_not_the_others_own() -> None:
     assert targets.own.equal(own)
     assert targets.known.equal(own)
     assert targets.truth.int().tolist() == [[1, 0, 0], [0, 1, 0]]
+
+
+def test_mined_texts_are_marked_where_they_are_false() -> None:
+    a = group("a", {"i": {"t", "u"}, "j": {"s"}}, ["t", "s"], exhaustive=True)
+    b = group("b", {"k": {"u"}}, ["u", "v"], exhaustive=True)
+    c = group("c", {"l": {"w"}}, ["w"], exhaustive=True)
+    assert collate([a, b, c]).targets.mined is None
+    groups = [replace(a, mined=frozenset("uwx")), replace(b, mined=frozenset("t")), c]
+    batch = collate(groups)
+    assert batch.text_ids == ("t", "s", "u", "v", "w")
+    mined = batch.targets.mined
+    assert mined is not None
+    assert mined.int().tolist() == [[0, 0, 0, 0, 1], [0, 0, 1, 0, 1], [1, 0, 0, 0, 0], [0] * 5]
+    plain = collate([a, b, c]).targets
+    for name in ("truth", "known", "own"):
+        assert getattr(batch.targets, name).equal(getattr(plain, name))
+    none = collate([replace(one, mined=frozenset()) for one in (a, b, c)]).targets.mined
+    assert none is not None
+    assert not none.any()

@@ -9,16 +9,24 @@ import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 
 from data_builders.common import Record, ShardBuilder
+from tests.backbones.hf_models import write_vilt
 from tests.data.test_datamodule import Killed, Toy, fit
+from vlmtune.adapters.matching import Matching
+from vlmtune.backbones.vilt import Vilt
 from vlmtune.data.datamodule import EpochLoader, ShardDataModule
-from vlmtune.data.mined import MinedNeighbours
+from vlmtune.data.mined import MinedNeighbours, _captions
+from vlmtune.data.neighbours import SimilarityCache
 from vlmtune.data.records import corpus, corpus_digest, record_index
 from vlmtune.data.schema import RecordError
 from vlmtune.data.shards import ShardSet
 from vlmtune.data.stream import GroupStream
 from vlmtune.errors import UserError
 from vlmtune.neighbours import CacheKey, open_or_build
-from vlmtune.types import Group
+from vlmtune.objectives.eqsim import EqSim
+from vlmtune.objectives.itm import ITM
+from vlmtune.pair_mining import RankingPairs
+from vlmtune.system import AdaptationModule
+from vlmtune.types import Group, Targets
 
 COUNT = 24
 
@@ -29,6 +37,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*Checkpoint directory.*exists"),
     pytest.mark.filterwarnings("ignore:.*does not have many workers.*"),
     pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:.*in eval mode at the start of training.*"),
     pytest.mark.filterwarnings("ignore:.*isinstance.treespec, LeafSpec.*"),
 ]
 
@@ -148,7 +157,73 @@ def test_resuming_gives_the_same_batches(shards, cache, workers):
     whole = list(loader(shards, MinedNeighbours(cache, 1, 3), workers=workers, epoch=1))
     rest = list(loader(shards, MinedNeighbours(cache, 1, 3), 2, workers, 1))
     assert [batch.keys for batch in rest] == [batch.keys for batch in whole[2:]]
-    assert all(a.pixels.equal(b.pixels) for a, b in zip(rest, whole[2:], strict=True))
+    for a, b in zip(rest, whole[2:], strict=True):
+        assert a.pixels.equal(b.pixels)
+        assert a.targets.mined.equal(b.targets.mined)
+
+
+@pytest.mark.parametrize("among", [2, 5])
+def test_every_image_is_told_the_captions_of_the_hardest_records_of_its_batch(shards, cache, among):
+    opened, marks = SimilarityCache(Path(cache)), 0
+    for batch in loader(shards, MinedNeighbours(cache, count=2, among=among)):
+        for n, image in enumerate(batch.image_ids):
+            here = [name for name in opened.counterparts(image) if name in batch.image_ids]
+            hardest = {f"t{name[1:]}" for name in here[:among]}
+            for m, text in enumerate(batch.text_ids):
+                want = text in hardest and not batch.targets.truth[n, m]
+                assert bool(batch.targets.mined[n, m]) is want
+                marks += want
+        assert batch.targets.mined[:4].any(dim=1).all()
+    assert marks
+
+
+def test_captions_false_of_their_own_record_are_not_mined():
+    truth = torch.tensor([[True, False, False], [False, False, True]])
+    group = Group("r", ("i", "j"), ("t", "u", "v"), ("t", "u", "v"), truth, (frozenset("t"),) * 2)
+    assert _captions(group) == {"t", "v"}
+
+
+class Noting(RankingPairs):
+    """Keeps what it is given and what it chooses."""
+
+    def __init__(self, negatives: int, mined: int) -> None:
+        super().__init__(negatives, mined=mined)
+        self.seen: list[tuple[Targets, torch.Tensor]] = []
+
+    def __call__(self, targets, generator, reference=None):
+        chosen = super().__call__(targets, generator, reference)
+        self.seen.append((targets, chosen))
+        return chosen
+
+
+def test_a_backbone_without_embeddings_trains_on_mined_pairs(shards, cache, tmp_path):
+    folder = write_vilt(tmp_path / "vilt")
+
+    def run(every=None, resume=None):
+        policy = Noting(4, mined=2)
+        module = AdaptationModule(Vilt(str(folder)), Matching(1), [ITM(), EqSim()], policy)
+        data = ShardDataModule([shards], 4, [shards], seed=3, mined=MinedNeighbours(cache, 2, 4))
+        lengths = {"limit_train_batches": 2, "limit_val_batches": 1, "max_epochs": 1}
+        fit(module, data, tmp_path, resume, every, **lengths)
+        *seen, (validated, chosen) = policy.seen
+        assert validated.mined is None  # others take their place
+        assert (chosen & ~validated.truth).any()
+        return seen, module.state_dict()
+
+    every = ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=1, save_top_k=-1)
+    seen, weights = run(every)
+    assert len(seen) == 2
+    for targets, chosen in seen:
+        assert targets.mined is not None
+        assert len(targets.mined) == 12
+        false = chosen & ~targets.truth
+        assert false.sum(dim=1).tolist() == [4] * 12
+        there = targets.mined.sum(dim=1)
+        assert ((false & targets.mined).sum(dim=1) >= there.clamp(max=2)).all()
+        assert (there[:4] >= 2).all()
+    (again,), resumed = run(resume=tmp_path / "step=1.ckpt")
+    assert again[1].equal(seen[1][1])
+    assert all(resumed[name].equal(value) for name, value in weights.items())
 
 
 def test_a_killed_run_goes_on_with_the_same_neighbours(shards, cache, tmp_path):

@@ -95,6 +95,11 @@ def test_whatever_is_in_a_record_only_a_record_error_comes_out() -> None:
             decode("a", record)
 
 
+def shard(**changes: Any) -> dict[str, Any]:
+    sound = {"file": "s.tar", "records": 2, "images": 3, "bytes": 4, "sha256": "ab"}
+    return {**sound, **changes}
+
+
 def test_manifests(tmp_path: Path) -> None:
     (tmp_path / "s.tar").write_bytes(b"1234")
     manifest = Manifest("b", {"x": 1}, {"f": "00"}, (ShardInfo("s.tar", 2, 3, 4, "ab"),), {"n": 1})
@@ -104,6 +109,13 @@ def test_manifests(tmp_path: Path) -> None:
     for change, message in (
         ({"schema_version": 0}, "schema version 1, got 0"),
         ({"shards": []}, "at least one shard"),
+        ({"shards": [shard(records="2")]}, "malformed"),
+        ({"shards": [shard(records=-2)]}, "malformed"),
+        ({"shards": [shard(bytes=None)]}, "malformed"),
+        ({"shards": [shard(file=5)]}, "malformed"),
+        ({"shards": [shard(sha256=None)]}, "malformed"),
+        ({"shards": [shard(file=str(tmp_path / "s.tar"))]}, "malformed"),
+        ({"shards": [shard(file=f"../{tmp_path.name}/s.tar")]}, "malformed"),
     ):
         changed = {**json.loads(manifest.to_json()), **change}
         (tmp_path / MANIFEST).write_text(json.dumps(changed))

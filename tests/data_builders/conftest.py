@@ -26,6 +26,14 @@ def load(path: Path) -> Any:
     return json.loads(path.read_text())
 
 
+def eqben_items(content: Any) -> list[dict[str, Any]]:
+    """EqBen's items: in a list, under their video, or under video and subject."""
+    if "image0" in content:
+        return [content]
+    children = content.values() if isinstance(content, dict) else content
+    return [row for child in children for row in eqben_items(child)]
+
+
 @pytest.fixture(scope="session")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The embedded world, small, in all its formats."""

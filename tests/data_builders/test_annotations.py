@@ -51,3 +51,30 @@ def test_visual_genome_as_distributed(tmp_path):
     assert reader.spelled(["white", "old"]) == ("old", "white")
     (plain,) = VisualGenomeGraphs(tmp_path / "g.json", tmp_path).images()
     assert plain.file == tmp_path / "7.jpg"
+
+
+@pytest.mark.parametrize("name", ["../7.png", "a/../../7.png", "/7.png"])
+def test_clevr_files_outside_the_images_folder_are_refused(tmp_path, name):
+    path = tmp_path / "s.json"
+    scenes = [{"image_filename": file, "objects": []} for file in ("1.png", name)]
+    path.write_text(json.dumps({"scenes": scenes}))
+    said = rf"inside {tmp_path}/in, .*scenes\[1\] of {path} is '{name}': "
+    with pytest.raises(UserError, match=said):
+        list(ClevrScenes(path, tmp_path / "in").images())
+
+
+@pytest.mark.parametrize("number", ["../7", "/7"])
+def test_visual_genome_ids_outside_the_images_folder_are_refused(tmp_path, number):
+    path = tmp_path / "g.json"
+    path.write_text(json.dumps([{"image_id": number, "objects": []}]))
+    said = rf"inside {tmp_path}/in, .*image '{number}' of {path} is '{number}\.jpg': "
+    with pytest.raises(UserError, match=said):
+        list(VisualGenomeGraphs(path, tmp_path / "in").images())
+
+
+def test_visual_genome_urls_outside_the_images_folder_are_refused(tmp_path):
+    path, data = tmp_path / "g.json", tmp_path / "d.json"
+    path.write_text(json.dumps([{"image_id": 7, "objects": []}]))
+    data.write_text(json.dumps([{"image_id": 7, "url": "https://cs.example.edu/../7.jpg"}]))
+    with pytest.raises(UserError, match=rf"image '7' of {data} is '\.\./7\.jpg': "):
+        list(VisualGenomeGraphs(path, tmp_path / "in", data).images())

@@ -98,3 +98,10 @@ def test_errors(tmp_path):
     (tmp_path / "1.jpg").unlink()
     with pytest.raises(UserError, match="at most 2% of 1 images"):
         groups(path)
+
+
+def test_files_outside_the_images_folder_are_refused(tmp_path):
+    path = table(tmp_path, [["p", "", "1.jpg", "", "u/1.jpg"], ["q", "", "2", "", "u/../../2.jpg"]])
+    said = rf"expected image files inside {tmp_path}, .*row 2 of {path} is 'u/\.\./\.\./2\.jpg'"
+    with pytest.raises(UserError, match=said):
+        groups(path)

@@ -112,6 +112,48 @@ def test_a_twin_that_is_true_of_other_objects_is_no_negative(tmp_path):
     }
 
 
+@pytest.mark.parametrize("more", [{}, {"misbound": 0, "half_wrong": 0, "multi_misbound": 0}])
+def test_without_twins_the_rest_is_the_same(world, more):
+    with_twins = groups(ColaBuilder(reader(world), **more))
+    without_twins = groups(ColaBuilder(reader(world), twins=False, **more))
+    assert [g.key for g in without_twins] == [g.key for g in with_twins]
+    left_out = 0
+    for group, rest in zip(with_twins, without_twins, strict=True):
+        true, false = set(), set()
+        for text, yes in zip(group.texts, group.truth[0].tolist(), strict=True):
+            (true if yes else false).add(text)
+        twins = set()
+        for text in true:
+            if match := PAIR.fullmatch(text):
+                (c1, s1), (c2, s2) = (part.split() for part in match.groups())
+                twins |= {f"a {c2} {s1} and a {c1} {s2}"} & false
+        left_out += len(twins)
+        assert true <= set(rest.texts) <= set(group.texts)
+        # A twin may be drawn as a misbound query, too.
+        assert set(group.texts) - set(rest.texts) <= twins
+        if more:
+            assert set(rest.texts) == true
+            assert false == twins
+        assert rest.true_ids == group.true_ids
+    assert left_out >= 5
+
+
+def test_measured_images_are_left_out(world, tmp_path):
+    benchmark = tmp_path / "multi.json"
+    benchmark.write_text(json.dumps([["https://a.org/train_000003.png", "a", "b", "c"]]))
+    builder = ColaBuilder(reader(world), measured=[benchmark])
+    assert "train_000003" in {g.image_ids[0] for g in groups(ColaBuilder(reader(world)))}
+    assert "train_000003" not in {g.image_ids[0] for g in groups(builder)}
+    assert builder.counts["skipped: measured"] == 1
+    assert builder.sources()["multi.json"] == benchmark
+
+
+def test_shards_built_before_an_option_came_are_kept(world):
+    assert not {"twins", "measured"} & ColaBuilder(reader(world)).spec()["init_args"].keys()
+    spec = ColaBuilder(reader(world), twins=False, measured=["a.json"]).spec()["init_args"]
+    assert (spec["twins"], spec["measured"]) == (False, ["a.json"])
+
+
 def test_half_wrong_queries_have_one_foreign_word(world, clevr):
     builder = ColaBuilder(reader(world), single=2, misbound=0, half_wrong=2, multi=0)
     checked = 0

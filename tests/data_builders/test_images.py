@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from data_builders.images import Presence
+from data_builders.images import Presence, inside
 from vlmtune.errors import UserError
 
 
@@ -29,3 +29,27 @@ def test_wrong_limits(limit):
 
 def test_a_folder_is_no_image(tmp_path: Path):
     assert not Presence(Counter()).has(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../a.jpg", "b/../../a.jpg", "b/..", "..", "/a.jpg", "//a.jpg"])
+def test_names_that_leave_the_folder(tmp_path, name):
+    with pytest.raises(UserError) as error:
+        inside(tmp_path, name, Path("rows.json"), "row 3")
+    assert str(error.value) == (
+        f"expected image files inside {tmp_path}, row 3 of rows.json is {name!r}: "
+        "use the file as distributed, or correct that name"
+    )
+
+
+@pytest.mark.parametrize("name", ["a.jpg", "b/a.jpg", "./a.jpg", "..a/b..jpg", Path("b/a.jpg"), ""])
+def test_names_that_stay_in_the_folder(tmp_path, name):
+    assert inside(tmp_path, name, Path("rows.json"), "row 3") == tmp_path / name
+
+
+def test_links_in_the_folder_are_followed(tmp_path):
+    """Large corpora are often linked into the folder."""
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there/a.jpg").touch()
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images/train").symlink_to(tmp_path / "there")
+    assert inside(tmp_path / "images", "train/a.jpg", Path("rows.json"), "row 3").is_file()

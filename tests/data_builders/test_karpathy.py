@@ -95,3 +95,24 @@ def test_errors(tmp_path):
         list(KarpathyBuilder(path, tmp_path).records())
     with pytest.raises(UserError, match="No such file"):
         KarpathyBuilder(tmp_path / "no.json", tmp_path).build(tmp_path / "out", False)
+
+
+OUTSIDE = [
+    {"filename": "../other/2.jpg"},
+    {"filename": "/other/2.jpg"},
+    {"filename": "2.jpg", "filepath": "../other"},
+    {"filename": "2.jpg", "filepath": "/other"},
+]
+
+
+@pytest.mark.parametrize("row", OUTSIDE)
+def test_files_outside_the_images_folder_are_refused(tmp_path, row):
+    images = [image("1.jpg", "train", "x"), {**image("2.jpg", "train", "y"), **row}]
+    path = tmp_path / "dataset.json"
+    path.write_text(json.dumps({"images": images}))
+    for name in ("in/1.jpg", "other/2.jpg"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_bytes(b"\xff\xd8\xff")
+    said = rf"inside {tmp_path}/in, .*images\[1\] of {path} is '[./]*/other/2\.jpg': "
+    with pytest.raises(UserError, match=said):
+        list(KarpathyBuilder(path, tmp_path / "in", missing=1.0).records())

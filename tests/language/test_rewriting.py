@@ -60,6 +60,32 @@ def test_no_negative_is_the_caption_a_true_one_or_another():
         assert set(everything[1::2]) <= set(rest)
 
 
+@pytest.mark.parametrize(
+    ("caption", "same"),
+    [
+        (
+            "Two dogs, one black and one white, play",
+            "Two dogs, one white and one black, play",
+        ),
+        (
+            "a boy with a hat and a boy with a scarf.",
+            "a boy with a scarf and a boy with a hat.",
+        ),
+    ],
+)
+def test_what_says_the_same_in_another_order_is_no_negative(caption, same):
+    rules = [SwapNouns(), SwapAdjectives(), ExchangeAttributes()]
+    sentence = Rewriter(rules)._sentence(caption)
+    dice = random.Random(0)
+    made = {sentence.edited(e) for rule in rules for e in rule.rewrites(sentence, dice, None)}
+    assert same in made
+    everything = Rewriter(rules).negatives(caption, count=100)
+    assert same not in everything
+    car, true = "a red car behind an old bus and a tree", "A tree, an old car behind a red bus"
+    assert Rewriter([SwapAdjectives()]).negatives(car)
+    assert not Rewriter([SwapAdjectives()]).negatives(car, [true])
+
+
 def test_only_seed_key_and_caption_count():
     caption = CAPTIONS[0]
     one, other = made(), made()

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from vlmtune.errors import UserError
-from vlmtune.metrics.paired import compare, mcnemar, paired_bootstrap
+from vlmtune.metrics.grouped import Groups
+from vlmtune.metrics.paired import RESAMPLES, compare, mcnemar, paired_bootstrap
 
 
 @pytest.mark.parametrize(("won", "lost"), list(itertools.product(range(7), repeat=2)))
@@ -127,3 +128,75 @@ def test_what_cannot_be_compared_is_said():
         paired_bootstrap(torch.tensor([0.0, torch.nan]), torch.arange(2))
     with pytest.raises(UserError, match="two clusters"):
         paired_bootstrap(torch.zeros(2), torch.zeros(2, dtype=torch.int64))
+
+
+def resampled(differences, clusters, weights, degree, seed, resamples):
+    """Weighted means of the items of drawn clusters, one by one, sorted."""
+    members = [(clusters == c).nonzero().flatten().tolist() for c in clusters.unique()]
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randint(len(members), (resamples, len(members)), generator=generator)
+    w, d = weights.tolist(), differences.tolist()
+    mean = sum(a * b for a, b in zip(w, d, strict=True)) / sum(w)
+    means = []
+    for row in drawn.tolist():
+        own = [i for c in row for i in members[c]]
+        means.append(sum(w[i] * d[i] for i in own) / sum(w[i] for i in own))
+    return sorted(mean + degree * (one - mean) for one in means)
+
+
+@pytest.mark.parametrize("degree", [1, 2])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_mean_over_groups_is_resampled_with_the_weights_of_its_items(seed, degree):
+    generator = torch.Generator().manual_seed(seed)
+    new, old = torch.randint(2, (2, 30), generator=generator).double()
+    clusters = torch.randint(12, (30,), generator=generator)
+    members = torch.randint(-1, 4, (30,), generator=generator)
+    shares = torch.tensor([1.0, 0.5, 2.0, 1.0], dtype=torch.float64)
+    found = compare(new, old, clusters, seed, Groups(members, shares), degree)
+
+    kept = members >= 0
+    sizes = torch.bincount(members[kept])
+    weights = (shares / sizes)[members[kept]]
+    differences = (new - old)[kept]
+    means = resampled(differences, clusters[kept], weights, degree, seed, RESAMPLES)
+    expected = torch.tensor(means).quantile(torch.tensor([0.025, 0.975])).tolist()
+    assert (found.low, found.high) == pytest.approx(tuple(expected), abs=1e-6)
+    few = min(sum(mean <= 1e-9 for mean in means), sum(mean >= -1e-9 for mean in means))
+    assert found.p == pytest.approx(min(1.0, 2 * (few + 1) / (RESAMPLES + 1)))
+    assert found.difference == pytest.approx(
+        Groups(members, shares).mean(new) - Groups(members, shares).mean(old), abs=1e-12
+    )
+    assert (found.won, found.lost) == (int((differences > 0).sum()), int((differences < 0).sum()))
+    assert (found.n, found.test) == (int(kept.sum()), "bootstrap")
+
+
+def test_equal_weights_are_those_of_a_plain_mean():
+    new, old = torch.tensor([1.0, 1.0, 0.0, 1.0]), torch.tensor([0.0, 1.0, 0.0, 0.5])
+    plain, grouped = compare(new, old), compare(new, old, groups=Groups(torch.tensor([0, 0, 1, 1])))
+    assert plain.difference == grouped.difference
+    assert (plain.low, plain.high) == pytest.approx((grouped.low, grouped.high))
+    assert plain.p == grouped.p
+
+
+def test_one_group_is_a_plain_mean_and_others_do_not_count():
+    new = torch.tensor([1.0] * 9 + [0.0] * 2 + [1.0] * 5)
+    old = torch.tensor([0.0] * 9 + [1.0] * 2 + [1.0] * 5)
+    members = torch.tensor([0] * 11 + [-1] * 5)
+    found = compare(new, old, groups=Groups(members))
+    assert found == compare(new[:11], old[:11])
+    assert (found.test, found.n) == ("McNemar", 11)
+    with pytest.raises(UserError, match="got none"):
+        compare(new, old, groups=Groups(torch.full((16,), -1)))
+
+
+def test_groups_of_one_item_are_not_taken_for_certain():
+    # Equal models; a bootstrap within groups would call 87 % of these differences shown.
+    generator = torch.Generator().manual_seed(2)
+    members = torch.cat([torch.arange(20), torch.arange(20, 23).repeat_interleave(40)])
+    weights = Groups(members).shares()
+    shown = 0
+    for _ in range(100):
+        differences = torch.randint(-1, 2, (len(members),), generator=generator).double()
+        clusters = torch.arange(len(members))
+        shown += paired_bootstrap(differences, clusters, 0, 400, weights)[2] < 0.05
+    assert shown <= 15

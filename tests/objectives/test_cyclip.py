@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from tests.scored import random_targets
+from tests.scored import parts, random_targets, random_values, scored, share_of
 from vlmtune.errors import UserError
 from vlmtune.objectives.cyclip import CyClip
 from vlmtune.objectives.eqsim import EqSim
@@ -105,6 +105,27 @@ def test_without_true_pairs_it_is_0():
     loss = CyClip()(scores(IMAGES.clone().requires_grad_(), TEXTS), Targets(*[nothing] * 3))
     loss.backward()
     assert loss == 0
+
+
+CUTS = ((slice(0, 2), slice(0, 4)), (slice(2, 3), slice(4, 4)), (slice(3, 5), slice(4, 9)))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_ranks_hold_only_their_own_pairs_and_add_up(seed, monkeypatch):
+    """Truth and groups cross the ranks, one of which has no text of its own."""
+    values, targets = random_values(seed).requires_grad_(), random_targets(seed)
+    given, sizes = scored(values), []
+    objective = CyClip(in_modal=0.3, cross_modal=0.7)
+    square = torch.Tensor.square
+    monkeypatch.setattr(torch.Tensor, "square", lambda x: sizes.append(len(x)) or square(x))
+    shares = [share_of(given, targets, *cut) for cut in CUTS]
+    together = torch.stack(parts(objective, shares)).sum()
+    pairs = [int(targets.truth[cut].sum()) for cut, _ in CUTS]
+    assert sorted(sizes) == sorted(pairs * 2)
+    loss = objective(given, targets)
+    torch.testing.assert_close(together, loss)
+    want, got = (torch.autograd.grad(x, values, retain_graph=True)[0] for x in (loss, together))
+    torch.testing.assert_close(got, want)
 
 
 def test_what_is_needed_is_said():

@@ -237,10 +237,12 @@ def listings(pairs, comparable, own, rank, o):
     everyone, listed = range(len(pairs)), []
     for a in everyone:
         mine = [b for b in everyone if (a, b) in comparable]
-        lists = {
-            "row": sorted(mine, key=lambda b: (-rank[pairs[a][0], pairs[b][1]].item(), b)),
-            "column": sorted(mine, key=lambda b: (-rank[pairs[b][0], pairs[a][1]].item(), b)),
+        noise = o.get("noise", torch.zeros(len(pairs), 2, len(pairs)))[a]
+        keys = {
+            "row": {b: rank[pairs[a][0], pairs[b][1]] + noise[0, b] for b in mine},
+            "column": {b: rank[pairs[b][0], pairs[a][1]] + noise[1, b] for b in mine},
         }
+        lists = {name: sorted(mine, key=lambda b, k=k: (-k[b], b)) for name, k in keys.items()}
         found = Counter()
         for direction in lists:
             if o["close"] != "groups" and o["by"] in (direction, "union"):
@@ -337,6 +339,25 @@ def test_values_and_gradients_are_those_of_the_loop(seed):
         torch.testing.assert_close(got, want.to(got.dtype), rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.parametrize("seed", range(30))
+def test_draws_with_any_other_option_are_those_of_the_loop(seed, monkeypatch):
+    cosines, computed, targets = random_batch(seed)
+    noise = 3 * torch.randn(20, 2, 20, generator=torch.Generator().manual_seed(seed)).double()
+    monkeypatch.setattr(
+        close_partners,
+        "_noise",
+        lambda pairs: noise[: pairs.valid.shape[0], :, : pairs.valid.shape[1]],
+    )
+    options = {**random_options(seed), "close": "draw"}
+    scale = torch.tensor(3.0).double()
+    values = (scale * cosines).requires_grad_()
+    scores = scored(values, computed, scale, seed)
+    losses = EqSim(**options)(scores, targets), naive(scores, targets, {**options, "noise": noise})
+    torch.testing.assert_close(*losses, rtol=1e-9, atol=1e-11)
+    got, want = (torch.autograd.grad(loss, values, retain_graph=True)[0] for loss in losses)
+    torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-11)
+
+
 def test_the_loop_is_given_all_there_is():
     chosen = [random_options(seed) for seed in range(90)]
     for name, choices in CHOICES.items():
@@ -392,9 +413,10 @@ def test_the_shares_of_all_ranks_add_up(seed, ranks):
 @pytest.mark.parametrize("seed", range(5))
 def test_a_draw_does_not_depend_on_the_number_of_ranks(seed, ranks, monkeypatch):
     monkeypatch.setattr(close_partners.torch, "randint", lambda *_: torch.tensor([seed]))
-    whole, shares = whole_and_shares(EqSim.released(k=1), seed + 50, ranks)
-    for got, want in zip(shares, whole, strict=True):
-        torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-11)
+    for objective in (EqSim.released(k=1), EqSim(**{**random_options(seed), "close": "draw"})):
+        whole, shares = whole_and_shares(objective, seed + 50, ranks)
+        for got, want in zip(shares, whole, strict=True):
+            torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-11)
 
 
 def test_no_rank_holds_more_than_its_strips(monkeypatch):
@@ -609,7 +631,10 @@ def test_what_it_needs():
         {"k": 0},
         {"alpha1": -0.1},
         {"alpha2": -1.0},
+        {"alpha1": math.nan},
+        {"alpha2": math.nan},
         {"temperature": 0.0},
+        {"temperature": math.nan},
     ],
 )
 def test_wrong_options_are_refused(options):

@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy, normalize
 
-from tests.scored import random_targets
+from tests.scored import parts, random_targets, random_values, scored, share_of
 from vlmtune.errors import UserError
+from vlmtune.objectives import read_alignment
 from vlmtune.objectives.read_alignment import ReadAlignment
 from vlmtune.types import Embedded, Scores, Targets
 
@@ -94,6 +95,29 @@ def test_one_caption_an_image_trains_nothing():
     loss.backward()
     assert loss == 0
     assert not text.grad.any()
+
+
+CUTS = ((slice(0, 2), slice(0, 4)), (slice(2, 3), slice(4, 4)), (slice(3, 5), slice(4, 9)))
+
+
+@pytest.mark.parametrize("hard_negatives", [True, False])
+@pytest.mark.parametrize("seed", range(4))
+def test_ranks_hold_only_their_own_texts_and_add_up(seed, hard_negatives, monkeypatch):
+    """Truth and groups cross the ranks, one of which has no text of its own."""
+    values, targets = random_values(seed).requires_grad_(), random_targets(seed)
+    given, sizes = scored(values), []
+    objective = ReadAlignment(hard_negatives=hard_negatives)
+    contrast = read_alignment.contrast
+    monkeypatch.setattr(
+        read_alignment, "contrast", lambda x, *rest: sizes.append(x.shape) or contrast(x, *rest)
+    )
+    shares = [share_of(given, targets, *cut) for cut in CUTS]
+    together = torch.stack(parts(objective, shares)).sum()
+    assert sorted(sizes) == [(0, 9), (4, 9), (5, 9)]
+    loss = objective(given, targets)
+    torch.testing.assert_close(together, loss)
+    want, got = (torch.autograd.grad(x, values, retain_graph=True)[0] for x in (loss, together))
+    torch.testing.assert_close(got, want)
 
 
 def test_what_is_needed_is_said():

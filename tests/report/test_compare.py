@@ -1,7 +1,9 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
+from vlmtune.metrics.grouped import Groups
 from vlmtune.metrics.paired import compare, mcnemar
 from vlmtune.report.compare import against_first
 from vlmtune.types import Metric, Result
@@ -49,13 +51,42 @@ def test_chance_alone_is_no_difference(against):
 
 
 def test_items_of_one_image_are_resampled_together(against):
-    import torch
-
     clusters = tuple(i // 2 for i in range(14))
     (found,) = against(result(OLD, clusters=clusters), result(NEW, clusters=clusters))
     new, old = (torch.tensor(x, dtype=torch.float64) for x in (NEW, OLD))
     assert found.paired == compare(new, old, torch.tensor(clusters))
     assert found.paired.test == "bootstrap"
+
+
+def test_a_mean_over_groups_is_tested_with_their_weights(against):
+    members, shares = (0,) * 12 + (2, -1), (3.0, 1.0, 1.0)
+    grouped = {"groups": members, "shares": shares}
+    groups = Groups(torch.tensor(members), torch.tensor(shares, dtype=torch.float64))
+    new, old = (torch.tensor(x, dtype=torch.float64) for x in (NEW, OLD))
+    runs = [
+        result(x, **grouped, metrics={"accuracy": Metric(groups.mean(y), 2)})
+        for x, y in ((OLD, old), (NEW, new))
+    ]
+    (found,) = against(*runs)
+    assert found.paired == compare(new, old, groups=groups)
+    assert found.paired.difference == pytest.approx(found.change, abs=1e-15)
+    assert (found.paired.won, found.paired.lost, found.paired.n) == (10, 1, 13)
+    assert (found.paired.test, found.verdict) == ("bootstrap", "better")
+    for other in ({"groups": (0,) * 13 + (-1,)}, {"shares": (1.0, 1.0, 3.0)}, {"degree": 2}):
+        (found,) = against(runs[0], replace(runs[1], **other))
+        assert found.paired is None
+        assert found.change is not None
+        assert found.why == "other items count, or in other groups"
+
+
+def test_means_over_pairs_vary_twice_as_much(against):
+    cosines = [tuple(0.1 * ((7 * i + k * i * i) % 10) for i in range(20)) for k in (1, 3)]
+    (one,) = against(*(result(x) for x in cosines))
+    (two,) = against(*(result(x, degree=2) for x in cosines))
+    assert one.paired.difference == two.paired.difference
+    widths = [found.paired.high - found.paired.low for found in (one, two)]
+    assert widths[1] == pytest.approx(2 * widths[0])
+    assert (one.paired.n, one.paired.won) == (two.paired.n, two.paired.won)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +118,7 @@ def test_a_baseline_that_lacks_the_benchmark(against):
 def test_numbers_without_items_are_subtracted_and_not_tested(against):
     (found,) = against(result(OLD, outcomes=()), result(OLD, outcomes=()))
     assert (found.change, found.paired) == (0.0, None)
-    assert found.why == "the metric is no mean over items"
+    assert found.why == "the report has no outcomes of items"
     (found,) = against(result(OLD, clusters=(0,) * 14), result(NEW, clusters=tuple(range(14))))
     assert found.paired is None
     assert found.why == "the items stand in another order"

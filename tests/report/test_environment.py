@@ -1,10 +1,12 @@
 import shutil
 import subprocess
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 
-from vlmtune.report.environment import git_commit, library_versions, now
+from vlmtune.report import environment
+from vlmtune.report.environment import code_commit, git_commit, library_versions, now
 
 
 def test_versions():
@@ -33,3 +35,20 @@ def test_commit_and_changes(tmp_path):
     assert git_commit(tmp_path) == commit
     (tmp_path / "a").write_text("2")
     assert git_commit(tmp_path) == f"{commit}-dirty"
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+def test_the_commit_is_that_of_the_code_and_not_of_where_it_is_run(tmp_path, monkeypatch):
+    def git(*arguments):
+        who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        command = ["git", "-C", str(tmp_path), *who, *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    here = git_commit(Path(environment.__file__).parent)
+    git("init")
+    git("commit", "-m", "a", "--no-verify", "--allow-empty")
+    monkeypatch.chdir(tmp_path)
+    assert code_commit() == here
+    # Installed into the folder of another project, it is no part of that repository.
+    monkeypatch.setattr(environment, "__file__", str(tmp_path / "environment.py"))
+    assert code_commit() == "unknown"

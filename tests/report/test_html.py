@@ -7,7 +7,7 @@ import pytest
 from vlmtune.errors import UserError
 from vlmtune.report.html import to_html
 from vlmtune.report.write import write_report
-from vlmtune.types import Example, ImageRef, Metric
+from vlmtune.types import Example, ImageRef, Metric, Occurrence, Repeat
 
 VOID = {"meta", "img", "br", "link", "hr", "input", "wbr"}
 
@@ -152,7 +152,7 @@ def test_changes_and_what_was_forgotten_are_tested(rich):
     assert len(classes(page, "against")) == 2  # the blind run is compared with nothing
     assert words.count("McNemar") == 2
     assert "0.180" in words  # of 14 items 10 won and 4 lost
-    assert "not tested: the metric is no mean over items" in words
+    assert "not tested: the report has no outcomes of items" in words
     single = Page(to_html(rich[:1]))
     assert "What it forgot" not in single.text
     assert classes(single, "against") == []
@@ -166,6 +166,16 @@ def test_blind_rows_and_repeated_captions_are_remarked(rich):
     assert "identical candidates: 2 of 14" in text
     assert "Before a number is believed" in text
     assert len(classes(page, "flag")) == 3 + 3 * 3  # three flagged scores, three remarks on each
+
+
+def test_what_occurs_twice_is_listed(make_run):
+    run = make_run("a")
+    repeat = Repeat("caption", 1, 9, (Occurrence((4,), ("a/4.png",), ("a <b> dog",)),))
+    first = replace(run.results[0], repeats=(repeat,))
+    page = Page(to_html([replace(run, results=(first, *run.results[1:]))]))
+    text = " ".join("".join(page.text).split())
+    assert "items whose right caption is also a wrong one: 1 of 9" in text
+    assert '4 (a/4.png): "a <b> dog"' in text
 
 
 def test_many_benchmarks_have_no_tiles_and_a_contents(make_run):

@@ -1,6 +1,7 @@
 from dataclasses import replace
 
 from vlmtune.report.markdown import to_markdown
+from vlmtune.types import Occurrence, Repeat
 
 
 def test_tables(make_run):
@@ -32,9 +33,8 @@ def test_changes_are_tested(make_run):
     assert forgot.startswith("| cola_multi | b | ±0.0 | ")
     assert forgot.endswith(" | 10 | 4 | 14 | 0.180 (McNemar) | no difference shown |")
     changed = lines[lines.index("## Changed from a") + 4]
-    assert changed == (
-        "| cola_single | b | ±0.0 |  |  |  |  |  | not tested: the metric is no mean over items |"
-    )
+    why = "not tested: the report has no outcomes of items"
+    assert changed == f"| cola_single | b | ±0.0 |  |  |  |  |  | {why} |"
     assert "- **Blind:** cola_multi: c reaches 40.0 %" in text
     assert "- cola_single: classes without positives: 3 of 96" in text
     assert "What it forgot" not in to_markdown([run("a", lost)])
@@ -50,3 +50,14 @@ def test_nothing_is_bold_alone_and_names_cannot_break_the_table(make_run):
     text = to_markdown([make_run("a|b\nc")])
     assert "**" not in text
     assert "| chance | a\\|b c |\n" in text
+
+
+def test_what_occurs_twice_is_listed_under_its_benchmark(make_run):
+    run = make_run("a")
+    repeat = Repeat("caption", 1, 9, (Occurrence((4,), ("a/4.png",), ("a|dog",)),))
+    first = replace(run.results[0], repeats=(repeat,))
+    text = to_markdown([replace(run, results=(first, *run.results[1:]))])
+    assert (
+        "- cola_multi: items whose right caption is also a wrong one: 1 of 9\n"
+        '  - 4 (a/4.png): "a\\|dog"\n'
+    ) in text

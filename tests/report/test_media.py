@@ -1,4 +1,4 @@
-from vlmtune.report.media import COLUMNS, caption, metric_table, strip
+from vlmtune.report.media import COLUMNS, caption, metric_table, retrievals, strip
 
 
 def test_one_row_for_each_metric(make_run):
@@ -22,6 +22,16 @@ def test_a_strip_shows_what_is_there(make_run, tmp_path):
     assert strip(example).size == (100, 192)
     (tmp_path / "1.png").unlink()
     assert strip(example) is None
+
+
+def test_retrievals_are_those_of_which_an_image_is_there(make_run, tmp_path):
+    result = make_run().results[0]
+    pictures, texts = retrievals(result)
+    assert texts == [caption(example) for example in result.examples]
+    assert [picture.size for picture in pictures] == [strip(e).size for e in result.examples]
+    for image in tmp_path.glob("*.png"):
+        image.unlink()
+    assert retrievals(result) == ([], [])
 
 
 def test_a_caption_says_what_is_true(make_run):

@@ -7,7 +7,7 @@ import pytest
 from vlmtune.errors import UserError
 from vlmtune.report import results
 from vlmtune.report.results import RunReport
-from vlmtune.types import Metric
+from vlmtune.types import Metric, Occurrence, Repeat
 
 
 def test_what_is_saved_is_loaded(tmp_path, make_run):
@@ -20,7 +20,7 @@ def test_what_is_saved_is_loaded(tmp_path, make_run):
 def test_values_in_the_file(tmp_path, make_run):
     make_run().save(tmp_path / "report.json")
     raw = json.loads((tmp_path / "report.json").read_text())
-    assert raw["schema"] == 3
+    assert raw["schema"] == 4
     assert raw["results"][0]["metrics"]["accuracy"] == {
         "value": 0.4,
         "n": 210,
@@ -44,6 +44,10 @@ def test_a_whole_result_is_kept(tmp_path, make_run):
         outcomes=(1.0, 0.0, 0.5),
         clusters=(0, 0, 3),
         series={"equivariance": (-0.5, 2.0, 0.0)},
+        groups=(0, -1, 1),
+        shares=(1.0, 1 / 3),
+        degree=2,
+        repeats=(Repeat("caption", 9, 30, (Occurrence((0, 4), ("a/b.png",), ("x", "y")),)),),
     )
     whole = replace(
         run,
@@ -55,14 +59,16 @@ def test_a_whole_result_is_kept(tmp_path, make_run):
     assert RunReport.load(tmp_path / "report.json") == whole
 
 
-@pytest.mark.parametrize("schema", [1, 2])
+@pytest.mark.parametrize("schema", [1, 2, 3])
 def test_earlier_layouts_are_still_read(tmp_path, make_run, schema):
     run = make_run()
     run.save(tmp_path / "report.json")
     raw = json.loads((tmp_path / "report.json").read_text())
     raw["schema"] = schema
-    del raw["blind"]
-    lacked = ["kind", "items"]
+    lacked = ["groups", "shares", "degree", "repeats"]
+    if schema < 3:
+        del raw["blind"]
+        lacked += ["kind", "items"]
     if schema == 1:
         del raw["not_run"]
         lacked += ["convention", "outcomes", "clusters", "series"]
@@ -124,6 +130,15 @@ def test_inconsistent_reports_are_refused(make_run):
     for wrong in ({"outcomes": (float("nan"),)}, {"series": {"x": (float("inf"),)}}):
         with pytest.raises(UserError, match="finite numbers in"):
             replace(run, results=(replace(run.results[0], **wrong),))
+    three = {"outcomes": (1.0, 0.0, 1.0)}
+    for wrong, message in (
+        ({"clusters": (0, 1)}, "clusters of 3 items of cola_multi, got 2"),
+        ({"groups": (0, 1)}, "groups of 3 items of cola_multi, got 2"),
+        ({"groups": (0, 2, 1), "shares": (1.0, 1.0)}, "got 2 weights and the group 2"),
+        ({"groups": (-1, -1, -1)}, "got 0 weights and the group -1"),
+    ):
+        with pytest.raises(UserError, match=message):
+            replace(run, results=(replace(run.results[0], **three, **wrong),))
     with pytest.raises(UserError, match="primary metric 'nothing'"):
         replace(run, results=(replace(run.results[0], primary="nothing"),))
     with pytest.raises(UserError, match="blank"):
@@ -146,7 +161,7 @@ def change(raw, where, value):
 @pytest.mark.parametrize(
     ("where", "value", "message"),
     [
-        (["schema"], 4, "schema"),
+        (["schema"], 5, "schema"),
         (["schema"], True, "schema"),
         (["results", 0, "kind"], "lost", "one of compositional, retained"),
         (["blind"], 1, "bool"),

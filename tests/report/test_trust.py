@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from vlmtune.report.trust import beats_chance, remarks
-from vlmtune.types import Metric, Result
+from vlmtune.types import Metric, Occurrence, Repeat, Result
 
 
 @pytest.fixture
@@ -62,3 +62,52 @@ def test_counts_and_what_is_lacking_are_listed(run_of):
     texts = [remark.text for remark in remarks([made("a", three), made("b", four)])]
     assert texts[2:] == ["pairs alike: 3 of 9 (a)", "pairs alike: 4 of 9 (b)"]
     assert not any(remark.serious for remark in remarks([made("a", three)]))
+
+
+def test_a_part_of_the_items_is_said_with_its_seed(run_of):
+    def made(name, **arguments):
+        run = run_of(name, accuracy=score(0.5, 0.4, 0.6))
+        config = {"benchmarks": {"aro": {"class_path": "a.B", "init_args": arguments}}}
+        return replace(run, provenance=replace(run.provenance, config=config))
+
+    drawn, first = made("a", limit=6, seed=3), made("b", limit=6, seed=None)
+    part = "a part of the items only, limit 6, "
+    said = [remark.text for remark in remarks([drawn, replace(drawn, name="c")])]
+    assert said == [f"{part}drawn with seed 3"]
+    said = [remark.text for remark in remarks([drawn, first, made("whole", limit=None)])]
+    assert said == [f"{part}drawn with seed 3 (a)", f"{part}the first ones (b)"]
+    assert remarks([made("whole", limit=None), replace(drawn, blind=True)]) == ()
+
+
+def test_what_occurs_twice_is_listed(run_of):
+    def made(name, *repeats, **more):
+        run = replace(run_of(name, accuracy=score(0.5, 0.4, 0.6)), **more)
+        return replace(run, results=(replace(run.results[0], repeats=repeats),))
+
+    again = Repeat(
+        "item",
+        7,
+        9,
+        (
+            Occurrence((0, 2, 5), ("a/0.png",), ("a cat",)),
+            Occurrence((1, 3), ("a/1.png", "a/2.png"), ("a", "b")),
+        ),
+    )
+    twice = Repeat("caption", 1, 9, (Occurrence((4,), ("a/4.png",), ("a dog",)),))
+    found = remarks([made("x", again, twice), made("y", again, twice), made("z", blind=True)])
+    assert [(one.benchmark, one.text, one.serious) for one in found] == [
+        ("aro", "items that repeat an earlier one: 7 of 9", False),
+        ("aro", "items whose right caption is also a wrong one: 1 of 9", False),
+    ]
+    assert [one.lines for one in found] == [
+        ('0, 2, 5 (a/0.png): "a cat"', '1, 3 (a/1.png, a/2.png): "a"; "b"', "and 4 more"),
+        ('4 (a/4.png): "a dog"',),
+    ]
+    image = Repeat("image", 30, 99, twice.listed)
+    found = remarks([made("x", image), made("y")])
+    assert [(one.text, one.lines[-1]) for one in found] == [
+        ("items with the same image twice: 30 of 99 (x)", "and 29 more")
+    ]
+    assert [one.text for one in remarks([made("x", image, blind=True)])] == [
+        "items with the same image twice: 30 of 99"
+    ]

@@ -1,4 +1,5 @@
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,9 @@ from vlmtune.objectives.pair_bce import PairBCE
 from vlmtune.pairs import PairPolicy
 from vlmtune.system import AdaptationModule
 from vlmtune.training.distributed import Ranks, place
-from vlmtune.types import Features
+from vlmtune.training.finite import finite_gradients
+from vlmtune.training.shares import whole
+from vlmtune.types import Features, Scores, Share
 
 pytestmark = [*QUIET, pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")]
 
@@ -95,11 +98,23 @@ def test_a_process_by_itself():
 
 
 def places(rank, corpora, merged):
-    return [place(collate(corpus[rank]), Ranks(), merged) for corpus in corpora]
+    found = []
+    for corpus in corpora:
+        where = place(collate(corpus[rank]), Ranks(), merged)
+        scores = [Scores.full(torch.zeros(x.truth.shape)) for x in (where.rows, where.columns)]
+        share = Share(scores[0], where.rows, scores[1], where.columns)
+        found.append((where, whole(share, Ranks())[1]))
+    return found
 
 
 def parts_of(targets):
-    return targets.truth, targets.known, targets.own
+    return targets.truth, targets.known, targets.own, targets.mined
+
+
+def with_mined(part):
+    """Groups of a rank, each with some captions of the others."""
+    texts = [name for group in part for name in group.text_ids]
+    return [replace(one, mined=frozenset(texts[i::2])) for i, one in enumerate(part)]
 
 
 def some_corpora(distinct=False):
@@ -110,13 +125,13 @@ def some_corpora(distinct=False):
 
 
 def test_truth_across_ranks_is_that_of_one_batch(tmp_path):
-    corpora = some_corpora()
+    corpora = [[with_mined(part) for part in corpus] for corpus in some_corpora()]
     given = run_ranks(4, tmp_path, places, corpora, True)
     for number, corpus in enumerate(corpora):
         want = collate([group for part in corpus for group in part])
         row = column = 0
         for rank, part in enumerate(corpus):
-            got, mine = given[rank][number], collate(part)
+            (got, everything), mine = given[rank][number], collate(part)
             assert (got.row_start, got.column_start) == (row, column)
             n, m = len(mine.image_ids), len(got.texts)
             texts = [mine.texts[j] for j in got.texts.tolist()]
@@ -125,6 +140,8 @@ def test_truth_across_ranks_is_that_of_one_batch(tmp_path):
                 assert x.equal(y[row : row + n])
             for x, y in zip(parts_of(got.columns), parts_of(want.targets), strict=True):
                 assert x.equal(y[:, column : column + m])
+            for x, y in zip(parts_of(everything), parts_of(want.targets), strict=True):
+                assert x.equal(y)
             row, column = row + n, column + m
         assert (row, column) == want.targets.truth.shape
 
@@ -136,7 +153,8 @@ def test_without_merging_every_text_keeps_its_column_and_its_truth(tmp_path):
         batches = [collate(part) for part in corpus]
         names = [name for one in batches for name in one.text_ids]
         for rank, mine in enumerate(batches):
-            got = given[rank][number]
+            got, everything = given[rank][number]
+            assert got.rows.mined is got.columns.mined is everything.mined is None
             assert got.texts.tolist() == list(range(len(mine.texts)))
             want = [[name in true for name in names] for true in mine.true_ids]
             assert got.rows.truth.tolist() == want
@@ -370,3 +388,38 @@ def test_what_is_no_number_on_one_rank_stops_all(side, tmp_path):
     assert saved
     assert "expected finite scores for InfoNCE, PairBCE, PairBCE, Spread" in said
     assert f"at step 1 (first record {corpora[1][1][-1].key!r})" in said
+
+
+def steep(rank, corpora, folder):
+    """What each rank says where the second gradient of rank 1 has a NaN."""
+    own = torch.nn.Parameter(torch.zeros(2))
+    own.grad = torch.tensor([1.0, torch.inf if rank else 1.0])
+    agreed = [finite_gradients([own], Ranks()), finite_gradients([own], Ranks(alone=True))]
+    torch.manual_seed(1)
+    made, calls = AdaptationModule(Toy(), Tune(), DUAL), []
+
+    def spoilt(gradient):
+        calls.append(rank)
+        return gradient * (torch.nan if (rank, len(calls)) == (1, 2) else 1)
+
+    made.adapter.text.weight.register_hook(spoilt)
+    options = {"devices": 2, "strategy": "ddp", "max_steps": 3, "default_root_dir": folder}
+    try:
+        batches = Batches([batch(corpus[rank]) for corpus in corpora])
+        quiet_trainer(**options).fit(made, batches, NoBatches())
+    except UserError as error:
+        finite = all(value.isfinite().all() for value in made.state_dict().values())
+        return agreed, str(error), finite, (folder / "last-before-nan.ckpt").is_file()
+    return None
+
+
+def test_a_gradient_that_is_no_number_on_one_rank_stops_all(tmp_path):
+    corpora = [groups((3, 2), seed, distinct=True) for seed in range(3)]
+    one, other = run_ranks(2, tmp_path / "ranks", steep, corpora, tmp_path)
+    assert (one[0], other[0]) == ([False, True], [False, False])
+    assert one[1:] == other[1:]
+    _, said, finite, saved = one
+    assert finite
+    assert saved
+    assert "in that of 'adapter.text.weight' at step 1 " in said
+    assert f"(its batch begins with record {corpora[1][0][0].key!r})" in said

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import torch
 
 from tests.scored import random_targets, random_values, scored, share_of
@@ -29,6 +31,16 @@ def test_the_own_block_is_where_rows_and_columns_cross():
     assert len(block.embedded.image_tokens) == 2
     assert true.truth.equal(targets.truth[ROWS, COLUMNS])
     assert true.own.equal(targets.own[ROWS, COLUMNS])
+    assert true.mined is None
+
+
+def test_the_own_block_knows_what_was_mined():
+    targets = random_targets(0)
+    share = share_of(scored(random_values(0)), targets, ROWS, COLUMNS)
+    mined = targets.own & ~targets.truth
+    rows = replace(share.row_targets, mined=mined[ROWS])
+    _, true = own_block(replace(share, row_targets=rows))
+    assert true.mined.equal(mined[ROWS, COLUMNS])
 
 
 def test_pairs_of_other_ranks_were_not_computed():

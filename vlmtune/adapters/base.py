@@ -22,6 +22,13 @@ from vlmtune.errors import UserError
 from vlmtune.types import Embedded, Features, Reads, Scores
 
 CACHED = 64 * 2**20  # bytes; larger chunks are slower on a CPU
+TOWERS = (
+    "OpenClip with a plain vision transformer and open_clip's own text transformer, HFCLIP, "
+    "SigLIP, Flava, Blip or BridgeTower"
+)
+"""Backbones with tokens of many layers, whose towers run block by block."""
+EMBEDDING = "OpenClip, HFCLIP, SigLIP, Flava, Blip, or BridgeTower with its contrastive heads"
+"""Backbones with an embedding of each image and of each text."""
 
 
 class Adapter(Configured, nn.Module, ABC):
@@ -47,10 +54,13 @@ class Adapter(Configured, nn.Module, ABC):
         """
         for modality, reads in (("image", self.image_reads), ("text", self.text_reads)):
             if reason := backbone.fits(reads, modality):
+                pooled = reads.kind == "pooled"
+                what = "embeddings" if pooled else f"{reads.kind} of layer {reads.layer}"
                 raise UserError(
-                    f"expected a backbone with {reads.kind} of layer {reads.layer} for "
-                    f"{modality}s, got {type(backbone).__name__} ({reason}): "
-                    "choose another backbone or adapter"
+                    f"expected a backbone with {what} for {modality}s, got "
+                    f"{type(backbone).__name__} ({reason}): choose "
+                    f"{EMBEDDING if pooled else TOWERS}"
+                    + ("" if backbone.fusion is None else "; or the adapter Matching")
                 )
 
     def lr_scales(self) -> list[tuple[nn.Parameter, float]]:
@@ -90,9 +100,7 @@ class DualAdapter(Adapter):
             UserError: `initial` is not above 0.
         """
         if initial is not None:
-            if initial <= 0:
-                raise UserError(f"expected an initial scale above 0, got {initial}: correct it")
-            self.log_scale.data.fill_(initial).log_()
+            self.log_scale.data.fill_(log_of_scale(initial))
         self.log_scale.requires_grad_(learned)
         self.bias.requires_grad_(learned)
 
@@ -264,6 +272,17 @@ def trim(features: Features) -> Features:
 def _cut(features: Features, longest: int) -> Features:
     parts = (features.tokens, features.mask, features.ids)
     return Features(features.pooled, *(None if x is None else x[:, :longest] for x in parts))
+
+
+def log_of_scale(initial: float) -> float:
+    r"""Returns $\tau$ of an initial scale $e^{\tau}$.
+
+    Raises:
+        UserError: It is not above 0.
+    """
+    if not 0 < initial < math.inf:
+        raise UserError(f"expected an initial scale above 0, got {initial}: correct it")
+    return math.log(initial)
 
 
 def trained_state(backbone: Backbone, adapter: Adapter) -> dict[str, Tensor]:

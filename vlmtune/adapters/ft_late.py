@@ -40,7 +40,8 @@ class FTLate(DualAdapter):
         initial_scale: $e^{\tau}$ at the start.
 
     Raises:
-        UserError: The heads do not divide the width, or there is no layer.
+        UserError: The heads do not divide the width, there is no layer, or a number is out of
+            range.
     """
 
     identity_at_init = False
@@ -75,9 +76,7 @@ class FTLate(DualAdapter):
         self.project = nn.Linear(backbone.image_width, width)
         self.image, self.text = blocks.encoder(self.layers), blocks.encoder(self.layers)
         initialise([self.image, self.text])
-        self.log_scale.data.fill_(self.initial_scale).log_()
-        self.log_scale.requires_grad_()
-        self.bias.requires_grad_()
+        self.set_scale(True, self.initial_scale)
 
     def embed_image(self, image: Features) -> Float[Tensor, "n d"]:
         """The mean patch after the image encoder."""

@@ -1,12 +1,11 @@
 """MM-Adapter: a light multimodal transformer over frozen token features (Cola's best strategy)."""
 
-import math
-
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from vlmtune.adapters.base import log_of_scale
 from vlmtune.adapters.fused import FusedAdapter
 from vlmtune.adapters.fusion_styles.base import FusionStyle
 from vlmtune.adapters.words import masked_mean, word_mask
@@ -62,7 +61,7 @@ class MMAdapter(FusedAdapter):
 
     Raises:
         UserError: The heads do not divide the width, the style cannot have so many layers, or a
-            budget is below 1.
+            number is out of range.
 
     Example:
         >>> from vlmtune.adapters.fusion_styles.albef import Albef
@@ -108,7 +107,7 @@ class MMAdapter(FusedAdapter):
         """Makes the fusion, and scale and offset of the cosine."""
         super().attach(backbone)
         if self.cosine:
-            self.log_scale = nn.Parameter(torch.tensor(math.log(self.initial_scale)))
+            self.log_scale = nn.Parameter(torch.tensor(log_of_scale(self.initial_scale)))
             self.bias = nn.Parameter(torch.zeros(()))
 
     @property

@@ -42,7 +42,7 @@ class MMPred(FusedAdapter):
 
     Raises:
         UserError: The heads do not divide the width, the style cannot have so many layers, or a
-            budget is below 1.
+            number is out of range.
     """
 
     def __init__(

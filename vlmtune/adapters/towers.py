@@ -7,14 +7,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from vlmtune.adapters.base import TOWERS
 from vlmtune.backbones.base import Backbone, ImageTower, TextTower, Tower
 from vlmtune.errors import UserError
 from vlmtune.types import Features, Reads
-
-CHOICE = (
-    "OpenClip with a plain vision transformer and open_clip's own text transformer, HFCLIP, "
-    "SigLIP, Flava, Blip or BridgeTower"
-)
 
 
 def image_tower(backbone: Backbone) -> ImageTower:
@@ -44,7 +40,7 @@ def _without(backbone: Backbone, modality: Literal["image", "text"]) -> UserErro
     reason = next(filter(None, reasons), "it has no such tower")
     return UserError(
         f"expected a backbone whose {modality} tower runs block by block, got "
-        f"{type(backbone).__name__} ({reason}): choose {CHOICE}"
+        f"{type(backbone).__name__} ({reason}): choose {TOWERS}"
     )
 
 

@@ -19,6 +19,11 @@ from vlmtune.backbones.staging import state_after, whole
 from vlmtune.errors import UserError
 from vlmtune.types import Features, Reads
 
+CHOICES = {
+    "interpolation": ("bicubic", "bilinear"),
+    "resize_mode": ("shortest", "longest", "squash"),
+}
+
 
 class OpenClip(Backbone):
     """A dual encoder of open_clip, frozen and in evaluation mode until someone decides otherwise.
@@ -31,11 +36,15 @@ class OpenClip(Backbone):
     Args:
         model: A built-in name ("ViT-B-32-quickgelu"), "hf-hub:org/repo", or a folder with
             `open_clip_config.json` and `open_clip_model.safetensors` ("local-dir:path" or the path;
-            relative to the working directory or else to the repository). A folder with a
-            `vocabulary.txt` (one word a line) is read word by word.
+            relative to the working directory or else to the repository). With a `vocabulary.txt`
+            (one word a line) in the folder or hub repository captions are read word by word.
         pretrained: For a built-in name: a tag of open_clip ("openai", "laion2b_s34b_b79k") or a
             weights file; None for random weights.
         precision: Type of the weights.
+        preprocessing: Fields of the model's own preprocessing that are to be otherwise: `mean`,
+            `std`, `interpolation` ("bicubic", "bilinear") and `resize_mode` ("shortest", "longest",
+            "squash"). Some published numbers need it, such as PUG: SPAR's, whose script gives every
+            model ImageNet's mean and deviation.
 
     Attributes:
         model: The open_clip module.
@@ -44,8 +53,9 @@ class OpenClip(Backbone):
             towers and for those that mask padding by ids (CoCa).
 
     Raises:
-        UserError: There is no such model, tag or file; the weights do not fit; or OpenAI's weights
-            are asked for without QuickGELU, the activation they were trained with.
+        UserError: There is no such model, tag or file; the weights do not fit; OpenAI's weights
+            are asked for without QuickGELU, the activation they were trained with; or
+            `preprocessing` has another field or a value that is none.
 
     Example:
         >>> backbone = OpenClip("ViT-S-32-alt")
@@ -58,14 +68,16 @@ class OpenClip(Backbone):
         model: str,
         pretrained: str | None = None,
         precision: Literal["fp32", "bf16"] = "fp32",
+        preprocessing: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
         if precision not in ("fp32", "bf16"):
             raise UserError(f"expected precision fp32 or bf16, got {precision!r}: choose one")
+        _check_preprocessing(preprocessing or {})
         network, tokenizer, self._config = load(model, pretrained, precision)
         self.model = network.eval().requires_grad_(False)
         self._dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-        self._preprocessing = dict(get_model_preprocess_cfg(network))
+        self._preprocessing = dict(get_model_preprocess_cfg(network)) | (preprocessing or {})
         self._tokenizer = Tokenizer(tokenizer)
         self._fingerprint: str | None = None
         self.transform = Preprocess(self._preprocessing)
@@ -150,3 +162,21 @@ class Preprocess:
     def __call__(self, image: Image.Image) -> Float[Tensor, "3 height width"]:
         """Returns the pixel values of an image."""
         return self._transform(image)
+
+
+def _check_preprocessing(given: dict[str, Any]) -> None:
+    for field, value in given.items():
+        known = CHOICES.get(field)
+        if field in ("mean", "std"):
+            fits = isinstance(value, list | tuple) and len(value) == 3
+            fits = fits and all(isinstance(x, int | float) and x >= 0 for x in value)
+            fits = fits and (field == "mean" or all(x > 0 for x in value))
+        else:
+            fits = known is not None and value in known
+        if not fits:
+            wanted = "mean and std of three numbers" + "".join(
+                f", {name} of {', '.join(values)}" for name, values in CHOICES.items()
+            )
+            raise UserError(
+                f"expected in preprocessing {wanted}, got {field}: {value!r}: correct it"
+            )

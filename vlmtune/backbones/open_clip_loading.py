@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import open_clip
+from huggingface_hub import hf_hub_download
+from huggingface_hub.errors import EntryNotFoundError
 from open_clip.pretrained import get_pretrained_cfg, list_pretrained_tags_by_model
 from torch import nn
 
@@ -161,10 +163,19 @@ def _is_torchscript(path: Path) -> bool:
 
 
 def _tokenizer(name: str, config: dict[str, Any]) -> Any:
-    vocabulary = Path(name.removeprefix(LOCAL)) / VOCABULARY
-    if not (name.startswith(LOCAL) and vocabulary.is_file()):
-        return open_clip.get_tokenizer(name)
+    """The tokenizer of a model; ours where the model comes with a vocabulary."""
     text = config.get("text_cfg", {})
+    vocabulary = _vocabulary(name)
+    if vocabulary is None:
+        own = open_clip.get_tokenizer(name)
+        rows = int(text.get("vocab_size", 49408))
+        if isinstance(own, open_clip.SimpleTokenizer) and rows < own.vocab_size:
+            raise UserError(
+                f"expected {VOCABULARY} beside the weights of {name}, whose {rows} token embeddings"
+                f" are too few for CLIP's {own.vocab_size} tokens, got none: copy or download it "
+                "there"
+            )
+        return own
     words = vocabulary.read_text(encoding="utf-8").split("\n")
     tokenizer = WordTokenizer(
         words[:-1] if words[-1] == "" else words, int(text.get("context_length", 77))
@@ -175,6 +186,19 @@ def _tokenizer(name: str, config: dict[str, Any]) -> Any:
             f"pad, start and end), got {len(tokenizer.words)}: they must be the model's own"
         )
     return tokenizer
+
+
+def _vocabulary(name: str) -> Path | None:
+    """The file of words in a local folder or a hub repository (or its cache), where there is one.
+
+    A hub that cannot be reached and a cache without the file say the same: there is none.
+    """
+    if name.startswith(HUB):
+        with contextlib.suppress(EntryNotFoundError):
+            return Path(hf_hub_download(name.removeprefix(HUB), VOCABULARY))
+        return None
+    path = Path(name.removeprefix(LOCAL)) / VOCABULARY
+    return path if name.startswith(LOCAL) and path.is_file() else None
 
 
 @contextlib.contextmanager

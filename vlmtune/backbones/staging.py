@@ -19,13 +19,16 @@ def no_such_layer(reads: Reads, layers: int) -> str | None:
         'it has 3 layers: choose one of -3 to -1'
         >>> no_such_layer(Reads("state", -4), 3) is None
         True
+        >>> no_such_layer(Reads("tokens", -2), 1)
+        'it has 1 layer: choose -1'
     """
     if reads.kind not in ("tokens", "state"):
         return None
     lowest = -layers - (reads.kind == "state")
     if lowest <= reads.layer <= -1:
         return None
-    return f"it has {layers} layers: choose one of {lowest} to -1"
+    count = f"{layers} layer{'s' if layers > 1 else ''}"
+    return f"it has {count}: choose {'-1' if lowest == -1 else f'one of {lowest} to -1'}"
 
 
 def state_after(tower: Tower, state: Features, layer: int) -> Features:

@@ -5,6 +5,7 @@ its inverse 0.0, a constant scorer never wins, NaN raises, the order of candidat
 """
 
 import json
+import stat
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,9 +15,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from vlmtune.benchmarks.repeats import Item, find_repeats
 from vlmtune.config import Configured
 from vlmtune.errors import UserError
-from vlmtune.types import ImageRef, Result
+from vlmtune.types import ImageRef, Repeat, Result
 
 Convention = Literal["strict", "reference"]
 
@@ -73,7 +75,7 @@ class Benchmark(Configured, ABC):
     citation: ClassVar[str]
     source: ClassVar[str] = ""
     partial_credit: ClassVar[bool] = False
-    reads: ClassVar[Literal["scores", "embeddings"]] = "scores"
+    reads: Literal["scores", "embeddings"] = "scores"
     kind: ClassVar[Literal["compositional", "retained"]] = "compositional"
 
     @classmethod
@@ -110,6 +112,17 @@ class Benchmark(Configured, ABC):
 
         In the order of `pairs`, or of all pairs.
         """
+
+    def compared_items(self) -> Sequence[Item]:
+        """What is compared, item by item, in the order of the file; empty where nothing can repeat.
+
+        That is so where images are listed from folders, or files with anything twice are refused.
+        """
+        return ()
+
+    def repeats(self) -> tuple[Repeat, ...]:
+        """What occurs twice among the items, for the report."""
+        return find_repeats(self.compared_items())
 
     @abstractmethod
     def evaluate(self, scores: Float[Tensor, "P"] | Float[Tensor, "N M"]) -> Result:
@@ -185,17 +198,35 @@ def read_json(path: Path, wanted: str) -> Any:
         ) from error
 
 
-def find_images(folder: Path, names: Sequence[str]) -> tuple[ImageRef, ...]:
-    """Returns the images called `names` in `folder`.
+def check_images(images: Sequence[ImageRef], benchmark: Benchmark) -> None:
+    """Raises `UserError` that counts the image files that are missing or empty; names the first.
 
-    Raises:
-        UserError: A file is missing; says how many are, and the first.
+    An empty file is what a download that stopped leaves behind. Each file is asked for its size
+    once and none is opened: that would take minutes where there are many, and bytes behind the end
+    of a JPEG or PNG are no fault. One that is damaged inside is told when it is encoded.
     """
-    images = tuple(ImageRef(folder / name) for name in names)
-    missing = [image.path for image in images if not image.path.is_file()]
-    if missing:
+    paths = dict.fromkeys(image.path for image in images)
+    sizes = {path: _size(path) for path in paths}
+    faults = []
+    for fault, size in (("missing", None), ("empty files", 0)):
+        if found := [path for path in paths if sizes[path] == size]:
+            faults.append(f"{len(found)} are {fault}, first {str(found[0])!r}")
+    if faults:
         raise UserError(
-            f"expected {len(images)} images in {folder}, {len(missing)} are missing, first "
-            f"{missing[0].name!r}: download them or correct `images`"
+            f"expected {len(paths)} images for {benchmark.name}, {' and '.join(faults)}: "
+            f"{files_from(benchmark)}, or correct `images`"
         )
-    return images
+
+
+def files_from(benchmark: Benchmark) -> str:
+    """What to do where files of a benchmark are missing or damaged: where they are to be had."""
+    return f"get them from {benchmark.source}" if benchmark.source else "download them again"
+
+
+def _size(path: Path) -> int | None:
+    """Bytes of a file; None where there is none."""
+    try:
+        status = path.stat()
+    except (OSError, ValueError):  # the latter for names no file can have
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None

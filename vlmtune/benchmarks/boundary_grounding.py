@@ -18,13 +18,14 @@ from jaxtyping import Bool, Float, Int
 from PIL import Image
 from torch import Tensor
 
-from vlmtune.benchmarks.base import Benchmark, Convention, distinct_pairs
+from vlmtune.benchmarks.base import Benchmark, Convention, check_images, distinct_pairs
 from vlmtune.benchmarks.boundary_files import (
     Boundary,
     check_template,
     read_boundaries,
     read_frames,
 )
+from vlmtune.benchmarks.repeats import Item
 from vlmtune.benchmarks.sampling import check_limit, sample
 from vlmtune.errors import UserError
 from vlmtune.metrics.clustered import clustered_mean
@@ -201,6 +202,13 @@ class BoundaryGrounding(Benchmark):
         truth[items.places[items.states]] = True
         return truth
 
+    def compared_items(self) -> tuple[Item, ...]:
+        """Each boundary: its captions, and its video, named by the first frame."""
+        items = self._loaded()
+        frames = _by_query(items.first, items, "amin").tolist()
+        found = zip(frames, items.queries, strict=True)
+        return tuple(Item((items.images[i],), (one.before, one.after)) for i, one in found)
+
     def evaluate(self, scores: Float[Tensor, "P"]) -> Result:
         """Takes the best candidate of each query and measures how far off it is."""
         items = self._loaded()
@@ -284,6 +292,7 @@ class BoundaryGrounding(Benchmark):
         pairs, places = distinct_pairs(torch.stack([first, first + 1]), columns)
         clusters = torch.tensor([number[one.video] for one in queries])
         images = tuple(image for own in frames.values() for image in own)
+        check_images(images, self)
         return _Items(
             queries,
             images,

@@ -1,62 +1,24 @@
 """One image, several captions, one of them true: what ARO, CREPE and SugarCrepe have in common."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar, TypeVar
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from vlmtune.benchmarks.base import Benchmark, Convention, distinct_pairs
+from vlmtune.benchmarks.base import Benchmark, Convention, check_images
+from vlmtune.benchmarks.choice_items import Choice, ChoiceItems, arrays
+from vlmtune.benchmarks.repeats import Item
 from vlmtune.benchmarks.sampling import check_limit, sample
-from vlmtune.benchmarks.squares import check_images
 from vlmtune.errors import UserError
 from vlmtune.metrics.choices import Ties, choice_credit, choice_ranks, recall_chance
 from vlmtune.metrics.clustered import clustered_mean, clustered_rank, macro_mean
 from vlmtune.types import Example, ImageRef, Metric, Result
 
-T = TypeVar("T", bound=Hashable)
 SHOWN = 4  # right and wrong choices each in the gallery
-
-
-@dataclass(frozen=True)
-class Choice:
-    """One item.
-
-    Attributes:
-        image: The image, whole or cropped.
-        candidates: At least two captions, of which the first is true.
-        group: Relation, attribute pair or type; "" where the benchmark has no groups.
-    """
-
-    image: ImageRef
-    candidates: tuple[str, ...]
-    group: str = ""
-
-
-@dataclass(frozen=True)
-class _Items:
-    """The n items as arrays, their candidates in up to m columns, the true one first.
-
-    `places` are positions in `pairs`, -1 where an item has no further candidate; `members` are
-    positions in `groups`; `identical` counts items with a candidate that repeats the true one.
-    """
-
-    images: tuple[ImageRef, ...]
-    texts: tuple[str, ...]
-    pairs: Int[Tensor, "P 2"]
-    places: Int[Tensor, "n m"]
-    groups: tuple[str, ...]
-    members: Int[Tensor, "n"]
-    clusters: Int[Tensor, "n"]
-    identical: int
-
-    @property
-    def sizes(self) -> Int[Tensor, "n"]:
-        """Number of candidates of each item."""
-        return (self.places >= 0).sum(dim=1)
 
 
 class Choices(Benchmark, ABC):
@@ -118,7 +80,7 @@ class Choices(Benchmark, ABC):
         self.limit = limit
         self.seed = seed
         self.primary = self.reference_primary if convention == "reference" else "accuracy"
-        self._items: _Items | None = None
+        self._items: ChoiceItems | None = None
 
     # -- what a subclass says ----------------------------------------------------------------------
 
@@ -156,7 +118,7 @@ class Choices(Benchmark, ABC):
                 f"expected items in the files of {self.name}, got none: download them again from "
                 f"{self.source or 'their source'}"
             )
-        items = _arrays(choices, identical)
+        items = arrays(choices, drawn, identical)
         check_images(items.images, self)
         if self.primary == "macro_accuracy" and not self._macro_groups(items):
             raise UserError(
@@ -176,6 +138,11 @@ class Choices(Benchmark, ABC):
     def pairs(self) -> Int[Tensor, "P 2"]:
         """Each image with the candidates of its items, sorted by image."""
         return self._loaded().pairs
+
+    def compared_items(self) -> tuple[Item, ...]:
+        """The items as the files have them, with identical candidates."""
+        drawn = self._loaded().drawn
+        return tuple(Item((one.image,), one.candidates[:1], one.candidates[1:]) for one in drawn)
 
     def truth(self) -> Bool[Tensor, "P"]:
         """The true caption of some item of the image."""
@@ -204,26 +171,25 @@ class Choices(Benchmark, ABC):
             examples=_examples(values, credit, items),
             citation=self.citation,
             convention=self.convention,
-            outcomes=tuple(credit.tolist()) if self.primary == "accuracy" else (),
-            clusters=tuple(items.clusters.tolist()) if self.primary == "accuracy" else (),
+            outcomes=tuple(credit.tolist()),
+            clusters=tuple(items.clusters.tolist()),
+            groups=() if self.primary == "accuracy" else tuple(self._united(items).tolist()),
         )
 
     # -- metrics -----------------------------------------------------------------------------------
 
-    def _accuracies(self, credit: Float[Tensor, "n"], items: _Items) -> dict[str, Metric]:
+    def _accuracies(self, credit: Float[Tensor, "n"], items: ChoiceItems) -> dict[str, Metric]:
         chance, clusters = 1 / items.sizes.double(), items.clusters
         metrics = {"accuracy": clustered_mean(credit, clusters, float(chance.mean()))}
         if items.groups == ("",):
             return metrics
-        macro, listed = self._macro_groups(items), self._reference_groups(_sizes(items))
-        unions = self._unions(items.groups) or {group: (group,) for group in items.groups}
-        number = {g: i for i, union in enumerate(unions.values()) for g in union if g in macro}
-        united = torch.tensor([number.get(group, -1) for group in items.groups])[items.members]
+        united, listed = self._united(items), self._reference_groups(items.group_sizes())
         if (united >= 0).any():
             expected = macro_mean(chance, united, clusters).value
             metrics["macro_accuracy"] = macro_mean(credit, united, clusters, expected)
-        named = dict(unions) | {group: (group,) for group in items.groups}
-        rows_of = _rows_of_groups(items)
+        named = {group: (group,) for group in items.groups}
+        named = dict(self._unions(items.groups)) | named
+        rows_of = items.rows_of_groups()
         for name, groups in named.items():
             parts = [rows_of[group] for group in groups if group in rows_of and group in listed]
             if parts:
@@ -233,7 +199,9 @@ class Choices(Benchmark, ABC):
                 )
         return metrics
 
-    def _ranks(self, values: Float[Tensor, "n m"], ties: Ties, items: _Items) -> dict[str, Metric]:
+    def _ranks(
+        self, values: Float[Tensor, "n m"], ties: Ties, items: ChoiceItems
+    ) -> dict[str, Metric]:
         if values.shape[1] < 3:
             return {}
         sizes, ranks = items.sizes, choice_ranks(values, ties)
@@ -246,12 +214,19 @@ class Choices(Benchmark, ABC):
             metrics[f"recall@{k}"] = clustered_mean(hits, items.clusters, recall_chance(sizes, k))
         return metrics
 
-    def _macro_groups(self, items: _Items) -> Collection[str]:
+    def _united(self, items: ChoiceItems) -> Int[Tensor, "n"]:
+        """Of each item the group or union it counts in for `macro_accuracy`, -1 for none."""
+        unions = self._unions(items.groups) or {group: (group,) for group in items.groups}
+        macro = self._macro_groups(items)
+        number = {g: i for i, union in enumerate(unions.values()) for g in union if g in macro}
+        return torch.tensor([number.get(group, -1) for group in items.groups])[items.members]
+
+    def _macro_groups(self, items: ChoiceItems) -> Collection[str]:
         if self.convention == "strict":
             return items.groups
-        return set(self._reference_groups(_sizes(items))) & set(items.groups)
+        return set(self._reference_groups(items.group_sizes())) & set(items.groups)
 
-    def _loaded(self) -> _Items:
+    def _loaded(self) -> ChoiceItems:
         self.load()
         assert self._items is not None
         return self._items
@@ -277,51 +252,8 @@ class Choices(Benchmark, ABC):
         return kept, identical
 
 
-def _sizes(items: _Items) -> dict[str, int]:
-    return {group: len(rows) for group, rows in _rows_of_groups(items).items()}
-
-
-def _rows_of_groups(items: _Items) -> dict[str, Int[Tensor, "rows"]]:
-    """The items of each group."""
-    order = torch.argsort(items.members, stable=True)
-    counts = torch.bincount(items.members, minlength=len(items.groups)).tolist()
-    return dict(zip(items.groups, order.split(counts), strict=True))
-
-
-def _arrays(choices: Sequence[Choice], identical: int) -> _Items:
-    rows = _numbered(choice.image for choice in choices)
-    columns = _numbered(text for choice in choices for text in choice.candidates)
-    groups = _numbered(choice.group for choice in choices)
-    files = _numbered(choice.image.path for choice in choices)
-    width = max(len(choice.candidates) for choice in choices)
-    # Places without a candidate repeat the true one, so that they ask for no score.
-    codes, sizes = [], []
-    for choice in choices:
-        own = [columns[text] for text in choice.candidates]
-        codes.append([*own, *own[:1] * (width - len(own))])
-        sizes.append(len(own))
-    code, images = torch.tensor(codes), torch.tensor([rows[choice.image] for choice in choices])
-    pairs, places = distinct_pairs(images[:, None].expand_as(code), code)
-    places[torch.arange(width) >= torch.tensor(sizes)[:, None]] = -1
-    return _Items(
-        images=tuple(rows),
-        texts=tuple(columns),
-        pairs=pairs,
-        places=places,
-        groups=tuple(groups),
-        members=torch.tensor([groups[choice.group] for choice in choices]),
-        clusters=torch.tensor([files[choice.image.path] for choice in choices]),
-        identical=identical,
-    )
-
-
-def _numbered(things: Iterable[T]) -> dict[T, int]:
-    """The distinct things with their positions, in the order of first appearance."""
-    return {thing: i for i, thing in enumerate(dict.fromkeys(things))}
-
-
 def _examples(
-    values: Float[Tensor, "n m"], credit: Float[Tensor, "n"], items: _Items
+    values: Float[Tensor, "n m"], credit: Float[Tensor, "n"], items: ChoiceItems
 ) -> tuple[Example, ...]:
     """The first right and the first wrong choices, each of another image file."""
     shown: dict[bool, list[Example]] = {True: [], False: []}

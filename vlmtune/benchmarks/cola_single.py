@@ -13,10 +13,9 @@ from jaxtyping import Bool, Float, Int
 from PIL import Image
 from torch import Tensor
 
-from vlmtune.benchmarks.base import Benchmark, Convention
+from vlmtune.benchmarks.base import Benchmark, Convention, check_images
 from vlmtune.benchmarks.cola_files import Queries, read_queries, read_subsets, spelled
 from vlmtune.benchmarks.sampling import check_limit, sample
-from vlmtune.benchmarks.squares import check_images
 from vlmtune.errors import UserError
 from vlmtune.metrics.average_precision import ClassPrecision, class_average_precision
 from vlmtune.metrics.classification import f1_at_positives

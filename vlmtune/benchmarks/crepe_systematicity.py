@@ -8,15 +8,19 @@ two together. Source: Ma et al. 2023, sections 3 and 4.
 
 import csv
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from jaxtyping import Float
 from PIL import Image
+from torch import Tensor
 
 from vlmtune.benchmarks.base import Benchmark, Convention
 from vlmtune.benchmarks.choices import Choice, Choices
 from vlmtune.benchmarks.crepe_files import SOURCE, Crops, check_chosen, items
 from vlmtune.metrics.choices import Ties
+from vlmtune.types import Metric, Result
 
 CORPORA = ("cc12m", "yfcc", "laion")
 NEGATIVES = ("atom", "comp", "combined")
@@ -30,11 +34,13 @@ class CrepeSystematicity(Choices):
     - `accuracy`: over all items of both; `macro_accuracy`: the mean of the two.
     - `mean_rank`, `median_rank`, `recall@3`, `recall@5`.
 
-    Items differ in how many negatives they have, so chance is the mean of 1 / candidates. An item
-    without negatives of the chosen kind is left out. "strict": captions are lower-cased, a tie is
-    wrong, and a negative that repeats the caption is left out. "reference": captions as in the
-    file, and a tie is right, because the authors sort with the true caption first. The primary
-    metric is `accuracy`.
+    Items differ in how many negatives they have, so chance is the mean of 1 / candidates. "strict":
+    captions are lower-cased, a tie is wrong, and a negative that repeats the caption is left out,
+    as is an item without negatives of the chosen kind. "reference": captions as in the file, and a
+    tie is right, because the authors sort with the true caption first; an item without negatives is
+    right too, as in the published script, which ranks the caption among itself alone (its chance is
+    1), and `without_negatives` counts such items where there are any. The primary metric is
+    `accuracy`.
 
     The division into seen and unseen says something only of models pre-trained on `corpus`.
 
@@ -83,6 +89,7 @@ class CrepeSystematicity(Choices):
         self.corpus = corpus
         self.column = f"valid_hard_negs_{negatives}"
         self.compounds = tuple(compounds)
+        self._alone: list[Choice] = []
 
     @classmethod
     def fixture(cls, folder: Path) -> Benchmark:
@@ -119,5 +126,33 @@ class CrepeSystematicity(Choices):
             candidates = (row["caption"], *negatives)
             if self.convention == "strict":
                 candidates = tuple(text.lower() for text in candidates)
-            if negatives:
+            if negatives or self.convention == "reference":
                 yield Choice(image, candidates, compound)
+
+    def _checked(self, choices: Sequence[Choice]) -> tuple[list[Choice], int]:
+        """Items without negatives come last; alone they make no benchmark."""
+        self._alone = [choice for choice in choices if len(choice.candidates) == 1]
+        kept, identical = super()._checked([c for c in choices if len(c.candidates) > 1])
+        return kept + self._alone if kept else [], identical
+
+    def evaluate(self, scores: Float[Tensor, "P"]) -> Result:
+        """Chooses the best candidate of each item; the gallery has those with a choice."""
+        result = super().evaluate(scores)
+        if not self._alone:
+            return result
+        left_out = [(one.image, f"{one.candidates[0]} (not: ") for one in self._alone]
+        count = Metric(
+            float(len(left_out)), result.metrics["accuracy"].n, higher_is_better=False, unit="count"
+        )
+        return replace(
+            result,
+            metrics=dict(result.metrics) | {"without_negatives": count},
+            examples=tuple(
+                example
+                for example in result.examples
+                if not any(
+                    example.images == (image,) and example.query.startswith(said)
+                    for image, said in left_out
+                )
+            ),
+        )

@@ -22,6 +22,7 @@ from vlmtune.benchmarks.eqben_files import read_entries
 from vlmtune.benchmarks.squares import CHANCES, Square, Squares, Wins
 from vlmtune.errors import UserError
 from vlmtune.metrics.clustered import macro_mean
+from vlmtune.metrics.grouped import Groups
 from vlmtune.types import ImageRef, Metric
 
 KUBRIC = "eqbenkubric"
@@ -136,23 +137,34 @@ class EqBen(Squares):
         self, wins: Wins, groups: Sequence[str], clusters: Int[Tensor, "n"]
     ) -> dict[str, Metric]:
         parts = torch.tensor([PARTS.index(group) for group in groups])
-        shares = torch.tensor([SHARES[PARTS[i]] for i in parts.unique().tolist()])
         kubric = torch.tensor([part.startswith(KUBRIC) for part in PARTS])
-        if (present := kubric[parts.unique()]).any():
-            # Where parts of Kubric are missing the others stand for it.
-            shares[present] = 1 / int(present.sum())
-        chance = sum(CHANCES) / len(CHANCES)
+        chance, shares = sum(CHANCES) / len(CHANCES), _shares(groups)[parts.unique()]
         averages = {"average": macro_mean(_credit(wins), parts, clusters, chance, shares)}
         inside = torch.where(kubric[parts], parts, -1)
-        if present.any():
+        if kubric[parts].any():
             kinds = zip(self.keys, (wins.text, wins.image, wins.group), CHANCES, strict=True)
             for key, kind, by_chance in kinds:
                 averages[f"{key}/{KUBRIC}"] = macro_mean(kind.double(), inside, clusters, by_chance)
         return averages
 
-    def _outcomes(self, wins: Wins, groups: Sequence[str]) -> Float[Tensor, "n"] | None:
-        # Over several parts the average is no mean over items.
-        return _credit(wins) if len(set(groups)) == 1 else None
+    def _outcomes(self, wins: Wins) -> Float[Tensor, "n"]:
+        return _credit(wins)
+
+    def _weighed(self, groups: Sequence[str]) -> Groups | None:
+        parts = torch.tensor([PARTS.index(group) for group in groups])
+        return None if len(parts.unique()) == 1 else Groups(parts, _shares(groups))
+
+
+def _shares(groups: Sequence[str]) -> Float[Tensor, "parts"]:
+    """What each of `PARTS` weighs; the parts of Kubric that are there stand for all of it."""
+    kubric = sum(part.startswith(KUBRIC) for part in set(groups))
+    return torch.tensor(
+        [
+            1 / kubric if kubric and part.startswith(KUBRIC) else share
+            for part, share in SHARES.items()
+        ],
+        dtype=torch.float64,
+    )
 
 
 def _credit(wins: Wins) -> Float[Tensor, "n"]:

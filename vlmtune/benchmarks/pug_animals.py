@@ -19,7 +19,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from vlmtune.benchmarks.base import Benchmark, Convention, Embed, Score, find_images
+from vlmtune.benchmarks.base import Benchmark, Convention, Embed, Score, check_images
 from vlmtune.benchmarks.pug_animals_samples import (
     COLUMNS,
     DESCRIBED,
@@ -85,7 +85,7 @@ class PugAnimals(Benchmark):
     version: ClassVar[str] = "1"
     citation: ClassVar[str] = "Bordes et al. 2023, PUG, section 3.2, equations 1 and 2"
     source: ClassVar[str] = f"PUG_ANIMAL.tar.gz (78 GB), {SITE}"
-    reads: ClassVar[Literal["scores", "embeddings"]] = "embeddings"
+    reads: Literal["scores", "embeddings"] = "embeddings"
 
     def __init__(
         self,
@@ -207,6 +207,9 @@ class PugAnimals(Benchmark):
             metrics=metrics,
             citation=self.citation,
             convention=self.convention,
+            outcomes=series[self.primary],
+            clusters=tuple(self._loaded().samples[self.factors[0]].clusters.tolist()),
+            degree=2,
             series=series,
         )
 
@@ -273,5 +276,6 @@ class PugAnimals(Benchmark):
         samples = {
             factor: group_samples(factor, scenes, captions, self.path) for factor in self.factors
         }
-        images = find_images(self.folder, [scene.file for scene in scenes])
+        images = tuple(ImageRef(self.folder / scene.file) for scene in scenes)
+        check_images(images, self)
         return _Items(images, tuple(texts), captions, samples)

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from PIL import Image
 from torch import Tensor
 
-from vlmtune.benchmarks.base import Benchmark, Convention, read_json
+from vlmtune.benchmarks.base import Benchmark, Convention, check_images, read_json
 from vlmtune.benchmarks.pug_files import SITE, check_options, drawn, spoken
 from vlmtune.errors import UserError
 from vlmtune.metrics.class_mapping import class_of_id, mapped_hits
@@ -255,14 +255,18 @@ class PugImageNet(Benchmark):
                 for path in sorted((self.folder / factor / label).rglob("*"))
                 if path.suffix.lower() in SUFFIXES
             ]
-            if not found:
+            there = {label for _, label in found}
+            if empty := [label for label in labels if number[label] not in there]:
                 raise UserError(
-                    f"expected images in {self.folder / factor}, got none: get {self.source}"
+                    f"expected images of each class in {self.folder / factor}, {len(empty)} of "
+                    f"{len(labels)} have none, first {empty[0]!r}: unpack the archive again, or "
+                    f"get {self.source}"
                 )
             kept = [found[k] for k in drawn(len(found), self.limit, self.seed)]
             images += [image for image, _ in kept]
             classes += [label for _, label in kept]
             factors += [i] * len(kept)
+        check_images(images, self)
         names, stands_for = self._candidates(labels)
         prompts = [self.prompt.format(name) for name in names]
         texts = list(dict.fromkeys(prompts))

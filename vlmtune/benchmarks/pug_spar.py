@@ -22,12 +22,21 @@ from vlmtune.benchmarks.base import (
     Benchmark,
     Convention,
     Score,
+    check_images,
     check_scores,
     distinct_pairs,
-    find_images,
 )
 from vlmtune.benchmarks.pug_files import SITE, check_options, drawn, read_rows
-from vlmtune.benchmarks.pug_spar_blocks import Block, Ranked, accuracies, numbers, rank, recall
+from vlmtune.benchmarks.pug_spar_blocks import (
+    Block,
+    Ranked,
+    accuracies,
+    gallery,
+    listed,
+    numbers,
+    rank,
+    recall,
+)
 from vlmtune.benchmarks.pug_spar_setups import (
     BLANK,
     COLUMNS,
@@ -38,11 +47,11 @@ from vlmtune.benchmarks.pug_spar_setups import (
     coins,
     make,
 )
+from vlmtune.benchmarks.repeats import Item
 from vlmtune.errors import UserError
 from vlmtune.types import Example, ImageRef, Result
 
 Task = Literal["hard_negatives", "retrieval"]
-SHOWN = 2  # images of each kind, right and wrong, of each set-up in the gallery
 
 
 @dataclass(frozen=True)
@@ -89,8 +98,8 @@ class PugSpar(Benchmark):
 
     The published numbers of CLIP and OpenCLIP come from images resized to 224 x 224 (bilinear) and
     normalised with ImageNet's mean and deviation instead of the model's own preprocessing, and from
-    cosines in half precision. Both belong to the backbone: score with one that does so to repeat
-    them; this benchmark hands over files.
+    cosines in half precision. Both belong to the backbone: this benchmark hands over files. For the
+    former give `OpenClip` the `preprocessing` that `configs/benchmarks/pug_spar.yaml` has.
 
     Retrieval of several set-ups is scored set-up by set-up, each as a full bank: `pairs()` of all
     would be 600 million. A joint model, which pays for each pair, can do the hard negatives.
@@ -191,6 +200,15 @@ class PugSpar(Benchmark):
             truth[where.gather(1, block.true[:, None])] = True
         return truth
 
+    def compared_items(self) -> tuple[Item, ...]:
+        """Each image with its caption and, where there are hard negatives, the wrong one."""
+        items, hard = self._loaded(), self.task == "hard_negatives"
+        return tuple(
+            item
+            for block in items.blocks
+            for item in listed(block, items.images, items.texts, hard)
+        )
+
     def evaluate(self, scores: Float[Tensor, "P"] | Float[Tensor, "N M"]) -> Result:
         """Ranks the true caption of each image among its candidates."""
         blocks = self._loaded().blocks
@@ -249,17 +267,12 @@ class PugSpar(Benchmark):
         )
 
     def _examples(self, ranked: Sequence[Ranked]) -> tuple[Example, ...]:
-        """The first right and wrong images of each set-up, with their caption and its score."""
         items = self._loaded()
-        shown = []
-        for block, own in zip(items.blocks, ranked, strict=True):
-            for correct in (True, False):
-                for i in ((own.ranks == 1) == correct).nonzero().flatten()[:SHOWN].tolist():
-                    query = items.texts[int(block.columns[i, block.true[i]])]
-                    image = items.images[int(block.images[i])]
-                    score = float(own.scores[i])
-                    shown.append(Example(query, (image,), (score,), (True,), correct))
-        return tuple(shown)
+        return tuple(
+            example
+            for block, own in zip(items.blocks, ranked, strict=True)
+            for example in gallery(block, own, items.images, items.texts)
+        )
 
     def _loaded(self) -> _Items:
         self.load()
@@ -281,7 +294,9 @@ class PugSpar(Benchmark):
         images: dict[str, int] = {}
         texts: dict[str, int] = {}
         blocks = tuple(self._block(setup, swaps, images, texts) for setup in setups)
-        return _Items(find_images(self.folder, list(images)), tuple(texts), blocks)
+        refs = tuple(ImageRef(self.folder / file) for file in images)
+        check_images(refs, self)
+        return _Items(refs, tuple(texts), blocks)
 
     def _block(
         self,
@@ -299,10 +314,10 @@ class PugSpar(Benchmark):
             assert setup.negatives is not None
             chosen = [(setup.captions[i], setup.negatives[i]) for i in kept]
             second = [swaps[setup.name][i] if swaps else False for i in kept]
-            listed = [
+            shown = [
                 pair[::-1] if swap else pair for pair, swap in zip(chosen, second, strict=True)
             ]
-            columns = torch.tensor([numbers(pair, texts) for pair in listed])
+            columns = torch.tensor([numbers(pair, texts) for pair in shown])
             true = torch.tensor(second).long()
         else:
             place = {caption: j for j, caption in enumerate(setup.candidates)}

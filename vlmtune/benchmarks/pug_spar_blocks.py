@@ -1,6 +1,6 @@
 """Images with candidate captions as numbers, and the ranks of the true ones."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -8,12 +8,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vlmtune.benchmarks.base import Convention
+from vlmtune.benchmarks.repeats import Item
 from vlmtune.metrics.clustered import clustered_mean, macro_mean
 from vlmtune.metrics.ordered import ordered_ranks
 from vlmtune.metrics.ranking import recall_at, true_ranks
-from vlmtune.types import Metric
+from vlmtune.types import Example, ImageRef, Metric
 
 AT_ONCE = 4_000_000  # scores that are compared at a time
+SHOWN = 2  # images of each kind, right and wrong, of each set-up in the gallery
 
 
 @dataclass(frozen=True)
@@ -37,10 +39,15 @@ class Block:
 
 @dataclass(frozen=True)
 class Ranked:
-    """Rank and score of the true candidate of each image."""
+    """Rank and score of the true candidate of each image, and place and score of its best rival.
+
+    The true candidate is its own rival where there is no other.
+    """
 
     ranks: Int[Tensor, "n"]
     scores: Float[Tensor, "n"]
+    rivals: Int[Tensor, "n"]
+    rival_scores: Float[Tensor, "n"]
 
     @property
     def hits(self) -> Float[Tensor, "n"]:
@@ -63,15 +70,55 @@ def rank(scores: Float[Tensor, "n m"], block: Block, convention: Convention) -> 
     rule = true_ranks if convention == "strict" else ordered_ranks
     # In parts: comparisons of a bank of 10^8 scores would not fit beside it.
     rows = max(1, AT_ONCE // scores.shape[1])
-    parts = zip(scores.split(rows), block.true.split(rows), strict=True)
-    ranks = torch.cat([rule(part, true) for part, true in parts])
-    return Ranked(ranks, scores.gather(1, block.true[:, None])[:, 0])
+    ranks, rivals = [], []
+    for part, true in zip(scores.split(rows), block.true.split(rows), strict=True):
+        ranks.append(rule(part, true))
+        rivals.append(part.scatter(1, true[:, None], -torch.inf).argmax(dim=1))
+    rival, true = torch.cat(rivals), block.true
+    own, other = (scores.gather(1, place[:, None])[:, 0] for place in (true, rival))
+    return Ranked(torch.cat(ranks), own, rival, other)
 
 
 def recall(block: Block, ranked: Ranked, k: int) -> Metric:
     """How often the true candidate is among the first k."""
     hits = recall_at(ranked.ranks, k).double()
     return clustered_mean(hits, block.clusters, min(1.0, k / block.columns.shape[1]))
+
+
+def listed(
+    block: Block, images: Sequence[ImageRef], texts: Sequence[str], hard: bool
+) -> Iterator[Item]:
+    """Each image of a set-up with its caption.
+
+    Args:
+        block: The set-up.
+        images: All images.
+        texts: All captions.
+        hard: Whether there are two candidates, the other one being the wrong caption of the item.
+    """
+    own = block.columns.gather(1, block.true[:, None])[:, 0]
+    other = (block.columns.sum(dim=1) - own).tolist() if hard else [None] * len(own)
+    for i, j, wrong in zip(block.images.tolist(), own.tolist(), other, strict=True):
+        false = () if wrong is None else (texts[int(wrong)],)
+        yield Item((images[int(i)],), (texts[int(j)],), false)
+
+
+def gallery(
+    block: Block, ranked: Ranked, images: Sequence[ImageRef], texts: Sequence[str]
+) -> Iterator[Example]:
+    """The first right and wrong images of a set-up, with the caption chosen and the other.
+
+    The other is the best false one where the choice was right, else the true one.
+    """
+    for correct in (True, False):
+        for i in ((ranked.ranks == 1) == correct).nonzero().flatten()[:SHOWN].tolist():
+            true, rival = (
+                texts[int(block.columns[i, place[i]])] for place in (block.true, ranked.rivals)
+            )
+            query = f"{true} (not: {rival})" if correct else f"{rival} (true: {true})"
+            query = query if true != rival else true  # the one candidate there is
+            score = float((ranked.scores if correct else ranked.rival_scores)[i])
+            yield Example(query, (images[int(block.images[i])],), (score,), (correct,), correct)
 
 
 def accuracies(blocks: Sequence[Block], ranked: Sequence[Ranked]) -> dict[str, Metric]:

@@ -16,10 +16,10 @@ from jaxtyping import Bool, Float, Int
 from PIL import Image
 from torch import Tensor
 
-from vlmtune.benchmarks.base import Benchmark, Convention
+from vlmtune.benchmarks.base import Benchmark, Convention, check_images
 from vlmtune.benchmarks.karpathy_files import read_split
+from vlmtune.benchmarks.repeats import Item
 from vlmtune.benchmarks.sampling import check_limit, sample
-from vlmtune.benchmarks.squares import check_images
 from vlmtune.errors import UserError
 from vlmtune.metrics.clustered import clustered_mean, macro_mean
 from vlmtune.metrics.ranking import recall_at
@@ -180,6 +180,15 @@ class Retrieval(Benchmark):
     def texts(self) -> tuple[str, ...]:
         """The distinct captions, in the order of the file."""
         return self._bank().texts
+
+    def compared_items(self) -> tuple[Item, ...]:
+        """Each caption with its image; wrong where another image has the same words."""
+        bank = self._bank()
+        own = torch.stack([bank.columns, bank.owners], dim=1).unique(dim=0)
+        several = torch.bincount(own[:, 0], minlength=len(bank.texts)) > 1
+        found = zip(bank.owners.tolist(), bank.columns.tolist(), strict=True)
+        captions = [(bank.images[i], (bank.texts[j],), bool(several[j])) for i, j in found]
+        return tuple(Item((image,), own, own if wrong else ()) for image, own, wrong in captions)
 
     def pairs(self) -> None:
         """All pairs."""

@@ -9,11 +9,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from vlmtune.benchmarks.base import Benchmark, Convention, distinct_pairs
+from vlmtune.benchmarks.base import Benchmark, Convention, check_images, distinct_pairs
+from vlmtune.benchmarks.repeats import Item
 from vlmtune.benchmarks.sampling import check_limit, sample
 from vlmtune.errors import UserError
 from vlmtune.metrics.clustered import clustered_mean
 from vlmtune.metrics.clusters import connected
+from vlmtune.metrics.grouped import Groups
 from vlmtune.metrics.intervals import proportion
 from vlmtune.metrics.pairs import (
     GROUP_CHANCE,
@@ -150,10 +152,14 @@ class Squares(Benchmark, ABC):
         """
         return {}
 
-    def _outcomes(self, wins: Wins, groups: Sequence[str]) -> Float[Tensor, "n"] | None:
-        """What the primary metric gives each item; None where it is no mean over items."""
+    def _outcomes(self, wins: Wins) -> Float[Tensor, "n"]:
+        """What the primary metric gives each item; to override where it is none of `keys`."""
         by_key = dict(zip(self.keys, (wins.text, wins.image, wins.group), strict=True))
-        return by_key[self.primary].double() if self.primary in by_key else None
+        return by_key[self.primary].double()
+
+    def _weighed(self, groups: Sequence[str]) -> Groups | None:
+        """The groups the primary metric is a mean over; None where it is one over items."""
+        return None
 
     def load(self) -> None:
         """Reads the files and finds the images; calling it again does nothing.
@@ -193,6 +199,10 @@ class Squares(Benchmark, ABC):
         truth[items.places.diagonal(dim1=1, dim2=2)] = True
         return truth
 
+    def compared_items(self) -> tuple[Item, ...]:
+        """The 2 x 2 items."""
+        return tuple(Item(square.images, square.texts) for square in self._loaded().squares)
+
     def evaluate(self, scores: Float[Tensor, "P"]) -> Result:
         """Counts the items that are right, over all and in each group."""
         items = self._loaded()
@@ -204,7 +214,8 @@ class Squares(Benchmark, ABC):
         metrics |= self._averages(wins, groups, items.clusters)
         for name, own in _members(items.squares).items():
             metrics |= self._accuracies(wins.of(own), items.clusters[own], f"/{name}")
-        outcomes = self._outcomes(wins, groups)
+        weighed = self._weighed(groups)
+        shares = None if weighed is None else weighed.weights
         deviations = equivariance_deviations(values)
         return Result(
             benchmark=self.name,
@@ -214,8 +225,10 @@ class Squares(Benchmark, ABC):
             examples=self._examples(values),
             citation=self.citation,
             convention=self.convention,
-            outcomes=() if outcomes is None else tuple(outcomes.tolist()),
-            clusters=() if outcomes is None else tuple(items.clusters.tolist()),
+            outcomes=tuple(self._outcomes(wins).tolist()),
+            clusters=tuple(items.clusters.tolist()),
+            groups=() if weighed is None else tuple(weighed.members.tolist()),
+            shares=() if shares is None else tuple(shares.tolist()),
             series={
                 "equivariance_text": tuple(deviations[:, 0].tolist()),
                 "equivariance_image": tuple(deviations[:, 1].tolist()),
@@ -316,17 +329,6 @@ def _check_twins(squares: Sequence[Square], name: str) -> None:
                 f"expected two images and two captions in each item of {name}, got item {i} with "
                 f"the same image or caption twice ({square.texts[0][:60]!r}): correct the file"
             )
-
-
-def check_images(images: Sequence[ImageRef], benchmark: Benchmark) -> None:
-    """Raises `UserError` that names and counts the images that are missing."""
-    paths = dict.fromkeys(image.path for image in images)
-    missing = [path for path in paths if not path.is_file()]
-    if missing:
-        raise UserError(
-            f"expected {len(paths)} images for {benchmark.name}, {len(missing)} are missing, first "
-            f"{str(missing[0])!r}{_at(benchmark)}, or correct `images`"
-        )
 
 
 def _at(benchmark: Benchmark) -> str:

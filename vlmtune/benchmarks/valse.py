@@ -17,9 +17,15 @@ from jaxtyping import Bool, Float, Int
 from PIL import Image
 from torch import Tensor
 
-from vlmtune.benchmarks.base import Benchmark, Convention, distinct_pairs, read_json
+from vlmtune.benchmarks.base import (
+    Benchmark,
+    Convention,
+    check_images,
+    distinct_pairs,
+    read_json,
+)
+from vlmtune.benchmarks.repeats import Item
 from vlmtune.benchmarks.sampling import check_limit, sample
-from vlmtune.benchmarks.squares import check_images
 from vlmtune.errors import UserError
 from vlmtune.metrics.auroc import auroc
 from vlmtune.metrics.clustered import clustered_mean, macro_mean
@@ -199,10 +205,11 @@ class Valse(Benchmark):
         rows = self._loaded()
         values = scores.detach().cpu().double()[rows.places]
         kept = self._kept(values)
+        every = (values[:, 0] > values[:, 1]).double()
         values, clusters, pieces = values[kept], rows.clusters[kept], rows.pieces[kept]
-        wins = (values[:, 0] > values[:, 1]).double()
+        counted = torch.where(kept, rows.pieces, -1)
         metrics = self._metrics(values, clusters)
-        metrics["acc_r/average"] = macro_mean(wins, pieces, clusters, 1 / 2)
+        metrics["acc_r/average"] = macro_mean(every[kept], pieces, clusters, 1 / 2)
         for number in pieces.unique().tolist():
             own = pieces == number
             for key, metric in self._metrics(values[own], clusters[own]).items():
@@ -215,9 +222,14 @@ class Valse(Benchmark):
             examples=self._examples(values, kept),
             citation=self.citation,
             convention=self.convention,
-            outcomes=tuple(wins.tolist()) if self.primary == "acc_r" else (),
-            clusters=tuple(clusters.tolist()) if self.primary == "acc_r" else (),
+            outcomes=tuple(every.tolist()),
+            clusters=tuple(rows.clusters.tolist()),
+            groups=() if self.primary == "acc_r" else tuple(counted.tolist()),
         )
+
+    def compared_items(self) -> tuple[Item, ...]:
+        """The valid rows."""
+        return tuple(Item((r.image,), (r.caption,), (r.foil,)) for r in self._loaded().rows)
 
     def _kept(self, values: Float[Tensor, "n 2"]) -> Bool[Tensor, "n"]:
         """The rows that count; the paper's script leaves out foils that lie on the threshold."""

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -22,9 +22,11 @@ from vlmtune.benchmarks.base import (
     Convention,
     Embed,
     Score,
+    check_images,
     check_scores,
-    read_json,
+    files_from,
 )
+from vlmtune.benchmarks.class_names import class_names
 from vlmtune.benchmarks.sampling import check_limit, sample
 from vlmtune.errors import UserError
 from vlmtune.metrics.clustered import clustered_mean, macro_mean
@@ -80,7 +82,8 @@ class Classification(Benchmark):
         name: Name in reports.
         classes: JSON file with the names of the classes, either a list in the order of the sorted
             folders or an object `{folder: name}`; None takes the folders' names with blanks for
-            underscores.
+            underscores. Names without a folder are refused: with fewer candidates the numbers would
+            be higher. Without the file nothing tells that a folder is gone.
         templates: The prompts, each with {} for the name of the class.
         ensemble: See above.
         convention: See above.
@@ -124,6 +127,7 @@ class Classification(Benchmark):
         self.folder, self.name = Path(images), name
         self.classes = None if classes is None else Path(classes)
         self.templates, self.ensemble = tuple(templates), ensemble
+        self.reads: Literal["scores", "embeddings"] = ensemble
         self.convention: Convention = convention
         self.limit, self.seed = limit, seed
         self._items: _Items | None = None
@@ -147,11 +151,13 @@ class Classification(Benchmark):
         """Lists the images and reads the names; calling it again does nothing.
 
         Raises:
-            UserError: There are fewer than two classes, a class has no image, or the file with the
-                names is not what it should be.
+            UserError: There are fewer than two classes, a class has no folder or no image, an image
+                is empty, or the file with the names is not what it should be.
         """
         if self._items is None:
-            self._items = self._read()
+            items = self._read()
+            check_images(items.images, self)
+            self._items = items
 
     def images(self) -> tuple[ImageRef, ...]:
         """The images, class by class."""
@@ -273,8 +279,9 @@ class Classification(Benchmark):
         empty = [path.name for path, own in zip(folders, found, strict=True) if not own]
         if len(folders) < 2 or empty:
             came = f"no image in {empty[0]!r}" if empty else f"{len(folders)} folders"
-            raise UserError(f"expected {wanted} in {self.folder}, got {came}: correct `images`")
-        names = self._names([path.name for path in folders])
+            cure = f"{files_from(self)}, or correct `images`"
+            raise UserError(f"expected {wanted} in {self.folder}, got {came}: {cure}")
+        names = class_names(self.classes, [path.name for path in folders], self)
         prompts = [[one.replace("{}", name) for one in self.templates] for name in names]
         texts = dict.fromkeys(text for row in prompts for text in row)
         column_of = {text: j for j, text in enumerate(texts)}
@@ -286,31 +293,6 @@ class Classification(Benchmark):
             texts=tuple(column_of),
             columns=torch.tensor([[column_of[text] for text in row] for row in prompts]),
         )
-
-    def _names(self, folders: list[str]) -> tuple[str, ...]:
-        """What the classes are called, no two alike."""
-        names: Any = [folder.replace("_", " ") for folder in folders]
-        if self.classes is not None:
-            wanted = f"a JSON list of {len(folders)} names, or an object {{folder: name}},"
-            names = read_json(self.classes, wanted)
-            if isinstance(names, dict):
-                names = [names.get(folder) for folder in folders]
-            if not isinstance(names, list) or len(names) != len(folders):
-                raise UserError(
-                    f"expected {wanted} in {self.classes}, got another layout or number: correct it"
-                )
-        folder_of: dict[str, str] = {}
-        for folder, name in zip(folders, names, strict=True):
-            named = isinstance(name, str) and bool(name.strip())
-            if not named or name in folder_of:
-                came = f"{name!r} for {folder!r}"
-                came += f" and {folder_of[name]!r}" if named else ""
-                raise UserError(
-                    f"expected a name of its own for each class of {self.name}, got {came}: "
-                    f"correct {self.classes or 'the folders, or pass `classes`'}"
-                )
-            folder_of[name] = folder
-        return tuple(folder_of)
 
 
 def _images(folder: Path) -> list[Path]:

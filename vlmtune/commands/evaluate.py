@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from vlmtune.adapters.zero_shot import ZeroShot
@@ -12,7 +13,7 @@ from vlmtune.commands.plugins import make_list
 from vlmtune.commands.tables import show
 from vlmtune.export import resolve
 from vlmtune.model import Model
-from vlmtune.report.environment import git_commit, library_versions, now
+from vlmtune.report.environment import code_commit, library_versions, now
 from vlmtune.report.results import Provenance, RunReport
 from vlmtune.report.write import write_report
 from vlmtune.scoring import Scorer
@@ -42,7 +43,7 @@ def run(options: argparse.Namespace) -> None:
     options.out.mkdir(parents=True, exist_ok=True)  # refused now rather than after the work
     suite = run_suite(benchmarks, scorer)
     name = options.name or Path(options.model).stem or options.model
-    provenance = _provenance(model, options)
+    provenance = _provenance(model, options, benchmarks)
     report = RunReport(name, provenance, suite.results, not_run=suite.not_run)
     runs = [report]
     if text_only is not None:
@@ -56,7 +57,9 @@ def run(options: argparse.Namespace) -> None:
     print(f"report: {page}")
 
 
-def _provenance(model: Model, options: argparse.Namespace) -> Provenance:
+def _provenance(
+    model: Model, options: argparse.Namespace, benchmarks: Sequence[Benchmark]
+) -> Provenance:
     untrained = isinstance(model.adapter, ZeroShot)
     parts = (model.backbone, model.adapter)
     trained = sum(p.numel() for part in parts for p in part.parameters() if p.requires_grad)
@@ -71,9 +74,14 @@ def _provenance(model: Model, options: argparse.Namespace) -> Provenance:
         model={"backbone": model.backbone.spec(), "adapter": model.adapter.spec()},
         fingerprint=model.backbone.fingerprint,
         data=data if isinstance(data := told.get("data"), str) else "",
-        config={"evaluated": options.model, "pretrained": options.pretrained, "training": training},
+        config={
+            "evaluated": options.model,
+            "pretrained": options.pretrained,
+            "benchmarks": {one.name: one.spec() for one in benchmarks},
+            "training": training,
+        },
         versions=library_versions(),
-        commit=git_commit(Path.cwd()),
+        commit=code_commit(),
         date=now(),
         seed=seed if isinstance(seed := told.get("seed"), int) else None,
         trainable_parameters=0 if untrained else trained,

@@ -1,6 +1,8 @@
 """`vlmtune export`: a checkpoint becomes a folder that loads in three lines."""
 
 import argparse
+import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from vlmtune.export import FILES, read_checkpoint, save_export
 from vlmtune.export.files import check_target
 from vlmtune.export.wise_ft import WiseFT, check_alpha
 from vlmtune.model import Model
-from vlmtune.report.environment import git_commit, library_versions, now
+from vlmtune.report.environment import code_commit, library_versions, now
 from vlmtune.report.results import RunReport
 
 
@@ -43,7 +45,7 @@ def run(options: argparse.Namespace) -> None:
         return
     provenance = {
         "versions": library_versions(),
-        "commit": git_commit(Path.cwd()),
+        "commit": code_commit(),
         "date": now(),
         **model.provenance,
         **provenance,
@@ -89,11 +91,25 @@ def _file(path: Path) -> Path:
 
 
 def _told(report: RunReport, model: Model) -> dict[str, Any]:
-    """What a report says of where the weights come from, and its scores."""
+    """What a report says of where the weights come from, and its scores if it is of these."""
     _check(report, model.backbone, model.adapter.spec()["class_path"])
+    steps, measured = _steps(model.provenance), _steps(vars(report.provenance))
+    if steps is not None and steps != measured:
+        print(
+            f"the report is of {measured} steps and the checkpoint of {steps}: left out; its "
+            "scores would not be those of the export",
+            file=sys.stderr,
+        )
+        return {}
     told = asdict(report.provenance)
     kept = ("config", "versions", "commit", "date", "data", "seed", "seconds")
     return {**{key: told[key] for key in kept}, "results": report.results}
+
+
+def _steps(provenance: Mapping[str, Any]) -> int | None:
+    """How long was trained, as a checkpoint or a report tells."""
+    config = provenance.get("config")
+    return config.get("steps") if isinstance(config, Mapping) else None
 
 
 def _check(report: RunReport, backbone: Backbone, adapter: str) -> None:

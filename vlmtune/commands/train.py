@@ -6,7 +6,8 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pytorch_lightning as pl
 import yaml
@@ -18,6 +19,7 @@ from pytorch_lightning.cli import (
 )
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 from pytorch_lightning.utilities.exceptions import MisconfigurationException, SIGTERMException
+from torch.nn import ModuleList
 
 from vlmtune.callbacks import Evaluation
 from vlmtune.commands.checkpoints import WholeCheckpoints
@@ -76,12 +78,50 @@ def run(command: str, arguments: list[str]) -> None:
 class SaveConfig(SaveConfigCallback):
     """Writes the complete config into the run's folder, and to the loggers (W&B shows it)."""
 
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Writes the file whole or not at all: to a temporary name in its folder, then renamed."""
+        folder, whole = str(trainer.log_dir), self.config_filename  # the same folder on all ranks
+        if self.already_saved or "://" in folder:  # an object store writes whole files by itself
+            super().setup(trainer, pl_module, stage)
+            return
+        self.config_filename = f".{whole}.part"
+        try:
+            super().setup(trainer, pl_module, stage)
+            if trainer.is_global_zero:
+                os.replace(Path(folder) / self.config_filename, Path(folder) / whole)
+        finally:
+            self.config_filename = whole
+
     def save_config(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Gives the config to the loggers, so that runs of a sweep can be compared by it."""
+        """Gives the config to the loggers, so that runs can be compared by it, and to reports."""
         del pl_module, stage
         config = yaml.safe_load(self.parser.dump(self.config, format="yaml"))
         for logger in trainer.loggers:
             logger.log_hyperparams(config)
+        for callback in cast(Any, trainer).callbacks:
+            if isinstance(callback, Evaluation):
+                callback.configuration = config
+
+
+class Announcement(pl.Callback):
+    """Says what is trained, of how much: a frozen copy to compare with is no part of that.
+
+    It is said once stores and shards are open: a run that cannot start says why, and nothing else.
+    """
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Says it."""
+        if not trainer.is_global_zero:
+            return
+        model = cast(AdaptationModule, pl_module)
+        parameters = list(ModuleList([model.backbone, model.adapter]).parameters())
+        trained = sum(p.numel() for p in parameters if p.requires_grad)
+        print(
+            f"vlmtune fit: {type(model.adapter).__name__} on {type(model.backbone).__name__}, "
+            f"{count(trained)} of {count(sum(p.numel() for p in parameters))} parameters trained, "
+            f"output in {trainer.default_root_dir}",
+            file=sys.stderr,
+        )
 
 
 class VlmtuneCLI(LightningCLI):
@@ -103,6 +143,7 @@ class VlmtuneCLI(LightningCLI):
             trainer_defaults={
                 "default_root_dir": "runs",
                 "enable_model_summary": False,
+                "callbacks": [Announcement()],
                 "use_distributed_sampler": False,  # shards are split over ranks by the DataModule
             },
             seed_everything_default=0,
@@ -158,19 +199,6 @@ class VlmtuneCLI(LightningCLI):
             trainer.strategy.checkpoint_io = WholeCheckpoints()
         return trainer
 
-    def before_fit(self) -> None:
-        """Says what is trained."""
-        parameters = list(self.model.parameters())
-        trained = sum(p.numel() for p in parameters if p.requires_grad)
-        if self.trainer.is_global_zero:
-            print(
-                f"vlmtune fit: {type(self.model.adapter).__name__} on "
-                f"{type(self.model.backbone).__name__}, {count(trained)} of "
-                f"{count(sum(p.numel() for p in parameters))} parameters trained, "
-                f"output in {self.trainer.default_root_dir}",
-                file=sys.stderr,
-            )
-
     def after_fit(self) -> None:
         """Shows the numbers and where the checkpoints are."""
         if not self.trainer.is_global_zero:
@@ -184,8 +212,8 @@ class VlmtuneCLI(LightningCLI):
             print(f"next: vlmtune export {path} --out FOLDER")
 
     def _evaluations(self) -> Iterator[Evaluation]:
-        callbacks: Any = self.trainer
-        return (c for c in callbacks.callbacks if isinstance(c, Evaluation) and c.results)
+        callbacks = cast(Any, self.trainer).callbacks
+        return (c for c in callbacks if isinstance(c, Evaluation) and (c.results or c.not_run))
 
 
 def _keys(parser: LightningArgumentParser) -> list[str]:

@@ -1,6 +1,7 @@
 """What is in shard sets, found by reading their JSON alone: every image and every caption, once."""
 
 import contextlib
+import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from vlmtune.data.images import content_digest, open_image
 from vlmtune.data.schema import RecordError
 from vlmtune.data.shards import Damage, RawRecord, ShardSet, decode_header, read_records
 from vlmtune.errors import UserError
+
+log = logging.getLogger("vlmtune")
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,7 @@ def decoded_images(
 ) -> Iterator[tuple[tuple[str, ...], Float[Tensor, "n 3 height width"]]]:
     """Yields ids and preprocessed images, in order, whatever the number of workers.
 
-    Images that cannot be decoded are left out.
+    Images that cannot be decoded are left out, each with a warning that says why.
 
     Args:
         images: Which images.
@@ -122,7 +125,10 @@ def decoded_images(
     damaged: list[str] = []
     total = len(images) if total is None else total
     for rows in loader:
-        damaged += [line for _, pixels, line in rows if pixels is None]
+        here = [line for _, pixels, line in rows if pixels is None]
+        for line in here:  # the stream says only that such an image has no features
+            log.warning("left out a damaged image: %s", line)
+        damaged += here
         if len(damaged) > math.ceil(max_damaged * total):
             raise UserError(
                 f"expected at most {max_damaged:.1%} damaged of {total} images, got "

@@ -39,7 +39,8 @@ def collate(
     texts = _texts(groups)
     column = {text_id: m for m, text_id in enumerate(texts)}
     image_ids = tuple(image for group in groups for image in group.image_ids)
-    truth, own, known = torch.zeros(3, len(image_ids), len(texts), dtype=torch.bool).unbind()
+    flags = torch.zeros(4, len(image_ids), len(texts), dtype=torch.bool)
+    truth, own, known, mined = flags.unbind()
     n = 0
     for group in groups:
         columns = [column[text_id] for text_id in group.text_ids]
@@ -47,13 +48,16 @@ def collate(
             truth[n, [column[text_id] for text_id in true & column.keys()]] = True
             own[n, columns] = True if group.own is None else group.own[i]
             known[n] = own[n] | group.exhaustive
+            hard = (group.mined or frozenset()) & column.keys()
+            mined[n, [column[text_id] for text_id in hard]] = True
             n += 1
+    mines = any(group.mined is not None for group in groups)
     sizes = torch.tensor([len(group.image_ids) for group in groups], dtype=torch.long)
     return Batch(
         keys=tuple(group.key for group in groups),
         image_ids=image_ids,
         texts=tuple(texts.values()),
-        targets=Targets(truth=truth, known=known, own=own),
+        targets=Targets(truth, known, own, mined & ~truth if mines else None),
         image_group=torch.repeat_interleave(torch.arange(len(groups)), sizes),
         pixels=None if preprocess is None else _pixels(groups, preprocess),
         damaged=tuple(damaged),

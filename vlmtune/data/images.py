@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from vlmtune.data.schema import RecordError
-from vlmtune.errors import UserError
+from vlmtune.errors import ImageFileError
 from vlmtune.types import ImageRef
 
 MAX_PIXELS = 64_000_000
@@ -37,7 +37,7 @@ def open_image(
         max_pixels: Largest width x height, of the file and of the box.
 
     Raises:
-        UserError: `source` is a path and no such image can be had from it.
+        ImageFileError: `source` is a path and no such image can be had from it.
         RecordError: `source` is bytes and no such image can be had from them.
 
     Example:
@@ -54,7 +54,7 @@ def open_image(
         return _crop(_decode(source, max_pixels), box, max_pixels)
     except _RefusedError as error:
         if isinstance(source, Path):
-            raise UserError(
+            raise ImageFileError(
                 f"expected an image in {source}, got none ({error}): replace the file"
             ) from error
         raise RecordError(f"image refused: {error}") from error
@@ -64,7 +64,7 @@ def read(ref: ImageRef) -> Image.Image:
     """Opens the image, or the part of it, that a benchmark names.
 
     Raises:
-        UserError: The file is missing, is not an image, or the box does not touch it.
+        ImageFileError: The file is missing, is not an image, or the box does not touch it.
     """
     return open_image(ref.path, ref.box)
 
@@ -73,13 +73,17 @@ def digest(ref: ImageRef) -> str:
     """Returns the sha256 of the file's bytes and the box: equal digests show equal pixels.
 
     Raises:
-        UserError: The file cannot be read.
+        ImageFileError: The file cannot be read.
     """
+    if ref.path.exists() and not (ref.path.is_file() or ref.path.is_dir()):
+        raise ImageFileError(  # reading a pipe or a device may never end
+            f"expected an image in {ref.path}, got a pipe or a device: pass a file"
+        )
     try:
         with ref.path.open("rb") as file:
             state = hashlib.file_digest(file, "sha256")
     except OSError as error:
-        raise UserError(
+        raise ImageFileError(
             f"expected an image in {ref.path}, got {error.strerror}: correct the path"
         ) from error
     state.update(repr(ref.box).encode())

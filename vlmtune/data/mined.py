@@ -2,7 +2,8 @@
 
 import hashlib
 from collections.abc import Container, Iterator, Sequence
-from itertools import zip_longest
+from dataclasses import replace
+from itertools import islice, zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,9 @@ class MinedNeighbours(Configured):
     batch, so that a resumed run sees them again. A batch of b groups grows to b x (1 + count), less
     where lists end, so lower `batch_size` accordingly. What is true across groups is known from the
     ids of their true captions, as in any batch.
+
+    Each group of the batch, added ones included, is told the captions of those `among` records of
+    the batch that are hardest for it (`Group.mined`), for pairs such as `RankingPairs(mined=8)`.
 
     Hardest is the neighbour with the caption that scores highest for the image, where the cache has
     scores of captions (EqSim: Wang et al. 2023, appendix C, which takes captions and their images),
@@ -113,7 +117,17 @@ class MinedNeighbours(Configured):
                 if images or stored is None or all(name in stored for name in found.image_ids):
                     extended.append(found)
                     left -= 1
-        return extended, damaged
+        return self._marked(extended), damaged
+
+    def _marked(self, groups: Sequence[Group]) -> list[Group]:
+        """The groups with the captions of the others that are hardest for them."""
+        captions = {number: _captions(group) for group in groups for number in self._records(group)}
+        marked = []
+        for group in groups:
+            here = (captions[number] for number in self._ranked(group) if number in captions)
+            hardest = frozenset[str]().union(*islice(here, self.among))
+            marked.append(replace(group, mined=hardest))
+        return marked
 
     def _drawn(self, group: Group, key: str) -> Iterator[int]:
         """Other records: the hardest in an order drawn by `key`, then the rest by hardness."""
@@ -139,3 +153,9 @@ class MinedNeighbours(Configured):
     def _records(self, group: Group) -> list[int]:
         numbers = (self._index.of_image.get(image) for image in group.image_ids)
         return [number for number in numbers if number is not None]
+
+
+def _captions(group: Group) -> frozenset[str]:
+    """Ids of the texts that are true of an image of the group."""
+    true = group.truth.any(dim=0).tolist()
+    return frozenset(name for name, yes in zip(group.text_ids, true, strict=True) if yes)

@@ -114,6 +114,10 @@ def read_manifest(folder: Path) -> Manifest:
     if not shards:
         raise UserError(f"expected at least one shard in {path}, got none: build the shards again")
     for shard in shards:
+        if not _well_formed(shard):
+            raise UserError(
+                f"expected a manifest in {path}, it is malformed ({shard}): build the shards again"
+            )
         file = Path(folder) / shard.file
         if not file.is_file():
             raise UserError(f"expected shard {file}, it is missing: build the shards again")
@@ -123,6 +127,16 @@ def read_manifest(folder: Path) -> Manifest:
                 "it is truncated or foreign; build the shards again"
             )
     return manifest
+
+
+def _well_formed(shard: ShardInfo) -> bool:
+    """Whether a shard has a plain file name, so that nothing outside is read, and real counts."""
+    texts, counts = (shard.file, shard.sha256), (shard.records, shard.images, shard.bytes)
+    return (
+        all(isinstance(text, str) for text in texts)
+        and Path(shard.file).name == shard.file
+        and all(type(count) is int and count >= 0 for count in counts)
+    )
 
 
 def encode(group: Group, extensions: Sequence[str]) -> dict[str, Any]:

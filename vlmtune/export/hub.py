@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from vlmtune.backbones.locating import find
 from vlmtune.errors import UserError
 from vlmtune.export.files import CONFIG, FILES, WEIGHTS, one_line
 
@@ -20,7 +21,7 @@ def is_hub_id(name: str, pretrained: str | None) -> bool:
         and all(parts)
         and not name.startswith((".", "~", "hf-hub:", "local-dir:"))
         and pretrained is None
-        and not Path(name).exists()
+        and find(name) is None
     )
 
 

@@ -9,7 +9,7 @@ from vlmtune.errors import UserError
 from vlmtune.language.rules import Rule
 from vlmtune.language.tagger import LexiconTagger, Tagger
 from vlmtune.language.vocabulary import Vocabulary
-from vlmtune.language.words import Sentence, canonical
+from vlmtune.language.words import Sentence, said
 
 LEARNT_FROM = 50_000  # captions; more would not change frequencies and take minutes
 
@@ -73,18 +73,19 @@ class Rewriter(Configured):
 
         Returns:
             Up to `count` captions, none of which is the caption, one of `avoid` or another of them
-            in other case or spacing; empty where no rule applies.
+            in other case or spacing, or with its parts in another order ("one black and one
+            white", "one white and one black"); empty where no rule applies.
 
         Raises:
             UserError: A rule needs words and there are none, or the tagger loses words.
         """
-        taken = {canonical(caption), *map(canonical, avoid)}
+        taken = {said(caption), *map(said, avoid)}
         found: list[str] = []
         for text in self._rewritten(caption, key):
             if len(found) >= count:
                 break
-            if canonical(text) not in taken:
-                taken.add(canonical(text))
+            if said(text) not in taken:
+                taken.add(said(text))
                 found.append(text)
         return tuple(found)
 

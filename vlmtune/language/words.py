@@ -9,6 +9,7 @@ from typing import NamedTuple
 WORD = re.compile(
     r"\w+(?=n['’]t\b)|n['’]t\b|['’](?:s|re|ve|ll|d|m)\b|\w+(?:[-.,:/]\w+)*|[^\w\s]", re.IGNORECASE
 )
+PART = re.compile(r"\s*(?:[,;&]|\b(?:and|or)\b)\s*")
 # Written with a vowel and spoken with a consonant, or the other way round.
 VOWELS = tuple("aeiou")
 SPOKEN_CONSONANT = re.compile(r"uni(?!n|m|d)|use|usual|util|eu|ewe|one\b|once|ufo|uk\b")
@@ -47,6 +48,18 @@ def canonical(caption: str) -> str:
         'a man on a horse'
     """
     return " ".join(caption.lower().rstrip(" .\n\t").split())
+
+
+def said(caption: str) -> tuple[str, ...]:
+    """What two captions share that say the same things, in any order: their parts, sorted.
+
+    Parts are what stands between commas, semicolons, "and" and "or".
+
+    Example:
+        >>> said("Two dogs, one black and one white.") == said("two dogs, one white and one black")
+        True
+    """
+    return tuple(sorted(part for part in PART.split(canonical(caption)) if part))
 
 
 def article(word: str) -> str:

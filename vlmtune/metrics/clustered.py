@@ -18,6 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vlmtune.errors import UserError
+from vlmtune.metrics.grouped import group_means
 from vlmtune.metrics.intervals import Z95
 from vlmtune.types import Metric
 
@@ -78,9 +79,7 @@ def macro_mean(
     """
     kept = groups >= 0
     values, clusters = _checked(values[kept]), clusters[kept]
-    _, member, sizes = torch.unique(groups[kept], return_inverse=True, return_counts=True)
-    totals = torch.zeros(len(sizes), dtype=values.dtype).index_add(0, member, values)
-    means = totals / sizes
+    means, member, sizes = group_means(values, groups[kept])
     weights = torch.ones_like(means) if weights is None else weights.double()
     # Divided last, so that means of 1 give exactly 1.
     mean = float((weights * means).sum() / weights.sum())

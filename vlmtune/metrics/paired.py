@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vlmtune.errors import UserError
+from vlmtune.metrics.grouped import Groups
 
 RESAMPLES = 2000
 
@@ -22,15 +23,15 @@ class Paired:
     """One model against another, item by item.
 
     Attributes:
-        difference: Mean outcome minus that of the baseline.
+        difference: Mean outcome minus that of the baseline; the mean over groups where there are.
         low: Lower end of the 95 % interval of the difference, or None with a single cluster.
         high: Upper end, or None.
         won: How many items the model does better than the baseline.
         lost: How many it does worse.
         n: How many items there are.
         p: Two-sided p value, or None with a single cluster.
-        test: What `p` is of: "McNemar" where every outcome is right or wrong and no two items
-            share an image, else "bootstrap".
+        test: What `p` is of: "McNemar" for a plain mean where every outcome is right or wrong and
+            no two items share an image, else "bootstrap".
     """
 
     difference: float
@@ -78,6 +79,8 @@ def paired_bootstrap(
     clusters: Int[Tensor, "n"],
     seed: int = 0,
     resamples: int = RESAMPLES,
+    weights: Float[Tensor, "n"] | None = None,
+    degree: int = 1,
 ) -> tuple[float, float, float]:
     r"""95 % percentile interval of a mean difference and its p value, resampling whole clusters.
 
@@ -85,6 +88,11 @@ def paired_bootstrap(
     drawn ones. The p value is $2 \min(P(\bar d^* \le 0), P(\bar d^* \ge 0))$, at most 1, with one
     added to counts and resamples so that it is never 0. The same input and seed give the same
     numbers; the global random state is left alone.
+
+    With weights the statistic is the weighted mean over the items of the drawn clusters,
+    $\bar d^* = \sum^* w_i d_i / \sum^* w_i$. Groups are not held fixed: one of a single item, of
+    which some benchmarks have many, would otherwise seem to be known exactly. Where the difference
+    varies from group to group this errs on the safe side.
     Source: Efron and Tibshirani 1993, sections 13.3 and 15.4; clusters as in Davison and Hinkley
     1997, section 3.8.
 
@@ -93,6 +101,9 @@ def paired_bootstrap(
         clusters: Number of the image of each item, any integers.
         seed: Seed of the resampling.
         resamples: How many resamples are drawn.
+        weights: Weight of each item, up to a factor; None weighs all alike.
+        degree: How many times a deviation of the mean counts: 2 where each difference is a mean
+            over pairs of its item with others (Hoeffding 1948, section 5).
 
     Returns:
         The interval's lower and upper end, and p.
@@ -112,19 +123,22 @@ def paired_bootstrap(
     if count < 2:
         raise UserError(f"expected at least two clusters to resample, got {count}: add items")
     differences = differences.detach().double().cpu()
-    totals = torch.zeros(count, dtype=torch.float64).index_add(0, member, differences)
-    sizes = torch.bincount(member, minlength=count).double()
+    weights = torch.ones_like(differences) if weights is None else weights.double()
+    mean = (weights * differences).sum() / weights.sum()
+    empty = torch.zeros(count, dtype=torch.float64)
+    totals = empty.index_add(0, member, degree * weights * (differences - mean))
+    sizes = empty.index_add(0, member, weights)
     generator = torch.Generator().manual_seed(seed)
     # In parts, so that memory does not grow with resamples x clusters.
-    part, means = max(1, 2_000_000 // count), []
+    part, drawn_means = max(1, 2_000_000 // count), []
     for start in range(0, resamples, part):
         rows = min(part, resamples - start)
         drawn = torch.randint(count, (rows, count), generator=generator)
-        means.append(totals[drawn].sum(dim=1) / sizes[drawn].sum(dim=1))
-    mean = torch.cat(means)
-    low, high = mean.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
+        drawn_means.append(mean + totals[drawn].sum(dim=1) / sizes[drawn].sum(dim=1))
+    means = torch.cat(drawn_means)
+    low, high = means.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
     # Sums in another order leave 1e-17 where there is no difference.
-    below, above = (int((sign * mean <= 1e-12).sum()) for sign in (1, -1))
+    below, above = (int((sign * means <= 1e-12).sum()) for sign in (1, -1))
     return low, high, min(1.0, 2 * (min(below, above) + 1) / (resamples + 1))
 
 
@@ -133,17 +147,22 @@ def compare(
     baseline: Float[Tensor, "n"],
     clusters: Int[Tensor, "n"] | None = None,
     seed: int = 0,
+    groups: Groups | None = None,
+    degree: int = 1,
 ) -> Paired:
     """Compares what two models earn on the same n items.
 
     Args:
-        outcomes: Of each item what the model earns, in [0, 1].
+        outcomes: Of each item what the model earns.
         baseline: What the other model earns.
         clusters: Number of the image of each item; None where each has one of its own.
         seed: Seed of the bootstrap.
+        groups: The groups, where the metric is a mean over groups of the mean within each; items
+            that count in none are left out.
+        degree: 2 where an outcome is a mean over pairs of its item with others.
 
     Raises:
-        UserError: There are no items, or an outcome is not finite.
+        UserError: There are no items that count, or an outcome is not finite.
 
     Example:
         >>> new, old = torch.tensor([1.0, 1.0, 1.0, 0.0]), torch.tensor([0.0, 0.0, 1.0, 1.0])
@@ -151,18 +170,25 @@ def compare(
         >>> found.difference, found.won, found.lost, found.p, found.test
         (0.25, 2, 1, 1.0, 'McNemar')
     """
+    clusters = torch.arange(len(outcomes)) if clusters is None else clusters
+    if groups is not None:
+        kept = groups.members >= 0
+        outcomes, baseline, clusters = outcomes[kept], baseline[kept], clusters[kept]
+        groups = Groups(groups.members[kept], groups.weights)
+        groups = groups if len(groups.present()) > 1 else None  # one group is a plain mean
     n = len(outcomes)
     if not n:
         raise UserError("expected items to compare, got none: evaluate again")
     differences = outcomes.double() - baseline.double()
-    clusters = torch.arange(n) if clusters is None else clusters
     won, lost = int((differences > 0).sum()), int((differences < 0).sum())
     alone = len(torch.unique(clusters)) == n
     binary = all(bool(((x == 0) | (x == 1)).all()) for x in (outcomes, baseline))
     low = high = p = None
     if len(torch.unique(clusters)) > 1:
-        low, high, p = paired_bootstrap(differences, clusters, seed)
+        weights = None if groups is None else groups.shares()
+        low, high, p = paired_bootstrap(differences, clusters, seed, RESAMPLES, weights, degree)
     test: Literal["McNemar", "bootstrap"] = "bootstrap"
-    if binary and alone:
+    if binary and alone and groups is None and degree == 1:
         test, p = "McNemar", mcnemar(won, lost)
-    return Paired(float(differences.mean()), low, high, won, lost, n, p, test)
+    mean = float(differences.mean()) if groups is None else groups.mean(differences)
+    return Paired(mean, low, high, won, lost, n, p, test)

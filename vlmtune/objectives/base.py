@@ -8,6 +8,7 @@ texts does not matter; true scores above false ones cost less than the reverse (
 the shares of W ranks add up to the loss of the whole.
 """
 
+import math
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
@@ -56,7 +57,7 @@ class Objective(Configured, nn.Module, ABC):
     """A weighted loss over scores.
 
     Args:
-        weight: Factor in the sum of objectives, >= 0.
+        weight: Factor in the sum of objectives, >= 0 and finite.
 
     Attributes:
         needs: What it reads of `Scores` beside values: "embedded" (a dual adapter), "tokens" (one
@@ -64,7 +65,7 @@ class Objective(Configured, nn.Module, ABC):
         regulariser: True where true scores above false ones need not cost less than the reverse.
 
     Raises:
-        UserError: The weight is negative.
+        UserError: The weight is negative or no finite number.
     """
 
     needs: ClassVar[frozenset[Need]] = frozenset()
@@ -72,7 +73,7 @@ class Objective(Configured, nn.Module, ABC):
 
     def __init__(self, weight: float = 1.0) -> None:
         super().__init__()
-        if weight < 0:
+        if not 0 <= weight < math.inf:
             raise UserError(f"expected a weight >= 0, got {weight}: correct the objective's weight")
         self.weight = weight
 

@@ -7,12 +7,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vlmtune.errors import UserError
-from vlmtune.objectives.base import Need, Objective
+from vlmtune.objectives.base import Need, SharedObjective, World
 from vlmtune.objectives.functional import embedded_of
-from vlmtune.types import Scores, Targets
+from vlmtune.types import Share
 
 
-class CyClip(Objective):
+class CyClip(SharedObjective):
     r"""$L = a L_I + b L_C$ on cosines between images $u_i$ and texts $v_j$.
 
     $L_C = \frac{1}{N} \sum_{p,q} w_p w_q (\langle u_p, v_q \rangle - \langle u_q, v_p \rangle)^2$,
@@ -38,7 +38,7 @@ class CyClip(Objective):
         UserError: A factor is negative, or both are 0.
 
     Example:
-        >>> from vlmtune.types import Embedded
+        >>> from vlmtune.types import Embedded, Scores, Targets
         >>> u, v = torch.eye(2), torch.eye(2).flip(0)
         >>> scores = Scores(u @ v.T, torch.ones(2, 2) > 0, Embedded(u, v, torch.ones(())))
         >>> true = torch.eye(2) > 0
@@ -61,19 +61,21 @@ class CyClip(Objective):
         self.in_modal = in_modal
         self.cross_modal = cross_modal
 
-    def forward(self, scores: Scores, targets: Targets) -> Float[Tensor, ""]:
-        """Returns the loss; 0 where no text is true of an image.
+    def share(self, share: Share, world: World) -> Float[Tensor, ""]:
+        """Returns the terms of the rank's own true pairs; 0 where no text is true of an image.
 
         Raises:
             UserError: The scores come without embeddings.
         """
-        embedded = embedded_of(scores, "CyClip")
-        true = targets.truth & scores.computed
-        row, column = true.nonzero(as_tuple=True)
-        image, text = embedded.image[row], embedded.text[column]
-        share = true.sum(dim=1)[row].to(image.dtype).reciprocal()
-        cross = image @ text.T
-        gaps = self.cross_modal * (cross - cross.T).square()
-        gaps = gaps + self.in_modal * (image @ image.T - text @ text.T).square()
-        images = true.any(dim=1).sum().clamp_min(1)
-        return torch.einsum("p,q,pq->", share, share, gaps) / images
+        rows, columns = embedded_of(share.rows, "CyClip"), embedded_of(share.columns, "CyClip")
+        own, text = (share.row_targets.truth & share.rows.computed).nonzero(as_tuple=True)
+        everything = world.gather(torch.stack([own + share.row_start, text], dim=1))
+        images, texts = everything.unbind(1)
+        captions = torch.bincount(images, minlength=len(columns.image)).to(rows.image.dtype)
+        u, v = rows.image[own], rows.text[text]
+        others_u, others_v = columns.image[images], rows.text[texts]
+        gaps = self.cross_modal * (u @ others_v.T - v @ others_u.T).square()
+        gaps = gaps + self.in_modal * (u @ others_u.T - v @ others_v.T).square()
+        mine = captions[own + share.row_start].reciprocal()
+        terms = torch.einsum("p,q,pq->", mine, captions[images].reciprocal(), gaps)
+        return terms / (captions > 0).sum().clamp_min(1)

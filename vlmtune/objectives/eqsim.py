@@ -138,7 +138,7 @@ class EqSim(SharedObjective):
                 )
         if self.v1 == self.v2 == "none":
             raise UserError("expected v1 or v2 of some pairs, got none of both: set one")
-        if self.k < 1 or min(self.alpha1, self.alpha2) < 0:
+        if self.k < 1 or not (self.alpha1 >= 0 and self.alpha2 >= 0):
             raise UserError(
                 f"expected k >= 1 and margins >= 0, got k={self.k}, alpha1={self.alpha1}, "
                 f"alpha2={self.alpha2}: correct the objective"
@@ -213,6 +213,8 @@ class EqSim(SharedObjective):
         negatives, while the paper names one retrieval loss; it sees 64 pairs at a time, although
         16 steps of them are accumulated; images are flipped under captions that say left or right;
         and the checkpoint is chosen on the test split of Flickr30K, validation being trained on.
+        Its example evaluates the matching head, not the scores that EqSim is of. It has two forms
+        of v1-all, CyCLIP's and this one; which of each the tables have is unstated.
 
         Args:
             changes: Arguments that are to differ.

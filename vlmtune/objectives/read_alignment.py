@@ -2,15 +2,16 @@
 
 from typing import ClassVar
 
-from jaxtyping import Float
+import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from vlmtune.objectives.base import Alone, Need, Objective
+from vlmtune.objectives.base import Need, SharedObjective, World
 from vlmtune.objectives.functional import contrast, embedded_of, shared_mean
-from vlmtune.types import Scores, Targets
+from vlmtune.types import Share
 
 
-class ReadAlignment(Objective):
+class ReadAlignment(SharedObjective):
     r"""Contrastive loss among texts: captions of one image against captions of others.
 
     For a text a and each text p that is true of an image of which a is true as well,
@@ -35,8 +36,7 @@ class ReadAlignment(Objective):
             configuration).
 
     Example:
-        >>> import torch
-        >>> from vlmtune.types import Embedded
+        >>> from vlmtune.types import Embedded, Scores, Targets
         >>> v = torch.eye(3)
         >>> scores = Scores(v[:2], torch.ones(2, 3) > 0, Embedded(v[:2], v, torch.ones(())))
         >>> true = torch.tensor([[True, True, False], [False, False, True]])
@@ -51,19 +51,31 @@ class ReadAlignment(Objective):
         super().__init__(weight)
         self.hard_negatives = hard_negatives
 
-    def forward(self, scores: Scores, targets: Targets) -> Float[Tensor, ""]:
-        """Returns the loss; 0 where no image has two captions.
+    def share(self, share: Share, world: World) -> Float[Tensor, ""]:
+        """Returns the terms of the rank's own texts; 0 where no image has two captions.
 
         Raises:
             UserError: The scores come without embeddings.
         """
-        embedded = embedded_of(scores, "ReadAlignment")
-        true = targets.truth.to(embedded.text.dtype)
-        related = true.T @ true > 0
-        described = related.diagonal()
-        matches = related.clone().fill_diagonal_(False)
-        negatives = ~related & described[:, None]
+        everyone = embedded_of(share.rows, "ReadAlignment")
+        own = embedded_of(share.columns, "ReadAlignment").text
+        related, described = _related(share, world)
+        itself = torch.arange(len(own), device=own.device)
+        matches = related.clone()
+        matches[itself, itself + share.column_start] = False
+        negatives = ~related & related.any(dim=1, keepdim=True)
         if not self.hard_negatives:
             negatives = negatives & described
-        values = embedded.scale * (embedded.text @ embedded.text.T)
-        return shared_mean(contrast(values, matches, negatives), matches.any(dim=1), Alone())
+        values = everyone.scale * (own @ everyone.text.T)
+        return shared_mean(contrast(values, matches, negatives), matches.any(dim=1), world)
+
+
+def _related(share: Share, world: World) -> tuple[Bool[Tensor, "m M"], Bool[Tensor, "M"]]:
+    """True where an own text and any text share an image, and at the texts that have an image."""
+    image, text = share.row_targets.truth.nonzero(as_tuple=True)
+    # True pairs travel: what is true of all images and all texts is on no rank.
+    pairs = world.gather(torch.stack([image + share.row_start, text], dim=1))
+    images, texts = pairs.unbind(1)
+    mine = share.column_targets.truth[images].T.to(torch.int32)
+    counts = mine.new_zeros(len(mine), share.row_targets.truth.shape[1]).index_add(1, texts, mine)
+    return counts > 0, torch.bincount(texts, minlength=counts.shape[1]) > 0

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
+from vlmtune.metrics.grouped import Groups
 from vlmtune.metrics.paired import Paired, compare
 from vlmtune.report.results import RunReport
 from vlmtune.report.table import baseline, titled
@@ -81,7 +82,16 @@ def _against(run: int, result: Result, base: Result | None, name: str) -> Agains
         return Against(run, result, change, None, why)
     outcomes, old = (torch.tensor(x.outcomes, dtype=torch.float64) for x in (result, base))
     clusters = torch.tensor(result.clusters) if result.clusters else None
-    return Against(run, result, change, compare(outcomes, old, clusters), "")
+    paired = compare(outcomes, old, clusters, groups=_groups(result), degree=result.degree)
+    return Against(run, result, change, paired, "")
+
+
+def _groups(result: Result) -> Groups | None:
+    """The groups whose mean the primary metric is; None where it is a plain mean over items."""
+    if not result.groups:
+        return None
+    shares = torch.tensor(result.shares, dtype=torch.float64) if result.shares else None
+    return Groups(torch.tensor(result.groups), shares)
 
 
 def _incomparable(result: Result, base: Result) -> str:
@@ -104,7 +114,9 @@ def _incomparable(result: Result, base: Result) -> str:
 def _unpaired(result: Result, base: Result) -> str:
     """Why the items cannot be paired; "" where they can."""
     if not result.outcomes or not base.outcomes:
-        return "the metric is no mean over items"
+        return "the report has no outcomes of items"
     if result.clusters != base.clusters:
         return "the items stand in another order"
+    if any(getattr(result, x) != getattr(base, x) for x in ("groups", "shares", "degree")):
+        return "other items count, or in other groups"
     return ""

@@ -48,6 +48,15 @@ def git_commit(folder: Path) -> str:
     return f"{commit}-dirty" if _git(folder, "status", "--porcelain") else commit
 
 
+def code_commit() -> str:
+    """Commit of the repository this code is a part of, wherever it is run from.
+
+    "unknown" where it was installed without one, be it into another project's repository.
+    """
+    here = Path(__file__)
+    return git_commit(here.parent) if _git(here.parent, "ls-files", here.name) else "unknown"
+
+
 def now() -> str:
     """The time as ISO 8601 in UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")

@@ -28,8 +28,9 @@ NOTE = (
 )
 TEST = (
     "p: McNemar's exact test where every item is right or wrong and has its images to itself, else "
-    f"a bootstrap that resamples images; below {LEVEL} a difference counts as shown. p values are "
-    "not corrected for the number of rows."
+    "a bootstrap that resamples images, with the items' weights where the metric is a mean over "
+    f"groups; below {LEVEL} a difference counts as shown. p values are not corrected for the "
+    "number of rows."
 )
 
 
@@ -109,10 +110,11 @@ def _change(one: Against, name: str) -> list[str]:
 
 
 def _remarks(runs: Sequence[RunReport]) -> list[str]:
-    lines = [
-        f"- {'**Blind:** ' if remark.serious else ''}{_cell(f'{remark.benchmark}: {remark.text}')}"
-        for remark in remarks(runs)
-    ]
+    lines = []
+    for remark in remarks(runs):
+        blind = "**Blind:** " if remark.serious else ""
+        lines.append(f"- {blind}{_cell(f'{remark.benchmark}: {remark.text}')}")
+        lines += [f"  - {_cell(line)}" for line in remark.lines]
     return ["## Before a number is believed", "", *lines, ""] if lines else []
 
 

@@ -26,6 +26,13 @@ def metric_table(results: Sequence[Result]) -> list[list[Cell]]:
     ]
 
 
+def retrievals(result: Result) -> tuple[list[Image.Image], list[str]]:
+    """Strip and caption of each example of which an image can be opened."""
+    strips = [(strip(example), caption(example)) for example in result.examples]
+    shown = [(picture, text) for picture, text in strips if picture is not None]
+    return [picture for picture, _ in shown], [text for _, text in shown]
+
+
 def strip(example: Example) -> Image.Image | None:
     """The images of a retrieval side by side, best first; None where none can be opened."""
     pictures = [picture for ref in example.images if (picture := thumbnail(ref)) is not None]

@@ -10,7 +10,11 @@ Field by field (all fields are always present; unknown ones are refused on readi
       model                   object  class paths and arguments: {"backbone": spec, "adapter": spec}
       fingerprint             str     digest of backbone weights and preprocessing
       data                    str     what it was trained on; "" where nothing was trained
-      config                  object  the training configuration, complete
+      config                  object  of a training: objectives, pairs and steps, and under "fit"
+                                      the complete config of `vlmtune fit`, empty for Python;
+                                      of an evaluation: the model, and its training's if known;
+                                      "benchmarks" has class path and arguments of each that was
+                                      asked for, by name
       versions                object  library name -> version, Python included
       commit                  str     git commit of the code, "-dirty" appended where files were
                                       changed; "unknown" outside a repository
@@ -38,14 +42,30 @@ Field by field (all fields are always present; unknown ones are refused on readi
       citation                str     where the metric is defined
       convention              str     "strict" (a tie is never a win, every row counts) or
                                       "reference" (as the published script does)
-      outcomes                list    of each item what the primary metric gives it, 0 to 1; empty
-                                      where that is no mean over items
+      outcomes                list    of each item what the primary metric gives it, 0 to 1, or a
+                                      cosine; empty where that is no mean over items
       clusters                list    of each item the number of its image; empty where none
       series                  object  name -> one number for each item, whose distribution is drawn;
                                       `mean_scores` is four numbers, the mean 2 x 2 matrix by rows
       kind                    str     "compositional", or "retained" for what the model could do
                                       before training
       items                   str     digest of the images and captions scored; "" where unknown
+      groups                  list    where the primary metric is a mean over groups of the mean
+                                      within each: of each item the number of its group, -1 where
+                                      it counts in none; empty for a plain mean
+      shares                  list    weight of each group, by number; empty where all weigh alike
+      degree                  int     2 where an outcome is a mean over pairs of its item with
+                                      others, else 1
+      repeats                 list    what occurs twice among the items
+        kind                  str     "item": images and captions of an earlier item; "caption":
+                                      the right caption is also a wrong one; "image": an image
+                                      stands twice within an item
+        total                 int     how many items are such
+        n                     int     of how many
+        listed                list    the first ones
+          items               list    positions of the items, from 0
+          images              list    their images
+          texts               list    the captions in question
     curves                    object  name -> [[step, value], ...]; value is null where the number
                                       was not finite
     not_run                   list    [name, why] of each benchmark that could not be run
@@ -54,7 +74,7 @@ Field by field (all fields are always present; unknown ones are refused on readi
 A `?` marks fields that may be null. In `config` and
 `model`, paths and other objects are written as strings, numbers that are not finite as null.
 Schema 1 lacked `not_run`, `convention`, `outcomes`, `clusters` and `series`, schema 2 `blind`,
-`kind` and `items`; both are still read.
+`kind` and `items`, schema 3 `groups`, `shares`, `degree` and `repeats`; all are still read.
 """
 
 import json
@@ -69,7 +89,7 @@ from vlmtune.report.decode import MalformedError, decode
 from vlmtune.report.files import write_text
 from vlmtune.types import Metric, Result
 
-SCHEMA = 3
+SCHEMA = 4
 # What each layout added to a run and to its results, and what that was before.
 ADDED: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {
     2: (
@@ -77,6 +97,7 @@ ADDED: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {
         {"convention": "strict", "outcomes": [], "clusters": [], "series": {}},
     ),
     3: ({"blind": False}, {"kind": "compositional", "items": ""}),
+    4: ({}, {"groups": [], "shares": [], "degree": 1, "repeats": []}),
 }
 CONVENTIONS = ("strict", "reference")
 UNITS = ("fraction", "cosine", "rank", "count")
@@ -191,13 +212,14 @@ def _check(result: Result) -> None:
             f"expected a convention of {', '.join(CONVENTIONS)} for {result.benchmark}, "
             f"got {result.convention!r}: correct the benchmark"
         )
-    every = {"outcomes": result.outcomes, **result.series}
+    every = {"outcomes": result.outcomes, "shares": result.shares, **result.series}
     for name, numbers in every.items():
         if not all(math.isfinite(number) for number in numbers):
             raise UserError(
                 f"expected finite numbers in {name} of {result.benchmark}, got others: "
                 "evaluate again"
             )
+    _check_groups(result)
     for name, metric in result.metrics.items():
         if metric.unit not in UNITS:
             raise UserError(
@@ -210,6 +232,22 @@ def _check(result: Result) -> None:
                 f"expected finite numbers for {name} of {result.benchmark}, got {_show(metric)}: "
                 "evaluate again"
             )
+
+
+def _check_groups(result: Result) -> None:
+    """That there is a group for each outcome, and a weight for each group."""
+    n, shares, largest = len(result.outcomes), len(result.shares), max(result.groups, default=-1)
+    for name, numbers in (("clusters", result.clusters), ("groups", result.groups)):
+        if numbers and len(numbers) != n:
+            raise UserError(
+                f"expected {name} of {n} items of {result.benchmark}, got {len(numbers)}: "
+                "evaluate again"
+            )
+    if (result.groups and largest < 0) or (shares and shares <= largest):
+        raise UserError(
+            f"expected groups with weights in {result.benchmark}, got {shares} weights and the "
+            f"group {largest}: evaluate again"
+        )
 
 
 def _show(metric: Metric) -> str:

@@ -1,11 +1,18 @@
-"""What must be known before a number is believed: blind scores, repeated captions, lost rows."""
+"""What must be known before a number is believed: blind scores, lost rows, what occurs twice."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from vlmtune.report.results import RunReport
 from vlmtune.report.table import Row, chance, interval, number, sections
-from vlmtune.types import Metric
+from vlmtune.types import Metric, Repeat
+
+REPEATED = {
+    "item": "items that repeat an earlier one",
+    "caption": "items whose right caption is also a wrong one",
+    "image": "items with the same image twice",
+}
 
 
 @dataclass(frozen=True)
@@ -16,11 +23,13 @@ class Remark:
         benchmark: The benchmark, with its convention where that is not the strict one.
         text: The sentence.
         serious: Whether it questions the numbers, rather than stating what was counted.
+        lines: What it speaks of, one by one.
     """
 
     benchmark: str
     text: str
     serious: bool
+    lines: tuple[str, ...] = ()
 
 
 def remarks(runs: Sequence[RunReport]) -> tuple[Remark, ...]:
@@ -30,9 +39,13 @@ def remarks(runs: Sequence[RunReport]) -> tuple[Remark, ...]:
         serious = [text for row in section.primary for text in _blind(row, runs)]
         plain = [text for row in section.primary for text in _lacking(row)]
         plain += [text for row in section.rows for text in _counted(row, runs)]
+        plain += _drawn(section.head.benchmark, runs)
         title = section.head.title
         found += [Remark(title, text, True) for text in serious]
         found += [Remark(title, text, False) for text in plain]
+        found += [
+            Remark(title, text, False, lines) for text, lines in _repeated(section.head, runs)
+        ]
     return tuple(found)
 
 
@@ -94,3 +107,54 @@ def _counted(row: Row, runs: Sequence[RunReport]) -> list[str]:
     if len(set(counts.values())) == 1:
         return [f"{name}: {next(iter(counts.values()))}"]
     return [f"{name}: {text} ({run})" for run, text in counts.items()]
+
+
+def _repeated(head: Row, runs: Sequence[RunReport]) -> list[tuple[str, tuple[str, ...]]]:
+    """What occurs twice, with the first ones, once where all runs agree."""
+    wanted = (head.benchmark, head.version, head.convention)
+    found: dict[Repeat, list[str]] = {}
+    seeing = [run for run in runs if not run.blind]
+    own = {
+        run.name: result
+        for run in seeing or runs
+        for result in run.results
+        if (result.benchmark, result.version, result.convention) == wanted
+    }
+    for name, result in own.items():
+        for repeat in result.repeats:
+            found.setdefault(repeat, []).append(name)
+    said = []
+    for one, names in found.items():
+        text = f"{REPEATED[one.kind]}: {one.total} of {one.n}"
+        text += "" if len(names) == len(own) else f" ({', '.join(names)})"
+        said.append((text, _listed(one)))
+    return said
+
+
+def _listed(repeat: Repeat) -> tuple[str, ...]:
+    lines, shown = [], 0
+    for one in repeat.listed:
+        places = ", ".join(map(str, one.items))
+        texts = "; ".join(f'"{text}"' for text in one.texts)
+        lines.append(f"{places} ({', '.join(one.images)}): {texts}")
+        shown += len(one.items) - (repeat.kind == "item")
+    more = repeat.total - shown
+    return (*lines, f"and {more} more") if more > 0 else tuple(lines)
+
+
+def _drawn(benchmark: str, runs: Sequence[RunReport]) -> list[str]:
+    """That a benchmark was run on a part of its items, once where all runs agree."""
+    found: dict[str, list[str]] = {}
+    for run in runs:
+        made: Any = run.provenance.config
+        for key in ("benchmarks", benchmark, "init_args"):
+            made = made.get(key) if isinstance(made, dict) else None
+        if run.blind or not isinstance(made, dict) or made.get("limit") is None:
+            continue
+        seed = made.get("seed")
+        how = "the first ones" if seed is None else f"drawn with seed {seed}"
+        text = f"a part of the items only, limit {made['limit']}, {how}"
+        found.setdefault(text, []).append(run.name)
+    if len(found) == 1:
+        return list(found)
+    return [f"{text} ({', '.join(names)})" for text, names in found.items()]

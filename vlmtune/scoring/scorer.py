@@ -85,6 +85,11 @@ class Scorer:
                 return asked.place(score(asked))
         return torch.zeros(len(images), len(texts)) if pairs is None else torch.zeros(0)
 
+    @property
+    def embeds(self) -> bool:
+        """Whether it has embeddings: a joint adapter only scores pairs."""
+        return isinstance(self.adapter, DualAdapter)
+
     @contextlib.contextmanager
     def session(self, images: Sequence[Picture], texts: Sequence[str]) -> Iterator[None]:
         """Serves several calls on parts of `images` and `texts`; no weight may change meanwhile.
@@ -239,7 +244,7 @@ class Scorer:
         return torch.zeros(0, self.backbone.embed_dim) if rows is None else rows
 
     def _check_dual(self) -> None:
-        if not isinstance(self.adapter, DualAdapter):
+        if not self.embeds:
             raise UserError(
                 f"expected an adapter with embeddings, got {type(self.adapter).__name__}, a joint "
                 "one that reads image and text together: score pairs with it"

@@ -7,6 +7,7 @@ a rank's weights receive is its share of the exact gradient of the whole loss.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -18,6 +19,8 @@ from torch.nn.functional import pad
 from vlmtune.types import Batch, Features, Targets
 
 Pairs = list[tuple[int, int]]
+Facts = tuple[Pairs, Pairs, Pairs | None, tuple[bool, ...]]
+"""Of a rank: its true, own and mined pairs, and which of its images are exhaustive."""
 
 
 class Ranks:
@@ -176,9 +179,12 @@ def place(batch: Batch, ranks: Ranks, merged: bool) -> Place:
         for name in names
         for column in columns.get(name, ())
     ]
-    own: Pairs = [(row_start + i, mine[j]) for i, j in batch.targets.own.nonzero().tolist()]
+    own, mined = (
+        None if part is None else [(row_start + i, mine[j]) for i, j in part.nonzero().tolist()]
+        for part in (batch.targets.own, batch.targets.mined)
+    )
     # Only the true entries travel: the whole matrix is on no rank.
-    facts = ranks.objects((true, own, batch.exhaustive))
+    facts = ranks.objects((true, own, mined, batch.exhaustive))
     rows = _targets([facts[ranks.rank]], row_start, images[ranks.rank], 0, starts[-1])
     device = batch.targets.truth.device
     return Place(
@@ -211,17 +217,18 @@ def _columns(
 
 
 def _targets(
-    facts: Sequence[tuple[Pairs, Pairs, tuple[bool, ...]]],
+    facts: Sequence[Facts],
     row_start: int,
     rows: int,
     column_start: int,
     columns: int,
 ) -> Targets:
     corner, shape = (row_start, column_start), (rows, columns)
-    truth = _dense([pair for true, _, _ in facts for pair in true], corner, shape)
-    own = _dense([pair for _, pairs, _ in facts for pair in pairs], corner, shape)
-    exhaustive = torch.tensor([flag for *_, flags in facts for flag in flags], dtype=torch.bool)
-    return Targets(truth=truth, known=own | exhaustive[:, None], own=own)
+    trues, owns, mines, flags = zip(*facts, strict=True)
+    truth, own = (_dense([*chain(*pairs)], corner, shape) for pairs in (trues, owns))
+    mined = None if None in mines else _dense([*chain(*mines)], corner, shape)
+    exhaustive = torch.tensor([*chain(*flags)], dtype=torch.bool)
+    return Targets(truth, own | exhaustive[:, None], own, mined)
 
 
 def _dense(

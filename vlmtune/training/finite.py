@@ -1,10 +1,11 @@
-"""Finds out what made a step's scores NaN or infinite."""
+"""Finds out what made a step's scores or gradients NaN or infinite."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from jaxtyping import Bool
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.utils import get_total_norm
 
 from vlmtune.training.distributed import Place, Ranks
 from vlmtune.types import Batch, Share
@@ -54,6 +55,24 @@ def _first(flags: Bool[Tensor, "n"]) -> int | None:
 
 def _key(batch: Batch, image: int) -> str:
     return batch.keys[int(batch.image_group[image])]
+
+
+def finite_gradients(parameters: Sequence[nn.Parameter], ranks: Ranks) -> bool:
+    """Whether every gradient of every rank is a finite number; waits for all ranks.
+
+    Gradients of DDP are equal on all ranks, others need not be.
+    """
+    gradients = [p.grad for p in parameters if p.grad is not None and p.grad.numel()]
+    if not gradients:  # on this rank: the others ask too
+        return not int(ranks.sum(torch.zeros((), dtype=torch.int64, device=parameters[0].device)))
+    # The largest absolute value: a sum, or a sum of squares, of finite numbers may be infinite.
+    largest = get_total_norm(gradients, norm_type=torch.inf)
+    return not int(ranks.sum((~torch.isfinite(largest)).sum()))
+
+
+def first_wrong_gradient(named: Iterable[tuple[str, nn.Parameter]]) -> str | None:
+    """Name of the first parameter whose gradient is not finite, or None."""
+    return first_wrong_weight({name: p.grad for name, p in named if p.grad is not None})
 
 
 def first_wrong_weight(state: Mapping[str, Tensor]) -> str | None:

@@ -7,7 +7,7 @@ from vlmtune.backbones.base import Backbone
 from vlmtune.errors import UserError
 from vlmtune.objectives.base import Need, Objective
 from vlmtune.pairs import PairPolicy
-from vlmtune.types import Reads
+from vlmtune.types import Reads, Targets
 
 POOLED = Reads("pooled")
 
@@ -32,6 +32,19 @@ def check_pairs(pairs: PairPolicy, backbone: Backbone) -> None:
     """
     if pairs.needs_reference and (reason := _no_reference(backbone)):
         raise UserError(f"expected {reason} or other pairs than {type(pairs).__name__}")
+
+
+def check_mined(pairs: PairPolicy, targets: Targets) -> None:
+    """Refuses training batches without the mined neighbours that a choice of pairs takes.
+
+    Raises:
+        UserError: There are none; says what adds them.
+    """
+    if pairs.needs_mined and targets.mined is None:
+        raise UserError(
+            f"expected batches with mined neighbours for {type(pairs).__name__}, got none: "
+            "set data.mined, or mined of the pairs to 0"
+        )
 
 
 def _missing(need: Need, adapter: Adapter, backbone: Backbone) -> str | None:

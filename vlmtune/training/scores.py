@@ -14,7 +14,7 @@ from vlmtune.objectives.base import Need
 from vlmtune.pairs import PairPolicy
 from vlmtune.training.distributed import Place, Ranks
 from vlmtune.training.inputs import Inputs, Modality
-from vlmtune.training.needs import POOLED, check_pairs
+from vlmtune.training.needs import POOLED, check_mined, check_pairs
 from vlmtune.training.recompute import in_chunks
 from vlmtune.training.shares import dual_share, joint_share, with_reference
 from vlmtune.types import Batch, Features, Share
@@ -88,6 +88,8 @@ class TrainingScores:
 
     def _chosen(self, batch: Batch, generator: torch.Generator) -> Tensor:
         """The pairs of the rank's own batch that are scored."""
+        if self.adapter.training:  # validation has no neighbours: there others take their place
+            check_mined(self.pairs, batch.targets)
         if not self.pairs.needs_reference:
             return self.pairs(batch.targets, generator)
         with torch.no_grad():

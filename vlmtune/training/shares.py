@@ -119,8 +119,7 @@ def whole(share: Share, ranks: Ranks) -> tuple[Scores, Targets]:
         embedded,
         None if rows.reference is None else ranks.gather(rows.reference),
     )
-    parts = (targets.truth, targets.known, targets.own)
-    return scores, Targets(*(ranks.gather(part) for part in parts))
+    return scores, targets.each(ranks.gather)
 
 
 def own_block(share: Share) -> tuple[Scores, Targets]:
@@ -137,5 +136,4 @@ def own_block(share: Share) -> tuple[Scores, Targets]:
         embedded,
         None if rows.reference is None else rows.reference[:, start:stop],
     )
-    parts = (targets.truth, targets.known, targets.own)
-    return scores, Targets(*(part[:, start:stop] for part in parts))
+    return scores, targets.each(lambda part: part[:, start:stop])

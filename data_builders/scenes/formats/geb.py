@@ -29,10 +29,17 @@ def boundaries(drawn: Sequence[Drawn], series: Videos) -> dict[str, list[dict[st
     return content
 
 
-def frames(videos: int) -> tuple[str, ...]:
-    """Returns the files of the frames of so many videos, relative to the images folder."""
+def frames(
+    videos: int, root: str = "geb", each: int = FRAMES, kind: str = "png"
+) -> tuple[str, ...]:
+    """Returns the files of the frames of so many videos, relative to the images folder.
+
+    Example:
+        >>> frames(1, each=2)
+        ('geb/video_0000/video_0000_00001.png', 'geb/video_0000/video_0000_00002.png')
+    """
     return tuple(
-        f"geb/video_{video:04d}/video_{video:04d}_{frame:05d}.png"
+        f"{root}/video_{video:04d}/video_{video:04d}_{frame:05d}.{kind}"
         for video in range(videos)
-        for frame in range(1, FRAMES + 1)
+        for frame in range(1, each + 1)
     )

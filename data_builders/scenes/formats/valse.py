@@ -1,7 +1,9 @@
-"""The pieces of VALSE (Parcalabescu et al. 2022, section 3) that the world can express.
+"""The pieces of VALSE (Parcalabescu et al. 2022, section 3), as far as the world can express them.
 
-Existence, plurals, counting, relations, actant swap and FOIL it; no action replacement and no
-coreference, as nobody acts and nobody asks.
+Nobody acts in the world and nobody asks. So action replacement changes what is said of the subject,
+"the cube is red", and not a verb; and coreference, where VALSE has a caption, a question and its
+answer, has a first sentence and one that refers back: "there is one cube. this object is not red".
+The answer "yes" or "no" is a "not" that is there or is not.
 """
 
 import random
@@ -12,13 +14,14 @@ from typing import Any
 from data_builders.scenes.captions import NUMBERS, PHRASES, PLURALS
 from data_builders.scenes.drawing import Drawn
 from data_builders.scenes.formats.eqben import counting_of
-from data_builders.scenes.grammar import Scene
+from data_builders.scenes.grammar import Scene, SceneObject
 from data_builders.scenes.statements import (
     Noun,
     counted,
     edges,
     noun,
     related,
+    sayable,
     there,
     worded,
 )
@@ -39,9 +42,10 @@ class _Row:
 
 @dataclass(frozen=True)
 class _Asked:
-    """A scene, the shapes of its world and a source of chance."""
+    """A scene, what may be said in its world and a source of chance."""
 
     scene: Scene
+    kinds: Mapping[str, Sequence[str]]
     shapes: Sequence[str]
     rng: random.Random
 
@@ -63,9 +67,19 @@ class _Asked:
         """A shape of the scene."""
         return self.rng.choice(self.scene.objects).shape
 
+    def sole(self) -> list[tuple[SceneObject, str]]:
+        """Objects that no other shares the shape of, each with what to say of it, shuffled."""
+        things = [o for o in self.scene.objects if counted(self.scene, o.shape) == 1]
+        said = [(o, kind) for o in things for kind in sayable(o, self.kinds)]
+        return self.rng.sample(said, len(said))
+
 
 def pieces(
-    drawn: Sequence[Drawn], shapes: Sequence[str], count: int, seed: int
+    drawn: Sequence[Drawn],
+    kinds: Mapping[str, Sequence[str]],
+    shapes: Sequence[str],
+    count: int,
+    seed: int,
 ) -> dict[str, dict[str, dict[str, Any]]]:
     """Returns the contents of the files by piece, at most `count` rows each.
 
@@ -73,6 +87,7 @@ def pieces(
 
     Args:
         drawn: The scenes, of which each gives at most one row a piece.
+        kinds: Which attributes are said, and their values.
         shapes: The shapes of the world.
         count: Most rows of a piece.
         seed: Of the choices.
@@ -82,7 +97,7 @@ def pieces(
         rows: dict[str, dict[str, Any]] = {}
         for d in drawn:
             rng = random.Random(f"{seed}:valse {piece}:{d.file}")
-            row = make(_Asked(d.scene, shapes, rng))
+            row = make(_Asked(d.scene, kinds, shapes, rng))
             if row is not None and len(rows) < count:
                 rows[f"scenes_test_{d.index}"] = _record(piece, d, row)
         content[piece] = rows
@@ -165,6 +180,47 @@ def _actant_swap(asked: _Asked) -> _Row | None:
     return None
 
 
+def _action_replacement(asked: _Asked) -> _Row | None:
+    for thing, kind in asked.sole():
+        value = getattr(thing, kind)
+        if others := [other for other in asked.kinds[kind] if other != value]:
+            other = asked.rng.choice(others)
+            what = f"the {thing.shape} is"
+            return _Row(f"{what} {value}", f"{what} {other}", (value, other))
+    return None
+
+
+def _coreference(asked: _Asked, hard: bool) -> _Row | None:
+    """What is said of the object named before is true, or it is denied and false.
+
+    In hard rows the answer is another one for some other object of the scene; in the others an
+    attribute is denied only where no object has it, so the image needs no antecedent.
+    """
+    negated = asked.rng.random() < 0.5
+    for thing, kind in asked.sole():
+        own = getattr(thing, kind)
+        others = {getattr(other, kind) for other in asked.scene.objects} - {own}
+        if hard and not others:
+            continue
+        denied = [v for v in asked.kinds[kind] if v != own and (v in others) == hard]
+        values = denied if negated else [own]
+        if values:
+            first, value = f"there is one {thing.shape}. this object is", asked.rng.choice(values)
+            said, denial = f"{first} {value}", f"{first} not {value}"
+            if negated:
+                return _Row(denial, said, ("no", "yes"))
+            return _Row(said, denial, ("yes", "no"))
+    return None
+
+
+def _coreference_standard(asked: _Asked) -> _Row | None:
+    return _coreference(asked, hard=False)
+
+
+def _coreference_hard(asked: _Asked) -> _Row | None:
+    return _coreference(asked, hard=True)
+
+
 def _foil_it(asked: _Asked) -> _Row | None:
     for first, name, second in asked.edges():
         for shape in asked.rng.sample(asked.shapes, len(asked.shapes)):
@@ -182,6 +238,9 @@ PIECES: Mapping[str, Callable[[_Asked], _Row | None]] = {
     "counting-small-quant": _counting_small,
     "counting-adversarial": _counting_adversarial,
     "relations": _relations,
+    "action-replacement": _action_replacement,
     "actant-swap": _actant_swap,
+    "coreference-standard": _coreference_standard,
+    "coreference-hard": _coreference_hard,
     "foil-it": _foil_it,
 }

@@ -10,7 +10,7 @@ import pytest
 
 from data_builders.scenes.captions import vocabulary
 from data_builders.scenes.world import ScenesBuilder
-from tests.data_builders.conftest import SUITE, load
+from tests.data_builders.conftest import SUITE, eqben_items, load
 from vlmtune.errors import UserError
 
 # A world as plain as the quickstart's: one texture, one size, two or three objects.
@@ -40,8 +40,10 @@ def texts(world: Path):
     """Every caption the files state, true or false."""
     rows = [json.loads(x) for x in (world / "winoground/examples.jsonl").read_text().splitlines()]
     for name in ("aro/visual_genome_relation", "aro/visual_genome_attribution",
-                 "aro/coco_karpathy_test", "eqben/eqben_kubric"):  # fmt: skip
+                 "aro/coco_karpathy_test"):  # fmt: skip
         rows += load(world / f"{name}.json")
+    for path in (world / "eqben").iterdir():
+        rows += eqben_items(load(path))
     for path in (*(world / "sugar_crepe").iterdir(), *(world / "valse").iterdir()):
         rows += load(path).values()
     for path in (world / "crepe").rglob("*.csv"):

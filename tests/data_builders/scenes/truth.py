@@ -88,6 +88,16 @@ def _relation(scene: Scene, a: str, phrase: str, b: str) -> bool:
     return some(scene, a, phrase, b)
 
 
+def _floor(scene: Scene, noun: str, named: str | None, bare: str | None) -> bool:
+    return bool(means(scene, noun)) and scene["floor"] == (named or bare)
+
+
+def _is(scene: Scene, shape: str, negation: str | None, word: str) -> bool:
+    """Of "the cube", so there must be one only."""
+    (k,) = means(scene, shape)
+    return (scene["objects"][k][KIND[word]] == word) != bool(negation)
+
+
 COUNTED = "|".join((*NUMBERS, "some", "no"))
 RULES = (
     (f"{NOUN} (?:is )?{PHRASE} {NOUN}", _relation),
@@ -100,6 +110,8 @@ RULES = (
     (f"{NOUN} and {NOUN}", distinct),
     (NOUN, lambda s, a: bool(means(s, a))),
     (rf"there (?:is|are) ({COUNTED}) (\w+)", lambda s, n, a: _counts(number(s, a), n)),
+    (rf"{NOUN} on (?:a (\w+) floor|(grass|sand|tiles))", _floor),
+    (rf"the ({'|'.join(SHAPES)}) is (not )?(\w+)", _is),
 )  # fmt: skip
 
 
@@ -115,7 +127,9 @@ def holds(scene: Scene, text: str) -> bool:
     Raises:
         NoSentenceError: One of them is none.
     """
-    return all([_holds(scene, sentence) for sentence in text.lower().rstrip(".").split(". ")])
+    # What "this object" refers to was named right before.
+    text = re.sub(r"(there is one (\w+)\. )this object", r"\1the \2", text.lower())
+    return all([_holds(scene, sentence) for sentence in text.rstrip(".").split(". ")])
 
 
 def _holds(scene: Scene, sentence: str) -> bool:

@@ -285,7 +285,7 @@ class Blocks:
         norm_first: Pre-norm rather than post-norm.
 
     Raises:
-        UserError: The heads do not divide the width.
+        UserError: The heads do not divide the width, or a number is out of range.
 
     Example:
         >>> encoder = Blocks(8, 2, 32, 0.0, True).encoder(1)
@@ -300,6 +300,11 @@ class Blocks:
     norm_first: bool
 
     def __post_init__(self) -> None:
+        if min(self.heads, self.hidden) < 1 or not 0 <= self.dropout < 1:
+            raise UserError(
+                f"expected heads and hidden of at least 1 and dropout in [0, 1), got {self.heads} "
+                f"heads, {self.hidden} hidden units and dropout {self.dropout}: correct them"
+            )
         if self.width % self.heads:
             raise UserError(
                 f"expected heads that divide the token width {self.width}, got {self.heads}: "

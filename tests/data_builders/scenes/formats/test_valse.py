@@ -2,7 +2,8 @@ import pytest
 
 from data_builders.scenes.formats.valse import PIECES
 from tests.data_builders.conftest import SUITE, load
-from tests.data_builders.scenes.truth import NUMBERS, holds
+from tests.data_builders.scenes.truth import KIND, NUMBERS, holds
+from vlmtune.benchmarks import valse
 from vlmtune.benchmarks.valse import Valse
 
 
@@ -29,7 +30,38 @@ def test_words_alone_do_not_tell_what_exists(suite):
         assert {"a", "no"} == {row["classes"], row["classes_foil"]}
 
 
+def test_an_action_is_replaced_by_one_of_its_kind(suite):
+    for row in load(suite / "valse/action-replacement.json").values():
+        said, foil = row["caption"].split(), row["foil"].split()
+        assert said[:-1] == foil[:-1]
+        assert KIND[said[-1]] == KIND[foil[-1]]
+        assert [said[-1], foil[-1]] == [row["classes"], row["classes_foil"]]
+
+
+@pytest.mark.parametrize("piece", ["coreference-standard", "coreference-hard"])
+def test_the_answer_is_yes_or_no_and_needs_the_antecedent_where_it_is_hard(suite, graphs, piece):
+    rows = load(suite / f"valse/{piece}.json").values()
+    for row in rows:
+        named, _, said = row["caption"].partition(". this object is ")
+        assert {row["classes"], row["classes_foil"]} == {"yes", "no"}
+        assert (row["classes"] == "no") == said.startswith("not ")
+        assert row["foil"].replace("not ", "") == row["caption"].replace("not ", "")
+        word, shape = said.removeprefix("not "), named.rpartition(" ")[2]
+        scene = graphs["scenes"][row["image_file"]]
+        others = [o[KIND[word]] == word for o in scene["objects"] if o["shape"] != shape]
+        if piece == "coreference-hard":
+            assert (row["classes"] == "no") in others
+        elif row["classes"] == "no":
+            assert not any(others)
+    assert {row["classes"] for row in rows} == {"yes", "no"}
+
+
+def test_all_eleven_pieces_are_written(suite):
+    assert set(PIECES) == set(valse.PIECES)
+    assert {path.stem for path in (suite / "valse").iterdir()} == set(PIECES)
+
+
 def test_the_reader_reads_it(suite):
-    benchmark = Valse(str(suite / "valse"), str(suite / "images/suite"), pieces=list(PIECES))
+    benchmark = Valse(str(suite / "valse"), str(suite / "images/suite"))
     metrics = benchmark.run(lambda *_: benchmark.truth().float()).metrics
     assert metrics["acc_r"].value == metrics["acc_r/average"].value == 1.0

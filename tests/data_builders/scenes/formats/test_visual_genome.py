@@ -37,3 +37,41 @@ def test_graphs_agree_with_clevr(world, clevr):
                     assert scene["objects"][on]["on"] == base
     assert len(ids) == 12 + 3 + 8
     assert predicates > 20
+
+
+def test_regions_say_what_the_graph_says(world):
+    """A phrase for each object, in its box, and one for each relation, around both objects."""
+    for split in ("train", "val", "test"):
+        graphs = load(world / f"visual_genome/{split}/scene_graphs.json")
+        regions = load(world / f"visual_genome/{split}/region_descriptions.json")
+        assert [g["image_id"] for g in graphs] == [r["id"] for r in regions]
+        for graph, described in zip(graphs, regions, strict=True):
+            things = graph["objects"]
+            found = described["regions"]
+            assert len(found) == len(things) + len(graph["relationships"])
+            assert {region["image_id"] for region in found} == {graph["image_id"]}
+            assert len({region["region_id"] for region in found}) == len(found)
+            for region, thing in zip(found, things, strict=False):
+                assert sorted(region["phrase"].split()) == sorted(
+                    [*thing["attributes"], *thing["names"]]
+                )
+                assert box(region) == corners(*(thing[k] for k in "xywh"))
+            place = {thing["object_id"]: thing for thing in things}
+            for region, edge in zip(found[len(things) :], graph["relationships"], strict=True):
+                a, b = place[edge["subject_id"]], place[edge["object_id"]]
+                first, second = region["phrase"].split(f" {edge['predicate']} ")
+                for phrase, thing in ((first, a), (second, b)):
+                    _, color, shape = phrase.split()
+                    assert color in thing["attributes"]
+                    assert [shape] == thing["names"]
+                both = [corners(*(thing[k] for k in "xywh")) for thing in (a, b)]
+                (l1, t1, r1, b1), (l2, t2, r2, b2) = both
+                assert box(region) == (min(l1, l2), min(t1, t2), max(r1, r2), max(b1, b2))
+
+
+def corners(x: int, y: int, width: int, height: int) -> tuple[int, int, int, int]:
+    return x, y, x + width, y + height
+
+
+def box(region: dict) -> tuple[int, int, int, int]:
+    return corners(*(region[k] for k in ("x", "y", "width", "height")))

@@ -1,0 +1,76 @@
+import json
+
+import pytest
+import torch
+from open_clip import factory, pretrained
+
+from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.errors import UserError
+from vlmtune.types import Reads
+
+TEXTS = ["a red cube left of the blue sphere", "dog"]
+POOLED = Reads("pooled")
+
+
+def embeddings(backbone: OpenClip) -> torch.Tensor:
+    found = backbone.encode_text(TEXTS, POOLED).pooled
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("vocabulary", [True, False])
+def test_a_hub_repository_is_read_with_its_own_words(folder, hub, vocabulary):
+    path = folder(vocabulary=vocabulary)
+    hub("someone/tiny", path)
+    there, here = OpenClip("hf-hub:someone/tiny"), OpenClip(str(path))
+    assert there.fingerprint == here.fingerprint
+    assert embeddings(there).equal(embeddings(here))
+    words = getattr(there._tokenizer.encode, "words", None)
+    assert bool(words) == vocabulary
+
+
+def test_words_that_are_not_there_are_asked_for(folder, hub):
+    path = folder()
+    (path / "vocabulary.txt").unlink()  # 15 token embeddings, and CLIP has 49,408 tokens
+    hub("someone/tiny", path)
+    for name in (str(path), "hf-hub:someone/tiny"):
+        with pytest.raises(UserError, match=r"expected vocabulary\.txt .*15 token") as error:
+            OpenClip(name)
+        assert "\n" not in str(error.value)
+
+
+@pytest.fixture
+def tagged(folder, hub, monkeypatch):
+    """Two built-in names whose tags lead to a hub repository: plain, and with QuickGELU."""
+    path = folder(vocabulary=False, quick_gelu=True)
+    hub("someone/tagged", path)
+    model = json.loads((path / "open_clip_config.json").read_text())["model_cfg"]
+    tag = {"hf_hub": "someone/tagged/", "quick_gelu": True, "mean": (0.1, 0.2, 0.3)}
+    for name, quick in (("Tiny-VL", False), ("Tiny-VL-quickgelu", True)):
+        monkeypatch.setitem(factory._MODEL_CONFIGS, name, model | {"quick_gelu": quick})
+        monkeypatch.setitem(pretrained._PRETRAINED, name, {"openai": tag, "of_2020": tag})
+    return path
+
+
+@pytest.mark.parametrize("tag", ["openai", "of_2020", "OF-2020"])
+def test_a_tag_loads_from_the_cache_without_a_network(tagged, tag):
+    got, want = OpenClip("Tiny-VL-quickgelu", tag), OpenClip(str(tagged))
+    assert embeddings(got).equal(embeddings(want))
+    state, wanted = got.model.state_dict(), want.model.state_dict()
+    assert state.keys() == wanted.keys()
+    assert all(state[name].equal(wanted[name]) for name in wanted)
+    assert tuple(got._preprocessing["mean"]) == (0.1, 0.2, 0.3)  # that of the tag
+    assert got.spec()["init_args"]["pretrained"] == tag
+    assert not embeddings(OpenClip("Tiny-VL-quickgelu")).equal(embeddings(want))
+
+
+def test_a_tag_of_quick_gelu_is_refused_with_gelu(tagged):
+    with pytest.raises(UserError, match="use model 'Tiny-VL-quickgelu'"):
+        OpenClip("Tiny-VL", "of_2020")
+
+
+def test_a_tag_that_is_not_in_the_cache_is_told_in_one_line(tagged, monkeypatch):
+    monkeypatch.setitem(pretrained._PRETRAINED, "Tiny-VL", {"gone": {"hf_hub": "someone/nothing/"}})
+    with pytest.raises(UserError, match=r"someone/nothing.* network") as error:
+        OpenClip("Tiny-VL", "gone")
+    assert "\n" not in str(error.value)

@@ -1,0 +1,55 @@
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from vlmtune.benchmarks.base import check_images, files_from
+from vlmtune.benchmarks.cola_multi import ColaMulti
+from vlmtune.errors import UserError
+from vlmtune.types import ImageRef
+
+
+@pytest.fixture
+def benchmark():
+    return ColaMulti("cola.json", "images", name="mine")
+
+
+def test_missing_and_empty_files_are_counted_and_the_first_is_named(benchmark, tmp_path):
+    paths = [tmp_path / f"{i}.png" for i in range(6)]
+    for path in paths:
+        Image.new("RGB", (2, 2)).save(path)
+    images = [ImageRef(path, (0, 0, k, 1)) for path in paths for k in (1, 2)]
+    check_images(images, benchmark)
+    for path in paths[3:5]:
+        path.write_bytes(b"")
+    with pytest.raises(UserError) as error:
+        check_images(images, benchmark)
+    assert str(error.value) == (
+        f"expected 6 images for mine, 2 are empty files, first '{paths[3]}': "
+        f"get them from {ColaMulti.source}, or correct `images`"
+    )
+    paths[1].unlink()
+    paths[2].unlink()
+    paths[2].mkdir()
+    with pytest.raises(UserError, match=r"2 are missing.*1\.png' and 2 are empty files.*3\.png':"):
+        check_images(images, benchmark)
+
+
+def test_a_name_no_file_can_have_is_missing(benchmark):
+    with pytest.raises(UserError, match="1 are missing"):
+        check_images([ImageRef(Path("a\0b.png"))], benchmark)
+
+
+def test_each_file_is_asked_once_and_none_is_opened(benchmark, tmp_path, monkeypatch):
+    path = tmp_path / "0.png"
+    path.write_bytes(b"0")  # whether it is an image is told when it is read
+    asked, stat = [], type(path).stat
+    monkeypatch.setattr(type(path), "stat", lambda p, **more: asked.append(p) or stat(p, **more))
+    monkeypatch.setattr(type(path), "open", None)
+    check_images([ImageRef(path, (0, 0, k, 1)) for k in range(1, 5)], benchmark)
+    assert asked == [path]
+
+
+def test_where_nothing_says_where_files_come_from(benchmark):
+    benchmark.source = ""
+    assert files_from(benchmark) == "download them again"

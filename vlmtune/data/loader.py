@@ -1,0 +1,153 @@
+"""Batches of one epoch after the other, read by this process or by workers."""
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from vlmtune.data.collate import collate
+from vlmtune.data.mined import MinedNeighbours
+from vlmtune.data.negatives import CaptionNegatives
+from vlmtune.data.plan import Consumer
+from vlmtune.data.stream import GroupStream
+from vlmtune.errors import UserError
+from vlmtune.types import Batch, Group
+
+Position = tuple[int, int]
+"""Number of the epoch, and batches of it that are done."""
+
+
+class EpochLoader:
+    """Batches of one epoch after the other, in this process or from workers.
+
+    `position` is asked when the first batch of an epoch is fetched, not before: on resuming,
+    Lightning makes the iterator before it has corrected its counters.
+
+    Args:
+        stream: What to read.
+        preprocess: Turns an image into pixels; None where features are read instead.
+        position: Says the epoch and how many of its batches are done.
+        rank: Which of the ranks this is.
+        world: Number of ranks.
+        num_workers: Worker processes, or 0.
+        negatives: Makes false captions, or None.
+        mined: Adds hard neighbours, or None.
+    """
+
+    def __init__(
+        self,
+        stream: GroupStream,
+        preprocess: Callable[[Any], Tensor] | None,
+        position: Callable[[], Position],
+        rank: int,
+        world: int,
+        num_workers: int,
+        negatives: CaptionNegatives | None = None,
+        mined: MinedNeighbours | None = None,
+    ) -> None:
+        self.stream, self.preprocess, self.position = stream, preprocess, position
+        self.rank, self.world, self.num_workers = rank, world, num_workers
+        self.negatives, self.mined = negatives, mined
+        self.length = stream.length(rank, world)
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __iter__(self) -> Iterator[Batch]:
+        epoch, done = self.position()
+        prepare = partial(
+            _prepared, self.preprocess, self.negatives, self.mined, self.stream, epoch
+        )
+        reader = _Reader(self.stream, prepare, self.rank, self.world, epoch, done)
+        for item in DataLoader(reader, None, num_workers=self.num_workers, collate_fn=_identity):
+            if isinstance(item, UserError):
+                raise item
+            yield item
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the order of batches depends on; the position in it is in Lightning's counters."""
+        return {
+            "seed": self.stream.seed,
+            "batch_size": self.stream.batch_size,
+            "world": self.world,
+            "num_workers": self.num_workers,
+            "epoch_groups": self.stream.total,
+            "shuffle_buffer": self.stream.buffer,
+            "sets": [(data.digest(), data.weight) for data in self.stream.sets],
+            "negatives": None if self.negatives is None else self.negatives.spec(),
+            "mined": None if self.mined is None else self.mined.state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Warns where a run resumed in the middle of an epoch has another order of batches."""
+        now = self.state_dict()
+        changed = sorted(name for name in now if now[name] != state.get(name))
+        if changed and self.rank == 0:
+            warnings.warn(
+                f"resuming in the middle of an epoch with another {', '.join(changed)}: the rest "
+                "of this epoch may repeat some records and leave out others",
+                stacklevel=2,
+            )
+
+
+class NoBatches:
+    """A loader of nothing. It states no length, as Lightning warns of a length of zero."""
+
+    def __iter__(self) -> Iterator[Batch]:
+        return iter(())
+
+
+class _Reader(IterableDataset):
+    """What one worker process does: reads its batches and collates them."""
+
+    def __init__(
+        self,
+        stream: GroupStream,
+        prepare: Callable[[list[Group], Sequence[str]], Batch],
+        rank: int,
+        world: int,
+        epoch: int,
+        done: int,
+    ) -> None:
+        self.read = partial(stream.batches, epoch)
+        self.prepare, self.rank, self.world, self.done = prepare, rank, world, done
+
+    def __iter__(self) -> Iterator[Batch | UserError]:
+        info = get_worker_info()
+        process, workers = (info.id, info.num_workers) if info else (0, 1)
+        # DataLoader takes the first batch from process 0, so on resuming after `done` batches
+        # process 0 does what worker `done % workers` would have gone on with.
+        worker = (process + self.done) % workers
+        skip = len(range(worker, self.done, workers))
+        consumer = Consumer(self.rank, self.world, worker, workers)
+        try:
+            for groups, damaged in self.read(consumer, skip):
+                yield self.prepare(groups, damaged)
+        except UserError as error:
+            # Raised in a worker it would arrive wrapped in a traceback; as a value it stays one
+            # line.
+            yield error
+
+
+def _prepared(
+    preprocess: Callable[[Any], Tensor] | None,
+    negatives: CaptionNegatives | None,
+    mined: MinedNeighbours | None,
+    stream: GroupStream,
+    epoch: int,
+    groups: list[Group],
+    damaged: Sequence[str],
+) -> Batch:
+    if mined is not None:
+        groups, lines = mined.added(groups, stream.seed, epoch, stream.images, stream.stored)
+        damaged = [*damaged, *lines]
+    if negatives is not None:
+        groups = negatives.added(groups, stream.seed, epoch)
+    return collate(groups, preprocess, damaged)
+
+
+def _identity(item: Any) -> Any:
+    return item

@@ -1,0 +1,57 @@
+"""Which parameters are optimised alike, and how the learning rate rises and falls."""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from torch import nn
+
+
+def parameter_groups(
+    trained: list[nn.Parameter], scales: Iterable[tuple[nn.Parameter, float]]
+) -> list[dict[str, Any]]:
+    """Groups of one weight decay and one learning rate: matrices, then vectors without decay.
+
+    Args:
+        trained: Everything that is trained.
+        scales: Factors of the learning rate of some of it, which the groups have as `scale`.
+
+    Example:
+        >>> import torch
+        >>> matrix, bias = nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.ones(2))
+        >>> [group["scale"] for group in parameter_groups([bias, matrix], [(matrix, 0.1)])]
+        [0.1, 1.0]
+    """
+    scale = {id(parameter): factor for parameter, factor in scales}
+    found: dict[tuple[bool, float], list[nn.Parameter]] = {}
+    for parameter in trained:
+        kind = (parameter.ndim <= 1, -scale.get(id(parameter), 1.0))
+        found.setdefault(kind, []).append(parameter)
+    groups: list[dict[str, Any]] = []
+    for (vector, factor), parameters in sorted(found.items(), key=lambda item: item[0]):
+        group: dict[str, Any] = {"params": parameters, "scale": -factor}
+        groups.append({**group, "weight_decay": 0.0} if vector else group)
+    return groups
+
+
+def warmup_cosine(steps: int, warmup: float, final: float) -> Callable[[int], float]:
+    """The learning rate of each step as a share of the peak: a linear rise, then half a cosine.
+
+    Args:
+        steps: All steps of the run.
+        warmup: Share of them over which it rises.
+        final: What it falls to.
+
+    Example:
+        >>> [warmup_cosine(6, 0.5, 0.2)(step) for step in (2, 4, 6)]
+        [1.0, 0.8, 0.2]
+    """
+    rise = max(1, round(warmup * steps))
+
+    def factor(step: int) -> float:
+        if step < rise:
+            return (step + 1) / rise
+        progress = min(1.0, (step - rise) / max(1, steps - rise))
+        return final + (1 - final) * (1 + math.cos(math.pi * progress)) / 2
+
+    return factor
