@@ -333,7 +333,7 @@ def test_a_strange_provenance_is_no_obstacle(exported, told):
     rewrite(exported, lambda config: config.update(provenance=told))
     model = load(exported)
     assert model.provenance == (told if isinstance(told, dict) else {})
-    facts = _provenance(model, Namespace(model="x", pretrained=None))
+    facts = _provenance(model, Namespace(model="x", pretrained=None), [])
     assert (facts.data, facts.seed, facts.seconds) == ("", None, 0.0)
 
 

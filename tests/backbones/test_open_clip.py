@@ -160,7 +160,7 @@ def test_resnet_gives_its_last_map_only(folder):
     backbone = OpenClip(str(folder(**VARIANTS["resnet"])))
     got = backbone.encode_image(pixels_for(backbone), Reads("tokens", -1))
     assert got.tokens.shape == (3, 4, 256) == (3, backbone.image_tokens, backbone.image_width)
-    assert "1 layers" in backbone.fits(Reads("tokens", -2), "image")
+    assert "1 layer" in backbone.fits(Reads("tokens", -2), "image")
 
 
 def test_coca(folder):
