@@ -1,6 +1,7 @@
 import json
 import logging
 import multiprocessing
+from dataclasses import replace
 
 import pytest
 import torch
@@ -159,6 +160,13 @@ class Faulty(ColaMulti):
         raise KeyError("no such thing")
 
 
+class Wrong(ColaMulti):
+    def evaluate(self, scores):
+        result = super().evaluate(scores)
+        wrong = replace(result.metrics["accuracy"], value=float("nan"))
+        return replace(result, metrics={**result.metrics, "accuracy": wrong})
+
+
 class Absent(ColaMulti):
     def images(self):
         raise RuntimeError("out of images")
@@ -168,6 +176,7 @@ class Absent(ColaMulti):
     ("kind", "said"),
     [
         (Fussy, "expected better scores, got these: train more"),
+        (Wrong, "expected finite numbers for accuracy of bad, got nan: correct the benchmark"),
         (Faulty, "expected bad to run, got KeyError: 'no such thing': mend"),
         (Absent, "expected bad to run, got RuntimeError: out of images: mend"),
     ],
@@ -177,7 +186,7 @@ def test_a_benchmark_that_fails_does_not_stop_the_others(cola, scorer, caplog, k
     assert [result.benchmark for result in suite.results] == ["good"]
     assert [name for name, _ in suite.not_run] == ["bad"]
     assert suite.not_run[0].why.startswith(said)
-    assert ("Traceback" in caplog.text) == (kind is not Fussy)
+    assert ("Traceback" in caplog.text) == (kind in (Faulty, Absent))
 
 
 @pytest.mark.parametrize("stored", [False, True])

@@ -1,6 +1,7 @@
 """Several benchmarks, one model: everything encoded once, and no benchmark stops the others."""
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -100,7 +101,7 @@ def run_suite(
         for benchmark in benchmarks:
             if benchmark.name in failed:
                 continue
-            result, why = _tried(benchmark, lambda one=benchmark: one.run(scorer))
+            result, why = _tried(benchmark, lambda one=benchmark: _measured(one, scorer))
             # What failed on one rank alone must not be a number on the others.
             if why := _first(on_all_ranks(lambda rank, ranks, why=why: why)):
                 failed[benchmark.name] = why
@@ -149,6 +150,19 @@ def _check_embeddings(benchmark: Benchmark, scorer: Score | None) -> None:
             f"{type(scorer.adapter).__name__}, a joint one: leave the benchmark out, or have it "
             "read scores where it can (`ensemble: scores`)"
         )
+
+
+def _measured(benchmark: Benchmark, scorer: Score) -> Result:
+    """Runs a benchmark, and refuses numbers that are none before they cost those of others."""
+    result = benchmark.run(scorer)
+    for name, metric in result.metrics.items():
+        numbers = (metric.value, metric.chance, metric.low, metric.high)
+        if not all(number is None or math.isfinite(number) for number in numbers):
+            raise UserError(
+                f"expected finite numbers for {name} of {benchmark.name}, got {metric.value}: "
+                "correct the benchmark"
+            )
+    return result
 
 
 def _digest(images: Sequence[ImageRef], texts: Sequence[str]) -> str:
