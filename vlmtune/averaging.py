@@ -24,6 +24,7 @@ class EMA(Callback):
     $\bar\theta$. Training itself goes on with $\theta$, which a checkpoint holds as well: a resumed
     run repeats an uninterrupted one, and where it has no `EMA` any more, one that never had it.
 
+    `ModelCheckpoint(save_weights_only=True)` asks no callback, so that such a file has $\theta$.
     Before the first step that counts, $\theta$ itself is used. What is no real number is not
     averaged, and weights that are frozen are neither copied nor saved. (Lightning's own
     `EMAWeightAveraging` copies the module with its frozen backbone, and finds nothing to save in
