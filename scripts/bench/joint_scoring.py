@@ -26,7 +26,7 @@ other work on the machine disturbed least. Time on the CPU leaves such work out 
 thread (OMP_NUM_THREADS=1); several wait for each other. On CUDA, where there is a GPU, also in
 bfloat16.
 
-    python scripts/bench/joint_scoring.py [--style Mdetr] [--images 16] [--texts 16] [--rounds 4]
+    python scripts/bench/joint_scoring.py [--style Mdetr] [--images 32] [--texts 32] [--rounds 4]
 """
 
 import argparse
@@ -321,8 +321,8 @@ def main() -> None:
     """Prints four lines for each device and type of number."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--style", choices=[*STYLES, "all"], default="Mdetr")
-    parser.add_argument("--images", type=int, default=16)
-    parser.add_argument("--texts", type=int, default=16)
+    parser.add_argument("--images", type=int, default=32)
+    parser.add_argument("--texts", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--pairs", type=int, default=128, help="of one straightforward call")
     options = parser.parse_args()
