@@ -281,6 +281,6 @@ class _Queries:
 
 
 def _mixtures(own: tuple[str, ...], other: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """`own` with one word replaced by the word that `other` has in its place."""
+    """`same_group` with one word replaced by the word that `other` has in its place."""
     for place, word in enumerate(other):
         yield (*own[:place], word, *own[place + 1 :])

@@ -36,10 +36,10 @@ from typing import Any
 import yaml
 
 from vlmtune.errors import UserError
+from vlmtune.metrics.value import MetricValue
 from vlmtune.report.files import write_text
-from vlmtune.report.results import RunReport
+from vlmtune.report.run_report import RunReport
 from vlmtune.report.table import count, number
-from vlmtune.types import Metric
 
 ROOT = Path(__file__).resolve().parents[1]
 ZERO_SHOT = "zero_shot"
@@ -260,7 +260,7 @@ def gathered(suite: Suite, found: Sequence[Task]) -> dict[str, Any]:
     return {"title": suite.title, "columns": suite.columns, "rows": rows}
 
 
-def _metric(report: RunReport, where: tuple[str, str], task: Task) -> Metric:
+def _metric(report: RunReport, where: tuple[str, str], task: Task) -> MetricValue:
     results = {result.benchmark: result for result in report.results}
     try:
         return results[where[0]].metrics[where[1]]

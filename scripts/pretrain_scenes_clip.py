@@ -39,7 +39,7 @@ from data_builders.scenes.grammar import Scene, WorldSpec
 from data_builders.scenes.sample import make_scenes
 from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.backbones.word_tokenizer import WordTokenizer
-from vlmtune.types import Features, Reads
+from vlmtune.types import Features, FeatureSpec
 
 SIZE = 64
 CONTEXT = 24
@@ -222,7 +222,7 @@ def measure(folder: Path, scenes: int = 1000, seed: int = HELD_OUT_SEED) -> tupl
             rows.append(i)
             right.append(both(query(a), query(b)))
             twin.append(both(f"{b.color} {a.shape}", f"{a.color} {b.shape}"))
-    reads = Reads("pooled")
+    reads = FeatureSpec("pooled")
     image = _embedded(backbone.encode_image(pixels(rendered.images[rows]), reads))
     captions = [_embedded(backbone.encode_text(c, reads)) for c in (right, twin)]
     own, swapped = ((image * c).sum(dim=-1) for c in captions)

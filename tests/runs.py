@@ -10,12 +10,12 @@ from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from vlmtune.adapters.base import Adapter
 from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.backbones.open_clip import OpenClip
-from vlmtune.commands.train import NOISE
+from vlmtune.cli.fit import NOISE
 from vlmtune.data.datamodule import ShardDataModule
 from vlmtune.data.shards import ShardSet
 from vlmtune.objectives.base import Objective
 from vlmtune.objectives.pair_bce import PairBCE
-from vlmtune.system import AdaptationModule
+from vlmtune.training.module import AdaptationModule
 
 # What Lightning says of tiny runs on a CPU.
 QUIET = [pytest.mark.filterwarnings(f"ignore:{pattern}") for pattern in NOISE]

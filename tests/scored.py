@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-from vlmtune.objectives.base import SharedObjective
-from vlmtune.types import Embedded, Features, Scores, Share, Targets
+from vlmtune.objectives.base import ShardedObjective
+from vlmtune.types import Embedded, Features, Scores, ScoreShard, Targets
 
 
 def embedded(values: torch.Tensor) -> Embedded:
@@ -63,14 +63,14 @@ def cut(scores: Scores, rows: slice, columns: slice) -> Scores:
     return Scores(scores.values[rows, columns], scores.computed[rows, columns], part, reference)
 
 
-def share_of(scores: Scores, targets: Targets, rows: slice, columns: slice) -> Share:
+def share_of(scores: Scores, targets: Targets, rows: slice, columns: slice) -> ScoreShard:
     """What a rank holds whose images are `rows` and whose texts are `columns`."""
     everything = slice(None)
 
     def known(r: slice, c: slice) -> Targets:
-        return Targets(*(x[r, c] for x in (targets.truth, targets.known, targets.own)))
+        return Targets(*(x[r, c] for x in (targets.truth, targets.known, targets.same_group)))
 
-    return Share(
+    return ScoreShard(
         cut(scores, rows, everything),
         known(rows, everything),
         cut(scores, everything, columns),
@@ -100,7 +100,7 @@ class Thread:
         return torch.cat(self._all(value))
 
 
-def parts(objective: SharedObjective, shares: list[Share]) -> list[torch.Tensor]:
+def parts(objective: ShardedObjective, shares: list[ScoreShard]) -> list[torch.Tensor]:
     """The part of the loss of each rank, ranks being threads."""
     barrier, slots = threading.Barrier(len(shares)), [None] * len(shares)
 

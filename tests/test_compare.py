@@ -10,11 +10,12 @@ import yaml
 from scripts import compare
 from tests.test_configs import Parsed, check_recipe
 from tests.tiny import write_cola
-from vlmtune.cli import main
-from vlmtune.commands.train import NOISE
+from vlmtune.cli.fit import NOISE
+from vlmtune.cli.main import main
 from vlmtune.errors import UserError
-from vlmtune.report.results import Provenance, RunReport
-from vlmtune.types import Metric, Result
+from vlmtune.metrics.value import MetricValue
+from vlmtune.report.result import Result
+from vlmtune.report.run_report import Provenance, RunReport
 
 ROOT = Path(__file__).parents[1]
 SUITES = [ROOT / "configs/compare.yaml", ROOT / "configs/compare_eqsim.yaml"]
@@ -93,7 +94,7 @@ class Runner:
         value = self.values[name.removesuffix("/seed-0")]
         if value < 0:
             raise UserError(f"expected {name} to train, got a toy: choose another")
-        metric = Metric(value, 10, chance=0.25)
+        metric = MetricValue(value, 10, chance=0.25)
         seed = int(name[-1]) if words[0] == "fit" else None
         steps = {"steps": 30} if seed is not None else {}
         provenance = Provenance("b", "a", {}, "f", "", steps, {}, "c", "d", seed, 12, 6.0)
@@ -215,7 +216,7 @@ def test_a_strategy_is_trained_by_the_same_code_as_fit(tmp_path, monkeypatch, mo
     base["trainer"] |= {
         "accelerator": "cpu",
         "callbacks": [
-            {"class_path": "vlmtune.callbacks.Evaluation", "init_args": evaluation},
+            {"class_path": "vlmtune.training.evaluation.Evaluation", "init_args": evaluation},
         ],
     }
     base["model"] |= {

@@ -11,7 +11,8 @@ from vlmtune.config import Configured, differences, instantiate
 from vlmtune.errors import UserError
 from vlmtune.objectives.base import Objective
 from vlmtune.objectives.pair_bce import PairBCE
-from vlmtune.pairs import ChosenPairs, PairPolicy
+from vlmtune.pairs.base import PairPolicy
+from vlmtune.pairs.chosen_pairs import ChosenPairs
 
 
 class Box(Configured):
@@ -138,10 +139,16 @@ def test_a_spec_makes_the_object_again():
         ({"class_path": "vlmtune.pears.ChosenPairs"}, "No module named 'vlmtune.pears'"),
         ({"class_path": "vlmtune.pairs.ChosenPears"}, "no attribute 'ChosenPears'"),
         ({"class_path": "vlmtune.objectives.pair_bce.PairBCE"}, "name a subclass of it"),
-        ({"class_path": "vlmtune.pairs.torch"}, "name a subclass of it"),
-        ({"class_path": "vlmtune.pairs.ChosenPairs", "init_args": {"herd": 1}}, "'herd'"),
+        ({"class_path": "vlmtune.pairs.base.torch"}, "name a subclass of it"),
         (
-            {"class_path": "vlmtune.pairs.ChosenPairs", "init_args": {"hard_negatives": -1}},
+            {"class_path": "vlmtune.pairs.chosen_pairs.ChosenPairs", "init_args": {"herd": 1}},
+            "'herd'",
+        ),
+        (
+            {
+                "class_path": "vlmtune.pairs.chosen_pairs.ChosenPairs",
+                "init_args": {"hard_negatives": -1},
+            },
             "hard_negatives=-1",
         ),
     ],

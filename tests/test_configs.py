@@ -16,11 +16,11 @@ from data_builders.common import Builder
 from vlmtune.adapters.base import Adapter
 from vlmtune.backbones.base import Backbone
 from vlmtune.benchmarks.base import Benchmark
-from vlmtune.cli import _parser
-from vlmtune.commands.plugins import find, make, make_list
-from vlmtune.commands.train import NOISE, VlmtuneCLI
+from vlmtune.cli.fit import NOISE, VlmtuneCLI
+from vlmtune.cli.main import _parser
+from vlmtune.cli.plugins import find, make, make_list
 from vlmtune.objectives.base import Objective
-from vlmtune.pairs import PairPolicy
+from vlmtune.pairs.base import PairPolicy
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = ROOT / "configs"
@@ -339,7 +339,7 @@ model:
   backbone: ../backbones/open_clip.yaml
   adapter: ../adapters/mm_adapter.yaml
   objectives: [../objectives/pair_bce.yaml]
-  pairs: {class_path: vlmtune.pairs.ChosenPairs, init_args: {hard_negatives: 3}}
+  pairs: {class_path: vlmtune.pairs.chosen_pairs.ChosenPairs, init_args: {hard_negatives: 3}}
   optimizer: {class_path: torch.optim.AdamW, init_args: {lr: 0.002}}
 data:
   train: [{class_path: vlmtune.data.shards.ShardSet, init_args: {path: data/scenes}}]
@@ -347,7 +347,7 @@ data:
 trainer:
   max_epochs: 1
   callbacks:
-    - class_path: vlmtune.callbacks.Evaluation
+    - class_path: vlmtune.training.evaluation.Evaluation
       init_args:
         benchmarks: [../benchmarks/cola_multi.yaml]
 """

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from tests.tiny import halves
-from vlmtune.cli import main
-from vlmtune.commands.train import NOISE
+from vlmtune.cli.fit import NOISE
+from vlmtune.cli.main import main
+from vlmtune.evaluation.scorer import Scorer
 from vlmtune.export import read_checkpoint
-from vlmtune.scoring import Scorer
 from vlmtune.types import ImageRef
 
 pytestmark = [pytest.mark.filterwarnings(f"ignore:{pattern}") for pattern in NOISE]
@@ -136,7 +136,7 @@ def test_one_file_and_one_yaml_are_enough(plugin, model_folder, shards, capsys):
         (
             "my_adapter.yaml",
             "my_adapter.Bottleneck",
-            "vlmtune.pairs.AllPairs",
+            "vlmtune.pairs.all_pairs.AllPairs",
             "a subclass of Adapter in model.adapter of my_adapter.yaml, got 'vlmtune.pairs.AllP",
         ),
         (

@@ -19,14 +19,14 @@ from vlmtune.adapters.base import Adapter
 from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.benchmarks.base import Benchmark
-from vlmtune.cli import TRAINING, _parser
-from vlmtune.commands.build import _changes
-from vlmtune.commands.plugins import find, make, make_list
-from vlmtune.commands.train import NOISE
+from vlmtune.cli.build import _changes
+from vlmtune.cli.fit import NOISE
+from vlmtune.cli.main import TRAINING, _parser
+from vlmtune.cli.plugins import find, make, make_list
 from vlmtune.data.datamodule import ShardDataModule
 from vlmtune.data.shards import ShardSet
 from vlmtune.export import save_export
-from vlmtune.modules import MMAdapterModule
+from vlmtune.training.methods import MMAdapterModule
 from vlmtune.types import Features
 
 ROOT = Path(__file__).parents[1]

@@ -69,7 +69,7 @@ def test_a_batch_moves_as_a_whole(pixels):
     moved = batch.to("meta", non_blocking=True)
     assert moved.targets.truth.is_meta
     assert moved.targets.known.is_meta
-    assert moved.targets.own.is_meta
+    assert moved.targets.same_group.is_meta
     assert moved.targets.mined.is_meta
     assert Targets(flags, flags, flags).to("meta").mined is None
     assert moved.image_group.is_meta

@@ -9,7 +9,7 @@ from torch import nn
 from vlmtune.adapters.base import DualAdapter, JointAdapter
 from vlmtune.backbones.base import Backbone
 from vlmtune.data.collate import collate
-from vlmtune.types import Batch, Features, Group, Reads
+from vlmtune.types import Batch, Features, FeatureSpec, Group
 
 LETTERS = "abcdefgh"
 
@@ -63,11 +63,11 @@ class Tune(DualAdapter):
         super().__init__()
         self.frozen = frozen
         self.drop = nn.Dropout(dropout)
-        self.image_reads = self.text_reads = Reads(kind, -1, frozen)
+        self.image_input = self.text_input = FeatureSpec(kind, -1, frozen)
 
     def attach(self, backbone):
         super().attach(backbone)
-        width = backbone.embed_dim if self.image_reads.kind == "pooled" else backbone.text_width
+        width = backbone.embed_dim if self.image_input.kind == "pooled" else backbone.text_width
         self.image, self.text = nn.Linear(width, 6), nn.Linear(width, 6)
         self.double().requires_grad_()
         backbone.requires_grad_(not self.frozen)
@@ -96,7 +96,7 @@ class Together(JointAdapter):
 
     def __init__(self):
         super().__init__()
-        self.image_reads = self.text_reads = Reads("pooled", -1, False)
+        self.image_input = self.text_input = FeatureSpec("pooled", -1, False)
 
     def attach(self, backbone):
         super().attach(backbone)

@@ -1,6 +1,6 @@
 """`python -m vlmtune` is `vlmtune`."""
 
-from vlmtune.cli import entry
+from vlmtune.cli.main import entry
 
 if __name__ == "__main__":
     entry()

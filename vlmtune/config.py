@@ -110,9 +110,9 @@ def instantiate(spec: Spec, base: type[T]) -> T:
         UserError: The path does not import, is not a subclass of `base`, or refuses the arguments.
 
     Example:
-        >>> from vlmtune.pairs import AllPairs, PairPolicy
-        >>> type(instantiate({"class_path": "vlmtune.pairs.AllPairs"}, PairPolicy)) is AllPairs
-        True
+        >>> from vlmtune.pairs.base import PairPolicy
+        >>> instantiate({"class_path": "vlmtune.pairs.all_pairs.AllPairs"}, PairPolicy).init_args
+        {}
     """
     path = spec.get("class_path", "")
     module, _, name = path.rpartition(".")

@@ -8,7 +8,7 @@ Shape legend:
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -46,7 +46,8 @@ class Group:
         exhaustive: True where a caption of the corpus that is not in `true_ids` is false, False
             where it may merely be unannotated (GQA, Visual Genome).
         images: The decoded images (PIL, RGB), or None where features are read instead.
-        own: `own[i, j]` is False where text j was made for another image of the group and nothing
+        same_group: `same_group[i, j]` is False where text j was made for another image of the
+            group and nothing
             is known of image i; None where every text belongs to every image. Shape (k, m).
         mined: Ids of captions of other groups of the batch that a similarity cache finds hard for
             these images; None where nothing is mined.
@@ -60,7 +61,7 @@ class Group:
     true_ids: tuple[frozenset[str], ...]
     exhaustive: bool = False
     images: tuple[Any, ...] | None = None
-    own: Bool[Tensor, "k m"] | None = None
+    same_group: Bool[Tensor, "k m"] | None = None
     mined: frozenset[str] | None = None
 
 
@@ -72,14 +73,15 @@ class Targets:
         truth: True where the text is true of the image.
         known: True where `truth` is annotated: within a group, and everywhere for an image whose
             corpus is exhaustive. Elsewhere False in `truth` means "presumably".
-        own: True where image and text belong to one group; `own & ~truth` are the hard negatives.
+        same_group: True where image and text belong to one group; `same_group & ~truth` are the
+            hard negatives.
         mined: True where a similarity cache finds the text, false here, hard for the image; None
             where nothing is mined.
     """
 
     truth: Bool[Tensor, "N M"]
     known: Bool[Tensor, "N M"]
-    own: Bool[Tensor, "N M"]
+    same_group: Bool[Tensor, "N M"]
     mined: Bool[Tensor, "N M"] | None = None
 
     def to(self, device: torch.device | str) -> "Targets":
@@ -88,7 +90,7 @@ class Targets:
 
     def each(self, change: Callable[[Tensor], Tensor]) -> "Targets":
         """Returns the targets with each of their matrices changed alike."""
-        truth, known, own = (change(part) for part in (self.truth, self.known, self.own))
+        truth, known, own = (change(part) for part in (self.truth, self.known, self.same_group))
         return Targets(truth, known, own, None if self.mined is None else change(self.mined))
 
 
@@ -132,7 +134,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Reads:
+class FeatureSpec:
     """Which representation of one modality an adapter reads, and whether gradients reach behind it.
 
     Attributes:
@@ -255,7 +257,7 @@ class Scores:
 
 
 @dataclass(frozen=True)
-class Share:
+class ScoreShard:
     """One rank's share of a global batch of N images and M texts; n and m of them are its own.
 
     Attributes:
@@ -273,119 +275,3 @@ class Share:
     column_targets: Targets
     row_start: int = 0
     column_start: int = 0
-
-
-@dataclass(frozen=True)
-class Metric:
-    """One number of a benchmark, with what is needed to trust it.
-
-    Attributes:
-        value: The number, a fraction (0.25 is 25 %) unless `unit` says otherwise.
-        n: How many items it is a mean over.
-        chance: What random scores reach, or None where that is not defined.
-        low: Lower end of the 95 % interval, or None.
-        high: Upper end of the 95 % interval, or None.
-        higher_is_better: The direction.
-        unit: "fraction", "cosine" (-1 to 1), "rank" for ranks, or "count".
-    """
-
-    value: float
-    n: int
-    chance: float | None = None
-    low: float | None = None
-    high: float | None = None
-    higher_is_better: bool = True
-    unit: str = "fraction"
-
-
-@dataclass(frozen=True)
-class Example:
-    """One retrieval for the gallery: a query and its best images, right ones marked."""
-
-    query: str
-    images: tuple[ImageRef, ...]
-    scores: tuple[float, ...]
-    true: tuple[bool, ...]
-    correct: bool
-
-
-@dataclass(frozen=True)
-class Occurrence:
-    """What occurs twice: an item of a benchmark, or something within it.
-
-    Attributes:
-        items: Positions of the items among those that are evaluated, from 0.
-        images: Their images: folder and file name, and the box where one is cropped.
-        texts: The captions in question.
-    """
-
-    items: tuple[int, ...]
-    images: tuple[str, ...]
-    texts: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Repeat:
-    """One kind of repetition in a benchmark, with the first ones to look at.
-
-    Attributes:
-        kind: "item" for items of the same images and captions as an earlier one, "caption" for
-            those whose right caption is also a wrong one, "image" for those with an image twice.
-        total: How many items are such.
-        n: How many items there are.
-        listed: The first ones.
-    """
-
-    kind: Literal["item", "caption", "image"]
-    total: int
-    n: int
-    listed: tuple[Occurrence, ...]
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a benchmark says of a model.
-
-    Attributes:
-        benchmark: Name of the benchmark instance, unique within a run.
-        version: Version of the metric's definition; numbers of different versions do not compare.
-        primary: The key of `metrics` that stands for the whole.
-        metrics: All numbers, by name.
-        examples: Retrievals to look at.
-        citation: The source of the metric.
-        convention: "strict" (a tie is never a win, every row counts) or "reference" (as the
-            published script does).
-        outcomes: Of each item in the order of the file, what the primary metric gives it, in
-            [0, 1] (a cosine in [-1, 1]); empty where it is no mean over items. Two runs are
-            compared item by item.
-        clusters: Of each item the number of its image, so that intervals resample images.
-        groups: Where the primary metric is a mean over groups of the mean within each: of each
-            item the number of its group, -1 where it counts in none. Empty for a plain mean.
-        shares: What each group weighs, by its number and up to a factor; empty where those that
-            have items weigh alike.
-        degree: 2 where an outcome is itself a mean over pairs of its item with others, else 1. To
-            first order the metric varies so many times as much as a mean of the outcomes.
-        series: Numbers whose distribution is drawn, such as the equivariance score of each item.
-        kind: "compositional", or "retained" for an ability the model had before training, where a
-            fall is forgetting. The suite copies it from the benchmark.
-        items: Digest of the images and captions that were scored; "" where unknown. The suite adds
-            it. Only results of equal digests are compared item by item.
-        repeats: Items, captions and images that occur twice. The suite adds them.
-    """
-
-    benchmark: str
-    version: str
-    primary: str
-    metrics: dict[str, Metric]
-    examples: tuple[Example, ...] = field(default=())
-    citation: str = ""
-    convention: str = "strict"
-    outcomes: tuple[float, ...] = ()
-    clusters: tuple[int, ...] = ()
-    series: dict[str, tuple[float, ...]] = field(default_factory=dict)
-    kind: Literal["compositional", "retained"] = "compositional"
-    items: str = ""
-    groups: tuple[int, ...] = ()
-    shares: tuple[float, ...] = ()
-    degree: int = 1
-    repeats: tuple[Repeat, ...] = ()

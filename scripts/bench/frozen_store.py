@@ -46,9 +46,9 @@ from vlmtune.adapters.last_blocks import LastBlocks
 from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.backbones.open_clip import OpenClip
-from vlmtune.features import FeatureStore, StoreKey, open_or_build
+from vlmtune.features.store import FeatureStore, StoreKey, open_or_build
 from vlmtune.objectives.pair_bce import PairBCE
-from vlmtune.types import Features, Reads, Targets
+from vlmtune.types import Features, FeatureSpec, Targets
 
 PAIRS = 4  # texts an image is scored against
 CONTEXT = 77  # tokens of a padded caption
@@ -101,11 +101,11 @@ class Epoch:
         self.objective = PairBCE()
         self.image_ids = [str(i) for i in range(images)]
         self.stores = (
-            self._store(root / case.name, "image", self.adapter.image_reads, self.image_ids),
-            self._store(root / case.name, "text", self.adapter.text_reads, self.texts),
+            self._store(root / case.name, "image", self.adapter.image_input, self.image_ids),
+            self._store(root / case.name, "text", self.adapter.text_input, self.texts),
         )
 
-    def _store(self, root: Path, modality: str, reads: Reads, ids: list[str]) -> FeatureStore:
+    def _store(self, root: Path, modality: str, reads: FeatureSpec, ids: list[str]) -> FeatureStore:
         key = StoreKey("bench", modality, reads, "bench", "float32")  # type: ignore[arg-type]
         every = range(0, len(ids), self.batch)
 
@@ -119,15 +119,15 @@ class Epoch:
 
     def _images(self, rows: slice) -> Features:
         with torch.no_grad():
-            return self.backbone.encode_image(self.pixels[rows], self.adapter.image_reads)
+            return self.backbone.encode_image(self.pixels[rows], self.adapter.image_input)
 
     def _texts(self, rows: slice) -> Features:
         with torch.no_grad():
-            return self.backbone.encode_text(self.texts[rows], self.adapter.text_reads)
+            return self.backbone.encode_text(self.texts[rows], self.adapter.text_input)
 
     def _padded(self, rows: slice) -> Features:
         """As `_texts`, the tower seeing `CONTEXT` tokens of each caption."""
-        tower, reads = self.backbone.text_tower, self.adapter.text_reads
+        tower, reads = self.backbone.text_tower, self.adapter.text_input
         assert tower is not None
         with torch.no_grad():
             words = tower.words(self.texts[rows])

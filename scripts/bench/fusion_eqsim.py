@@ -46,11 +46,12 @@ from transformers.utils import logging
 
 from vlmtune.adapters.matching import Matching
 from vlmtune.backbones.blip import Blip
-from vlmtune.objectives.base import SharedObjective
+from vlmtune.objectives.base import ShardedObjective
 from vlmtune.objectives.eqsim import EqSim
 from vlmtune.objectives.itm import ITM
-from vlmtune.pair_mining import MutualPairs, RankingPairs
-from vlmtune.pairs import PairPolicy
+from vlmtune.pairs.base import PairPolicy
+from vlmtune.pairs.mutual_pairs import MutualPairs
+from vlmtune.pairs.ranking_pairs import RankingPairs
 from vlmtune.types import Scores, Targets
 
 WORDS = ("two", "small", "red", "cubes", "on", "the", "left", "of", "a", "blue", "glass", "sphere")
@@ -122,8 +123,8 @@ class Steps:
         texts = [" ".join(WORDS[int(i)] for i in order) for order in orders]
         with torch.no_grad():
             pixels = torch.randn(batch, 3, 112, 112, device=DEVICE)
-            self.image = self.backbone.encode_image(pixels, self.adapter.image_reads)
-            self.text = self.backbone.encode_text(texts, self.adapter.text_reads)
+            self.image = self.backbone.encode_image(pixels, self.adapter.image_input)
+            self.text = self.backbone.encode_text(texts, self.adapter.text_input)
         trained = [p for p in self.backbone.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(trained, lr=1e-6)
         true = torch.eye(batch, dtype=torch.bool, device=DEVICE)
@@ -140,7 +141,7 @@ class Steps:
         """The pairs of a step."""
         return policy(self.targets, torch.Generator().manual_seed(seed), self.reference)
 
-    def run(self, objectives: list[SharedObjective], pairs: Tensor) -> float:
+    def run(self, objectives: list[ShardedObjective], pairs: Tensor) -> float:
         """Takes one step; returns the seconds that took."""
         alone = DEVICE == "cpu" and torch.get_num_threads() == 1
         clock = time.process_time if alone else time.perf_counter
@@ -159,9 +160,9 @@ class Steps:
 def report(folder: Path, batch: int, rounds: int) -> None:
     """Prints the line of one batch size."""
     steps = Steps(folder, batch)
-    plain: list[SharedObjective] = [ITM()]
+    plain: list[ShardedObjective] = [ITM()]
     both = [*plain, EqSim(normalise="sigmoid", ranked_by="reference", k=HARD)]
-    ways: tuple[tuple[list[SharedObjective], PairPolicy], ...] = (
+    ways: tuple[tuple[list[ShardedObjective], PairPolicy], ...] = (
         (plain, RankingPairs(NEGATIVES, HARD)),
         (both, RankingPairs(NEGATIVES, HARD, mirrored=True)),
         (both, MutualPairs(NEGATIVES, HARD)),

@@ -50,7 +50,7 @@ from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.adapters.mm_pred import MMPred
 from vlmtune.adapters.words import masked_mean, word_mask
 from vlmtune.backbones.base import Backbone
-from vlmtune.types import Features, Reads
+from vlmtune.types import Features, FeatureSpec
 
 STYLES = {
     "Mdetr": "mdetr",
@@ -78,11 +78,11 @@ class ViTB32(Backbone):
         """Is never called."""
         raise NotImplementedError
 
-    def encode_image(self, pixels: Tensor, reads: Reads) -> Features:
+    def encode_image(self, pixels: Tensor, reads: FeatureSpec) -> Features:
         """Is never called."""
         raise NotImplementedError
 
-    def encode_text(self, texts: Sequence[str], reads: Reads) -> Features:
+    def encode_text(self, texts: Sequence[str], reads: FeatureSpec) -> Features:
         """Is never called."""
         raise NotImplementedError
 

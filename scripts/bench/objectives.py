@@ -32,15 +32,15 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from vlmtune.backbones.open_clip import OpenClip
-from vlmtune.objectives.base import Alone, SharedObjective
+from vlmtune.objectives.base import Alone, ShardedObjective
 from vlmtune.objectives.eqsim import EqSim
 from vlmtune.objectives.info_nce import InfoNCE
-from vlmtune.types import Embedded, Reads, Scores, Share, Targets
+from vlmtune.types import Embedded, FeatureSpec, Scores, ScoreShard, Targets
 
 WIDTH = 512
 SCALE = 100.0
 REQUIRED = 0.01
-POOLED = Reads("pooled", frozen=False)
+POOLED = FeatureSpec("pooled", frozen=False)
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
@@ -91,7 +91,7 @@ def seconds(work: Callable[[], object], rounds: int) -> float:
     return statistics.median(taken[1:])
 
 
-def loss_seconds(batch: int, objectives: list[SharedObjective], rounds: int) -> float:
+def loss_seconds(batch: int, objectives: list[ShardedObjective], rounds: int) -> float:
     """Time of scores, losses and gradients of embeddings at one global batch."""
     image, text, targets = embeddings(batch, 0), embeddings(batch, 1), diagonal(batch, batch)
 
@@ -136,11 +136,13 @@ def peak(batch: int, ranks: int, shared: bool, queue: Any) -> None:
     before = _peak(reset=True)
     if shared:
         rows, columns = scored(image[:own], text), scored(image, text[:own])
-        share = Share(rows, diagonal(own, batch), columns, diagonal(batch, own))
+        share = ScoreShard(rows, diagonal(own, batch), columns, diagonal(batch, own))
         losses = [o.share(share, Repeated(ranks)) for o in objectives]
     else:
         scores, targets = scored(image, text), diagonal(batch, batch)
-        losses = [o.share(Share(scores, targets, scores, targets), Alone()) for o in objectives]
+        losses = [
+            o.share(ScoreShard(scores, targets, scores, targets), Alone()) for o in objectives
+        ]
     torch.stack(losses).sum().backward()
     queue.put(_peak() - before)
 

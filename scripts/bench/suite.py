@@ -44,8 +44,8 @@ from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.benchmarks.retrieval import Retrieval
 from vlmtune.data.images import read
-from vlmtune.scoring import Scorer
-from vlmtune.types import Features, ImageRef, Reads
+from vlmtune.evaluation.scorer import Scorer
+from vlmtune.types import Features, FeatureSpec, ImageRef
 
 BATCH = 16
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -54,7 +54,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # -- item by item ---------------------------------------------------------------------------------
 
 
-def padded(backbone: OpenClip, texts: list[str], reads: Reads) -> Features:
+def padded(backbone: OpenClip, texts: list[str], reads: FeatureSpec) -> Features:
     """Encodes texts as published code does: the tower sees `CONTEXT` tokens of each."""
     tower = backbone.text_tower
     assert tower is not None
@@ -84,11 +84,11 @@ def by_item(backbone: OpenClip, adapter: ZeroShot, items: Items) -> Tensor:
     scores = []
     for rows in torch.arange(items.part.items).split(items.part.batch):
         pixels = [picture(backbone, items.images[int(i)]) for i in items.owner[rows]]
-        image = backbone.encode_image(torch.stack(pixels), adapter.image_reads)
+        image = backbone.encode_image(torch.stack(pixels), adapter.image_input)
         parts = []
         for place in range(items.part.captions):
             texts = [items.texts[int(j)] for j in items.chosen[rows, place]]
-            text = padded(backbone, texts, adapter.text_reads)
+            text = padded(backbone, texts, adapter.text_input)
             parts.append(
                 adapter.compare_pairs(adapter.embed_image(image), adapter.embed_text(text))
             )
@@ -102,8 +102,8 @@ def by_pair(backbone: OpenClip, adapter: Adapter, items: Items) -> Tensor:
     scores = []
     for row, column in items.pairs().tolist():
         pixels = picture(backbone, items.images[row])[None]
-        image = backbone.encode_image(pixels, adapter.image_reads)
-        text = padded(backbone, [items.texts[column]], adapter.text_reads)
+        image = backbone.encode_image(pixels, adapter.image_input)
+        text = padded(backbone, [items.texts[column]], adapter.text_input)
         scores.append(adapter(image, text).values.flatten().cpu())
     return torch.cat(scores)
 

@@ -15,13 +15,13 @@ from vlmtune.backbones.flava import Flava
 from vlmtune.backbones.hf_clip import HFCLIP
 from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.backbones.siglip import SigLIP
-from vlmtune.types import Reads
+from vlmtune.types import FeatureSpec
 
 WRITERS = {"hf_clip": write_clip, "siglip": write_siglip, "flava": write_flava}
 KINDS = {"hf_clip": HFCLIP, "siglip": SigLIP, "flava": Flava}
 FAMILIES = ["open_clip", *KINDS]
 TEXTS = ["red cube", "a blue sphere left of the red cube", "dog"]
-POOLED = Reads("pooled")
+POOLED = FeatureSpec("pooled")
 
 
 @cache
@@ -53,8 +53,8 @@ def pixels(count: int = 4) -> torch.Tensor:
 
 def embedded(adapter, model, texts=TEXTS) -> tuple[torch.Tensor, torch.Tensor]:
     """Embeddings of images and texts by the adapter."""
-    image = adapter.embed_image(model.encode_image(pixels(), adapter.image_reads))
-    return image, adapter.embed_text(model.encode_text(texts, adapter.text_reads))
+    image = adapter.embed_image(model.encode_image(pixels(), adapter.image_input))
+    return image, adapter.embed_text(model.encode_text(texts, adapter.text_input))
 
 
 def plain(model, texts=TEXTS) -> tuple[torch.Tensor, torch.Tensor]:

@@ -9,13 +9,13 @@ from vlmtune.adapters.ft_late import FTLate
 from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.errors import UserError
-from vlmtune.types import Features, Reads
+from vlmtune.types import Features, FeatureSpec
 
 
 class Plain(DualAdapter):
     def __init__(self):
         super().__init__()
-        self.image_reads = self.text_reads = Reads("pooled")
+        self.image_input = self.text_input = FeatureSpec("pooled")
 
     def embed_image(self, image):
         return image.pooled
@@ -29,7 +29,7 @@ class Lengths(JointAdapter):
 
     def __init__(self):
         super().__init__()
-        self.image_reads = self.text_reads = Reads("tokens", -2)
+        self.image_input = self.text_input = FeatureSpec("tokens", -2)
         self.prepared, self.calls = [], []
 
     def prepare_image(self, image):
@@ -123,7 +123,7 @@ def test_trim():
 
 def test_a_backbone_without_the_layer_is_refused(backbone):
     adapter = Plain()
-    adapter.image_reads = Reads("tokens", -9)
+    adapter.image_input = FeatureSpec("tokens", -9)
     said = "layer -9 for images, got OpenClip .*choose one of .*: choose OpenClip .*HFCLIP"
     with pytest.raises(UserError, match=said):
         adapter.attach(backbone)

@@ -14,7 +14,7 @@ from tests.adapters.families import (
 )
 from vlmtune.adapters.context_prompts import ContextPrompts
 from vlmtune.errors import UserError
-from vlmtune.types import Reads
+from vlmtune.types import FeatureSpec
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -49,7 +49,7 @@ def test_classes_have_contexts_of_their_own(family):
     classes = ["red cube", "dog"]
     adapter, model = attached(ContextPrompts(init="a", classes=classes), family)
     texts = ["red cube", "dog", "blue dog", "sphere"]
-    words = model.encode_text(texts, adapter.text_reads)
+    words = model.encode_text(texts, adapter.text_input)
     assert adapter.contexts(words).tolist() == [1, 2, 0, 0]
     near(embedded(adapter, model, texts)[1], plain(model, [f"a {text}" for text in texts])[1])
     with torch.no_grad():
@@ -84,4 +84,4 @@ def test_what_is_refused(options, said):
 
 
 def test_images_are_read_frozen():
-    assert ContextPrompts().image_reads == Reads("pooled")
+    assert ContextPrompts().image_input == FeatureSpec("pooled")

@@ -15,7 +15,7 @@ from tests.adapters.families import (
 )
 from vlmtune.adapters.deep_prompts import DeepPrompts
 from vlmtune.errors import UserError
-from vlmtune.types import Reads
+from vlmtune.types import FeatureSpec
 
 
 def moved(adapter, model) -> set[str]:
@@ -32,7 +32,7 @@ def test_images_are_those_of_a_plain_loop(coupled, depth):
     visual = model.model.visual
     prompts = adapter.image_prompts()
     assert prompts.shape == (depth, 2, 24)
-    tokens = model.encode_image(pixels(), Reads("state", -4)).tokens
+    tokens = model.encode_image(pixels(), FeatureSpec("state", -4)).tokens
     for number, block in enumerate(visual.transformer.resblocks):
         if number < depth:
             tokens = torch.cat([tokens[:, :17], prompts[number].repeat(4, 1, 1)], dim=1)

@@ -71,9 +71,9 @@ def test_parameters_are_as_many_as_in_table_5():
 
 def test_it_reads_the_layer_before_the_last():
     adapter = FTLate()
-    assert (adapter.image_reads.layer, adapter.text_reads.layer) == (-2, -2)
+    assert (adapter.image_input.layer, adapter.text_input.layer) == (-2, -2)
     adapter = FTLate(image_layer=-3, text_layer=-1)
-    assert (adapter.image_reads.layer, adapter.text_reads.layer) == (-3, -1)
+    assert (adapter.image_input.layer, adapter.text_input.layer) == (-3, -1)
 
 
 def test_dropout_only_in_training():

@@ -19,7 +19,7 @@ from vlmtune.adapters.full_finetuning import FullFineTuning
 from vlmtune.errors import UserError
 from vlmtune.objectives.fsc_clip import FSCClip
 from vlmtune.objectives.info_nce import InfoNCE
-from vlmtune.types import Features, Reads
+from vlmtune.types import Features, FeatureSpec
 
 pytestmark = QUIET
 
@@ -61,7 +61,7 @@ def test_one_side(family):
     assert not image & text
     assert image | text == trained(attached(FullFineTuning(), family)[1])
     adapter, model = attached(FullFineTuning(image=False), family)
-    assert adapter.image_reads == Reads("pooled")
+    assert adapter.image_input == FeatureSpec("pooled")
     assert embedded(adapter, model)[0].equal(plain(model)[0])
 
 
@@ -86,16 +86,16 @@ def test_rates_of_layers(family):
 
 def test_tokens_of_clip_are_normed_and_projected():
     adapter, model = attached(FullFineTuning(tokens=True))
-    image = model.encode_image(pixels(), adapter.image_reads)
-    text = model.encode_text(TEXTS, adapter.text_reads)
+    image = model.encode_image(pixels(), adapter.image_input)
+    text = model.encode_text(TEXTS, adapter.text_input)
     patches, words = adapter.embed_tokens(image, text)
     network = model.model
     last = network.visual.transformer.resblocks[-1](
-        model.encode_image(pixels(), Reads("state", -2)).tokens
+        model.encode_image(pixels(), FeatureSpec("state", -2)).tokens
     )[:, 1:]
     near(patches.tokens, network.visual.ln_post(last) @ network.visual.proj)
     assert patches.mask.all()
-    final = model.encode_text(TEXTS, Reads("tokens", -1))
+    final = model.encode_text(TEXTS, FeatureSpec("tokens", -1))
     assert words.mask.equal(final.mask)
     near(words.tokens, final.tokens @ network.text_projection)
     # The end token is what is pooled.
@@ -106,14 +106,14 @@ def test_tokens_of_clip_are_normed_and_projected():
 @pytest.mark.parametrize("family", FAMILIES)
 def test_tokens_of_each_family_depend_on_nothing_else(family):
     adapter, model = attached(FullFineTuning(tokens=True), family)
-    image = model.encode_image(pixels(), adapter.image_reads)
-    text = model.encode_text(TEXTS, adapter.text_reads)
+    image = model.encode_image(pixels(), adapter.image_input)
+    text = model.encode_text(TEXTS, adapter.text_input)
     patches, words = adapter.embed_tokens(image, text)
     assert patches.tokens.shape == (4, model.image_tokens, model.embed_dim)
     assert words.mask.equal(text.mask)
     assert not words.tokens[~words.mask].any()
     for row, caption in enumerate(TEXTS):
-        one = model.encode_text([caption], adapter.text_reads)
+        one = model.encode_text([caption], adapter.text_input)
         single, alone = adapter.embed_tokens(image[row : row + 1], one)
         near(single.tokens[0], patches.tokens[row])
         near(alone.tokens[0], words.tokens[row, : alone.tokens.shape[1]])

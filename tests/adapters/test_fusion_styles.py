@@ -13,7 +13,7 @@ from vlmtune.adapters.fusion_styles.flava import Flava
 from vlmtune.adapters.fusion_styles.mdetr import Mdetr
 from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.adapters.mm_pred import MMPred
-from vlmtune.commands.plugins import make
+from vlmtune.cli.plugins import make
 from vlmtune.config import instantiate
 from vlmtune.errors import UserError
 from vlmtune.types import Features

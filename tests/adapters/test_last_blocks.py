@@ -16,7 +16,7 @@ from tests.runs import fit as train
 from vlmtune.adapters.last_blocks import LastBlocks
 from vlmtune.errors import UserError
 from vlmtune.objectives.info_nce import InfoNCE
-from vlmtune.types import Reads
+from vlmtune.types import FeatureSpec
 
 pytestmark = QUIET
 
@@ -44,13 +44,13 @@ def test_which_weights_are_trained():
         or name.startswith(("model.visual.ln_post", "model.ln_final"))
     }
     assert trained(model) == want
-    assert adapter.image_reads == Reads("state", -2)
-    assert adapter.text_reads == Reads("state", -3)
+    assert adapter.image_input == FeatureSpec("state", -2)
+    assert adapter.text_input == FeatureSpec("state", -3)
 
 
 def test_a_side_of_no_blocks_reads_frozen_embeddings():
     adapter, model = attached(LastBlocks(image=0, text=1))
-    assert adapter.image_reads == Reads("pooled")
+    assert adapter.image_input == FeatureSpec("pooled")
     assert not any("visual" in name for name in trained(model))
     image, _ = embedded(adapter, model)
     assert image.equal(plain(model)[0])

@@ -15,7 +15,7 @@ from vlmtune.adapters.base import trained_state
 from vlmtune.adapters.lora import LoRA
 from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.errors import UserError
-from vlmtune.types import Reads
+from vlmtune.types import FeatureSpec
 
 ALL = ["query", "key", "value", "out", "mlp"]
 
@@ -86,7 +86,7 @@ def test_packed_projections_are_chosen_one_by_one():
         changed = (block.attn.in_proj_weight != old).view(3, 16, 16).any(dim=2).all(dim=1)
         assert changed.tolist() == [True, False, True]
     assert not any("visual" in name for name in trained(model))
-    assert adapter.image_reads == Reads("pooled")
+    assert adapter.image_input == FeatureSpec("pooled")
 
 
 @pytest.mark.parametrize("family", FAMILIES)

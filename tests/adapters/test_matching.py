@@ -13,11 +13,12 @@ from vlmtune.backbones.flava import Flava
 from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.backbones.vilt import Vilt
 from vlmtune.errors import UserError
+from vlmtune.evaluation.scorer import Scorer
 from vlmtune.export import load, save_export
 from vlmtune.objectives.itm import ITM
-from vlmtune.pair_mining import HardPairs, RankingPairs
-from vlmtune.scoring import Scorer
-from vlmtune.system import AdaptationModule
+from vlmtune.pairs.hard_pairs import HardPairs
+from vlmtune.pairs.ranking_pairs import RankingPairs
+from vlmtune.training.module import AdaptationModule
 
 KINDS = {
     "blip": (Blip, hf_models.write_blip),
@@ -61,8 +62,8 @@ def pictures():
 
 def features(backbone, adapter):
     pixels = torch.stack([backbone.preprocess(image) for image in pictures()])
-    image = backbone.encode_image(pixels, adapter.image_reads)
-    return image, backbone.encode_text(TEXTS, adapter.text_reads)
+    image = backbone.encode_image(pixels, adapter.image_input)
+    return image, backbone.encode_text(TEXTS, adapter.text_input)
 
 
 def expected(backbone):

@@ -139,9 +139,9 @@ def test_the_released_form_on_vit_b_32_has_the_parameters_of_table_5():
 
 def test_it_reads_the_layer_before_the_last():
     adapter = MMAdapter()
-    assert (adapter.image_reads.layer, adapter.text_reads.layer) == (-2, -2)
+    assert (adapter.image_input.layer, adapter.text_input.layer) == (-2, -2)
     adapter = MMAdapter(image_layer=-3, text_layer=-1)
-    assert (adapter.image_reads.layer, adapter.text_reads.layer) == (-3, -1)
+    assert (adapter.image_input.layer, adapter.text_input.layer) == (-3, -1)
 
 
 def test_dropout_only_in_training():

@@ -18,7 +18,7 @@ from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.errors import UserError
 from vlmtune.export import load, save_export
 from vlmtune.objectives.info_nce import InfoNCE
-from vlmtune.system import AdaptationModule
+from vlmtune.training.module import AdaptationModule
 
 MAKERS = {
     "last_blocks": lambda: LastBlocks(image=1, text=2, decay=0.5),

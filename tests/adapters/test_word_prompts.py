@@ -18,7 +18,7 @@ from vlmtune.adapters.base import Adapter
 from vlmtune.adapters.word_prompts import WordPrompts
 from vlmtune.config import instantiate
 from vlmtune.errors import UserError
-from vlmtune.types import Reads
+from vlmtune.types import FeatureSpec
 
 
 def ids_of(model, texts) -> set[int]:
@@ -63,8 +63,10 @@ def test_only_listed_words_are_trained(family):
     fit(adapter, model, texts=TEXTS)
     assert moved(adapter) == ids_of(model, ["red", "dog", "cube"])
     # What the list lacks is as it was.
-    sphere = model.encode_text(["blue sphere"], adapter.text_reads)
-    near(adapter.embed_text(sphere), model.encode_text(["blue sphere"], Reads("pooled")).pooled)
+    sphere = model.encode_text(["blue sphere"], adapter.text_input)
+    near(
+        adapter.embed_text(sphere), model.encode_text(["blue sphere"], FeatureSpec("pooled")).pooled
+    )
 
 
 def test_a_file_of_captions_is_not_needed_again(tmp_path):

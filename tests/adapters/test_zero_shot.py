@@ -9,8 +9,8 @@ def test_scores_are_those_of_open_clip(backbone):
     adapter = ZeroShot()
     adapter.attach(backbone)
     pixels = torch.randn(4, 3, 32, 32)
-    image = backbone.encode_image(pixels, adapter.image_reads)
-    text = backbone.encode_text(TEXTS, adapter.text_reads)
+    image = backbone.encode_image(pixels, adapter.image_input)
+    text = backbone.encode_text(TEXTS, adapter.text_input)
     with torch.no_grad():
         ids = backbone.text_tower.words(TEXTS).ids
         padded = torch.nn.functional.pad(ids, (0, 77 - ids.shape[1]))

@@ -7,7 +7,7 @@ from transformers import BlipForImageTextRetrieval
 from tests.backbones.hf_models import write_blip
 from vlmtune.backbones.blip import Blip
 from vlmtune.errors import UserError
-from vlmtune.types import Reads
+from vlmtune.types import FeatureSpec
 
 TEXTS = ["a red cube left of the blue sphere", "dog", "a green metal cube"]
 
@@ -29,18 +29,18 @@ def pixels():
 
 def test_tokens_are_the_librarys_states(path, backbone):
     model = BlipForImageTextRetrieval.from_pretrained(path).eval()
-    words = backbone.encode_text(TEXTS, Reads("words"))
+    words = backbone.encode_text(TEXTS, FeatureSpec("words"))
     with torch.no_grad():
         vision = model.vision_model(pixels(), output_hidden_states=True)
         text = model.text_encoder(
             input_ids=words.ids, attention_mask=words.mask.long(), output_hidden_states=True
         )
-    got = backbone.encode_image(pixels(), Reads("tokens", -1)).tokens
+    got = backbone.encode_image(pixels(), FeatureSpec("tokens", -1)).tokens
     torch.testing.assert_close(got, vision.last_hidden_state[:, 1:])
     for layer in (-2, -3):
-        got = backbone.encode_image(pixels(), Reads("tokens", layer)).tokens
+        got = backbone.encode_image(pixels(), FeatureSpec("tokens", layer)).tokens
         torch.testing.assert_close(got, vision.hidden_states[layer][:, 1:])
-        got = backbone.encode_text(TEXTS, Reads("tokens", layer))
+        got = backbone.encode_text(TEXTS, FeatureSpec("tokens", layer))
         torch.testing.assert_close(got.tokens[got.mask], text.hidden_states[layer][got.mask])
 
 

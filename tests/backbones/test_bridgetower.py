@@ -11,7 +11,7 @@ from tests.backbones.hf_models import write_bridgetower
 from vlmtune.adapters.last_blocks import LastBlocks
 from vlmtune.backbones.bridgetower import BridgeTower
 from vlmtune.errors import UserError
-from vlmtune.types import Reads
+from vlmtune.types import FeatureSpec
 
 TEXTS = ["a red cube left of the blue sphere", "dog", "a green metal cube"]
 
@@ -23,8 +23,8 @@ def pixels():
 
 def matched(backbone):
     fusion = backbone.fusion
-    image = fusion.prepare_image(backbone.encode_image(pixels(), fusion.image_reads))
-    text = fusion.prepare_text(backbone.encode_text(TEXTS, fusion.text_reads))
+    image = fusion.prepare_image(backbone.encode_image(pixels(), fusion.image_input))
+    text = fusion.prepare_text(backbone.encode_text(TEXTS, fusion.text_input))
     return torch.stack([fusion.match(image[i : i + 1], text) for i in range(3)])
 
 
@@ -47,7 +47,7 @@ def test_all_forms_match_as_the_library_does(tmp_path, options):
     want = libraries.bridgetower_matches(path, pixels(), TEXTS)
     torch.testing.assert_close(matched(backbone), want, rtol=1e-4, atol=1e-5)
     assert len(backbone.fusion.blocks) == options["num_hidden_layers"]
-    assert backbone.fusion.image_reads == Reads("state", -options["num_hidden_layers"])
+    assert backbone.fusion.image_input == FeatureSpec("state", -options["num_hidden_layers"])
 
 
 def test_without_contrastive_heads_it_has_no_embeddings(tmp_path):
@@ -57,10 +57,10 @@ def test_without_contrastive_heads_it_has_no_embeddings(tmp_path):
     backbone = BridgeTower(str(path))
     assert backbone.fusion is not None
     for modality in ("image", "text"):
-        assert "no contrastive heads" in (backbone.fits(Reads("pooled"), modality) or "")
-        assert backbone.fits(Reads("tokens"), modality) is None
+        assert "no contrastive heads" in (backbone.fits(FeatureSpec("pooled"), modality) or "")
+        assert backbone.fits(FeatureSpec("tokens"), modality) is None
     with pytest.raises(UserError, match="no contrastive heads"):
-        backbone.encode_text(TEXTS, Reads("pooled"))
+        backbone.encode_text(TEXTS, FeatureSpec("pooled"))
     assert (backbone.embed_dim, backbone.logit_scale) == (64, 1.0)
     assert backbone.image_tower is backbone.text_tower is None
     with pytest.raises(UserError, match=r"BridgeTower \(its checkpoint has no contrastive heads"):
@@ -74,10 +74,10 @@ def test_without_a_matching_head_it_has_no_fusion(tmp_path):
     backbone = BridgeTower(str(path))
     assert backbone.fusion is None
     assert "no matching head" in backbone.no_fusion
-    assert backbone.fits(Reads("pooled"), "text") is None
+    assert backbone.fits(FeatureSpec("pooled"), "text") is None
     bare = BridgeTower(str(write_bridgetower(tmp_path / "bare", kind=BridgeTowerModel)))
     assert bare.fusion is None
-    assert bare.fits(Reads("pooled"), "text")
+    assert bare.fits(FeatureSpec("pooled"), "text")
     assert not any("itm" in name or "itc" in name for name, _ in bare.named_parameters())
 
 

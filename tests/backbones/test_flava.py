@@ -7,7 +7,7 @@ from tests.backbones.hf_models import write_flava
 from tests.backbones.libraries import flava_matches
 from vlmtune.backbones.flava import Flava
 from vlmtune.errors import UserError
-from vlmtune.types import Reads
+from vlmtune.types import FeatureSpec
 
 TEXTS = ["a red cube left of the blue sphere", "dog", "a green metal cube"]
 
@@ -23,7 +23,7 @@ def pixels():
 
 
 def test_tokens_are_the_librarys_hidden_states(backbone):
-    words = backbone.encode_text(TEXTS, Reads("words"))
+    words = backbone.encode_text(TEXTS, FeatureSpec("words"))
     with torch.no_grad():
         output = backbone.model.flava(
             input_ids=words.ids, attention_mask=words.mask.long(), pixel_values=pixels()
@@ -31,23 +31,23 @@ def test_tokens_are_the_librarys_hidden_states(backbone):
     image, text = output.image_output, output.text_output
     assert len(image.hidden_states) == len(text.hidden_states) == 4
     for layer in (-2, -3):  # "second-last layer features" are hidden_states[-2]
-        got = backbone.encode_image(pixels(), Reads("tokens", layer)).tokens
+        got = backbone.encode_image(pixels(), FeatureSpec("tokens", layer)).tokens
         torch.testing.assert_close(got, image.hidden_states[layer][:, 1:])
-        got = backbone.encode_text(TEXTS, Reads("tokens", layer))
+        got = backbone.encode_text(TEXTS, FeatureSpec("tokens", layer))
         torch.testing.assert_close(got.tokens[got.mask], text.hidden_states[layer][got.mask])
-    got = backbone.encode_image(pixels(), Reads("tokens", -1)).tokens
+    got = backbone.encode_image(pixels(), FeatureSpec("tokens", -1)).tokens
     torch.testing.assert_close(got, image.last_hidden_state[:, 1:])
-    got = backbone.encode_text(TEXTS, Reads("tokens", -1))
+    got = backbone.encode_text(TEXTS, FeatureSpec("tokens", -1))
     torch.testing.assert_close(got.tokens[got.mask], text.last_hidden_state[got.mask])
     for layer in (-1, -4):  # without the final norm: what the multimodal encoder gets
-        got = backbone.encode_image(pixels(), Reads("state", layer)).tokens
+        got = backbone.encode_image(pixels(), FeatureSpec("state", layer)).tokens
         torch.testing.assert_close(got, image.hidden_states[layer])
 
 
 def test_scores_are_the_contrastive_logits_of_pretraining(tmp_path):
     path = write_flava(tmp_path / "whole", kind=FlavaForPreTraining, image_width=16)
     backbone = Flava(str(path))
-    words = backbone.encode_text(TEXTS, Reads("words"))
+    words = backbone.encode_text(TEXTS, FeatureSpec("words"))
     model = FlavaForPreTraining.from_pretrained(path).eval()
     with torch.no_grad():
         want = model(
@@ -58,8 +58,8 @@ def test_scores_are_the_contrastive_logits_of_pretraining(tmp_path):
             bool_masked_pos=torch.zeros(3, 4, 4),
             return_loss=False,
         ).contrastive_logits_per_image
-    image = backbone.encode_image(pixels(), Reads("pooled")).pooled
-    text = backbone.encode_text(TEXTS, Reads("pooled")).pooled
+    image = backbone.encode_image(pixels(), FeatureSpec("pooled")).pooled
+    text = backbone.encode_text(TEXTS, FeatureSpec("pooled")).pooled
     normalize = torch.nn.functional.normalize
     got = backbone.logit_scale * normalize(image) @ normalize(text).T
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
@@ -107,7 +107,7 @@ def test_no_class_token_of_its_own(tmp_path):
     backbone = Flava(str(path))
     want = flava_matches(path, pixels(), TEXTS)
     fusion = backbone.fusion
-    image = fusion.prepare_image(backbone.encode_image(pixels(), fusion.image_reads))
-    text = fusion.prepare_text(backbone.encode_text(TEXTS, fusion.text_reads))
+    image = fusion.prepare_image(backbone.encode_image(pixels(), fusion.image_input))
+    text = fusion.prepare_text(backbone.encode_text(TEXTS, fusion.text_input))
     got = torch.stack([fusion.match(image[i : i + 1], text) for i in range(3)])
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)

@@ -9,7 +9,7 @@ from transformers import AutoImageProcessor, CLIPModel, CLIPTokenizer
 from tests.backbones.hf_models import write_clip, write_siglip
 from vlmtune.backbones.hf_clip import HFCLIP
 from vlmtune.errors import UserError
-from vlmtune.types import Reads
+from vlmtune.types import FeatureSpec
 
 TEXTS = ["a red cube left of the blue sphere", "dog", "a green metal cube"]
 
@@ -46,12 +46,12 @@ def test_states_are_the_librarys_hidden_states(backbone):
     want = backbone.model.vision_model(pixels(), output_hidden_states=True).hidden_states
     assert len(want) == 4
     for layer in (-4, -3, -2, -1):
-        got = backbone.encode_image(pixels(), Reads("state", layer)).tokens
+        got = backbone.encode_image(pixels(), FeatureSpec("state", layer)).tokens
         torch.testing.assert_close(got, want[layer])
-    ids = backbone.encode_text(TEXTS, Reads("words")).ids
+    ids = backbone.encode_text(TEXTS, FeatureSpec("words")).ids
     want = backbone.model.text_model(ids, output_hidden_states=True).hidden_states
     for layer in (-4, -3, -2, -1):
-        got = backbone.encode_text(TEXTS, Reads("state", layer))
+        got = backbone.encode_text(TEXTS, FeatureSpec("state", layer))
         torch.testing.assert_close(got.tokens[got.mask], want[layer][got.mask])
 
 
@@ -59,18 +59,18 @@ def test_last_tokens_have_the_final_norm(backbone):
     with torch.no_grad():
         output = backbone.model.vision_model(pixels())
         want = backbone.model.vision_model.post_layernorm(output.last_hidden_state[:, 1:])
-        text = backbone.model.text_model(backbone.encode_text(TEXTS, Reads("words")).ids)
-    torch.testing.assert_close(backbone.encode_image(pixels(), Reads("tokens")).tokens, want)
-    got = backbone.encode_text(TEXTS, Reads("tokens"))
+        text = backbone.model.text_model(backbone.encode_text(TEXTS, FeatureSpec("words")).ids)
+    torch.testing.assert_close(backbone.encode_image(pixels(), FeatureSpec("tokens")).tokens, want)
+    got = backbone.encode_text(TEXTS, FeatureSpec("tokens"))
     torch.testing.assert_close(got.tokens[got.mask], text.last_hidden_state[got.mask])
 
 
 def test_configs_from_before_the_end_id_was_right(path):
     # Their eos_token_id is 2, and the library then pools the highest id.
-    want = HFCLIP(str(path)).encode_text(TEXTS, Reads("pooled")).pooled
+    want = HFCLIP(str(path)).encode_text(TEXTS, FeatureSpec("pooled")).pooled
     got = HFCLIP(str(edit(path, text_config__eos_token_id=2)))
     assert got.model.text_model.eos_token_id == 2
-    assert got.encode_text(TEXTS, Reads("pooled")).pooled.equal(want)
+    assert got.encode_text(TEXTS, FeatureSpec("pooled")).pooled.equal(want)
 
 
 def test_a_tokenizer_that_does_not_fit_is_refused(path):
@@ -91,7 +91,7 @@ def test_the_librarys_own_byte_pair_tokenizer(path):
     CLIPModel(config).save_pretrained(path)
     tokenizer.save_pretrained(path)
     backbone = HFCLIP(str(path))
-    got = backbone.encode_text(["Dog", "a cat"], Reads("words"))
+    got = backbone.encode_text(["Dog", "a cat"], FeatureSpec("words"))
     assert got.ids[0, :3].tolist() == [len(words) - 2, vocabulary["dog</w>"], len(words) - 1]
     assert got.mask.sum(dim=1).tolist() == [3, 6]
     assert backbone.text_special == (1, 1)

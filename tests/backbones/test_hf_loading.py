@@ -12,7 +12,7 @@ from tests.backbones.hf_models import write_clip
 from vlmtune.backbones import hf_loading, locating
 from vlmtune.backbones.hf_clip import HFCLIP
 from vlmtune.errors import UserError
-from vlmtune.types import Reads
+from vlmtune.types import FeatureSpec
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 
@@ -122,11 +122,11 @@ class Trap:
 
 
 def test_pickles_load_as_tensors_and_never_run(path, tmp_path):
-    want = HFCLIP(str(path)).encode_text(["dog"], Reads("pooled")).pooled
+    want = HFCLIP(str(path)).encode_text(["dog"], FeatureSpec("pooled")).pooled
     state = load_file(path / "model.safetensors")
     (path / "model.safetensors").unlink()
     torch.save(state, path / "pytorch_model.bin")
-    got = HFCLIP(str(path)).encode_text(["dog"], Reads("pooled")).pooled
+    got = HFCLIP(str(path)).encode_text(["dog"], FeatureSpec("pooled")).pooled
     torch.testing.assert_close(got, want)
     torch.save({**state, "trap": Trap(tmp_path / "sprung")}, path / "pytorch_model.bin")
     fails(path, "expected weights")

@@ -16,10 +16,10 @@ from vlmtune.backbones import locating, open_clip_loading
 from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.backbones.open_clip_text import Tokenizer
 from vlmtune.errors import UserError
-from vlmtune.types import Features, Reads
+from vlmtune.types import Features, FeatureSpec
 
 TEXTS = ["a red cube left of the blue sphere", "dog", "a green metal cube"]
-POOLED = Reads("pooled")
+POOLED = FeatureSpec("pooled")
 NO_IMAGE_TOWER, NO_TEXT_TOWER = {"convnext", "resnet"}, {"sees padding"}
 MULTIMODAL = {"context_length": 12, "width": 16, "heads": 2, "layers": 1}
 VARIANTS = {
@@ -97,7 +97,7 @@ def test_text_tokens_equal_the_padded_forward_pass(folder, variant):
     backbone = OpenClip(str(folder(**VARIANTS[variant])))
     ids = padded_ids(backbone)
     for layer in (-1, -2, -3):
-        got = backbone.encode_text(TEXTS, Reads("tokens", layer))
+        got = backbone.encode_text(TEXTS, FeatureSpec("tokens", layer))
         with torch.no_grad():
             want = _captured(backbone, ids, layer)
         assert got.tokens.shape == (3, 10, backbone.text_width)  # 8 words, start, end
@@ -132,7 +132,7 @@ def test_patch_tokens_equal_the_blocks_without_the_class_token(folder, variant):
         blocks = [s[:, 1:] for s in states]
         blocks[-1] = visual.ln_post(states[-1])[:, 1:]
     for layer in (-1, -2, -3):
-        got = backbone.encode_image(pixels, Reads("tokens", layer))
+        got = backbone.encode_image(pixels, FeatureSpec("tokens", layer))
         torch.testing.assert_close(got.tokens, blocks[layer])
         assert got.tokens.shape == (3, backbone.image_tokens, backbone.image_width)
         assert got.mask.all()
@@ -141,7 +141,7 @@ def test_patch_tokens_equal_the_blocks_without_the_class_token(folder, variant):
 def test_average_pooled_tokens_average_to_the_embedding(folder):
     backbone = OpenClip(str(folder(**VARIANTS["average-pooled"])))
     pixels = pixels_for(backbone)
-    tokens = backbone.encode_image(pixels, Reads("tokens", -1)).tokens
+    tokens = backbone.encode_image(pixels, FeatureSpec("tokens", -1)).tokens
     pooled = tokens.mean(dim=1) @ backbone.model.visual.proj
     torch.testing.assert_close(pooled, backbone.encode_image(pixels, POOLED).pooled)
 
@@ -151,16 +151,18 @@ def test_timm_tokens_equal_the_trunk(folder):
     pixels = pixels_for(backbone)
     with torch.no_grad():
         want = backbone.model.visual.trunk.forward_features(pixels)[:, 1:]
-    torch.testing.assert_close(backbone.encode_image(pixels, Reads("tokens", -1)).tokens, want)
+    torch.testing.assert_close(
+        backbone.encode_image(pixels, FeatureSpec("tokens", -1)).tokens, want
+    )
     assert (backbone.image_tokens, backbone.image_width) == (100, 64)
-    assert backbone.fits(Reads("tokens", -6), "image") is None
+    assert backbone.fits(FeatureSpec("tokens", -6), "image") is None
 
 
 def test_resnet_gives_its_last_map_only(folder):
     backbone = OpenClip(str(folder(**VARIANTS["resnet"])))
-    got = backbone.encode_image(pixels_for(backbone), Reads("tokens", -1))
+    got = backbone.encode_image(pixels_for(backbone), FeatureSpec("tokens", -1))
     assert got.tokens.shape == (3, 4, 256) == (3, backbone.image_tokens, backbone.image_width)
-    assert "1 layer" in backbone.fits(Reads("tokens", -2), "image")
+    assert "1 layer" in backbone.fits(FeatureSpec("tokens", -2), "image")
 
 
 def test_coca(folder):
@@ -177,15 +179,15 @@ def test_coca(folder):
         text = backbone.model.encode_text(padded_ids(backbone), normalize=False)
     torch.testing.assert_close(backbone.encode_image(pixels, POOLED).pooled, image)
     torch.testing.assert_close(backbone.encode_text(TEXTS, POOLED).pooled, text)
-    assert "attentional pooling" in backbone.fits(Reads("tokens", -1), "image")
+    assert "attentional pooling" in backbone.fits(FeatureSpec("tokens", -1), "image")
     tower = backbone.image_tower
-    state = backbone.encode_image(pixels, Reads("state", -2))
+    state = backbone.encode_image(pixels, FeatureSpec("state", -2))
     torch.testing.assert_close(tower.finish(tower.run(state, 2, 3)), image)
     assert any(p is backbone.model.visual.attn_pool.query for p in tower.tail)
     assert backbone.text_tower is None
-    assert "as in CoCa" in backbone.fits(Reads("state"), "text")
-    assert backbone.encode_image(pixels, Reads("tokens", -2)).tokens.shape == (3, 16, 24)
-    assert backbone.encode_text(TEXTS, Reads("tokens", -1)).tokens.shape == (3, 10, 16)
+    assert "as in CoCa" in backbone.fits(FeatureSpec("state"), "text")
+    assert backbone.encode_image(pixels, FeatureSpec("tokens", -2)).tokens.shape == (3, 16, 24)
+    assert backbone.encode_text(TEXTS, FeatureSpec("tokens", -1)).tokens.shape == (3, 10, 16)
 
 
 def test_hugging_face_text_towers_give_pooled_vectors_only(folder, tmp_path):
@@ -199,9 +201,9 @@ def test_hugging_face_text_towers_give_pooled_vectors_only(folder, tmp_path):
         want = backbone.model.encode_text(padded_ids(backbone))
     torch.testing.assert_close(backbone.encode_text(TEXTS, POOLED).pooled, want)
     assert backbone.text_width == 16
-    assert "pooled vectors only" in backbone.fits(Reads("tokens"), "text")
+    assert "pooled vectors only" in backbone.fits(FeatureSpec("tokens"), "text")
     with pytest.raises(UserError, match="pooled vectors only"):
-        backbone.encode_text(TEXTS, Reads("tokens"))
+        backbone.encode_text(TEXTS, FeatureSpec("tokens"))
 
 
 @pytest.mark.parametrize("variant", [v for v in VARIANTS if v not in NO_IMAGE_TOWER])
@@ -215,11 +217,11 @@ def test_an_image_tower_run_in_pieces_gives_the_embedding(folder, variant):
     with torch.no_grad():
         torch.testing.assert_close(tower.finish(tower.run(start, 0, tower.layers)), want)
     for layer in (-tower.layers - 1, -2, -1):
-        state = backbone.encode_image(pixels, Reads("state", layer))
+        state = backbone.encode_image(pixels, FeatureSpec("state", layer))
         rest = tower.run(state, tower.layers + 1 + layer, tower.layers)
         torch.testing.assert_close(tower.finish(rest), want)
-    patches = backbone.encode_image(pixels, Reads("tokens", -2)).tokens
-    state = backbone.encode_image(pixels, Reads("state", -2)).tokens
+    patches = backbone.encode_image(pixels, FeatureSpec("tokens", -2)).tokens
+    state = backbone.encode_image(pixels, FeatureSpec("state", -2)).tokens
     torch.testing.assert_close(state[:, tower.special :], patches)
 
 
@@ -229,7 +231,7 @@ def test_a_text_tower_run_in_pieces_gives_the_embedding(folder, variant):
     tower = backbone.text_tower
     with torch.no_grad():
         want = reference_pooled(backbone.model.encode_text(padded_ids(backbone)))
-    words = backbone.encode_text(TEXTS, Reads("words"))
+    words = backbone.encode_text(TEXTS, FeatureSpec("words"))
     assert words.tokens.shape == (3, 10, tower.width)
     assert words.ids.tolist() == padded_ids(backbone)[:, :10].tolist()
     assert words.mask.sum(dim=1).tolist() == [10, 3, 6]
@@ -238,7 +240,7 @@ def test_a_text_tower_run_in_pieces_gives_the_embedding(folder, variant):
         state = tower.run(tower.start(words), 0, tower.layers)
         torch.testing.assert_close(tower.finish(state), want)
     for layer in (-tower.layers - 1, -2, -1):
-        state = backbone.encode_text(TEXTS, Reads("state", layer))
+        state = backbone.encode_text(TEXTS, FeatureSpec("state", layer))
         assert not state.tokens[~state.mask].any()
         assert state.mask.sum(dim=1).tolist() in ([10, 3, 6], [12, 12, 12])
         rest = tower.run(state, tower.layers + 1 + layer, tower.layers)
@@ -247,7 +249,7 @@ def test_a_text_tower_run_in_pieces_gives_the_embedding(folder, variant):
 
 def test_trimming_changes_nothing(folder):
     backbone = OpenClip(str(folder()))
-    for reads in (POOLED, Reads("tokens", -1), Reads("tokens", -2)):
+    for reads in (POOLED, FeatureSpec("tokens", -1), FeatureSpec("tokens", -2)):
         together = backbone.encode_text(TEXTS, reads)
         for i, text in enumerate(TEXTS):
             alone = backbone.encode_text([text], reads)
@@ -262,22 +264,24 @@ def test_trimming_changes_nothing(folder):
 def test_towers_that_cannot_be_had_are_told(folder):
     backbone = OpenClip(str(folder("a", **VARIANTS["convnext"])))
     assert backbone.image_tower is None
-    assert "ConvNeXt image tower is no plain transformer" in backbone.fits(Reads("state"), "image")
+    assert "ConvNeXt image tower is no plain transformer" in backbone.fits(
+        FeatureSpec("state"), "image"
+    )
     with pytest.raises(UserError, match=r"image state of layer -1 .*ConvNeXt"):
-        backbone.encode_image(pixels_for(backbone), Reads("state"))
-    assert "no words" in backbone.fits(Reads("words"), "image")
+        backbone.encode_image(pixels_for(backbone), FeatureSpec("state"))
+    assert "no words" in backbone.fits(FeatureSpec("words"), "image")
     backbone = OpenClip(str(folder("b", **VARIANTS["sees padding"])))
     assert backbone.text_tower is None
     for kind in ("state", "words"):
-        assert "sees the padding" in backbone.fits(Reads(kind), "text")
+        assert "sees the padding" in backbone.fits(FeatureSpec(kind), "text")
     backbone = OpenClip(str(folder("c")))
-    assert backbone.fits(Reads("state", -4), "text") is None
-    assert "-4 to -1" in backbone.fits(Reads("state", -5), "text")
+    assert backbone.fits(FeatureSpec("state", -4), "text") is None
+    assert "-4 to -1" in backbone.fits(FeatureSpec("state", -5), "text")
 
 
 def test_prompts_take_positions(folder):
     backbone = OpenClip(str(folder(**VARIANTS["siglip"])))
-    tower, words = backbone.text_tower, backbone.encode_text(TEXTS, Reads("words"))
+    tower, words = backbone.text_tower, backbone.encode_text(TEXTS, FeatureSpec("words"))
     longer = Features(
         tokens=torch.cat([words.tokens[:, :1], words.tokens], dim=1),
         mask=torch.cat([words.mask[:, :1], words.mask], dim=1),
@@ -319,8 +323,8 @@ def test_unread_blocks_are_not_run(folder):
     for tower in (backbone.model.visual.transformer, backbone.model.transformer):
         for i, block in enumerate(tower.resblocks):
             block.register_forward_hook(lambda module, inputs, output, i=i: ran.append(i))
-    backbone.encode_image(pixels_for(backbone), Reads("tokens", -2))
-    backbone.encode_text(TEXTS, Reads("tokens", -3))
+    backbone.encode_image(pixels_for(backbone), FeatureSpec("tokens", -2))
+    backbone.encode_text(TEXTS, FeatureSpec("tokens", -3))
     assert ran == [0, 1, 0]
 
 
@@ -331,9 +335,9 @@ def test_it_is_frozen_and_gradients_flow_when_asked(folder):
     backbone.requires_grad_(True)
     pixels = pixels_for(backbone)
     assert not backbone.encode_image(pixels, POOLED).pooled.requires_grad
-    assert not backbone.encode_text(TEXTS, Reads("tokens", -2)).tokens.requires_grad
-    image = backbone.encode_image(pixels, Reads("tokens", -1, frozen=False)).tokens
-    text = backbone.encode_text(TEXTS, Reads("pooled", frozen=False)).pooled
+    assert not backbone.encode_text(TEXTS, FeatureSpec("tokens", -2)).tokens.requires_grad
+    image = backbone.encode_image(pixels, FeatureSpec("tokens", -1, frozen=False)).tokens
+    text = backbone.encode_text(TEXTS, FeatureSpec("pooled", frozen=False)).pooled
     (image.sum() + text.square().sum()).backward()
     assert backbone.model.visual.conv1.weight.grad.any()
     assert backbone.model.token_embedding.weight.grad.any()
@@ -351,7 +355,7 @@ def test_bf16_gives_float32_features_close_to_fp32(folder):
     path = str(folder())
     full, half = OpenClip(path), OpenClip(path, precision="bf16")
     assert half.model.visual.conv1.weight.dtype == torch.bfloat16
-    for reads in (POOLED, Reads("tokens", -1)):
+    for reads in (POOLED, FeatureSpec("tokens", -1)):
         a = full.encode_image(pixels_for(full), reads)
         b = half.encode_image(pixels_for(half), reads)
         c, d = full.encode_text(TEXTS, reads), half.encode_text(TEXTS, reads)
@@ -364,7 +368,7 @@ def test_bf16_gives_float32_features_close_to_fp32(folder):
 
 def test_open_clip_and_the_cutting_of_its_own_tokenizer(folder):
     backbone = OpenClip(str(folder(vocabulary=False)))
-    got = backbone.encode_text(["a photo of a dog", "word " * 40], Reads("tokens", -1))
+    got = backbone.encode_text(["a photo of a dog", "word " * 40], FeatureSpec("tokens", -1))
     assert got.mask.sum(dim=1).tolist() == [7, 12]
     assert backbone.text_special == (1, 1)
 
@@ -381,9 +385,9 @@ def test_a_caption_without_tokens_is_an_error(folder, vocabulary, text):
 def test_layers_that_do_not_exist_are_refused(folder, layer):
     backbone = OpenClip(str(folder()))
     with pytest.raises(UserError, match="-3 to -1"):
-        backbone.encode_image(pixels_for(backbone), Reads("tokens", layer))
+        backbone.encode_image(pixels_for(backbone), FeatureSpec("tokens", layer))
     with pytest.raises(UserError, match="-3 to -1"):
-        backbone.encode_text(TEXTS, Reads("tokens", layer))
+        backbone.encode_text(TEXTS, FeatureSpec("tokens", layer))
 
 
 def test_preprocess_is_open_clips_and_travels_without_the_weights(folder):

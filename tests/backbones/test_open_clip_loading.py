@@ -6,10 +6,10 @@ from open_clip import factory, pretrained
 
 from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.errors import UserError
-from vlmtune.types import Reads
+from vlmtune.types import FeatureSpec
 
 TEXTS = ["a red cube left of the blue sphere", "dog"]
-POOLED = Reads("pooled")
+POOLED = FeatureSpec("pooled")
 
 
 def embeddings(backbone: OpenClip) -> torch.Tensor:

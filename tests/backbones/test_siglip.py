@@ -6,7 +6,7 @@ import torch
 from tests.backbones.hf_models import write_siglip
 from vlmtune.backbones.siglip import SigLIP
 from vlmtune.errors import UserError
-from vlmtune.types import Reads
+from vlmtune.types import FeatureSpec
 
 TEXTS = ["a red cube left of the blue sphere", "dog"]
 
@@ -17,17 +17,17 @@ def backbone(tmp_path):
 
 
 def full_ids(backbone):
-    ids = backbone.encode_text(TEXTS, Reads("words")).ids
+    ids = backbone.encode_text(TEXTS, FeatureSpec("words")).ids
     return torch.nn.functional.pad(ids, (0, 12 - ids.shape[1]), value=1)
 
 
 def test_states_are_the_librarys_hidden_states_over_all_positions(backbone):
     want = backbone.model.text_model(full_ids(backbone), output_hidden_states=True)
     for layer in (-4, -3, -2, -1):
-        got = backbone.encode_text(TEXTS, Reads("state", layer))
+        got = backbone.encode_text(TEXTS, FeatureSpec("state", layer))
         assert got.mask.all()
         torch.testing.assert_close(got.tokens, want.hidden_states[layer])
-    got = backbone.encode_text(TEXTS, Reads("tokens"))
+    got = backbone.encode_text(TEXTS, FeatureSpec("tokens"))
     assert got.mask.sum(dim=1).tolist() == [9, 2]
     torch.testing.assert_close(got.tokens[got.mask], want.last_hidden_state[:, :9][got.mask])
 
@@ -37,9 +37,9 @@ def test_image_tokens_are_the_librarys(backbone):
     pixels = torch.randn(2, 3, 32, 32)
     want = backbone.model.vision_model(pixels, output_hidden_states=True)
     assert backbone.image_tower.special == 0
-    got = backbone.encode_image(pixels, Reads("tokens", -1)).tokens
+    got = backbone.encode_image(pixels, FeatureSpec("tokens", -1)).tokens
     torch.testing.assert_close(got, want.last_hidden_state)
-    got = backbone.encode_image(pixels, Reads("tokens", -2)).tokens
+    got = backbone.encode_image(pixels, FeatureSpec("tokens", -2)).tokens
     torch.testing.assert_close(got, want.hidden_states[-2])
 
 
@@ -49,7 +49,7 @@ def test_captions_are_read_in_lower_case(backbone):
     tokenizer = backbone.text_tower.tokenizer
     inner = tokenizer._tokenizer
     tokenizer._tokenizer = lambda texts, **options: asked.append(texts) or inner(texts, **options)
-    backbone.encode_text(["A Red Cube"], Reads("words"))
+    backbone.encode_text(["A Red Cube"], FeatureSpec("words"))
     assert asked == [["a red cube"]]
 
 

@@ -8,7 +8,7 @@ from transformers import AutoImageProcessor, AutoTokenizer, ViltForImageAndTextR
 from tests.backbones.hf_models import write_vilt
 from vlmtune.backbones.vilt import OUTSIDE, Vilt
 from vlmtune.errors import UserError
-from vlmtune.types import Features, Reads
+from vlmtune.types import Features, FeatureSpec
 
 TEXTS = ["a red cube left of the blue sphere", "dog", "a green metal cube", "the dog right"]
 SIZES = [(32, 32), (50, 36), (36, 50), (90, 30)]
@@ -35,8 +35,8 @@ def prepared(backbone):
     image = torch.stack([backbone.preprocess(x) for x in pictures()])
     fusion = backbone.fusion
     return (
-        fusion.prepare_image(backbone.encode_image(image, fusion.image_reads)),
-        fusion.prepare_text(backbone.encode_text(TEXTS, fusion.text_reads)),
+        fusion.prepare_image(backbone.encode_image(image, fusion.image_input)),
+        fusion.prepare_text(backbone.encode_text(TEXTS, fusion.text_input)),
     )
 
 
@@ -95,25 +95,25 @@ def test_no_pixel_of_an_image_passes_for_outside(backbone):
 def test_a_very_thin_image_keeps_one_row_of_patches(backbone):
     for size in ((500, 2), (2, 500), (1, 1)):
         pixels = backbone.preprocess(Image.new("RGB", size))[None]
-        image = backbone.encode_image(pixels, Reads("state"))
+        image = backbone.encode_image(pixels, FeatureSpec("state"))
         assert image.mask.sum() - 1 in (6, 16)
 
 
 def test_it_has_no_layers_of_one_modality(backbone):
     for modality in ("image", "text"):
-        assert "alone" in (backbone.fits(Reads("pooled"), modality) or "")
-        assert backbone.fits(Reads("tokens", -2), modality)
-        assert backbone.fits(Reads("state", -2), modality)
-    assert backbone.fits(Reads("state"), "image") is None
-    assert backbone.fits(Reads("state"), "text")
-    assert backbone.fits(Reads("words"), "text") is None
-    assert backbone.fits(Reads("words"), "image")
+        assert "alone" in (backbone.fits(FeatureSpec("pooled"), modality) or "")
+        assert backbone.fits(FeatureSpec("tokens", -2), modality)
+        assert backbone.fits(FeatureSpec("state", -2), modality)
+    assert backbone.fits(FeatureSpec("state"), "image") is None
+    assert backbone.fits(FeatureSpec("state"), "text")
+    assert backbone.fits(FeatureSpec("words"), "text") is None
+    assert backbone.fits(FeatureSpec("words"), "image")
     with pytest.raises(UserError, match="embeds no image and no caption alone"):
-        backbone.encode_text(TEXTS, Reads("pooled"))
+        backbone.encode_text(TEXTS, FeatureSpec("pooled"))
 
 
 def test_a_prompt_may_not_be_longer_than_the_positions(backbone):
-    words = backbone.encode_text(["red cube " * 30], Reads("words"))
+    words = backbone.encode_text(["red cube " * 30], FeatureSpec("words"))
     longer = Features.concatenate([words])
     tokens = torch.cat([longer.tokens, longer.tokens[:, :1]], dim=1)
     mask = torch.ones(tokens.shape[:2], dtype=torch.bool)

@@ -2,7 +2,8 @@ import random
 from pathlib import Path
 
 from vlmtune.benchmarks.repeats import KEPT, Item, find_repeats
-from vlmtune.types import ImageRef, Occurrence, Repeat
+from vlmtune.report.result import Occurrence, Repeat
+from vlmtune.types import ImageRef
 
 A, B, C = (ImageRef(Path(f"root/folder/{name}.png")) for name in "abc")
 NAMES = ("folder/a.png", "folder/b.png", "folder/c.png")

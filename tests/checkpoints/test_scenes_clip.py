@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from vlmtune.backbones.open_clip import OpenClip
-from vlmtune.types import Reads
+from vlmtune.types import FeatureSpec
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "checkpoints" / "scenes-clip"
@@ -76,7 +76,7 @@ def test_words_are_added_without_touching_the_others(script, tmp_path, monkeypat
     script.save(model, tmp_path / "new")
     captions = ["a red cube and a blue sphere", "two small cylinders on grass"]
     old, new = (
-        OpenClip(str(folder)).encode_text(captions, Reads("pooled")).pooled
+        OpenClip(str(folder)).encode_text(captions, FeatureSpec("pooled")).pooled
         for folder in (FOLDER, tmp_path / "new")
     )
     assert torch.equal(old, new)

@@ -49,8 +49,8 @@ class Made:
     pixels: torch.Tensor
 
     def features(self, rows=slice(None), texts=TEXTS) -> tuple[Features, Features]:
-        image = self.backbone.encode_image(self.pixels[rows], self.adapter.image_reads)
-        return image, self.backbone.encode_text(texts, self.adapter.text_reads)
+        image = self.backbone.encode_image(self.pixels[rows], self.adapter.image_input)
+        return image, self.backbone.encode_text(texts, self.adapter.text_input)
 
     def scores(self, *which) -> Scores:
         return self.adapter(*self.features(*which))
@@ -213,7 +213,7 @@ def test_every_trained_parameter_gets_a_finite_gradient(everywhere):
 def test_frozen_features_carry_no_gradient(make):
     made = make()
     for features, reads in zip(
-        made.features(), (made.adapter.image_reads, made.adapter.text_reads), strict=True
+        made.features(), (made.adapter.image_input, made.adapter.text_input), strict=True
     ):
         part = features.pooled if reads.kind == "pooled" else features.tokens
         assert part is not None

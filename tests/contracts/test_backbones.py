@@ -19,13 +19,18 @@ from tests.tiny import write_model
 from vlmtune.backbones.base import Backbone
 from vlmtune.config import instantiate
 from vlmtune.errors import UserError
-from vlmtune.types import Features, Reads
+from vlmtune.types import Features, FeatureSpec
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs/backbones").glob("*.yaml"))
 TEXTS = ["a red cube left of the blue sphere", "dog", "a green metal cube"]
-READS = [Reads("pooled"), Reads("tokens", -1), Reads("tokens", -2), Reads("tokens", -3)]
-READS += [Reads("state", layer) for layer in (-1, -2, -3, -4)]
-WORDS = Reads("words")
+READS = [
+    FeatureSpec("pooled"),
+    FeatureSpec("tokens", -1),
+    FeatureSpec("tokens", -2),
+    FeatureSpec("tokens", -3),
+]
+READS += [FeatureSpec("state", layer) for layer in (-1, -2, -3, -4)]
+WORDS = FeatureSpec("words")
 
 
 class Kind(NamedTuple):
@@ -108,7 +113,7 @@ def content(features: Features) -> torch.Tensor:
     return found
 
 
-def readable(backbone: Backbone, modality: str) -> list[Reads]:
+def readable(backbone: Backbone, modality: str) -> list[FeatureSpec]:
     reads = [*READS, WORDS] if modality == "text" else READS
     return [r for r in reads if backbone.fits(r, modality) is None]
 
@@ -124,11 +129,11 @@ def towers(backbone: Backbone) -> list[tuple[str, Any]]:
 
 def test_scores_are_those_of_the_library(kind, folder, backbone):
     if kind.scores is None:
-        assert all(backbone.fits(Reads("pooled"), modality) for modality in ("image", "text"))
+        assert all(backbone.fits(FeatureSpec("pooled"), modality) for modality in ("image", "text"))
         return
     pixels = pixels_for(backbone)
-    image = backbone.encode_image(pixels, Reads("pooled")).pooled
-    text = backbone.encode_text(TEXTS, Reads("pooled")).pooled
+    image = backbone.encode_image(pixels, FeatureSpec("pooled")).pooled
+    text = backbone.encode_text(TEXTS, FeatureSpec("pooled")).pooled
     cosine = normalize(image) @ normalize(text).T
     got = backbone.logit_scale * cosine + backbone.logit_bias
     with torch.no_grad():
@@ -168,19 +173,19 @@ def test_sizes_are_as_told(backbone):
 def test_the_usual_readings_can_be_had(backbone):
     for modality, _ in towers(backbone):
         assert {r.kind for r in readable(backbone, modality)} >= {"pooled", "tokens", "state"}
-        assert backbone.fits(Reads("tokens", -4), modality)
-        assert backbone.fits(Reads("state", -5), modality)
-        assert backbone.fits(Reads("tokens", 0), modality)
+        assert backbone.fits(FeatureSpec("tokens", -4), modality)
+        assert backbone.fits(FeatureSpec("state", -5), modality)
+        assert backbone.fits(FeatureSpec("tokens", 0), modality)
     assert backbone.fits(WORDS, "image")
     assert backbone.fits(WORDS, "text") is None
     if not towers(backbone):
         with pytest.raises(UserError, match="no layers of one modality"):
-            backbone.encode_image(pixels_for(backbone), Reads("tokens", -2))
+            backbone.encode_image(pixels_for(backbone), FeatureSpec("tokens", -2))
         return
     with pytest.raises(UserError, match="-3 to -1"):
-        backbone.encode_image(pixels_for(backbone), Reads("tokens", -4))
+        backbone.encode_image(pixels_for(backbone), FeatureSpec("tokens", -4))
     with pytest.raises(UserError, match="-4 to -1"):
-        backbone.encode_text(TEXTS, Reads("state", 0))
+        backbone.encode_text(TEXTS, FeatureSpec("state", 0))
     with pytest.raises(UserError, match="no words"):
         backbone.encode_image(pixels_for(backbone), WORDS)
 
@@ -214,8 +219,8 @@ def test_towers_in_pieces_give_the_embedding(make, folder, precision):
     exact = {"rtol": 1e-5, "atol": 1e-5} if precision == "fp32" else {"rtol": 0.1, "atol": 0.05}
     pixels = pixels_for(backbone)
     whole = {
-        "image": backbone.encode_image(pixels, Reads("pooled")).pooled,
-        "text": backbone.encode_text(TEXTS, Reads("pooled")).pooled,
+        "image": backbone.encode_image(pixels, FeatureSpec("pooled")).pooled,
+        "text": backbone.encode_text(TEXTS, FeatureSpec("pooled")).pooled,
     }
     starts = {
         "image": backbone.image_tower.start(pixels),
@@ -237,11 +242,11 @@ def test_towers_in_pieces_give_the_embedding(make, folder, precision):
 def test_tokens_are_states_without_what_is_special(backbone):
     pixels = pixels_for(backbone)
     for layer in (-2, -3) if towers(backbone) else ():
-        state = backbone.encode_image(pixels, Reads("state", layer)).tokens
-        tokens = backbone.encode_image(pixels, Reads("tokens", layer)).tokens
+        state = backbone.encode_image(pixels, FeatureSpec("state", layer)).tokens
+        tokens = backbone.encode_image(pixels, FeatureSpec("tokens", layer)).tokens
         torch.testing.assert_close(tokens, state[:, backbone.image_tower.special :])
-        got = backbone.encode_text(TEXTS, Reads("tokens", layer))
-        state = backbone.encode_text(TEXTS, Reads("state", layer)).tokens
+        got = backbone.encode_text(TEXTS, FeatureSpec("tokens", layer))
+        state = backbone.encode_text(TEXTS, FeatureSpec("state", layer)).tokens
         length = got.tokens.shape[1]
         torch.testing.assert_close(got.tokens[got.mask], state[:, :length][got.mask])
 
@@ -254,7 +259,7 @@ def test_gradients_flow_exactly_when_asked(backbone):
     for modality in ("image", "text"):
         tower = dict(towers(backbone)).get(modality)
         for reads in readable(backbone, modality):
-            live = Reads(reads.kind, reads.layer, frozen=False)
+            live = FeatureSpec(reads.kind, reads.layer, frozen=False)
             encode = backbone.encode_image if modality == "image" else backbone.encode_text
             given = pixels if modality == "image" else TEXTS
             assert not content(encode(given, reads)).requires_grad
@@ -422,8 +427,8 @@ def prepared(
     """Images and captions as `match` takes them, captions with more padding."""
     fusion = backbone.fusion
     assert fusion is not None
-    image = backbone.encode_image(pixels, fusion.image_reads)
-    text = backbone.encode_text(texts, fusion.text_reads)
+    image = backbone.encode_image(pixels, fusion.image_input)
+    text = backbone.encode_text(texts, fusion.text_input)
     assert text.tokens is not None
     assert text.mask is not None
     tokens, mask = pad(text.tokens, (0, 0, 0, extra)), pad(text.mask, (0, extra))

@@ -12,9 +12,9 @@ import yaml
 
 from vlmtune.benchmarks.base import Benchmark
 from vlmtune.errors import UserError
+from vlmtune.evaluation.suite import load_all
 from vlmtune.metrics.grouped import Groups
-from vlmtune.suite import load_all
-from vlmtune.types import Result
+from vlmtune.report.result import Result
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs/benchmarks").glob("*.yaml"))
 

@@ -13,7 +13,7 @@ import yaml
 from tests.scored import parts, scored, share_of
 from vlmtune.config import instantiate
 from vlmtune.errors import UserError
-from vlmtune.objectives.base import Objective, SharedObjective
+from vlmtune.objectives.base import Objective, ShardedObjective
 from vlmtune.types import Targets
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs/objectives").glob("*.yaml"))
@@ -110,7 +110,7 @@ def test_the_order_of_images_and_texts_does_not_matter(objective, seed):
     rows, columns = torch.randperm(6, generator=generator), torch.randperm(8, generator=generator)
     targets, values = batch(), noise(seed)
     moved = Targets(
-        *(x[rows][:, columns] for x in (targets.truth, targets.known, targets.own)),
+        *(x[rows][:, columns] for x in (targets.truth, targets.known, targets.same_group)),
     )
     torch.testing.assert_close(
         objective(scored(values[rows][:, columns]), moved),
@@ -168,7 +168,7 @@ RANKS = {
 @pytest.mark.parametrize("ranks", RANKS)
 def test_the_shares_of_all_ranks_add_up_to_the_whole(spec, ranks, training):
     whole, shared = (instantiate(spec, Objective).train(training) for _ in range(2))
-    if not isinstance(shared, SharedObjective):
+    if not isinstance(shared, ShardedObjective):
         return
     values, targets = noise().requires_grad_(), batch()
     for _ in range(2):  # a loss that keeps a state keeps the same one

@@ -32,7 +32,7 @@ def test_truth_reaches_across_groups() -> None:
     assert batch.texts == ("caption t", "caption s", "caption u")
     assert batch.image_group.tolist() == [0, 0, 1]
     assert batch.targets.truth.int().tolist() == [[1, 0, 1], [0, 0, 0], [0, 0, 1]]
-    assert batch.targets.own.int().tolist() == [[1, 1, 0], [1, 1, 0], [0, 1, 1]]
+    assert batch.targets.same_group.int().tolist() == [[1, 1, 0], [1, 1, 0], [0, 1, 1]]
     assert batch.targets.known.int().tolist() == [[1, 1, 0], [1, 1, 0], [1, 1, 1]]
     assert (batch.pixels, batch.damaged) == (None, ("x",))
     assert batch.text_ids == ("t", "s", "u")
@@ -62,7 +62,7 @@ def test_against_a_naive_implementation() -> None:
                     name = text.removeprefix("caption ")
                     own = name in one.text_ids
                     assert bool(batch.targets.truth[n, m]) == (name in one.true_ids[i])
-                    assert bool(batch.targets.own[n, m]) == own
+                    assert bool(batch.targets.same_group[n, m]) == own
                     assert bool(batch.targets.known[n, m]) == (own or one.exhaustive)
                 n += 1
         assert n == len(batch.image_ids)
@@ -92,8 +92,8 @@ def test_one_id_with_two_captions_is_refused() -> None:
 def test_a_text_made_for_one_image_is_not_the_others_own() -> None:
     pair = group("a", {"i": {"t"}, "j": {"u"}}, ["t", "u", "v"], exhaustive=False)
     own = torch.tensor([[True, True, True], [True, True, False]])
-    targets = collate([replace(pair, own=own)]).targets
-    assert targets.own.equal(own)
+    targets = collate([replace(pair, same_group=own)]).targets
+    assert targets.same_group.equal(own)
     assert targets.known.equal(own)
     assert targets.truth.int().tolist() == [[1, 0, 0], [0, 1, 0]]
 

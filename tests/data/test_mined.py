@@ -21,11 +21,11 @@ from vlmtune.data.schema import RecordError
 from vlmtune.data.shards import ShardSet
 from vlmtune.data.stream import GroupStream
 from vlmtune.errors import UserError
-from vlmtune.neighbours import CacheKey, open_or_build
+from vlmtune.mining import CacheKey, open_or_build
 from vlmtune.objectives.eqsim import EqSim
 from vlmtune.objectives.itm import ITM
-from vlmtune.pair_mining import RankingPairs
-from vlmtune.system import AdaptationModule
+from vlmtune.pairs.ranking_pairs import RankingPairs
+from vlmtune.training.module import AdaptationModule
 from vlmtune.types import Group, Targets
 
 COUNT = 24

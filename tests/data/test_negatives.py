@@ -9,8 +9,8 @@ import torch
 from jsonargparse import ArgumentParser
 
 from tests.tiny import write_shards
-from vlmtune.cli import main
-from vlmtune.commands.train import NOISE
+from vlmtune.cli.fit import NOISE
+from vlmtune.cli.main import main
 from vlmtune.config import instantiate
 from vlmtune.data.collate import collate
 from vlmtune.data.datamodule import EpochLoader, ShardDataModule
@@ -55,8 +55,8 @@ def test_each_caption_gets_false_texts_of_its_own() -> None:
     assert b.texts == ("snow",)
     batch = collate([a, b])
     assert batch.targets.truth.int().tolist() == [[1, 1, 0, 0, 0], [0, 0, 0, 0, 1]]
-    assert batch.targets.own.int().tolist() == [[1, 1, 1, 1, 0], [0, 0, 0, 0, 1]]
-    assert batch.targets.known.equal(batch.targets.own)
+    assert batch.targets.same_group.int().tolist() == [[1, 1, 1, 1, 0], [0, 0, 0, 0, 1]]
+    assert batch.targets.known.equal(batch.targets.same_group)
     assert groups[0].texts == ("a red dog chases a black cat", "a dog")
 
 
@@ -100,7 +100,7 @@ def test_the_true_caption_of_another_image_is_one_column(ids: str) -> None:
     batch = collate(swapping().added(groups, 0, 0))
     assert batch.texts == ("a dog chases a cat", "A cat chases a dog.")
     assert batch.targets.truth.int().tolist() == [[1, 0], [0, 1]]
-    assert batch.targets.own.int().tolist() == [[1, 1], [1, 1]]
+    assert batch.targets.same_group.int().tolist() == [[1, 1], [1, 1]]
 
 
 def test_across_ranks_it_is_known_by_its_words() -> None:
@@ -126,10 +126,10 @@ def test_in_a_pair_a_negative_belongs_to_the_image_of_its_caption() -> None:
         exhaustive=True,
     )
     (group,) = CaptionNegatives(Rewriter([SwapNouns()])).added([pair], 0, 0)
-    assert group.own is not None
+    assert group.same_group is not None
     assert group.texts[2:] == ("a red dog near a blue cube", "a blue dog near a red cube")
     targets = collate([group]).targets
-    assert targets.own.int().tolist() == [[1, 1, 1, 0], [1, 1, 0, 1]]
+    assert targets.same_group.int().tolist() == [[1, 1, 1, 0], [1, 1, 0, 1]]
     assert targets.truth.int().tolist() == [[1, 0, 0, 0], [0, 1, 0, 0]]
     # Swapped adjectives give the other caption, which is there already.
     (group,) = CaptionNegatives(Rewriter([SwapAdjectives()])).added([pair], 0, 0)
@@ -176,7 +176,7 @@ def batches(loader: EpochLoader, epoch: int = 0, done: int = 0) -> list[Batch]:
 
 
 def contents(some: list[Batch]) -> list[tuple]:
-    return [(b.keys, b.texts, b.text_ids, b.targets.own.tolist()) for b in some]
+    return [(b.keys, b.texts, b.text_ids, b.targets.same_group.tolist()) for b in some]
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -204,7 +204,7 @@ def test_only_training_has_negatives_and_words_come_from_its_captions(
         made = ~torch.tensor([text in plain for text in batch.texts])
         assert not batch.targets.truth[:, made].any()
         assert len({canonical(text) for text in batch.texts}) == len(batch.texts)
-        assert batch.targets.own[:, made].any(dim=0).all()
+        assert batch.targets.same_group[:, made].any(dim=0).all()
     assert module.negatives is not None
     words = module.negatives.rewriter.vocabulary
     assert words is not None

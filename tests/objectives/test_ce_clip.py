@@ -27,7 +27,7 @@ def scores(seed, shape=(5, 9), bias=0.0):
 
 def naive_intra(given, targets):
     whole, truth = given.embedded, targets.truth
-    hard = targets.own & ~truth
+    hard = targets.same_group & ~truth
     pool = {k for _, k in hard.nonzero().tolist()}
     terms = []
     for i, j in truth.nonzero().tolist():
@@ -45,7 +45,7 @@ def gaps(given, targets):
     return [
         (given.values[i, j] - given.values[i, k]).item()
         for i, j in targets.truth.nonzero().tolist()
-        for k in (targets.own & ~targets.truth)[i].nonzero().flatten().tolist()
+        for k in (targets.same_group & ~targets.truth)[i].nonzero().flatten().tolist()
     ]
 
 

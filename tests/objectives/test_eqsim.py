@@ -15,7 +15,7 @@ from vlmtune.errors import UserError
 from vlmtune.objectives import close_partners, eqsim
 from vlmtune.objectives.base import Objective
 from vlmtune.objectives.eqsim import CHOICES, EqSim
-from vlmtune.types import Embedded, Features, Scores, Share, Targets
+from vlmtune.types import Embedded, Features, Scores, ScoreShard, Targets
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -279,7 +279,12 @@ def tempered(values, scale, temperature):
 
 
 def naive(scores, targets, o):
-    values, computed, truth, own = scores.values, scores.computed, targets.truth, targets.own
+    values, computed, truth, own = (
+        scores.values,
+        scores.computed,
+        targets.truth,
+        targets.same_group,
+    )
     pairs = (truth & own & computed).nonzero().tolist()
     pairs = [(i, t) for i, t in pairs]
     captions = Counter(i for i, _ in pairs)
@@ -465,7 +470,7 @@ def test_what_is_true_across_groups_is_not_compared():
     truth[0, 1] = True  # text 1 is true of image 0 too
     values = D[:3, :3].clone().requires_grad_()
     loss = EqSim(v1="all", v2="all", normalise="none", **NO)
-    total = loss(Scores.full(values), Targets(truth, targets.known, targets.own))
+    total = loss(Scores.full(values), Targets(truth, targets.known, targets.same_group))
     (gradient,) = torch.autograd.grad(total, values)
     assert gradient[0, 1] == gradient[1, 0] == 0
     assert gradient[0, 2] != 0
@@ -486,7 +491,7 @@ def test_extra_texts_and_images_only_widen_the_softmax():
     truth = targets.truth.clone()
     truth[4, 4] = False  # an image of no text, a text of no image
     values = torch.randn(5, 5, generator=torch.Generator().manual_seed(1)).double()
-    targets = Targets(truth, targets.known, targets.own)
+    targets = Targets(truth, targets.known, targets.same_group)
     for normalise in ("none", "sigmoid"):
         loss = EqSim(normalise=normalise)
         torch.testing.assert_close(
@@ -588,7 +593,7 @@ def test_draws_follow_the_softmax():
     torch.manual_seed(0)
     values = torch.randn(4, 4, generator=torch.Generator().manual_seed(3)).double()
     scores = Scores.full(values)
-    pairs = eqsim.TruePairs(Share(scores, eye(4), scores, eye(4)), eqsim.Alone())
+    pairs = eqsim.TruePairs(ScoreShard(scores, eye(4), scores, eye(4)), eqsim.Alone())
     seen, twice = torch.zeros(2, 4, 4), 0.0
     for _ in range(600):
         flat = close_partners.partners(pairs, 0 * values, 0 * values, 1, "union", True)

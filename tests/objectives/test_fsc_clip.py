@@ -51,7 +51,7 @@ def naive_local(patches, words):
 def naive(score, computed, targets, focus, smoothing):
     images = []
     for i in range(len(computed)):
-        mine = [j for j in range(computed.shape[1]) if computed[i, j] and targets.own[i, j]]
+        mine = [j for j in range(computed.shape[1]) if computed[i, j] and targets.same_group[i, j]]
         true = [j for j in mine if targets.truth[i, j]]
         hard = [j for j in mine if not targets.truth[i, j]]
         if not (true and hard):

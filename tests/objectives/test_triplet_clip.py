@@ -31,7 +31,7 @@ def test_equals_the_double_loop(seed):
     values, computed, targets = random_values(seed), random_computed(seed), random_targets(seed)
     true, false = targets.truth & computed, ~targets.truth & computed
     want = naive_side(values, true, false)
-    want += naive_side(values.T, true.T, (false & ~targets.own).T)
+    want += naive_side(values.T, true.T, (false & ~targets.same_group).T)
     got = TripletClip()(Scores(values, computed), targets)
     assert got.item() == pytest.approx(want, abs=1e-12)
 

@@ -1,8 +1,10 @@
 import pytest
 from PIL import Image
 
-from vlmtune.report.results import Provenance, RunReport
-from vlmtune.types import Example, ImageRef, Metric, Result
+from vlmtune.metrics.value import MetricValue
+from vlmtune.report.result import Example, Result
+from vlmtune.report.run_report import Provenance, RunReport
+from vlmtune.types import ImageRef
 
 
 @pytest.fixture
@@ -19,8 +21,8 @@ def make_run(tmp_path):
             Example("red cup <on> blue box", tuple(images), (1.5, 0.5), (True, False), True),
             Example("blue cup", tuple(images), (1.5, 0.5), (False, True), False),
         )
-        accuracy = Metric(value, n, 0.25, value - 0.05, value + 0.05)
-        rank = Metric(8.85, 96, 31.0, 8.0, 9.5, higher_is_better=False, unit="rank")
+        accuracy = MetricValue(value, n, 0.25, value - 0.05, value + 0.05)
+        rank = MetricValue(8.85, 96, 31.0, 8.0, 9.5, higher_is_better=False, unit="rank")
         results = (
             Result("cola_multi", version, "accuracy", {"accuracy": accuracy}, examples, "Ray 2023"),
             Result(
@@ -28,9 +30,9 @@ def make_run(tmp_path):
                 "1",
                 "map",
                 {
-                    "map": Metric(value / 2, 96, 0.15, value / 2 - 0.01, value / 2 + 0.01),
+                    "map": MetricValue(value / 2, 96, 0.15, value / 2 - 0.01, value / 2 + 0.01),
                     "mean_rank_true": rank,
-                    "classes_without_positives": Metric(3.0, 96, unit="count"),
+                    "classes_without_positives": MetricValue(3.0, 96, unit="count"),
                 },
                 (),
                 "Ray 2023, section 10",

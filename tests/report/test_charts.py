@@ -1,8 +1,8 @@
 import pytest
 
+from vlmtune.metrics.value import MetricValue
 from vlmtune.report.charts import chart, charts
 from vlmtune.report.table import Row
-from vlmtune.types import Metric
 
 
 def row(*cells, **more):
@@ -10,7 +10,7 @@ def row(*cells, **more):
 
 
 def test_positions_are_shares_of_the_axis():
-    metric = Metric(0.4, 10, 0.25, 0.3, 0.55)
+    metric = MetricValue(0.4, 10, 0.25, 0.3, 0.55)
     found = chart([row(metric, None)], [("b", "n = 10")], ["one", "two"], [1, 2])
     (line,) = found.lines
     lane, nothing = line.lanes
@@ -23,7 +23,7 @@ def test_positions_are_shares_of_the_axis():
 
 
 def test_cosines_begin_in_the_middle_and_what_is_beyond_the_axis_stays_on_it():
-    metric = Metric(-0.5, 10, 0.0, -1.2, 0.0, unit="cosine")
+    metric = MetricValue(-0.5, 10, 0.0, -1.2, 0.0, unit="cosine")
     found = chart([row(metric)], [("", "")], ["one"], [0])
     lane = found.lines[0].lanes[0]
     assert (lane.low, lane.at, lane.start) == (0.0, 25.0, 50.0)
@@ -31,7 +31,7 @@ def test_cosines_begin_in_the_middle_and_what_is_beyond_the_axis_stays_on_it():
 
 
 def test_numbers_without_interval_or_chance():
-    found = chart([row(Metric(8.0, 3, unit="rank"))], [("", "")], ["one"], [0])
+    found = chart([row(MetricValue(8.0, 3, unit="rank"))], [("", "")], ["one"], [0])
     lane = found.lines[0].lanes[0]
     assert found.lines[0].chance is None
     assert lane.low == lane.at == lane.high == pytest.approx(100 / 1.05, abs=0.01)
@@ -39,10 +39,10 @@ def test_numbers_without_interval_or_chance():
 
 def test_each_unit_has_its_own_axis():
     rows = [
-        row(Metric(3.0, 5, unit="rank"), metric="rank"),
-        row(Metric(0.5, 5), metric="share"),
-        row(Metric(2.0, 5, unit="count"), metric="count"),
-        row(Metric(0.25, 5), metric="other"),
+        row(MetricValue(3.0, 5, unit="rank"), metric="rank"),
+        row(MetricValue(0.5, 5), metric="share"),
+        row(MetricValue(2.0, 5, unit="count"), metric="count"),
+        row(MetricValue(0.25, 5), metric="other"),
     ]
     found = charts(rows, ["one"], [0])
     assert [[line.note.split()[0] for line in one.lines] for one in found] == [
@@ -53,5 +53,5 @@ def test_each_unit_has_its_own_axis():
 
 
 def test_ranks_of_zero_have_an_axis():
-    metric = Metric(0.0, 5, unit="rank")
+    metric = MetricValue(0.0, 5, unit="rank")
     assert chart([row(metric)], [("", "")], ["one"], [0]).lines[0].lanes[0].at == 0.0

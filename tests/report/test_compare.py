@@ -5,12 +5,13 @@ import torch
 
 from vlmtune.metrics.grouped import Groups
 from vlmtune.metrics.paired import compare, mcnemar
+from vlmtune.metrics.value import MetricValue
 from vlmtune.report.compare import against_first
-from vlmtune.types import Metric, Result
+from vlmtune.report.result import Result
 
 
 def result(earned, **changes):
-    accuracy = Metric(sum(earned) / len(earned), len(earned), 0.5)
+    accuracy = MetricValue(sum(earned) / len(earned), len(earned), 0.5)
     whole = Result("cola", "1", "accuracy", {"accuracy": accuracy}, outcomes=earned)
     return replace(whole, **changes)
 
@@ -64,7 +65,7 @@ def test_a_mean_over_groups_is_tested_with_their_weights(against):
     groups = Groups(torch.tensor(members), torch.tensor(shares, dtype=torch.float64))
     new, old = (torch.tensor(x, dtype=torch.float64) for x in (NEW, OLD))
     runs = [
-        result(x, **grouped, metrics={"accuracy": Metric(groups.mean(y), 2)})
+        result(x, **grouped, metrics={"accuracy": MetricValue(groups.mean(y), 2)})
         for x, y in ((OLD, old), (NEW, new))
     ]
     (found,) = against(*runs)
@@ -96,10 +97,10 @@ def test_means_over_pairs_vary_twice_as_much(against):
         ({"convention": "reference"}, "another convention: reference, not strict"),
         ({"items": "b"}, "other items of the same number"),
         (
-            {"primary": "map", "metrics": {"map": Metric(0.5, 14)}},
+            {"primary": "map", "metrics": {"map": MetricValue(0.5, 14)}},
             "another primary metric: map, not accuracy",
         ),
-        ({"metrics": {"accuracy": Metric(0.5, 7)}}, "another number of items: 7, not 14"),
+        ({"metrics": {"accuracy": MetricValue(0.5, 7)}}, "another number of items: 7, not 14"),
         ({"outcomes": NEW[1:]}, "another number of items: 13, not 14"),
     ],
 )
@@ -127,7 +128,7 @@ def test_numbers_without_items_are_subtracted_and_not_tested(against):
 
 def test_a_rank_that_falls_is_better(against):
     ranks = [
-        Result("b", "1", "rank", {"rank": Metric(x, 3, higher_is_better=False, unit="rank")})
+        Result("b", "1", "rank", {"rank": MetricValue(x, 3, higher_is_better=False, unit="rank")})
         for x in (4.0, 2.5)
     ]
     (found,) = against(*ranks)

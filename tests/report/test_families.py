@@ -1,12 +1,12 @@
 import pytest
 
+from vlmtune.metrics.value import MetricValue
 from vlmtune.report.families import families
 from vlmtune.report.table import Row
-from vlmtune.types import Metric
 
 
 def row(name, unit="fraction", n=9, primary=False):
-    return Row("b", "1", "strict", name, primary, (Metric(0.5, n, 0.25, unit=unit),))
+    return Row("b", "1", "strict", name, primary, (MetricValue(0.5, n, 0.25, unit=unit),))
 
 
 def test_three_groups_make_a_family():

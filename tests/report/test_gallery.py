@@ -5,7 +5,8 @@ from PIL import Image
 
 from vlmtune.report import gallery
 from vlmtune.report.gallery import BEST, Gallery
-from vlmtune.types import Example, ImageRef
+from vlmtune.report.result import Example
+from vlmtune.types import ImageRef
 
 
 @pytest.fixture

@@ -5,9 +5,11 @@ from html.parser import HTMLParser
 import pytest
 
 from vlmtune.errors import UserError
+from vlmtune.metrics.value import MetricValue
 from vlmtune.report.html import to_html
+from vlmtune.report.result import Example, Occurrence, Repeat
 from vlmtune.report.write import write_report
-from vlmtune.types import Example, ImageRef, Metric, Occurrence, Repeat
+from vlmtune.types import ImageRef
 
 VOID = {"meta", "img", "br", "link", "hr", "input", "wbr"}
 
@@ -50,7 +52,7 @@ def runs(make_run):
 @pytest.fixture
 def rich(make_run):
     """Two runs and a blind one, with all that is drawn: groups, numbers, series, matrices."""
-    accuracy = Metric(0.4, 14, 0.25, 0.3, 0.5)
+    accuracy = MetricValue(0.4, 14, 0.25, 0.3, 0.5)
     groups = [f"accuracy/{group}" for group in ("a<b", "c", "d")]
     groups += [f"map/attributes={n}" for n in (1, 2, 3)]
     groups += [f"image/{group}" for group in ("size", "world", "texture")]
@@ -63,7 +65,7 @@ def rich(make_run):
         run = make_run(name, trained=more.pop("trained", 1000))
         metrics = {name: accuracy for name in ("accuracy", "macro_accuracy", *groups)}
         metrics |= {name: replace(accuracy, unit="cosine") for name in groups[-3:]}
-        metrics["identical_candidates"] = Metric(2.0, 14, unit="count")
+        metrics["identical_candidates"] = MetricValue(2.0, 14, unit="count")
         result = replace(run.results[0], metrics=metrics, series=series, outcomes=outcomes)
         kept = replace(result, benchmark="recall", kind=kind, convention="reference", examples=())
         return replace(run, results=(result, kept, *run.results[1:]), **more)

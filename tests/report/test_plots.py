@@ -2,14 +2,15 @@ import re
 
 import pytest
 
+from vlmtune.metrics.value import MetricValue
 from vlmtune.report.plots import density_plot, line_plot
 from vlmtune.report.table import Row
-from vlmtune.types import Metric
 
 
 def row(*values, unit="fraction", chance=0.25):
     cells = tuple(
-        None if x is None else Metric(x, 9, chance, x - 0.1, x + 0.1, unit=unit) for x in values
+        None if x is None else MetricValue(x, 9, chance, x - 0.1, x + 0.1, unit=unit)
+        for x in values
     )
     return Row("b", "1", "strict", "map/1", False, cells)
 

@@ -2,9 +2,9 @@ from dataclasses import replace
 
 import pytest
 
+from vlmtune.metrics.value import MetricValue
 from vlmtune.report.table import sections
 from vlmtune.report.views import Views, matrix
-from vlmtune.types import Metric
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def views_of(make_run):
 
 
 def groups(*names, value=0.5, unit="fraction"):
-    metric = Metric(value, 9, 0.25, value - 0.1, value + 0.1, unit=unit)
+    metric = MetricValue(value, 9, 0.25, value - 0.1, value + 0.1, unit=unit)
     return {"metrics": dict.fromkeys(["accuracy", *names], metric)}
 
 

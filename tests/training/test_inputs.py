@@ -6,9 +6,9 @@ import torch
 from tests.tiny import halves
 from tests.toy import Toy, batch, groups
 from vlmtune.errors import UserError
-from vlmtune.scoring.encoding import Encoder
+from vlmtune.evaluation.encoding import Encoder
 from vlmtune.training.inputs import Inputs, frozen
-from vlmtune.types import ImageRef, Reads
+from vlmtune.types import FeatureSpec, ImageRef
 
 BATCH = batch(groups((3,))[0])
 
@@ -43,7 +43,7 @@ class Data:
 
 
 def inputs(kind="pooled", frozen=True, dropout=0.0):
-    return Inputs(Toy(dropout), Reads(kind, -1, frozen), Reads(kind, -1, frozen))
+    return Inputs(Toy(dropout), FeatureSpec(kind, -1, frozen), FeatureSpec(kind, -1, frozen))
 
 
 def assert_equal(one, other, **tolerance):
@@ -86,7 +86,7 @@ def test_a_store_is_read_and_nothing_encoded(tmp_path):
 
 
 def test_words_are_not_stored(tmp_path):
-    words = Inputs(Toy(), Reads("pooled"), Reads("words"))
+    words = Inputs(Toy(), FeatureSpec("pooled"), FeatureSpec("words"))
     words.open(tmp_path, Data(), "toy", "float32")
     assert list(words.stored) == ["image"]
     assert not list(tmp_path.glob("text-*"))
@@ -164,16 +164,16 @@ def test_evaluation_and_training_share_rows(tmp_path):
     backbone.preprocess = lambda image: torch.tensor(image.getpixel((0, 0))).double()[:, None, None]
     rows = Encoder(backbone, tmp_path / "store", 8, "float32")
     names = rows.digests(pictures)
-    rows.bank("image", dict(zip(names, pictures, strict=True)), Reads("pooled"))
-    rows.bank("text", {text: text for text in BATCH.texts}, Reads("pooled"))
+    rows.bank("image", dict(zip(names, pictures, strict=True)), FeatureSpec("pooled"))
+    rows.bank("text", {text: text for text in BATCH.texts}, FeatureSpec("pooled"))
     data = Data(names=("x", "y"), images=[0, 1])
     data.image_digests = lambda: {"x": names[1], "y": names[0]}
-    training = Inputs(backbone, Reads("pooled"), Reads("pooled"))
+    training = Inputs(backbone, FeatureSpec("pooled"), FeatureSpec("pooled"))
     backbone.images.clear()
     backbone.texts.clear()
     training.open(tmp_path / "store", data, backbone.fingerprint, "float32")
     assert data.decoded == backbone.images == backbone.texts == []
-    bank = rows.bank("image", dict(zip(names, pictures, strict=True)), Reads("pooled"))
+    bank = rows.bank("image", dict(zip(names, pictures, strict=True)), FeatureSpec("pooled"))
     want = bank.features([names[1], names[0]]).pooled
     assert training.all("image", pixels_of(("x", "y"))).pooled.equal(want)
 

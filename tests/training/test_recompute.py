@@ -5,8 +5,8 @@ from torch import nn
 from tests.toy import Together, Toy, Tune, batch, groups
 from vlmtune.objectives.info_nce import InfoNCE
 from vlmtune.objectives.pair_bce import PairBCE
-from vlmtune.system import AdaptationModule
 from vlmtune.training import recompute
+from vlmtune.training.module import AdaptationModule
 from vlmtune.training.recompute import in_chunks
 from vlmtune.types import Features
 

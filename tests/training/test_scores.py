@@ -6,17 +6,17 @@ from torch.nn.functional import normalize
 
 from tests.toy import Together, Toy, Tune, batch, groups
 from vlmtune.backbones.open_clip import OpenClip
-from vlmtune.pairs import AllPairs
-from vlmtune.training.distributed import Ranks, place
+from vlmtune.pairs.all_pairs import AllPairs
+from vlmtune.training.process_group import ProcessGroup, place
 from vlmtune.training.scores import TrainingScores
-from vlmtune.types import Reads
+from vlmtune.types import FeatureSpec
 
 BATCH = batch([group for part in groups((2, 2)) for group in part])
 ALL = frozenset({"embedded", "tokens", "reference"})
 
 
 def share(scores):
-    ranks = Ranks()
+    ranks = ProcessGroup()
     where = place(BATCH, ranks, merged=True)
     return scores.share(BATCH, where, ranks, torch.Generator())
 
@@ -24,8 +24,8 @@ def share(scores):
 def own_scores(backbone):
     """The backbone's own scores, from scratch."""
     with torch.no_grad():
-        image = backbone.encode_image(BATCH.pixels, Reads("pooled")).pooled
-        text = backbone.encode_text(BATCH.texts, Reads("pooled")).pooled
+        image = backbone.encode_image(BATCH.pixels, FeatureSpec("pooled")).pooled
+        text = backbone.encode_text(BATCH.texts, FeatureSpec("pooled")).pooled
     cosines = normalize(image, dim=1) @ normalize(text, dim=1).T
     return backbone.logit_scale * cosines + backbone.logit_bias
 
@@ -89,9 +89,9 @@ def test_a_copy_of_a_real_backbone_is_a_copy(model_folder):
     backbone = OpenClip(str(model_folder))
     spare = copy.deepcopy(backbone)
     texts = ["a red cube", "a dog"]
-    before = backbone.encode_text(texts, Reads("pooled")).pooled
+    before = backbone.encode_text(texts, FeatureSpec("pooled")).pooled
     with torch.no_grad():
         for parameter in backbone.parameters():
             parameter.mul_(2)
-    assert not backbone.encode_text(texts, Reads("pooled")).pooled.equal(before)
-    assert spare.encode_text(texts, Reads("pooled")).pooled.equal(before)
+    assert not backbone.encode_text(texts, FeatureSpec("pooled")).pooled.equal(before)
+    assert spare.encode_text(texts, FeatureSpec("pooled")).pooled.equal(before)

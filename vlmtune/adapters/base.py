@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from vlmtune.backbones.base import Backbone
 from vlmtune.config import Configured
 from vlmtune.errors import UserError
-from vlmtune.types import Embedded, Features, Reads, Scores
+from vlmtune.types import Embedded, Features, FeatureSpec, Scores
 
 CACHED = 64 * 2**20  # bytes; larger chunks are slower on a CPU
 TOWERS = (
@@ -41,8 +41,8 @@ class Adapter(Configured, nn.Module, ABC):
         joint: True where a score needs image and text together, so that pairs are chosen.
     """
 
-    image_reads: Reads
-    text_reads: Reads
+    image_input: FeatureSpec
+    text_input: FeatureSpec
     identity_at_init: ClassVar[bool] = True
     joint: ClassVar[bool] = False
 
@@ -52,7 +52,7 @@ class Adapter(Configured, nn.Module, ABC):
         Raises:
             UserError: The backbone cannot give what the adapter reads.
         """
-        for modality, reads in (("image", self.image_reads), ("text", self.text_reads)):
+        for modality, reads in (("image", self.image_input), ("text", self.text_input)):
             if reason := backbone.fits(reads, modality):
                 pooled = reads.kind == "pooled"
                 what = "embeddings" if pooled else f"{reads.kind} of layer {reads.layer}"

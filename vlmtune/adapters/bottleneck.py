@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from vlmtune.adapters.base import DualAdapter
 from vlmtune.backbones.base import Backbone
 from vlmtune.errors import UserError
-from vlmtune.types import Features, Reads
+from vlmtune.types import Features, FeatureSpec
 
 
 class Bottleneck(DualAdapter):
@@ -54,7 +54,7 @@ class Bottleneck(DualAdapter):
             raise UserError(f"expected a reduction of at least 1, got {reduction}: raise it")
         self.image_ratio, self.text_ratio, self.reduction = image, text, reduction
         self.learn_scale, self.initial_scale = learn_scale, initial_scale
-        self.image_reads = self.text_reads = Reads("pooled")
+        self.image_input = self.text_input = FeatureSpec("pooled")
 
     def attach(self, backbone: Backbone) -> None:
         """Makes the bottlenecks.

@@ -9,7 +9,7 @@ from vlmtune.adapters.prompting import DEVIATION, check_room, insert, word_embed
 from vlmtune.adapters.towers import text_tower
 from vlmtune.backbones.base import Backbone
 from vlmtune.errors import UserError
-from vlmtune.types import Features, Reads
+from vlmtune.types import Features, FeatureSpec
 
 
 class ContextPrompts(DualAdapter):
@@ -60,7 +60,7 @@ class ContextPrompts(DualAdapter):
         if len(set(self.classes)) < len(self.classes):
             raise UserError(f"expected distinct classes, got {classes}: list each once")
         self.learn_scale, self.initial_scale = learn_scale, initial_scale
-        self.image_reads, self.text_reads = Reads("pooled"), Reads("words")
+        self.image_input, self.text_input = FeatureSpec("pooled"), FeatureSpec("words")
 
     def attach(self, backbone: Backbone) -> None:
         """Makes the contexts.

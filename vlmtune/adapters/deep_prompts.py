@@ -9,7 +9,7 @@ from vlmtune.adapters.prompting import DEVIATION, check_room, insert, word_embed
 from vlmtune.adapters.towers import image_tower, text_tower
 from vlmtune.backbones.base import Backbone, Tower
 from vlmtune.errors import UserError
-from vlmtune.types import Features, Reads
+from vlmtune.types import Features, FeatureSpec
 
 
 class DeepPrompts(DualAdapter):
@@ -77,8 +77,8 @@ class DeepPrompts(DualAdapter):
         self.on_image, self.on_text = image, text
         self.learn_scale, self.initial_scale = learn_scale, initial_scale
         # Which layer the first block's input is, counted from the end, the tower tells.
-        self.image_reads = Reads("state" if image else "pooled")
-        self.text_reads = Reads("words" if text else "pooled")
+        self.image_input = FeatureSpec("state" if image else "pooled")
+        self.text_input = FeatureSpec("words" if text else "pooled")
 
     def attach(self, backbone: Backbone) -> None:
         """Makes the prompts.
@@ -90,7 +90,7 @@ class DeepPrompts(DualAdapter):
         towers: list[Tower] = []
         if self.on_image:
             self.image_tower = image_tower(backbone)
-            self.image_reads = Reads("state", -(self.image_tower.layers + 1))
+            self.image_input = FeatureSpec("state", -(self.image_tower.layers + 1))
             towers.append(self.image_tower)
         if self.on_text:
             self.text_tower = text_tower(backbone)

@@ -9,7 +9,7 @@ from vlmtune.adapters.fusion_styles.layers import Blocks, initialise
 from vlmtune.adapters.words import masked_mean, word_mask
 from vlmtune.backbones.base import Backbone
 from vlmtune.errors import UserError
-from vlmtune.types import Features, Reads
+from vlmtune.types import Features, FeatureSpec
 
 
 class FTLate(DualAdapter):
@@ -62,9 +62,9 @@ class FTLate(DualAdapter):
             raise UserError(f"expected at least 1 layer, got {layers}: raise it")
         self.layers, self.heads, self.hidden, self.dropout = layers, heads, hidden, dropout
         self.norm_first, self.initial_scale = norm_first, initial_scale
-        self.image_reads, self.text_reads = (
-            Reads("tokens", image_layer),
-            Reads("tokens", text_layer),
+        self.image_input, self.text_input = (
+            FeatureSpec("tokens", image_layer),
+            FeatureSpec("tokens", text_layer),
         )
 
     def attach(self, backbone: Backbone) -> None:

@@ -19,7 +19,7 @@ from vlmtune.adapters.towers import (
 )
 from vlmtune.backbones.base import Backbone, Tower
 from vlmtune.errors import UserError
-from vlmtune.types import Features, Reads
+from vlmtune.types import Features, FeatureSpec
 
 
 class FullFineTuning(DualAdapter):
@@ -76,8 +76,8 @@ class FullFineTuning(DualAdapter):
         self.embeddings, self.decay = embeddings, decay
         self.learn_scale, self.initial_scale = learn_scale, initial_scale
         self.gives_tokens = tokens  # type: ignore[misc]
-        self.image_reads = Reads("state" if tokens else "pooled", frozen=not image)
-        self.text_reads = Reads("words" if tokens else "pooled", frozen=not text)
+        self.image_input = FeatureSpec("state" if tokens else "pooled", frozen=not image)
+        self.text_input = FeatureSpec("words" if tokens else "pooled", frozen=not text)
 
     def attach(self, backbone: Backbone) -> None:
         """Thaws the towers.
@@ -158,7 +158,7 @@ class FullFineTuning(DualAdapter):
 
 def _weights(backbone: Backbone, modality: Literal["image", "text"]) -> list[nn.Parameter]:
     """All weights that embeddings of a modality depend on."""
-    live = Reads("pooled", frozen=False)
+    live = FeatureSpec("pooled", frozen=False)
 
     def embed() -> Float[Tensor, "n d"]:
         if modality == "image":

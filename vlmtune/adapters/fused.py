@@ -13,7 +13,7 @@ from vlmtune.adapters.fusion_styles.layers import Blocks, initialise
 from vlmtune.adapters.fusion_styles.mdetr import Mdetr
 from vlmtune.backbones.base import Backbone
 from vlmtune.errors import UserError
-from vlmtune.types import Features, Reads
+from vlmtune.types import Features, FeatureSpec
 
 
 class FusedAdapter(JointAdapter):
@@ -63,7 +63,7 @@ class FusedAdapter(JointAdapter):
         self.heads, self.hidden, self.dropout, self.norm_first = heads, hidden, dropout, norm_first
         self.layers = self._depth(encoder_layers, decoder_layers)
         self.normalize_tokens, self.masked = normalize_tokens, masked
-        self.image_reads, self.text_reads = (Reads("tokens", layer) for layer in reads)
+        self.image_input, self.text_input = (FeatureSpec("tokens", layer) for layer in reads)
         self.memory, self.training_memory = memory, training_memory
 
     def _depth(self, encoder_layers: int | None, decoder_layers: int | None) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from vlmtune.adapters.towers import (
 )
 from vlmtune.backbones.base import Backbone, Tower
 from vlmtune.errors import UserError
-from vlmtune.types import Features, Reads
+from vlmtune.types import Features, FeatureSpec
 
 
 class LastBlocks(DualAdapter):
@@ -65,7 +65,7 @@ class LastBlocks(DualAdapter):
         check_decay(decay)
         self.counts = {"image": image, "text": text}
         self.decay, self.learn_scale, self.initial_scale = decay, learn_scale, initial_scale
-        self.image_reads, self.text_reads = _reads(image), _reads(text)
+        self.image_input, self.text_input = _reads(image), _reads(text)
 
     def attach(self, backbone: Backbone) -> None:
         """Thaws the last blocks.
@@ -118,8 +118,8 @@ class LastBlocks(DualAdapter):
         return tower.finish(after_last_block(tower, trim(features), count))
 
 
-def _reads(count: int) -> Reads:
-    return Reads("state", -(count + 1)) if count else Reads("pooled")
+def _reads(count: int) -> FeatureSpec:
+    return FeatureSpec("state", -(count + 1)) if count else FeatureSpec("pooled")
 
 
 def _last(tower: Tower, count: int, length: int) -> list[nn.Parameter]:

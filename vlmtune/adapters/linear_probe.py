@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from vlmtune.adapters.base import DualAdapter
 from vlmtune.backbones.base import Backbone
-from vlmtune.types import Features, Reads
+from vlmtune.types import Features, FeatureSpec
 
 
 class LinearProbe(DualAdapter):
@@ -27,7 +27,7 @@ class LinearProbe(DualAdapter):
     def __init__(self, learn_scale: bool = True, initial_scale: float | None = None) -> None:
         super().__init__()
         self.learn_scale, self.initial_scale = learn_scale, initial_scale
-        self.image_reads = self.text_reads = Reads("pooled")
+        self.image_input = self.text_input = FeatureSpec("pooled")
 
     def attach(self, backbone: Backbone) -> None:
         """Makes two identity maps of the backbone's embedding width."""

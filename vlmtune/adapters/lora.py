@@ -11,7 +11,7 @@ from vlmtune.adapters.low_rank import TARGETS, LowRank, projections
 from vlmtune.adapters.towers import image_tower, keep_fingerprint, length_of, text_tower, used_by
 from vlmtune.backbones.base import Backbone, Tower
 from vlmtune.errors import UserError
-from vlmtune.types import Features, Reads
+from vlmtune.types import Features, FeatureSpec
 
 Target = Literal["query", "key", "value", "out", "mlp"]
 
@@ -75,8 +75,8 @@ class LoRA(DualAdapter):
         self.rank, self.alpha, self.dropout = rank, alpha, dropout
         self.on_image, self.on_text = image, text
         self.learn_scale, self.initial_scale = learn_scale, initial_scale
-        self.image_reads = Reads("pooled", frozen=not image)
-        self.text_reads = Reads("pooled", frozen=not text)
+        self.image_input = FeatureSpec("pooled", frozen=not image)
+        self.text_input = FeatureSpec("pooled", frozen=not text)
 
     def attach(self, backbone: Backbone) -> None:
         """Puts updates, zero at first, on the weights of the backbone.

@@ -68,7 +68,7 @@ class Matching(JointAdapter):
                 f"fusion, got {self.blocks}: lower `blocks`"
             )
         self.fusion: Fusion = fusion
-        self.image_reads, self.text_reads = fusion.image_reads, fusion.text_reads
+        self.image_input, self.text_input = fusion.image_input, fusion.text_input
         super().attach(backbone)
         last = fusion.blocks[len(fusion.blocks) - self.blocks :]
         if last:

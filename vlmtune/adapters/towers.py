@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from vlmtune.adapters.base import TOWERS
 from vlmtune.backbones.base import Backbone, ImageTower, TextTower, Tower
 from vlmtune.errors import UserError
-from vlmtune.types import Features, Reads
+from vlmtune.types import Features, FeatureSpec
 
 
 def image_tower(backbone: Backbone) -> ImageTower:
@@ -36,7 +36,7 @@ def text_tower(backbone: Backbone) -> TextTower:
 
 
 def _without(backbone: Backbone, modality: Literal["image", "text"]) -> UserError:
-    reasons = (backbone.fits(Reads(kind), modality) for kind in ("state", "pooled"))
+    reasons = (backbone.fits(FeatureSpec(kind), modality) for kind in ("state", "pooled"))
     reason = next(filter(None, reasons), "it has no such tower")
     return UserError(
         f"expected a backbone whose {modality} tower runs block by block, got "

@@ -13,7 +13,7 @@ from vlmtune.adapters.towers import text_tower
 from vlmtune.adapters.words import word_mask
 from vlmtune.backbones.base import Backbone, TextTower
 from vlmtune.errors import UserError
-from vlmtune.types import Features, Reads
+from vlmtune.types import Features, FeatureSpec
 
 WORDS_AT_A_TIME = 512
 
@@ -61,7 +61,7 @@ class WordPrompts(DualAdapter):
             # The file may be gone where the weights are loaded.
             self.init_args["words"] = list(self.words)
         self.learn_scale, self.initial_scale = learn_scale, initial_scale
-        self.image_reads, self.text_reads = Reads("pooled"), Reads("words")
+        self.image_input, self.text_input = FeatureSpec("pooled"), FeatureSpec("words")
 
     def attach(self, backbone: Backbone) -> None:
         """Makes a zero for each trained number.

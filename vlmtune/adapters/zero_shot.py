@@ -4,7 +4,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vlmtune.adapters.base import DualAdapter
-from vlmtune.types import Features, Reads
+from vlmtune.types import Features, FeatureSpec
 
 
 class ZeroShot(DualAdapter):
@@ -16,7 +16,7 @@ class ZeroShot(DualAdapter):
 
     def __init__(self) -> None:
         super().__init__()
-        self.image_reads = self.text_reads = Reads("pooled")
+        self.image_input = self.text_input = FeatureSpec("pooled")
 
     def embed_image(self, image: Features) -> Float[Tensor, "n d"]:
         """Returns the pooled embeddings as they are."""

@@ -1,7 +1,7 @@
 """What a backbone is: a model that turns images and texts into features, and nothing else.
 
-A backbone never asks which method is using it. It offers representations (`Reads`) and says what
-they are; adapters choose.
+A backbone never asks which method is using it. It offers representations (`FeatureSpec`) and says
+what they are; adapters choose.
 """
 
 from abc import ABC, abstractmethod
@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from vlmtune.config import Configured
-from vlmtune.types import Features, Reads
+from vlmtune.types import Features, FeatureSpec
 
 
 class Tower(ABC):
@@ -96,8 +96,8 @@ class Fusion(ABC):
         reuses_image: True where `match` computes less for a single row of `image`.
     """
 
-    image_reads: Reads
-    text_reads: Reads
+    image_input: FeatureSpec
+    text_input: FeatureSpec
     reuses_image: bool = False
 
     def prepare_image(self, image: Features) -> Features:
@@ -166,18 +166,20 @@ class Backbone(Configured, nn.Module, ABC):
         """Turns an RGB image into pixel values. Must be picklable for worker processes."""
 
     @abstractmethod
-    def encode_image(self, pixels: Float[Tensor, "n 3 height width"], reads: Reads) -> Features:
+    def encode_image(
+        self, pixels: Float[Tensor, "n 3 height width"], reads: FeatureSpec
+    ) -> Features:
         """Encodes preprocessed images. Gradients flow unless `reads.frozen`."""
 
     @abstractmethod
-    def encode_text(self, texts: Sequence[str], reads: Reads) -> Features:
+    def encode_text(self, texts: Sequence[str], reads: FeatureSpec) -> Features:
         """Tokenizes and encodes captions; tokens are trimmed to the longest of them.
 
         Raises:
             UserError: A caption has no tokens between its special ones.
         """
 
-    def fits(self, reads: Reads, modality: str) -> str | None:
+    def fits(self, reads: FeatureSpec, modality: str) -> str | None:
         """Returns why `reads` cannot be had for "image" or "text", or None where it can."""
         del reads, modality
         return None

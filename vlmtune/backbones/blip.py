@@ -23,7 +23,7 @@ from vlmtune.backbones.hf_towers import (
 )
 from vlmtune.backbones.staging import masked, parameters_of, parts, whole
 from vlmtune.errors import UserError
-from vlmtune.types import Features, Reads
+from vlmtune.types import Features, FeatureSpec
 
 
 class Blip(HFDualEncoder):
@@ -148,7 +148,7 @@ class BlipFusion(Fusion):
         dtype: Type of the weights, in which it computes.
     """
 
-    image_reads, text_reads = Reads("state", -1), Reads("words")
+    image_input, text_input = FeatureSpec("state", -1), FeatureSpec("words")
     reuses_image = True  # of cross-attention's keys and values
 
     def __init__(

@@ -23,7 +23,7 @@ from vlmtune.backbones.hf_towers import (
 )
 from vlmtune.backbones.staging import masked, parameters_of, parts, whole
 from vlmtune.errors import UserError
-from vlmtune.types import Features, Reads
+from vlmtune.types import Features, FeatureSpec
 
 IMAGE, TEXT = 1, 0
 """Rows of the table of modality embeddings."""
@@ -206,7 +206,7 @@ class BridgeFusion(Fusion):
         self._model, self._head, self._dtype = model.bridgetower, model.itm_score, dtype
         self._image, self._text = image, text
         self._depth = len(self._model.cross_modal_text_layers)
-        self.image_reads = self.text_reads = Reads("state", -self._depth)
+        self.image_input = self.text_input = FeatureSpec("state", -self._depth)
 
     @property
     def blocks(self) -> Sequence[nn.Module]:

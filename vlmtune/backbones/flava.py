@@ -23,7 +23,7 @@ from vlmtune.backbones.hf_towers import (
     unseen,
 )
 from vlmtune.backbones.staging import joined, masked, parameters_of, parts, whole
-from vlmtune.types import Features, Reads
+from vlmtune.types import Features, FeatureSpec
 
 
 class FlavaNetwork(FlavaPreTrainedModel):
@@ -133,7 +133,7 @@ class FlavaFusion(Fusion):
         dtype: Type of the weights, in which it computes.
     """
 
-    image_reads = text_reads = Reads("state", -1)
+    image_input = text_input = FeatureSpec("state", -1)
 
     def __init__(self, model: Any, dtype: torch.dtype) -> None:
         self._flava, self._head, self._dtype = model.flava, model.itm_head, dtype

@@ -14,7 +14,7 @@ from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.fingerprint import digest
 from vlmtune.backbones.hf_loading import Loaded, describe, load
 from vlmtune.errors import UserError
-from vlmtune.types import Reads
+from vlmtune.types import FeatureSpec
 
 
 class HFBackbone(Backbone):
@@ -98,7 +98,7 @@ class HFBackbone(Backbone):
         """Resizes, crops and normalises as the model's image processor does."""
         return self.transform(image)
 
-    def must_fit(self, reads: Reads, modality: str) -> None:
+    def must_fit(self, reads: FeatureSpec, modality: str) -> None:
         """Raises a `UserError` where `reads` cannot be had."""
         if reason := self.fits(reads, modality):
             raise UserError(

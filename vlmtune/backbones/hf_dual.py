@@ -11,7 +11,7 @@ from vlmtune.backbones.hf_backbone import HFBackbone
 from vlmtune.backbones.hf_loading import Loaded
 from vlmtune.backbones.hf_towers import HFImageTower, HFTextTower
 from vlmtune.backbones.staging import masked, no_such_layer, parts, state_after, whole
-from vlmtune.types import Features, Reads
+from vlmtune.types import Features, FeatureSpec
 
 
 class HFDualEncoder(HFBackbone):
@@ -54,7 +54,9 @@ class HFDualEncoder(HFBackbone):
         scale = float(self.model.logit_scale.detach().float().exp())
         return scale, 0.0 if bias is None else float(bias.detach())
 
-    def encode_image(self, pixels: Float[Tensor, "n 3 height width"], reads: Reads) -> Features:
+    def encode_image(
+        self, pixels: Float[Tensor, "n 3 height width"], reads: FeatureSpec
+    ) -> Features:
         """Encodes preprocessed images; see the base class."""
         self.must_fit(reads, "image")
         tower = self._image
@@ -68,7 +70,7 @@ class HFDualEncoder(HFBackbone):
             tokens, _ = parts(tower.norm(state) if reads.layer == -1 else state)
             return whole(tokens[:, tower.special :])
 
-    def encode_text(self, texts: Sequence[str], reads: Reads) -> Features:
+    def encode_text(self, texts: Sequence[str], reads: FeatureSpec) -> Features:
         """Encodes captions; see the base class."""
         self.must_fit(reads, "text")
         tower = self._text
@@ -86,7 +88,7 @@ class HFDualEncoder(HFBackbone):
             mask = parts(words)[1]
             return masked(tokens[:, : mask.shape[1]], mask)
 
-    def fits(self, reads: Reads, modality: str) -> str | None:
+    def fits(self, reads: FeatureSpec, modality: str) -> str | None:
         """Returns why `reads` cannot be had for "image" or "text", or None where it can."""
         if modality == "image" and reads.kind == "words":
             return "images have no words"

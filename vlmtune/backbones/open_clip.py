@@ -17,7 +17,7 @@ from vlmtune.backbones.open_clip_text import TextSide, Tokenizer
 from vlmtune.backbones.open_clip_towers import ImageSide
 from vlmtune.backbones.staging import state_after, whole
 from vlmtune.errors import UserError
-from vlmtune.types import Features, Reads
+from vlmtune.types import Features, FeatureSpec
 
 CHOICES = {
     "interpolation": ("bicubic", "bilinear"),
@@ -112,7 +112,9 @@ class OpenClip(Backbone):
         """Resizes, crops and normalises as in the model's evaluation."""
         return self.transform(image)
 
-    def encode_image(self, pixels: Float[Tensor, "n 3 height width"], reads: Reads) -> Features:
+    def encode_image(
+        self, pixels: Float[Tensor, "n 3 height width"], reads: FeatureSpec
+    ) -> Features:
         """Encodes preprocessed images; see the base class."""
         self._check(reads, "image")
         pixels = pixels.to(device=self.device, dtype=self._dtype)
@@ -124,7 +126,7 @@ class OpenClip(Backbone):
             assert self.image_tower is not None
             return state_after(self.image_tower, self.image_tower.start(pixels), reads.layer)
 
-    def encode_text(self, texts: Sequence[str], reads: Reads) -> Features:
+    def encode_text(self, texts: Sequence[str], reads: FeatureSpec) -> Features:
         """Encodes captions; see the base class."""
         self._check(reads, "text")
         with torch.set_grad_enabled(torch.is_grad_enabled() and not reads.frozen):
@@ -137,11 +139,11 @@ class OpenClip(Backbone):
             assert self.text_tower is not None
             return self.text_tower.words(texts)
 
-    def fits(self, reads: Reads, modality: str) -> str | None:
+    def fits(self, reads: FeatureSpec, modality: str) -> str | None:
         """Returns why `reads` cannot be had for "image" or "text", or None where it can."""
         return (self._image if modality == "image" else self._text).fits(reads)
 
-    def _check(self, reads: Reads, modality: str) -> None:
+    def _check(self, reads: FeatureSpec, modality: str) -> None:
         if reason := self.fits(reads, modality):
             raise UserError(
                 f"expected something that can be read, got {modality} {reads.kind} of layer "

@@ -22,7 +22,7 @@ from vlmtune.backbones.staging import (
     state_after,
     with_words,
 )
-from vlmtune.types import Features, Reads
+from vlmtune.types import Features, FeatureSpec
 
 
 class Tokenizer:
@@ -213,7 +213,7 @@ class TextSide:
         place = text_global_pool(torch.arange(ids.shape[1])[None], ids, pool, eos_token_id=end)
         return None if place.tolist() == [int(mask.sum()) - 1] else "it does not pool the end token"
 
-    def fits(self, reads: Reads) -> str | None:
+    def fits(self, reads: FeatureSpec) -> str | None:
         """Returns why `reads` cannot be had of captions, or None where it can."""
         if reads.kind == "pooled":
             return None

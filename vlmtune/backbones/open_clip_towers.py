@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from vlmtune.backbones.base import ImageTower
 from vlmtune.backbones.staging import no_such_layer, parameters_of, parts, whole
-from vlmtune.types import Features, Reads
+from vlmtune.types import Features, FeatureSpec
 
 
 class NativeImageTower(ImageTower):
@@ -141,7 +141,7 @@ class ImageSide:
             with torch.no_grad():
                 _, self.count, self.width = self.tokens(probe, -1).shape
 
-    def fits(self, reads: Reads) -> str | None:
+    def fits(self, reads: FeatureSpec) -> str | None:
         """Returns why `reads` cannot be had of images, or None where it can."""
         if reads.kind == "words":
             return "images have no words"

@@ -8,18 +8,18 @@ from torch import Tensor, nn
 
 from vlmtune.backbones.base import Tower
 from vlmtune.errors import UserError
-from vlmtune.types import Features, Reads
+from vlmtune.types import Features, FeatureSpec
 
 
-def no_such_layer(reads: Reads, layers: int) -> str | None:
+def no_such_layer(reads: FeatureSpec, layers: int) -> str | None:
     """Returns why a tower of `layers` blocks has no such layer, or None where it has.
 
     Example:
-        >>> no_such_layer(Reads("tokens", -4), 3)
+        >>> no_such_layer(FeatureSpec("tokens", -4), 3)
         'it has 3 layers: choose one of -3 to -1'
-        >>> no_such_layer(Reads("state", -4), 3) is None
+        >>> no_such_layer(FeatureSpec("state", -4), 3) is None
         True
-        >>> no_such_layer(Reads("tokens", -2), 1)
+        >>> no_such_layer(FeatureSpec("tokens", -2), 1)
         'it has 1 layer: choose -1'
     """
     if reads.kind not in ("tokens", "state"):
@@ -32,7 +32,7 @@ def no_such_layer(reads: Reads, layers: int) -> str | None:
 
 
 def state_after(tower: Tower, state: Features, layer: int) -> Features:
-    """Runs what the first block gets up to `layer`, counted from the end as in `Reads`."""
+    """Runs what the first block gets up to `layer`, counted from the end as in `FeatureSpec`."""
     return tower.run(state, 0, tower.layers + 1 + layer)
 
 

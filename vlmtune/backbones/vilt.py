@@ -17,7 +17,7 @@ from vlmtune.backbones.hf_loading import Loaded
 from vlmtune.backbones.hf_towers import HFTokenizer, through, unseen
 from vlmtune.backbones.staging import checked_length, joined, masked, parameters_of, parts
 from vlmtune.errors import UserError
-from vlmtune.types import Features, Reads
+from vlmtune.types import Features, FeatureSpec
 
 OUTSIDE = -100.0
 """Value of pixels outside an image; no normalised pixel reaches it, and bfloat16 holds it."""
@@ -73,13 +73,15 @@ class Vilt(HFBackbone):
         self.text_special = self._tokenizer.special
         self.logit_scale = 1.0
 
-    def encode_image(self, pixels: Float[Tensor, "n 3 height width"], reads: Reads) -> Features:
+    def encode_image(
+        self, pixels: Float[Tensor, "n 3 height width"], reads: FeatureSpec
+    ) -> Features:
         """Embeds the patches of preprocessed images; see the base class."""
         self.must_fit(reads, "image")
         with torch.set_grad_enabled(torch.is_grad_enabled() and not reads.frozen):
             return self._patches(pixels.to(self.device))
 
-    def encode_text(self, texts: Sequence[str], reads: Reads) -> Features:
+    def encode_text(self, texts: Sequence[str], reads: FeatureSpec) -> Features:
         """Embeds the words of captions; see the base class."""
         self.must_fit(reads, "text")
         ids, mask = (x.to(self.device) for x in self._tokenizer(texts))
@@ -88,12 +90,12 @@ class Vilt(HFBackbone):
             words = masked(table(ids), mask)
         return Features(tokens=words.tokens, mask=mask, ids=ids)
 
-    def fits(self, reads: Reads, modality: str) -> str | None:
+    def fits(self, reads: FeatureSpec, modality: str) -> str | None:
         """Returns why `reads` cannot be had for "image" or "text", or None where it can."""
         if reads.kind == "pooled":
             return "it embeds no image and no caption alone"
         fusion = self._fusion
-        wanted = fusion.image_reads if modality == "image" else fusion.text_reads
+        wanted = fusion.image_input if modality == "image" else fusion.text_input
         if reads.kind == wanted.kind and (reads.kind == "words" or reads.layer == wanted.layer):
             return None
         return f"it has no layers of one modality: read {wanted.kind} of layer {wanted.layer}"
@@ -140,7 +142,7 @@ class ViltFusion(Fusion):
         dtype: Type of the weights, in which it computes.
     """
 
-    image_reads, text_reads = Reads("state", -1), Reads("words")
+    image_input, text_input = FeatureSpec("state", -1), FeatureSpec("words")
 
     def __init__(self, model: Any, dtype: torch.dtype) -> None:
         self._vilt, self._head, self._dtype = model.vilt, model.rank_output, dtype

@@ -18,7 +18,8 @@ from torch import Tensor
 from vlmtune.benchmarks.repeats import Item, find_repeats
 from vlmtune.config import Configured
 from vlmtune.errors import UserError
-from vlmtune.types import ImageRef, Repeat, Result
+from vlmtune.report.result import Repeat, Result
+from vlmtune.types import ImageRef
 
 Convention = Literal["strict", "reference"]
 

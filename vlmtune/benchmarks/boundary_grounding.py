@@ -29,7 +29,9 @@ from vlmtune.benchmarks.repeats import Item
 from vlmtune.benchmarks.sampling import check_limit, sample
 from vlmtune.errors import UserError
 from vlmtune.metrics.clustered import clustered_mean
-from vlmtune.types import Example, ImageRef, Metric, Result
+from vlmtune.metrics.value import MetricValue
+from vlmtune.report.result import Example, Result
+from vlmtune.types import ImageRef
 
 THRESHOLDS = (0.1, 0.2, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0)
 ROUNDING = 1e-6  # seconds: 0.7 - 0.6 is not less than 0.1
@@ -217,7 +219,7 @@ class BoundaryGrounding(Benchmark):
         n = len(items.queries)
         sizes = torch.bincount(items.query, minlength=n)
         right, chances = [], []
-        metrics: dict[str, Metric] = {}
+        metrics: dict[str, MetricValue] = {}
         for threshold in self.thresholds:
             near = self._near(items.distance, threshold).double()
             chance = torch.bincount(items.query, weights=near, minlength=n) / sizes

@@ -16,7 +16,9 @@ from vlmtune.benchmarks.sampling import check_limit, sample
 from vlmtune.errors import UserError
 from vlmtune.metrics.choices import Ties, choice_credit, choice_ranks, recall_chance
 from vlmtune.metrics.clustered import clustered_mean, clustered_rank, macro_mean
-from vlmtune.types import Example, ImageRef, Metric, Result
+from vlmtune.metrics.value import MetricValue
+from vlmtune.report.result import Example, Result
+from vlmtune.types import ImageRef
 
 SHOWN = 4  # right and wrong choices each in the gallery
 
@@ -160,7 +162,7 @@ class Choices(Benchmark, ABC):
         credit = choice_credit(values, ties)
         metrics = self._accuracies(credit, items) | self._ranks(values, ties, items)
         if items.identical:
-            metrics["identical_candidates"] = Metric(
+            metrics["identical_candidates"] = MetricValue(
                 float(items.identical), len(credit), higher_is_better=False, unit="count"
             )
         return Result(
@@ -178,7 +180,7 @@ class Choices(Benchmark, ABC):
 
     # -- metrics -----------------------------------------------------------------------------------
 
-    def _accuracies(self, credit: Float[Tensor, "n"], items: ChoiceItems) -> dict[str, Metric]:
+    def _accuracies(self, credit: Float[Tensor, "n"], items: ChoiceItems) -> dict[str, MetricValue]:
         chance, clusters = 1 / items.sizes.double(), items.clusters
         metrics = {"accuracy": clustered_mean(credit, clusters, float(chance.mean()))}
         if items.groups == ("",):
@@ -201,14 +203,16 @@ class Choices(Benchmark, ABC):
 
     def _ranks(
         self, values: Float[Tensor, "n m"], ties: Ties, items: ChoiceItems
-    ) -> dict[str, Metric]:
+    ) -> dict[str, MetricValue]:
         if values.shape[1] < 3:
             return {}
         sizes, ranks = items.sizes, choice_ranks(values, ties)
         expected = float((sizes.double() + 1).mean()) / 2
         metrics = {"mean_rank": clustered_rank(ranks, items.clusters, expected)}
         middle = float(ranks.quantile(0.5).floor())
-        metrics["median_rank"] = Metric(middle, len(ranks), higher_is_better=False, unit="rank")
+        metrics["median_rank"] = MetricValue(
+            middle, len(ranks), higher_is_better=False, unit="rank"
+        )
         for k in self.recalls:
             hits = (ranks <= k).double()
             metrics[f"recall@{k}"] = clustered_mean(hits, items.clusters, recall_chance(sizes, k))

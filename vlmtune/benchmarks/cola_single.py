@@ -21,7 +21,9 @@ from vlmtune.metrics.average_precision import ClassPrecision, class_average_prec
 from vlmtune.metrics.classification import f1_at_positives
 from vlmtune.metrics.intervals import average
 from vlmtune.metrics.ranking import mean_ranks
-from vlmtune.types import Example, ImageRef, Metric, Result
+from vlmtune.metrics.value import MetricValue
+from vlmtune.report.result import Example, Result
+from vlmtune.types import ImageRef
 
 SHOWN, BEST = 4, 5  # queries of each kind in the gallery, and images for each
 
@@ -229,26 +231,26 @@ class ColaSingle(Benchmark):
         return self._items
 
 
-def _mean(precision: ClassPrecision, members: Bool[Tensor, "C"] | None = None) -> Metric:
+def _mean(precision: ClassPrecision, members: Bool[Tensor, "C"] | None = None) -> MetricValue:
     counted = precision.counted if members is None else precision.counted & members
     return average(precision.values[counted], float(precision.chance[counted].mean()))
 
 
-def _left_out(precision: ClassPrecision) -> dict[str, Metric]:
+def _left_out(precision: ClassPrecision) -> dict[str, MetricValue]:
     counts = {
         "classes_without_positives": precision.no_positives,
         "classes_with_empty_hard_set": precision.empty_pool,
         "classes_without_positives_in_hard_set": precision.none_in_pool,
     }
     return {
-        name: Metric(float(n), len(precision.values), higher_is_better=False, unit="count")
+        name: MetricValue(float(n), len(precision.values), higher_is_better=False, unit="count")
         for name, n in counts.items()
     }
 
 
 def _query_all(
     values: Float[Tensor, "N C"], labels: Bool[Tensor, "N C"], every: Bool[Tensor, "N C"]
-) -> dict[str, Metric]:
+) -> dict[str, MetricValue]:
     """Average precision and mean ranks among the images that have all words of the query."""
     pool = every | labels
     precision = class_average_precision(values, labels, pool)
@@ -267,7 +269,7 @@ def _query_all(
     return metrics
 
 
-def _f1(values: Float[Tensor, "N C"], items: Queries) -> Metric:
+def _f1(values: Float[Tensor, "N C"], items: Queries) -> MetricValue:
     found, chance = [], []
     for c in (items.labels & items.hard).any(dim=0).nonzero().flatten().tolist():
         positives = items.labels[items.hard[:, c], c]

@@ -20,7 +20,8 @@ from vlmtune.benchmarks.base import Benchmark, Convention
 from vlmtune.benchmarks.choices import Choice, Choices
 from vlmtune.benchmarks.crepe_files import SOURCE, Crops, check_chosen, items
 from vlmtune.metrics.choices import Ties
-from vlmtune.types import Metric, Result
+from vlmtune.metrics.value import MetricValue
+from vlmtune.report.result import Result
 
 CORPORA = ("cc12m", "yfcc", "laion")
 NEGATIVES = ("atom", "comp", "combined")
@@ -141,7 +142,7 @@ class CrepeSystematicity(Choices):
         if not self._alone:
             return result
         left_out = [(one.image, f"{one.candidates[0]} (not: ") for one in self._alone]
-        count = Metric(
+        count = MetricValue(
             float(len(left_out)), result.metrics["accuracy"].n, higher_is_better=False, unit="count"
         )
         return replace(

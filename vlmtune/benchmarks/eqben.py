@@ -23,7 +23,8 @@ from vlmtune.benchmarks.squares import CHANCES, Square, Squares, Wins
 from vlmtune.errors import UserError
 from vlmtune.metrics.clustered import macro_mean
 from vlmtune.metrics.grouped import Groups
-from vlmtune.types import ImageRef, Metric
+from vlmtune.metrics.value import MetricValue
+from vlmtune.types import ImageRef
 
 KUBRIC = "eqbenkubric"
 # Part, and its share of the paper's average: five sub-datasets weigh alike, Kubric's is split.
@@ -135,7 +136,7 @@ class EqBen(Squares):
 
     def _averages(
         self, wins: Wins, groups: Sequence[str], clusters: Int[Tensor, "n"]
-    ) -> dict[str, Metric]:
+    ) -> dict[str, MetricValue]:
         parts = torch.tensor([PARTS.index(group) for group in groups])
         kubric = torch.tensor([part.startswith(KUBRIC) for part in PARTS])
         chance, shares = sum(CHANCES) / len(CHANCES), _shares(groups)[parts.unique()]

@@ -31,7 +31,9 @@ from vlmtune.benchmarks.pug_animals_samples import (
 from vlmtune.benchmarks.pug_files import SITE, check_options, drawn
 from vlmtune.errors import UserError
 from vlmtune.metrics.equivariance import agreement, alignment, mean_cosine, paired_alignment
-from vlmtune.types import ImageRef, Metric, Result
+from vlmtune.metrics.value import MetricValue
+from vlmtune.report.result import Result
+from vlmtune.types import ImageRef
 
 
 @dataclass(frozen=True)
@@ -186,7 +188,7 @@ class PugAnimals(Benchmark):
         """Turns the embeddings, in the order of `images` and `texts`, into numbers."""
         images, texts = normalize(images.double(), dim=1), normalize(texts.double(), dim=1)
         generator = torch.Generator().manual_seed(self.seed)
-        metrics: dict[str, Metric] = {}
+        metrics: dict[str, MetricValue] = {}
         series: dict[str, tuple[float, ...]] = {}
         for factor, samples in self._loaded().samples.items():
             for side, values in self._cosines(images, texts, samples, generator).items():
@@ -194,7 +196,7 @@ class PugAnimals(Benchmark):
                 metrics[f"{side}/{factor}"] = mean_cosine(values, samples.clusters, degree)
                 series[f"{side}/{factor}"] = tuple(values.tolist())
             if samples.left_out:
-                metrics[f"left_out/{factor}"] = Metric(
+                metrics[f"left_out/{factor}"] = MetricValue(
                     float(samples.left_out),
                     samples.left_out + len(samples.clusters),
                     higher_is_better=False,

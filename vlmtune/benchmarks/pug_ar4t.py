@@ -21,7 +21,8 @@ from vlmtune.benchmarks.base import Benchmark, Convention
 from vlmtune.benchmarks.pug_files import SITE, read_rows, spoken
 from vlmtune.benchmarks.squares import Square, Squares, Wins
 from vlmtune.errors import UserError
-from vlmtune.types import ImageRef, Metric
+from vlmtune.metrics.value import MetricValue
+from vlmtune.types import ImageRef
 
 COLUMNS = ("Relation", "caption", "alt_caption", "filename_neg", "filepath")
 KINDS = {  # table 8
@@ -90,7 +91,7 @@ class PugAR4T(Squares):
         super().__init__(name, convention, limit, seed)
         self.path = Path(path)
         self.folder = Path(images)
-        self._counts: dict[str, Metric] = {}
+        self._counts: dict[str, MetricValue] = {}
 
     @classmethod
     def fixture(cls, folder: Path) -> Benchmark:
@@ -137,7 +138,7 @@ class PugAR4T(Squares):
             "negatives_missing": (missing, len(scenes)),
         }
         self._counts = {
-            name: Metric(float(count), n, higher_is_better=False, unit="count")
+            name: MetricValue(float(count), n, higher_is_better=False, unit="count")
             for name, (count, n) in counts.items()
         }
         if self.convention == "strict":
@@ -155,7 +156,7 @@ class PugAR4T(Squares):
 
     def _averages(
         self, wins: Wins, groups: Sequence[str], clusters: Int[Tensor, "n"]
-    ) -> dict[str, Metric]:
+    ) -> dict[str, MetricValue]:
         return self._counts
 
 

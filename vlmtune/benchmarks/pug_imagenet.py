@@ -21,7 +21,8 @@ from vlmtune.errors import UserError
 from vlmtune.metrics.class_mapping import class_of_id, mapped_hits
 from vlmtune.metrics.clustered import clustered_mean, macro_mean
 from vlmtune.metrics.ranking import true_ranks
-from vlmtune.types import Example, ImageRef, Result
+from vlmtune.report.result import Example, Result
+from vlmtune.types import ImageRef
 
 FACTORS = (
     "Worlds",

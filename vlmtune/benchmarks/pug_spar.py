@@ -49,7 +49,8 @@ from vlmtune.benchmarks.pug_spar_setups import (
 )
 from vlmtune.benchmarks.repeats import Item
 from vlmtune.errors import UserError
-from vlmtune.types import Example, ImageRef, Result
+from vlmtune.report.result import Example, Result
+from vlmtune.types import ImageRef
 
 Task = Literal["hard_negatives", "retrieval"]
 

@@ -12,7 +12,9 @@ from vlmtune.benchmarks.repeats import Item
 from vlmtune.metrics.clustered import clustered_mean, macro_mean
 from vlmtune.metrics.ordered import ordered_ranks
 from vlmtune.metrics.ranking import recall_at, true_ranks
-from vlmtune.types import Example, ImageRef, Metric
+from vlmtune.metrics.value import MetricValue
+from vlmtune.report.result import Example
+from vlmtune.types import ImageRef
 
 AT_ONCE = 4_000_000  # scores that are compared at a time
 SHOWN = 2  # images of each kind, right and wrong, of each set-up in the gallery
@@ -79,7 +81,7 @@ def rank(scores: Float[Tensor, "n m"], block: Block, convention: Convention) -> 
     return Ranked(torch.cat(ranks), own, rival, other)
 
 
-def recall(block: Block, ranked: Ranked, k: int) -> Metric:
+def recall(block: Block, ranked: Ranked, k: int) -> MetricValue:
     """How often the true candidate is among the first k."""
     hits = recall_at(ranked.ranks, k).double()
     return clustered_mean(hits, block.clusters, min(1.0, k / block.columns.shape[1]))
@@ -121,7 +123,7 @@ def gallery(
             yield Example(query, (images[int(block.images[i])],), (score,), (correct,), correct)
 
 
-def accuracies(blocks: Sequence[Block], ranked: Sequence[Ranked]) -> dict[str, Metric]:
+def accuracies(blocks: Sequence[Block], ranked: Sequence[Ranked]) -> dict[str, MetricValue]:
     """`accuracy` over all items and `macro_accuracy`, the mean over set-ups.
 
     An image of several set-ups is one cluster.

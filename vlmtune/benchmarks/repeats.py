@@ -8,7 +8,8 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from vlmtune.types import ImageRef, Occurrence, Repeat
+from vlmtune.report.result import Occurrence, Repeat
+from vlmtune.types import ImageRef
 
 KEPT = 20  # of each kind that are listed
 

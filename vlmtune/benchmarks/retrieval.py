@@ -24,7 +24,9 @@ from vlmtune.errors import UserError
 from vlmtune.metrics.clustered import clustered_mean, macro_mean
 from vlmtune.metrics.ranking import recall_at
 from vlmtune.metrics.retrieval import bank_ranks, hit_chance
-from vlmtune.types import Example, ImageRef, Metric, Result
+from vlmtune.metrics.value import MetricValue
+from vlmtune.report.result import Example, Result
+from vlmtune.types import ImageRef
 
 CUTS = (1, 5, 10)
 TO_TEXT, TO_IMAGE = "image_to_text", "text_to_image"
@@ -206,13 +208,13 @@ class Retrieval(Benchmark):
         scores = scores.detach().cpu()
         bank = self._bank()
         sides = self._ranked(scores, 0, len(bank.images))
-        metrics: dict[str, Metric] = {}
+        metrics: dict[str, MetricValue] = {}
         for key, side in sides.items():
             for k in CUTS:
                 metrics[f"{key}_recall@{k}"] = clustered_mean(
                     side.hits(k), side.clusters, side.chance(k)
                 )
-        metrics["mean_recall"] = Metric(
+        metrics["mean_recall"] = MetricValue(
             sum(metric.value for metric in metrics.values()) / len(metrics),
             len(metrics),
             sum(metric.chance or 0.0 for metric in metrics.values()) / len(metrics),
@@ -220,7 +222,7 @@ class Retrieval(Benchmark):
         for key, side in sides.items():
             middle = side.ranks.double().quantile(0.5)
             middle = float(middle if self.convention == "strict" else middle.floor())
-            metrics[f"{key}_median_rank"] = Metric(
+            metrics[f"{key}_median_rank"] = MetricValue(
                 middle, len(side.ranks), higher_is_better=False, unit="rank"
             )
         if self.folds is not None:
@@ -258,7 +260,7 @@ class Retrieval(Benchmark):
             TO_IMAGE: _Ranks(by_text[places], texts[places], len(images), owners),
         }
 
-    def _in_folds(self, scores: Float[Tensor, "N M"], folds: int) -> dict[str, Metric]:
+    def _in_folds(self, scores: Float[Tensor, "N M"], folds: int) -> dict[str, MetricValue]:
         """The recalls again, as means over folds that are ranked by themselves."""
         n = scores.shape[0]
         bounds = [fold * n // folds for fold in range(folds + 1)]

@@ -25,7 +25,9 @@ from vlmtune.metrics.pairs import (
     image_wins,
     text_wins,
 )
-from vlmtune.types import Example, ImageRef, Metric, Result
+from vlmtune.metrics.value import MetricValue
+from vlmtune.report.result import Example, Result
+from vlmtune.types import ImageRef
 
 SHOWN = 4  # captions of each kind, right and wrong, in the gallery
 SEARCHED = 1000  # captions of each kind that are looked at for distinct ones
@@ -142,7 +144,7 @@ class Squares(Benchmark, ABC):
 
     def _averages(
         self, wins: Wins, groups: Sequence[str], clusters: Int[Tensor, "n"]
-    ) -> dict[str, Metric]:
+    ) -> dict[str, MetricValue]:
         """Averages the source defines over groups.
 
         Args:
@@ -238,7 +240,7 @@ class Squares(Benchmark, ABC):
 
     def _accuracies(
         self, wins: Wins, clusters: Int[Tensor, "n"], suffix: str = ""
-    ) -> dict[str, Metric]:
+    ) -> dict[str, MetricValue]:
         return {
             key + suffix: _rate(kind, clusters, chance)
             for key, kind, chance in zip(
@@ -269,7 +271,7 @@ def _strict_wins(scores: Float[Tensor, "n 2 2"]) -> Wins:
     return Wins(text_wins(scores), image_wins(scores))
 
 
-def _rate(wins: Bool[Tensor, "n"], clusters: Int[Tensor, "n"], chance: float) -> Metric:
+def _rate(wins: Bool[Tensor, "n"], clusters: Int[Tensor, "n"], chance: float) -> MetricValue:
     """The share of wins, with Wilson's interval; wider where items share images."""
     if len(clusters.unique()) == len(clusters):
         return proportion(wins, chance)

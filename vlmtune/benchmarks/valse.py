@@ -29,7 +29,9 @@ from vlmtune.benchmarks.sampling import check_limit, sample
 from vlmtune.errors import UserError
 from vlmtune.metrics.auroc import auroc
 from vlmtune.metrics.clustered import clustered_mean, macro_mean
-from vlmtune.types import Example, ImageRef, Metric, Result
+from vlmtune.metrics.value import MetricValue
+from vlmtune.report.result import Example, Result
+from vlmtune.types import ImageRef
 
 VOTES = 2  # annotators, of three, who must have chosen the caption
 SHOWN = 4  # rows of each kind, right and wrong, in the gallery
@@ -245,7 +247,7 @@ class Valse(Benchmark):
 
     def _metrics(
         self, values: Float[Tensor, "n 2"], clusters: Int[Tensor, "n"]
-    ) -> dict[str, Metric]:
+    ) -> dict[str, MetricValue]:
         caption, foil = values.T
         wins = (caption > foil).double()
         metrics = {

@@ -32,7 +32,9 @@ from vlmtune.errors import UserError
 from vlmtune.metrics.clustered import clustered_mean, macro_mean
 from vlmtune.metrics.ordered import ordered_ranks
 from vlmtune.metrics.ranking import recall_at, true_ranks
-from vlmtune.types import Example, ImageRef, Metric, Result
+from vlmtune.metrics.value import MetricValue
+from vlmtune.report.result import Example, Result
+from vlmtune.types import ImageRef
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".ppm")
 TOP = 5
@@ -240,7 +242,7 @@ class Classification(Benchmark):
         ranks = rank(values, items.labels)
         right = recall_at(ranks, 1).double()
         classes, own = len(items.names), torch.arange(len(items.labels))
-        metrics: dict[str, Metric] = {"accuracy": clustered_mean(right, own, 1 / classes)}
+        metrics: dict[str, MetricValue] = {"accuracy": clustered_mean(right, own, 1 / classes)}
         if classes > TOP:
             hits = recall_at(ranks, TOP).double()
             metrics[f"accuracy@{TOP}"] = clustered_mean(hits, own, TOP / classes)

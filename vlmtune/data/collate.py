@@ -46,7 +46,7 @@ def collate(
         columns = [column[text_id] for text_id in group.text_ids]
         for i, true in enumerate(group.true_ids):
             truth[n, [column[text_id] for text_id in true & column.keys()]] = True
-            own[n, columns] = True if group.own is None else group.own[i]
+            own[n, columns] = True if group.same_group is None else group.same_group[i]
             known[n] = own[n] | group.exhaustive
             hard = (group.mined or frozenset()) & column.keys()
             mined[n, [column[text_id] for text_id in hard]] = True

@@ -75,7 +75,7 @@ class CaptionNegatives(Configured):
 
 def _with(group: Group, found: dict[str, tuple[str, int]]) -> Group:
     sources = torch.tensor([j for _, j in found.values()], dtype=torch.long)
-    own = torch.ones_like(group.truth) if group.own is None else group.own
+    own = torch.ones_like(group.truth) if group.same_group is None else group.same_group
     true = zip(group.true_ids, group.truth.tolist(), strict=True)
     return replace(
         group,

@@ -11,8 +11,8 @@ from safetensors.torch import save_file
 from vlmtune.adapters.base import Adapter, trained_state
 from vlmtune.backbones.base import Backbone
 from vlmtune.errors import UserError
-from vlmtune.model_card import model_card
-from vlmtune.types import Result
+from vlmtune.export.model_card import model_card
+from vlmtune.report.result import Result
 
 VERSION = 1
 WEIGHTS, CONFIG, CARD = "adapter.safetensors", "adapter_config.json", "README.md"

@@ -15,7 +15,7 @@ from vlmtune.config import instantiate
 from vlmtune.errors import UserError
 from vlmtune.export.files import CONFIG, VERSION, WEIGHTS, one_line, read_config
 from vlmtune.export.hub import export_folder
-from vlmtune.model import Model
+from vlmtune.export.model import Model
 
 CHECKPOINT_KEYS = ("version", "backbone", "fingerprint", "adapter")
 

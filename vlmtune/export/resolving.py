@@ -13,7 +13,7 @@ from vlmtune.errors import UserError
 from vlmtune.export.files import CONFIG, one_line
 from vlmtune.export.hub import is_hub_id
 from vlmtune.export.loading import load, read_checkpoint
-from vlmtune.model import Model
+from vlmtune.export.model import Model
 
 
 def resolve(name: str, pretrained: str | None = None) -> Model:

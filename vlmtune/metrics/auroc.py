@@ -8,12 +8,12 @@ from torch import Tensor
 
 from vlmtune.errors import UserError
 from vlmtune.metrics.intervals import Z95
-from vlmtune.types import Metric
+from vlmtune.metrics.value import MetricValue
 
 
 def auroc(
     true: Float[Tensor, "n"], false: Float[Tensor, "m"], clusters: Int[Tensor, "n_plus_m"]
-) -> Metric:
+) -> MetricValue:
     r"""Area under the ROC curve: how often a true one scores more than a false one.
 
     $A = \frac{1}{nm} \sum_{i,j} [s_i > s_j] + \frac12 [s_i = s_j]$. The interval is normal, cut to
@@ -50,7 +50,7 @@ def auroc(
     if count > 1:
         half = Z95 * math.sqrt(float((totals**2).sum()) * count / (count - 1))
         low, high = max(0.0, area - half), min(1.0, area + half)
-    return Metric(area, len(true) + len(false), 0.5, low, high)
+    return MetricValue(area, len(true) + len(false), 0.5, low, high)
 
 
 def _placements(values: Float[Tensor, "n"], others: Float[Tensor, "m"]) -> Float[Tensor, "n"]:

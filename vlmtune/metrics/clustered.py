@@ -20,14 +20,14 @@ from torch import Tensor
 from vlmtune.errors import UserError
 from vlmtune.metrics.grouped import group_means
 from vlmtune.metrics.intervals import Z95
-from vlmtune.types import Metric
+from vlmtune.metrics.value import MetricValue
 
 
 def clustered_mean(
     values: Float[Tensor, "n"],
     clusters: Int[Tensor, "n"],
     chance: float | None = None,
-) -> Metric:
+) -> MetricValue:
     """The mean of n values in [0, 1] with its interval.
 
     Args:
@@ -49,7 +49,7 @@ def clustered_mean(
     mean = float(values.mean())
     variance = _variance((values - mean) / len(values), clusters)
     low, high = _interval(mean, variance, len(values), clusters)
-    return Metric(mean, len(values), chance, low, high)
+    return MetricValue(mean, len(values), chance, low, high)
 
 
 def macro_mean(
@@ -58,7 +58,7 @@ def macro_mean(
     clusters: Int[Tensor, "n"],
     chance: float | None = None,
     weights: Float[Tensor, "g"] | None = None,
-) -> Metric:
+) -> MetricValue:
     """The mean over groups of the mean within each, with its interval; `n` counts the groups.
 
     Args:
@@ -86,12 +86,12 @@ def macro_mean(
     shares = weights / weights.sum() / sizes
     variance = _variance(shares[member] * (values - means[member]), clusters)
     low, high = _interval(mean, variance, len(values), clusters)
-    return Metric(mean, len(sizes), chance, low, high)
+    return MetricValue(mean, len(sizes), chance, low, high)
 
 
 def clustered_rank(
     ranks: Float[Tensor, "n"], clusters: Int[Tensor, "n"], chance: float | None = None
-) -> Metric:
+) -> MetricValue:
     """The mean of n ranks, lower being better, with the normal interval (never below 1).
 
     Raises:
@@ -107,7 +107,7 @@ def clustered_rank(
     mean = float(ranks.mean())
     half = Z95 * math.sqrt(_variance((ranks - mean) / len(ranks), clusters))
     low, high = (max(1.0, mean - half), mean + half) if len(clusters.unique()) > 1 else (None, None)
-    return Metric(mean, len(ranks), chance, low, high, higher_is_better=False, unit="rank")
+    return MetricValue(mean, len(ranks), chance, low, high, higher_is_better=False, unit="rank")
 
 
 def _checked(values: Float[Tensor, "n"]) -> Float[Tensor, "n"]:

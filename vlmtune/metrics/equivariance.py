@@ -18,7 +18,7 @@ from torch.nn.functional import normalize
 
 from vlmtune.errors import UserError
 from vlmtune.metrics.intervals import Z95
-from vlmtune.types import Metric
+from vlmtune.metrics.value import MetricValue
 
 
 def alignment(differences: Float[Tensor, "n d"]) -> Float[Tensor, "n"]:
@@ -70,7 +70,9 @@ def agreement(one: Float[Tensor, "n d"], other: Float[Tensor, "n d"]) -> Float[T
     return (normalize(one.double(), dim=1) * normalize(other.double(), dim=1)).sum(dim=1)
 
 
-def mean_cosine(values: Float[Tensor, "n"], clusters: Int[Tensor, "n"], degree: int = 1) -> Metric:
+def mean_cosine(
+    values: Float[Tensor, "n"], clusters: Int[Tensor, "n"], degree: int = 1
+) -> MetricValue:
     r"""The mean of the cosines of n samples, with a 95 % interval over clusters of them.
 
     The normal interval with the variance of totals over clusters. A mean over pairs varies with
@@ -96,12 +98,12 @@ def mean_cosine(values: Float[Tensor, "n"], clusters: Int[Tensor, "n"], degree: 
     _, member = clusters.unique(return_inverse=True)
     count = int(member.max()) + 1
     if count < 2:
-        return Metric(mean, len(values), 0.0, unit="cosine")
+        return MetricValue(mean, len(values), 0.0, unit="cosine")
     shares = torch.zeros(count, dtype=values.dtype).index_add(0, member, values - mean)
     variance = float((shares**2).sum()) / len(values) ** 2 * count / (count - 1)
     half = Z95 * degree * math.sqrt(variance)
     low, high = max(-1.0, mean - half), min(1.0, mean + half)
-    return Metric(mean, len(values), 0.0, low, high, unit="cosine")
+    return MetricValue(mean, len(values), 0.0, low, high, unit="cosine")
 
 
 def _units(differences: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:

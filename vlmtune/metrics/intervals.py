@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vlmtune.errors import UserError
-from vlmtune.types import Metric
+from vlmtune.metrics.value import MetricValue
 
 Z95 = 1.959963984540054  # the 97.5 % point of the normal distribution
 
@@ -72,7 +72,7 @@ def bootstrap(
     return float(low), float(high)
 
 
-def proportion(wins: Bool[Tensor, "n"], chance: float | None = None) -> Metric:
+def proportion(wins: Bool[Tensor, "n"], chance: float | None = None) -> MetricValue:
     """The share of wins with Wilson's interval.
 
     Raises:
@@ -84,7 +84,7 @@ def proportion(wins: Bool[Tensor, "n"], chance: float | None = None) -> Metric:
     """
     n, successes = len(wins), int(wins.sum())
     low, high = wilson(successes, n)
-    return Metric(successes / n, n, chance, low, high)
+    return MetricValue(successes / n, n, chance, low, high)
 
 
 def average(
@@ -92,7 +92,7 @@ def average(
     chance: float | None = None,
     higher_is_better: bool = True,
     unit: str = "fraction",
-) -> Metric:
+) -> MetricValue:
     """The mean of n values with its bootstrap interval (none for a single value).
 
     Raises:
@@ -106,4 +106,4 @@ def average(
     if not n:
         raise UserError("expected values to average, got none: check the benchmark's files")
     low, high = bootstrap(values) if n > 1 else (None, None)
-    return Metric(float(values.double().mean()), n, chance, low, high, higher_is_better, unit)
+    return MetricValue(float(values.double().mean()), n, chance, low, high, higher_is_better, unit)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from vlmtune.config import Configured
 from vlmtune.errors import UserError
-from vlmtune.types import Scores, Share, Targets
+from vlmtune.types import Scores, ScoreShard, Targets
 
 Need = Literal["embedded", "tokens", "reference"]
 
@@ -87,16 +87,16 @@ class Objective(Configured, nn.Module, ABC):
         return {}
 
 
-class SharedObjective(Objective, ABC):
+class ShardedObjective(Objective, ABC):
     """An objective that a rank can compute for its own images and texts.
 
     The full N x M matrix is then on no rank: memory is linear in the global batch.
     """
 
     @abstractmethod
-    def share(self, share: Share, world: World) -> Float[Tensor, ""]:
+    def share(self, share: ScoreShard, world: World) -> Float[Tensor, ""]:
         """Returns this rank's part; the parts of all ranks add up to the loss of the whole."""
 
     def forward(self, scores: Scores, targets: Targets) -> Float[Tensor, ""]:
         """Returns the loss of a whole batch, not yet weighted."""
-        return self.share(Share(scores, targets, scores, targets), Alone())
+        return self.share(ScoreShard(scores, targets, scores, targets), Alone())

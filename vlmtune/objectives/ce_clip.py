@@ -7,12 +7,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vlmtune.errors import UserError
-from vlmtune.objectives.base import Need, SharedObjective, World
+from vlmtune.objectives.base import Need, ShardedObjective, World
 from vlmtune.objectives.functional import embedded_of, hard_negatives, shared_mean
-from vlmtune.types import Scores, Share
+from vlmtune.types import Scores, ScoreShard
 
 
-class CEClip(SharedObjective):
+class CEClip(ShardedObjective):
     r"""$L = a L_{IMC} + b L_{CMR}$ for images that come with hard negative captions.
 
     Intra-modal contrast, for each true pair (i, j):
@@ -78,7 +78,7 @@ class CEClip(SharedObjective):
         self.upper = upper
         self.register_buffer("threshold", torch.zeros(()))
 
-    def share(self, share: Share, world: World) -> Float[Tensor, ""]:
+    def share(self, share: ScoreShard, world: World) -> Float[Tensor, ""]:
         """Returns the part of this rank's images; moves the threshold in training.
 
         Raises:

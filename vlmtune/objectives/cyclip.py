@@ -7,12 +7,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vlmtune.errors import UserError
-from vlmtune.objectives.base import Need, SharedObjective, World
+from vlmtune.objectives.base import Need, ShardedObjective, World
 from vlmtune.objectives.functional import embedded_of
-from vlmtune.types import Share
+from vlmtune.types import ScoreShard
 
 
-class CyClip(SharedObjective):
+class CyClip(ShardedObjective):
     r"""$L = a L_I + b L_C$ on cosines between images $u_i$ and texts $v_j$.
 
     $L_C = \frac{1}{N} \sum_{p,q} w_p w_q (\langle u_p, v_q \rangle - \langle u_q, v_p \rangle)^2$,
@@ -61,7 +61,7 @@ class CyClip(SharedObjective):
         self.in_modal = in_modal
         self.cross_modal = cross_modal
 
-    def share(self, share: Share, world: World) -> Float[Tensor, ""]:
+    def share(self, share: ScoreShard, world: World) -> Float[Tensor, ""]:
         """Returns the terms of the rank's own true pairs; 0 where no text is true of an image.
 
         Raises:

@@ -8,12 +8,12 @@ from torch import Tensor
 from torch.nn.functional import log_softmax
 
 from vlmtune.errors import UserError
-from vlmtune.objectives.base import Need, SharedObjective, World
+from vlmtune.objectives.base import Need, ShardedObjective, World
 from vlmtune.objectives.functional import shared_mean
-from vlmtune.types import Scores, Share
+from vlmtune.types import Scores, ScoreShard
 
 
-class Distillation(SharedObjective):
+class Distillation(ShardedObjective):
     r"""How far the scores s have moved from the frozen backbone's own scores r.
 
     $L = \frac{\tau^2}{2} \Big( \overline{KL\big(\mathrm{softmax}_k \tfrac{r_{ik}}{\tau} \,\|\,
@@ -61,7 +61,7 @@ class Distillation(SharedObjective):
         self.temperature = temperature
         self.squared = squared
 
-    def share(self, share: Share, world: World) -> Float[Tensor, ""]:
+    def share(self, share: ScoreShard, world: World) -> Float[Tensor, ""]:
         """Returns the part of this rank's images and texts.
 
         Raises:

@@ -8,12 +8,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vlmtune.errors import UserError
-from vlmtune.objectives.base import Alone, Need, SharedObjective, World
+from vlmtune.objectives.base import Alone, Need, ShardedObjective, World
 from vlmtune.objectives.close_partners import partners
 from vlmtune.objectives.equivariance import By, Hinge, Side, v1_deviation, v2_deviation
 from vlmtune.objectives.functional import embedded_of
 from vlmtune.objectives.true_pairs import Normalise, TruePairs
-from vlmtune.types import Scores, Share, Targets
+from vlmtune.types import Scores, ScoreShard, Targets
 
 V1 = Literal["distant", "all", "none"]
 V2 = Literal["close", "all", "none"]
@@ -36,7 +36,7 @@ CHOICES = {
 }
 
 
-class EqSim(SharedObjective):
+class EqSim(ShardedObjective):
     r"""Asks two true pairs (image 1, text 1), (image 2, text 2) for equivariant scores.
 
     v1, for distant pairs: $[(s_{12} - s_{21})^2 - \alpha_1]_+$. v2, for close pairs:
@@ -234,7 +234,7 @@ class EqSim(SharedObjective):
         }
         return cls(**{**values, **changes})
 
-    def share(self, share: Share, world: World) -> Float[Tensor, ""]:
+    def share(self, share: ScoreShard, world: World) -> Float[Tensor, ""]:
         """Returns the terms of the rank's own true pairs; 0 where nothing can be compared."""
         share = self._tempered(share)
         pairs = TruePairs(share, world)
@@ -265,7 +265,7 @@ class EqSim(SharedObjective):
         better), under the keys `close` and `distant`; a kind without pairs is left out.
         """
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            share = self._tempered(Share(scores, targets, scores, targets))
+            share = self._tempered(ScoreShard(scores, targets, scores, targets))
             pairs = TruePairs(share, Alone())
             near, _ = self._close(pairs, share)
             quad = pairs.quad(share.rows.values, share.columns.values, self.normalise)
@@ -278,7 +278,7 @@ class EqSim(SharedObjective):
             if among.any()
         }
 
-    def _tempered(self, share: Share) -> Share:
+    def _tempered(self, share: ScoreShard) -> ScoreShard:
         """The share with scores in single precision at least, at the temperature asked for."""
         factor: Tensor | float = 1.0
         if self.temperature != "learned":
@@ -292,7 +292,7 @@ class EqSim(SharedObjective):
         return replace(share, rows=rows, columns=columns)
 
     def _close(
-        self, pairs: TruePairs, share: Share
+        self, pairs: TruePairs, share: ScoreShard
     ) -> tuple[Bool[Tensor, "a A"], Float[Tensor, "a A"]]:
         """Whether two pairs are close, and how often that counts for the own one."""
         listed = torch.zeros_like(pairs.valid[:, :0], dtype=torch.int64)
@@ -306,7 +306,7 @@ class EqSim(SharedObjective):
         near = mine + theirs > 0
         return near, (near if self.count == "once" else mine).to(pairs.weight.dtype)
 
-    def _ranked(self, share: Share) -> tuple[Tensor, Tensor]:
+    def _ranked(self, share: ScoreShard) -> tuple[Tensor, Tensor]:
         """The rows and columns in which partners are looked for."""
         if self.ranked_by == "scores":
             return share.rows.values, share.columns.values

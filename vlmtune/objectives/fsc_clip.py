@@ -8,12 +8,12 @@ from torch import Tensor
 from torch.nn.functional import log_softmax, normalize
 
 from vlmtune.errors import UserError
-from vlmtune.objectives.base import Need, SharedObjective, World
+from vlmtune.objectives.base import Need, ShardedObjective, World
 from vlmtune.objectives.functional import embedded_of, hard_negatives, shared_mean
-from vlmtune.types import Features, Scores, Share
+from vlmtune.types import Features, Scores, ScoreShard
 
 
-class FSCClip(SharedObjective):
+class FSCClip(ShardedObjective):
     r"""$L = a L_{global} + b L_{local}$ for images that come with hard negative captions.
 
     Both tell the true caption j of an image i from the hard negatives k of its group, a choice
@@ -80,7 +80,7 @@ class FSCClip(SharedObjective):
         if local_factor == 0:
             self.needs = frozenset()  # type: ignore[misc]
 
-    def share(self, share: Share, world: World) -> Float[Tensor, ""]:
+    def share(self, share: ScoreShard, world: World) -> Float[Tensor, ""]:
         """Returns the part of this rank's images.
 
         Raises:
@@ -89,7 +89,7 @@ class FSCClip(SharedObjective):
         scores, targets = share.rows, share.row_targets
         true, hard = targets.truth & scores.computed, hard_negatives(scores, targets)
         # Texts of other groups may be true too, but have no hard negatives in common.
-        true = true & targets.own & hard.any(dim=1, keepdim=True)
+        true = true & targets.same_group & hard.any(dim=1, keepdim=True)
         loss = self.global_factor * self._calibrated(scores.values, true, hard, world)
         if self.local_factor == 0:
             return loss

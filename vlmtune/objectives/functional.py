@@ -65,7 +65,7 @@ def hard_negatives(scores: Scores, targets: Targets) -> Bool[Tensor, "N M"]:
         >>> hard_negatives(Scores.full(torch.zeros(2, 2)), Targets(truth, own, own)).tolist()
         [[False, True], [True, False]]
     """
-    return targets.own & ~targets.truth & scores.computed
+    return targets.same_group & ~targets.truth & scores.computed
 
 
 def embedded_of(scores: Scores, objective: str) -> Embedded:

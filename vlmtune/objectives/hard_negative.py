@@ -5,12 +5,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import one_hot, softplus
 
-from vlmtune.objectives.base import SharedObjective, World
+from vlmtune.objectives.base import ShardedObjective, World
 from vlmtune.objectives.functional import row_means, shared_mean
-from vlmtune.types import Share
+from vlmtune.types import ScoreShard
 
 
-class HardNegative(SharedObjective):
+class HardNegative(ShardedObjective):
     r"""What matching on sampled hard negatives costs, in expectation over the draw.
 
     EqSim's table 6 adds "hard negative sampling" to fine-tuning. Its released code does that as
@@ -55,7 +55,7 @@ class HardNegative(SharedObjective):
         self.hardest = hardest
         self.relative = relative
 
-    def share(self, share: Share, world: World) -> Float[Tensor, ""]:
+    def share(self, share: ScoreShard, world: World) -> Float[Tensor, ""]:
         """Returns the part of this rank's images and texts."""
         rows, columns = share.rows, share.columns
         by_row = (rows.values, share.row_targets.truth, rows.computed)

@@ -3,12 +3,12 @@
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from vlmtune.objectives.base import SharedObjective, World
+from vlmtune.objectives.base import ShardedObjective, World
 from vlmtune.objectives.functional import contrast, shared_mean
-from vlmtune.types import Share
+from vlmtune.types import ScoreShard
 
 
-class InfoNCE(SharedObjective):
+class InfoNCE(ShardedObjective):
     r"""Contrastive loss in both directions over a matrix of scores.
 
     Image to text, for each true pair (i, j):
@@ -30,7 +30,7 @@ class InfoNCE(SharedObjective):
         tensor(0.6931)
     """
 
-    def share(self, share: Share, world: World) -> Float[Tensor, ""]:
+    def share(self, share: ScoreShard, world: World) -> Float[Tensor, ""]:
         """Returns the terms of the rank's images and texts that have a true partner."""
         rows, columns = share.rows, share.columns
         image_to_text = _one_way(rows.values, rows.computed, share.row_targets.truth, world)

@@ -5,12 +5,12 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from vlmtune.errors import UserError
-from vlmtune.objectives.base import SharedObjective, World
+from vlmtune.objectives.base import ShardedObjective, World
 from vlmtune.objectives.functional import contrast, shared_mean
-from vlmtune.types import Share
+from vlmtune.types import ScoreShard
 
 
-class ITM(SharedObjective):
+class ITM(ShardedObjective):
     r"""$L = a L_{match} + b L_{rank}$ over the scored pairs.
 
     $L_{match}$ is the mean over all scored pairs of $-\log \sigma(s)$ where the pair is true and
@@ -56,7 +56,7 @@ class ITM(SharedObjective):
         self.matching = matching
         self.ranking = ranking
 
-    def share(self, share: Share, world: World) -> Float[Tensor, ""]:
+    def share(self, share: ScoreShard, world: World) -> Float[Tensor, ""]:
         """Returns the part of this rank's images; 0 where no pair was scored."""
         values, computed = share.rows.values, share.rows.computed
         true, false = share.row_targets.truth & computed, ~share.row_targets.truth & computed

@@ -5,11 +5,11 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from vlmtune.objectives.base import SharedObjective, World
-from vlmtune.types import Share
+from vlmtune.objectives.base import ShardedObjective, World
+from vlmtune.types import ScoreShard
 
 
-class PairBCE(SharedObjective):
+class PairBCE(ShardedObjective):
     r"""Mean over the scored pairs of $-y \log \sigma(s) - (1 - y) \log (1 - \sigma(s))$.
 
     Source: Cola (Ray et al. 2023), section 11.1: "we compute the binary sigmoidal cross entropy and
@@ -32,7 +32,7 @@ class PairBCE(SharedObjective):
         super().__init__(weight)
         self.balanced = balanced
 
-    def share(self, share: Share, world: World) -> Float[Tensor, ""]:
+    def share(self, share: ScoreShard, world: World) -> Float[Tensor, ""]:
         """Returns the terms of the pairs of the rank's images; 0 where no pair was scored."""
         scores = share.rows
         true = share.row_targets.truth[scores.computed]

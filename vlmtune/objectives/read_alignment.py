@@ -6,12 +6,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from vlmtune.objectives.base import Need, SharedObjective, World
+from vlmtune.objectives.base import Need, ShardedObjective, World
 from vlmtune.objectives.functional import contrast, embedded_of, shared_mean
-from vlmtune.types import Share
+from vlmtune.types import ScoreShard
 
 
-class ReadAlignment(SharedObjective):
+class ReadAlignment(ShardedObjective):
     r"""Contrastive loss among texts: captions of one image against captions of others.
 
     For a text a and each text p that is true of an image of which a is true as well,
@@ -51,7 +51,7 @@ class ReadAlignment(SharedObjective):
         super().__init__(weight)
         self.hard_negatives = hard_negatives
 
-    def share(self, share: Share, world: World) -> Float[Tensor, ""]:
+    def share(self, share: ScoreShard, world: World) -> Float[Tensor, ""]:
         """Returns the terms of the rank's own texts; 0 where no image has two captions.
 
         Raises:
@@ -70,7 +70,7 @@ class ReadAlignment(SharedObjective):
         return shared_mean(contrast(values, matches, negatives), matches.any(dim=1), world)
 
 
-def _related(share: Share, world: World) -> tuple[Bool[Tensor, "m M"], Bool[Tensor, "M"]]:
+def _related(share: ScoreShard, world: World) -> tuple[Bool[Tensor, "m M"], Bool[Tensor, "M"]]:
     """True where an own text and any text share an image, and at the texts that have an image."""
     image, text = share.row_targets.truth.nonzero(as_tuple=True)
     # True pairs travel: what is true of all images and all texts is on no rank.

@@ -4,12 +4,12 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from vlmtune.objectives.base import SharedObjective, World
+from vlmtune.objectives.base import ShardedObjective, World
 from vlmtune.objectives.functional import shared_mean
-from vlmtune.types import Share
+from vlmtune.types import ScoreShard
 
 
-class Sigmoid(SharedObjective):
+class Sigmoid(ShardedObjective):
     r"""Each scored pair costs $\log(1 + e^{-y s})$, with y = 1 if it is true and y = -1 if false.
 
     $L = \frac{1}{N} \sum_{i,j} \log(1 + e^{-y_{ij} s_{ij}})$: the sum is divided by the number of
@@ -31,7 +31,7 @@ class Sigmoid(SharedObjective):
         tensor(1.3863)
     """
 
-    def share(self, share: Share, world: World) -> Float[Tensor, ""]:
+    def share(self, share: ScoreShard, world: World) -> Float[Tensor, ""]:
         """Returns the part of this rank's images; 0 where no pair was scored."""
         values, computed = share.rows.values, share.rows.computed
         losses = softplus(values.where(~share.row_targets.truth, -values))

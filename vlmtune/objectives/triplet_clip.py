@@ -3,12 +3,12 @@
 from jaxtyping import Float
 from torch import Tensor
 
-from vlmtune.objectives.base import SharedObjective, World
+from vlmtune.objectives.base import ShardedObjective, World
 from vlmtune.objectives.functional import contrast, shared_mean
-from vlmtune.types import Share
+from vlmtune.types import ScoreShard
 
 
-class TripletClip(SharedObjective):
+class TripletClip(ShardedObjective):
     r"""The sum of two NegCLIP losses, one over the scenes and one over their negative scenes.
 
     For groups of two images and two captions (x, y, x', y'), such as a PUG:AR4T scene and its
@@ -40,7 +40,7 @@ class TripletClip(SharedObjective):
         tensor(0.6931)
     """
 
-    def share(self, share: Share, world: World) -> Float[Tensor, ""]:
+    def share(self, share: ScoreShard, world: World) -> Float[Tensor, ""]:
         """Returns the part of this rank's images and texts."""
         rows, columns = share.rows, share.columns
         true = share.row_targets.truth & rows.computed
@@ -48,6 +48,6 @@ class TripletClip(SharedObjective):
         to_text = shared_mean(contrast(rows.values, true, false), true.any(dim=1), world)
         targets = share.column_targets
         true = targets.truth & columns.computed
-        others = ~targets.truth & ~targets.own & columns.computed
+        others = ~targets.truth & ~targets.same_group & columns.computed
         losses = contrast(columns.values.T, true.T, others.T)
         return to_text + shared_mean(losses, true.any(dim=0), world)

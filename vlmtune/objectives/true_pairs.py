@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from vlmtune.objectives.base import World
-from vlmtune.types import Share
+from vlmtune.types import ScoreShard
 
 Normalise = Literal["none", "row", "column", "both", "sigmoid", "minmax"]
 
@@ -44,10 +44,10 @@ class TruePairs:
         grouped: True where the two pairs belong to one group.
     """
 
-    def __init__(self, share: Share, world: World) -> None:
+    def __init__(self, share: ScoreShard, world: World) -> None:
         rows, columns, targets = share.rows, share.columns, share.row_targets
         self.share, self.world = share, world
-        found = (targets.truth & targets.own & rows.computed).nonzero()
+        found = (targets.truth & targets.same_group & rows.computed).nonzero()
         self._row, text = found.unbind(1)
         everything = world.gather(torch.stack([self._row + share.row_start, text], dim=1))
         self._rows, self._texts = everything.unbind(1)
@@ -64,8 +64,8 @@ class TruePairs:
         computed = self.across(rows.computed) & self.back(rows.computed, columns.computed)
         true = self.across(targets.truth) | self.back(targets.truth, other.truth)
         self.valid: Bool[Tensor, "a A"] = computed & ~true
-        self.grouped: Bool[Tensor, "a A"] = self.across(targets.own) & self.back(
-            targets.own, other.own
+        self.grouped: Bool[Tensor, "a A"] = self.across(targets.same_group) & self.back(
+            targets.same_group, other.same_group
         )
 
     @property

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from vlmtune.metrics.value import MetricValue
 from vlmtune.report.table import Row, chance, interval, number
-from vlmtune.types import Metric
 
 TICKS = 4
 
@@ -42,7 +42,7 @@ class Line:
 
     Attributes:
         label: What is measured.
-        note: Metric, direction and number of items.
+        note: MetricValue, direction and number of items.
         chance: Where chance stands, or None.
         lanes: One for each run that has a number, None for the others.
     """
@@ -164,7 +164,7 @@ class _Axis:
         return f"{100 * value:.0f} %" if self.unit == "fraction" else f"{value:.3g}"
 
 
-def _lane(metric: Metric, axis: _Axis, name: str, series: int, best: bool) -> Lane:
+def _lane(metric: MetricValue, axis: _Axis, name: str, series: int, best: bool) -> Lane:
     span = interval(metric)
     text = f"{name}: {number(metric.value, metric.unit)}" + (f" [{span}]" if span else "")
     return Lane(

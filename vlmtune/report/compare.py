@@ -7,9 +7,10 @@ import torch
 
 from vlmtune.metrics.grouped import Groups
 from vlmtune.metrics.paired import Paired, compare
-from vlmtune.report.results import RunReport
+from vlmtune.metrics.value import MetricValue
+from vlmtune.report.result import Result
+from vlmtune.report.run_report import RunReport
 from vlmtune.report.table import baseline, titled
-from vlmtune.types import Metric, Result
 
 LEVEL = 0.05  # p values below it are called a difference
 
@@ -38,7 +39,7 @@ class Against:
         return titled(self.result.benchmark, self.result.convention)
 
     @property
-    def metric(self) -> Metric:
+    def metric(self) -> MetricValue:
         """The primary metric of the run."""
         return self.result.metrics[self.result.primary]
 

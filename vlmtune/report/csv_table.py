@@ -4,7 +4,7 @@ import csv
 import io
 from collections.abc import Sequence
 
-from vlmtune.report.results import RunReport
+from vlmtune.report.run_report import RunReport
 from vlmtune.report.table import check_runs
 
 COLUMNS = (

@@ -48,10 +48,10 @@ def families(rows: Sequence[Row]) -> tuple[tuple[Family, ...], tuple[Row, ...]]:
     among the other rows in any case.
 
     Example:
-        >>> from vlmtune.types import Metric
+        >>> from vlmtune.metrics.value import MetricValue
         >>> names = ["ap", "ap/n=1", "ap/n=2", "ap/n=4"]
         >>> found, others = families(
-        ...     [Row("b", "1", "strict", name, False, (Metric(0.5, 9),)) for name in names]
+        ...     [Row("b", "1", "strict", name, False, (MetricValue(0.5, 9),)) for name in names]
         ... )
         >>> found[0].name, found[0].positions, found[0].axis, [row.metric for row in others]
         ('ap', (1.0, 2.0, 4.0), 'n', ['ap'])

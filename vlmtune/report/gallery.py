@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from vlmtune.report.results import RunReport
+from vlmtune.report.result import Example, Result
+from vlmtune.report.run_report import RunReport
 from vlmtune.report.table import series
 from vlmtune.report.thumbnails import data_uri
-from vlmtune.types import Example, ImageRef, Result
+from vlmtune.types import ImageRef
 
 PICTURES = 600  # on a page; about 7 MB of photographs
 BEST = 6  # of one retrieval

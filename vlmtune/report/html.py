@@ -9,12 +9,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from vlmtune.report import table
+from vlmtune.report.caveats import remarks
 from vlmtune.report.charts import changes, charts
 from vlmtune.report.compare import LEVEL, Against, against_first
 from vlmtune.report.plots import curve_plot
-from vlmtune.report.results import RunReport
+from vlmtune.report.run_report import RunReport
 from vlmtune.report.table import Row, baseline, check_runs, sections, series
-from vlmtune.report.trust import remarks
 from vlmtune.report.views import Views, safe
 
 SHORT_COMMIT, SHORT_DIGEST = 10, 12

@@ -2,7 +2,7 @@ r"""The primary metrics as a LaTeX table, for a paper."""
 
 from collections.abc import Sequence
 
-from vlmtune.report.results import RunReport
+from vlmtune.report.run_report import RunReport
 from vlmtune.report.table import Row, chance, check_runs, interval, number, sections
 
 SPECIAL = {

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
+from vlmtune.report.caveats import remarks
 from vlmtune.report.compare import LEVEL, Against, against_first
-from vlmtune.report.results import RunReport
+from vlmtune.report.run_report import RunReport
 from vlmtune.report.table import (
     Row,
     Section,
@@ -19,7 +20,6 @@ from vlmtune.report.table import (
     sections,
     span,
 )
-from vlmtune.report.trust import remarks
 
 NOTE = (
     "Brackets hold 95 % intervals (Wilson for proportions, wider where items share images; "

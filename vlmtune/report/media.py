@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from PIL import Image
 
+from vlmtune.report.result import Example, Result
 from vlmtune.report.thumbnails import SIDE, thumbnail
-from vlmtune.types import Example, Result
 
 COLUMNS = ("benchmark", "metric", "value", "low", "high", "chance", "n", "unit", "convention")
 Cell = str | float | int | None
@@ -15,8 +15,8 @@ def metric_table(results: Sequence[Result]) -> list[list[Cell]]:
     """One row of `COLUMNS` for each metric of each benchmark.
 
     Example:
-        >>> from vlmtune.types import Metric
-        >>> metric_table([Result("cola", "1", "accuracy", {"accuracy": Metric(0.5, 4, 0.25)})])
+        >>> from vlmtune.metrics.value import MetricValue
+        >>> metric_table([Result("cola", "1", "accuracy", {"accuracy": MetricValue(0.5, 4, 0.25)})])
         [['cola', 'accuracy', 0.5, None, None, 0.25, 4, 'fraction', 'strict']]
     """
     return [

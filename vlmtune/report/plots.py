@@ -13,10 +13,10 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 
+from vlmtune.metrics.value import MetricValue
 from vlmtune.report.density import density
-from vlmtune.report.results import Curve
+from vlmtune.report.run_report import Curve
 from vlmtune.report.table import SERIES, Row
-from vlmtune.types import Metric
 
 WIDTH = 3.7  # inches; about the width of a card, so that text is as large as the page's
 FEW = 8  # numbers below which a distribution is shown as strokes
@@ -170,7 +170,7 @@ def _axes() -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _line(axes: Axes, points: Sequence[tuple[float, Metric]], colour: int) -> None:
+def _line(axes: Axes, points: Sequence[tuple[float, MetricValue]], colour: int) -> None:
     """The numbers of one run, joined, each with its interval."""
     at = [x for x, _ in points]
     ink = COLOURS[colour]

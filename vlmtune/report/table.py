@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vlmtune.errors import UserError
-from vlmtune.report.results import RunReport
-from vlmtune.types import Metric
+from vlmtune.metrics.value import MetricValue
+from vlmtune.report.run_report import RunReport
 
 SERIES = 8  # distinct colours of the page; further runs start over
 Kind = Literal["compositional", "retained"]
@@ -35,11 +35,11 @@ class Row:
     convention: str
     metric: str
     primary: bool
-    cells: tuple[Metric | None, ...]
+    cells: tuple[MetricValue | None, ...]
     blind: frozenset[int] = frozenset()
 
     @property
-    def first(self) -> Metric:
+    def first(self) -> MetricValue:
         """Any of the metrics; n, chance and direction are those of all."""
         return next(cell for cell in self.cells if cell is not None)
 
@@ -102,7 +102,7 @@ def check_runs(runs: Sequence[RunReport]) -> None:
 
 def rows(runs: Sequence[RunReport]) -> tuple[Row, ...]:
     """All metrics of all runs; benchmarks and metrics keep their order of first appearance."""
-    cells: dict[tuple[str, str, str, str, int], list[Metric | None]] = {}
+    cells: dict[tuple[str, str, str, str, int], list[MetricValue | None]] = {}
     primary = set()
     for i, run in enumerate(runs):
         for result in run.results:
@@ -177,11 +177,11 @@ def number(value: float, unit: str) -> str:
     return f"{100 * value:.1f} %" if unit == "fraction" else f"{value:.{UNIT_DIGITS[unit]}f}"
 
 
-def interval(metric: Metric) -> str:
+def interval(metric: MetricValue) -> str:
     """Writes the 95 % interval, or nothing where there is none.
 
     Example:
-        >>> interval(Metric(0.5, 10, low=0.2366, high=0.7634))
+        >>> interval(MetricValue(0.5, 10, low=0.2366, high=0.7634))
         '23.7–76.3'
     """
     if metric.low is None or metric.high is None:
@@ -224,7 +224,7 @@ def p_value(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def chance(metric: Metric) -> str:
+def chance(metric: MetricValue) -> str:
     """Writes the chance level, or a dash."""
     return "–" if metric.chance is None else number(metric.chance, metric.unit)
 

@@ -6,14 +6,15 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from vlmtune.metrics.value import MetricValue
 from vlmtune.report import table
 from vlmtune.report.charts import chart
 from vlmtune.report.families import Family, families
 from vlmtune.report.gallery import Gallery
 from vlmtune.report.plots import density_plot, line_plot
-from vlmtune.report.results import RunReport
+from vlmtune.report.result import Result
+from vlmtune.report.run_report import RunReport
 from vlmtune.report.table import Row, Section, baseline, series
-from vlmtune.types import Metric, Result
 
 MATRIX = "mean_scores"  # the series that is a mean 2 x 2 matrix
 NOTES = {
@@ -191,7 +192,7 @@ def safe(svg: str) -> Markup:
     return Markup(svg)  # noqa: S704
 
 
-def direction(metric: Metric, base: Metric) -> str:
+def direction(metric: MetricValue, base: MetricValue) -> str:
     """Whether a number is better or worse than another; "" where they are equal."""
     if metric.value == base.value:
         return ""

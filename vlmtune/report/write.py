@@ -6,7 +6,7 @@ from pathlib import Path
 from vlmtune.report.files import write_text
 from vlmtune.report.html import to_html
 from vlmtune.report.markdown import to_markdown
-from vlmtune.report.results import RunReport
+from vlmtune.report.run_report import RunReport
 
 
 def write_report(folder: Path, runs: Sequence[RunReport]) -> Path:

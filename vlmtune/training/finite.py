@@ -7,17 +7,19 @@ from jaxtyping import Bool
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
-from vlmtune.training.distributed import Place, Ranks
-from vlmtune.types import Batch, Share
+from vlmtune.training.process_group import ProcessGroup, ShardLayout
+from vlmtune.types import Batch, ScoreShard
 
 
-def all_finite(share: Share, ranks: Ranks) -> bool:
+def all_finite(share: ScoreShard, ranks: ProcessGroup) -> bool:
     """Whether every score of every rank is a finite number; waits for all ranks."""
     # Every score is in the rows of some rank.
     return not int(ranks.sum((~torch.isfinite(share.rows.values)).sum()))
 
 
-def first_wrong_record(share: Share, batch: Batch, place: Place, ranks: Ranks) -> str:
+def first_wrong_record(
+    share: ScoreShard, batch: Batch, place: ShardLayout, ranks: ProcessGroup
+) -> str:
     """Key of the first record with an image or a text all of whose scores are not finite.
 
     Where there is none, the first record with any such score. Every rank must ask.
@@ -29,14 +31,14 @@ def first_wrong_record(share: Share, batch: Batch, place: Place, ranks: Ranks) -
     )
 
 
-def _suspect(share: Share, batch: Batch, place: Place) -> tuple[bool, str | None]:
+def _suspect(share: ScoreShard, batch: Batch, place: ShardLayout) -> tuple[bool, str | None]:
     """A record of this rank, and whether it is certain that it is the one."""
     wrong = ~torch.isfinite(share.rows.values)
     if (image := _first(_all_wrong(wrong, share.rows.computed))) is not None:
         return True, _key(batch, image)
     by_text = ~torch.isfinite(share.columns.values.T)
     if (text := _first(_all_wrong(by_text, share.columns.computed.T))) is not None:
-        owners = batch.targets.own[:, place.texts[text]]
+        owners = batch.targets.same_group[:, place.texts[text]]
         return True, _key(batch, _first(owners) or 0)
     image = _first(wrong.any(dim=1))
     return False, None if image is None else _key(batch, image)
@@ -57,7 +59,7 @@ def _key(batch: Batch, image: int) -> str:
     return batch.keys[int(batch.image_group[image])]
 
 
-def finite_gradients(parameters: Sequence[nn.Parameter], ranks: Ranks) -> bool:
+def finite_gradients(parameters: Sequence[nn.Parameter], ranks: ProcessGroup) -> bool:
     """Whether every gradient of every rank is a finite number; waits for all ranks.
 
     Gradients of DDP are equal on all ranks, others need not be.

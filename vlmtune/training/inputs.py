@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 
 from vlmtune.backbones.base import Backbone
-from vlmtune.features import (
+from vlmtune.features.store import (
     FeatureStore,
     StoreKey,
     locked,
@@ -21,7 +21,7 @@ from vlmtune.features import (
     source_digest,
 )
 from vlmtune.training.recompute import in_chunks
-from vlmtune.types import Batch, Features, Reads
+from vlmtune.types import Batch, Features, FeatureSpec
 
 Modality = Literal["image", "text"]
 StoreDType = Literal["float32", "float16", "bfloat16"]
@@ -67,9 +67,9 @@ class Inputs:
         stored: The open stores.
     """
 
-    def __init__(self, backbone: Backbone, image: Reads, text: Reads) -> None:
+    def __init__(self, backbone: Backbone, image: FeatureSpec, text: FeatureSpec) -> None:
         self.backbone = backbone
-        self.reads: dict[Modality, Reads] = {"image": image, "text": text}
+        self.reads: dict[Modality, FeatureSpec] = {"image": image, "text": text}
         self.stored: dict[Modality, FeatureStore | ImageStore] = {}
 
     def open(self, root: Path, data: Any, fingerprint: str, dtype: StoreDType) -> None:

@@ -6,10 +6,10 @@ from vlmtune.adapters.base import Adapter, DualAdapter
 from vlmtune.backbones.base import Backbone
 from vlmtune.errors import UserError
 from vlmtune.objectives.base import Need, Objective
-from vlmtune.pairs import PairPolicy
-from vlmtune.types import Reads, Targets
+from vlmtune.pairs.base import PairPolicy
+from vlmtune.types import FeatureSpec, Targets
 
-POOLED = Reads("pooled")
+POOLED = FeatureSpec("pooled")
 
 
 def check_needs(objectives: Iterable[Objective], adapter: Adapter, backbone: Backbone) -> None:

@@ -11,13 +11,13 @@ from torch.nn.functional import normalize
 from vlmtune.adapters.base import Adapter, DualAdapter
 from vlmtune.backbones.base import Backbone
 from vlmtune.objectives.base import Need
-from vlmtune.pairs import PairPolicy
-from vlmtune.training.distributed import Place, Ranks
+from vlmtune.pairs.base import PairPolicy
 from vlmtune.training.inputs import Inputs, Modality
 from vlmtune.training.needs import POOLED, check_mined, check_pairs
+from vlmtune.training.process_group import ProcessGroup, ShardLayout
 from vlmtune.training.recompute import in_chunks
-from vlmtune.training.shares import dual_share, joint_share, with_reference
-from vlmtune.types import Batch, Features, Share
+from vlmtune.training.score_shards import dual_score_shard, joint_score_shard, with_reference
+from vlmtune.types import Batch, Features, ScoreShard
 
 SIDES: tuple[Modality, Modality] = ("image", "text")
 
@@ -54,7 +54,7 @@ class TrainingScores:
             needs = {*needs, "reference"}
         spare = copy.deepcopy(backbone).requires_grad_(False) if "reference" in needs else None
         adapter.attach(backbone)
-        reads = (adapter.image_reads, adapter.text_reads)
+        reads = (adapter.image_input, adapter.text_input)
         changes = not all(one.frozen for one in reads)
         changes = changes or any(p.requires_grad for p in backbone.parameters())
         self.original = spare if changes else None
@@ -62,7 +62,9 @@ class TrainingScores:
         self.reference = Inputs(self.original or backbone, POOLED, POOLED)
         self.adapter, self.pairs, self.needs, self.chunk = adapter, pairs, needs, chunk
 
-    def share(self, batch: Batch, where: Place, ranks: Ranks, generator: torch.Generator) -> Share:
+    def share(
+        self, batch: Batch, where: ShardLayout, ranks: ProcessGroup, generator: torch.Generator
+    ) -> ScoreShard:
         """Scores this rank's share of the batch of all ranks.
 
         Args:
@@ -74,11 +76,11 @@ class TrainingScores:
         kept: dict[Modality, Features] = {}
         if isinstance(self.adapter, DualAdapter):
             image, text = (self._embedded(side, batch, kept) for side in SIDES)
-            share = dual_share(self.adapter, image, text, where, ranks)
+            share = dual_score_shard(self.adapter, image, text, where, ranks)
         else:
             image, text = (self.inputs.all(side, batch, self.chunk) for side in SIDES)
             pairs = self._chosen(batch, generator) if self.adapter.joint else None
-            share = joint_share(self.adapter(image, text, pairs), where, ranks)
+            share = joint_score_shard(self.adapter(image, text, pairs), where, ranks)
         if "reference" not in self.needs:
             return share
         with torch.no_grad():

@@ -1,0 +1,50 @@
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from vlmtune.cli.checkpoints import WholeCheckpoints
+
+TEMPORARY = ".last.ckpt.part"
+
+
+def test_a_checkpoint_is_written_and_replaced(tmp_path):
+    path = tmp_path / "new" / "last.ckpt"
+    for step in (1, 2):
+        WholeCheckpoints().save_checkpoint({"step": step}, path)
+        assert torch.load(path, weights_only=True) == {"step": step}
+    assert os.listdir(path.parent) == ["last.ckpt"]
+    assert path.stat().st_mode & 0o444 == 0o444  # others may read it, as any file
+
+
+@pytest.mark.parametrize("moment", ["save", "fsync", "replace"])
+def test_what_stops_halfway_leaves_the_old_checkpoint(tmp_path, monkeypatch, moment):
+    path, whole = tmp_path / "last.ckpt", WholeCheckpoints()
+    whole.save_checkpoint({"step": 1}, path)
+
+    def die(*_, **__):
+        raise SystemExit
+
+    def half(_, file):
+        file.write(b"half")
+        die()
+
+    with monkeypatch.context() as patch:
+        if moment == "save":
+            patch.setattr(torch, "save", half)
+        else:
+            patch.setattr(os if moment == "fsync" else Path, moment, die)
+        with pytest.raises(SystemExit):
+            whole.save_checkpoint({"step": 2}, path)
+    assert torch.load(path, weights_only=True) == {"step": 1}
+    assert sorted(os.listdir(tmp_path)) == [TEMPORARY, "last.ckpt"]
+    whole.save_checkpoint({"step": 3}, path)
+    assert torch.load(path, weights_only=True) == {"step": 3}
+    assert os.listdir(tmp_path) == ["last.ckpt"]
+
+
+def test_the_systems_temporary_folder_is_not_used(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "absent"))
+    WholeCheckpoints().save_checkpoint({"step": 1}, tmp_path / "last.ckpt")
+    assert (tmp_path / "last.ckpt").is_file()

@@ -1,0 +1,608 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from pytorch_lightning.cli import LightningArgumentParser
+
+import vlmtune
+from tests.tiny import halves, write_cola
+from vlmtune.adapters.last_blocks import LastBlocks
+from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.cli.checkpoints import WholeCheckpoints
+from vlmtune.cli.main import main
+from vlmtune.report.table import count
+from vlmtune.training.module import AdaptationModule
+
+ROOT = Path(vlmtune.__file__).parent.parent
+
+
+@pytest.fixture(autouse=True)
+def one_argument(monkeypatch, tmp_path_factory):
+    """A command line of its own, in an empty working directory."""
+    monkeypatch.setattr(sys, "argv", ["vlmtune"])
+    monkeypatch.chdir(tmp_path_factory.mktemp("cwd"))
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """Three image files."""
+    folder = tmp_path_factory.mktemp("pictures")
+    for name in ("red", "blue", "green"):
+        halves(name, "red").save(folder / f"{name}.png")
+    return [folder / f"{name}.png" for name in ("red", "blue", "green")]
+
+
+@pytest.fixture(scope="module")
+def benchmark(tmp_path_factory):
+    """YAML of a benchmark of three items."""
+    folder = tmp_path_factory.mktemp("benchmark")
+    spec = {
+        "class_path": "vlmtune.benchmarks.cola_multi.ColaMulti",
+        "init_args": {"path": str(write_cola(folder)), "images": str(folder), "name": "tiny"},
+    }
+    (folder / "tiny.yaml").write_text(json.dumps(spec))
+    return folder / "tiny.yaml"
+
+
+@pytest.fixture(scope="module")
+def write_config(tmp_path_factory, model_folder, shards, benchmark):
+    """Returns a function that writes a fit config, plug-ins named by relative YAML paths."""
+
+    def write(**changes):
+        folder = tmp_path_factory.mktemp("configs")
+        plugins = {
+            "backbone": ("vlmtune.backbones.open_clip.OpenClip", {"model": str(model_folder)}),
+            "adapter": ("vlmtune.adapters.linear_probe.LinearProbe", {}),
+            "objective": ("vlmtune.objectives.info_nce.InfoNCE", {}),
+            "shards": ("vlmtune.data.shards.ShardSet", {"path": str(shards)}),
+            "evaluation": (
+                "vlmtune.training.evaluation.Evaluation",
+                {"benchmarks": ["../benchmark.yaml"], "name": "mine"},
+            ),
+        }
+        (folder / "plugins").mkdir()
+        for name, (path, arguments) in plugins.items():
+            spec = {"class_path": path, "init_args": arguments}
+            (folder / "plugins" / f"{name}.yaml").write_text(json.dumps(spec))
+        (folder / "benchmark.yaml").write_text(benchmark.read_text())
+        config = {
+            "model": {
+                "backbone": "plugins/backbone.yaml",
+                "adapter": "plugins/adapter.yaml",
+                "objectives": ["plugins/objective.yaml"],
+                "optimizer": {"class_path": "torch.optim.AdamW", "init_args": {"lr": 0.01}},
+            },
+            "data": {
+                "train": ["plugins/shards.yaml"],
+                "val": ["plugins/shards.yaml"],
+                "batch_size": 4,
+            },
+            "trainer": {
+                "accelerator": "cpu",
+                "devices": 1,
+                "logger": False,
+                "max_steps": 2,
+                "enable_progress_bar": False,
+                "default_root_dir": str(folder / "run"),
+                "callbacks": ["plugins/evaluation.yaml"],
+            },
+        }
+        for section, values in changes.items():
+            config[section] = {**config.get(section, {}), **values}
+        (folder / "fit.yaml").write_text(json.dumps(config))
+        return folder / "fit.yaml"
+
+    return write
+
+
+@pytest.fixture(scope="module")
+def config(write_config):
+    return write_config()
+
+
+def refused(capsys, arguments, *parts):
+    """Runs a command that must fail with status 2 and one line that holds `parts`."""
+    capsys.readouterr()
+    status = main([str(argument) for argument in arguments])
+    output = capsys.readouterr()
+    lines = output.err.splitlines()
+    assert status == 2, output
+    assert "Traceback" not in output.err
+    assert lines[-1].startswith("vlmtune: error: ")
+    assert sum(line.startswith("vlmtune: error: ") for line in lines) == 1
+    for part in parts:
+        assert part in lines[-1]
+    return lines
+
+
+HELP = """
+import sys
+from vlmtune.cli.main import main
+for command in ([], ["fit"], ["validate"], ["test"], ["build"], ["evaluate"], ["export"],
+                ["report"], ["score"]):
+    assert main([*command, "--help"]) == 0, command
+assert main(["--version"]) == 0
+heavy = {"torch", "pytorch_lightning", "jsonargparse", "numpy", "rich", "open_clip"}
+print(sorted(heavy & set(sys.modules)))
+"""
+
+
+def test_help_imports_nothing_heavy():
+    done = subprocess.run(
+        [sys.executable, "-c", HELP], capture_output=True, text=True, timeout=60, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-2:] == [f"vlmtune {vlmtune.__version__}", "[]"]
+    for text in ("--ckpt_path CKPT", "write a corpus", "--benchmarks B [B ...]", "--overwrite"):
+        assert text in done.stdout
+
+
+def test_the_module_is_the_program():
+    command = [sys.executable, "-m", "vlmtune", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert (done.returncode, done.stdout) == (0, f"vlmtune {vlmtune.__version__}\n")
+
+
+@pytest.fixture(scope="module")
+def fitted(write_config):
+    """Folder of a run of two steps."""
+    path = write_config()
+    before, argv = Path.cwd(), sys.argv
+    sys.argv = ["vlmtune"]
+    os.chdir(path.parent.parent)  # paths are relative to the config, not to the working directory
+    try:
+        assert main(["fit", "--config", str(path)]) == 0
+    finally:
+        os.chdir(before)
+        sys.argv = argv
+    return path.parent
+
+
+def checkpoint(folder):
+    (path,) = (folder / "run" / "checkpoints").glob("*.ckpt")
+    return path
+
+
+def test_fit_leaves_config_checkpoint_and_report(fitted):
+    saved = (fitted / "run" / "config.yaml").read_text()
+    assert "vlmtune.adapters.linear_probe.LinearProbe" in saved
+    assert "use_distributed_sampler: false" in saved
+    report = json.loads((fitted / "run" / "report.json").read_text())
+    assert report["results"][0]["benchmark"] == "tiny"
+    told = report["provenance"]["config"]["fit"]  # whatever can change a number
+    assert told["model"]["optimizer"]["init_args"]["lr"] == 0.01
+    assert (told["data"]["batch_size"], told["trainer"]["max_steps"]) == (4, 2)
+    content = torch.load(checkpoint(fitted), weights_only=True)  # plain types only
+    assert set(content["state_dict"]) == {
+        name for name in content["state_dict"] if name.startswith("adapter.")
+    }
+    assert content["global_step"] == 2
+
+
+def test_fit_says_what_matters_and_nothing_else(write_config, capsys):
+    assert main(["fit", "--config", str(write_config())]) == 0
+    output = capsys.readouterr()
+    (start,) = output.err.splitlines()
+    assert start.startswith("vlmtune fit: LinearProbe on OpenClip, ")
+    assert "| tiny " in output.out
+    assert "next: vlmtune export " in output.out
+
+
+def test_the_config_is_replaced_whole_or_not_at_all(write_config, capsys, monkeypatch):
+    """A run that is killed while it writes the config leaves the one that was there."""
+    path = write_config()
+    saved = path.parent / "run" / "config.yaml"
+    saved.parent.mkdir()
+    saved.write_text("of the run before")
+
+    def killed(*arguments, **options):  # is called for what to write into the opened file
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LightningArgumentParser, "dump", killed)
+        assert main(["fit", "--config", str(path)]) == 130
+    assert saved.read_text() == "of the run before"
+    assert main(["fit", "--config", str(path)]) == 0, capsys.readouterr().err
+    assert "LinearProbe" in saved.read_text()
+    assert not [file for file in saved.parent.iterdir() if ".part" in file.name]
+
+
+def test_a_frozen_copy_is_no_part_of_the_model(write_config, model_folder, capsys):
+    model = {
+        "backbone": "plugins/backbone.yaml",
+        "adapter": {
+            "class_path": "vlmtune.adapters.last_blocks.LastBlocks",
+            "init_args": {"image": 1, "text": 1},
+        },
+    }
+    said = []
+    for names in (["info_nce.InfoNCE"], ["info_nce.InfoNCE", "distillation.Distillation"]):
+        objectives = [{"class_path": f"vlmtune.objectives.{name}"} for name in names]
+        path = write_config(model={**model, "objectives": objectives})
+        assert main(["fit", "--config", str(path)]) == 0, capsys.readouterr().err
+        said.append(capsys.readouterr().err.partition("parameters trained")[0])
+    backbone, adapter = OpenClip(str(model_folder)), LastBlocks(1, 1)
+    adapter.attach(backbone)
+    own = [p for part in (backbone, adapter) for p in part.parameters()]
+    trained = sum(p.numel() for p in own if p.requires_grad)
+    whole = sum(p.numel() for p in own)
+    assert said == [f"vlmtune fit: LastBlocks on OpenClip, {count(trained)} of {count(whole)} "] * 2
+
+
+def test_resuming_goes_on_from_the_checkpoint(write_config, capsys):
+    path = write_config()
+    assert main(["fit", "--config", str(path)]) == 0
+    first = checkpoint(path.parent)
+    weights = torch.load(first, weights_only=True)["state_dict"]
+    longer = ["--ckpt_path", str(first), "--trainer.max_steps=4"]
+    capsys.readouterr()
+    assert main(["fit", "--config", str(path), *longer]) == 0, capsys.readouterr().err
+    assert capsys.readouterr().err.count("\n") == 1
+    (last,) = first.parent.glob("*step=4.ckpt")
+    content = torch.load(last, weights_only=True)
+    assert content["global_step"] == 4
+    assert any(not value.equal(weights[name]) for name, value in content["state_dict"].items())
+
+
+def test_dotted_keys_of_sweep_agents(config, monkeypatch, tmp_path):
+    seen = []
+    monkeypatch.setattr("vlmtune.cli.fit.VlmtuneCLI._run_subcommand", lambda *_: None)
+    monkeypatch.setattr(
+        "vlmtune.cli.fit.VlmtuneCLI.after_instantiate_classes", lambda cli: seen.append(cli)
+    )
+    arguments = ["--model.optimizer.init_args.lr=0.25", "--model.warmup=0.5", "--data.batch_size=2"]
+    assert main(["fit", "--config", str(config), *arguments]) == 0
+    (cli,) = seen
+    optimizer = cli.model.make_optimizer([torch.nn.Parameter(torch.ones(1))])
+    assert optimizer.param_groups[0]["lr"] == 0.25
+    assert (cli.model.warmup, cli.datamodule.batch_size) == (0.5, 2)
+    assert cli.trainer.default_root_dir == str(config.parent / "run")
+    assert isinstance(cli.trainer.strategy.checkpoint_io, WholeCheckpoints)
+
+
+@pytest.mark.parametrize("command", ["validate", "test"])
+def test_measuring_a_checkpoint(fitted, capsys, command):
+    common = ["--config", str(fitted / "fit.yaml"), "--ckpt_path", str(checkpoint(fitted))]
+    assert main([command, *common]) == 0, capsys.readouterr().err
+    assert "tiny/accuracy" in capsys.readouterr().out
+
+
+def test_export_then_score_evaluate_and_report(fitted, benchmark, pictures, tmp_path, capsys):
+    out, run = tmp_path / "export", fitted / "run"
+    arguments = ["export", checkpoint(fitted), "--out", out, "--report", run / "report.json"]
+    assert main([str(x) for x in arguments]) == 0, capsys.readouterr().err
+    assert "| tiny (v1) | **accuracy** ↑ |" in (out / "README.md").read_text()
+    refused(capsys, arguments, "--overwrite")
+    assert main([str(x) for x in [*arguments, "--overwrite"]]) == 0
+
+    capsys.readouterr()
+    assert main(["score", str(out), *map(str, pictures), "--text", "a cube", "--text", "red"]) == 0
+    last = capsys.readouterr().out.strip("|\n ").splitlines()[-1].strip("| ").split("|")
+    want = vlmtune.load(out).score(pictures, ["a cube", "red"])[-1].tolist()
+    assert last[0].strip() == str(pictures[-1])
+    assert [float(x) for x in last[1:]] == pytest.approx(want, abs=1e-4)
+
+    arguments = ["evaluate", "--model", out, "--benchmarks", benchmark, "--out", tmp_path / "mine"]
+    assert main([str(x) for x in [*arguments, "--device", "cpu"]]) == 0
+    assert "| tiny " in capsys.readouterr().out
+    written = {path.name for path in (tmp_path / "mine").iterdir()}
+    assert written == {"report.json", "report.md", "report.html"}
+    numbers = [
+        {k: v["value"] for k, v in json.loads(path.read_text())["results"][0]["metrics"].items()}
+        for path in (run / "report.json", tmp_path / "mine" / "report.json")
+    ]
+    assert numbers[0] == numbers[1]  # an exported model scores what the run reported
+
+    one, other = (
+        json.loads((folder / "report.json").read_text())["provenance"]
+        for folder in (run, tmp_path / "mine")
+    )
+    for key in ("data", "seed", "seconds", "trainable_parameters", "fingerprint", "model"):
+        assert other[key] == one[key]
+    assert other["data"]
+    assert other["config"]["training"]["config"] == one["config"]
+    assert other["config"]["training"]["commit"] == one["commit"]
+    assert other["config"]["benchmarks"].keys() == one["config"]["benchmarks"].keys()
+
+    assert main(["report", str(run), str(tmp_path / "mine"), "--out", str(tmp_path / "both")]) == 0
+    heads = capsys.readouterr().out.splitlines()
+    assert any(" mine |" in line and " export |" in line for line in heads)
+    assert (tmp_path / "both" / "report.html").is_file()
+
+
+def test_scores_of_other_weights_stay_off_the_card(fitted, tmp_path, capsys):
+    """The report of a run is of its last step, which the best checkpoint need not be of."""
+    report = json.loads((fitted / "run" / "report.json").read_text())
+    report["provenance"]["config"]["steps"] = 7
+    (tmp_path / "report.json").write_text(json.dumps(report))
+    out = tmp_path / "export"
+    arguments = ["export", checkpoint(fitted), "--out", out, "--report", tmp_path]
+    assert main([str(x) for x in arguments]) == 0
+    assert "the report is of 7 steps and the checkpoint of 2: left out" in capsys.readouterr().err
+    assert "accuracy" not in (out / "README.md").read_text()
+    assert json.loads((out / "adapter_config.json").read_text())["provenance"]["seed"] is not None
+
+
+def test_the_report_of_another_run_is_refused(fitted, tmp_path, capsys):
+    report = json.loads((fitted / "run" / "report.json").read_text())
+    report["provenance"]["fingerprint"] = "beef"
+    (tmp_path / "report.json").write_text(json.dumps(report))
+    arguments = ["export", checkpoint(fitted), "--out", "x", "--report", tmp_path]
+    refused(capsys, arguments, "the report of the same run")
+    assert not Path("x").exists()
+
+
+def test_reports_of_one_name_go_by_their_folders(fitted, tmp_path, capsys):
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "report.json").write_bytes((fitted / "run" / "report.json").read_bytes())
+    folders = [str(tmp_path / name) for name in ("first", "second")]
+    assert main(["report", *folders, "--out", str(tmp_path / "both")]) == 0
+    assert "first |" in capsys.readouterr().out
+    refused(capsys, ["report", folders[0], folders[0], "--out", tmp_path / "x"], "'first' twice")
+
+
+def test_evaluate_takes_lists_and_open_clip_folders(benchmark, model_folder, tmp_path, capsys):
+    again = json.loads(benchmark.read_text())
+    again["init_args"]["name"] = "again"
+    listed = benchmark.parent / "list.yaml"
+    listed.write_text(json.dumps(["tiny.yaml", again]))
+    arguments = [
+        "evaluate",
+        "--model",
+        model_folder,
+        "--benchmarks",
+        listed,
+        "--out",
+        tmp_path / "r",
+    ]
+    store = ["--store", tmp_path / "store", "--name", "plain", "--device", "cpu"]
+    assert main([str(x) for x in [*arguments, *store]]) == 0, capsys.readouterr().err
+    report = json.loads((tmp_path / "r" / "report.json").read_text())
+    assert [result["benchmark"] for result in report["results"]] == ["tiny", "again"]
+    assert (report["name"], report["provenance"]["adapter"]) == ("plain", "zero-shot")
+    assert report["provenance"]["trainable_parameters"] == 0
+    assert any((tmp_path / "store").iterdir())
+    arguments[4] = benchmark
+    refused(capsys, [*arguments[:5], benchmark, *arguments[5:]], "'tiny' twice")
+
+
+def test_a_benchmark_that_cannot_be_run_does_not_stop_the_others(
+    benchmark, model_folder, tmp_path, capsys
+):
+    gone = json.loads(benchmark.read_text())
+    gone["init_args"] |= {"name": "gone", "path": "nowhere.json"}
+    listed = benchmark.parent / "two.yaml"
+    listed.write_text(json.dumps([gone, "tiny.yaml"]))
+    arguments = ["evaluate", "--model", str(model_folder), "--benchmarks", str(listed)]
+    assert main([*arguments, "--out", str(tmp_path / "r"), "--device", "cpu"]) == 0
+    said = capsys.readouterr()
+    assert "not run: gone: expected a JSON list" in said.err
+    assert "not run: gone of " in said.out
+    report = json.loads((tmp_path / "r" / "report.json").read_text())
+    assert [result["benchmark"] for result in report["results"]] == ["tiny"]
+    assert [name for name, _ in report["not_run"]] == ["gone"]
+    assert "nowhere.json" in (tmp_path / "r" / "report.md").read_text()
+    assert "nowhere.json" in (tmp_path / "r" / "report.html").read_text()
+
+
+UNKNOWN = [
+    (["--model.adaptr=x"], "'model.adaptr': did you mean 'model.adapter'?"),
+    (["--trainer.max_step=2"], "'trainer.max_step': did you mean 'trainer.max_steps'?"),
+    (["--model.adapter.init_args.rnk=2"], "'rnk': known are initial_scale, learn_scale"),
+    (["--model.objectives=[nowhere.yaml]"], "a YAML in model.objectives, got 'nowhere.yaml'"),
+    (["--model.adapter=vlmtune.adapters.nope.Nope"], "'vlmtune.adapters.nope.Nope'"),
+    (["--model.adapter=vlmtune.objectives.info_nce.InfoNCE"], "a subclass of Adapter in"),
+    (["--model.warmup=abc"], "a value of type float in model.warmup, got abc"),
+    (["--trainer.accelerator=abacus"], "a valid trainer section, got: "),
+    (["--trainer.precision=17"], "an error in trainer.precision"),
+    (["stray"], "'stray'"),
+    (["--model.warmup=7"], "warmup and final_lr in [0, 1]"),
+    (["--model.optimizer.init_args.lrr=1"], "'lrr': did you mean 'lr'?"),
+    (["--config", "nowhere.yaml"], "nowhere.yaml', it is not there"),
+    (["--ckpt_path", "nowhere.ckpt"], "nowhere.ckpt"),
+    (["--data.train=[]"], "at least one shard set in train"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "part"), UNKNOWN)
+def test_wrong_arguments_are_said_before_the_first_step(config, capsys, arguments, part):
+    refused(capsys, ["fit", "--config", config, *arguments], part)
+
+
+def test_wrong_keys_of_a_config_are_named(write_config, capsys):
+    path = write_config(data={"batch_sise": 4})
+    refused(capsys, ["fit", "--config", path], "batch_sise", "did you mean 'data.batch_size'?")
+    path = write_config(optimiser={"lr": 4})
+    refused(capsys, ["fit", "--config", path], "optimiser")
+    path.write_text("model: [1")
+    refused(capsys, ["fit", "--config", path], "config")
+
+
+def test_a_run_without_a_config_says_what_it_needs(capsys):
+    refused(capsys, ["fit", "--trainer.max_steps=1"], "values for model.backbone, ", "a --config")
+
+
+def test_missing_and_truncated_shards(write_config, tmp_path, shards, capsys):
+    def with_shards(folder):
+        spec = {"class_path": "vlmtune.data.shards.ShardSet", "init_args": {"path": str(folder)}}
+        return write_config(data={"train": [spec]})
+
+    silent = [refused(capsys, ["fit", "--config", write_config(data={"train": []})], "in train")]
+    none = ["fit", "--config", with_shards(tmp_path / "none")]
+    silent.append(refused(capsys, none, "run `vlmtune build`"))
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for file in shards.iterdir():
+        (copy / file.name).write_bytes(file.read_bytes()[: None if file.suffix == ".json" else 99])
+    refused(capsys, ["fit", "--config", with_shards(copy)], "truncated or foreign")
+    (copy / "shard-000000.tar").unlink()
+    silent.append(refused(capsys, ["fit", "--config", with_shards(copy)], "it is missing"))
+    # What is trained is said where training begins, and not before an error.
+    assert [len(lines) for lines in silent] == [1, 1, 1], silent
+
+
+def test_missing_benchmark_files_are_said_before_the_first_step(
+    write_config, capsys, monkeypatch, benchmark
+):
+    path = write_config()
+    spec = json.loads(benchmark.read_text())
+    spec["init_args"]["path"] = "nowhere.json"
+    (path.parent / "benchmark.yaml").write_text(json.dumps(spec))
+    monkeypatch.setattr(AdaptationModule, "training_step", lambda *_: pytest.fail("a step"))
+    refused(capsys, ["fit", "--config", path], "nowhere.json")
+    arguments = ["evaluate", "--model", "x", "--benchmarks", path.parent / "benchmark.yaml"]
+    refused(capsys, [*arguments, "--out", "out"], "nowhere.json")
+
+
+def test_a_checkpoint_of_another_adapter(fitted, write_config, capsys):
+    path = write_config()
+    spec = {"class_path": "vlmtune.adapters.mm_adapter.MMAdapter", "init_args": {"heads": 2}}
+    (path.parent / "plugins" / "adapter.yaml").write_text(json.dumps(spec))
+    command = ["fit", "--config", path, "--ckpt_path"]
+    lines = refused(capsys, [*command, checkpoint(fitted)], "LinearProbe", "MMAdapter")
+    assert len(lines) == 1, lines
+    assert "init_args" not in lines[0]  # of two classes they have nothing in common
+    truncated = path.parent / "truncated.ckpt"
+    truncated.write_bytes(checkpoint(fitted).read_bytes()[:-100])
+    refused(capsys, [*command, truncated], "expected a checkpoint of vlmtune")
+    refused(capsys, ["export", truncated, "--out", "x"], "expected a checkpoint of vlmtune")
+
+
+def test_images_and_captions_that_are_none(model_folder, pictures, tmp_path, capsys):
+    text = tmp_path / "text.png"
+    text.write_text("no image")
+    score = ["score", model_folder]
+    refused(capsys, [*score, text, "--text", "a cube"], "expected an image", "text.png")
+    refused(capsys, [*score, tmp_path / "none.png", "--text", "a cube"], "none.png", "No such file")
+    refused(capsys, [*score, tmp_path, "--text", "a cube"], "Is a directory")
+    refused(capsys, [*score, pictures[0], "--text", " "], "expected captions with words")
+    refused(capsys, [*score, pictures[0]], "--text", "vlmtune score --help")
+    refused(capsys, ["score", "ViT-B-33", pictures[0], "--text", "a"], "did you mean")
+
+
+def test_unknown_benchmarks_commands_and_devices(model_folder, benchmark, capsys):
+    evaluate = ["evaluate", "--model", model_folder, "--out", "out", "--benchmarks"]
+    refused(capsys, [*evaluate, "cola_mutli"], "cola_multi", "'cola_mutli'")
+    refused(capsys, [*evaluate, "nowhere.yaml"], "nowhere.yaml")
+    refused(capsys, [*evaluate, "vlmtune.benchmarks.nope.Nope"], "nope")
+    refused(capsys, [*evaluate, "vlmtune.objectives.info_nce.InfoNCE"], "InfoNCE")
+    refused(capsys, [*evaluate, benchmark, "--device", "abacus"], "abacus")
+    refused(capsys, [*evaluate, benchmark, "--batch-size", "0"], "batch_size")
+    Path("file").write_text("")
+    refused(capsys, [*evaluate, benchmark, "--out", "file"], "'file'", "File exists")
+    refused(capsys, [*evaluate, benchmark, "--banana", "1"], "--banana")
+    refused(capsys, ["evaluat"], "evaluat")
+    refused(capsys, [], "COMMAND")
+    refused(capsys, ["report", "nowhere", "--out", "x"], "report.json")
+
+
+def test_a_benchmark_with_a_wrong_argument(model_folder, benchmark, tmp_path, capsys):
+    spec = json.loads(benchmark.read_text())
+    path = tmp_path / "b.yaml"
+    evaluate = ["evaluate", "--model", model_folder, "--out", "out", "--benchmarks", path]
+    path.write_text(json.dumps({**spec, "init_args": {**spec["init_args"], "limits": 2}}))
+    refused(capsys, evaluate, "'limits': did you mean 'limit'?", "ColaMulti")
+    path.write_text(json.dumps({**spec, "init_args": {**spec["init_args"], "limit": "two"}}))
+    refused(capsys, evaluate, "limit", "two")
+    path.write_text("class_path: [")
+    refused(capsys, evaluate, "YAML", "b.yaml")
+
+
+CUBES = """
+from collections.abc import Iterator
+import torch
+from data_builders.common import Record, ShardBuilder
+from vlmtune.types import Group
+
+class Cubes(ShardBuilder):
+    def __init__(self, count: int = 2, name: str = "r") -> None:
+        super().__init__()
+        self.count, self.name = count, name
+
+    def records(self) -> Iterator[Record]:
+        for i in range(self.count):
+            true = torch.ones(1, 1, dtype=torch.bool)
+            group = Group(f"{self.name}{i}", (f"i{i}",), ("t",), ("a",), true, (frozenset("t"),))
+            yield group, [open("a.png", "rb").read()]
+"""
+
+
+@pytest.fixture
+def cubes(tmp_path, monkeypatch):
+    """YAML of a builder of `count` records."""
+    (tmp_path / "cubes_for_test.py").write_text(CUBES)
+    monkeypatch.syspath_prepend(tmp_path)
+    Image.new("RGB", (4, 4)).save("a.png")
+    path = tmp_path / "cubes.yaml"
+    path.write_text("class_path: cubes_for_test.Cubes\ninit_args: {count: 3}\n")
+    yield path
+    sys.modules.pop("cubes_for_test", None)
+
+
+@pytest.mark.filterwarnings("ignore:.*unclosed file.*")
+def test_build(cubes, tmp_path, capsys):
+    assert main(["build", str(cubes), "--out", "three"]) == 0, capsys.readouterr().err
+    assert "1 shards, 3 records" in capsys.readouterr().out
+    (tmp_path / "four.yaml").write_text("init_args: {count: 4}")
+    config = ["--config", str(tmp_path / "four.yaml")]
+    assert main(["build", str(cubes), *config, "--out", "four"]) == 0
+    assert "4 records" in capsys.readouterr().out
+    arguments = ["build", str(cubes), "--out", "five", *config, "--count", "5", "--name=x"]
+    assert main(arguments) == 0
+    assert "5 records" in capsys.readouterr().out
+    assert json.loads(Path("five/manifest.json").read_text())["arguments"]["name"] == "x"
+    assert main(["build", "cubes_for_test.Cubes", "--out", "two"]) == 0
+    assert main(arguments) == 0  # is kept
+    assert "is kept" in capsys.readouterr().err
+    refused(capsys, ["build", cubes, "--out", "five"], "something else")
+
+
+def test_wrong_arguments_of_build(cubes, capsys):
+    refused(capsys, ["build", cubes, "--out", "x", "--cuont", "4"], "cuont", "'count'")
+    refused(
+        capsys, ["build", cubes, "--out", "x", "--count", "many"], "type int in count, got many"
+    )
+    refused(capsys, ["build", "scnes", "--out", "x"], "scenes", "'scnes'")
+    refused(capsys, ["build", "scenes"], "--out")
+    refused(capsys, ["build", "coco", "--out", "x"], "coco")
+    assert not Path("x").exists()
+
+
+def test_interrupting(config, capsys, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(AdaptationModule, "training_step", stop)
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        assert main(["fit", "--config", str(config)]) == 130
+    finally:
+        signal.signal(signal.SIGINT, handler)  # Lightning ignores further ones
+    assert capsys.readouterr().err.splitlines()[-1] == "vlmtune: interrupted"
+
+
+def test_faults_of_ours_are_told_apart(config, capsys, monkeypatch):
+    def fault(*_):
+        raise KeyError("a")
+
+    monkeypatch.setattr(AdaptationModule, "training_step", fault)
+    assert main(["fit", "--config", str(config)]) == 1
+    assert "a fault in vlmtune; --debug" in capsys.readouterr().err.splitlines()[-1]
+    assert main(["fit", "--debug", "--config", str(config)]) == 1
+    error = capsys.readouterr().err
+    assert "Traceback" in error
+    assert error.splitlines()[-1].startswith("vlmtune: error: KeyError")
+
+
+def test_debug_shows_where_an_error_of_the_user_came_from(capsys):
+    assert main(["report", "nowhere", "--out", "x", "--debug"]) == 2
+    error = capsys.readouterr().err
+    assert "Traceback" in error
+    assert error.splitlines()[-1].startswith("vlmtune: error: expected a report.json")

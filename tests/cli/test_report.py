@@ -1,0 +1,69 @@
+from argparse import Namespace
+
+import pytest
+
+from vlmtune.cli import report
+from vlmtune.metrics.value import MetricValue
+from vlmtune.report.result import Result
+from vlmtune.report.run_report import Provenance, RunReport
+
+
+@pytest.fixture
+def evaluated(tmp_path):
+    """Writes a run with a blind run beside it, and returns its folder."""
+
+    def made(folder, blind_value, name="mm"):
+        provenance = Provenance("b", "a", {}, "f", "", {}, {}, "c", "2026", None, 1, 0.0)
+
+        def run(name, value, **more):
+            metric = MetricValue(value, 9, 0.25, value - 0.1, value + 0.1)
+            result = Result("cola", "1", "accuracy", {"accuracy": metric})
+            return RunReport(name, provenance, (result,), **more)
+
+        run(name, 0.5).save(tmp_path / folder / "report.json")
+        blind = run("blind (n-gram)", blind_value, blind=True)
+        blind.save(tmp_path / folder / "blind-n-gram.json")
+        return tmp_path / folder
+
+    return made
+
+
+def heads(tmp_path, *runs):
+    report.run(Namespace(runs=list(runs), out=tmp_path / "out", csv=None, latex=None))
+    line = (tmp_path / "out/report.md").read_text().splitlines()[2]
+    return [head.strip() for head in line.strip("| ").split("|")][4:]
+
+
+def test_equal_blind_rows_stand_once_and_last(tmp_path, evaluated):
+    folders = evaluated("x", 0.3, "one"), evaluated("y", 0.3, "two")
+    assert heads(tmp_path, *folders) == ["one", "two", "blind (n-gram)"]
+
+
+def test_other_blind_rows_go_by_their_folders(tmp_path, evaluated):
+    folders = evaluated("x", 0.3, "one"), evaluated("y", 0.4, "two")
+    assert heads(tmp_path, *folders) == [
+        *("one", "two"),
+        *("blind (n-gram), x", "blind (n-gram), y"),
+    ]
+
+
+def test_a_file_alone_brings_no_blind_row_and_a_blind_file_may_be_named(tmp_path, evaluated):
+    folder = evaluated("x", 0.3)
+    assert heads(tmp_path, folder / "report.json") == ["mm"]
+    assert heads(tmp_path, folder, folder / "blind-n-gram.json") == ["mm", "blind (n-gram)"]
+
+
+def test_runs_of_one_name_go_by_their_folders(tmp_path, evaluated):
+    folders = evaluated("x", 0.3), evaluated("y", 0.3)
+    assert heads(tmp_path, *folders) == ["x", "y", "blind (n-gram)"]
+
+
+def test_only_what_is_asked_for_is_written(tmp_path, evaluated):
+    heads(tmp_path, evaluated("x", 0.3))
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"report.md", "report.html"}
+    options = Namespace(
+        runs=[tmp_path / "x"], out=tmp_path / "out", csv=tmp_path / "a.csv", latex=None
+    )
+    report.run(options)
+    lines = (tmp_path / "a.csv").read_text().splitlines()
+    assert len(lines) == 1 + 2

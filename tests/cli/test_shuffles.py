@@ -1,0 +1,83 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+import vlmtune
+from vlmtune.benchmarks.aro_order import AroOrder
+from vlmtune.benchmarks.aro_orders import perturb, read_shuffles
+from vlmtune.cli.main import main
+from vlmtune.language.tagger import LexiconTagger
+
+CAPTIONS = ["A brown dog chases a black cat.", "Two men ride old horses on the beach."]
+HELP = """
+import sys
+from vlmtune.cli.main import main
+assert main(["shuffles", "--help"]) == 0
+print(sorted({"torch", "numpy", "rich", "jsonargparse"} & set(sys.modules)))
+"""
+
+
+@pytest.fixture
+def annotations(tmp_path: Path) -> Path:
+    path = tmp_path / "captions.json"
+    path.write_text(json.dumps([{"image": "0.jpg", "caption": CAPTIONS}]))
+    return path
+
+
+def test_what_is_written_is_what_the_benchmark_reads(annotations, capsys):
+    out = annotations.with_name("shuffles.json")
+    arguments = ["shuffles", "--annotations", str(annotations), "--out", str(out), "--seed", "7"]
+    assert main(arguments) == 0
+    assert "four shuffles of 2 captions, seed 7" in capsys.readouterr().out
+    found = read_shuffles(out, annotations, 2)
+    assert [tuple(four) for four in found] == [
+        perturb(caption, LexiconTagger(), 7) for caption in CAPTIONS
+    ]
+    Image.new("RGB", (4, 4)).save(annotations.with_name("0.jpg"))
+    benchmark = AroOrder(str(annotations), str(annotations.parent), str(out))
+    benchmark.load()
+    assert len(benchmark.images()) == 1
+    before = out.read_bytes()
+    assert main(arguments) == 0
+    assert out.read_bytes() == before
+
+
+def test_the_default_tagger_finds_nouns_and_adjectives(annotations):
+    for seed in range(20):
+        nouns = perturb(CAPTIONS[0], LexiconTagger(), seed)[0].split()
+        assert [nouns[i] for i in (0, 3, 4, 7)] == ["A", "chases", "a", "."]
+        assert {nouns[1], nouns[5]} == {"brown", "black"}
+        assert {nouns[2], nouns[6]} == {"dog", "cat"}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"--annotations": "none.json"}, "expected a JSON list"),
+        ({"--out": "none/shuffles.json"}, "expected to write"),
+        ({"--spacy": "xx_no_such_model"}, "install both or use the LexiconTagger"),
+        ({"--seed": "many"}, "--seed"),
+    ],
+)
+def test_what_is_wrong_is_one_line(annotations, capsys, monkeypatch, change, said):
+    monkeypatch.chdir(annotations.parent)
+    monkeypatch.setitem(sys.modules, "spacy", None)
+    given = {"--annotations": "captions.json", "--out": "shuffles.json", **change}
+    assert main(["shuffles", *[part for pair in given.items() for part in pair]]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+    assert sorted(path.name for path in annotations.parent.iterdir()) == ["captions.json"]
+
+
+def test_help_imports_nothing_heavy():
+    root = Path(vlmtune.__file__).parent.parent
+    done = subprocess.run(
+        [sys.executable, "-c", HELP], capture_output=True, text=True, timeout=60, cwd=root
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert "--spacy MODEL" in done.stdout

@@ -1,0 +1,175 @@
+"""Sweeps: what a W&B agent runs for a trial is a run of ours, and W&B works without a network."""
+
+import itertools
+import random
+import sys
+from pathlib import Path
+from pydoc import locate
+
+import pytest
+import wandb
+import yaml
+from wandb.sdk.launch.sweeps.utils import create_sweep_command, create_sweep_command_args
+
+from tests.test_configs import Parsed, header
+from tests.tiny import write_cola
+from vlmtune.cli.fit import NOISE
+from vlmtune.cli.main import main
+
+ROOT = Path(__file__).parents[2]
+SWEEPS = sorted((ROOT / "configs/sweeps").glob("*.yaml"))
+BENCHMARKS = ("cola_multi_unseen", "cola_multi_seen")
+
+pytestmark = [
+    *(pytest.mark.filterwarnings(f"ignore:{pattern}") for pattern in NOISE),
+    # Left behind by W&B's own process and log files.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:wandb.*"),
+]
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch, tmp_path):
+    """W&B that asks nobody and writes below the test's folder."""
+    for name, value in (("MODE", "offline"), ("SILENT", "true"), ("DIR", str(tmp_path))):
+        monkeypatch.setenv(f"WANDB_{name}", value)
+    monkeypatch.setattr(sys, "argv", ["vlmtune"])
+    yield
+    wandb.teardown()
+
+
+def draw(parameter: dict, rng: random.Random) -> object:
+    """One value of a sweep's parameter, as W&B's random search would."""
+    if "value" in parameter:
+        return parameter["value"]
+    if "values" in parameter:
+        return rng.choice(parameter["values"])
+    assert parameter["distribution"] == "log_uniform_values"
+    return rng.uniform(parameter["min"], parameter["max"])
+
+
+def words(sweep: dict, seed: int = 0) -> list[str]:
+    """The command of a trial: W&B's own expansion of one draw."""
+    rng = random.Random(seed)
+    return expanded(sweep, {name: draw(value, rng) for name, value in sweep["parameters"].items()})
+
+
+def expanded(sweep: dict, values: dict) -> list[str]:
+    """The command of the trial that has these values."""
+    drawn = {name: {"value": value} for name, value in values.items()}
+    arguments = create_sweep_command_args({"args": drawn})["args"]
+    command = create_sweep_command(list(sweep["command"]))
+    assert command.count("${args}") == 1
+    return [w for word in command for w in (arguments if word == "${args}" else [word])]
+
+
+@pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
+def test_a_trial_is_a_run_with_the_values_drawn(path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    assert header(path)[0] == f"wandb sweep --project vlmtune {path.relative_to(ROOT)}"
+    sweep = yaml.safe_load(path.read_text())
+    command = words(sweep)
+    assert command[:2] == ["vlmtune", "fit"]
+    config = Parsed("fit", command[2:]).config["fit"]
+    for name, value in (word[2:].split("=", 1) for word in command if "=" in word):
+        if name.startswith("model.objectives."):
+            continue  # of the last objective, see the grid of EqSim below
+        found = config[name]
+        assert str(getattr(found, "class_path", found)) == str(yaml.safe_load(value)), name
+    callbacks = [callback.init_args for callback in config.trainer.callbacks]
+    measured = [b for c in callbacks for b in c.get("benchmarks", ())]
+    names = {f"{b.init_args.name}/{locate(b.class_path).primary}" for b in measured}
+    assert sweep["metric"]["name"] in names
+
+
+def test_eqsims_grid_is_of_one_alpha_and_one_beta(monkeypatch):
+    """Every point of it, as the paper's appendix C has them, in either order of the arguments."""
+    monkeypatch.chdir(ROOT)
+    sweep = yaml.safe_load((ROOT / "configs/sweeps/eqsim.yaml").read_text())
+    assert sweep["method"] == "grid"
+    choices = [
+        [(name, value) for value in parameter["values"]]
+        for name, parameter in sweep["parameters"].items()
+    ]
+    points = set()
+    for values in itertools.product(*choices):
+        for order in (values, values[::-1]):
+            config = Parsed("fit", expanded(sweep, dict(order))[2:]).config["fit"]
+            info_nce, eqsim = config.model.objectives
+            assert info_nce.class_path.endswith("InfoNCE")
+            arguments = eqsim.init_args
+            assert (arguments.v1, arguments.v2, arguments.k) == ("all", "close", 8)
+            assert arguments.alpha1 == arguments.alpha2
+            points.add((arguments.alpha1, arguments.weight))
+    assert points == {*itertools.product((0.0, 0.04, 0.1), (0.2, 0.5, 1.0))}
+
+
+@pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
+def test_a_mistyped_parameter_is_refused(path, monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    sweep = yaml.safe_load(path.read_text())
+    sweep["parameters"]["model.optimizer.init_args.lrr"] = {"value": 1}
+    assert main(words(sweep)[1:]) == 2
+    assert "did you mean 'lr'?" in capsys.readouterr().err
+
+
+def tiny(folder: Path, model: Path, shards: Path) -> list[str]:
+    """Arguments that put the tiny model and corpus in the place of the quickstart's."""
+    cola = write_cola(folder / "cola")
+    specs = [
+        {
+            "class_path": "vlmtune.benchmarks.cola_multi.ColaMulti",
+            "init_args": {"name": name, "path": str(cola), "images": str(cola.parent)},
+        }
+        for name in BENCHMARKS
+    ]
+    evaluation = {"benchmarks": specs, "every_n_steps": 1, "store": None}
+    # As the config has them, so what is not said here stays what it is there.
+    every = {"every_n_train_steps": 1, "dirpath": None}
+    changes = {
+        "trainer": {
+            "accelerator": "cpu",
+            "enable_progress_bar": False,
+            "log_every_n_steps": 1,
+            "default_root_dir": str(folder / "root"),
+            "callbacks": [
+                {"class_path": "vlmtune.training.evaluation.Evaluation", "init_args": evaluation},
+                {"class_path": "pytorch_lightning.callbacks.ModelCheckpoint", "init_args": every},
+            ],
+        },
+        "model": {"store": None},
+        "data": {"train": [{"path": str(shards)}], "batch_size": 4},
+    }
+    (folder / "tiny.yaml").write_text(yaml.safe_dump(changes))
+    return [
+        "--config",
+        str(folder / "tiny.yaml"),
+        f"--model.backbone.init_args.model={model}",
+        "--trainer.max_steps=2",
+        f"--trainer.logger.init_args.save_dir={folder / 'wandb'}",
+    ]
+
+
+def test_a_trial_trains_and_is_logged_without_a_network(
+    tmp_path, monkeypatch, model_folder, shards, capfd
+):
+    monkeypatch.chdir(ROOT)
+    sweep = yaml.safe_load((ROOT / "configs/sweeps/mm_adapter.yaml").read_text())
+    trial = [*words(sweep)[1:], *tiny(tmp_path, model_folder, shards)]
+    logged: set[str] = set()
+    log = wandb.Run.log
+
+    def noted(run, data, *rest, **options):
+        logged.update(data)
+        log(run, data, *rest, **options)
+
+    monkeypatch.setattr(wandb.Run, "log", noted)
+    assert main(trial) == 0, capfd.readouterr().err
+    wandb.finish()
+    assert {sweep["metric"]["name"], "train/loss"} <= logged
+    checkpoint = next((tmp_path / "wandb" / "vlmtune").glob("*/checkpoints/last.ckpt"))
+    assert (tmp_path / "root" / "report.json").is_file()
+    (run,) = (tmp_path / "wandb" / "wandb").glob("offline-run-*")
+    assert next(iter(run.glob("*.wandb"))).stat().st_size > 0
+    assert checkpoint.parts[-3] in run.name

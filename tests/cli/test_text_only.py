@@ -1,0 +1,172 @@
+import json
+import sys
+from dataclasses import replace
+
+import pytest
+
+from tests.tiny import write_cola
+from vlmtune.adapters.zero_shot import ZeroShot
+from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.benchmarks.cola_multi import ColaMulti
+from vlmtune.benchmarks.pug_animals import PugAnimals
+from vlmtune.cli.main import main
+from vlmtune.cli.text_only import blind_runs, captions, fitted, save_blind
+from vlmtune.errors import UserError
+from vlmtune.evaluation.scorer import Scorer
+from vlmtune.evaluation.text_only import BlindScore, ImageAveraged
+from vlmtune.language.ngram import NGram
+from vlmtune.report.run_report import Provenance, RunReport
+
+
+@pytest.fixture
+def cola(tmp_path):
+    path = write_cola(tmp_path / "cola")
+    return ColaMulti(str(path), str(path.parent), name="tiny")
+
+
+@pytest.fixture
+def scorer(model_folder):
+    backbone, adapter = OpenClip(str(model_folder)), ZeroShot()
+    adapter.attach(backbone)
+    return Scorer(backbone, adapter)
+
+
+@pytest.fixture
+def provenance():
+    return Provenance(
+        backbone="ViT",
+        adapter="MMAdapter",
+        model={},
+        fingerprint="f",
+        data="scenes",
+        config={},
+        versions={},
+        commit="c",
+        date="2026",
+        seed=3,
+        trainable_parameters=9,
+        seconds=1.0,
+    )
+
+
+def test_captions_of_a_text_file(tmp_path):
+    (tmp_path / "some.txt").write_text("a dog\n\n  a cat on a sofa \n", encoding="utf-8")
+    assert list(captions(tmp_path / "some.txt")) == ["a dog", "a cat on a sofa"]
+    (tmp_path / "none.txt").write_text("\n")
+    with pytest.raises(UserError, match="got none"):
+        fitted(tmp_path / "none.txt")
+
+
+def test_captions_of_shards_are_the_true_ones(shards):
+    from vlmtune.data.shards import ShardSet, decode_header, read_records
+
+    whole = ShardSet(str(shards))
+    groups = [
+        decode_header(raw)[0]
+        for file, count in zip(whole.files, whole.counts, strict=True)
+        for raw in read_records(file, 0, count, images=False)
+    ]
+    wanted = [
+        text
+        for group in groups
+        for j, text in enumerate(group.texts)
+        if any(row[j] for row in group.truth.tolist())
+    ]
+    assert list(captions(shards)) == wanted
+    assert wanted
+
+
+@pytest.mark.parametrize("kind", ["absent", "binary", "empty folder"])
+def test_what_holds_no_captions_is_one_line(tmp_path, kind):
+    path = tmp_path / "x"
+    if kind == "binary":
+        path.write_bytes(b"\xff\xfe\x00\xd8")
+    elif kind == "empty folder":
+        path.mkdir()
+    with pytest.raises(UserError) as error:
+        fitted(path)
+    assert "\n" not in str(error.value)
+    assert str(path) in str(error.value)
+
+
+def test_both_blind_runs_are_the_scores_of_the_benchmarks(cola, scorer, provenance):
+    model = NGram().fit(["a red cube", "a blue sphere"])
+    text_only, averaged = blind_runs([cola], scorer, model, "captions.txt", provenance)
+    assert text_only.blind
+    assert averaged.blind
+    assert text_only.results[0].metrics == cola.run(BlindScore(model)).metrics
+    assert averaged.results[0].metrics == cola.run(ImageAveraged(scorer)).metrics
+    # Which image is asked for makes no difference, so no caption prefers its image.
+    assert averaged.results[0].metrics["accuracy"].value == 0.0
+    assert (text_only.provenance.data, text_only.provenance.trainable_parameters) == (
+        "captions.txt",
+        0,
+    )
+    assert averaged.provenance.adapter == "MMAdapter, image averaged"
+
+
+def test_what_reads_embeddings_has_no_blind_row(cola, scorer, provenance, tmp_path, capsys):
+    (tmp_path / "animals").mkdir()
+    animals = PugAnimals.fixture(tmp_path / "animals")
+    model = NGram().fit(["a red cube"])
+    for run in blind_runs([animals, cola], scorer, model, "x", provenance):
+        assert [result.benchmark for result in run.results] == ["tiny"]
+        assert run.not_run == ()
+    assert blind_runs([animals], scorer, model, "x", provenance) == []
+    assert "no blind rows" in capsys.readouterr().err
+
+
+def test_files_of_a_former_evaluation_are_replaced(tmp_path, make_run_report):
+    one = replace(make_run_report, name="blind (n-gram)", blind=True)
+    save_blind(tmp_path, [one, replace(one, name="blind (image averaged)")])
+    names = ["blind-image-averaged.json", "blind-n-gram.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    assert RunReport.load(tmp_path / names[1]) == one
+    save_blind(tmp_path, [])
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def make_run_report(provenance):
+    return RunReport("a", provenance, ())
+
+
+def test_evaluate_and_report_show_blind_rows(model_folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["vlmtune"])
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "words.txt").write_text("a red cube\na blue sphere\n")
+    spec = {
+        "class_path": "vlmtune.benchmarks.cola_multi.ColaMulti",
+        "init_args": {
+            "path": str(write_cola(tmp_path / "cola")),
+            "images": str(tmp_path / "cola"),
+            "name": "tiny",
+        },
+    }
+    (tmp_path / "tiny.yaml").write_text(json.dumps(spec))
+    common = ["evaluate", "--model", str(model_folder), "--benchmarks", "tiny.yaml"]
+    common += ["--device", "cpu"]
+    for name in ("one", "two"):
+        call = [*common, "--out", name, "--name", name, "--blind", "words.txt"]
+        assert main(call) == 0, capsys.readouterr().err
+    assert {path.name for path in (tmp_path / "one").iterdir()} == {
+        *("report.json", "report.md", "report.html"),
+        *("blind-n-gram.json", "blind-image-averaged.json"),
+    }
+    head = (tmp_path / "one" / "report.md").read_text().splitlines()[2]
+    assert head.endswith("| one | blind (n-gram) | blind (image averaged) |")
+
+    tables = ["--csv", "tables/all.csv", "--latex", "tables/all.tex"]
+    assert main(["report", "one", "two", "--out", "both", *tables]) == 0, capsys.readouterr().err
+    head = (tmp_path / "both" / "report.md").read_text().splitlines()[2]
+    # Both were made of the same captions and the same model: each blind row stands once.
+    assert head.endswith("| one | two | blind (image averaged) | blind (n-gram) |")
+    assert (tmp_path / "tables/all.csv").read_text().startswith("run,benchmark,")
+    assert r"\toprule" in (tmp_path / "tables/all.tex").read_text()
+
+    assert main([*common, "--out", "one"]) == 0  # without blind rows none are left
+    assert not list((tmp_path / "one").glob("blind-*"))
+    capsys.readouterr()
+    assert main([*common, "--out", "new", "--blind", "nowhere.txt"]) == 2
+    assert "nowhere.txt" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()

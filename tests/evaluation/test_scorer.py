@@ -1,0 +1,576 @@
+import contextlib
+import logging
+import multiprocessing
+from collections import Counter
+
+import pytest
+import torch
+import torch.distributed as dist
+from PIL import Image
+from torch import nn
+
+from vlmtune.adapters.base import DualAdapter, JointAdapter
+from vlmtune.backbones.base import Backbone
+from vlmtune.benchmarks.base import Embed
+from vlmtune.errors import UserError
+from vlmtune.evaluation.scorer import Scorer
+from vlmtune.types import Features, FeatureSpec, ImageRef, Scores
+
+TEXTS = ["red cube", "a blue cube on a red one", "cube", "red cube", "green", "blue"]
+
+
+class ToyBackbone(Backbone):
+    """Linear towers over a 2 x 2 picture and over letters; counts what it encodes."""
+
+    embed_dim, image_width, text_width, image_tokens = 6, 5, 5, 4
+    text_special, logit_scale = (0, 0), 4.0
+    fingerprint = "toy"
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.image, self.text = nn.Linear(3, 5), nn.Embedding(128, 5)
+        self.project = nn.Linear(5, 6)
+        self.drop = nn.Dropout(0.5)
+        self.images, self.captions, self.batches = 0, Counter(), []
+
+    def preprocess(self, image):
+        pixels = torch.tensor(list(image.resize((2, 2)).tobytes()), dtype=torch.float32)
+        return pixels.view(2, 2, 3).permute(2, 0, 1) / 255
+
+    def encode_image(self, pixels, reads):
+        self.images += len(pixels)
+        self.batches.append(len(pixels))
+        tokens = self.drop(self.image(pixels.flatten(2).transpose(1, 2)))
+        if reads.kind == "pooled":
+            return Features(pooled=self.project(tokens.mean(dim=1)))
+        return Features(tokens=tokens, mask=torch.ones(tokens.shape[:2], dtype=torch.bool))
+
+    def encode_text(self, texts, reads):
+        self.captions.update(texts)
+        lengths = torch.tensor([len(t) for t in texts])
+        ids = torch.zeros(len(texts), int(lengths.max()), dtype=torch.long)
+        for row, text in zip(ids, texts, strict=True):
+            row[: len(text)] = torch.tensor([ord(c) for c in text])
+        mask = torch.arange(ids.shape[1]) < lengths[:, None]
+        tokens = self.text(ids) * mask[:, :, None]
+        if reads.kind == "pooled":
+            return Features(pooled=self.project(tokens.sum(dim=1) / lengths[:, None]))
+        return Features(tokens=tokens, mask=mask, ids=ids if reads.kind == "words" else None)
+
+
+class ToyDual(DualAdapter):
+    def __init__(self, kind="pooled", frozen=True):
+        super().__init__()
+        self.image_input = self.text_input = FeatureSpec(kind, frozen=frozen)
+
+    def embed_image(self, image):
+        return image.pooled if image.pooled is not None else image.tokens.mean(dim=1)
+
+    def embed_text(self, text):
+        if text.pooled is not None:
+            return text.pooled
+        return text.tokens.sum(dim=1) / text.mask.sum(dim=1, keepdim=True)
+
+
+class ToyJoint(JointAdapter):
+    chunk = 3
+
+    def __init__(self, frozen=True):
+        super().__init__()
+        self.image_input = self.text_input = FeatureSpec("tokens", -2, frozen=frozen)
+        self.pairs = 0
+
+    def prepare_image(self, image):
+        return image
+
+    def prepare_text(self, text):
+        return text
+
+    def score_pairs(self, image, text):
+        self.pairs += len(image)
+        attention = (image.tokens @ text.tokens.transpose(1, 2)).tanh()
+        return (attention * text.mask[:, None]).sum(dim=(1, 2))
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def images(tmp_path):
+    """Seven pictures: five files, one of them a copy of another, one a part of a file."""
+    refs = []
+    for i, colour in enumerate(["red", "blue", "green", "white"]):
+        path = tmp_path / f"{i}.png"
+        picture = Image.new("RGB", (8, 8), colour)
+        picture.putpixel((0, 0), (10, 20, 30))
+        picture.save(path)
+        refs.append(ImageRef(path))
+    copy = tmp_path / "copy.png"
+    copy.write_bytes((tmp_path / "1.png").read_bytes())
+    return [*refs, ImageRef(copy), ImageRef(refs[0].path, (0, 0, 4, 4)), refs[2]]
+
+
+def made(adapter):
+    backbone = ToyBackbone()
+    adapter.attach(backbone)
+    return backbone, adapter
+
+
+def naive(backbone, adapter, images, texts):
+    """Every pair encoded and scored on its own."""
+    backbone.eval()
+    values = torch.zeros(len(images), len(texts))
+    for i, ref in enumerate(images):
+        picture = Image.open(ref.path).convert("RGB")
+        if ref.box:
+            x, y, w, h = ref.box
+            picture = picture.crop((x, y, x + w, y + h))
+        image = backbone.encode_image(backbone.preprocess(picture)[None], adapter.image_input)
+        for j, text in enumerate(texts):
+            feature = backbone.encode_text([text], adapter.text_input)
+            values[i, j] = adapter(image, feature).values.item()
+    return values
+
+
+ADAPTERS = {
+    "dual": ToyDual,
+    "dual on tokens": lambda: ToyDual("tokens"),
+    "dual, live": lambda: ToyDual(frozen=False),
+    "joint": ToyJoint,
+    "joint, live": lambda: ToyJoint(frozen=False),
+}
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 256])
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("make", ADAPTERS.values(), ids=ADAPTERS)
+def test_scores_equal_the_double_loop(images, tmp_path, make, stored, batch_size):
+    backbone, adapter = made(make())
+    want = naive(backbone, adapter, images, TEXTS)
+    score = Scorer(backbone, adapter, tmp_path / "store" if stored else None, batch_size)
+    got = score(images, TEXTS)
+    assert got.dtype == torch.float32
+    torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 256])
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("make", ADAPTERS.values(), ids=ADAPTERS)
+def test_pairs_have_the_scores_they_have_among_all(images, tmp_path, make, stored, batch_size):
+    backbone, adapter = made(make())
+    want = naive(backbone, adapter, images, TEXTS)
+    # In no order, one of them twice, and 0 and 3 are one caption.
+    pairs = torch.tensor([[6, 5], [0, 0], [4, 2], [0, 3], [1, 1], [6, 5], [2, 5]])
+    score = Scorer(backbone, adapter, tmp_path / "store" if stored else None, batch_size)
+    got = score(images, TEXTS, pairs)
+    torch.testing.assert_close(got, want[tuple(pairs.T)])
+    assert got[0] == got[5]
+    assert got[1] == got[3]
+
+
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("make", ADAPTERS.values(), ids=ADAPTERS)
+def test_each_image_and_each_caption_is_encoded_once(images, tmp_path, make, stored):
+    backbone, adapter = made(make())
+    score = Scorer(backbone, adapter, tmp_path / "store" if stored else None, batch_size=2)
+    first = score(images, TEXTS)
+    assert backbone.images == 5  # a copy and a repetition do not count
+    assert backbone.captions == dict.fromkeys(set(TEXTS), 1)
+    assert max(backbone.batches) == 2
+    again = score(images, TEXTS)
+    assert again.equal(first)
+    calls = 1 if adapter.image_input.frozen else 2
+    assert backbone.images == 5 * calls
+    assert backbone.captions == dict.fromkeys(set(TEXTS), calls)
+
+
+def test_memory_serves_other_calls(images):
+    backbone, adapter = made(ToyDual())
+    score = Scorer(backbone, adapter)
+    score(images[:2], TEXTS[:2])
+    score(images[1:4], TEXTS[1:3])
+    assert backbone.images == 4
+    assert backbone.captions == dict.fromkeys(TEXTS[:3], 1)
+
+
+def test_a_store_serves_other_processes(images, tmp_path):
+    backbone, adapter = made(ToyJoint())
+    first = Scorer(backbone, adapter, tmp_path / "store")(images, TEXTS)
+    other, adapter = made(ToyJoint())
+    again = Scorer(other, adapter, tmp_path / "store")(images[::-1], TEXTS)
+    torch.testing.assert_close(again.flip(0), first)
+    assert (other.images, sum(other.captions.values())) == (0, 0)
+
+
+def test_half_precision_store(images, tmp_path):
+    backbone, adapter = made(ToyDual())
+    full = Scorer(backbone, adapter)(images, TEXTS)
+    half = Scorer(backbone, adapter, tmp_path, dtype="float16")(images, TEXTS)
+    assert not half.equal(full)
+    torch.testing.assert_close(half, full, atol=0.01, rtol=0.01)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 256])
+def test_a_joint_adapter_scores_the_needed_pairs_only(images, batch_size):
+    backbone, adapter = made(ToyJoint())
+    want = naive(backbone, adapter, images, TEXTS)
+    pairs = torch.tensor([[0, 0], [1, 3], [4, 2], [6, 5], [4, 0], [2, 5]])
+    adapter.pairs = 0
+    got = Scorer(backbone, adapter, batch_size=batch_size)(images, TEXTS, pairs)
+    assert adapter.pairs == 4  # 1 and 4 show the same, as do 2 and 6, and 0 and 3 say the same
+    torch.testing.assert_close(got, want[tuple(pairs.T)])
+    assert backbone.captions["green"] == len(images)  # by the double loop; nobody else asked
+
+
+def test_no_pairs_encode_nothing(images):
+    backbone, adapter = made(ToyJoint())
+    got = Scorer(backbone, adapter)(images, TEXTS, torch.zeros(0, 2, dtype=torch.int64))
+    assert got.shape == (0,)
+    assert backbone.images == 0
+
+
+def test_nothing_to_score():
+    score = Scorer(*made(ToyDual()))
+    assert score([], TEXTS).shape == (0, 6)
+    assert score([], []).shape == (0, 0)
+    assert score([], [], torch.zeros(0, 2, dtype=torch.int64)).shape == (0,)
+
+
+def test_an_adapter_with_a_forward_of_its_own_is_respected(images):
+    class Shifted(ToyDual):
+        def forward(self, image, text, pairs=None):
+            scores = super().forward(image, text, pairs)
+            return Scores(scores.values + 7, scores.computed)
+
+    plain = Scorer(*made(ToyDual()))(images, TEXTS)
+    shifted = Scorer(*made(Shifted()), batch_size=2)(images, TEXTS)
+    torch.testing.assert_close(shifted, plain + 7)
+
+
+def test_modes_are_restored_and_no_graph_is_built(images):
+    backbone, adapter = made(ToyDual(frozen=False))
+    backbone.train()
+    backbone.text.eval()
+    adapter.train()
+    score = Scorer(backbone, adapter)
+    got = score(images, TEXTS)
+    assert not got.requires_grad
+    assert got.equal(score(images, TEXTS))  # dropout was off
+    assert (backbone.training, backbone.drop.training, backbone.text.training) == (
+        True,
+        True,
+        False,
+    )
+    assert adapter.training
+    assert torch.is_grad_enabled()
+
+
+def test_modes_are_restored_after_an_error(images, tmp_path):
+    backbone, adapter = made(ToyDual())
+    backbone.train()
+    with pytest.raises(UserError, match="nowhere"):
+        Scorer(backbone, adapter)([*images, ImageRef(tmp_path / "nowhere.png")], TEXTS)
+    assert backbone.training
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_embeddings_in_the_given_order(images, frozen):
+    backbone, adapter = made(ToyDual(frozen=frozen))
+    want = naive(backbone, adapter, images, TEXTS)
+    score = Scorer(backbone, adapter, batch_size=2)
+    assert isinstance(score, Embed)
+    for session in (contextlib.nullcontext(), score.session(images, TEXTS)):
+        with session:
+            image, text = score.embed_images(images), score.embed_texts(TEXTS)
+        assert (image.shape, text.shape) == ((7, 6), (6, 6))
+        with torch.no_grad():
+            torch.testing.assert_close(adapter.compare(image, text), want)
+    again = score.embed_images([images[3], Image.open(images[0].path), images[3]])
+    torch.testing.assert_close(again, image[[3, 0, 3]])
+    assert score.embed_images([]).shape == score.embed_texts([]).shape == (0, 6)
+
+
+def test_a_joint_adapter_has_no_embeddings(images):
+    score = Scorer(*made(ToyJoint()))
+    for embed in (lambda: score.embed_images(images), lambda: score.embed_texts(TEXTS)):
+        with pytest.raises(UserError, match="got ToyJoint, a joint one"):
+            embed()
+
+
+def test_pictures_are_told_apart_by_content():
+    backbone, adapter = made(ToyDual())
+    red, blue = Image.new("RGB", (4, 4), "red"), Image.new("RGB", (4, 4), "blue")
+    got = Scorer(backbone, adapter)([red, blue, red.copy()], TEXTS)
+    assert backbone.images == 2
+    assert got[0].equal(got[2])
+    assert not got[0].equal(got[1])
+
+
+def test_a_file_that_changes_is_encoded_again(images):
+    backbone, adapter = made(ToyDual())
+    score = Scorer(backbone, adapter)
+    before = score(images[:1], TEXTS)
+    Image.new("RGB", (9, 9), "yellow").save(images[0].path)
+    assert not score(images[:1], TEXTS).equal(before)
+
+
+def test_bad_arguments_are_told():
+    backbone, adapter = made(ToyDual())
+    with pytest.raises(UserError, match="batch_size"):
+        Scorer(backbone, adapter, batch_size=0)
+    with pytest.raises((UserError, TypeError), match="int8"):
+        Scorer(backbone, adapter, dtype="int8")
+    for pair in ([0, 0], [-1, 0], [0, 6]):
+        with pytest.raises(ValueError, match=r"pairs within \(0, 6\)"):
+            Scorer(backbone, adapter)([], TEXTS, torch.tensor([pair]))
+
+
+# -- sessions ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("make", ADAPTERS.values(), ids=ADAPTERS)
+def test_a_session_encodes_once_for_all_calls(images, tmp_path, make, stored):
+    backbone, adapter = made(make())
+    some, pairs = images[2:5], torch.tensor([[0, 1], [2, 0]])
+    want = naive(backbone, adapter, images, TEXTS)
+    backbone.images, backbone.captions = 0, Counter()
+    store = tmp_path / "store" if stored else None
+    score = Scorer(backbone, adapter, store, batch_size=2)
+    with score.session(images, TEXTS):
+        one, other = score(some, TEXTS[1:3], pairs), score(images[:2], TEXTS[3:])
+        whole = score(images, TEXTS)
+    torch.testing.assert_close(one, want[2:5, 1:3][tuple(pairs.T)])
+    torch.testing.assert_close(other, want[:2, 3:])
+    torch.testing.assert_close(whole, want)
+    assert backbone.images == 5
+    assert backbone.captions == dict.fromkeys(set(TEXTS), 1)
+    if stored:
+        stores = sorted(path.name for path in store.glob("*/meta.json"))
+        assert len(stores) == (2 if adapter.image_input.frozen else 0)
+
+
+def test_a_session_ends(images):
+    backbone, adapter = made(ToyDual(frozen=False))
+    score = Scorer(backbone, adapter)
+    with score.session(images, TEXTS):
+        before = score(images, TEXTS)
+    with torch.no_grad():
+        backbone.image.weight.mul_(-1)
+    assert not score(images, TEXTS).equal(before)
+    assert backbone.images == 10
+
+
+def test_another_adapter_reads_the_store_of_a_session(images, tmp_path):
+    backbone, adapter = made(ToyDual("tokens"))
+    with Scorer(backbone, adapter, tmp_path).session(images, TEXTS):
+        pass
+
+    class Other(ToyDual):
+        def embed_image(self, image):
+            return super().embed_image(image).square()
+
+    other = Other("tokens")
+    other.attach(backbone)
+    score = Scorer(backbone, other, tmp_path)
+    with score.session(images[::-1], TEXTS[::-1]):
+        got = score(images[:3], TEXTS)
+    assert backbone.images == 5
+    torch.testing.assert_close(got, naive(backbone, other, images[:3], TEXTS))
+
+
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("make", ADAPTERS.values(), ids=ADAPTERS)
+def test_what_cannot_be_encoded_fails_the_call_that_needs_it(images, tmp_path, make, stored):
+    damaged, blank = tmp_path / "damaged.png", "?"
+    damaged.write_bytes(b"no image")
+    refs = [*images, ImageRef(damaged), ImageRef(tmp_path / "nowhere.png")]
+    backbone, adapter = made(make())
+    encode = backbone.encode_text
+
+    def strict(texts, reads):
+        if blank in texts:
+            raise UserError("a caption without words")
+        return encode(texts, reads)
+
+    backbone.encode_text = strict
+    for _ in range(2):  # once when the store is made, once when it is there
+        score = Scorer(backbone, adapter, tmp_path / "store" if stored else None, batch_size=4)
+        with score.session(refs, [*TEXTS, blank]):
+            assert score(images, TEXTS).shape == (7, 6)
+            for bad, said in ((refs[-2], "damaged.png"), (refs[-1], "nowhere.png")):
+                with pytest.raises(UserError, match=said):
+                    score([images[0], bad], TEXTS)
+            with pytest.raises(UserError, match="without words"):
+                score(images, [*TEXTS, blank])
+
+
+def test_a_session_of_nothing(tmp_path):
+    score = Scorer(*made(ToyDual()), tmp_path / "store")
+    with score.session([ImageRef(tmp_path / "nowhere.png")], []):
+        pass
+    assert not list((tmp_path / "store").glob("*/meta.json"))
+
+
+# -- what an adapter may be -------------------------------------------------------------------
+
+
+def test_comparing_pairs_is_the_diagonal_of_comparing_all():
+    _, adapter = made(ToyDual())
+    image, text = torch.randn(4, 6), torch.randn(4, 6)
+    torch.testing.assert_close(
+        adapter.compare_pairs(image, text), adapter.compare(image, text).diagonal()
+    )
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_a_comparison_of_its_own_is_respected(images, both):
+    class Distance(ToyDual):
+        def compare(self, image, text):
+            return -torch.cdist(image, text)
+
+    class Both(Distance):
+        def compare_pairs(self, image, text):
+            return -(image - text).norm(dim=1)
+
+    backbone, adapter = made(Both() if both else Distance())
+    pairs = torch.tensor([[0, 1], [5, 4], [2, 2]])
+    want = naive(backbone, adapter, images, TEXTS)
+    got = Scorer(backbone, adapter, batch_size=2)(images, TEXTS, pairs)
+    torch.testing.assert_close(got, want[tuple(pairs.T)])
+
+
+def test_a_pair_the_adapter_leaves_out_has_no_score(images):
+    class Forgetful(ToyJoint):
+        def forward(self, image, text, pairs=None):
+            scores = super().forward(image, text, pairs)
+            return Scores(scores.values, torch.zeros_like(scores.computed))
+
+    assert Scorer(*made(Forgetful()))(images, TEXTS).isnan().all()
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+@pytest.mark.parametrize("base", [ToyDual, ToyJoint])
+def test_words_come_with_their_ids(images, tmp_path, base, frozen):
+    class Reader(base):
+        def __init__(self):
+            super().__init__()
+            self.text_input = FeatureSpec("words", frozen=frozen)
+
+        def prepare_text(self, text):
+            assert text.ids is not None
+            assert (text.ids > 0).equal(text.mask)
+            return text
+
+        def embed_text(self, text):
+            text = self.prepare_text(text)
+            return torch.nn.functional.pad(super().embed_text(text), (0, 1))
+
+    backbone, adapter = made(Reader())
+    score = Scorer(backbone, adapter, tmp_path / "store", batch_size=2)
+    want = naive(backbone, adapter, images, TEXTS)
+    with score.session(images, TEXTS):
+        torch.testing.assert_close(score(images, TEXTS), want)
+    assert not list((tmp_path / "store").glob("text-*"))
+
+
+@pytest.mark.parametrize("numbers", [1, 10, 2**24])
+def test_what_is_on_the_device_at_a_time_does_not_matter(images, monkeypatch, numbers):
+    monkeypatch.setattr("vlmtune.evaluation.scorer.NUMBERS", numbers)
+    backbone, adapter = made(ToyDual())
+    want, pairs = naive(backbone, adapter, images, TEXTS), torch.tensor([[0, 1], [5, 4], [2, 2]])
+    torch.testing.assert_close(Scorer(backbone, adapter)(images, TEXTS), want)
+    torch.testing.assert_close(
+        Scorer(backbone, adapter)(images, TEXTS, pairs), want[tuple(pairs.T)]
+    )
+
+
+# -- two processes ----------------------------------------------------------------------------
+
+
+def _rank(rank, folder, job, results):
+    torch.set_num_threads(1)
+    logging.disable(logging.WARNING)
+    dist.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=2)
+    try:
+        results.put((rank, job(rank)))
+    finally:
+        dist.destroy_process_group()
+
+
+def on_two_ranks(folder, job):
+    """What `job(rank)` returns on each of two ranks."""
+    context = multiprocessing.get_context("fork")
+    results = context.Queue()
+    ranks = [context.Process(target=_rank, args=(r, folder, job, results)) for r in range(2)]
+    for process in ranks:
+        process.start()
+    got = dict(results.get(timeout=30) for _ in ranks)
+    for process in ranks:
+        process.join(10)
+    return got[0], got[1]
+
+
+SPARSE = [[6, 5], [0, 0], [4, 2], [0, 3], [1, 1], [6, 4], [2, 5], [3, 5], [5, 5]]
+CASES = [
+    (make, chosen, session)
+    for make in (ToyDual, lambda: ToyDual(frozen=False), ToyJoint)
+    for chosen in (None, SPARSE, SPARSE[:1])
+    for session in (False, True)
+]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("stored", [False, True])
+def test_two_ranks_share_the_work(images, tmp_path, stored):
+    def job(rank):
+        out = []
+        for number, (make, chosen, session) in enumerate(CASES):
+            backbone, adapter = made(make())
+            score = Scorer(backbone, adapter, tmp_path / f"{number}" if stored else None, 2)
+            with score.session(images, TEXTS) if session else contextlib.nullcontext():
+                values = score(images, TEXTS, chosen and torch.tensor(chosen))
+            scored = adapter.pairs if adapter.joint else 0
+            out.append((values.tolist(), backbone.images, backbone.captions, scored))
+        return out
+
+    for (make, chosen, session), one, other in zip(
+        CASES, *on_two_ranks(tmp_path, job), strict=True
+    ):
+        backbone, adapter = made(make())
+        want = Scorer(backbone, adapter)(images, TEXTS, chosen and torch.tensor(chosen))
+        assert one[0] == other[0]
+        torch.testing.assert_close(torch.tensor(one[0]), want)
+        prepared = session and (not adapter.joint or stored)
+        assert one[1] + other[1] == (5 if prepared else backbone.images)
+        if not adapter.joint:  # which encodes a caption on each rank that needs it
+            assert one[2] + other[2] == dict.fromkeys(TEXTS, 1) if prepared else backbone.captions
+        if adapter.joint:
+            assert one[3] + other[3] == adapter.pairs
+            if adapter.pairs > 1:
+                assert min(one[3], other[3]) > adapter.pairs // 3
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_what_fails_on_one_rank_fails_on_all(images, tmp_path):
+    def job(rank):
+        refs = [*images[:-1], ImageRef(tmp_path / "nowhere.png")] if rank else images
+        out = []
+        for make in (ToyDual, ToyJoint):
+            for session in (False, True):
+                score = Scorer(*made(make()), batch_size=2)
+                with pytest.raises(UserError) as error:  # noqa: SIM117
+                    with score.session(refs, TEXTS) if session else contextlib.nullcontext():
+                        score(refs, TEXTS)
+                out.append(str(error.value))
+        return out
+
+    one, other = on_two_ranks(tmp_path, job)
+    assert all("expected scores of rank 1" in text for text in one)
+    assert all("expected an image in" in text for text in other)

@@ -1,0 +1,354 @@
+import json
+import logging
+import multiprocessing
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.distributed as dist
+from PIL import Image
+
+from tests.tiny import write_cola
+from vlmtune.adapters.mm_adapter import MMAdapter
+from vlmtune.adapters.zero_shot import ZeroShot
+from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.benchmarks.cola_multi import ColaMulti
+from vlmtune.errors import UserError
+from vlmtune.evaluation.scorer import Scorer
+from vlmtune.evaluation.suite import load_all, run_suite
+from vlmtune.types import ImageRef
+
+
+@pytest.fixture
+def cola(tmp_path):
+    """Returns a function that makes a benchmark of nine items, 18 images and 18 captions."""
+    path = write_cola(tmp_path / "cola")
+
+    def make(name="cola", kind=ColaMulti, **options):
+        return kind(str(path), str(path.parent), name=name, **options)
+
+    return make
+
+
+class Counted(OpenClip):
+    """Counts what it encodes."""
+
+    def __init__(self, model):
+        super().__init__(model)
+        self.images, self.captions = 0, 0
+
+    def encode_image(self, pixels, reads):
+        self.images += len(pixels)
+        return super().encode_image(pixels, reads)
+
+    def encode_text(self, texts, reads):
+        self.captions += len(texts)
+        return super().encode_text(texts, reads)
+
+
+@pytest.fixture
+def scorer(model_folder):
+    """Returns a function that makes a scorer of a zero-shot model, and the model's backbone."""
+
+    def make(store=None):
+        backbone, adapter = Counted(str(model_folder)), ZeroShot()
+        adapter.attach(backbone)
+        return Scorer(backbone, adapter, store, batch_size=4), backbone
+
+    return make
+
+
+def test_each_benchmark_has_the_numbers_it_has_alone(cola, scorer):
+    benchmarks = [cola("first", limit=2), cola("all"), cola("two", limit=5)]
+    score, backbone = scorer()
+    suite = run_suite(benchmarks, score)
+    assert suite.not_run == ()
+    assert (backbone.images, backbone.captions) == (18, 18)
+    for result, benchmark in zip(suite.results, benchmarks, strict=True):
+        alone = benchmark.run(scorer()[0])
+        assert result.benchmark == benchmark.name
+        assert (result.metrics, result.outcomes) == (alone.metrics, alone.outcomes)
+
+
+def test_results_say_what_kind_they_are_and_of_which_items(cola, scorer):
+    class Kept(ColaMulti):
+        kind = "retained"
+
+    same = cola("same", kind=Kept)
+    first, few, kept = run_suite([cola("all"), cola("few", limit=3), same], scorer()[0]).results
+    assert (first.kind, kept.kind) == ("compositional", "retained")
+    assert first.items == kept.items != few.items
+    assert first.items
+
+
+def test_results_list_what_occurs_twice(cola, scorer, tmp_path):
+    benchmark = cola()
+    rows = json.loads(benchmark.path.read_text())
+    first, caption, second, other = rows[0]
+    twice = benchmark.path.with_name("twice.json")
+    twice.write_text(json.dumps([*rows, [second, other, first, caption]]))
+    again = ColaMulti(str(twice), str(benchmark.folder), name="again")
+    plain, found = run_suite([benchmark, again], scorer()[0]).results
+    assert plain.repeats == ()
+    (repeat,) = found.repeats
+    assert (repeat.kind, repeat.total, repeat.n) == ("item", 1, 10)
+    assert repeat.listed[0].items == (0, 9)
+    assert repeat.listed[0].texts == (caption, other)
+
+
+def test_any_score_can_be_measured(cola):
+    def score(images, texts, pairs=None):
+        return torch.zeros(len(pairs))
+
+    (result,) = run_suite([cola()], score).results
+    assert result.metrics["accuracy"].value == 0.0
+
+
+def test_the_same_suite_reads_one_store(cola, scorer, tmp_path):
+    def benchmarks():
+        return [cola("first", limit=5), cola("all")]
+
+    first = run_suite(benchmarks(), scorer(tmp_path / "store")[0])
+    assert len(list((tmp_path / "store").glob("*/meta.json"))) == 2
+    score, backbone = scorer(tmp_path / "store")
+    assert run_suite(benchmarks()[::-1], score).results == first.results[::-1]
+    assert (backbone.images, backbone.captions) == (0, 0)
+    assert len(list((tmp_path / "store").glob("*/meta.json"))) == 2
+
+
+def test_another_benchmark_costs_its_own_images_only(cola, scorer, tmp_path):
+    run_suite([cola("some", limit=4)], scorer(tmp_path / "store")[0])
+    score, backbone = scorer(tmp_path / "store")
+    suite = run_suite([cola("all"), cola("some", limit=4)], score)
+    assert (backbone.images, backbone.captions) == (18 - 8, 18 - 8)
+    alone = scorer()[0]
+    assert suite.results[0].metrics == cola("all").run(alone).metrics
+    for damaged in (tmp_path / "store").glob("*/values.bin"):
+        damaged.write_bytes(b"")
+    score, backbone = scorer(tmp_path / "store")
+    run_suite([cola("more", limit=6)], score)
+    assert (backbone.images, backbone.captions) == (12, 12)
+
+
+def test_what_cannot_be_loaded_is_known_before_anything_is_encoded(cola, scorer, tmp_path):
+    score, backbone = scorer()
+    order = []
+
+    class Noting(ColaMulti):
+        def load(self):
+            order.append((self.name, backbone.images))
+            super().load()
+
+    gone = ColaMulti(str(tmp_path / "nowhere.json"), str(tmp_path), name="gone")
+    suite = run_suite([cola("one", Noting), gone, cola("other", Noting)], score)
+    assert [result.benchmark for result in suite.results] == ["one", "other"]
+    ((name, why),) = suite.not_run
+    assert name == "gone"
+    assert "nowhere.json" in why
+    assert "\n" not in why
+    assert {("one", 0), ("other", 0)} <= set(order)
+    assert load_all([cola("one"), gone]) == suite.not_run
+
+
+class Fussy(ColaMulti):
+    def evaluate(self, scores):
+        raise UserError("expected better scores, got these: train more")
+
+
+class Faulty(ColaMulti):
+    def evaluate(self, scores):
+        raise KeyError("no such thing")
+
+
+class Wrong(ColaMulti):
+    def evaluate(self, scores):
+        result = super().evaluate(scores)
+        wrong = replace(result.metrics["accuracy"], value=float("nan"))
+        return replace(result, metrics={**result.metrics, "accuracy": wrong})
+
+
+class Absent(ColaMulti):
+    def images(self):
+        raise RuntimeError("out of images")
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (Fussy, "expected better scores, got these: train more"),
+        (Wrong, "expected finite numbers for accuracy of bad, got nan: correct the benchmark"),
+        (Faulty, "expected bad to run, got KeyError: 'no such thing': mend"),
+        (Absent, "expected bad to run, got RuntimeError: out of images: mend"),
+    ],
+)
+def test_a_benchmark_that_fails_does_not_stop_the_others(cola, scorer, caplog, kind, said):
+    suite = run_suite([cola("bad", kind), cola("good")], scorer()[0])
+    assert [result.benchmark for result in suite.results] == ["good"]
+    assert [name for name, _ in suite.not_run] == ["bad"]
+    assert suite.not_run[0].why.startswith(said)
+    assert ("Traceback" in caplog.text) == (kind in (Faulty, Absent))
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_damaged_image_fails_the_benchmark_that_has_it(cola, scorer, tmp_path, stored):
+    benchmarks = [cola("first", limit=2), cola("all")]
+    last = cola().images()[-1].path
+    last.write_bytes(last.read_bytes()[:40])
+    score, _ = scorer(tmp_path / "store" if stored else None)
+    suite = run_suite(benchmarks, score)
+    assert [result.benchmark for result in suite.results] == ["first"]
+    assert suite.not_run[0].name == "all"
+    why = suite.not_run[0].why
+    assert why.startswith(f"expected an image in {last}, got none")
+    assert why.endswith(f"(all needs it; for its files: get them from {ColaMulti.source})")
+    assert "\n" not in why
+
+
+def test_an_empty_image_is_known_before_anything_is_encoded(cola, scorer):
+    class Careless(ColaMulti):
+        """A plug-in that does not look for its images."""
+
+        def load(self):
+            pass
+
+        def images(self):
+            return (ImageRef(last),)
+
+        def texts(self):
+            return ("a cube",)
+
+        def run(self, score):
+            raise AssertionError("must not be run")
+
+    last = cola().images()[-1].path
+    last.write_bytes(b"")
+    score, backbone = scorer()
+    suite = run_suite([cola("first", limit=2), cola("all"), cola("careless", Careless)], score)
+    assert [result.benchmark for result in suite.results] == ["first"]
+    assert backbone.images == 4
+    for (name, why), count in zip(suite.not_run, (18, 1), strict=True):
+        assert f"expected {count} images for {name}, 1 are empty files, first '{last}'" in why
+        assert ColaMulti.source in why
+
+
+def test_where_nothing_can_be_run_it_is_an_error(cola, scorer, tmp_path):
+    gone = [ColaMulti(str(tmp_path / f"{n}.json"), str(tmp_path), name=n) for n in ("a", "b")]
+    with pytest.raises(UserError, match=r"a\.json.*\(and 1 other benchmarks failed\)"):
+        run_suite(gone, scorer()[0])
+    with pytest.raises(UserError, match="expected better scores"):
+        run_suite([cola("bad", Fussy)], scorer()[0])
+    with pytest.raises(UserError, match=r"a\.json"):
+        load_all(gone[:1])
+
+
+def test_it_may_be_no_error_that_nothing_can_be_run(cola, scorer, tmp_path):
+    gone = ColaMulti(str(tmp_path / "nowhere.json"), str(tmp_path), name="gone")
+    suite = run_suite([gone, cola("bad", Fussy)], scorer()[0], at_least_one=False)
+    assert suite.results == ()
+    assert [name for name, _ in suite.not_run] == ["gone", "bad"]
+    assert run_suite([gone], scorer()[0], at_least_one=False).not_run == suite.not_run[:1]
+
+
+def test_what_a_joint_adapter_lacks_is_known_before_anything_is_encoded(cola, model_folder, scorer):
+    class Embedded(ColaMulti):
+        reads = "embeddings"
+
+    backbone, adapter = Counted(str(model_folder)), MMAdapter(heads=2, hidden=2)
+    adapter.attach(backbone)
+    joint = Scorer(backbone, adapter, batch_size=4)
+    benchmarks = [cola("embedded", Embedded), cola("few", limit=1)]
+    suite = run_suite(benchmarks, joint)
+    assert backbone.images == 2
+    ((name, why),) = suite.not_run
+    assert name == "embedded"
+    assert why.startswith("expected an adapter with embeddings for embedded, got MMAdapter")
+    assert load_all(benchmarks, joint) == suite.not_run
+    assert load_all(benchmarks, scorer()[0]) == load_all(benchmarks) == ()
+    with pytest.raises(UserError, match="embeddings for embedded"):
+        load_all(benchmarks[:1], joint)
+
+
+def test_names_must_differ(cola, scorer):
+    with pytest.raises(UserError, match="'cola' twice"):
+        run_suite([cola(), cola()], scorer()[0])
+    with pytest.raises(UserError, match="got none"):
+        run_suite([], scorer()[0])
+
+
+def test_crops_of_one_file_are_images_of_their_own(scorer, tmp_path):
+    from dataclasses import replace
+
+    Image.new("RGB", (8, 8), "red").save(tmp_path / "a.png")
+    path = write_cola(tmp_path / "cola")
+
+    class Cropped(ColaMulti):
+        def images(self):
+            return tuple(replace(image, box=(0, 0, 4, 8)) for image in super().images())
+
+    whole, part = (
+        kind(str(path), str(path.parent), kind.__name__) for kind in (ColaMulti, Cropped)
+    )
+    score, backbone = scorer()
+    suite = run_suite([whole, part], score)
+    assert backbone.images == 36
+    assert backbone.captions == 18
+    assert suite.results[0].metrics == whole.run(scorer()[0]).metrics
+    assert suite.results[1].metrics == part.run(scorer()[0]).metrics
+
+
+# -- two processes ----------------------------------------------------------------------------
+
+
+def _rank(rank, folder, model_folder, results):
+    torch.set_num_threads(1)
+    logging.disable(logging.CRITICAL)
+    dist.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=2)
+    try:
+        backbone, adapter = Counted(str(model_folder)), ZeroShot()
+        adapter.attach(backbone)
+        path = folder / "cola" / "cola.json"
+        here = folder / ("nowhere.json" if rank else "cola/cola.json")
+
+        class Moody(ColaMulti):
+            def evaluate(self, scores):
+                if rank == 0:
+                    raise RuntimeError("not today")
+                return super().evaluate(scores)
+
+        benchmarks = [
+            ColaMulti(str(path), str(path.parent), "all"),
+            ColaMulti(str(here), str(path.parent), "on one rank"),
+            Moody(str(path), str(path.parent), "moody"),
+            ColaMulti(str(path), str(path.parent), "some", limit=4),
+        ]
+        suite = run_suite(benchmarks, Scorer(backbone, adapter, batch_size=4))
+        results.put((rank, suite, backbone.images))
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_ranks_agree_on_what_was_run(cola, scorer, model_folder, tmp_path):
+    context = multiprocessing.get_context("fork")
+    results = context.Queue()
+    ranks = [
+        context.Process(target=_rank, args=(rank, tmp_path, model_folder, results))
+        for rank in range(2)
+    ]
+    for process in ranks:
+        process.start()
+    try:
+        got = {rank: rest for rank, *rest in (results.get(timeout=60) for _ in ranks)}
+    finally:
+        for process in ranks:
+            process.join(10)
+            process.kill()
+    (one, first), (other, second) = got[0], got[1]
+    assert one == other
+    assert first + second == 18
+    assert [result.benchmark for result in one.results] == ["all", "some"]
+    assert [name for name, _ in one.not_run] == ["on one rank", "moody"]
+    assert "nowhere.json" in one.not_run[0].why
+    assert "not today" in one.not_run[1].why
+    alone = run_suite([cola("all"), cola("some", limit=4)], scorer()[0])
+    assert [result.metrics for result in one.results] == [r.metrics for r in alone.results]

@@ -1,0 +1,129 @@
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from vlmtune.benchmarks.base import Score
+from vlmtune.benchmarks.sugar_crepe import SugarCrepe
+from vlmtune.errors import UserError
+from vlmtune.evaluation.text_only import BlindScore, ImageAveraged
+from vlmtune.language.ngram import NGram
+from vlmtune.types import ImageRef
+
+TRAINING = [
+    "a man rides a horse on the beach",
+    "a dog sits on a couch",
+    "a woman holds an umbrella in the rain",
+    "two cats sleep on a bed",
+]
+ITEMS = [  # a true caption, and a false one that nobody would write
+    ("a man rides a horse", "a horse rides a man"),
+    ("a dog sits on a bed", "a bed sits on a dog"),
+    ("two cats sleep on a couch", "two couch sleep on a cats"),
+]
+IMAGES = [ImageRef(Path(f"{i}.png")) for i in range(3)]
+
+
+@pytest.fixture
+def benchmark(tmp_path):
+    """SugarCrepe's layout, with captions that can be told without looking."""
+    rows = {}
+    for i, (caption, negative) in enumerate(ITEMS):
+        Image.new("RGB", (8, 8), (60 * i, 0, 0)).save(tmp_path / f"{i}.jpg")
+        rows[str(i)] = {
+            "filename": f"{i}.jpg",
+            "caption": caption,
+            "negative_caption": negative,
+        }
+    files = ("add_att", "add_obj", "replace_att", "replace_obj", "replace_rel", "swap_att")
+    for name in (*files, "swap_obj"):
+        (tmp_path / f"{name}.json").write_text(json.dumps(rows))
+    return SugarCrepe(str(tmp_path), str(tmp_path))
+
+
+@pytest.mark.parametrize("per_token", [True, False])
+def test_a_benchmark_that_can_be_solved_blindly_shows_it(benchmark, per_token):
+    score = BlindScore(NGram(3).fit(TRAINING), per_token)
+    assert isinstance(score, Score)
+    result = benchmark.run(score)
+    assert result.metrics[result.primary].value == 1.0
+
+
+def test_the_score_is_the_likelihood_of_the_text():
+    model = NGram(2).fit(TRAINING)
+    texts = ["a dog", "a horse on a very long couch"]
+    for per_token in (True, False):
+        whole = BlindScore(model, per_token)(IMAGES, texts)
+        assert whole.shape == (3, 2)
+        for j, text in enumerate(texts):
+            assert whole[:, j].tolist() == [model.log_probability(text, per_token)] * 3
+        pairs = torch.tensor([[2, 1], [0, 0], [1, 1]])
+        assert BlindScore(model, per_token)(IMAGES, texts, pairs).equal(
+            whole[pairs[:, 0], pairs[:, 1]]
+        )
+    total, mean = (BlindScore(model, one)(IMAGES, texts)[0] for one in (False, True))
+    assert total[0] > total[1]
+    assert (total / mean).round().tolist() == [3, 8]
+
+
+def matrix(values):
+    """A scorer that looks the scores up, and counts the images it is asked for."""
+    asked = []
+
+    def score(images, texts, pairs=None):
+        assert pairs is None
+        asked.append(len(images))
+        rows = [int(image.path.stem) for image in images]
+        return values[rows][:, [int(text) for text in texts]]
+
+    return score, asked
+
+
+def test_the_image_is_averaged_out():
+    values = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+    score, _ = matrix(values)
+    averaged = ImageAveraged(score)
+    texts = ["0", "1", "2", "3"]
+    whole = averaged(IMAGES, texts)
+    assert whole.shape == (3, 4)
+    assert torch.allclose(whole, values.mean(dim=0).expand(3, -1))
+    pairs = torch.tensor([[2, 3], [0, 0]])
+    assert averaged(IMAGES, texts, pairs).equal(whole[pairs[:, 0], pairs[:, 1]])
+    assert isinstance(averaged, Score)
+
+
+def test_an_image_that_occurs_twice_counts_once():
+    score, asked = matrix(torch.tensor([[0.0], [3.0], [9.0]]))
+    assert ImageAveraged(score)([IMAGES[0], IMAGES[1], IMAGES[0]], ["0"]).tolist() == [[1.5]] * 3
+    assert asked == [2]
+
+
+def test_a_sample_of_images_depends_on_the_seed_alone():
+    images = [ImageRef(Path(f"{i}.png")) for i in range(50)]
+    score, asked = matrix(torch.arange(50.0)[:, None].square())
+    found = {ImageAveraged(score, 5, seed)(images, ["0"])[0].item() for seed in (0, 0, 0, 1, 2)}
+    assert len(found) == 3
+    assert set(asked) == {5}
+    (whole,) = {ImageAveraged(score, None)(images, ["0"])[0].item()}
+    assert whole == pytest.approx(sum(i * i for i in range(50)) / 50)
+
+
+def test_a_dual_model_gives_the_score_of_its_mean_image():
+    generator = torch.Generator().manual_seed(0)
+    image, text = (
+        torch.nn.functional.normalize(torch.randn(n, 8, generator=generator), dim=1) for n in (3, 4)
+    )
+    score, _ = matrix(20 * image @ text.T)
+    averaged = ImageAveraged(score)(IMAGES, ["0", "1", "2", "3"])[0]
+    assert torch.allclose(averaged, 20 * text @ image.mean(dim=0), atol=1e-5)
+
+
+def test_what_is_wrong_is_one_line():
+    with pytest.raises(UserError, match="at least 1 image"):
+        ImageAveraged(matrix(torch.zeros(1, 1))[0], 0)
+    with pytest.raises(UserError, match="images to average over"):
+        ImageAveraged(matrix(torch.zeros(1, 1))[0])([], ["0"])
+    with pytest.raises(UserError, match="call `fit`"):
+        BlindScore(NGram())(IMAGES, ["a dog"])

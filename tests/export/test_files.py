@@ -1,0 +1,400 @@
+import json
+import subprocess
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+
+from tests.tiny import halves
+from vlmtune.adapters.base import trained_state
+from vlmtune.adapters.linear_probe import LinearProbe
+from vlmtune.adapters.mm_adapter import MMAdapter
+from vlmtune.adapters.zero_shot import ZeroShot
+from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.cli.evaluate import _provenance
+from vlmtune.errors import UserError
+from vlmtune.evaluation.scorer import Scorer
+from vlmtune.export import check_checkpoint, load, read_checkpoint, resolve, save_export
+from vlmtune.export.model import Model
+from vlmtune.metrics.value import MetricValue
+from vlmtune.report.result import Result
+
+TEXTS = ["a red cube left of the blue sphere", "a blue cube", "green sphere", "a blue cube"]
+PROVENANCE = {
+    "config": {"objectives": ["InfoNCE"], "steps": 3},
+    "versions": {"torch": "9.9"},
+    "commit": "cafe",
+    "date": "2030-01-01",
+    "data": "cubes",
+    "results": (
+        Result(
+            "bench",
+            "2",
+            "accuracy",
+            {
+                "accuracy": MetricValue(0.625, 40, 0.25, 0.47, 0.758),
+                "rank": MetricValue(3.5, 40, higher_is_better=False, unit="rank"),
+            },
+        ),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """Three image files."""
+    folder = tmp_path_factory.mktemp("pictures")
+    for name in ("red", "blue", "green"):
+        halves(name, "red").save(folder / f"{name}.png")
+    return [folder / f"{name}.png" for name in ("red", "blue", "green")]
+
+
+def trained(clip, adapter):
+    """A backbone and an adapter whose every weight was moved."""
+    backbone = OpenClip(str(clip))
+    adapter.attach(backbone)
+    torch.manual_seed(7)
+    for value in trained_state(backbone, adapter).values():
+        value.add_(0.05 * torch.randn_like(value))
+    return backbone, adapter
+
+
+@pytest.fixture
+def exported(tmp_path, model_folder):
+    parts = trained(model_folder, LinearProbe())
+    save_export(tmp_path / "mine", *parts, provenance=PROVENANCE)
+    return tmp_path / "mine"
+
+
+PROGRAM = """
+import sys, torch, vlmtune
+torch.set_num_threads({threads})
+torch.manual_seed(99)
+for folder in {folders}:
+    print(vlmtune.load(folder).score({pictures}, {texts}).numpy().tobytes().hex())
+assert not [name for name in sys.modules if "lightning" in name], "loading needs no Lightning"
+"""
+
+
+def test_a_fresh_process_scores_the_same_to_the_last_bit(tmp_path, model_folder, pictures):
+    want = {}
+    for adapter in (LinearProbe(), MMAdapter(heads=2, hidden=1)):
+        backbone, adapter = trained(model_folder, adapter)
+        folder = tmp_path / type(adapter).__name__
+        save_export(folder, backbone, adapter, provenance={})
+        want[str(folder)] = Model(backbone, adapter).score(pictures, TEXTS)
+        zero_shot = ZeroShot()
+        zero_shot.attach(backbone)
+        plain = Model(backbone, zero_shot).score(pictures, TEXTS)
+        assert not torch.allclose(want[str(folder)], plain)
+    program = PROGRAM.format(
+        threads=torch.get_num_threads(),
+        folders=list(want),
+        pictures=[str(path) for path in pictures],
+        texts=TEXTS,
+    )
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [scores.numpy().tobytes().hex() for scores in want.values()]
+
+
+class Projection(ZeroShot):
+    """Trains the last projection of the text tower."""
+
+    def attach(self, backbone):
+        super().attach(backbone)
+        backbone.model.text_projection.requires_grad_(True)
+
+
+def test_the_folder_describes_itself_and_holds_nothing_frozen(exported, model_folder):
+    assert sorted(p.name for p in exported.iterdir()) == [
+        "README.md",
+        "adapter.safetensors",
+        "adapter_config.json",
+    ]
+    weights = load_file(exported / "adapter.safetensors")
+    assert weights
+    assert all(name.startswith("adapter.") for name in weights)
+    config = json.loads((exported / "adapter_config.json").read_text())
+    assert config["backbone"]["init_args"]["model"] == str(model_folder)
+    assert config["backbone"]["fingerprint"] == OpenClip(str(model_folder)).fingerprint
+    assert config["backbone"]["sizes"]["text_width"] == 16
+    assert config["adapter"]["class_path"] == "vlmtune.adapters.linear_probe.LinearProbe"
+    assert config["provenance"]["commit"] == "cafe"
+    assert config["provenance"]["config"] == {"objectives": ["InfoNCE"], "steps": 3}
+    assert config["scores"][0]["metrics"]["accuracy"]["low"] == 0.47
+    card = (exported / "README.md").read_text()
+    assert "| bench (v2) | **accuracy** ↑ | 62.5 % | 47.0 % to 75.8 % | 25.0 % | 40 |" in card
+    assert "| bench (v2) | rank ↓ | 3.5 | – | – | 40 |" in card
+    assert "vlmtune.load(" in card
+    assert "Limitations" in card
+
+
+def test_unfrozen_backbone_weights_travel_and_frozen_ones_do_not(tmp_path, model_folder, pictures):
+    backbone = OpenClip(str(model_folder))
+    assert backbone.fingerprint  # of the weights it was pre-trained with
+    adapter = Projection()
+    adapter.attach(backbone)
+    with torch.no_grad():
+        backbone.model.text_projection.mul_(-1.5)
+    save_export(tmp_path / "mine", backbone, adapter, provenance={})
+    names = load_file(tmp_path / "mine" / "adapter.safetensors").keys()
+    assert {n for n in names if n.startswith("backbone.")} == {"backbone.model.text_projection"}
+    want = Model(backbone, adapter).score(pictures, TEXTS)
+    assert load(tmp_path / "mine").score(pictures, TEXTS).equal(want)
+
+
+def test_nothing_else_is_overwritten(exported, tmp_path, model_folder):
+    parts = trained(model_folder, LinearProbe())
+    with pytest.raises(UserError, match="--overwrite"):
+        save_export(exported, *parts, provenance={})
+    assert "cafe" in (exported / "adapter_config.json").read_text()
+    save_export(exported, *parts, provenance={}, overwrite=True)
+    assert "cafe" not in (exported / "adapter_config.json").read_text()
+    for folder in (exported, tmp_path / "thesis"):
+        folder.mkdir(exist_ok=True)
+        (folder / "thesis.tex").write_text("years of work")
+        with pytest.raises(UserError, match="something else"):
+            save_export(folder, *parts, provenance={}, overwrite=True)
+        assert (folder / "thesis.tex").read_text() == "years of work"
+    file = tmp_path / "file"
+    file.write_text("x")
+    with pytest.raises(UserError, match="something else"):
+        save_export(file, *parts, provenance={}, overwrite=True)
+    with pytest.raises(UserError, match="can be written"):
+        save_export(file / "below", *parts, provenance={})
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "mine", "thesis"]
+
+
+def test_a_replacement_that_fails_leaves_the_old_export(exported, model_folder, monkeypatch):
+    before = (exported / "README.md").read_text()
+    rename = Path.rename
+
+    def fail(path, target):
+        if path.name == "new":
+            raise OSError(28, "No space left on device")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", fail)
+    parts = trained(model_folder, LinearProbe())
+    with pytest.raises(UserError, match="No space left"):
+        save_export(exported, *parts, provenance={}, overwrite=True)
+    assert (exported / "README.md").read_text() == before
+    assert [path.name for path in exported.parent.iterdir()] == ["mine"]
+
+
+def test_loading_leaves_the_random_state_alone(exported, model_folder):
+    backbone = OpenClip(str(model_folder))
+    torch.manual_seed(3)
+    want = torch.rand(2)
+    torch.manual_seed(3)
+    load(exported, backbone=backbone)
+    assert torch.rand(2).equal(want)
+
+
+def rewrite(folder, change):
+    path = folder / "adapter_config.json"
+    config = json.loads(path.read_text())
+    change(config)
+    path.write_text(json.dumps(config))
+
+
+def truncate(path, share=0.5):
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * share)])
+
+
+def drop_weight(folder):
+    weights = load_file(folder / "adapter.safetensors")
+    save_file(dict(list(weights.items())[1:]), folder / "adapter.safetensors")
+
+
+def add_weight(folder):
+    weights = load_file(folder / "adapter.safetensors")
+    save_file({**weights, "adapter.more": torch.ones(1)}, folder / "adapter.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda f: (f / "adapter_config.json").unlink(), "has no adapter_config.json"),
+        (lambda f: (f / "adapter.safetensors").unlink(), "has no adapter.safetensors"),
+        (lambda f: truncate(f / "adapter_config.json"), "configuration of an export"),
+        (lambda f: truncate(f / "adapter.safetensors"), "expected the weights"),
+        (lambda f: (f / "adapter_config.json").write_text("[]"), "configuration of an export"),
+        (lambda f: rewrite(f, lambda c: c.update(version=2)), "got version 2"),
+        (lambda f: rewrite(f, lambda c: c["backbone"].pop("fingerprint")), "incomplete"),
+        (lambda f: rewrite(f, lambda c: c["adapter"].update(class_path="os.system")), "Adapter"),
+        (lambda f: rewrite(f, lambda c: c["adapter"]["init_args"].update(x=1)), "argument"),
+        (lambda f: rewrite(f, lambda c: c["adapter"].update(class_path="no.x")), "dotted path"),
+        (drop_weight, "at 1 places"),
+        (add_weight, "at 1 places, first 'adapter.more'"),
+    ],
+)
+def test_a_damaged_export_is_one_line(exported, damage, message):
+    damage(exported)
+    with pytest.raises(UserError, match=message) as caught:
+        load(exported)
+    assert "\n" not in str(caught.value)
+
+
+def test_another_backbone_is_refused(exported, other_folder):
+    other = OpenClip(str(other_folder))
+    with pytest.raises(UserError, match="other weights or preprocessing"):
+        load(exported, backbone=other)
+
+
+def test_a_backbone_at_hand_is_used(exported, model_folder, pictures):
+    backbone = OpenClip(str(model_folder))
+    model = load(exported, backbone=backbone)
+    assert model.backbone is backbone
+    assert model.score(pictures, TEXTS).equal(load(exported).score(pictures, TEXTS))
+
+
+def test_model_agrees_with_scorer_and_its_own_embeddings(exported, pictures):
+    model = load(exported)
+    opened = [Image.open(path) for path in pictures]
+    scores = model.score(opened, TEXTS)
+    assert scores.shape == (3, 4)
+    assert scores.equal(Scorer(model.backbone, model.adapter)(opened, TEXTS))
+    assert scores.equal(model.score([str(path) for path in pictures], TEXTS))
+    image, text = model.encode_image(pictures), model.encode_text(TEXTS)
+    torch.testing.assert_close(image.norm(dim=1), torch.ones(3))
+    torch.testing.assert_close(text.norm(dim=1), torch.ones(4))
+    adapter = model.adapter
+    made = adapter.log_scale.exp() * image @ text.T + adapter.bias
+    torch.testing.assert_close(scores, made.detach())
+    assert model.score(pictures[0], TEXTS[1]).shape == (1, 1)
+    assert model.score([], TEXTS).shape == (0, 4)
+    assert model.encode_image([]).shape == (0, 16)
+    torch.testing.assert_close(model.encode_text(TEXTS[1])[0], text[1])
+
+
+def test_rank_is_best_first_and_ties_keep_their_order(exported, pictures):
+    model = load(exported)
+    images = [*pictures, pictures[0]]
+    scores = model.score(images, TEXTS[0])[:, 0].tolist()
+    ranked = model.rank(TEXTS[0], images)
+    assert [score for _, score in ranked] == sorted(scores, reverse=True)
+    assert all(scores[i] == score for i, score in ranked)
+    positions = [i for i, _ in ranked]
+    assert positions.index(0) < positions.index(3)
+
+
+def test_what_is_kept_is_dropped_in_time(exported, pictures):
+    model = Model(*trained_parts(load(exported)), keep=3)
+    first = model._scorer
+    model.score(pictures, TEXTS)
+    assert model._scorer is first
+    model.score(pictures, TEXTS)
+    assert model._scorer is not first
+
+
+def trained_parts(model):
+    return model.backbone, model.adapter
+
+
+def test_a_joint_adapter_has_no_embeddings(model_folder, pictures):
+    model = Model(*trained(model_folder, MMAdapter(heads=2, hidden=1)))
+    with pytest.raises(UserError, match="use score or rank"):
+        model.encode_image(pictures)
+    with pytest.raises(UserError, match="use score or rank"):
+        model.encode_text("a cube")
+    assert len(model.rank("a cube", pictures)) == 3
+
+
+def checkpoint(path, backbone, adapter, **changes):
+    made = {
+        "version": 1,
+        "backbone": backbone.spec(),
+        "fingerprint": backbone.fingerprint,
+        "adapter": adapter.spec(),
+        **changes,
+    }
+    torch.save({"state_dict": trained_state(backbone, adapter), "vlmtune": made}, path)
+    return path
+
+
+def test_read_checkpoint(tmp_path, model_folder, pictures):
+    parts = trained(model_folder, LinearProbe())
+    path = checkpoint(tmp_path / "a.ckpt", *parts)
+    again = read_checkpoint(path).score(pictures, TEXTS)
+    assert again.equal(Model(*parts).score(pictures, TEXTS))
+
+
+@pytest.mark.parametrize("told", [None, [1], "x", {"data": 3, "seed": "0", "seconds": None}])
+def test_a_strange_provenance_is_no_obstacle(exported, told):
+    want = {"commit": "cafe", "config": {"objectives": ["InfoNCE"], "steps": 3}}
+    assert load(exported).provenance.items() >= want.items()
+    rewrite(exported, lambda config: config.update(provenance=told))
+    model = load(exported)
+    assert model.provenance == (told if isinstance(told, dict) else {})
+    facts = _provenance(model, Namespace(model="x", pretrained=None), [])
+    assert (facts.data, facts.seed, facts.seconds) == ("", None, 0.0)
+
+
+class Bomb:
+    def __reduce__(self):
+        return (print, ("unpickled",))
+
+
+def test_a_checkpoint_that_is_none_is_one_line_and_never_unpickled(tmp_path, model_folder, capsys):
+    parts = trained(model_folder, LinearProbe())
+    good = checkpoint(tmp_path / "good.ckpt", *parts)
+    files = {name: tmp_path / f"{name}.ckpt" for name in ("cut", "text", "foreign", "bomb", "list")}
+    files["cut"].write_bytes(good.read_bytes()[:-500])
+    files["text"].write_text("not a checkpoint")
+    torch.save({"state_dict": {}}, files["foreign"])
+    torch.save({"vlmtune": Bomb()}, files["bomb"])
+    torch.save([1], files["list"])
+    files["none"] = tmp_path / "none.ckpt"
+    for path in files.values():
+        with pytest.raises(UserError, match="expected a checkpoint of vlmtune") as caught:
+            check_checkpoint(path)
+        assert "\n" not in str(caught.value)
+    assert "unpickled" not in capsys.readouterr().out
+    newer = checkpoint(tmp_path / "newer.ckpt", *parts, version=2)
+    with pytest.raises(UserError, match="version 1"):
+        read_checkpoint(newer)
+    other = checkpoint(tmp_path / "other.ckpt", *parts, fingerprint="beef")
+    with pytest.raises(UserError, match="other weights"):
+        read_checkpoint(other)
+
+
+def test_resolve_finds_every_kind(exported, tmp_path, model_folder, pictures):
+    path = checkpoint(tmp_path / "a.ckpt", *trained(model_folder, LinearProbe()))
+    spec = {
+        "class_path": "vlmtune.backbones.open_clip.OpenClip",
+        "init_args": {"model": str(model_folder)},
+    }
+    (tmp_path / "backbone.yaml").write_text(json.dumps(spec))
+    probe = {"class_path": "vlmtune.adapters.linear_probe.LinearProbe"}
+    (tmp_path / "both.yaml").write_text(json.dumps({"backbone": "backbone.yaml", "adapter": probe}))
+    kinds = {
+        name: type(resolve(str(name)).adapter)
+        for name in (
+            exported,
+            path,
+            model_folder,
+            tmp_path / "backbone.yaml",
+            tmp_path / "both.yaml",
+        )
+    }
+    assert list(kinds.values()) == [LinearProbe, LinearProbe, ZeroShot, ZeroShot, LinearProbe]
+    assert resolve(f"local-dir:{model_folder}").score(pictures, TEXTS).shape == (3, 4)
+    for name in (exported, path, tmp_path / "backbone.yaml"):
+        with pytest.raises(UserError, match="no pretrained"):
+            resolve(str(name), "openai")
+    with pytest.raises(UserError, match="did you mean"):
+        resolve("ViT-B-322")
+    (tmp_path / "bad.yaml").write_text("a: [1")
+    with pytest.raises(UserError, match="expected a YAML"):
+        resolve(str(tmp_path / "bad.yaml"))
+    (tmp_path / "empty.yaml").write_text("a: 1")
+    with pytest.raises(UserError, match="class_path"):
+        resolve(str(tmp_path / "empty.yaml"))

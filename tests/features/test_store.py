@@ -1,0 +1,416 @@
+import json
+import logging
+import multiprocessing
+import os
+import pickle
+import shutil
+import time
+
+import pytest
+import torch
+
+from vlmtune.errors import UserError
+from vlmtune.features import files as feature_files
+from vlmtune.features.store import DamagedStoreError, FeatureStore, StoreKey, open_or_build, shared
+from vlmtune.types import Features, FeatureSpec
+
+TOKENS, POOLED = FeatureSpec("tokens", -2), FeatureSpec("pooled")
+
+
+def key(reads=TOKENS, source="s", dtype="float32", **more):
+    return StoreKey(more.get("backbone", "b"), more.get("modality", "text"), reads, source, dtype)
+
+
+def ragged(lengths, width=4, seed=0):
+    torch.manual_seed(seed)
+    mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    tokens = torch.randn(len(lengths), max(lengths), width) * mask[:, :, None]
+    return Features(tokens=tokens, mask=mask)
+
+
+BLOCKS = [(["a", "b", "c"], ragged([2, 5, 1])), (["d", "e"], ragged([3, 3], seed=1))]
+
+
+def produce():
+    return iter(BLOCKS)
+
+
+def forbidden():
+    raise AssertionError("the store is there; nothing is to be produced")
+
+
+def contents(root):
+    return sorted(p.name for p in root.iterdir() if not p.name.endswith(".lock"))
+
+
+def test_states_are_kept_as_tokens_are(tmp_path):
+    store = open_or_build(tmp_path, key(FeatureSpec("state", -5)), produce, 5)
+    got = store.features(["b", "c"])
+    assert got.mask.sum(dim=1).tolist() == [5, 1]
+    assert got.tokens[0].equal(BLOCKS[0][1].tokens[1])
+
+
+def test_rows_come_back_in_the_order_asked_for(tmp_path):
+    store = open_or_build(tmp_path, key(), produce, 5)
+    assert store.ids == ("a", "b", "c", "d", "e")
+    assert len(store) == 5
+    assert "c" in store
+    assert "x" not in store
+    got = store.features(["d", "a", "d"])
+    assert got.mask.tolist() == [[True] * 3, [True, True, False], [True] * 3]
+    assert got.tokens[0].equal(BLOCKS[1][1].tokens[0])
+    assert got.tokens[1, :2].equal(BLOCKS[0][1].tokens[0, :2])
+    assert not got.tokens[1, 2].any()
+    assert store.features(["b"]).tokens.equal(BLOCKS[0][1].tokens[1:2])
+    assert len(store.features([])) == 0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_pooled_in_each_type(tmp_path, dtype):
+    values = torch.randn(6, 8)
+    names = list("uvwxyz")
+    store = open_or_build(
+        tmp_path, key(POOLED, dtype=dtype), lambda: [(names, Features(pooled=values))], 6
+    )
+    got = store.features(names[::-1])
+    assert got.mask is None
+    assert got.pooled.dtype == torch.float32
+    assert got.pooled.equal(values.to(getattr(torch, dtype)).float().flip(0))
+    assert store.features(names, torch.bfloat16).pooled.dtype == torch.bfloat16
+    size = (store.folder / "values.bin").stat().st_size
+    assert size == 6 * 8 * getattr(torch, dtype).itemsize
+
+
+def test_only_real_tokens_are_stored(tmp_path):
+    store = open_or_build(tmp_path, key(dtype="float16"), produce, 5)
+    assert (store.folder / "values.bin").stat().st_size == (2 + 5 + 1 + 3 + 3) * 4 * 2
+
+
+def test_a_second_opening_produces_nothing(tmp_path):
+    first = open_or_build(tmp_path, key(), produce, 5)
+    again = open_or_build(tmp_path, key(), forbidden, 5)
+    assert again.features(["e", "b"]).tokens.equal(first.features(["e", "b"]).tokens)
+
+
+def test_duplicates_are_kept_once_and_first(tmp_path):
+    blocks = [(["a", "a", "b"], ragged([2, 3, 1])), (["b", "c"], ragged([4, 4], seed=1))]
+    store = open_or_build(tmp_path, key(), lambda: blocks, 5)
+    assert store.ids == ("a", "b", "c")
+    assert store.features(["a"]).tokens.equal(blocks[0][1].tokens[:1, :2])
+    assert store.features(["b"]).tokens.equal(blocks[0][1].tokens[2:, :1])
+    assert store.features(["c"]).tokens.equal(blocks[1][1].tokens[1:])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        key(source="t"),
+        key(FeatureSpec("tokens", -1)),
+        key(POOLED),
+        key(dtype="float16"),
+        key(backbone="c"),
+        key(modality="image"),
+    ],
+)
+def test_another_key_is_another_folder(other):
+    assert other.folder != key().folder
+
+
+def test_a_pooled_key_has_no_layer():
+    assert key(FeatureSpec("pooled", -1)).folder == key(FeatureSpec("pooled", -2)).folder
+
+
+def test_live_representations_and_unknown_types_are_refused():
+    with pytest.raises(UserError, match="got live pooled of texts"):
+        key(FeatureSpec("pooled", frozen=False))
+    with pytest.raises(UserError, match="got words of texts"):
+        key(FeatureSpec("words"))
+    with pytest.raises((UserError, TypeError), match="int8"):
+        key(dtype="int8")
+
+
+def truncate(folder):
+    os.truncate(folder / "values.bin", 7)
+
+
+def flip(folder):
+    data = bytearray((folder / "values.bin").read_bytes())
+    data[5] ^= 1
+    (folder / "values.bin").write_bytes(data)
+
+
+def drop_offsets(folder):
+    (folder / "offsets.bin").unlink()
+
+
+def break_meta(folder):
+    (folder / "meta.json").write_text("{")
+
+
+def foreign_meta(folder):
+    meta = json.loads((folder / "meta.json").read_text())
+    meta["key"]["source"] = "other"
+    (folder / "meta.json").write_text(json.dumps(meta))
+
+
+def foreign_folder(folder):
+    shutil.rmtree(folder)
+    folder.mkdir()
+    (folder / "notes.txt").write_text("mine")
+
+
+def swap_ids(folder):
+    text = (folder / "ids.json").read_text()
+    (folder / "ids.json").write_text(text.replace('"a"', '"z"'))
+
+
+def in_meta(change):
+    """Damage that changes what meta.json says."""
+
+    def damage(folder):
+        meta = json.loads((folder / "meta.json").read_text())
+        change(meta)
+        (folder / "meta.json").write_text(json.dumps(meta))
+
+    return damage
+
+
+def a_file(folder):
+    shutil.rmtree(folder)
+    folder.write_text("mine")
+
+
+def a_dead_link(folder):
+    shutil.rmtree(folder)
+    folder.symlink_to("nowhere")
+
+
+META = [
+    in_meta(lambda meta: meta.pop("key")),
+    in_meta(lambda meta: meta["files"].pop("ids.json")),
+    in_meta(lambda meta: meta["files"].pop("offsets.bin")),
+    in_meta(lambda meta: meta["files"]["values.bin"].pop("sha256")),
+    in_meta(lambda meta: meta.update(rows=99)),
+    in_meta(lambda meta: meta.update(width=3)),
+]
+
+
+FILES = [truncate, flip, drop_offsets, break_meta, foreign_meta, foreign_folder, swap_ids]
+
+
+@pytest.mark.parametrize("damage", [*FILES, *META, a_file, a_dead_link])
+def test_a_damaged_store_is_rebuilt_and_said_so(tmp_path, caplog, damage):
+    whole = open_or_build(tmp_path, key(), produce, 5)
+    damage(whole.folder)
+    with pytest.raises(DamagedStoreError):
+        FeatureStore(whole.folder, key())
+    calls = []
+    with caplog.at_level(logging.INFO, "vlmtune"):
+        again = open_or_build(tmp_path, key(), lambda: calls.append(1) or produce(), 5)
+    assert calls == [1]
+    warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert len(warnings) == 1
+    assert warnings[0].startswith(f"Rebuilding the feature store {whole.folder}")
+    assert again.features(["b"]).tokens.equal(BLOCKS[0][1].tokens[1:2])
+    assert contents(tmp_path) == [key().folder]
+
+
+def test_large_files_are_checked_when_touched(tmp_path, monkeypatch):
+    store = open_or_build(tmp_path, key(), produce, 5)
+    monkeypatch.setattr(feature_files, "ALWAYS_CHECKED", 0)
+    FeatureStore(store.folder, key())
+    os.utime(store.folder / "values.bin", ns=(1, 1))
+    FeatureStore(store.folder, key())
+    flip(store.folder)
+    with pytest.raises(DamagedStoreError, match="changed after"):
+        FeatureStore(store.folder, key())
+
+
+def test_a_failed_build_leaves_nothing(tmp_path):
+    def fails():
+        yield BLOCKS[0]
+        raise RuntimeError("killed")
+
+    with pytest.raises(RuntimeError, match="killed"):
+        open_or_build(tmp_path, key(), fails, 5)
+    assert contents(tmp_path) == []
+    assert len(open_or_build(tmp_path, key(), produce, 5)) == 5
+
+
+def test_leftovers_of_a_killed_process_are_removed(tmp_path):
+    leftover = tmp_path / f".{key().folder}.123"
+    leftover.mkdir()
+    (leftover / "values.bin").write_bytes(b"half")
+    open_or_build(tmp_path, key(), produce, 5)
+    assert contents(tmp_path) == [key().folder]
+
+
+def test_too_small_a_disk_is_told_before_anything_is_written(tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    with pytest.raises(UserError, match=r"expected 2\.\d+ kB of disk .* got 1 kB free"):
+        open_or_build(tmp_path, key(), produce, 50)  # 8/3 tokens x 4 x 4 bytes x 50
+    assert contents(tmp_path) == []
+
+
+def test_a_full_disk_is_told(tmp_path, monkeypatch):
+    class Full:
+        def write(self, data):
+            raise OSError(28, "No space left on device")
+
+    init = feature_files._HashedFile.__init__
+
+    def full(self, path, stack):
+        init(self, path, stack)
+        self.file = Full()
+
+    monkeypatch.setattr(feature_files._HashedFile, "__init__", full)
+    with pytest.raises(UserError, match="No space left"):
+        open_or_build(tmp_path, key(), produce, 5)
+    assert contents(tmp_path) == []
+
+
+def test_the_size_is_announced(tmp_path, caplog):
+    with caplog.at_level(logging.INFO, "vlmtune"):
+        open_or_build(tmp_path, key(), produce, 3)
+    assert "about 128 B in" in caplog.text  # the first block is 8 tokens x 4 x 4 bytes
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e6])
+def test_numbers_the_type_cannot_hold_are_refused(tmp_path, bad):
+    values = torch.ones(2, 3)
+    values[1, 1] = bad
+    with pytest.raises(UserError, match="finite"):
+        open_or_build(
+            tmp_path,
+            key(POOLED, dtype="float16"),
+            lambda: [(["a", "b"], Features(pooled=values))],
+            2,
+        )
+    assert contents(tmp_path) == []
+
+
+def test_no_rows_are_an_error(tmp_path):
+    with pytest.raises(UserError, match="rows to store"):
+        open_or_build(tmp_path, key(), lambda: iter(()), 0)
+    assert contents(tmp_path) == []
+
+
+def test_unknown_ids_are_an_error(tmp_path):
+    store = open_or_build(tmp_path, key(), produce, 5)
+    with pytest.raises(UserError, match="2 of 3 are not among them, first 'x'"):
+        store.features(["a", "x", "y"])
+
+
+def test_a_root_that_is_a_file_is_an_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="expected a folder for features"):
+        open_or_build(tmp_path / "file", key(), produce, 5)
+
+
+def built(root, made, ids):
+    """Builds a store of `ids` from what others of `root` have; returns it and what was encoded."""
+    encoded = []
+
+    def encode(left):
+        encoded.extend(left)
+        where = {
+            name: (block, row)
+            for block, (ids, _) in enumerate(BLOCKS)
+            for row, name in enumerate(ids)
+        }
+        for name in left:
+            block, row = where[name]
+            yield [name], BLOCKS[block][1][row : row + 1]
+
+    return open_or_build(root, made, lambda: shared(root, made, ids, encode), len(ids)), encoded
+
+
+def test_rows_of_other_sources_are_copied(tmp_path):
+    assert built(tmp_path, key(source="one"), ["a", "b"])[1] == ["a", "b"]
+    assert built(tmp_path, key(source="two"), ["c", "b"])[1] == ["c"]
+    store, encoded = built(tmp_path, key(source="all"), ["e", "b", "a", "c", "d"])
+    assert encoded == ["e", "d"]
+    whole = open_or_build(tmp_path / "other", key(), produce, 5)
+    got, want = store.features(list("abcde")), whole.features(list("abcde"))
+    assert got.tokens.equal(want.tokens)
+    assert got.mask.equal(want.mask)
+    assert built(tmp_path, key(source="again"), ["d", "a"])[1] == []
+
+
+@pytest.mark.parametrize(
+    "other", [key(FeatureSpec("tokens", -1)), key(dtype="float16"), key(backbone="c")]
+)
+def test_rows_of_anything_else_are_not_copied(tmp_path, other):
+    built(tmp_path, other, ["a", "b"])
+    assert built(tmp_path, key(source="one"), ["a", "b"])[1] == ["a", "b"]
+
+
+@pytest.mark.parametrize("damage", [truncate, flip, break_meta, swap_ids, foreign_folder])
+def test_a_damaged_store_is_not_copied_from(tmp_path, damage):
+    damage(built(tmp_path, key(source="one"), ["a", "b"])[0].folder)
+    assert built(tmp_path, key(source="two"), ["a", "b"])[1] == ["a", "b"]
+
+
+def test_a_copy_into_half_precision_stays_what_it_was(tmp_path):
+    half = {"dtype": "float16"}
+    first, _ = built(tmp_path, key(source="one", **half), ["a", "b"])
+    second, encoded = built(tmp_path, key(source="two", **half), ["b"])
+    assert encoded == []
+    assert second.features(["b"]).tokens.equal(first.features(["b"]).tokens)
+
+
+def test_it_travels_as_its_path(tmp_path):
+    store = open_or_build(tmp_path, key(), produce, 5)
+    data = pickle.dumps(store)
+    assert len(data) < 1000
+    assert pickle.loads(data).features(["b"]).tokens.equal(store.features(["b"]).tokens)
+
+
+def test_writing_into_a_batch_does_not_reach_the_store(tmp_path):
+    store = open_or_build(tmp_path, key(), produce, 5)
+    store.features(["a"]).tokens.fill_(9)
+    store._values.fill_(9)
+    assert FeatureStore(store.folder).features(["b"]).tokens.equal(BLOCKS[0][1].tokens[1:2])
+
+
+def _slow_build(root, log):
+    def slow():
+        with log.open("a") as file:
+            file.write("built\n")
+        time.sleep(0.3)
+        yield from BLOCKS
+
+    assert len(open_or_build(root, key(), slow, 5)) == 5
+    with log.open("a") as file:
+        file.write("opened\n")
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_two_processes_build_once(tmp_path):
+    context = multiprocessing.get_context("fork")
+    root, record = tmp_path / "root", tmp_path / "log"
+    workers = [context.Process(target=_slow_build, args=(root, record)) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(20)
+    assert [worker.exitcode for worker in workers] == [0, 0]
+    assert record.read_text().split() == ["built", "opened", "opened"]
+    assert contents(root) == [key().folder]
+
+
+def test_a_batch_is_read_in_about_a_millisecond(tmp_path):
+    torch.set_num_threads(1)
+    names = [str(i) for i in range(512)]
+    features = Features(tokens=torch.randn(512, 64, 128), mask=torch.ones(512, 64).bool())
+    store = open_or_build(tmp_path, key(), lambda: [(names, features)], 512)
+    picks = [[names[i] for i in torch.randperm(512)[:64]] for _ in range(20)]
+    store.features(picks[0])
+    times = []
+    for pick in picks:
+        start = time.perf_counter()
+        store.features(pick)
+        times.append(time.perf_counter() - start)
+    print(f"median {sorted(times)[10] * 1e3:.2f} ms")
+    assert min(times) < 0.02  # a machine under load must not fail the suite

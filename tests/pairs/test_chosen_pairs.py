@@ -1,0 +1,116 @@
+from collections import Counter
+
+import pytest
+import torch
+
+from vlmtune.errors import UserError
+from vlmtune.pairs.all_pairs import AllPairs
+from vlmtune.pairs.chosen_pairs import ChosenPairs
+from vlmtune.types import Targets
+
+
+def batch():
+    """Four images with two to four texts each, of their own, and one text that is true of all."""
+    own, truth = torch.zeros(4, 13, dtype=torch.bool), torch.zeros(4, 13, dtype=torch.bool)
+    start = 0
+    for i, (texts, true) in enumerate([(2, 1), (3, 2), (4, 1), (3, 3)]):
+        own[i, start : start + texts] = True
+        truth[i, start : start + true] = True
+        start += texts
+    truth[:, 12] = True  # across groups
+    return Targets(truth, own | truth, own)
+
+
+def choose(seed=0, targets=None, **counts):
+    generator = torch.Generator().manual_seed(seed)
+    return ChosenPairs(**counts)(targets or batch(), generator)
+
+
+def kinds(chosen, targets):
+    """For each image, how many true texts, hard negatives and others were chosen."""
+    hard = targets.same_group & ~targets.truth
+    other = ~targets.same_group & ~targets.truth
+    return [
+        tuple(int((chosen[i] & kind[i]).sum()) for kind in (targets.truth, hard, other))
+        for i in range(len(chosen))
+    ]
+
+
+def test_all_pairs():
+    targets = batch()
+    assert AllPairs()(targets, torch.Generator()).equal(torch.ones(4, 13, dtype=torch.bool))
+
+
+def test_each_image_gets_up_to_the_counts_of_each_kind():
+    assert kinds(choose(positives=1, hard_negatives=2, random_negatives=3), batch()) == [
+        (1, 1, 3),
+        (1, 1, 3),
+        (1, 2, 3),
+        (1, 0, 3),
+    ]
+    assert (
+        kinds(choose(positives=2, hard_negatives=0, random_negatives=0), batch()) == [(2, 0, 0)] * 4
+    )
+    assert kinds(choose(positives=0, hard_negatives=9, random_negatives=0), batch()) == [
+        (0, 1, 0),
+        (0, 1, 0),
+        (0, 3, 0),
+        (0, 0, 0),
+    ]
+    assert kinds(choose(positives=99, hard_negatives=99, random_negatives=99), batch()) == [
+        (2, 1, 10),
+        (3, 1, 9),
+        (2, 3, 8),
+        (4, 0, 9),
+    ]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_true_text_is_never_a_negative(seed):
+    targets = batch()
+    chosen = choose(seed, positives=0, hard_negatives=9, random_negatives=9)
+    assert not (chosen & targets.truth).any()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_not_annotated_comes_in_by_chance_only(seed):
+    chosen = choose(seed, positives=9, hard_negatives=9, random_negatives=0)
+    assert not (chosen & ~batch().known).any()
+    assert (choose(seed, positives=0, hard_negatives=0, random_negatives=9) & ~batch().known).any()
+
+
+def test_the_generator_is_the_only_source_of_chance():
+    torch.manual_seed(0)
+    first = choose(3, positives=1, hard_negatives=1, random_negatives=2)
+    torch.manual_seed(1)
+    state = torch.get_rng_state()
+    assert choose(3, positives=1, hard_negatives=1, random_negatives=2).equal(first)
+    assert torch.get_rng_state().equal(state)
+    assert any(
+        not choose(seed, positives=1, hard_negatives=1, random_negatives=2).equal(first)
+        for seed in range(4)
+    )
+
+
+def test_every_candidate_is_as_likely_as_another():
+    generator = torch.Generator().manual_seed(0)
+    counts = Counter()
+    for _ in range(600):
+        chosen = ChosenPairs(0, 1, 0)(batch(), generator)
+        counts.update(chosen[2].nonzero().flatten().tolist())
+    assert counts.keys() == {6, 7, 8}
+    assert all(150 < count < 250 for count in counts.values())  # 200 expected, deviation 12
+
+
+def test_an_image_without_candidates():
+    nothing = torch.zeros(2, 3, dtype=torch.bool)
+    everything = torch.ones(2, 3, dtype=torch.bool)
+    none = Targets(nothing, nothing, everything)
+    assert not choose(targets=none, positives=1, hard_negatives=0).any()
+    assert choose(targets=Targets(everything, everything, everything), positives=2).sum() == 4
+
+
+@pytest.mark.parametrize("counts", [(0, 0, 0), (-1, 2, 2), (1, -1, 1)])
+def test_counts_must_make_sense(counts):
+    with pytest.raises(UserError, match="expected counts of pairs"):
+        ChosenPairs(*counts)

@@ -1,0 +1,376 @@
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.toy import Together, Toy, Tune, batch, groups
+from vlmtune.config import instantiate
+from vlmtune.errors import UserError
+from vlmtune.pairs.base import PairPolicy
+from vlmtune.pairs.hard_pairs import HardPairs
+from vlmtune.pairs.mutual_pairs import MutualPairs
+from vlmtune.pairs.ranking_pairs import RankingPairs
+from vlmtune.pairs.sampling import drawn
+from vlmtune.training.process_group import ProcessGroup, place
+from vlmtune.training.scores import TrainingScores
+from vlmtune.types import FeatureSpec, Targets
+
+
+def targets():
+    """Four images: two texts of the first, one of each other, one of all and one of none."""
+    truth = torch.zeros(4, 7, dtype=torch.bool)
+    truth[0, :2] = truth[1, 2] = truth[2, 3] = truth[3, 4] = True
+    truth[:, 5] = True
+    return Targets(truth, truth, truth)
+
+
+def reference():
+    return 3 * torch.randn(4, 7, generator=torch.Generator().manual_seed(7))
+
+
+def choose(policy, seed=0, given=None):
+    return policy(given or targets(), torch.Generator().manual_seed(seed), reference())
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_each_true_pair_brings_a_hard_text_and_a_hard_image(seed):
+    truth = targets().truth
+    texts = choose(HardPairs(texts=1, images=0), seed)
+    assert texts[truth].all()
+    assert (texts & ~truth).sum(dim=1).tolist() == truth.sum(dim=1).tolist()
+    images = choose(HardPairs(texts=0, images=1), seed)
+    assert images[truth].all()
+    # The text that is true of all images has no false one, the text of none has no true one.
+    assert (images & ~truth).sum(dim=0).tolist() == [1, 1, 1, 1, 1, 0, 0]
+    both = choose(HardPairs(), seed)
+    assert (both & texts).sum() == texts.sum()
+
+
+def test_hard_texts_are_drawn_in_proportion_to_the_softmax():
+    truth = torch.tensor([[True, False, False, False]])
+    scores, generator = torch.tensor([[9.0, 0.0, 1.0, 2.0]]), torch.Generator().manual_seed(0)
+    counts, policy = Counter(), HardPairs(1, 0, temperature=2.0)
+    for _ in range(1500):
+        chosen = policy(Targets(truth, truth, truth), generator, scores)
+        counts.update((chosen & ~truth).nonzero()[:, 1].tolist())
+    want = (scores[0, 1:] / 2.0).softmax(dim=0)
+    got = torch.tensor([counts[j] for j in (1, 2, 3)]) / 1500
+    torch.testing.assert_close(got, want, atol=0.05, rtol=0)
+
+
+def test_several_are_drawn_one_after_the_other():
+    """The probability of each set of two, by hand."""
+    logits = torch.tensor([[0.0, 1.0, 2.0]])
+    p = logits.softmax(dim=1)[0].tolist()
+    want = {
+        pair: sum(p[a] * p[b] / (1 - p[a]) for a, b in (pair, pair[::-1]))
+        for pair in ((0, 1), (0, 2), (1, 2))
+    }
+    counts, generator = Counter(), torch.Generator().manual_seed(1)
+    every, two = torch.ones(1, 3, dtype=torch.bool), torch.tensor([2])
+    for _ in range(1500):
+        found = drawn(logits, every, two, generator).nonzero()[:, 1].tolist()
+        counts[tuple(found)] += 1
+    for pair, share in want.items():
+        assert counts[pair] / 1500 == pytest.approx(share, abs=0.05)
+
+
+@pytest.mark.parametrize("hard", [0, 2, 3])
+@pytest.mark.parametrize("seed", range(5))
+def test_ranking_has_one_true_text_and_the_negatives(hard, seed):
+    truth = targets().truth
+    chosen = choose(RankingPairs(negatives=3, hard=hard), seed)
+    assert (chosen & truth).sum(dim=1).tolist() == [1] * 4
+    assert (chosen & ~truth).sum(dim=1).tolist() == [3] * 4
+    more = choose(RankingPairs(negatives=15, hard=min(hard, 15)), seed)
+    assert (more & ~truth).equal(~truth)
+
+
+def test_hard_negatives_are_those_with_high_scores():
+    truth = targets().truth
+    cold = choose(RankingPairs(negatives=2, hard=2, temperature=1e-3)) & ~truth
+    best = reference().masked_fill(truth, -torch.inf).topk(2, dim=1).indices
+    assert cold.equal(torch.zeros_like(truth).scatter(1, best, True))
+
+
+def test_mirrored_pairs_are_what_eqsim_compares():
+    eye = torch.eye(5, dtype=torch.bool)
+    five = Targets(eye, eye, eye)
+    generator = torch.Generator().manual_seed(3)
+    plain = RankingPairs(negatives=2)(five, generator)
+    generator.manual_seed(3)
+    mirrored = RankingPairs(negatives=2, mirrored=True)(five, generator)
+    assert mirrored.equal(plain | plain.T | eye)
+
+
+def test_an_image_without_a_true_text_brings_nothing():
+    truth = torch.tensor([[False, False, False], [True, False, False]])
+    given = Targets(truth, truth, truth)
+    scores = torch.zeros(2, 3)
+    for policy in (RankingPairs(2, 1), HardPairs(1, 0), MutualPairs(2, 1)):
+        assert not policy(given, torch.Generator(), scores)[0].any()
+    only = HardPairs(0, 1)(given, torch.Generator(), scores)
+    assert only.tolist() == [[True, False, False], [True, False, False]]
+
+
+def test_the_generator_is_the_only_source_of_chance():
+    for policy in (HardPairs(), RankingPairs(3, 1), MutualPairs(1, 1)):
+        first, state = choose(policy, 3), torch.get_rng_state()
+        torch.manual_seed(11)
+        assert choose(policy, 3).equal(first)
+        assert any(not choose(policy, seed).equal(first) for seed in range(5))
+        torch.set_rng_state(state)
+
+
+def test_extreme_scores_are_no_trouble():
+    given = targets()
+    for value in (0.0, 1e4, -1e4):
+        scores = torch.full((4, 7), value)
+        chosen = HardPairs()(given, torch.Generator(), scores)
+        assert not (chosen & ~given.truth)[given.truth].any()
+        assert (chosen & ~given.truth).any()
+
+
+@pytest.mark.parametrize(
+    ("policy", "arguments"),
+    [
+        (HardPairs, {"texts": 0, "images": 0}),
+        (HardPairs, {"texts": -1}),
+        (HardPairs, {"temperature": 0.0}),
+        (RankingPairs, {"negatives": 0}),
+        (RankingPairs, {"negatives": 2, "hard": 3}),
+        (RankingPairs, {"hard": -1}),
+        (RankingPairs, {"temperature": float("nan")}),
+        (RankingPairs, {"mined": -1}),
+        (RankingPairs, {"hard": 8, "mined": 8}),
+        (MutualPairs, {"negatives": 2, "mined": 3}),
+    ],
+)
+def test_numbers_must_make_sense(policy, arguments):
+    with pytest.raises(UserError, match="expected"):
+        policy(**arguments)
+
+
+def test_the_spec_makes_it_again():
+    policies = (HardPairs(2, 0), RankingPairs(3, 1, True), MutualPairs(2, 1))
+    for policy in (*policies, RankingPairs(3, 1, mined=2), MutualPairs(2, mined=1)):
+        again = instantiate(policy.spec(), PairPolicy)
+        assert choose(again, given=mined()).equal(choose(policy, given=mined()))
+        assert again.needs_reference == policy.needs_reference
+        assert again.needs_mined == policy.needs_mined
+
+
+# -- mined neighbours -------------------------------------------------------------------------
+
+
+def mined():
+    """Three texts for the first image and one for the second, each also marked at a true text."""
+    given, marked = targets(), torch.zeros(4, 7, dtype=torch.bool)
+    marked[0, [0, 2, 3, 6]] = marked[1, [2, 0]] = True
+    return replace(given, mined=marked)
+
+
+@pytest.mark.parametrize(("negatives", "hard", "wanted"), [(3, 0, 2), (3, 1, 2), (4, 1, 3)])
+@pytest.mark.parametrize("seed", range(5))
+def test_mined_texts_come_first_and_others_in_the_place_of_missing_ones(
+    negatives, hard, wanted, seed
+):
+    given = mined()
+    chosen = choose(RankingPairs(negatives, hard, mined=wanted), seed, given)
+    assert (chosen & given.truth).sum(dim=1).tolist() == [1] * 4
+    assert (chosen & ~given.truth).sum(dim=1).tolist() == [negatives] * 4
+    there = chosen & ~given.truth & given.mined
+    assert there[0].sum() >= wanted
+    assert there[1].sum() == 1  # all there is
+    # Where the backbone's scores choose too, they choose from the rest.
+    if hard:
+        cold = choose(RankingPairs(negatives, hard, False, 1e-3, wanted), seed, given)
+        best = reference()[1].masked_fill(given.truth[1] | given.mined[1], -torch.inf).argmax()
+        assert cold[1, best]
+
+
+def test_every_mined_text_is_as_likely_as_another():
+    counts, generator = Counter(), torch.Generator().manual_seed(0)
+    for _ in range(600):
+        chosen = RankingPairs(1, mined=1)(mined(), generator)
+        counts.update((chosen & ~targets().truth)[0].nonzero().flatten().tolist())
+    assert counts.keys() == {2, 3, 6}
+    assert all(150 < count < 250 for count in counts.values())  # 200 expected, deviation 12
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_marks_count_only_where_they_are_asked_for(seed):
+    for kind in (RankingPairs, MutualPairs):
+        for hard in (0, 2):
+            plain = choose(kind(3, hard), seed)
+            assert choose(kind(3, hard), seed, mined()).equal(plain)
+            assert choose(kind(3, hard, mined=1), seed).equal(plain)  # nothing was mined
+    unmarked = replace(targets(), mined=torch.zeros(4, 7, dtype=torch.bool))
+    chosen = choose(RankingPairs(3, mined=2), seed, unmarked)
+    assert (chosen & ~unmarked.truth).sum(dim=1).tolist() == [3] * 4
+
+
+@pytest.mark.parametrize("hard", [0, 2])
+@pytest.mark.parametrize("seed", range(5))
+def test_mutual_pairs_take_what_is_mined_from_either_side_first(hard, seed):
+    size, wanted, negatives = 20, 2, 5
+    scores = torch.randn(size, size, generator=torch.Generator().manual_seed(seed))
+    marked = torch.zeros(size, size, dtype=torch.bool)
+    for a in range(size):  # one side knows of the other; true texts are marked to no effect
+        marked[a, [a, (a + 1) % size, (a + 2) % size]] = True
+    given = replace(ring(size), mined=marked)
+    policy = MutualPairs(negatives, hard, mined=wanted)
+    chosen = policy(given, torch.Generator().manual_seed(seed), scores)
+    assert chosen.diagonal().all()
+    assert chosen.equal(chosen.T)
+    partners = chosen & ~torch.eye(size, dtype=torch.bool)
+    assert partners.sum(dim=1).max() <= negatives
+    near = (marked | marked.T) & ~torch.eye(size, dtype=torch.bool)
+    # No two that are mined for each other went without, both wanting more.
+    short = ((partners & near).sum(dim=1) < wanted).nonzero()[:, 0]
+    assert not (near & ~partners)[short][:, short].any()
+    assert (partners & near).sum() >= 2 * size - 6
+
+
+def test_mutual_pairs_take_no_mined_text_that_is_true():
+    given = mined()
+    for seed in range(10):
+        chosen = choose(MutualPairs(2, mined=2), seed, given)
+        assert (chosen & given.truth).sum(dim=1).tolist() == [1, 1, 1, 1]
+
+
+def test_only_hard_pairs_need_embeddings_only_mined_ones_neighbours():
+    for kind in (RankingPairs, MutualPairs):
+        assert (kind(mined=8).needs_reference, kind(mined=8).needs_mined) == (False, True)
+        assert (kind(hard=8).needs_reference, kind(hard=8).needs_mined) == (True, False)
+        assert kind(hard=7, mined=8).needs_reference
+    assert not HardPairs().needs_mined
+
+
+def test_training_without_neighbours_is_refused_in_one_line():
+    scores = TrainingScores(Toy(), Together(), RankingPairs(2, mined=1))
+    with pytest.raises(UserError, match=r"mined neighbours for RankingPairs, .* set data.mined"):
+        share(scores)
+    scores.adapter.eval()  # in validation there are none
+    assert share(scores).rows.computed.any()
+
+
+# -- in training ------------------------------------------------------------------------------
+
+
+class Noting(PairPolicy):
+    """Scores all pairs and keeps what it is given."""
+
+    needs_reference = True
+
+    def __init__(self):
+        self.given = []
+
+    def __call__(self, targets, generator, reference=None):
+        self.given.append(reference)
+        return torch.ones_like(targets.truth)
+
+
+BATCH = batch([group for part in groups((2, 2)) for group in part])
+
+
+def share(scores):
+    ranks = ProcessGroup()
+    where = place(BATCH, ranks, merged=False)
+    return scores.share(BATCH, where, ranks, torch.Generator())
+
+
+def own_scores(backbone):
+    image = backbone.encode_image(BATCH.pixels, FeatureSpec("pooled")).pooled
+    text = backbone.encode_text(BATCH.texts, FeatureSpec("pooled")).pooled
+    normalize = torch.nn.functional.normalize
+    cosines = normalize(image, dim=1) @ normalize(text, dim=1).T
+    return backbone.logit_scale * cosines + backbone.logit_bias
+
+
+def test_a_policy_is_given_the_scores_of_the_frozen_backbone():
+    policy = Noting()
+    scores = TrainingScores(Toy(), Together(), policy)
+    share(scores)
+    (given,) = policy.given
+    torch.testing.assert_close(given, own_scores(Toy()).detach())
+    assert not given.requires_grad
+
+
+def test_a_dual_adapter_needs_no_pairs_and_so_no_reference():
+    scores = TrainingScores(Toy(), Tune(), Noting())
+    assert "reference" not in scores.needs
+    assert scores.original is None
+
+
+def test_a_backbone_without_embeddings_is_refused_in_one_line():
+    class Unpooled(Toy):
+        def fits(self, reads, modality):
+            return "it has none" if reads.kind == "pooled" else None
+
+    with pytest.raises(UserError, match=r"pooled image embeddings .* other pairs than HardPairs"):
+        TrainingScores(Unpooled(), Together(), HardPairs())
+
+
+def ring(size):
+    """As many images as texts, each with its own."""
+    own = torch.eye(size, dtype=torch.bool)
+    return Targets(own, own, own)
+
+
+@pytest.mark.parametrize("hard", [0, 3])
+@pytest.mark.parametrize("seed", range(5))
+def test_mutual_negatives_meet_both_ways(hard, seed):
+    size, negatives = 20, 6
+    scores = torch.randn(size, size, generator=torch.Generator().manual_seed(seed))
+    policy = MutualPairs(negatives, hard)
+    chosen = policy(ring(size), torch.Generator().manual_seed(seed), scores)
+    assert chosen.diagonal().all()
+    assert chosen.equal(chosen.T)
+    degrees = chosen.sum(dim=1) - 1
+    assert degrees.max() <= negatives
+    # Greedy matching leaves no two images that both want more and may have each other.
+    short = (degrees < negatives).nonzero()[:, 0]
+    assert chosen[short][:, short].all()
+    assert degrees.sum() >= negatives * size - 2 * negatives
+
+
+def test_mutual_hard_negatives_are_those_that_score_high():
+    size = 12
+    scores = torch.zeros(size, size)
+    for a in range(0, size, 2):  # couples that resemble each other, seen from one side only
+        scores[a, a + 1] = 200.0
+    chosen = MutualPairs(1, 1)(ring(size), torch.Generator().manual_seed(0), scores)
+    couples = torch.arange(size) // 2
+    assert chosen.equal(couples[:, None] == couples)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_mutual_negatives_are_false_both_ways(seed):
+    truth = targets().truth
+    chosen = choose(MutualPairs(2, 1), seed)
+    # Where the text of all is an image's true one, that image is no one's negative.
+    assert (chosen & truth).sum(dim=1).tolist() == [1, 1, 1, 1]
+    own = (chosen & truth).int().argmax(dim=1)
+    for i, j in (chosen & ~truth).nonzero().tolist():
+        (partner,) = (own == j).nonzero()[:, 0].tolist()
+        assert chosen[partner, own[i]]
+        assert not truth[partner, own[i]]
+
+
+def test_mutual_pairs_give_eqsim_all_four_scores():
+    chosen = MutualPairs(3)(ring(9), torch.Generator().manual_seed(1))
+    for i, j in (chosen & ~torch.eye(9, dtype=torch.bool)).nonzero().tolist():
+        assert chosen[i, i]
+        assert chosen[i, j]
+        assert chosen[j, i]
+        assert chosen[j, j]
+
+
+def test_mutual_pairs_refuse_what_makes_no_sense():
+    for arguments in ({"negatives": 0}, {"hard": 16}, {"temperature": 0.0}):
+        with pytest.raises(UserError, match="expected"):
+            MutualPairs(**arguments)
+    assert MutualPairs().needs_reference is False
+    assert MutualPairs(hard=2).needs_reference

@@ -1,0 +1,638 @@
+import csv
+import os
+import sys
+import time
+from dataclasses import replace
+from datetime import timedelta
+from types import SimpleNamespace
+
+import pytest
+import torch
+from pytorch_lightning import Trainer
+from pytorch_lightning.callbacks import Callback, EarlyStopping, ModelCheckpoint
+from pytorch_lightning.loggers import CSVLogger, WandbLogger
+
+from tests.ranks import run_ranks
+from tests.runs import QUIET, Watch, fit, module
+from tests.tiny import write_cola
+from vlmtune.adapters.linear_probe import LinearProbe
+from vlmtune.adapters.mm_adapter import MMAdapter
+from vlmtune.benchmarks.cola_multi import ColaMulti
+from vlmtune.benchmarks.zero_shot import Classification
+from vlmtune.data.datamodule import ShardDataModule
+from vlmtune.data.shards import ShardSet
+from vlmtune.errors import UserError
+from vlmtune.evaluation.scorer import Scorer
+from vlmtune.export import read_checkpoint
+from vlmtune.objectives.info_nce import InfoNCE
+from vlmtune.report.markdown import to_markdown
+from vlmtune.report.run_report import RunReport
+from vlmtune.training.evaluation import Evaluation
+from vlmtune.training.module import AdaptationModule
+
+pytestmark = QUIET
+
+
+@pytest.fixture
+def cola(tmp_path):
+    """Returns a function that makes a benchmark of nine items."""
+    path = write_cola(tmp_path / "cola")
+
+    def make(name="cola", **options):
+        return ColaMulti(str(path), str(path.parent), name=name, **options)
+
+    return make
+
+
+def probe(model_folder):
+    return module(model_folder, LinearProbe(initial_scale=10.0), [InfoNCE()])
+
+
+def steps(evaluation, name="cola/accuracy"):
+    return [step for step, _ in evaluation.curves[name]]
+
+
+# -- schedule ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "length", "want"),
+    [
+        ({}, 6, [3, 6]),
+        ({"every_n_epochs": 2}, 9, [6, 9]),  # always after the last
+        ({"every_n_epochs": 5}, 6, [6]),
+        ({"every_n_epochs": 0, "every_n_steps": 2}, 6, [2, 4, 6]),
+        ({"every_n_epochs": 0, "every_n_steps": 4}, 6, [4, 6]),
+        ({"every_n_epochs": 1, "every_n_steps": 2}, 6, [2, 3, 4, 6]),
+        ({"every_n_epochs": 0, "every_n_steps": 9}, 5, [5]),  # in the middle of an epoch
+    ],
+)
+def test_it_evaluates_when_it_should_and_at_the_end(
+    model_folder, shards, tmp_path, cola, options, length, want
+):
+    evaluation = Evaluation([cola()], **options)
+    fit(probe(model_folder), shards, tmp_path, steps=length, callbacks=(evaluation,))
+    assert steps(evaluation) == want
+
+
+def test_epochs_may_limit_the_run(model_folder, shards, tmp_path, cola):
+    evaluation = Evaluation([cola()], every_n_epochs=5)
+    fit(probe(model_folder), shards, tmp_path, -1, (evaluation,), max_epochs=2)
+    assert steps(evaluation) == [6]
+
+
+def test_the_numbers_are_those_of_the_trained_model(model_folder, shards, tmp_path, cola):
+    evaluation, made = Evaluation([cola("one"), cola("two", limit=1)]), probe(model_folder)
+    trainer, _ = fit(made, shards, tmp_path, callbacks=(evaluation,))
+    assert made.adapter.training  # scoring put back what it changed
+    for benchmark in (cola("one"), cola("two", limit=1)):
+        result = benchmark.run(Scorer(made.backbone, made.adapter))
+        assert evaluation.results[benchmark.name].metrics == result.metrics
+        for name, metric in result.metrics.items():
+            key = f"{benchmark.name}/{name}"
+            assert trainer.callback_metrics[key].item() == pytest.approx(metric.value)
+            assert evaluation.curves[key][-1] == (6, metric.value)
+
+
+def test_evaluating_does_not_change_training(model_folder, shards, tmp_path, cola):
+    _, plain = fit(module(model_folder), shards, tmp_path)
+    evaluation = Evaluation([cola()], every_n_steps=1)
+    _, evaluated = fit(module(model_folder), shards, tmp_path, callbacks=(evaluation,))
+    assert evaluated.losses == plain.losses
+
+
+def test_a_checkpoint_may_be_kept_by_a_number(model_folder, shards, tmp_path, cola):
+    keep = ModelCheckpoint(tmp_path / "best", monitor="cola/accuracy", mode="max")
+    fit(
+        probe(model_folder),
+        shards,
+        tmp_path,
+        callbacks=(Evaluation([cola()]), keep),
+        save=True,
+    )
+    assert keep.best_model_score is not None
+    assert os.path.exists(keep.best_model_path)
+
+
+@pytest.mark.parametrize(
+    ("every", "keep"),
+    [
+        ({"every_n_steps": 2, "every_n_epochs": 0}, {"every_n_train_steps": 2}),
+        ({"every_n_steps": 1, "every_n_epochs": 0}, {"every_n_train_steps": 3}),
+        ({"every_n_epochs": 1}, {"every_n_epochs": 1}),
+    ],
+)
+@pytest.mark.parametrize("val", [False, True])
+def test_the_best_checkpoint_is_the_best_at_its_own_step(
+    model_folder, shards, tmp_path, cola, every, keep, val
+):
+    wanted = iter([0.25, 0.75, 0.5, 0.125, 0.875, 0.375])  # one for each evaluation
+
+    class Scripted(ColaMulti):
+        def run(self, scorer):
+            result = super().run(scorer)
+            value = next(wanted)
+            measured.append((weights(made), value))
+            metrics = {"accuracy": replace(result.metrics["accuracy"], value=value)}
+            return replace(result, metrics=metrics)
+
+    path = tmp_path / "cola" / "cola.json"
+    cola()
+    measured, made = [], probe(model_folder)
+    best = ModelCheckpoint(tmp_path / "best", "{step}", "cola/accuracy", mode="max", **keep)
+    evaluation = Evaluation([Scripted(str(path), str(path.parent), name="cola")], **every)
+    # The checkpoint comes first in the list, and must be saved last all the same.
+    fit(made, shards, tmp_path, 6, (best, evaluation), save=True, val=val)
+    kept = torch.load(best.best_model_path, weights_only=True)
+    state = kept["state_dict"]
+    (value,) = [v for seen, v in measured if all(seen[n].equal(w) for n, w in state.items())]
+    curve, period = evaluation.curves["cola/accuracy"], keep.get("every_n_train_steps", 3)
+    assert value == best.best_model_score.item() == dict(curve)[kept["global_step"]]
+    assert value == max(v for step, v in curve if step % period == 0)
+
+
+def weights(made):
+    return {name: value.clone() for name, value in made.state_dict().items()}
+
+
+@pytest.mark.parametrize(
+    ("every", "keep", "fits"),
+    [
+        ({"every_n_steps": 2}, {"every_n_train_steps": 3}, False),
+        ({"every_n_steps": 2}, {"every_n_train_steps": 4}, True),
+        ({}, {"every_n_train_steps": 3}, False),
+        ({"every_n_epochs": 2}, {}, False),
+        ({"every_n_epochs": 2}, {"every_n_epochs": 4}, True),
+        ({"every_n_epochs": 0, "every_n_steps": 3}, {"every_n_epochs": 1}, False),
+        ({"every_n_steps": 1}, {"train_time_interval": timedelta(minutes=5)}, False),
+        ({"every_n_epochs": 2}, {"monitor": "train/loss"}, True),
+    ],
+)
+def test_no_checkpoint_is_kept_by_an_older_number(
+    model_folder, shards, tmp_path, cola, every, keep, fits
+):
+    best = ModelCheckpoint(tmp_path / "best", **{"monitor": "cola/accuracy", **keep})
+    callbacks = (Evaluation([cola()], **every), best)
+    if fits:
+        fit(probe(model_folder), shards, tmp_path, 1, callbacks, save=True)
+        return
+    with pytest.raises(UserError, match=r"cola/accuracy to be measured whenever"):
+        fit(probe(model_folder), shards, tmp_path, 1, callbacks, save=True)
+    assert not (tmp_path / "best").exists()
+
+
+def test_loggers_see_every_number_at_its_step(model_folder, shards, tmp_path, cola):
+    logger = CSVLogger(tmp_path, name="logs", version="one")
+    evaluation = Evaluation([cola()], every_n_epochs=0, every_n_steps=2)
+    trainer, _ = fit(
+        probe(model_folder), shards, tmp_path, 5, (evaluation,), logger=logger, log_every_n_steps=3
+    )
+    assert trainer.logger is logger
+    with (tmp_path / "logs" / "one" / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    for name, metric in evaluation.results["cola"].metrics.items():
+        logged = [(int(r["step"]), float(r[f"cola/{name}"])) for r in rows if r[f"cola/{name}"]]
+        assert logged == evaluation.curves[f"cola/{name}"]
+        assert logged[-1] == (5, metric.value)
+        assert [step for step, _ in logged] == [2, 4, 5]
+    assert any(row["train/loss"] for row in rows)
+
+
+class FakeWandb(WandbLogger):
+    """A logger of Weights & Biases whose run is a list."""
+
+    def __init__(self):
+        super().__init__(offline=True)
+        self.logged = []
+
+    @property
+    def experiment(self):
+        return SimpleNamespace(log=self.logged.append)
+
+    def log_hyperparams(self, *args, **kwargs): ...
+
+    def finalize(self, status): ...
+
+
+def test_weights_and_biases_gets_tables_and_retrievals(
+    model_folder, shards, tmp_path, cola, monkeypatch
+):
+    def table(**options):
+        return options
+
+    def picture(image, caption):
+        return image.size, caption
+
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(Table=table, Image=picture))
+    logger, evaluation = FakeWandb(), Evaluation([cola()])
+    fit(probe(model_folder), shards, tmp_path, callbacks=(evaluation,), logger=logger)
+    tables = [entry for entry in logger.logged if "benchmarks" in entry]
+    assert [entry["trainer/global_step"] for entry in tables] == [3, 6]
+    (*_, last), result = tables, evaluation.results["cola"]
+    assert last["benchmarks"]["columns"][:3] == ["benchmark", "metric", "value"]
+    assert [row[:3] for row in last["benchmarks"]["data"]] == [
+        ["cola", name, metric.value] for name, metric in result.metrics.items()
+    ]
+    (shown,) = (e["cola/retrievals"] for e in logger.logged if "cola/retrievals" in e)
+    assert len(shown) == len(result.examples)
+    assert result.examples[0].query in shown[0][1]
+
+
+@pytest.mark.parametrize("stage", ["validate", "test"])
+def test_outside_training(model_folder, shards, tmp_path, cola, stage):
+    evaluation = Evaluation([cola()])
+    trainer = Trainer(
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=tmp_path,
+        callbacks=[evaluation],
+    )
+    sets = [ShardSet(str(shards))]
+    data = ShardDataModule(sets, batch_size=4, val=sets)
+    (logged,) = getattr(trainer, stage)(probe(model_folder), datamodule=data, verbose=False)
+    assert logged["cola/accuracy"] == pytest.approx(
+        evaluation.results["cola"].metrics["accuracy"].value
+    )
+
+
+# -- the report -------------------------------------------------------------------------------
+
+
+def test_the_report_of_a_run(model_folder, shards, tmp_path, cola):
+    evaluation = Evaluation([cola(limit=5, seed=2)], log_every_n_steps=2, name="toy")
+    made = probe(model_folder)
+    _, watch = fit(made, shards, tmp_path, callbacks=(evaluation,))
+    report = RunReport.load(tmp_path / "report.json")
+    assert report.name == "toy"
+    assert report.results == (evaluation.results["cola"],)
+    facts = report.provenance
+    assert (facts.backbone, facts.adapter, facts.seed) == (str(model_folder), "LinearProbe", 0)
+    assert facts.fingerprint == made.backbone.fingerprint
+    assert facts.model == {"backbone": made.backbone.spec(), "adapter": made.adapter.spec()}
+    assert facts.trainable_parameters == 2 * (16 * 16 + 16) + 2
+    assert facts.config["steps"] == 6
+    assert facts.config["objectives"] == [InfoNCE().spec()]
+    drawn = facts.config["benchmarks"]["cola"]["init_args"]
+    assert (drawn["limit"], drawn["seed"]) == (5, 2)
+    assert str(shards) in facts.data
+    assert 0 < facts.seconds < 100
+    assert [step for step, _ in report.curves["train/loss"]] == [2, 4, 6]
+    assert [loss for _, loss in report.curves["train/loss"]] == pytest.approx(watch.losses[1::2])
+    assert [step for step, _ in report.curves["cola/accuracy"]] == [3, 6]
+
+
+def test_the_report_goes_where_it_is_told(model_folder, shards, tmp_path, cola):
+    path = tmp_path / "reports" / "mine.json"
+    evaluation = Evaluation([cola()], report=str(path), store=str(tmp_path / "store"))
+    fit(probe(model_folder), shards, tmp_path, steps=1, callbacks=(evaluation,))
+    assert RunReport.load(path).results
+    assert not (tmp_path / "report.json").exists()
+    assert len(list((tmp_path / "store").glob("*/meta.json"))) == 2
+
+
+@pytest.mark.parametrize("die_at", [2, 3, 4, 5])
+def test_a_resumed_run_reports_the_whole(model_folder, shards, tmp_path, cola, die_at):
+    def evaluation():
+        return Evaluation([cola()], log_every_n_steps=1)
+
+    whole, first, second = evaluation(), evaluation(), evaluation()
+    fit(probe(model_folder), shards, tmp_path / "whole", callbacks=(whole,))
+    folder = tmp_path / "killed"
+    fit(probe(model_folder), shards, folder, 6, (first,), save=True, die_at=die_at)
+    assert not (folder / "report.json").exists()
+    checkpoint = folder / f"stepstep={die_at}.ckpt"
+    fit(probe(model_folder), shards, folder, 6, (second,), resume=checkpoint)
+    one, other = (RunReport.load(tmp_path / name / "report.json") for name in ("whole", "killed"))
+    # Lightning does not end an epoch again whose last batch came before the checkpoint.
+    lost = {3} if die_at == 3 else set()
+    for name, curve in one.curves.items():
+        left = tuple(point for point in curve if "cola" not in name or point[0] not in lost)
+        assert other.curves[name] == left
+    assert other.results == one.results
+    assert other.provenance.seconds > 0
+
+
+@pytest.mark.parametrize("limit", [{"steps": 6}, {"steps": -1, "max_epochs": 2}])
+@pytest.mark.parametrize("every", [{}, {"every_n_epochs": 0, "every_n_steps": 4}])
+def test_a_run_killed_after_its_last_step_still_reports(
+    model_folder, shards, tmp_path, cola, limit, every
+):
+    """Its checkpoint was written, its evaluation not: the resumed run has nothing to train."""
+    first, second = Evaluation([cola()], **every), Evaluation([cola()], **every)
+    whole = probe(model_folder)
+    fit(whole, shards, tmp_path, callbacks=(first,), save=True, **limit)
+    one = RunReport.load(tmp_path / "report.json")
+    (tmp_path / "report.json").unlink()
+    again = probe(model_folder)
+    _, watch = fit(
+        again,
+        shards,
+        tmp_path,
+        callbacks=(second,),
+        save=True,
+        resume=tmp_path / "stepstep=6.ckpt",
+        **limit,
+    )
+    assert watch.losses == []
+    other = RunReport.load(tmp_path / "report.json")
+    assert other.results == one.results
+    alone = cola().run(Scorer(again.backbone, again.adapter))
+    assert [result.metrics for result in one.results] == [alone.metrics]
+    assert other.curves["cola/accuracy"][-1] == one.curves["cola/accuracy"][-1]
+    assert other.provenance.config == one.provenance.config
+    assert 0 < other.provenance.seconds <= one.provenance.seconds
+
+
+def test_the_time_of_evaluation_is_not_that_of_training(model_folder, shards, tmp_path, cola):
+    class Slow(ColaMulti):
+        def run(self, scorer):
+            time.sleep(1)
+            return super().run(scorer)
+
+    cola()
+    path = tmp_path / "cola" / "cola.json"
+    evaluation = Evaluation([Slow(str(path), str(path.parent))], every_n_steps=1)
+    fit(probe(model_folder), shards, tmp_path, 2, (evaluation,))
+    assert 0 < RunReport.load(tmp_path / "report.json").provenance.seconds < 1
+
+
+def test_a_checkpoint_tells_where_its_weights_come_from(model_folder, shards, tmp_path, cola):
+    fit(probe(model_folder), shards, tmp_path, 2, (Evaluation([cola()]),), save=True)
+    facts = RunReport.load(tmp_path / "report.json").provenance
+    told = read_checkpoint(tmp_path / "stepstep=2.ckpt").provenance
+    assert told["data"] == facts.data == str(shards)
+    assert told["config"] == facts.config
+    assert (told["seed"], told["versions"], told["commit"]) == (0, facts.versions, facts.commit)
+    assert 0 < told["seconds"] <= facts.seconds
+
+
+# -- what is refused --------------------------------------------------------------------------
+
+
+def test_a_missing_file_is_said_before_the_first_step(model_folder, shards, tmp_path):
+    evaluation = Evaluation([ColaMulti(str(tmp_path / "nowhere.json"), str(tmp_path))])
+    watched = []
+    made = probe(model_folder)
+    made.on_fit_start = lambda: watched.append("began")
+    with pytest.raises(UserError, match=r"nowhere\.json"):
+        fit(made, shards, tmp_path, callbacks=(evaluation,))
+    assert watched == []
+    assert not (tmp_path / "report.json").exists()
+
+
+class Fails(ColaMulti):
+    """Cannot be evaluated at the given times, of which the first is 1."""
+
+    at = (1, 2)
+    calls = 0
+
+    def evaluate(self, scores):
+        self.calls += 1
+        if self.calls in self.at:
+            raise UserError(f"expected a sound\nfile, got none at {self.calls}: mend it")
+        return super().evaluate(scores)
+
+
+@pytest.fixture
+def fails(tmp_path):
+    """Returns a function that makes a benchmark that fails at the given times."""
+    path = write_cola(tmp_path / "cola")
+
+    def make(*at, name="fails"):
+        one = Fails(str(path), str(path.parent), name=name)
+        one.at = at
+        return one
+
+    return make
+
+
+def gone(tmp_path, name="gone"):
+    return ColaMulti(str(tmp_path / "nowhere.json"), str(tmp_path), name=name)
+
+
+def warned(caplog):
+    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+
+def test_a_missing_file_of_one_is_said_once_and_the_others_are_run(
+    model_folder, shards, tmp_path, cola, caplog
+):
+    made, said_at_start = probe(model_folder), []
+    made.on_train_start = lambda: said_at_start.extend(warned(caplog))
+    evaluation = Evaluation([gone(tmp_path), cola()])
+    fit(made, shards, tmp_path, callbacks=(evaluation,))
+    (line,) = warned(caplog)
+    assert said_at_start == [line]
+    assert line.startswith("not run: gone: expected ")
+    assert "nowhere.json" in line
+    report = RunReport.load(tmp_path / "report.json")
+    assert [result.benchmark for result in report.results] == ["cola"]
+    assert report.not_run == (("gone", line.removeprefix("not run: gone: ")),)
+    assert steps(evaluation) == [3, 6]
+    assert not any(name.startswith("gone") for name in evaluation.curves)
+
+
+def test_one_that_fails_later_stops_neither_the_others_nor_the_training(
+    model_folder, shards, tmp_path, fails, cola, caplog
+):
+    evaluation = Evaluation([fails(1, 2), cola()])
+    trainer, watch = fit(probe(model_folder), shards, tmp_path, callbacks=(evaluation,))
+    assert len(watch.losses) == 6
+    assert warned(caplog) == ["not run: fails: expected a sound file, got none at 1: mend it"]
+    report = RunReport.load(tmp_path / "report.json")
+    assert report.not_run == (("fails", "expected a sound file, got none at 2: mend it"),)
+    assert report.results == (evaluation.results["cola"],)
+    assert "cola/accuracy" in trainer.callback_metrics
+    assert not any("fails" in name for name in [*trainer.callback_metrics, *report.curves])
+    assert "not run: expected a sound file" in to_markdown([report])
+
+
+def test_numbers_of_earlier_weights_are_not_those_of_the_last(
+    model_folder, shards, tmp_path, fails, cola, caplog
+):
+    evaluation = Evaluation([cola(), fails(2, 4)], every_n_epochs=0, every_n_steps=1)
+    trainer, _ = fit(probe(model_folder), shards, tmp_path, 4, callbacks=(evaluation,))
+    assert steps(evaluation, "fails/accuracy") == [1, 3]
+    assert len(warned(caplog)) == 2  # it had run again
+    report = RunReport.load(tmp_path / "report.json")
+    assert [name for name, _ in report.not_run] == ["fails"]
+    assert [result.benchmark for result in report.results] == ["cola"]
+    assert "fails/accuracy" not in trainer.callback_metrics
+
+
+def test_a_training_goes_on_where_no_benchmark_can_be_run_any_more(
+    model_folder, shards, tmp_path, cola
+):
+    class Removing(Callback):
+        def on_train_batch_end(self, trainer, *_):
+            if trainer.global_step == 4:
+                next((tmp_path / "cola").glob("*.png")).unlink()
+
+    evaluation = Evaluation([cola()])
+    _, watch = fit(probe(model_folder), shards, tmp_path, 6, (Removing(), evaluation))
+    assert len(watch.losses) == 6
+    report = RunReport.load(tmp_path / "report.json")
+    assert report.results == ()
+    ((name, why),) = report.not_run
+    assert name == "cola"
+    assert ".png" in why
+    assert [step for step, _ in report.curves["cola/accuracy"]] == [3]
+    assert "not run: expected" in to_markdown([report])
+    trainer = Trainer(accelerator="cpu", logger=False, enable_progress_bar=False)
+    with pytest.raises(UserError, match=r"\.png"):
+        evaluation.evaluate(trainer, probe(model_folder))
+
+
+def plateau(made):
+    """Makes the module's learning rate fall where the benchmark's number does not rise."""
+    optimizer = torch.optim.SGD([p for p in made.parameters() if p.requires_grad], lr=0.1)
+    scheduler = {
+        "scheduler": torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer),
+        "monitor": "fails/accuracy",
+    }
+    return {"optimizer": optimizer, "lr_scheduler": scheduler}
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("who", ["ModelCheckpoint", "EarlyStopping", "ReduceLROnPlateau"])
+def test_a_run_stops_where_what_is_not_run_is_monitored(
+    model_folder, shards, tmp_path, fails, cola, monkeypatch, who, known
+):
+    monitoring = {
+        "ModelCheckpoint": [ModelCheckpoint(tmp_path / "best", monitor="fails/accuracy")],
+        "EarlyStopping": [EarlyStopping("fails/accuracy", check_on_train_epoch_end=True)],
+        "ReduceLROnPlateau": [],
+    }[who]
+    if who == "ReduceLROnPlateau":
+        monkeypatch.setattr(AdaptationModule, "configure_optimizers", plateau)
+    watch = Watch()
+    evaluation = Evaluation([gone(tmp_path, "fails") if known else fails(2), cola()])
+    with pytest.raises(UserError) as error:
+        fit(
+            probe(model_folder),
+            shards,
+            tmp_path,
+            9,
+            (watch, *monitoring, evaluation),
+            save=who == "ModelCheckpoint",
+        )
+    said = str(error.value)
+    assert said.startswith(
+        f"expected fails/accuracy, which {who} monitors, got no number, as fails is not run: "
+        "expected "
+    )
+    assert "\n" not in said
+    assert ("nowhere.json" in said) == known
+    assert len(watch.losses) == (0 if known else 6)
+    assert (tmp_path / "best").exists() == (who == "ModelCheckpoint" and not known)
+
+
+def embedded(folder, name="zero_shot"):
+    (folder / name).mkdir()
+    made = Classification.fixture(folder / name)
+    return Classification(str(made.folder), name, ensemble="embeddings")
+
+
+def test_what_reads_embeddings_is_not_run_of_a_joint_adapter(
+    model_folder, shards, tmp_path, cola, caplog
+):
+    class Embedded(ColaMulti):
+        reads = "embeddings"
+
+    path = write_cola(tmp_path / "other")
+    lacking = [Embedded(str(path), str(path.parent)), embedded(tmp_path)]
+    evaluation = Evaluation([cola("sound"), *lacking])
+    trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
+    evaluation.setup(trainer, probe(model_folder), "fit")
+    assert evaluation.not_run == {}
+    joint = module(model_folder, MMAdapter(heads=2, hidden=2))
+    evaluation.setup(trainer, joint, "fit")
+    assert list(evaluation.not_run) == ["cola_multi", "zero_shot"]
+    for line, one in zip(warned(caplog), lacking, strict=True):
+        want = f"expected an adapter with embeddings for {one.name}, got MMAdapter, a joint one: "
+        assert line.startswith(f"not run: {one.name}: {want}")
+        assert "`ensemble: scores`" in line
+    with pytest.raises(UserError, match=r"embeddings for alone.*leave the benchmark out"):
+        fit(joint, shards, tmp_path, callbacks=(Evaluation([embedded(tmp_path, "alone")]),))
+
+
+def test_images_are_encoded_once_for_all_benchmarks(
+    model_folder, shards, tmp_path, cola, monkeypatch
+):
+    benchmarks, made = [cola("one"), cola("two"), cola("three", limit=2)], probe(model_folder)
+    encode, encoded = made.backbone.encode_image, []
+
+    def counted(pixels, reads):
+        encoded.append(len(pixels))
+        return encode(pixels, reads)
+
+    monkeypatch.setattr(made.backbone, "encode_image", counted)
+    trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
+    evaluation = Evaluation(benchmarks)
+    monkeypatch.setattr(evaluation, "_log", lambda *_: None)  # for which there is no trainer
+    evaluation.setup(trainer, made, "fit")
+    evaluation.evaluate(trainer, made)
+    assert sum(encoded) == 18
+    assert evaluation.results["one"].metrics == evaluation.results["two"].metrics
+
+
+def test_benchmarks_need_names_of_their_own(cola):
+    with pytest.raises(UserError, match="got 'cola' twice"):
+        Evaluation([cola(), cola()])
+    with pytest.raises(UserError, match="list at least one"):
+        Evaluation([])
+    Evaluation([cola("one"), cola("two")])
+
+
+@pytest.mark.parametrize(("epochs", "every"), [(0, 0), (-1, 0), (1, -1)])
+def test_a_schedule_is_needed(cola, epochs, every):
+    with pytest.raises(UserError, match=f"every_n_epochs={epochs} and every_n_steps={every}"):
+        Evaluation([cola()], every_n_epochs=epochs, every_n_steps=every)
+
+
+# -- two processes ----------------------------------------------------------------------------
+
+
+def _one_rank(rank, folder, model_folder, shards, path, monitored):
+    """What a rank says and has where a benchmark fails after the first step, on rank 1 alone."""
+    torch.set_num_threads(1)
+    moody = Fails(str(path), str(path.parent), name="moody")
+    moody.at = (2, 3) if rank else ()
+    here = folder / "nowhere.json" if rank else path
+    lost = ColaMulti(str(here), str(path.parent), name="lost")
+    benchmarks = [lost, ColaMulti(str(path), str(path.parent), name="cola"), moody]
+    evaluation = Evaluation(benchmarks, every_n_epochs=0, every_n_steps=1)
+    stopping = [EarlyStopping("moody/accuracy", check_on_train_epoch_end=True)] if monitored else []
+    made, callbacks, said = probe(model_folder), (evaluation, *stopping), None
+    try:
+        fit(made, shards, folder, 3, callbacks, devices=2, strategy="ddp")
+    except UserError as error:
+        said = str(error)
+    metrics = {n: m.value for n, m in evaluation.results["cola"].metrics.items()}
+    return said, steps(evaluation), evaluation.not_run, metrics
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("monitored", [False, True])
+def test_two_ranks_evaluate_together(model_folder, shards, tmp_path, monitored):
+    path = write_cola(tmp_path / "cola")
+    arguments = (tmp_path, model_folder, shards, path, monitored)
+    one, other = run_ranks(2, tmp_path / "ranks", _one_rank, *arguments)
+    assert one == other
+    said, measured, not_run, metrics = one
+    assert list(not_run) == ["lost", "moody"]
+    assert "nowhere.json" in not_run["lost"]
+    assert f"got none at {measured[-1]}" in not_run["moody"]
+    assert measured == ([1, 2] if monitored else [1, 2, 3])
+    assert 0 <= metrics["accuracy"] <= 1
+    if monitored:
+        assert said.startswith("expected moody/accuracy, which EarlyStopping monitors, got no")
+        assert not (tmp_path / "report.json").exists()
+        return
+    assert said is None
+    report = RunReport.load(tmp_path / "report.json")
+    assert report.not_run == tuple(not_run.items())
+    assert [result.benchmark for result in report.results] == ["cola"]

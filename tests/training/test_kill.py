@@ -1,0 +1,133 @@
+"""A run that is killed at any moment is resumed to the same end, to the last bit."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import vlmtune
+from tests.tiny import write_cola
+from vlmtune.cli.fit import NOISE
+from vlmtune.cli.main import main
+
+pytestmark = [pytest.mark.filterwarnings(f"ignore:{pattern}") for pattern in NOISE]
+
+ROOT = Path(vlmtune.__file__).parent.parent
+STEPS = 120  # ten epochs of twelve records
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+
+
+def write_config(folder: Path, model: Path, shards: Path, cola: Path) -> Path:
+    """A run with dropout and chosen pairs, that draws random numbers in every step."""
+    benchmark = {"path": str(cola), "images": str(cola.parent), "name": "tiny"}
+    config = {
+        "model": {
+            "backbone": plugin("backbones.open_clip.OpenClip", model=str(model)),
+            "adapter": plugin("adapters.mm_adapter.MMAdapter", heads=2, hidden=2, dropout=0.1),
+            "objectives": [plugin("objectives.pair_bce.PairBCE")],
+            "pairs": plugin("pairs.ChosenPairs", positives=1),
+            "store": str(folder / "store"),
+        },
+        "data": {
+            "train": [plugin("data.shards.ShardSet", path=str(shards))],
+            "batch_size": 1,
+            "num_workers": 0,
+        },
+        "trainer": {
+            "accelerator": "cpu",
+            "devices": 1,
+            "logger": False,
+            "max_steps": STEPS,
+            "enable_progress_bar": False,
+            "default_root_dir": str(folder / "run"),
+            "callbacks": [
+                plugin(
+                    "callbacks.Evaluation",
+                    benchmarks=[plugin("benchmarks.cola_multi.ColaMulti", **benchmark)],
+                    every_n_epochs=5,
+                    log_every_n_steps=1,
+                ),
+                {
+                    "class_path": "pytorch_lightning.callbacks.ModelCheckpoint",
+                    "init_args": {
+                        "dirpath": str(folder / "run" / "checkpoints"),
+                        "every_n_train_steps": 5,
+                        "save_last": True,
+                    },
+                },
+            ],
+        },
+    }
+    folder.mkdir()
+    (folder / "fit.yaml").write_text(json.dumps(config))
+    return folder / "fit.yaml"
+
+
+def plugin(name: str, /, **arguments: object) -> dict[str, object]:
+    return {"class_path": f"vlmtune.{name}", "init_args": arguments}
+
+
+def kill(config: Path, trace: Path, delay: float) -> None:
+    """Starts the run and kills it `delay` seconds after `trace` is there, before it can end."""
+    command = [sys.executable, "-m", "vlmtune", "fit", "--config", str(config)]
+    with (config.parent / "stderr").open("w+") as errors:
+        run = subprocess.Popen(command, env=ENVIRONMENT, stderr=errors, stdout=errors)
+        try:
+            deadline = time.monotonic() + 120
+            while not trace.exists():
+                errors.seek(0)
+                assert run.poll() is None, errors.read()
+                assert time.monotonic() < deadline, f"no {trace}"
+                time.sleep(0.002)
+            time.sleep(delay)
+        finally:
+            run.kill()
+            run.wait()
+    assert run.returncode == -signal.SIGKILL, "it ended before it was killed"
+
+
+@pytest.mark.slow
+def test_a_killed_run_is_resumed_to_the_same_end(
+    tmp_path, model_folder, shards, monkeypatch, capsys
+):
+    monkeypatch.setattr(sys, "argv", ["vlmtune"])
+    cola = write_cola(tmp_path / "cola")
+    whole = write_config(tmp_path / "whole", model_folder, shards, cola)
+    killed = write_config(tmp_path / "killed", model_folder, shards, cola)
+    assert main(["fit", "--config", str(whole)]) == 0, capsys.readouterr().err
+
+    before = {path: path.read_bytes() for path in shards.iterdir()}
+    folder = killed.parent / "run"
+    last = folder / "checkpoints" / "last.ckpt"
+    draw = random.SystemRandom().random
+    delays = (0.1 * draw(), 0.2 * draw())
+    kill(killed, killed.parent / "store", delays[0])  # while it fills the store, or soon after
+    kill(killed, last, delays[1])
+    assert not (folder / "report.json").exists()
+    step = torch.load(last, weights_only=True)["global_step"]
+    assert 0 < step < STEPS
+    for path in folder.rglob("*.ckpt"):  # no half of a checkpoint, whatever its name
+        assert torch.load(path, weights_only=True)["state_dict"]
+
+    resumed = ["fit", "--config", str(killed), "--ckpt_path", str(last)]
+    assert main(resumed) == 0, f"{delays}: {capsys.readouterr().err}"
+    ends = [config.parent / "run" for config in (whole, killed)]
+    states = [
+        torch.load(end / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+        for end in ends
+    ]
+    assert states[0].keys() == states[1].keys()
+    assert all(states[0][name].equal(states[1][name]) for name in states[0]), delays
+    reports = [json.loads((end / "report.json").read_text()) for end in ends]
+    losses = [report["curves"]["train/loss"] for report in reports]
+    assert len(losses[0]) == STEPS
+    assert losses[0] == losses[1], delays
+    assert reports[0]["results"] == reports[1]["results"]
+    assert before == {path: path.read_bytes() for path in shards.iterdir()}

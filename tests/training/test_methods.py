@@ -1,0 +1,159 @@
+"""The modules of the papers are `AdaptationModule` with defaults, and nothing else."""
+
+import copy
+import inspect
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from pytorch_lightning import Trainer
+
+from tests.runs import QUIET, Watch, fit
+from vlmtune.adapters.base import trained_state
+from vlmtune.adapters.context_prompts import ContextPrompts
+from vlmtune.adapters.last_blocks import LastBlocks
+from vlmtune.adapters.linear_probe import LinearProbe
+from vlmtune.adapters.mm_adapter import MMAdapter
+from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.cli.main import main
+from vlmtune.data.datamodule import ShardDataModule
+from vlmtune.data.shards import ShardSet
+from vlmtune.errors import UserError
+from vlmtune.objectives.info_nce import InfoNCE
+from vlmtune.pairs.all_pairs import AllPairs
+from vlmtune.training.methods import (
+    EqSimModule,
+    LateLayerModule,
+    LinearProbeModule,
+    MMAdapterModule,
+    PromptTuningModule,
+)
+from vlmtune.training.module import AdaptationModule
+
+pytestmark = QUIET
+
+ROOT = Path(__file__).parents[2]
+ALL = (EqSimModule, LateLayerModule, LinearProbeModule, MMAdapterModule, PromptTuningModule)
+CONFIGS = {
+    MMAdapterModule: "configs/fit/mm_adapter_clip_b32.yaml",
+    LinearProbeModule: "configs/fit/linear_probe_clip_b32.yaml",
+}
+PARTS = ("adapter", "objectives", "pairs", "optimizer")  # whose defaults are a module's own
+
+
+def weights(module):
+    state = trained_state(module.backbone, module.adapter)
+    return {name: value.clone() for name, value in state.items()}
+
+
+@pytest.mark.parametrize("cls", ALL)
+def test_its_arguments_are_those_of_the_one_module(cls):
+    own = inspect.signature(cls).parameters
+    base = inspect.signature(AdaptationModule).parameters
+    assert list(own) == list(base)
+    assert {name: own[name].default for name in own if name not in PARTS} == {
+        name: base[name].default for name in base if name not in PARTS
+    }
+    assert [name for name in vars(cls) if not name.startswith("_")] == []  # no step of its own
+
+
+@pytest.mark.parametrize("cls", ALL)
+def test_it_trains(cls, model_folder, shards, tmp_path):
+    module = cls(OpenClip(str(model_folder)), optimizer=lambda ps: torch.optim.SGD(ps, lr=0.1))
+    before = weights(module)
+    _, watch = fit(module, shards, tmp_path, steps=2)
+    assert all(torch.tensor(watch.losses).isfinite())
+    assert any(not value.equal(before[name]) for name, value in weights(module).items())
+
+
+@pytest.mark.parametrize(
+    ("cls", "adapter"),
+    [(LateLayerModule, LastBlocks(1, 0)), (PromptTuningModule, ContextPrompts(2))],
+)
+def test_other_adapters_of_the_family(cls, adapter, model_folder, shards, tmp_path):
+    module = cls(OpenClip(str(model_folder)), adapter, [InfoNCE()], store=str(tmp_path / "store"))
+    _, watch = fit(module, shards, tmp_path, steps=2)
+    assert watch.decoded == [False] * 2  # what is frozen was stored
+
+
+@pytest.mark.parametrize("cls", CONFIGS)
+def test_its_defaults_are_those_of_the_experiment(cls, backbone):
+    told = yaml.safe_load((ROOT / CONFIGS[cls]).read_text())["model"]
+    module = cls(backbone)
+    adapter = told["adapter"]
+    if isinstance(adapter, str):
+        adapter = yaml.safe_load((ROOT / "configs/fit" / adapter).read_text())
+    wanted = type(module.adapter)(**adapter["init_args"])
+    assert module.adapter.spec() == wanted.spec()
+    (loss,) = told["objectives"]
+    if isinstance(loss, str):
+        loss = yaml.safe_load((ROOT / "configs/fit" / loss).read_text())
+    (objective,) = module.objectives
+    assert objective.spec()["init_args"].items() >= loss["init_args"].items()
+    assert objective.spec()["class_path"] == loss["class_path"]
+    if "pairs" in told:
+        assert module.pairs.spec() == told["pairs"]
+    settings = module.make_optimizer([torch.nn.Parameter(torch.ones(1))]).defaults
+    assert settings.items() >= told["optimizer"]["init_args"].items()
+
+
+CONFIG = {
+    "seed_everything": 0,
+    "model": {
+        "adapter": {"class_path": "vlmtune.adapters.mm_adapter.MMAdapter"},
+        "objectives": [{"class_path": "vlmtune.objectives.pair_bce.PairBCE"}],
+        "pairs": {
+            "class_path": "vlmtune.pairs.chosen_pairs.ChosenPairs",
+            "init_args": {"positives": 2, "hard_negatives": 3, "random_negatives": 1},
+        },
+        "optimizer": {
+            "class_path": "torch.optim.AdamW",
+            "init_args": {"lr": 1e-5, "weight_decay": 1e-4},
+        },
+    },
+    "trainer": {
+        "max_steps": 4,
+        "accelerator": "cpu",
+        "logger": False,
+        "enable_progress_bar": False,
+        "num_sanity_val_steps": 0,
+    },
+}
+
+
+def test_five_lines_of_python_do_what_the_config_does(model_folder, shards, tmp_path):
+    config = {**copy.deepcopy(CONFIG), "data": {"train": [{"path": str(shards)}], "batch_size": 4}}
+    config["model"]["backbone"] = {
+        "class_path": "vlmtune.backbones.open_clip.OpenClip",
+        "init_args": {"model": str(model_folder)},
+    }
+    config["trainer"]["default_root_dir"] = str(tmp_path / "run")
+    (tmp_path / "fit.yaml").write_text(yaml.safe_dump(config))
+    assert main(["fit", "--config", str(tmp_path / "fit.yaml")]) == 0
+    (checkpoint,) = (tmp_path / "run").rglob("*.ckpt")
+    wanted = torch.load(checkpoint, weights_only=True)["state_dict"]
+
+    torch.manual_seed(5)  # what was drawn before must not matter
+    watch = Watch()
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_checkpointing": False}
+    module = MMAdapterModule(OpenClip(str(model_folder)))
+    data = ShardDataModule([ShardSet(str(shards))], batch_size=4)
+    trainer = Trainer(max_steps=4, accelerator="cpu", callbacks=[watch], **quiet)
+    trainer.fit(module, data)
+
+    got = weights(module)
+    assert got.keys() == wanted.keys()
+    assert all(value.equal(wanted[name]) for name, value in got.items())
+    assert len(watch.losses) == 4
+
+
+def test_parts_that_are_given_are_used(backbone):
+    adapter, loss = MMAdapter(heads=2), InfoNCE()
+    module = MMAdapterModule(backbone, adapter, [loss], AllPairs(), seed=3)
+    assert module.adapter is adapter
+    assert list(module.objectives) == [loss]
+    assert isinstance(module.pairs, AllPairs)
+    assert module.seed == 3
+    with pytest.raises(UserError, match="at least one objective"):
+        LinearProbeModule(backbone, LinearProbe(), [])

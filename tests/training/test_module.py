@@ -1,0 +1,497 @@
+import math
+
+import pytest
+import torch
+from pytorch_lightning import Trainer
+from pytorch_lightning.callbacks import Callback
+
+from tests.runs import QUIET, fit, module
+from vlmtune.adapters.base import trained_state
+from vlmtune.adapters.linear_probe import LinearProbe
+from vlmtune.adapters.mm_adapter import MMAdapter
+from vlmtune.adapters.zero_shot import ZeroShot
+from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.errors import UserError
+from vlmtune.objectives.base import Objective
+from vlmtune.objectives.info_nce import InfoNCE
+from vlmtune.objectives.pair_bce import PairBCE
+from vlmtune.pairs.chosen_pairs import ChosenPairs
+from vlmtune.training.finite import finite_gradients
+from vlmtune.training.module import AdaptationModule
+from vlmtune.training.process_group import ProcessGroup
+
+pytestmark = QUIET
+
+
+def probe(folder, **options):
+    return module(folder, LinearProbe(initial_scale=10.0), [InfoNCE()], **options)
+
+
+def transformer(folder, **options):
+    adapter = MMAdapter(heads=2, hidden=2, dropout=0.0)
+    return module(folder, adapter, [PairBCE(balanced=True)], pairs=ChosenPairs(1, 1, 2), **options)
+
+
+def weights(made):
+    return {n: v.clone() for n, v in trained_state(made.backbone, made.adapter).items()}
+
+
+# -- numbers ----------------------------------------------------------------------------------
+
+PINNED = {
+    probe: [2.045855, 2.057842, 2.063136, 2.046971, 2.147757, 1.98426],
+    transformer: [0.932731, 0.78691, 0.720148, 0.734099, 0.778076, 0.752993],
+}
+
+
+@pytest.mark.parametrize("make", PINNED, ids=lambda make: make.__name__)
+def test_pinned_losses_with_and_without_the_store(make, model_folder, shards, tmp_path):
+    _, plain = fit(make(model_folder), shards, tmp_path)
+    assert plain.decoded == [True] * 6
+    assert plain.losses == pytest.approx(PINNED[make], rel=1e-4)
+    store = str(tmp_path / "store")
+    _, stored = fit(make(model_folder, store=store), shards, tmp_path)
+    assert stored.decoded == [False] * 6
+    assert stored.losses == pytest.approx(plain.losses, rel=1e-4)
+
+
+@pytest.mark.parametrize("make", PINNED, ids=lambda make: make.__name__)
+def test_chunks_change_no_loss(make, model_folder, shards, tmp_path):
+    _, watch = fit(make(model_folder, chunk=3), shards, tmp_path)
+    assert watch.losses == pytest.approx(PINNED[make], rel=1e-4)
+
+
+def test_the_total_is_the_weighted_sum(model_folder, shards, tmp_path):
+    objectives = [InfoNCE(weight=0.5), PairBCE(weight=3.0)]
+    made = module(model_folder, LinearProbe(initial_scale=10.0), objectives)
+    trainer, watch = fit(made, shards, tmp_path, steps=1, val=True)
+    logged = trainer.callback_metrics
+    total = 0.5 * logged["train/InfoNCE"] + 3 * logged["train/PairBCE"]
+    assert watch.losses == [pytest.approx(total.item())]
+    assert logged["train/loss"].item() == pytest.approx(total.item())
+
+
+def test_validation_logs_the_objectives(model_folder, shards, tmp_path):
+    trainer, _ = fit(probe(model_folder), shards, tmp_path, steps=3, val=True)
+    logged = trainer.callback_metrics
+    assert {"val/InfoNCE", "val/loss"} <= logged.keys()
+    assert logged["val/loss"].isfinite()
+
+
+def test_seeds_give_other_runs_and_one_seed_the_same(model_folder, shards, tmp_path):
+    runs = [
+        fit(module(model_folder, seed=seed), shards, tmp_path, steps=2)[1].losses
+        for seed in (1, 1, 2)
+    ]
+    assert runs[0] == runs[1]
+    assert runs[0] != runs[2]
+
+
+def test_dropout_is_active_in_training(model_folder, shards, tmp_path):
+    losses = [
+        fit(module(model_folder, MMAdapter(heads=2, hidden=2, dropout=p)), shards, tmp_path, 1)[1]
+        for p in (0.0, 0.1)
+    ]
+    assert losses[0].losses != losses[1].losses
+
+
+def test_the_store_needs_a_datamodule(model_folder, tmp_path):
+    made = probe(model_folder, store=str(tmp_path / "store"))
+    trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, max_steps=1)
+    with pytest.raises(UserError, match="expected a datamodule"):
+        trainer.fit(made, train_dataloaders=[], val_dataloaders=[])
+
+
+def test_a_joint_adapter_is_given_the_chosen_pairs(model_folder, shards, tmp_path):
+    counts = []
+
+    class Counting(PairBCE):
+        def share(self, share, world):
+            counts.append(share.rows.computed.sum(dim=1).tolist())
+            return super().share(share, world)
+
+    made = module(model_folder, objectives=[Counting()], pairs=ChosenPairs(1, 1, 0))
+    fit(made, shards, tmp_path, steps=2)
+    assert counts == [[2] * 8] * 2
+
+
+# -- what is optimised ------------------------------------------------------------------------
+
+
+def test_vectors_get_no_weight_decay(model_folder, shards, tmp_path):
+    made = transformer(model_folder)
+    trainer, _ = fit(made, shards, tmp_path, steps=1)
+    matrices, vectors = trainer.optimizers[0].param_groups
+    assert matrices["weight_decay"] == 1e-4
+    assert vectors["weight_decay"] == 0
+    assert all(p.ndim > 1 for p in matrices["params"])
+    assert all(p.ndim <= 1 for p in vectors["params"])
+    both = {id(p) for p in (*matrices["params"], *vectors["params"])}
+    assert both == {id(p) for p in made.parameters() if p.requires_grad}
+
+
+@pytest.mark.parametrize(
+    ("warmup", "final", "want"),
+    [
+        (0.0, 0.0, [1, *(0.5 + 0.5 * math.cos(math.pi * i / 5) for i in range(5))]),
+        (0.5, 0.0, [1 / 3, 2 / 3, 1, 1, 0.75, 0.25]),
+        (0.5, 0.2, [1 / 3, 2 / 3, 1, 1, 0.8, 0.4]),
+        (1.0, 0.0, [1 / 6, 2 / 6, 3 / 6, 4 / 6, 5 / 6, 1]),
+    ],
+)
+def test_the_learning_rate_rises_and_falls(model_folder, shards, tmp_path, warmup, final, want):
+    made = probe(model_folder, warmup=warmup, final_lr=final)
+    _, watch = fit(made, shards, tmp_path)
+    assert watch.rates == pytest.approx([1e-3 * factor for factor in want])
+
+
+def test_only_the_adapter_moves_and_the_backbone_stays_in_evaluation(
+    model_folder, shards, tmp_path
+):
+    made = module(model_folder)
+    frozen = {n: v.clone() for n, v in made.backbone.state_dict().items()}
+    before = weights(made)
+    fit(made, shards, tmp_path, steps=2)
+    assert all(v.equal(frozen[n]) for n, v in made.backbone.state_dict().items())
+    assert all(not v.equal(before[n]) for n, v in weights(made).items() if "weight" in n)
+    made.train()
+    assert made.adapter.training
+    assert not any(part.training for part in made.backbone.modules())
+    next(made.backbone.parameters()).requires_grad_()
+    made.train()
+    assert made.backbone.training
+
+
+# -- checkpoints ------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_holds_what_is_trained_and_nothing_else(model_folder, shards, tmp_path):
+    made = transformer(model_folder)
+    trainer, _ = fit(made, shards, tmp_path, steps=1)
+    path = tmp_path / "one.ckpt"
+    trainer.save_checkpoint(path)
+    checkpoint = torch.load(path, weights_only=True)
+    assert checkpoint["state_dict"].keys() == {
+        f"adapter.{name}" for name, _ in made.adapter.named_parameters()
+    }
+    values = sum(p.numel() for p in made.adapter.parameters())
+    assert path.stat().st_size < 3 * 4 * values + 60_000  # weights, and two moments of Adam
+    assert checkpoint["vlmtune"]["adapter"] == made.adapter.spec()
+    assert checkpoint["vlmtune"]["backbone"] == made.backbone.spec()
+    assert checkpoint["vlmtune"]["fingerprint"] == made.backbone.fingerprint
+
+
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("die_at", [2, 3, 4])
+def test_killed_and_resumed_is_as_if_never_killed(model_folder, shards, tmp_path, die_at, stored):
+    options = {"pairs": ChosenPairs(1, 1, 2), "store": str(tmp_path / "store") if stored else None}
+    whole = module(model_folder, **options)
+    _, uninterrupted = fit(whole, shards, tmp_path / "whole")
+    folder = tmp_path / "killed"
+    _, first = fit(module(model_folder, **options), shards, folder, save=True, die_at=die_at)
+    assert len(first.losses) == die_at
+    made = module(model_folder, **options)
+    torch.manual_seed(99)  # what else happens must not matter
+    _, second = fit(made, shards, folder, resume=folder / f"stepstep={die_at}.ckpt")
+    assert first.losses + second.losses == uninterrupted.losses
+    assert first.rates + second.rates == uninterrupted.rates
+    ends = weights(whole)
+    assert all(value.equal(ends[name]) for name, value in weights(made).items())
+
+
+@pytest.fixture
+def saved(model_folder, shards, tmp_path):
+    trainer, _ = fit(probe(model_folder), shards, tmp_path, steps=1)
+    trainer.save_checkpoint(tmp_path / "probe.ckpt")
+    return tmp_path / "probe.ckpt"
+
+
+def refused(made, shards, folder, checkpoint):
+    with pytest.raises(UserError) as error:
+        fit(made, shards, folder, resume=checkpoint)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_a_checkpoint_of_something_else_is_refused(
+    model_folder, other_folder, shards, tmp_path, saved
+):
+    other = module(model_folder, LinearProbe(initial_scale=5.0), [InfoNCE()])
+    assert refused(other, shards, tmp_path, saved) == (
+        "expected a checkpoint of this adapter, got adapter.init_args.initial_scale 5.0 here, 10.0 "
+        "in the checkpoint: use the config it was trained with"
+    )
+    assert "LinearProbe" in refused(transformer(model_folder), shards, tmp_path, saved)
+    said = refused(probe(other_folder), shards, tmp_path, saved)
+    assert "with other weights: use that backbone" in said
+    foreign = torch.load(saved, weights_only=True)
+    del foreign["vlmtune"]
+    torch.save(foreign, tmp_path / "foreign.ckpt")
+    assert "a foreign one" in refused(
+        probe(model_folder), shards, tmp_path, tmp_path / "foreign.ckpt"
+    )
+
+
+# -- what must not be trained -----------------------------------------------------------------
+
+
+class Breaks(Objective):
+    """A loss that is no number from the third step on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, scores, targets):
+        self.calls += 1
+        return scores.values.mean() * (torch.nan if self.calls > 2 else 1)
+
+
+def stopped(made, folder, *arguments, **options):
+    with pytest.raises(UserError) as error:
+        fit(made, *arguments, folder, **options)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_a_loss_that_is_no_number_stops_the_run(model_folder, shards, tmp_path):
+    made = module(model_folder, LinearProbe(), [InfoNCE(), Breaks()])
+    said = stopped(made, tmp_path, shards)
+    path = tmp_path / "last-before-nan.ckpt"
+    assert "expected a finite loss, got nan from Breaks at step 2 (first record 'r" in said
+    assert f"weights before this step are in {path}" in said
+    saved = torch.load(path, weights_only=True)
+    assert saved["global_step"] == 2
+    assert all(saved["state_dict"][name].equal(value) for name, value in weights(made).items())
+
+
+def test_what_was_saved_before_it_can_be_resumed(model_folder, shards, tmp_path):
+    stopped(module(model_folder, LinearProbe(), [InfoNCE(), Breaks()]), tmp_path, shards)
+    whole = module(model_folder, LinearProbe(), [InfoNCE()])
+    _, uninterrupted = fit(whole, shards, tmp_path / "whole")
+    again = module(model_folder, LinearProbe(), [InfoNCE()])
+    # The third loss was the first that was no number; the two before had twice the gradient.
+    _, watch = fit(again, shards, tmp_path, resume=tmp_path / "last-before-nan.ckpt")
+    assert len(watch.losses) == 4
+    assert watch.rates == uninterrupted.rates[2:]
+
+
+class Steep(Objective):
+    """A finite loss whose gradient is 0 times infinity in the third batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, scores, targets):
+        self.calls += 1
+        return (scores.values * (0 if self.calls == 3 else 1)).square().sqrt().mean()
+
+
+@pytest.mark.parametrize("accumulated", [1, 2])
+def test_a_gradient_that_is_no_number_stops_the_run(model_folder, shards, tmp_path, accumulated):
+    class First(Callback):
+        keys = ()
+
+        def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+            self.keys += (batch.keys[0],)
+
+    made, first = module(model_folder, LinearProbe(), [InfoNCE(), Steep()]), First()
+    options = {"callbacks": (first,), "accumulate_grad_batches": accumulated}
+    said = stopped(made, tmp_path, shards, gradient_clip_val=1.0, **options)
+    path, step, key = tmp_path / "last-before-nan.ckpt", 2 // accumulated, first.keys[2]
+    assert said == (
+        "expected finite gradients, got NaN or infinity in that of "
+        f"'{next(n for n, p in made.named_parameters() if p.requires_grad)}' at step {step} "
+        f"(its batch begins with record {key!r}): weights before this step are in {path}; "
+        "resume from them with a lower learning rate or 32-bit precision"
+    )
+    saved = torch.load(path, weights_only=True)
+    assert saved["global_step"] == step
+    assert all(value.isfinite().all() for value in saved["state_dict"].values())
+    assert all(saved["state_dict"][name].equal(value) for name, value in weights(made).items())
+    again = module(model_folder, LinearProbe(), [InfoNCE()])
+    options["callbacks"] = ()
+    trainer, watch = fit(again, shards, tmp_path, steps=4, resume=path, **options)
+    assert trainer.global_step == 4
+    assert all(map(math.isfinite, watch.losses))
+
+
+def test_large_gradients_are_finite():
+    kinds = (torch.float32, torch.bfloat16, torch.float64)
+    some = [torch.nn.Parameter(torch.zeros(3, dtype=kind)) for kind in kinds]
+    some += [torch.nn.Parameter(torch.zeros(size)) for size in (0, 2)]
+    for one in some[:-1]:
+        one.grad = torch.full_like(one, 3e38)  # its square is infinite, and so is the sum
+    assert finite_gradients(some, ProcessGroup())
+    assert finite_gradients(some[-1:], ProcessGroup())
+    for one in some[:3]:
+        for wrong in (torch.nan, torch.inf, -torch.inf):
+            one.grad[1] = wrong
+            assert not finite_gradients(some, ProcessGroup())
+        one.grad.zero_()
+
+
+def test_infinite_gradients_are_the_scalers_where_there_is_one(model_folder, shards, tmp_path):
+    class Scaled(Callback):
+        def on_train_start(self, trainer, pl_module):
+            trainer.precision_plugin.scaler = object()
+
+    made = module(model_folder, LinearProbe(), [InfoNCE(), Steep()])
+    said = stopped(made, tmp_path, shards, callbacks=(Scaled(),))
+    assert "at step 3" in said  # nobody kept the weights from it here
+    assert "weights are not finite either" in said
+
+
+class Spoils(LinearProbe):
+    """Gives no number for one image, or for one text, of the third batch."""
+
+    def __init__(self, image=None, text=None) -> None:
+        super().__init__()
+        self.spoilt = {"image": image, "text": text}
+        self.calls = {"image": 0, "text": 0}
+
+    def embed_image(self, image):
+        return self._spoil("image", super().embed_image(image))
+
+    def embed_text(self, text):
+        return self._spoil("text", super().embed_text(text))
+
+    def _spoil(self, side, rows):
+        self.calls[side] += 1
+        row = self.spoilt[side]
+        if row is None or self.calls[side] < 3:
+            return rows
+        factors = torch.ones(len(rows), 1)
+        factors[row] = torch.inf
+        return rows * factors
+
+
+class Keys(Callback):
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        self.batch = batch
+
+
+@pytest.mark.parametrize(("side", "row"), [("image", 5), ("image", 0), ("text", 6), ("text", 1)])
+def test_scores_that_are_no_numbers_name_their_record(model_folder, shards, tmp_path, side, row):
+    made, keys = module(model_folder, Spoils(**{side: row}), [InfoNCE(), PairBCE()]), Keys()
+    said = stopped(made, tmp_path, shards, callbacks=(keys,))
+    batch = keys.batch
+    image = row if side == "image" else batch.targets.same_group[:, row].nonzero()[0, 0]
+    key = batch.keys[int(batch.image_group[image])]
+    want = "expected finite scores for InfoNCE, PairBCE, got NaN or infinity at step 2 "
+    assert said.startswith(f"{want}(first record {key!r}): weights before this step are in ")
+    assert (tmp_path / "last-before-nan.ckpt").is_file()
+
+
+def test_weights_that_are_no_numbers_are_not_saved(model_folder, shards, tmp_path):
+    made = module(model_folder, LinearProbe(), [InfoNCE()])
+    with torch.no_grad():
+        made.adapter.text.bias[3] = torch.nan
+    said = stopped(made, tmp_path, shards)
+    assert "weights are not finite either, first 'adapter.text.bias'; resume from" in said
+    assert not (tmp_path / "last-before-nan.ckpt").exists()
+
+
+class Remembers(Objective):
+    """Grows with every step it has seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("steps", torch.zeros(()))
+
+    def forward(self, scores, targets):
+        self.steps.add_(1)
+        return scores.values.square().mean() * self.steps
+
+    def diagnose(self, scores, targets):
+        return {"pairs": float(scores.computed.sum()), "true": float(targets.truth.sum())}
+
+
+def test_what_an_objective_remembers_is_resumed(model_folder, shards, tmp_path):
+    def made():
+        return module(model_folder, LinearProbe(), [InfoNCE(), Remembers()])
+
+    _, uninterrupted = fit(made(), shards, tmp_path / "whole")
+    _, first = fit(made(), shards, tmp_path, save=True, die_at=3)
+    _, second = fit(made(), shards, tmp_path, resume=tmp_path / "stepstep=3.ckpt")
+    assert first.losses + second.losses == uninterrupted.losses
+
+
+def test_what_an_objective_says_beside_its_loss_is_logged(model_folder, shards, tmp_path):
+    made = module(model_folder, LinearProbe(), [Remembers()])
+    trainer, _ = fit(made, shards, tmp_path, steps=2, log_every_n_steps=1)
+    logged = trainer.callback_metrics
+    assert (logged["train/Remembers/pairs"], logged["train/Remembers/true"]) == (64, 8)
+
+
+class Needy(InfoNCE):
+    def __init__(self, *needs) -> None:
+        super().__init__()
+        self.needs = frozenset(needs)
+
+
+@pytest.mark.parametrize(
+    ("adapter", "need", "said"),
+    [
+        (MMAdapter(heads=2), "embedded", "expected an adapter with one embedding per image"),
+        (MMAdapter(heads=2), "tokens", "got MMAdapter, which gives none: choose a DualAdapter"),
+        (LinearProbe(), "tokens", "expected an adapter that gives tokens"),
+    ],
+)
+def test_an_objective_that_needs_more_is_refused(model_folder, adapter, need, said):
+    with pytest.raises(UserError, match=said) as error:
+        module(model_folder, adapter, [InfoNCE(), Needy(need)])
+    assert str(error.value).endswith(" or remove the Needy")
+    assert "\n" not in str(error.value)
+
+
+def test_a_backbone_without_pooled_embeddings_has_no_reference(model_folder, monkeypatch):
+    monkeypatch.setattr(OpenClip, "fits", lambda *_: "it matches pairs")
+    with pytest.raises(
+        UserError, match=r"got OpenClip \(it matches pairs\): choose a dual encoder"
+    ):
+        module(model_folder, LinearProbe(), [Needy("reference")])
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_the_reference_is_the_untrained_model(model_folder, shards, tmp_path, stored):
+    differences = []
+
+    class Drift(InfoNCE):
+        needs = frozenset({"reference"})
+
+        def share(self, share, world):
+            drift = share.rows.values - share.rows.reference
+            differences.append(drift.abs().max().item())
+            return super().share(share, world)
+
+    store = str(tmp_path / "store") if stored else None
+    made = module(model_folder, LinearProbe(), [Drift()], store=store, warmup=0.0)
+    fit(made, shards, tmp_path, steps=3)
+    assert differences[0] < 1e-4
+    assert differences[1] > 0.05
+
+
+def test_nothing_to_train(model_folder, shards, tmp_path):
+    with pytest.raises(UserError, match="ZeroShot has no trained parameter"):
+        fit(module(model_folder, ZeroShot(), [InfoNCE()]), shards, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"warmup": 1.5}, "got 1.5 and 0.0"),
+        ({"warmup": -0.1}, "got -0.1"),
+        ({"final_lr": 2.0}, "2.0: both are shares"),
+        ({"chunk": 0}, "a chunk of at least 1, got 0"),
+    ],
+)
+def test_a_schedule_out_of_range(model_folder, options, said):
+    with pytest.raises(UserError, match=said):
+        probe(model_folder, **options)
+
+
+def test_no_objective(backbone):
+    with pytest.raises(UserError, match="at least one objective"):
+        AdaptationModule(backbone, LinearProbe(), [])

@@ -1,0 +1,42 @@
+"""`vlmtune build`: writes a corpus."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from vlmtune.cli.plugins import find, make, read_yaml
+from vlmtune.errors import UserError
+
+
+def run(options: argparse.Namespace) -> None:
+    """Builds the corpus `options.corpus` into `options.out`.
+
+    Raises:
+        UserError: There is no such corpus, an argument is wrong, or a source is missing.
+    """
+    from data_builders.common import Builder  # vlmtune works without the builders
+
+    source = find("builders", options.corpus)
+    changes = [] if options.config is None else _changes(Path(options.config))
+    builder: Any = make(Builder, source, [*changes, *options.overrides])  # type: ignore[type-abstract]
+    builder.build(options.out)
+    manifest = json.loads((options.out / "manifest.json").read_text(encoding="utf-8"))
+    records = sum(shard["records"] for shard in manifest["shards"])
+    facts = [f"{len(manifest['shards'])} shards, {records} records"] if manifest["shards"] else []
+    facts += [f"{name} {count}" for name, count in sorted(manifest["counts"].items())]
+    print(f"{options.out}: {', '.join(facts) or 'built'}")
+
+
+def _changes(path: Path) -> list[str]:
+    """The arguments a YAML gives, as overrides."""
+    content = read_yaml(path)
+    content = content.get("init_args", content) if isinstance(content, dict) else content
+    if not isinstance(content, dict):
+        raise UserError(f"expected arguments of a builder in {path}, got {content!r}: correct it")
+    # A string goes as it is: quoted, it would be read with its quotes where a path is expected.
+    return [
+        f"--{key}={value if isinstance(value, str) else json.dumps(value)}"
+        for key, value in content.items()
+        if key != "class_path"
+    ]

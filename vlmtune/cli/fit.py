@@ -1,0 +1,220 @@
+"""`vlmtune fit`, `validate` and `test`: Lightning's command line over our module and data."""
+
+import argparse
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytorch_lightning as pl
+import yaml
+from pytorch_lightning.cli import (
+    ArgsType,
+    LightningArgumentParser,
+    LightningCLI,
+    SaveConfigCallback,
+)
+from pytorch_lightning.plugins.io import TorchCheckpointIO
+from pytorch_lightning.utilities.exceptions import MisconfigurationException, SIGTERMException
+from torch.nn import ModuleList
+
+from vlmtune.cli.checkpoints import WholeCheckpoints
+from vlmtune.cli.explain import configuration_error, warning_line
+from vlmtune.cli.tables import show
+from vlmtune.data.datamodule import ShardDataModule
+from vlmtune.errors import UserError
+from vlmtune.export import check_checkpoint
+from vlmtune.report.table import count
+from vlmtune.training.evaluation import Evaluation
+from vlmtune.training.module import AdaptationModule
+
+# What Lightning and torch say that a person can do nothing about, or has chosen.
+NOISE = (
+    ".*does not have many workers.*",
+    ".*worker processes in total.*",
+    ".*Checkpoint directory.*exists and is not empty.*",
+    ".*tensorboardX.*",
+    ".*LeafSpec.*",
+    ".*callbacks used to create the checkpoint.*",
+    ".*number of training batches.*smaller than the logging interval.*",
+    ".*GPU available but not used.*",
+    ".*The dirpath has changed.*",
+    ".*in eval mode at the start of training.*",
+    ".*isn't a registered model.*",
+)
+
+FINDS = ("last", "best", "hpc")  # checkpoints that Lightning finds itself
+
+
+def run(command: str, arguments: list[str]) -> None:
+    """Runs `fit`, `validate` or `test` with the arguments of the command line.
+
+    Raises:
+        UserError: A key, a file or a value is wrong; said before the first step.
+        KeyboardInterrupt: The run was stopped by hand; its checkpoints are whole.
+    """
+    for name in ("pytorch_lightning", "lightning_fabric", "lightning"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    # Lightning calls what jsonargparse deprecates.
+    os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
+    warnings.formatwarning = warning_line  # Lightning has set its own when it was imported
+    for pattern in NOISE:
+        warnings.filterwarnings("ignore", pattern)
+    try:
+        VlmtuneCLI(command, arguments)
+    except SIGTERMException:
+        print("vlmtune: terminated; resume with --ckpt_path", file=sys.stderr)
+        raise SystemExit(143) from None
+    except SystemExit as stop:
+        # Lightning turns Ctrl-C into a plain exit.
+        if isinstance(stop.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from stop
+        raise
+
+
+class SaveConfig(SaveConfigCallback):
+    """Writes the complete config into the run's folder, and to the loggers (W&B shows it)."""
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Writes the file whole or not at all: to a temporary name in its folder, then renamed."""
+        folder, whole = str(trainer.log_dir), self.config_filename  # the same folder on all ranks
+        if self.already_saved or "://" in folder:  # an object store writes whole files by itself
+            super().setup(trainer, pl_module, stage)
+            return
+        self.config_filename = f".{whole}.part"
+        try:
+            super().setup(trainer, pl_module, stage)
+            if trainer.is_global_zero:
+                os.replace(Path(folder) / self.config_filename, Path(folder) / whole)
+        finally:
+            self.config_filename = whole
+
+    def save_config(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Gives the config to the loggers, so that runs can be compared by it, and to reports."""
+        del pl_module, stage
+        config = yaml.safe_load(self.parser.dump(self.config, format="yaml"))
+        for logger in trainer.loggers:
+            logger.log_hyperparams(config)
+        for callback in cast(Any, trainer).callbacks:
+            if isinstance(callback, Evaluation):
+                callback.configuration = config
+
+
+class Announcement(pl.Callback):
+    """Says what is trained, of how much: a frozen copy to compare with is no part of that.
+
+    It is said once stores and shards are open: a run that cannot start says why, and nothing else.
+    """
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Says it."""
+        if not trainer.is_global_zero:
+            return
+        model = cast(AdaptationModule, pl_module)
+        parameters = list(ModuleList([model.backbone, model.adapter]).parameters())
+        trained = sum(p.numel() for p in parameters if p.requires_grad)
+        print(
+            f"vlmtune fit: {type(model.adapter).__name__} on {type(model.backbone).__name__}, "
+            f"{count(trained)} of {count(sum(p.numel() for p in parameters))} parameters trained, "
+            f"output in {trainer.default_root_dir}",
+            file=sys.stderr,
+        )
+
+
+class VlmtuneCLI(LightningCLI):
+    """LightningCLI for one command, whose errors are one line.
+
+    Args:
+        command: "fit", "validate" or "test".
+        arguments: What follows it on the command line.
+    """
+
+    def __init__(self, command: str, arguments: list[str]) -> None:
+        self.command = command
+        strict = {"exit_on_error": False, "allow_abbrev": False}
+        super().__init__(
+            AdaptationModule,
+            ShardDataModule,
+            save_config_callback=SaveConfig,
+            save_config_kwargs={"overwrite": True},
+            trainer_defaults={
+                "default_root_dir": "runs",
+                "enable_model_summary": False,
+                "callbacks": [Announcement()],
+                "use_distributed_sampler": False,  # shards are split over ranks by the DataModule
+            },
+            seed_everything_default=0,
+            parser_kwargs={"prog": "vlmtune", **strict, command: {**strict}},
+            args=[command, *arguments],
+            auto_configure_optimizers=False,
+            load_from_checkpoint_support=False,
+        )
+
+    def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]
+        """The one command, as a parser for each would take longer to make."""
+        return {self.command: LightningCLI.subcommands()[self.command]}
+
+    def _prepare_subcommand_parser(
+        self, klass: type, subcommand: str, **kwargs: Any
+    ) -> LightningArgumentParser:
+        parser = super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
+        # Nothing is ever unpickled: our checkpoints hold plain values.
+        parser.set_defaults({"weights_only": True})
+        return parser
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
+        """Parses without Lightning's warning that `args` are given, and names the nearest key.
+
+        Raises:
+            UserError: A key is unknown or a value is not what it should be.
+        """
+        try:
+            self.config = parser.parse_args(args)  # type: ignore[arg-type]
+        except (argparse.ArgumentError, TypeError) as error:
+            keys = _keys(self._parser(self.command))
+            raise configuration_error(error, keys) from error
+
+    def _parse_ckpt_path(self) -> None:
+        # In place of reading hyperparameters from the checkpoint, as it holds none: what cannot be
+        # resumed is said before anything is made.
+        path = self.config[self.command].get("ckpt_path")
+        if path and path not in FINDS:
+            check_checkpoint(path)
+
+    def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
+        """Makes the trainer.
+
+        Raises:
+            UserError: Lightning refuses the values of the trainer section.
+        """
+        try:
+            trainer = super().instantiate_trainer(**kwargs)
+        except (ValueError, TypeError, MisconfigurationException, ImportError) as error:
+            line = " ".join(str(error).split())
+            raise UserError(f"expected a valid trainer section, got: {line}: correct it") from error
+        if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
+            trainer.strategy.checkpoint_io = WholeCheckpoints()
+        return trainer
+
+    def after_fit(self) -> None:
+        """Shows the numbers and where the checkpoints are."""
+        if not self.trainer.is_global_zero:
+            return
+        for callback in self._evaluations():
+            show([callback.run_report(self.trainer, self.model)])
+        kept: Any = self.trainer.checkpoint_callback
+        path = kept and (kept.best_model_path or kept.last_model_path)
+        if path:
+            print(f"checkpoint: {path}")
+            print(f"next: vlmtune export {path} --out FOLDER")
+
+    def _evaluations(self) -> Iterator[Evaluation]:
+        callbacks = cast(Any, self.trainer).callbacks
+        return (c for c in callbacks if isinstance(c, Evaluation) and (c.results or c.not_run))
+
+
+def _keys(parser: LightningArgumentParser) -> list[str]:
+    return [action.dest for action in parser._actions if not action.dest.endswith("help")]

@@ -1,0 +1,95 @@
+"""Plug-ins from YAML files: every value checked, unknown keys refused before anything runs."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from jsonargparse import ArgumentParser
+
+import vlmtune
+from vlmtune.cli.explain import configuration_error
+from vlmtune.config import Configured
+from vlmtune.errors import UserError
+
+T = TypeVar("T", bound=Configured)
+NAME = "plugin"
+
+
+def make(base: type[T], source: str, overrides: Sequence[str] = ()) -> T:
+    """Makes a plug-in.
+
+    Args:
+        base: What it must be.
+        source: Path of a YAML with `class_path` and `init_args`, a class path, or JSON.
+        overrides: `--key value` or `--key=value` for its arguments.
+
+    Raises:
+        UserError: There is no such file or class, or an argument is unknown or of another type.
+    """
+    parser = ArgumentParser(exit_on_error=False, allow_abbrev=False)
+    parser.add_subclass_arguments(base, NAME, required=True, fail_untyped=False)
+    prefixed = [f"--{NAME}.{x[2:]}" if x.startswith("--") else x for x in overrides]
+    try:
+        parsed = parser.parse_args([f"--{NAME}={source}", *prefixed])
+    except argparse.ArgumentError as error:
+        wrong = configuration_error(error, ())
+        raise UserError(str(wrong).replace(f"{NAME}.", "").replace(f" in {NAME}", "")) from error
+    return parser.instantiate(parsed)[NAME]
+
+
+def find(kind: str, name: str) -> str:
+    """Returns the YAML called `name` in `configs/<kind>`, or `name` where it is a path or a class.
+
+    Raises:
+        UserError: There is neither.
+    """
+    if Path(name).is_file():
+        return name
+    roots = (Path.cwd(), Path(vlmtune.__file__).resolve().parent.parent)
+    for root in roots:
+        if (path := root / "configs" / kind / f"{name}.yaml").is_file():
+            return str(path)
+    if "." in name and not name.endswith((".yaml", ".yml")) and "/" not in name:
+        return name
+    known = sorted({p.stem for root in roots for p in (root / "configs" / kind).glob("*.yaml")})
+    raise UserError(
+        f"expected a YAML or one of {', '.join(known) or 'configs/' + kind}, got {name!r}: "
+        "correct it"
+    )
+
+
+def make_list(base: type[T], kind: str, names: Sequence[str]) -> list[T]:
+    """Makes the plug-ins of several YAMLs, each with one of them or a list.
+
+    An item of a list is a plug-in or the path of its YAML, relative to the list.
+
+    Raises:
+        UserError: One cannot be made.
+    """
+    return [make(base, one) for name in names for one in _several(find(kind, name))]
+
+
+def _several(source: str) -> list[str]:
+    if not Path(source).is_file():
+        return [source]
+    content = read_yaml(Path(source))
+    if not isinstance(content, list):
+        return [source]
+    folder = Path(source).parent
+    return [str(folder / item) if isinstance(item, str) else json.dumps(item) for item in content]
+
+
+def read_yaml(path: Path) -> Any:
+    """Reads a YAML file.
+
+    Raises:
+        UserError: It cannot be read or is not YAML.
+    """
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        line = " ".join(str(error).split())
+        raise UserError(f"expected YAML in {path}, got {line}: correct it") from error

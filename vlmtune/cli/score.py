@@ -1,0 +1,23 @@
+"""`vlmtune score`: a table of images and captions."""
+
+import argparse
+
+from rich.table import Table
+
+from vlmtune.cli.tables import console, frame
+from vlmtune.export import resolve
+
+
+def run(options: argparse.Namespace) -> None:
+    """Shows the score of every image in `options.images` against every caption of `options.text`.
+
+    Raises:
+        UserError: The model or an image cannot be had, or a caption has no words.
+    """
+    scores = resolve(options.model, options.pretrained).score(options.images, options.text)
+    table = Table("image", box=frame())
+    for text in options.text:
+        table.add_column(text, justify="right")
+    for image, row in zip(options.images, scores.tolist(), strict=True):
+        table.add_row(str(image), *[f"{score:.4f}" for score in row])
+    console().print(table)

@@ -1,0 +1,120 @@
+"""The blind rows of an evaluation: what the same benchmarks give to scores that see no image."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from vlmtune.benchmarks.base import Benchmark, Score
+from vlmtune.data.schema import RecordError
+from vlmtune.data.shards import RawRecord, ShardSet, decode_header, read_records
+from vlmtune.errors import UserError
+from vlmtune.evaluation.scorer import Scorer
+from vlmtune.evaluation.suite import run_suite
+from vlmtune.evaluation.text_only import BlindScore, ImageAveraged
+from vlmtune.language.ngram import NGram
+from vlmtune.report.run_report import Provenance, RunReport
+
+FILES = "blind-*.json"  # beside report.json
+N_GRAM, AVERAGED = "blind (n-gram)", "blind (image averaged)"
+
+
+def fitted(source: Path) -> NGram:
+    """Fits an n-gram model to the captions of `source`.
+
+    Raises:
+        UserError: The source cannot be read or holds no caption.
+    """
+    return NGram().fit(captions(source))
+
+
+def captions(source: Path) -> Iterator[str]:
+    """The captions of a text file, one a line, or those of shards that are true of some image.
+
+    Records that are damaged are passed over; blank lines are no captions.
+
+    Raises:
+        UserError: `source` is neither text nor a folder of shards.
+    """
+    if source.is_dir():
+        yield from _of_shards(ShardSet(str(source)))
+        return
+    try:
+        with source.open(encoding="utf-8") as file:
+            yield from (line.strip() for line in file if line.strip())
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"expected a text file with a caption a line or a folder of shards in {source}, got "
+            f"{type(error).__name__}: correct the path"
+        ) from error
+
+
+def blind_runs(
+    benchmarks: Sequence[Benchmark],
+    scorer: Scorer,
+    model: NGram,
+    data: str,
+    provenance: Provenance,
+) -> list[RunReport]:
+    """Runs the benchmarks with the text-only model, and with the images averaged out of `scorer`.
+
+    Args:
+        benchmarks: What was run; those that read embeddings have no blind row.
+        scorer: The model that is evaluated.
+        model: The text-only model.
+        data: What it was fitted to.
+        provenance: That of the evaluation.
+    """
+    scored = [benchmark for benchmark in benchmarks if benchmark.reads == "scores"]
+    if not scored:
+        print("no blind rows: no benchmark reads scores", file=sys.stderr)
+        return []
+    text_only = replace(
+        provenance,
+        backbone="none",
+        adapter=f"n-grams of up to {model.order} words",
+        model={"n_gram": model.spec()},
+        fingerprint="",
+        data=data,
+        seed=None,
+        trainable_parameters=0,
+        seconds=0.0,
+    )
+    averaged = replace(provenance, adapter=f"{provenance.adapter}, image averaged")
+    return [
+        _run(N_GRAM, scored, BlindScore(model), text_only),
+        _run(AVERAGED, scored, ImageAveraged(scorer), averaged),
+    ]
+
+
+def save_blind(folder: Path, runs: Sequence[RunReport]) -> None:
+    """Writes blind runs beside the report they belong to, in place of those of a former one.
+
+    Raises:
+        UserError: A file cannot be written.
+    """
+    for former in folder.glob(FILES):
+        former.unlink()
+    for run in runs:
+        name = run.name.partition("(")[2].rstrip(")").replace(" ", "-")
+        run.save(folder / FILES.replace("*", name))
+
+
+def _run(
+    name: str, benchmarks: Sequence[Benchmark], score: Score, provenance: Provenance
+) -> RunReport:
+    suite = run_suite(benchmarks, score)
+    return RunReport(name, provenance, suite.results, not_run=suite.not_run, blind=True)
+
+
+def _of_shards(shards: ShardSet) -> Iterator[str]:
+    for file, count in zip(shards.files, shards.counts, strict=True):
+        for raw in read_records(file, 0, count, images=False):
+            if not isinstance(raw, RawRecord):
+                continue
+            try:
+                group, _ = decode_header(raw)
+            except RecordError:
+                continue
+            true = group.truth.any(dim=0).tolist()
+            yield from (text for text, so in zip(group.texts, true, strict=True) if so)

@@ -1,0 +1,1 @@
+"""Which image-text pairs of a batch a joint adapter scores: one policy a file."""

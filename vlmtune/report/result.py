@@ -1,0 +1,100 @@
+"""What a benchmark reports: numbers, examples for the gallery, and outcomes of items."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from vlmtune.metrics.value import MetricValue
+from vlmtune.types import ImageRef
+
+
+@dataclass(frozen=True)
+class Example:
+    """One retrieval for the gallery: a query and its best images, right ones marked."""
+
+    query: str
+    images: tuple[ImageRef, ...]
+    scores: tuple[float, ...]
+    true: tuple[bool, ...]
+    correct: bool
+
+
+@dataclass(frozen=True)
+class Occurrence:
+    """What occurs twice: an item of a benchmark, or something within it.
+
+    Attributes:
+        items: Positions of the items among those that are evaluated, from 0.
+        images: Their images: folder and file name, and the box where one is cropped.
+        texts: The captions in question.
+    """
+
+    items: tuple[int, ...]
+    images: tuple[str, ...]
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """One kind of repetition in a benchmark, with the first ones to look at.
+
+    Attributes:
+        kind: "item" for items of the same images and captions as an earlier one, "caption" for
+            those whose right caption is also a wrong one, "image" for those with an image twice.
+        total: How many items are such.
+        n: How many items there are.
+        listed: The first ones.
+    """
+
+    kind: Literal["item", "caption", "image"]
+    total: int
+    n: int
+    listed: tuple[Occurrence, ...]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a benchmark says of a model.
+
+    Attributes:
+        benchmark: Name of the benchmark instance, unique within a run.
+        version: Version of the metric's definition; numbers of different versions do not compare.
+        primary: The key of `metrics` that stands for the whole.
+        metrics: All numbers, by name.
+        examples: Retrievals to look at.
+        citation: The source of the metric.
+        convention: "strict" (a tie is never a win, every row counts) or "reference" (as the
+            published script does).
+        outcomes: Of each item in the order of the file, what the primary metric gives it, in
+            [0, 1] (a cosine in [-1, 1]); empty where it is no mean over items. Two runs are
+            compared item by item.
+        clusters: Of each item the number of its image, so that intervals resample images.
+        groups: Where the primary metric is a mean over groups of the mean within each: of each
+            item the number of its group, -1 where it counts in none. Empty for a plain mean.
+        shares: What each group weighs, by its number and up to a factor; empty where those that
+            have items weigh alike.
+        degree: 2 where an outcome is itself a mean over pairs of its item with others, else 1. To
+            first order the metric varies so many times as much as a mean of the outcomes.
+        series: Numbers whose distribution is drawn, such as the equivariance score of each item.
+        kind: "compositional", or "retained" for an ability the model had before training, where a
+            fall is forgetting. The suite copies it from the benchmark.
+        items: Digest of the images and captions that were scored; "" where unknown. The suite adds
+            it. Only results of equal digests are compared item by item.
+        repeats: Items, captions and images that occur twice. The suite adds them.
+    """
+
+    benchmark: str
+    version: str
+    primary: str
+    metrics: dict[str, MetricValue]
+    examples: tuple[Example, ...] = field(default=())
+    citation: str = ""
+    convention: str = "strict"
+    outcomes: tuple[float, ...] = ()
+    clusters: tuple[int, ...] = ()
+    series: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    kind: Literal["compositional", "retained"] = "compositional"
+    items: str = ""
+    groups: tuple[int, ...] = ()
+    shares: tuple[float, ...] = ()
+    degree: int = 1
+    repeats: tuple[Repeat, ...] = ()

@@ -1,0 +1,197 @@
+"""Averaged weights: what is trained, smoothed over the steps of a run."""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import Callback
+from torch import Tensor
+
+from vlmtune.adapters.base import trained_state
+from vlmtune.errors import UserError
+from vlmtune.training.module import AVERAGE, LIVE, AdaptationModule
+from vlmtune.types import Batch
+
+
+class EMA(Callback):
+    r"""Keeps an exponential moving average of what is trained, and uses it for all but training.
+
+    $\bar\theta_k = d\, \bar\theta_{k-1} + (1 - d)\, \theta_k$ with $\theta_k$ the weights after the
+    k-th of the steps that count and $\bar\theta_1 = \theta_1$. Evaluation, losses of validation,
+    the weights of a checkpoint (and so of an export) and of the module after training are
+    $\bar\theta$. Training itself goes on with $\theta$, which a checkpoint holds as well: a resumed
+    run repeats an uninterrupted one, and where it has no `EMA` any more, one that never had it.
+
+    `ModelCheckpoint(save_weights_only=True)` asks no callback, so that such a file has $\theta$.
+    Before the first step that counts, $\theta$ itself is used. What is no real number is not
+    averaged, and weights that are frozen are neither copied nor saved. (Lightning's own
+    `EMAWeightAveraging` copies the module with its frozen backbone, and finds nothing to save in
+    one whose `state_dict` is what is trained.)
+
+    Source: Polyak and Juditsky 1992, as an exponential average in Tarvainen and Valpola 2017.
+
+    Args:
+        decay: d.
+        every_n_steps: Every how many optimizer steps one counts.
+        start: Steps at the beginning that do not count.
+
+    Raises:
+        UserError: A number is out of range.
+    """
+
+    def __init__(self, decay: float = 0.999, every_n_steps: int = 1, start: int = 0) -> None:
+        if not 0 <= decay < 1 or every_n_steps < 1 or start < 0:
+            raise UserError(
+                f"expected decay in [0, 1), every_n_steps >= 1 and start >= 0, got {decay=}, "
+                f"{every_n_steps=}, {start=}: correct them"
+            )
+        self.decay, self.every_n_steps, self.start = decay, every_n_steps, start
+        self._module: pl.LightningModule | None = None  # whose average it is
+        self._average: dict[str, Tensor] = {}  # empty before the first step that counts
+        self._aside: dict[str, Tensor] | None = None  # live weights while the average is in place
+        self._seen = 0  # the last step that was looked at
+
+    @contextlib.contextmanager
+    def averaged(self, trainer: pl.Trainer, module: AdaptationModule) -> Iterator[None]:
+        """Has the average in the module's place, that of the present step, whoever asks first."""
+        self._update(trainer, module)
+        mine = self._put_in(module)
+        try:
+            yield
+        finally:
+            if mine:
+                self._put_back(module)
+
+    def _update(self, trainer: pl.Trainer, module: AdaptationModule) -> None:
+        """Takes in the weights of a step, once, however often it is asked."""
+        step = trainer.global_step
+        if step <= self._seen or self._aside is not None or module is not self._module:
+            return
+        self._seen = step
+        if step <= self.start or (step - self.start) % self.every_n_steps:
+            return
+        for name, value in _averaged_part(module).items():
+            if (mean := self._average.get(name)) is None:
+                self._average[name] = value.clone()
+            else:  # on a resumed run it comes from the CPU
+                self._average[name] = mean.to(value.device).lerp_(value, 1 - self.decay)
+
+    def _put_in(self, module: AdaptationModule) -> bool:
+        if not self._average or self._aside is not None or module is not self._module:
+            return False
+        self._aside = {n: value.clone() for n, value in _state(module).items()}
+        _set(module, self._average)
+        return True
+
+    def _put_back(self, module: AdaptationModule) -> None:
+        if self._aside is not None:
+            _set(module, self._aside)
+            self._aside = None
+
+    # -- when -----------------------------------------------------------------------------------
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Starts anew, or goes on where the same module is trained further."""
+        if stage != "fit":
+            return
+        if self._module is pl_module:
+            self._put_back(_ours(pl_module))
+        else:
+            self._average, self._aside = {}, None
+        self._module, self._seen = pl_module, trainer.global_step
+
+    def on_train_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: Batch,
+        batch_idx: int,
+    ) -> None:
+        """Takes in the weights of the step."""
+        del outputs, batch, batch_idx
+        self._update(trainer, _ours(pl_module))
+
+    def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Validates the average."""
+        del trainer
+        self._put_in(_ours(pl_module))
+
+    def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Puts the live weights back."""
+        if trainer.state.fn == "fit":
+            self._put_back(_ours(pl_module))
+
+    def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Leaves the average in the module: it is what training gave."""
+        del trainer
+        self._put_in(_ours(pl_module))
+
+    # -- checkpoints ----------------------------------------------------------------------------
+
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Makes the average the checkpoint's weights, beside the live ones."""
+        self._update(trainer, _ours(pl_module))
+        if self._average:
+            live = self._aside or checkpoint["state_dict"]
+            checkpoint[LIVE] = live
+            checkpoint["state_dict"] = {**live, **self._average}
+
+    def on_load_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Takes the average back where training goes on; the module has taken the live weights."""
+        if trainer.state.fn != "fit":
+            return
+        self._average, self._aside = {}, None
+        if AVERAGE in checkpoint:
+            saved, names = checkpoint[AVERAGE], _averaged_part(_ours(pl_module))
+            self._average = {name: saved[name].clone() for name in names}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The last step that was looked at."""
+        return {"seen": self._seen}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Puts it back."""
+        self._seen = int(state_dict["seen"])
+
+
+@contextlib.contextmanager
+def averaged_weights(trainer: pl.Trainer, module: AdaptationModule) -> Iterator[None]:
+    """Has averaged weights in the module's place where the trainer keeps an `EMA` of them."""
+    with contextlib.ExitStack() as stack:
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, EMA):
+                stack.enter_context(callback.averaged(trainer, module))
+        yield
+
+
+def _ours(module: pl.LightningModule) -> AdaptationModule:
+    assert isinstance(module, AdaptationModule)
+    return module
+
+
+def _state(module: AdaptationModule) -> dict[str, Tensor]:
+    """What is trained, the tensors themselves."""
+    state = trained_state(module.backbone, module.adapter)
+    return {name: value.detach() for name, value in state.items()}
+
+
+def _averaged_part(module: AdaptationModule) -> dict[str, Tensor]:
+    """The real numbers among it, in 32 bits at least: less would lose small steps."""
+    return {
+        name: value.to(torch.promote_types(value.dtype, torch.float32))
+        for name, value in _state(module).items()
+        if value.is_floating_point()
+    }
+
+
+def _set(module: AdaptationModule, values: Mapping[str, Tensor]) -> None:
+    state = _state(module)
+    for name, value in values.items():
+        state[name].copy_(value)
