@@ -137,7 +137,7 @@ def test_a_spec_makes_the_object_again():
         ({}, "dotted path of a PairPolicy, got ''"),
         ({"class_path": "ChosenPairs"}, "got 'ChosenPairs'"),
         ({"class_path": "vlmtune.pears.ChosenPairs"}, "No module named 'vlmtune.pears'"),
-        ({"class_path": "vlmtune.pairs.ChosenPears"}, "no attribute 'ChosenPears'"),
+        ({"class_path": "vlmtune.pairs.chosen_pairs.ChosenPears"}, "no attribute 'ChosenPears'"),
         ({"class_path": "vlmtune.objectives.pair_bce.PairBCE"}, "name a subclass of it"),
         ({"class_path": "vlmtune.pairs.base.torch"}, "name a subclass of it"),
         (

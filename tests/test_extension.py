@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from vlmtune.adapters.base import DualAdapter
-from vlmtune.types import Reads
+from vlmtune.types import FeatureSpec
 
 
 class Bottleneck(DualAdapter):
@@ -30,7 +30,7 @@ class Bottleneck(DualAdapter):
     def __init__(self, ratio: float = 0.25) -> None:
         super().__init__()
         self.ratio = ratio
-        self.image_reads = self.text_reads = Reads("pooled")
+        self.image_input = self.text_input = FeatureSpec("pooled")
 
     def attach(self, backbone) -> None:
         super().attach(backbone)
@@ -137,7 +137,7 @@ def test_one_file_and_one_yaml_are_enough(plugin, model_folder, shards, capsys):
             "my_adapter.yaml",
             "my_adapter.Bottleneck",
             "vlmtune.pairs.all_pairs.AllPairs",
-            "a subclass of Adapter in model.adapter of my_adapter.yaml, got 'vlmtune.pairs.AllP",
+            "a subclass of Adapter in model.adapter of my_adapter.yaml, got 'vlmtune.pairs.all_",
         ),
         (
             "my_adapter.yaml",

@@ -35,8 +35,8 @@ class Adapter(Configured, nn.Module, ABC):
     """Scores images against texts from what it reads of the backbone.
 
     Attributes:
-        image_reads: The representation of images it reads.
-        text_reads: The representation of texts it reads.
+        image_input: The representation of images it reads.
+        text_input: The representation of texts it reads.
         identity_at_init: True where the untrained adapter gives the backbone's own scores.
         joint: True where a score needs image and text together, so that pairs are chosen.
     """

@@ -39,7 +39,7 @@ class ContextPrompts(DualAdapter):
         UserError: `length` is below 1 or a class is listed twice.
 
     Example:
-        >>> ContextPrompts(length=2).text_reads.kind
+        >>> ContextPrompts(length=2).text_input.kind
         'words'
     """
 

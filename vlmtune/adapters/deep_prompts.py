@@ -44,7 +44,7 @@ class DeepPrompts(DualAdapter):
         UserError: A number is below 1, neither side has prompts, or one side alone is coupled.
 
     Example:
-        >>> DeepPrompts(image=True, text=False, coupled=False).text_reads.kind
+        >>> DeepPrompts(image=True, text=False, coupled=False).text_input.kind
         'pooled'
     """
 

@@ -54,7 +54,7 @@ class FullFineTuning(DualAdapter):
 
     Example:
         >>> adapter = FullFineTuning(image=False)
-        >>> adapter.image_reads.frozen, adapter.text_reads.frozen
+        >>> adapter.image_input.frozen, adapter.text_input.frozen
         (True, False)
     """
 

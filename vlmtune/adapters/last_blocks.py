@@ -44,7 +44,7 @@ class LastBlocks(DualAdapter):
         UserError: A number is out of range or nothing is trained.
 
     Example:
-        >>> LastBlocks(image=2, text=0).image_reads
+        >>> LastBlocks(image=2, text=0).image_input
         Reads(kind='state', layer=-3, frozen=True)
     """
 

@@ -43,7 +43,7 @@ class LoRA(DualAdapter):
         UserError: A number or target is out of range, or neither tower is updated.
 
     Example:
-        >>> LoRA(rank=8, image=False).image_reads
+        >>> LoRA(rank=8, image=False).image_input
         Reads(kind='pooled', layer=-1, frozen=True)
     """
 

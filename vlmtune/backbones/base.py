@@ -91,8 +91,8 @@ class Fusion(ABC):
     `match` runs once per pair.
 
     Attributes:
-        image_reads: What it reads of images.
-        text_reads: What it reads of texts.
+        image_input: What it reads of images.
+        text_input: What it reads of texts.
         reuses_image: True where `match` computes less for a single row of `image`.
     """
 

@@ -82,7 +82,7 @@ def _with(group: Group, found: dict[str, tuple[str, int]]) -> Group:
         text_ids=(*group.text_ids, *found),
         texts=(*group.texts, *(text for text, _ in found.values())),
         truth=torch.cat([group.truth, torch.zeros(len(own), len(found), dtype=torch.bool)], dim=1),
-        own=torch.cat([own, group.truth[:, sources]], dim=1),
+        same_group=torch.cat([own, group.truth[:, sources]], dim=1),
         # By its words too, so that a caption made from another image's is known to be true here.
         true_ids=tuple(
             names | {text for text, yes in zip(group.texts, row, strict=True) if yes}
