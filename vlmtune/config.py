@@ -111,8 +111,9 @@ def instantiate(spec: Spec, base: type[T]) -> T:
 
     Example:
         >>> from vlmtune.pairs.base import PairPolicy
-        >>> instantiate({"class_path": "vlmtune.pairs.all_pairs.AllPairs"}, PairPolicy).init_args
-        {}
+        >>> spec = {"class_path": "vlmtune.pairs.all_pairs.AllPairs"}
+        >>> type(instantiate(spec, PairPolicy)).__name__
+        'AllPairs'
     """
     path = spec.get("class_path", "")
     module, _, name = path.rpartition(".")

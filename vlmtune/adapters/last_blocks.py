@@ -45,7 +45,7 @@ class LastBlocks(DualAdapter):
 
     Example:
         >>> LastBlocks(image=2, text=0).image_input
-        Reads(kind='state', layer=-3, frozen=True)
+        FeatureSpec(kind='state', layer=-3, frozen=True)
     """
 
     def __init__(

@@ -44,7 +44,7 @@ class LoRA(DualAdapter):
 
     Example:
         >>> LoRA(rank=8, image=False).image_input
-        Reads(kind='pooled', layer=-1, frozen=True)
+        FeatureSpec(kind='pooled', layer=-1, frozen=True)
     """
 
     def __init__(
