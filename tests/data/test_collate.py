@@ -110,7 +110,7 @@ def test_mined_texts_are_marked_where_they_are_false() -> None:
     assert mined is not None
     assert mined.int().tolist() == [[0, 0, 0, 0, 1], [0, 0, 1, 0, 1], [1, 0, 0, 0, 0], [0] * 5]
     plain = collate([a, b, c]).targets
-    for name in ("truth", "known", "own"):
+    for name in ("truth", "known", "same_group"):
         assert getattr(batch.targets, name).equal(getattr(plain, name))
     none = collate([replace(one, mined=frozenset()) for one in (a, b, c)]).targets.mined
     assert none is not None

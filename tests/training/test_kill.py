@@ -49,7 +49,7 @@ def write_config(folder: Path, model: Path, shards: Path, cola: Path) -> Path:
             "default_root_dir": str(folder / "run"),
             "callbacks": [
                 plugin(
-                    "callbacks.Evaluation",
+                    "training.evaluation.Evaluation",
                     benchmarks=[plugin("benchmarks.cola_multi.ColaMulti", **benchmark)],
                     every_n_epochs=5,
                     log_every_n_steps=1,
