@@ -70,8 +70,8 @@ def test_a_batch_moves_as_a_whole(pixels):
     assert moved.targets.truth.is_meta
     assert moved.targets.known.is_meta
     assert moved.targets.same_group.is_meta
-    assert moved.targets.mined.is_meta
-    assert Targets(flags, flags, flags).to("meta").mined is None
+    assert moved.targets.mined_negatives.is_meta
+    assert Targets(flags, flags, flags).to("meta").mined_negatives is None
     assert moved.image_group.is_meta
     assert moved.pixels is None if pixels is None else moved.pixels.is_meta
     assert (moved.keys, moved.texts, moved.damaged) == (batch.keys, batch.texts, batch.damaged)

@@ -49,8 +49,8 @@ class Group:
         same_group: `same_group[i, j]` is False where text j was made for another image of the
             group and nothing
             is known of image i; None where every text belongs to every image. Shape (k, m).
-        mined: Ids of captions of other groups of the batch that a similarity cache finds hard for
-            these images; None where nothing is mined.
+        mined_negatives: Ids of captions of other groups of the batch that a similarity cache finds
+            hard for these images; None where nothing is mined.
     """
 
     key: str
@@ -62,7 +62,7 @@ class Group:
     exhaustive: bool = False
     images: tuple[Any, ...] | None = None
     same_group: Bool[Tensor, "k m"] | None = None
-    mined: frozenset[str] | None = None
+    mined_negatives: frozenset[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -75,14 +75,14 @@ class Targets:
             corpus is exhaustive. Elsewhere False in `truth` means "presumably".
         same_group: True where image and text belong to one group; `same_group & ~truth` are the
             hard negatives.
-        mined: True where a similarity cache finds the text, false here, hard for the image; None
-            where nothing is mined.
+        mined_negatives: True where a similarity cache finds the text, false here, hard for the
+            image; None where nothing is mined.
     """
 
     truth: Bool[Tensor, "N M"]
     known: Bool[Tensor, "N M"]
     same_group: Bool[Tensor, "N M"]
-    mined: Bool[Tensor, "N M"] | None = None
+    mined_negatives: Bool[Tensor, "N M"] | None = None
 
     def to(self, device: torch.device | str) -> "Targets":
         """Returns the targets on `device`."""
@@ -91,7 +91,8 @@ class Targets:
     def each(self, change: Callable[[Tensor], Tensor]) -> "Targets":
         """Returns the targets with each of their matrices changed alike."""
         truth, known, own = (change(part) for part in (self.truth, self.known, self.same_group))
-        return Targets(truth, known, own, None if self.mined is None else change(self.mined))
+        mined = None if self.mined_negatives is None else change(self.mined_negatives)
+        return Targets(truth, known, own, mined)
 
 
 @dataclass(frozen=True)

@@ -102,16 +102,22 @@ def test_mined_texts_are_marked_where_they_are_false() -> None:
     a = group("a", {"i": {"t", "u"}, "j": {"s"}}, ["t", "s"], exhaustive=True)
     b = group("b", {"k": {"u"}}, ["u", "v"], exhaustive=True)
     c = group("c", {"l": {"w"}}, ["w"], exhaustive=True)
-    assert collate([a, b, c]).targets.mined is None
-    groups = [replace(a, mined=frozenset("uwx")), replace(b, mined=frozenset("t")), c]
+    assert collate([a, b, c]).targets.mined_negatives is None
+    groups = [
+        replace(a, mined_negatives=frozenset("uwx")),
+        replace(b, mined_negatives=frozenset("t")),
+        c,
+    ]
     batch = collate(groups)
     assert batch.text_ids == ("t", "s", "u", "v", "w")
-    mined = batch.targets.mined
+    mined = batch.targets.mined_negatives
     assert mined is not None
     assert mined.int().tolist() == [[0, 0, 0, 0, 1], [0, 0, 1, 0, 1], [1, 0, 0, 0, 0], [0] * 5]
     plain = collate([a, b, c]).targets
     for name in ("truth", "known", "same_group"):
         assert getattr(batch.targets, name).equal(getattr(plain, name))
-    none = collate([replace(one, mined=frozenset()) for one in (a, b, c)]).targets.mined
+    none = collate(
+        [replace(one, mined_negatives=frozenset()) for one in (a, b, c)]
+    ).targets.mined_negatives
     assert none is not None
     assert not none.any()

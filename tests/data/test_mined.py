@@ -159,7 +159,7 @@ def test_resuming_gives_the_same_batches(shards, cache, workers):
     assert [batch.keys for batch in rest] == [batch.keys for batch in whole[2:]]
     for a, b in zip(rest, whole[2:], strict=True):
         assert a.pixels.equal(b.pixels)
-        assert a.targets.mined.equal(b.targets.mined)
+        assert a.targets.mined_negatives.equal(b.targets.mined_negatives)
 
 
 @pytest.mark.parametrize("among", [2, 5])
@@ -171,9 +171,9 @@ def test_every_image_is_told_the_captions_of_the_hardest_records_of_its_batch(sh
             hardest = {f"t{name[1:]}" for name in here[:among]}
             for m, text in enumerate(batch.text_ids):
                 want = text in hardest and not batch.targets.truth[n, m]
-                assert bool(batch.targets.mined[n, m]) is want
+                assert bool(batch.targets.mined_negatives[n, m]) is want
                 marks += want
-        assert batch.targets.mined[:4].any(dim=1).all()
+        assert batch.targets.mined_negatives[:4].any(dim=1).all()
     assert marks
 
 
@@ -206,7 +206,7 @@ def test_a_backbone_without_embeddings_trains_on_mined_pairs(shards, cache, tmp_
         lengths = {"limit_train_batches": 2, "limit_val_batches": 1, "max_epochs": 1}
         fit(module, data, tmp_path, resume, every, **lengths)
         *seen, (validated, chosen) = policy.seen
-        assert validated.mined is None  # others take their place
+        assert validated.mined_negatives is None  # others take their place
         assert (chosen & ~validated.truth).any()
         return seen, module.state_dict()
 
@@ -214,12 +214,12 @@ def test_a_backbone_without_embeddings_trains_on_mined_pairs(shards, cache, tmp_
     seen, weights = run(every)
     assert len(seen) == 2
     for targets, chosen in seen:
-        assert targets.mined is not None
-        assert len(targets.mined) == 12
+        assert targets.mined_negatives is not None
+        assert len(targets.mined_negatives) == 12
         false = chosen & ~targets.truth
         assert false.sum(dim=1).tolist() == [4] * 12
-        there = targets.mined.sum(dim=1)
-        assert ((false & targets.mined).sum(dim=1) >= there.clamp(max=2)).all()
+        there = targets.mined_negatives.sum(dim=1)
+        assert ((false & targets.mined_negatives).sum(dim=1) >= there.clamp(max=2)).all()
         assert (there[:4] >= 2).all()
     (again,), resumed = run(resume=tmp_path / "step=1.ckpt")
     assert again[1].equal(seen[1][1])

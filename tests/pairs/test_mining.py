@@ -158,7 +158,7 @@ def test_the_spec_makes_it_again():
         again = instantiate(policy.spec(), PairPolicy)
         assert choose(again, given=mined()).equal(choose(policy, given=mined()))
         assert again.needs_reference == policy.needs_reference
-        assert again.needs_mined == policy.needs_mined
+        assert again.needs_mined_negatives == policy.needs_mined_negatives
 
 
 # -- mined neighbours -------------------------------------------------------------------------
@@ -168,7 +168,7 @@ def mined():
     """Three texts for the first image and one for the second, each also marked at a true text."""
     given, marked = targets(), torch.zeros(4, 7, dtype=torch.bool)
     marked[0, [0, 2, 3, 6]] = marked[1, [2, 0]] = True
-    return replace(given, mined=marked)
+    return replace(given, mined_negatives=marked)
 
 
 @pytest.mark.parametrize(("negatives", "hard", "wanted"), [(3, 0, 2), (3, 1, 2), (4, 1, 3)])
@@ -180,13 +180,17 @@ def test_mined_texts_come_first_and_others_in_the_place_of_missing_ones(
     chosen = choose(RankingPairs(negatives, hard, mined=wanted), seed, given)
     assert (chosen & given.truth).sum(dim=1).tolist() == [1] * 4
     assert (chosen & ~given.truth).sum(dim=1).tolist() == [negatives] * 4
-    there = chosen & ~given.truth & given.mined
+    there = chosen & ~given.truth & given.mined_negatives
     assert there[0].sum() >= wanted
     assert there[1].sum() == 1  # all there is
     # Where the backbone's scores choose too, they choose from the rest.
     if hard:
         cold = choose(RankingPairs(negatives, hard, False, 1e-3, wanted), seed, given)
-        best = reference()[1].masked_fill(given.truth[1] | given.mined[1], -torch.inf).argmax()
+        best = (
+            reference()[1]
+            .masked_fill(given.truth[1] | given.mined_negatives[1], -torch.inf)
+            .argmax()
+        )
         assert cold[1, best]
 
 
@@ -206,7 +210,7 @@ def test_marks_count_only_where_they_are_asked_for(seed):
             plain = choose(kind(3, hard), seed)
             assert choose(kind(3, hard), seed, mined()).equal(plain)
             assert choose(kind(3, hard, mined=1), seed).equal(plain)  # nothing was mined
-    unmarked = replace(targets(), mined=torch.zeros(4, 7, dtype=torch.bool))
+    unmarked = replace(targets(), mined_negatives=torch.zeros(4, 7, dtype=torch.bool))
     chosen = choose(RankingPairs(3, mined=2), seed, unmarked)
     assert (chosen & ~unmarked.truth).sum(dim=1).tolist() == [3] * 4
 
@@ -219,7 +223,7 @@ def test_mutual_pairs_take_what_is_mined_from_either_side_first(hard, seed):
     marked = torch.zeros(size, size, dtype=torch.bool)
     for a in range(size):  # one side knows of the other; true texts are marked to no effect
         marked[a, [a, (a + 1) % size, (a + 2) % size]] = True
-    given = replace(ring(size), mined=marked)
+    given = replace(ring(size), mined_negatives=marked)
     policy = MutualPairs(negatives, hard, mined=wanted)
     chosen = policy(given, torch.Generator().manual_seed(seed), scores)
     assert chosen.diagonal().all()
@@ -242,10 +246,10 @@ def test_mutual_pairs_take_no_mined_text_that_is_true():
 
 def test_only_hard_pairs_need_embeddings_only_mined_ones_neighbours():
     for kind in (RankingPairs, MutualPairs):
-        assert (kind(mined=8).needs_reference, kind(mined=8).needs_mined) == (False, True)
-        assert (kind(hard=8).needs_reference, kind(hard=8).needs_mined) == (True, False)
+        assert (kind(mined=8).needs_reference, kind(mined=8).needs_mined_negatives) == (False, True)
+        assert (kind(hard=8).needs_reference, kind(hard=8).needs_mined_negatives) == (True, False)
         assert kind(hard=7, mined=8).needs_reference
-    assert not HardPairs().needs_mined
+    assert not HardPairs().needs_mined_negatives
 
 
 def test_training_without_neighbours_is_refused_in_one_line():

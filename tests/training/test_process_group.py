@@ -108,13 +108,13 @@ def places(rank, corpora, merged):
 
 
 def parts_of(targets):
-    return targets.truth, targets.known, targets.same_group, targets.mined
+    return targets.truth, targets.known, targets.same_group, targets.mined_negatives
 
 
 def with_mined(part):
     """Groups of a rank, each with some captions of the others."""
     texts = [name for group in part for name in group.text_ids]
-    return [replace(one, mined=frozenset(texts[i::2])) for i, one in enumerate(part)]
+    return [replace(one, mined_negatives=frozenset(texts[i::2])) for i, one in enumerate(part)]
 
 
 def some_corpora(distinct=False):
@@ -154,7 +154,12 @@ def test_without_merging_every_text_keeps_its_column_and_its_truth(tmp_path):
         names = [name for one in batches for name in one.text_ids]
         for rank, mine in enumerate(batches):
             got, everything = given[rank][number]
-            assert got.rows.mined is got.columns.mined is everything.mined is None
+            assert (
+                got.rows.mined_negatives
+                is got.columns.mined_negatives
+                is everything.mined_negatives
+                is None
+            )
             assert got.texts.tolist() == list(range(len(mine.texts)))
             want = [[name in true for name in names] for true in mine.true_ids]
             assert got.rows.truth.tolist() == want

@@ -31,16 +31,16 @@ def test_the_own_block_is_where_rows_and_columns_cross():
     assert len(block.embedded.image_tokens) == 2
     assert true.truth.equal(targets.truth[ROWS, COLUMNS])
     assert true.same_group.equal(targets.same_group[ROWS, COLUMNS])
-    assert true.mined is None
+    assert true.mined_negatives is None
 
 
 def test_the_own_block_knows_what_was_mined():
     targets = random_targets(0)
     share = share_of(scored(random_values(0)), targets, ROWS, COLUMNS)
     mined = targets.same_group & ~targets.truth
-    rows = replace(share.row_targets, mined=mined[ROWS])
+    rows = replace(share.row_targets, mined_negatives=mined[ROWS])
     _, true = local_scores(replace(share, row_targets=rows))
-    assert true.mined.equal(mined[ROWS, COLUMNS])
+    assert true.mined_negatives.equal(mined[ROWS, COLUMNS])
 
 
 def test_pairs_of_other_ranks_were_not_computed():

@@ -48,10 +48,10 @@ def collate(
             truth[n, [column[text_id] for text_id in true & column.keys()]] = True
             own[n, columns] = True if group.same_group is None else group.same_group[i]
             known[n] = own[n] | group.exhaustive
-            hard = (group.mined or frozenset()) & column.keys()
+            hard = (group.mined_negatives or frozenset()) & column.keys()
             mined[n, [column[text_id] for text_id in hard]] = True
             n += 1
-    mines = any(group.mined is not None for group in groups)
+    mines = any(group.mined_negatives is not None for group in groups)
     sizes = torch.tensor([len(group.image_ids) for group in groups], dtype=torch.long)
     return Batch(
         keys=tuple(group.key for group in groups),

@@ -28,7 +28,8 @@ class MinedNeighbours(Configured):
     ids of their true captions, as in any batch.
 
     Each group of the batch, added ones included, is told the captions of those `among` records of
-    the batch that are hardest for it (`Group.mined`), for pairs such as `RankingPairs(mined=8)`.
+    the batch that are hardest for it (`Group.mined_negatives`), for pairs such as
+    `RankingPairs(mined=8)`.
 
     Hardest is the neighbour with the caption that scores highest for the image, where the cache has
     scores of captions (EqSim: Wang et al. 2023, appendix C, which takes captions and their images),
@@ -126,7 +127,7 @@ class MinedNeighbours(Configured):
         for group in groups:
             here = (captions[number] for number in self._ranked(group) if number in captions)
             hardest = frozenset[str]().union(*islice(here, self.among))
-            marked.append(replace(group, mined=hardest))
+            marked.append(replace(group, mined_negatives=hardest))
         return marked
 
     def _drawn(self, group: Group, key: str) -> Iterator[int]:

@@ -15,12 +15,12 @@ class PairPolicy(Configured, ABC):
 
     Attributes:
         needs_reference: True where it reads the scores of the frozen backbone's own embeddings.
-        needs_mined: True where it takes texts of mined neighbours, which training batches then
-            must have.
+        needs_mined_negatives: True where it takes texts of mined neighbours, which training
+            batches then must have.
     """
 
     needs_reference: bool = False
-    needs_mined: bool = False
+    needs_mined_negatives: bool = False
 
     @abstractmethod
     def __call__(

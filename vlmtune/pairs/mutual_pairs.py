@@ -17,11 +17,12 @@ class MutualPairs(PairPolicy):
     for every negative, and not one pair more than `RankingPairs` without `mirrored` scores. Drawn
     one by one as METER's are, s(b, t_a) is new for nearly every negative (31 pairs instead of 16).
 
-    First pairs of images of which either text is mined for the other image (`Targets.mined`) are
-    taken in random order, each where both images still want mined negatives; then others in the
-    order of $(s_{a t_b} + s_{b t_a}) / 2\tau$ plus Gumbel noise, where both still want hard ones;
-    then uniformly until each image has `negatives`, or one less where no partner is left. A pair of
-    which either text is true of the other image is never taken.
+    Pairs of images are taken in three rounds. First come pairs of which either text is mined for
+    the other image (`Targets.mined_negatives`), in random order, while both images have fewer than
+    `mined` of them. Then come others, largest $(s_{a t_b} + s_{b t_a}) / 2\tau$ plus Gumbel noise
+    first, while both have fewer than `hard` of them. The rest is uniform, until each image has
+    `negatives`, or one fewer where no partner is left. A pair of images is never taken where either
+    text is true of the other image.
 
     Source: EqSim (Wang et al. 2023), section 3 and appendix C, for what is compared; the mutual
     draw is ours.
@@ -50,7 +51,7 @@ class MutualPairs(PairPolicy):
         check_temperature(temperature)
         self.negatives, self.hard, self.mined = negatives, hard, mined
         self.temperature = temperature
-        self.needs_reference, self.needs_mined = hard > 0, mined > 0
+        self.needs_reference, self.needs_mined_negatives = hard > 0, mined > 0
 
     def __call__(
         self,
@@ -67,8 +68,8 @@ class MutualPairs(PairPolicy):
         allowed = false & false.T  # the diagonal is true
         taken, wanted = torch.zeros_like(allowed), torch.ones(len(images), dtype=torch.long)
         logits = flat = torch.zeros(allowed.shape, dtype=torch.float64)
-        if self.mined and targets.mined is not None:
-            near = targets.mined[images][:, texts].cpu()
+        if self.mined and targets.mined_negatives is not None:
+            near = targets.mined_negatives[images][:, texts].cpu()
             taken = matched(flat, allowed & (near | near.T), self.mined * wanted, generator)
         if self.hard:
             assert reference is not None

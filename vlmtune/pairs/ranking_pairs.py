@@ -13,7 +13,7 @@ class RankingPairs(PairPolicy):
     r"""For each image one of its true texts and `negatives` false ones, some of them hard.
 
     First `mined` texts are drawn uniformly from those that a similarity cache finds hard for the
-    image (`Targets.mined`); then `hard` others with probability in proportion to
+    image (`Targets.mined_negatives`); then `hard` others with probability in proportion to
     $e^{s_{ij} / \tau}$, without replacement; then uniformly from the false texts that are left,
     also in the place of mined ones where the batch has too few. Without `hard` ones no scores of
     the backbone are read, so that it need not have embeddings.
@@ -52,7 +52,7 @@ class RankingPairs(PairPolicy):
         check_temperature(temperature)
         self.negatives, self.hard, self.mirrored = negatives, hard, mirrored
         self.temperature, self.mined = temperature, mined
-        self.needs_reference, self.needs_mined = hard > 0, mined > 0
+        self.needs_reference, self.needs_mined_negatives = hard > 0, mined > 0
 
     def __call__(
         self,
@@ -65,8 +65,8 @@ class RankingPairs(PairPolicy):
         uniform, each = torch.zeros(truth.shape, device=truth.device), truth.any(dim=1).long()
         true = drawn(uniform, truth, each, generator)
         false = torch.zeros_like(truth)
-        if self.mined and targets.mined is not None:
-            false = drawn(uniform, targets.mined & ~truth, self.mined * each, generator)
+        if self.mined and targets.mined_negatives is not None:
+            false = drawn(uniform, targets.mined_negatives & ~truth, self.mined * each, generator)
         if self.hard:
             assert reference is not None
             logits = reference / self.temperature

@@ -40,7 +40,7 @@ def check_mined(pairs: PairPolicy, targets: Targets) -> None:
     Raises:
         UserError: There are none; says what adds them.
     """
-    if pairs.needs_mined and targets.mined is None:
+    if pairs.needs_mined_negatives and targets.mined_negatives is None:
         raise UserError(
             f"expected batches with mined neighbours for {type(pairs).__name__}, got none: "
             "set data.mined, or mined of the pairs to 0"

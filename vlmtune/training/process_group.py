@@ -181,7 +181,7 @@ def place(batch: Batch, ranks: ProcessGroup, merged: bool) -> ShardLayout:
     ]
     own, mined = (
         None if part is None else [(row_start + i, mine[j]) for i, j in part.nonzero().tolist()]
-        for part in (batch.targets.same_group, batch.targets.mined)
+        for part in (batch.targets.same_group, batch.targets.mined_negatives)
     )
     # Only the true entries travel: the whole matrix is on no rank.
     facts = ranks.objects((true, own, mined, batch.exhaustive))
