@@ -106,7 +106,7 @@ def parts(objective: ShardedObjective, shares: list[ScoreShard]) -> list[torch.T
 
     def run(number: int) -> torch.Tensor:
         try:
-            return objective.share(shares[number], Thread(number, barrier, slots))
+            return objective.shard_loss(shares[number], Thread(number, barrier, slots))
         except BaseException:
             barrier.abort()
             raise

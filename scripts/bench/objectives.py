@@ -137,11 +137,11 @@ def peak(batch: int, ranks: int, shared: bool, queue: Any) -> None:
     if shared:
         rows, columns = scored(image[:own], text), scored(image, text[:own])
         share = ScoreShard(rows, diagonal(own, batch), columns, diagonal(batch, own))
-        losses = [o.share(share, Repeated(ranks)) for o in objectives]
+        losses = [o.shard_loss(share, Repeated(ranks)) for o in objectives]
     else:
         scores, targets = scored(image, text), diagonal(batch, batch)
         losses = [
-            o.share(ScoreShard(scores, targets, scores, targets), Alone()) for o in objectives
+            o.shard_loss(ScoreShard(scores, targets, scores, targets), Alone()) for o in objectives
         ]
     torch.stack(losses).sum().backward()
     queue.put(_peak() - before)

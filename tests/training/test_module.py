@@ -106,9 +106,9 @@ def test_a_joint_adapter_is_given_the_chosen_pairs(model_folder, shards, tmp_pat
     counts = []
 
     class Counting(PairBCE):
-        def share(self, share, world):
-            counts.append(share.rows.computed.sum(dim=1).tolist())
-            return super().share(share, world)
+        def shard_loss(self, shard, group):
+            counts.append(shard.rows.computed.sum(dim=1).tolist())
+            return super().shard_loss(shard, group)
 
     made = module(model_folder, objectives=[Counting()], pairs=ChosenPairs(1, 1, 0))
     fit(made, shards, tmp_path, steps=2)
@@ -461,10 +461,10 @@ def test_the_reference_is_the_untrained_model(model_folder, shards, tmp_path, st
     class Drift(InfoNCE):
         needs = frozenset({"reference"})
 
-        def share(self, share, world):
-            drift = share.rows.values - share.rows.reference
+        def shard_loss(self, shard, group):
+            drift = shard.rows.values - shard.rows.reference
             differences.append(drift.abs().max().item())
-            return super().share(share, world)
+            return super().shard_loss(shard, group)
 
     store = str(tmp_path / "store") if stored else None
     made = module(model_folder, LinearProbe(), [Drift()], store=store, warmup=0.0)

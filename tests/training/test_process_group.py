@@ -197,13 +197,13 @@ class Aligned(ShardedObjective):
 
     needs = frozenset({"embedded", "tokens", "reference"})
 
-    def share(self, share, world):
-        rows, columns = share.rows, share.columns
-        count = world.sum(torch.tensor(len(rows.values)))
-        best = world.gather(rows.values.logsumexp(dim=1))
-        own = best[share.row_start : share.row_start + len(rows.values)]
+    def shard_loss(self, shard, group):
+        rows, columns = shard.rows, shard.columns
+        count = group.sum(torch.tensor(len(rows.values)))
+        best = group.gather(rows.values.logsumexp(dim=1))
+        own = best[shard.row_start : shard.row_start + len(rows.values)]
         text = columns.embedded.text
-        positions = torch.arange(len(text)) + share.column_start
+        positions = torch.arange(len(text)) + shard.column_start
         drift = (rows.values - rows.reference).square().sum()
         drift = drift + (columns.values * columns.reference).sin().sum()
         tokens = rows.embedded.text_tokens.tokens.sum() * rows.embedded.image_tokens.tokens.sum()

@@ -36,7 +36,7 @@ class World(Protocol):
 
 
 class Alone:
-    """The world of a single process.
+    """The group of a single process.
 
     Example:
         >>> import torch
@@ -94,9 +94,9 @@ class ShardedObjective(Objective, ABC):
     """
 
     @abstractmethod
-    def share(self, share: ScoreShard, world: World) -> Float[Tensor, ""]:
+    def shard_loss(self, shard: ScoreShard, group: World) -> Float[Tensor, ""]:
         """Returns this rank's part; the parts of all ranks add up to the loss of the whole."""
 
     def forward(self, scores: Scores, targets: Targets) -> Float[Tensor, ""]:
         """Returns the loss of a whole batch, not yet weighted."""
-        return self.share(ScoreShard(scores, targets, scores, targets), Alone())
+        return self.shard_loss(ScoreShard(scores, targets, scores, targets), Alone())

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from vlmtune.errors import UserError
 from vlmtune.objectives.base import Need, ShardedObjective, World
-from vlmtune.objectives.functional import embedded_of, hard_negatives, shared_mean
+from vlmtune.objectives.functional import embedded_of, hard_negatives, mean_over_ranks
 from vlmtune.types import Scores, ScoreShard
 
 
@@ -78,20 +78,20 @@ class CEClip(ShardedObjective):
         self.upper = upper
         self.register_buffer("threshold", torch.zeros(()))
 
-    def share(self, share: ScoreShard, world: World) -> Float[Tensor, ""]:
+    def shard_loss(self, shard: ScoreShard, group: World) -> Float[Tensor, ""]:
         """Returns the part of this rank's images; moves the threshold in training.
 
         Raises:
             UserError: The scores come without embeddings.
         """
-        scores, targets = share.rows, share.row_targets
+        scores, targets = shard.rows, shard.row_targets
         row, column = (targets.truth & scores.computed).nonzero(as_tuple=True)
         hard = hard_negatives(scores, targets)
         # Hard of any image of any rank; a count, so that ranks can add theirs.
-        pool = world.sum(hard.sum(dim=0)) > 0
-        intra = self._intra_modal(scores, row, column, pool & ~targets.truth[row], world)
+        pool = group.sum(hard.sum(dim=0)) > 0
+        intra = self._intra_modal(scores, row, column, pool & ~targets.truth[row], group)
         gaps = scores.values[row, column][:, None] - scores.values[row]
-        return self.intra_modal * intra + self.rank * self._ranked(gaps, hard[row], world)
+        return self.intra_modal * intra + self.rank * self._ranked(gaps, hard[row], group)
 
     def _intra_modal(
         self,
@@ -99,7 +99,7 @@ class CEClip(ShardedObjective):
         row: Int[Tensor, "P"],
         column: Int[Tensor, "P"],
         negatives: Bool[Tensor, "P M"],
-        world: World,
+        group: World,
     ) -> Float[Tensor, ""]:
         embedded = embedded_of(scores, "CEClip")
         anchors = embedded.text[column]
@@ -108,15 +108,15 @@ class CEClip(ShardedObjective):
             ~negatives, torch.finfo(true.dtype).min
         )
         losses = torch.logaddexp(true, false.logsumexp(dim=1)) - true
-        return shared_mean(losses, torch.ones_like(row, dtype=torch.bool), world)
+        return mean_over_ranks(losses, torch.ones_like(row, dtype=torch.bool), group)
 
     def _ranked(
-        self, gaps: Float[Tensor, "P M"], hard: Bool[Tensor, "P M"], world: World
+        self, gaps: Float[Tensor, "P M"], hard: Bool[Tensor, "P M"], group: World
     ) -> Float[Tensor, ""]:
         losses = (self.threshold - gaps).clamp_min(0)
-        loss = shared_mean(losses.flatten(), hard.flatten(), world)
+        loss = mean_over_ranks(losses.flatten(), hard.flatten(), group)
         if self.training:
             with torch.no_grad():
-                gap = world.sum(shared_mean(gaps.detach().flatten(), hard.flatten(), world))
+                gap = group.sum(mean_over_ranks(gaps.detach().flatten(), hard.flatten(), group))
                 self.threshold.copy_(gap.clamp(0, self.upper))
         return loss

@@ -43,7 +43,7 @@ def partners(
 def _noise(pairs: TruePairs) -> Float[Tensor, "a 2 A"]:
     """Under which the largest are a draw, for either direction."""
     device = pairs.valid.device
-    seed = int(pairs.world.gather(torch.randint(2**31, (1,)).to(device))[0])
+    seed = int(pairs.group.gather(torch.randint(2**31, (1,)).to(device))[0])
     own, everyone = pairs.valid.shape
     noise = torch.empty(own, 2, everyone, dtype=torch.float64)
     for place in range(own):

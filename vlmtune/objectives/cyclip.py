@@ -61,21 +61,21 @@ class CyClip(ShardedObjective):
         self.in_modal = in_modal
         self.cross_modal = cross_modal
 
-    def share(self, share: ScoreShard, world: World) -> Float[Tensor, ""]:
+    def shard_loss(self, shard: ScoreShard, group: World) -> Float[Tensor, ""]:
         """Returns the terms of the rank's own true pairs; 0 where no text is true of an image.
 
         Raises:
             UserError: The scores come without embeddings.
         """
-        rows, columns = embedded_of(share.rows, "CyClip"), embedded_of(share.columns, "CyClip")
-        own, text = (share.row_targets.truth & share.rows.computed).nonzero(as_tuple=True)
-        everything = world.gather(torch.stack([own + share.row_start, text], dim=1))
+        rows, columns = embedded_of(shard.rows, "CyClip"), embedded_of(shard.columns, "CyClip")
+        own, text = (shard.row_targets.truth & shard.rows.computed).nonzero(as_tuple=True)
+        everything = group.gather(torch.stack([own + shard.row_start, text], dim=1))
         images, texts = everything.unbind(1)
         captions = torch.bincount(images, minlength=len(columns.image)).to(rows.image.dtype)
         u, v = rows.image[own], rows.text[text]
         others_u, others_v = columns.image[images], rows.text[texts]
         gaps = self.cross_modal * (u @ others_v.T - v @ others_u.T).square()
         gaps = gaps + self.in_modal * (u @ others_u.T - v @ others_v.T).square()
-        mine = captions[own + share.row_start].reciprocal()
+        mine = captions[own + shard.row_start].reciprocal()
         terms = torch.einsum("p,q,pq->", mine, captions[images].reciprocal(), gaps)
         return terms / (captions > 0).sum().clamp_min(1)

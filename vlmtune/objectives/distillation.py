@@ -9,7 +9,7 @@ from torch.nn.functional import log_softmax
 
 from vlmtune.errors import UserError
 from vlmtune.objectives.base import Need, ShardedObjective, World
-from vlmtune.objectives.functional import shared_mean
+from vlmtune.objectives.functional import mean_over_ranks
 from vlmtune.types import Scores, ScoreShard
 
 
@@ -61,20 +61,20 @@ class Distillation(ShardedObjective):
         self.temperature = temperature
         self.squared = squared
 
-    def share(self, share: ScoreShard, world: World) -> Float[Tensor, ""]:
+    def shard_loss(self, shard: ScoreShard, group: World) -> Float[Tensor, ""]:
         """Returns the part of this rank's images and texts.
 
         Raises:
             UserError: The scores come without the backbone's.
         """
-        rows, columns = share.rows, share.columns
+        rows, columns = shard.rows, shard.columns
         if self.squared:
             differences = (rows.values - _reference(rows)).square()
-            return shared_mean(differences.flatten(), rows.computed.flatten(), world)
+            return mean_over_ranks(differences.flatten(), rows.computed.flatten(), group)
         by_row = self._divergence(rows.values, _reference(rows), rows.computed)
         by_column = self._divergence(columns.values.T, _reference(columns).T, columns.computed.T)
-        to_text = shared_mean(by_row, rows.computed.any(dim=1), world)
-        return (to_text + shared_mean(by_column, columns.computed.any(dim=0), world)) / 2
+        to_text = mean_over_ranks(by_row, rows.computed.any(dim=1), group)
+        return (to_text + mean_over_ranks(by_column, columns.computed.any(dim=0), group)) / 2
 
     def _divergence(
         self,

@@ -234,29 +234,29 @@ class EqSim(ShardedObjective):
         }
         return cls(**{**values, **changes})
 
-    def share(self, share: ScoreShard, world: World) -> Float[Tensor, ""]:
+    def shard_loss(self, shard: ScoreShard, group: World) -> Float[Tensor, ""]:
         """Returns the terms of the rank's own true pairs; 0 where nothing can be compared."""
-        share = self._tempered(share)
-        pairs = TruePairs(share, world)
+        shard = self._tempered(shard)
+        pairs = TruePairs(shard, group)
         near, times = pairs.valid, pairs.valid.to(pairs.weight.dtype)
         if self.v1 == "distant" or self.v2 == "close":
-            near, times = self._close(pairs, share)
-        quad = pairs.quad(share.rows.values, share.columns.values, self.normalise)
+            near, times = self._close(pairs, shard)
+        quad = pairs.quad(shard.rows.values, shard.columns.values, self.normalise)
         part = pairs.own_weight.sum() / pairs.weight.sum().clamp_min(1)
         weight = pairs.own_weight[:, None] * pairs.weight[None, :]
         # deviation, weight, divisor, margin
         terms: list[tuple[Tensor, Tensor, Tensor, float]] = []
         if self.v1 != "none":
             among = weight * (pairs.valid if self.v1 == "all" else pairs.valid & ~near)
-            over = self._v1_divisor(among, pairs, world)
+            over = self._v1_divisor(among, pairs, group)
             terms.append((v1_deviation(quad.s12, quad.s21), among, over, self.alpha1))
         if self.v2 != "none":
             among = weight * (pairs.valid if self.v2 == "all" else times)
-            over = world.sum(among.sum())
+            over = group.sum(among.sum())
             for name, deviation in zip(("text", "image"), v2_deviation(*quad), strict=True):
                 if self.side in (name, "both"):
                     terms.append((deviation, among, over, self.alpha2))
-        return torch.stack([self._hinged(*term, part, world) for term in terms]).sum()
+        return torch.stack([self._hinged(*term, part, group) for term in terms]).sum()
 
     def diagnose(self, scores: Scores, targets: Targets) -> dict[str, float]:
         """Returns how far close and distant pairs are from equivariance, margins aside.
@@ -265,10 +265,10 @@ class EqSim(ShardedObjective):
         better), under the keys `close` and `distant`; a kind without pairs is left out.
         """
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            share = self._tempered(ScoreShard(scores, targets, scores, targets))
-            pairs = TruePairs(share, Alone())
-            near, _ = self._close(pairs, share)
-            quad = pairs.quad(share.rows.values, share.columns.values, self.normalise)
+            shard = self._tempered(ScoreShard(scores, targets, scores, targets))
+            pairs = TruePairs(shard, Alone())
+            near, _ = self._close(pairs, shard)
+            quad = pairs.quad(shard.rows.values, shard.columns.values, self.normalise)
             text, image = v2_deviation(*quad)
             weight = pairs.own_weight[:, None] * pairs.weight[None, :] * pairs.valid
             kinds = {"close": weight * near, "distant": weight * ~near}
@@ -278,26 +278,26 @@ class EqSim(ShardedObjective):
             if among.any()
         }
 
-    def _tempered(self, share: ScoreShard) -> ScoreShard:
+    def _tempered(self, shard: ScoreShard) -> ScoreShard:
         """The share with scores in single precision at least, at the temperature asked for."""
         factor: Tensor | float = 1.0
         if self.temperature != "learned":
             given = self.temperature
-            scale = embedded_of(share.rows, f"EqSim with temperature {given}").scale
+            scale = embedded_of(shard.rows, f"EqSim with temperature {given}").scale
             factor = (scale.detach() if isinstance(given, str) else 1 / given) / scale
         rows, columns = (
             replace(scores, values=_single(scores.values) * factor)
-            for scores in (share.rows, share.columns)
+            for scores in (shard.rows, shard.columns)
         )
-        return replace(share, rows=rows, columns=columns)
+        return replace(shard, rows=rows, columns=columns)
 
     def _close(
-        self, pairs: TruePairs, share: ScoreShard
+        self, pairs: TruePairs, shard: ScoreShard
     ) -> tuple[Bool[Tensor, "a A"], Float[Tensor, "a A"]]:
         """Whether two pairs are close, and how often that counts for the own one."""
         listed = torch.zeros_like(pairs.valid[:, :0], dtype=torch.int64)
         if self.close != "groups":
-            rows, columns = self._ranked(share)
+            rows, columns = self._ranked(shard)
             listed = partners(pairs, rows, columns, self.k, self.by, self.close == "draw")
         mine, theirs = pairs.listings(listed)
         if self.close in ("groups", "both"):
@@ -306,11 +306,11 @@ class EqSim(ShardedObjective):
         near = mine + theirs > 0
         return near, (near if self.count == "once" else mine).to(pairs.weight.dtype)
 
-    def _ranked(self, share: ScoreShard) -> tuple[Tensor, Tensor]:
+    def _ranked(self, shard: ScoreShard) -> tuple[Tensor, Tensor]:
         """The rows and columns in which partners are looked for."""
         if self.ranked_by == "scores":
-            return share.rows.values, share.columns.values
-        rows, columns = share.rows.reference, share.columns.reference
+            return shard.rows.values, shard.columns.values
+        rows, columns = shard.rows.reference, shard.columns.reference
         if rows is None or columns is None:
             raise UserError(
                 "expected scores of the frozen backbone for ranked_by reference of EqSim, got "
@@ -319,10 +319,10 @@ class EqSim(ShardedObjective):
         return rows, columns
 
     def _v1_divisor(
-        self, weight: Float[Tensor, "a A"], pairs: TruePairs, world: World
+        self, weight: Float[Tensor, "a A"], pairs: TruePairs, group: World
     ) -> Float[Tensor, ""]:
         if self.v1_over == "pairs":
-            return world.sum(weight.sum())
+            return group.sum(weight.sum())
         images = pairs.weight.sum()
         return images if self.v1_over == "images" else images.square()
 
@@ -333,14 +333,14 @@ class EqSim(ShardedObjective):
         over: Float[Tensor, ""],
         margin: float,
         part: Float[Tensor, ""],
-        world: World,
+        group: World,
     ) -> Float[Tensor, ""]:
         """The rank's part of what exceeds the margin; `part` is its part of all true pairs."""
         over = torch.where(over > 0, over, 1.0)
         if self.hinge == "pair":
             return ((deviation - margin).relu() * weight).sum() / over
         mine = (deviation * weight).sum() / over
-        exceeds = world.sum(mine.detach()) > margin
+        exceeds = group.sum(mine.detach()) > margin
         return (mine - margin * part) * exceeds
 
 

@@ -9,7 +9,7 @@ from torch.nn.functional import log_softmax, normalize
 
 from vlmtune.errors import UserError
 from vlmtune.objectives.base import Need, ShardedObjective, World
-from vlmtune.objectives.functional import embedded_of, hard_negatives, shared_mean
+from vlmtune.objectives.functional import embedded_of, hard_negatives, mean_over_ranks
 from vlmtune.types import Features, Scores, ScoreShard
 
 
@@ -80,29 +80,29 @@ class FSCClip(ShardedObjective):
         if local_factor == 0:
             self.needs = frozenset()  # type: ignore[misc]
 
-    def share(self, share: ScoreShard, world: World) -> Float[Tensor, ""]:
+    def shard_loss(self, shard: ScoreShard, group: World) -> Float[Tensor, ""]:
         """Returns the part of this rank's images.
 
         Raises:
             UserError: The scores come without tokens and `local_factor` is above 0.
         """
-        scores, targets = share.rows, share.row_targets
+        scores, targets = shard.rows, shard.row_targets
         true, hard = targets.truth & scores.computed, hard_negatives(scores, targets)
         # Texts of other groups may be true too, but have no hard negatives in common.
         true = true & targets.same_group & hard.any(dim=1, keepdim=True)
-        loss = self.global_factor * self._calibrated(scores.values, true, hard, world)
+        loss = self.global_factor * self._calibrated(scores.values, true, hard, group)
         if self.local_factor == 0:
             return loss
         hard = hard & true.any(dim=1, keepdim=True)
         local = local_scores(scores, true | hard)
-        return loss + self.local_factor * self._calibrated(local, true, hard, world)
+        return loss + self.local_factor * self._calibrated(local, true, hard, group)
 
     def _calibrated(
         self,
         values: Float[Tensor, "N M"],
         true: Bool[Tensor, "N M"],
         hard: Bool[Tensor, "N M"],
-        world: World,
+        group: World,
     ) -> Float[Tensor, ""]:
         row, column = true.nonzero(as_tuple=True)
         chosen = hard[row].scatter(1, column[:, None], True)
@@ -115,7 +115,7 @@ class FSCClip(ShardedObjective):
         rest = (-logs.expm1()).clamp_min(torch.finfo(logs.dtype).tiny)
         losses = -(labels * rest**self.focus * logs).sum(dim=1)
         total = losses.new_zeros(len(values)).index_add(0, row, losses)
-        return shared_mean(total / true.sum(dim=1).clamp_min(1), true.any(dim=1), world)
+        return mean_over_ranks(total / true.sum(dim=1).clamp_min(1), true.any(dim=1), group)
 
 
 def local_scores(scores: Scores, pairs: Bool[Tensor, "N M"]) -> Float[Tensor, "N M"]:

@@ -22,17 +22,18 @@ def row_means(
     return total / chosen.sum(dim=1).clamp_min(1)
 
 
-def shared_mean(
-    terms: Float[Tensor, "n"], counted: Bool[Tensor, "n"], world: World
+def mean_over_ranks(
+    terms: Float[Tensor, "n"], counted: Bool[Tensor, "n"], group: World
 ) -> Float[Tensor, ""]:
     """This rank's part of the mean over the counted terms of all ranks; 0 where none counts.
 
     Example:
         >>> from vlmtune.objectives.base import Alone
-        >>> shared_mean(torch.tensor([1.0, 2.0, 6.0]), torch.tensor([True, False, True]), Alone())
+        >>> counted = torch.tensor([True, False, True])
+        >>> mean_over_ranks(torch.tensor([1.0, 2.0, 6.0]), counted, Alone())
         tensor(3.5000)
     """
-    return terms.masked_fill(~counted, 0).sum() / world.sum(counted.sum()).clamp_min(1)
+    return terms.masked_fill(~counted, 0).sum() / group.sum(counted.sum()).clamp_min(1)
 
 
 def contrast(

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot, softplus
 
 from vlmtune.objectives.base import ShardedObjective, World
-from vlmtune.objectives.functional import row_means, shared_mean
+from vlmtune.objectives.functional import mean_over_ranks, row_means
 from vlmtune.types import ScoreShard
 
 
@@ -55,30 +55,30 @@ class HardNegative(ShardedObjective):
         self.hardest = hardest
         self.relative = relative
 
-    def share(self, share: ScoreShard, world: World) -> Float[Tensor, ""]:
+    def shard_loss(self, shard: ScoreShard, group: World) -> Float[Tensor, ""]:
         """Returns the part of this rank's images and texts."""
-        rows, columns = share.rows, share.columns
-        by_row = (rows.values, share.row_targets.truth, rows.computed)
-        by_column = (columns.values.T, share.column_targets.truth.T, columns.computed.T)
-        sides = [self._negatives(*side, world) for side in (by_row, by_column)]
+        rows, columns = shard.rows, shard.columns
+        by_row = (rows.values, shard.row_targets.truth, rows.computed)
+        by_column = (columns.values.T, shard.column_targets.truth.T, columns.computed.T)
+        sides = [self._negatives(*side, group) for side in (by_row, by_column)]
         if self.relative:
             return torch.stack(sides).sum() / 2
-        true = share.row_targets.truth & rows.computed
+        true = shard.row_targets.truth & rows.computed
         positives = row_means(softplus(-rows.values), true)
-        return (shared_mean(positives, true.any(dim=1), world) + torch.stack(sides).sum()) / 3
+        return (mean_over_ranks(positives, true.any(dim=1), group) + torch.stack(sides).sum()) / 3
 
     def _negatives(
         self,
         values: Float[Tensor, "rows columns"],
         truth: Bool[Tensor, "rows columns"],
         computed: Bool[Tensor, "rows columns"],
-        world: World,
+        group: World,
     ) -> Float[Tensor, ""]:
         true, false = truth & computed, ~truth & computed
         chances = self._chances(values.detach(), false)
         if self.relative:
-            return shared_mean(_against_true(values, true, chances), true.any(dim=1), world)
-        return shared_mean((chances * softplus(values)).sum(dim=1), true.any(dim=1), world)
+            return mean_over_ranks(_against_true(values, true, chances), true.any(dim=1), group)
+        return mean_over_ranks((chances * softplus(values)).sum(dim=1), true.any(dim=1), group)
 
     def _chances(
         self, values: Float[Tensor, "rows columns"], false: Bool[Tensor, "rows columns"]

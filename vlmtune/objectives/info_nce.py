@@ -4,7 +4,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vlmtune.objectives.base import ShardedObjective, World
-from vlmtune.objectives.functional import contrast, shared_mean
+from vlmtune.objectives.functional import contrast, mean_over_ranks
 from vlmtune.types import ScoreShard
 
 
@@ -30,12 +30,12 @@ class InfoNCE(ShardedObjective):
         tensor(0.6931)
     """
 
-    def share(self, share: ScoreShard, world: World) -> Float[Tensor, ""]:
+    def shard_loss(self, shard: ScoreShard, group: World) -> Float[Tensor, ""]:
         """Returns the terms of the rank's images and texts that have a true partner."""
-        rows, columns = share.rows, share.columns
-        image_to_text = _one_way(rows.values, rows.computed, share.row_targets.truth, world)
+        rows, columns = shard.rows, shard.columns
+        image_to_text = _one_way(rows.values, rows.computed, shard.row_targets.truth, group)
         text_to_image = _one_way(
-            columns.values.T, columns.computed.T, share.column_targets.truth.T, world
+            columns.values.T, columns.computed.T, shard.column_targets.truth.T, group
         )
         return (image_to_text + text_to_image) / 2
 
@@ -44,8 +44,8 @@ def _one_way(
     values: Float[Tensor, "rows columns"],
     computed: Bool[Tensor, "rows columns"],
     truth: Bool[Tensor, "rows columns"],
-    world: World,
+    group: World,
 ) -> Float[Tensor, ""]:
     true = truth & computed
     losses = contrast(values, true, ~truth & computed)
-    return shared_mean(losses, true.any(dim=1), world)
+    return mean_over_ranks(losses, true.any(dim=1), group)

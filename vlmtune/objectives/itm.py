@@ -6,7 +6,7 @@ from torch.nn.functional import softplus
 
 from vlmtune.errors import UserError
 from vlmtune.objectives.base import ShardedObjective, World
-from vlmtune.objectives.functional import contrast, shared_mean
+from vlmtune.objectives.functional import contrast, mean_over_ranks
 from vlmtune.types import ScoreShard
 
 
@@ -56,11 +56,11 @@ class ITM(ShardedObjective):
         self.matching = matching
         self.ranking = ranking
 
-    def share(self, share: ScoreShard, world: World) -> Float[Tensor, ""]:
+    def shard_loss(self, shard: ScoreShard, group: World) -> Float[Tensor, ""]:
         """Returns the part of this rank's images; 0 where no pair was scored."""
-        values, computed = share.rows.values, share.rows.computed
-        true, false = share.row_targets.truth & computed, ~share.row_targets.truth & computed
-        losses = softplus(values.where(~share.row_targets.truth, -values))
-        match = shared_mean(losses.flatten(), computed.flatten(), world)
-        rank = shared_mean(contrast(values, true, false), true.any(dim=1), world)
+        values, computed = shard.rows.values, shard.rows.computed
+        true, false = shard.row_targets.truth & computed, ~shard.row_targets.truth & computed
+        losses = softplus(values.where(~shard.row_targets.truth, -values))
+        match = mean_over_ranks(losses.flatten(), computed.flatten(), group)
+        rank = mean_over_ranks(contrast(values, true, false), true.any(dim=1), group)
         return self.matching * match + self.ranking * rank

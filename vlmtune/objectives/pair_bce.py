@@ -32,15 +32,15 @@ class PairBCE(ShardedObjective):
         super().__init__(weight)
         self.balanced = balanced
 
-    def share(self, share: ScoreShard, world: World) -> Float[Tensor, ""]:
+    def shard_loss(self, shard: ScoreShard, group: World) -> Float[Tensor, ""]:
         """Returns the terms of the pairs of the rank's images; 0 where no pair was scored."""
-        scores = share.rows
-        true = share.row_targets.truth[scores.computed]
+        scores = shard.rows
+        true = shard.row_targets.truth[scores.computed]
         losses = binary_cross_entropy_with_logits(
             scores.values[scores.computed], true.to(scores.values.dtype), reduction="none"
         )
         sums = torch.stack([losses[true].sum(), losses[~true].sum()])
-        counts = world.sum(torch.stack([true.sum(), (~true).sum()]))
+        counts = group.sum(torch.stack([true.sum(), (~true).sum()]))
         if not self.balanced:
             return sums.sum() / counts.sum().clamp_min(1)
         kinds = (counts > 0).sum().clamp_min(1)

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vlmtune.objectives.base import Need, ShardedObjective, World
-from vlmtune.objectives.functional import contrast, embedded_of, shared_mean
+from vlmtune.objectives.functional import contrast, embedded_of, mean_over_ranks
 from vlmtune.types import ScoreShard
 
 
@@ -51,31 +51,31 @@ class ReadAlignment(ShardedObjective):
         super().__init__(weight)
         self.hard_negatives = hard_negatives
 
-    def share(self, share: ScoreShard, world: World) -> Float[Tensor, ""]:
+    def shard_loss(self, shard: ScoreShard, group: World) -> Float[Tensor, ""]:
         """Returns the terms of the rank's own texts; 0 where no image has two captions.
 
         Raises:
             UserError: The scores come without embeddings.
         """
-        everyone = embedded_of(share.rows, "ReadAlignment")
-        own = embedded_of(share.columns, "ReadAlignment").text
-        related, described = _related(share, world)
+        everyone = embedded_of(shard.rows, "ReadAlignment")
+        own = embedded_of(shard.columns, "ReadAlignment").text
+        related, described = _related(shard, group)
         itself = torch.arange(len(own), device=own.device)
         matches = related.clone()
-        matches[itself, itself + share.column_start] = False
+        matches[itself, itself + shard.column_start] = False
         negatives = ~related & related.any(dim=1, keepdim=True)
         if not self.hard_negatives:
             negatives = negatives & described
         values = everyone.scale * (own @ everyone.text.T)
-        return shared_mean(contrast(values, matches, negatives), matches.any(dim=1), world)
+        return mean_over_ranks(contrast(values, matches, negatives), matches.any(dim=1), group)
 
 
-def _related(share: ScoreShard, world: World) -> tuple[Bool[Tensor, "m M"], Bool[Tensor, "M"]]:
+def _related(shard: ScoreShard, group: World) -> tuple[Bool[Tensor, "m M"], Bool[Tensor, "M"]]:
     """True where an own text and any text share an image, and at the texts that have an image."""
-    image, text = share.row_targets.truth.nonzero(as_tuple=True)
+    image, text = shard.row_targets.truth.nonzero(as_tuple=True)
     # True pairs travel: what is true of all images and all texts is on no rank.
-    pairs = world.gather(torch.stack([image + share.row_start, text], dim=1))
+    pairs = group.gather(torch.stack([image + shard.row_start, text], dim=1))
     images, texts = pairs.unbind(1)
-    mine = share.column_targets.truth[images].T.to(torch.int32)
-    counts = mine.new_zeros(len(mine), share.row_targets.truth.shape[1]).index_add(1, texts, mine)
+    mine = shard.column_targets.truth[images].T.to(torch.int32)
+    counts = mine.new_zeros(len(mine), shard.row_targets.truth.shape[1]).index_add(1, texts, mine)
     return counts > 0, torch.bincount(texts, minlength=counts.shape[1]) > 0

@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from vlmtune.objectives.base import ShardedObjective, World
-from vlmtune.objectives.functional import shared_mean
+from vlmtune.objectives.functional import mean_over_ranks
 from vlmtune.types import ScoreShard
 
 
@@ -31,9 +31,9 @@ class Sigmoid(ShardedObjective):
         tensor(1.3863)
     """
 
-    def share(self, share: ScoreShard, world: World) -> Float[Tensor, ""]:
+    def shard_loss(self, shard: ScoreShard, group: World) -> Float[Tensor, ""]:
         """Returns the part of this rank's images; 0 where no pair was scored."""
-        values, computed = share.rows.values, share.rows.computed
-        losses = softplus(values.where(~share.row_targets.truth, -values))
+        values, computed = shard.rows.values, shard.rows.computed
+        losses = softplus(values.where(~shard.row_targets.truth, -values))
         terms = losses.masked_fill(~computed, 0).sum(dim=1)
-        return shared_mean(terms, computed.any(dim=1), world)
+        return mean_over_ranks(terms, computed.any(dim=1), group)

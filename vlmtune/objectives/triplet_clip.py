@@ -4,7 +4,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vlmtune.objectives.base import ShardedObjective, World
-from vlmtune.objectives.functional import contrast, shared_mean
+from vlmtune.objectives.functional import contrast, mean_over_ranks
 from vlmtune.types import ScoreShard
 
 
@@ -40,14 +40,14 @@ class TripletClip(ShardedObjective):
         tensor(0.6931)
     """
 
-    def share(self, share: ScoreShard, world: World) -> Float[Tensor, ""]:
+    def shard_loss(self, shard: ScoreShard, group: World) -> Float[Tensor, ""]:
         """Returns the part of this rank's images and texts."""
-        rows, columns = share.rows, share.columns
-        true = share.row_targets.truth & rows.computed
-        false = ~share.row_targets.truth & rows.computed
-        to_text = shared_mean(contrast(rows.values, true, false), true.any(dim=1), world)
-        targets = share.column_targets
+        rows, columns = shard.rows, shard.columns
+        true = shard.row_targets.truth & rows.computed
+        false = ~shard.row_targets.truth & rows.computed
+        to_text = mean_over_ranks(contrast(rows.values, true, false), true.any(dim=1), group)
+        targets = shard.column_targets
         true = targets.truth & columns.computed
         others = ~targets.truth & ~targets.same_group & columns.computed
         losses = contrast(columns.values.T, true.T, others.T)
-        return to_text + shared_mean(losses, true.any(dim=0), world)
+        return to_text + mean_over_ranks(losses, true.any(dim=0), group)

@@ -34,7 +34,7 @@ class TruePairs:
 
     Args:
         share: The rank's scores and targets.
-        world: All ranks.
+        group: All ranks.
 
     Attributes:
         start: Position of the first own pair among all A.
@@ -44,23 +44,23 @@ class TruePairs:
         grouped: True where the two pairs belong to one group.
     """
 
-    def __init__(self, share: ScoreShard, world: World) -> None:
-        rows, columns, targets = share.rows, share.columns, share.row_targets
-        self.share, self.world = share, world
+    def __init__(self, shard: ScoreShard, group: World) -> None:
+        rows, columns, targets = shard.rows, shard.columns, shard.row_targets
+        self.shard, self.group = shard, group
         found = (targets.truth & targets.same_group & rows.computed).nonzero()
         self._row, text = found.unbind(1)
-        everything = world.gather(torch.stack([self._row + share.row_start, text], dim=1))
+        everything = group.gather(torch.stack([self._row + shard.row_start, text], dim=1))
         self._rows, self._texts = everything.unbind(1)
-        self.start = int((self._rows < share.row_start).sum())
+        self.start = int((self._rows < shard.row_start).sum())
         # Where ranks share a text, it may be a column of another rank than the image's.
         own = columns.values.shape[1]
-        here = (text >= share.column_start) & (text < share.column_start + own)
-        self._strays = world.gather(text[~here]).unique()
+        here = (text >= shard.column_start) & (text < shard.column_start + own)
+        self._strays = group.gather(text[~here]).unique()
         stray = own + torch.searchsorted(self._strays, text)
-        self._column = torch.where(here, text - share.column_start, stray)
+        self._column = torch.where(here, text - shard.column_start, stray)
         count = torch.bincount(self._rows, minlength=len(columns.values))
         self.weight: Float[Tensor, "A"] = 1 / count[self._rows].to(rows.values.dtype)
-        other = share.column_targets
+        other = shard.column_targets
         computed = self.across(rows.computed) & self.back(rows.computed, columns.computed)
         true = self.across(targets.truth) | self.back(targets.truth, other.truth)
         self.valid: Bool[Tensor, "a A"] = computed & ~true
@@ -87,7 +87,7 @@ class TruePairs:
         """The columns of own texts, then those of texts that are other ranks'."""
         if not len(self._strays):
             return columns
-        return torch.cat([columns, self.world.gather(rows[:, self._strays])], dim=1)
+        return torch.cat([columns, self.group.gather(rows[:, self._strays])], dim=1)
 
     def listings(
         self, listed: Int[Tensor, "a listed"]
@@ -101,7 +101,7 @@ class TruePairs:
         # One place more takes what is none, or none of this rank.
         mine = listed.new_zeros(own, everyone + 1)
         mine.scatter_add_(1, listed % (everyone + 1), torch.ones_like(listed))
-        of_all = self.world.gather(listed) - self.start
+        of_all = self.group.gather(listed) - self.start
         of_all = of_all.where((of_all >= 0) & (of_all < own), own)
         who = torch.arange(everyone, device=listed.device)[:, None].expand_as(of_all)
         theirs = listed.new_zeros(own + 1, everyone)
@@ -144,25 +144,25 @@ class TruePairs:
             own[:, None],
             torch.where(self.valid, s12, zero),
             torch.where(self.valid, s21, zero),
-            self.world.gather(own)[None, :],
+            self.group.gather(own)[None, :],
         )
 
     def _row_total(self, own: Tensor, rows: Tensor) -> Tensor:
         """Log of the denominator of own pairs, over texts."""
-        false = self.share.rows.computed & ~self.share.row_targets.truth
+        false = self.shard.rows.computed & ~self.shard.row_targets.truth
         return torch.logaddexp(own, _log_sum(rows, false, dim=1)[self._row])
 
     def _column_total(self, own: Tensor, wide: Tensor) -> Tensor:
         """Log of the denominator of own pairs, over images."""
-        share = self.share
-        computed = self._widened(share.rows.computed, share.columns.computed)
-        true = self._widened(share.row_targets.truth, share.column_targets.truth)
+        shard = self.shard
+        computed = self._widened(shard.rows.computed, shard.columns.computed)
+        true = self._widened(shard.row_targets.truth, shard.column_targets.truth)
         return torch.logaddexp(own, _log_sum(wide, computed & ~true, dim=0)[self._column])
 
     def _softmax(
         self, own: Tensor, s12: Tensor, s21: Tensor, total: Tensor, by_row: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
-        mine, others = total[:, None], self.world.gather(total)[None, :]
+        mine, others = total[:, None], self.group.gather(total)[None, :]
         of12, of21 = (mine, others) if by_row else (others, mine)
         # Emptied before the exponential, which may overflow where pairs cannot be compared.
         s12 = (s12 - of12).masked_fill(~self.valid, 0.0).exp()
@@ -171,12 +171,12 @@ class TruePairs:
 
     def _extent(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """The lowest computed score of all ranks, and how far the highest lies above it."""
-        scores = rows[self.share.rows.computed]
+        scores = rows[self.shard.rows.computed]
         none = rows.sum() * 0  # a rank without scores takes part all the same
         low = scores.min() if len(scores) else none + torch.inf
         high = scores.max() if len(scores) else none - torch.inf
-        low = self.world.gather(low[None]).min()
-        width = self.world.gather(high[None]).max() - low
+        low = self.group.gather(low[None]).min()
+        width = self.group.gather(high[None]).max() - low
         known = width.isfinite() & (width > 0)
         return low, torch.where(known, width, 1.0)
 

@@ -236,7 +236,7 @@ class AdaptationModule(pl.LightningModule):
     def _part(self, objective: Objective, share: ScoreShard, ranks: ProcessGroup) -> Tensor:
         """This rank's part of a loss; the parts of all ranks add up to it."""
         if isinstance(objective, ShardedObjective):
-            return objective.share(share, ranks)
+            return objective.shard_loss(share, ranks)
         return objective(*whole(share, ranks)) / ranks.size
 
     def _stop(self, expected: str, got: str, where: str, ranks: ProcessGroup) -> NoReturn:
