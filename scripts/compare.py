@@ -1,7 +1,7 @@
 """Trains every strategy of a suite, one after another, and puts their numbers into one table.
 
-    python scripts/compare.py [--suite configs/compare.yaml] [--seeds 0 1 2] [--only lora ft_late]
-                              [--steps N] [--out FOLDER]
+    python scripts/compare.py [--suite configs/experiments/compare/cola.yaml] [--seeds 0 1 2]
+                              [--only lora ft_late] [--steps N] [--out FOLDER]
 
 Each run is a `vlmtune fit` of its own, in `FOLDER/<strategy>/seed-<seed>`, with its log beside its
 report. A run whose report is there is not trained again, and one that was stopped goes on from its
@@ -42,6 +42,7 @@ from vlmtune.report.run_report import RunReport
 from vlmtune.report.table import count, number
 
 ROOT = Path(__file__).resolve().parents[1]
+SUITE = Path("configs/experiments/compare/cola.yaml")
 ZERO_SHOT = "zero_shot"
 MADE_OF = "made_of.json"
 KEYS = {"title", "out", "zero_shot", "base", "columns", "rows"}
@@ -141,7 +142,7 @@ def read_suite(path: Path) -> Suite:
         line = " ".join(str(error).split())
         raise UserError(
             f"expected a suite of comparisons in {path}, got {type(error).__name__}: {line}: "
-            "see configs/compare.yaml"
+            f"see {SUITE}"
         ) from error
 
 
@@ -333,7 +334,7 @@ def compare(options: argparse.Namespace, run: Run = subprocess_run) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit status, 2 for an error of the user."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--suite", type=Path, default=Path("configs/compare.yaml"))
+    parser.add_argument("--suite", type=Path, default=SUITE)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--only", nargs="+", default=[], metavar="STRATEGY")
     parser.add_argument("--steps", type=int, help="shorten the trainings to so many steps")

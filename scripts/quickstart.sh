@@ -12,19 +12,19 @@ resumed() { [ ! -f "$1/checkpoints/last.ckpt" ] || echo "--ckpt_path $1/checkpoi
 step() { printf '[%4d s] %s\n' "$(($(date +%s) - start))" "$1"; }
 
 step "rendering the world"
-vlmtune build scenes --config configs/quickstart/world.yaml --out $out/world
+vlmtune build scenes --config configs/experiments/quickstart/world.yaml --out $out/world
 step "writing Cola's training queries"
-vlmtune build cola --config configs/quickstart/queries.yaml --out $out/shards
+vlmtune build cola --config configs/experiments/quickstart/queries.yaml --out $out/shards
 step "measuring the frozen CLIP, zero-shot"
-vlmtune evaluate --model checkpoints/scenes-clip --benchmarks configs/quickstart/benchmarks.yaml \
+vlmtune evaluate --model checkpoints/scenes-clip --benchmarks configs/experiments/quickstart/benchmarks.yaml \
   --name zero-shot --store $out/features --blind $out/shards --out $out/zero-shot
 step "training the linear probe"
 # shellcheck disable=SC2046 # two words or none
-vlmtune fit --config configs/fit/quickstart_linear.yaml $(resumed "$run/linear-probe") \
+vlmtune fit --config configs/experiments/quickstart/linear_probe.yaml $(resumed "$run/linear-probe") \
   --trainer.default_root_dir "$run/linear-probe" --seed_everything "$seed" --model.seed "$seed" --data.seed "$seed"
 step "training the MM-Adapter"
 # shellcheck disable=SC2046
-vlmtune fit --config configs/fit/quickstart.yaml $(resumed "$run/mm-adapter") \
+vlmtune fit --config configs/experiments/quickstart/mm_adapter.yaml $(resumed "$run/mm-adapter") \
   --trainer.default_root_dir "$run/mm-adapter" --seed_everything "$seed" --model.seed "$seed" --data.seed "$seed"
 step "exporting the MM-Adapter"
 vlmtune export "$run/mm-adapter/checkpoints/last.ckpt" --report "$run/mm-adapter" \
@@ -33,10 +33,10 @@ step "scoring a picture of the first caption against both"
 vlmtune score $out/export $out/world/images/cola/cola_unseen_000000.png \
   --text "a red cube and a blue sphere" --text "a blue cube and a red sphere"
 step "measuring the frozen CLIP on all other benchmarks"
-vlmtune evaluate --model checkpoints/scenes-clip --benchmarks configs/quickstart/suite.yaml \
+vlmtune evaluate --model checkpoints/scenes-clip --benchmarks configs/experiments/quickstart/suite.yaml \
   --name zero-shot --store $out/features --blind $out/shards --out $out/suite/zero-shot
 step "measuring the MM-Adapter on them"
-vlmtune evaluate --model $out/export --benchmarks configs/quickstart/suite.yaml \
+vlmtune evaluate --model $out/export --benchmarks configs/experiments/quickstart/suite.yaml \
   --name MM-Adapter --store $out/features --out $out/suite/mm-adapter
 step "putting these two and the blind scorers side by side"
 vlmtune report $out/suite/zero-shot $out/suite/mm-adapter --out $out/suite/report

@@ -18,7 +18,10 @@ from vlmtune.report.result import Result
 from vlmtune.report.run_report import Provenance, RunReport
 
 ROOT = Path(__file__).parents[1]
-SUITES = [ROOT / "configs/compare.yaml", ROOT / "configs/compare_eqsim.yaml"]
+SUITES = [
+    ROOT / "configs/experiments/compare/cola.yaml",
+    ROOT / "configs/experiments/compare/eqsim.yaml",
+]
 
 pytestmark = [pytest.mark.filterwarnings(f"ignore:{pattern}") for pattern in NOISE]
 
@@ -49,8 +52,9 @@ def test_a_suite_trains_what_its_configs_say(path, monkeypatch, tmp_path):
 
 def test_every_config_of_the_folder_is_compared():
     suite = compare.read_suite(SUITES[0])
-    named = {Path(one).stem for configs in suite.configs.values() for one in configs}
-    assert {path.stem for path in (ROOT / "configs/compare").glob("*.yaml")} == named | {"base"}
+    named = {ROOT / name for configs in suite.configs.values() for name in configs}
+    folder = ROOT / "configs/experiments/compare/cola"
+    assert {*folder.rglob("*.yaml")} == named | {folder / "base.yaml"}
 
 
 SUITE = """\
@@ -211,7 +215,7 @@ def test_a_strategy_is_trained_by_the_same_code_as_fit(tmp_path, monkeypatch, mo
     arguments = {"name": "cola", "path": str(cola), "images": str(cola.parent)}
     toy = {"class_path": "vlmtune.benchmarks.cola_multi.ColaMulti", "init_args": arguments}
     Path("benchmarks.yaml").write_text(yaml.safe_dump([toy]))
-    base = yaml.safe_load((ROOT / "configs/compare/base.yaml").read_text())
+    base = yaml.safe_load((ROOT / "configs/experiments/compare/cola/base.yaml").read_text())
     evaluation = {"benchmarks": "benchmarks.yaml", "every_n_epochs": 1}
     base["trainer"] |= {
         "accelerator": "cpu",
@@ -228,7 +232,7 @@ def test_a_strategy_is_trained_by_the_same_code_as_fit(tmp_path, monkeypatch, mo
     }
     base["data"] |= {"train": [{"path": str(shards)}], "batch_size": 4}
     Path("base.yaml").write_text(yaml.safe_dump(base))
-    probe = (ROOT / "configs/compare/linear_probe.yaml").read_text()
+    probe = (ROOT / "configs/experiments/compare/cola/linear_probe.yaml").read_text()
     Path("linear_probe.yaml").write_text(probe)
     content = {
         "title": "Tiny",

@@ -24,21 +24,22 @@ from vlmtune.pairs.base import PairPolicy
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = ROOT / "configs"
-KINDS = {  # folder of configs -> package, base
+KINDS = {  # folder of configs/plugins -> package, base
     "adapters": ("vlmtune/adapters", Adapter),
     "backbones": ("vlmtune/backbones", Backbone),
     "benchmarks": ("vlmtune/benchmarks", Benchmark),
     "objectives": ("vlmtune/objectives", Objective),
+    "pairs": ("vlmtune/pairs", PairPolicy),
     "builders": ("data_builders", Builder),
 }
 ALL = sorted(CONFIGS.rglob("*.yaml"))
-PLUGINS = [path for path in ALL if path.parent.name in KINDS and path.parent.parent == CONFIGS]
-EXPERIMENTS = ("fit", "papers", "quickstart", "compare", "compare_eqsim")
-STATED = [path for path in ALL if path.relative_to(CONFIGS).parts[0] in EXPERIMENTS]
+PLUGINS = [path for path in ALL if path.relative_to(CONFIGS).parts[0] == "plugins"]
+EXPERIMENTS = [path for path in ALL if path.relative_to(CONFIGS).parts[0] == "experiments"]
+SWEEPS = [path for path in ALL if path.relative_to(CONFIGS).parts[0] == "sweeps"]
+SUITES = [path for path in EXPERIMENTS if path.parent.name == "compare"]  # of scripts/compare.py
+STATED = [path for path in EXPERIMENTS if path not in SUITES]
 RUNS = [path for path in STATED if path.read_text().startswith("# vlmtune fit")]
 RECIPES = [path for path in STATED if path not in RUNS]
-SWEEPS = [path for path in ALL if path.relative_to(CONFIGS).parts[0] == "sweeps"]
-SUITES = [path for path in ALL if path.parent == CONFIGS]  # what scripts/compare.py compares
 
 pytestmark = [pytest.mark.filterwarnings(f"ignore:{pattern}") for pattern in NOISE]
 
@@ -73,7 +74,7 @@ def plugins(folder: str, base: type) -> dict[type, str]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_plugin_has_a_config_of_its_name(kind):
     folder, base = KINDS[kind]
-    configs = {path.stem for path in (CONFIGS / kind).glob("*.yaml")}
+    configs = {path.stem for path in (CONFIGS / "plugins" / kind).glob("*.yaml")}
     stems = plugins(folder, base)
     built_upon = {cls for cls in stems if any(cls in other.__mro__[1:] for other in stems)}
     assert configs <= set(stems.values())
@@ -201,27 +202,26 @@ def test_every_command_of_a_header_parses(path, monkeypatch):
             check_recipe(words)
 
 
-PAPERS = CONFIGS / "papers"
+PAPERS = CONFIGS / "experiments"
 COLA_TYPES = {  # table 2b: mAP on GQA as all/unseen/seen, accuracy on Cola multi and on CREPE
-    "type_region": "0.4711/0.4965/0.4481 0.3114 0.8833",
-    "type_single": "0.4683/0.4886/0.4499 0.2745 0.9023",
-    "type_multi": "0.4641/0.4795/0.4501 0.3975 0.8702",
-    "type_hard": "0.4688/0.4843/0.4548 0.3483 0.8775",
-    "type_combined": "0.4788/0.4983/0.4612 0.3893 0.8798",
+    "region": "0.4711/0.4965/0.4481 0.3114 0.8833",
+    "single": "0.4683/0.4886/0.4499 0.2745 0.9023",
+    "multi": "0.4641/0.4795/0.4501 0.3975 0.8702",
+    "hard": "0.4688/0.4843/0.4548 0.3483 0.8775",
+    "combined": "0.4788/0.4983/0.4612 0.3893 0.8798",
 }
-COLA_DATA = ("gqa", "clevr", "paco", "multi", *COLA_TYPES)
 COLA_ROWS = {  # strategy -> the backbones that tables 1, 2a and 5 have it for
-    "linear": ("CLIP", "FLAVA"),
-    "prompt_tuning": ("CLIP",),
-    "ft_all": ("CLIP",),
+    "linear_probe": ("CLIP", "FLAVA"),
+    "word_prompts": ("CLIP",),
+    "full_finetuning": ("CLIP",),
     "ft_late": ("CLIP",),
-    "flava_ft_late": ("FLAVA",),
+    "matching": ("FLAVA",),
     "mm_pred": ("CLIP", "FLAVA"),
     "mm_adapter": ("CLIP", "FLAVA"),
-    **{f"fusion_{style}": ("CLIP",) for style in ("flava", "albef", "mdetr", "fiber", "fiber_mm")},
+    **{f"fusion/{style}": ("CLIP",) for style in ("flava", "albef", "mdetr", "fiber", "fiber_mm")},
 }
-EQSIM_ROWS = ("ft", "hard_neg", "v1_all", "v2_all", "v2_close", "v1_all_v2_close", "paper",
-              "released", "meter_ft", "meter_eqsim")  # fmt: skip
+EQSIM_ROWS = ("info_nce", "hard_negative", "v1_all", "v2_all", "v2_close", "v1_all_v2_close",
+              "paper", "released", "meter/itm", "meter/eqsim")  # fmt: skip
 
 
 def keys(path: Path) -> set[str]:
@@ -236,32 +236,34 @@ def test_every_row_of_colas_tables_has_its_command_and_its_numbers(row):
     commands = [" ".join(words) for words in stated(path)]
     text = path.read_text()
     for backbone in COLA_ROWS[row]:
-        (found,) = [c for c in commands if ("cola/flava.yaml" in c) == (backbone == "FLAVA")]
+        (found,) = [
+            c for c in commands if ("cola/backbones/flava.yaml" in c) == (backbone == "FLAVA")
+        ]
         assert "cola/base.yaml" in found
         (numbers,) = re.findall(rf"^#  {backbone} +(\S+ .*)$", text, re.MULTILINE)
-        assert len(numbers.split()) == (3 if row.startswith("fusion_") else 5)
+        assert len(numbers.split()) == (3 if row.startswith("fusion/") else 5)
 
 
 @pytest.mark.parametrize("row", COLA_TYPES)
 def test_every_row_of_colas_table_of_training_data_builds_what_it_trains_on(row):
-    path = PAPERS / "cola" / f"data_{row}.yaml"
+    path = PAPERS / "cola/data/types" / f"{row}.yaml"
     (numbers,) = re.findall(r"^#  CLIP +(\S+ .*)$", path.read_text(), re.MULTILINE)
     assert " ".join(numbers.split()) == COLA_TYPES[row]
     fit, *builds = stated(path)
-    assert "configs/papers/cola/mm_adapter.yaml" in fit
+    assert "configs/experiments/cola/mm_adapter.yaml" in fit
     built = {words[words.index("--out") + 1]: words for words in builds}
     content = yaml.safe_load(path.read_text())
     assert set(built) == {part["path"] for part in content["data"]["train"]}
     assert all("--measured" in words for words in built.values())
     evaluation = content["trainer"]["callbacks"][0]["init_args"]
-    assert evaluation["benchmarks"] == "benchmarks_type.yaml"
+    assert evaluation["benchmarks"] == "../../benchmarks/types.yaml"
 
 
 def test_a_folder_of_shards_is_built_by_one_command():
     """Files of one paper share folders: what two headers build there must be the same."""
     for paper in ("cola", "eqsim"):
         built: dict[str, list[str]] = {}
-        for path in sorted((PAPERS / paper).glob("*.yaml")):
+        for path in sorted((PAPERS / paper).rglob("*.yaml")):
             for words in stated(path):
                 if words[0] == "build":
                     assert built.setdefault(words[words.index("--out") + 1], words) == words, path
@@ -269,24 +271,19 @@ def test_a_folder_of_shards_is_built_by_one_command():
 
 def test_what_stands_in_different_files_of_a_paper_does_not_overlap():
     """So each row goes with each data file: what one sets, the other does not."""
-    rows = {"cola": [*COLA_ROWS], "eqsim": [*EQSIM_ROWS]}
-    data = {"cola": COLA_DATA, "eqsim": ("flickr30k", "coco", "both")}
-    for paper, names in rows.items():
+    for paper, rows in {"cola": COLA_ROWS, "eqsim": EQSIM_ROWS}.items():
         folder = PAPERS / paper
-        benches = {p.stem for p in folder.glob("benchmarks*.yaml")}
-        backbones = {p.stem for p in folder.glob("*.yaml") if p.stem in
-                     ("flava", "blip", "bridgetower")}  # fmt: skip
-        sets = {f"data_{one}" for one in data[paper]}
-        assert {p.stem for p in folder.glob("*.yaml")} == (
-            {*names} | benches | backbones | sets | {"base"}
+        of_rows = {folder / f"{row}.yaml" for row in rows}
+        of_data, of_backbones = (set((folder / part).rglob("*.yaml")) for part in
+                                 ("data", "backbones"))  # fmt: skip
+        others = {*folder.rglob("benchmarks*.yaml"), *folder.glob("benchmarks/*.yaml")}
+        assert {*folder.rglob("*.yaml")} == (
+            of_rows | of_data | of_backbones | others | {folder / "base.yaml"}
         )
-        of_rows = set().union(*(keys(folder / f"{name}.yaml") for name in names))
-        of_data = set().union(*(keys(folder / f"{name}.yaml") for name in sets))
-        of_backbones = set().union(*(keys(folder / f"{name}.yaml") for name in backbones))
-        assert of_rows <= {f"model.{key}" for key in
+        assert set().union(*map(keys, of_rows)) <= {f"model.{key}" for key in
                            ("adapter", "objectives", "pairs", "store", "store_dtype")}  # fmt: skip
-        assert of_data <= {"data.train", "trainer.callbacks"}
-        assert of_backbones <= {"model.backbone", "model.optimizer"}
+        assert set().union(*map(keys, of_data)) <= {"data.train", "trainer.callbacks"}
+        assert set().union(*map(keys, of_backbones)) <= {"model.backbone", "model.optimizer"}
 
 
 @pytest.mark.parametrize("path", SWEEPS, ids=relative)
@@ -333,12 +330,12 @@ def test_each_config_is_of_a_known_kind():
 
 
 RUN = """\
-# vlmtune fit --config configs/fit/toy.yaml
+# vlmtune fit --config configs/experiments/toy.yaml
 # A second on a CPU.
 model:
-  backbone: ../backbones/open_clip.yaml
-  adapter: ../adapters/mm_adapter.yaml
-  objectives: [../objectives/pair_bce.yaml]
+  backbone: ../plugins/backbones/open_clip.yaml
+  adapter: ../plugins/adapters/mm_adapter.yaml
+  objectives: [../plugins/objectives/pair_bce.yaml]
   pairs: {class_path: vlmtune.pairs.chosen_pairs.ChosenPairs, init_args: {hard_negatives: 3}}
   optimizer: {class_path: torch.optim.AdamW, init_args: {lr: 0.002}}
 data:
@@ -349,7 +346,7 @@ trainer:
   callbacks:
     - class_path: vlmtune.training.evaluation.Evaluation
       init_args:
-        benchmarks: [../benchmarks/cola_multi.yaml]
+        benchmarks: [../plugins/benchmarks/cola_multi.yaml]
 """
 
 
@@ -357,13 +354,13 @@ trainer:
 def toy(tmp_path):
     """Returns a function that writes an experiment beside the plug-ins' configs."""
     for kind in KINDS:
-        folder = tmp_path / "configs" / kind
+        folder = tmp_path / "configs/plugins" / kind
         folder.mkdir(parents=True)
-        for path in (CONFIGS / kind).glob("*.yaml"):
+        for path in (CONFIGS / "plugins" / kind).glob("*.yaml"):
             (folder / path.name).write_text(path.read_text())
 
     def write(text: str) -> Path:
-        path = tmp_path / "configs/fit/toy.yaml"
+        path = tmp_path / "configs/experiments/toy.yaml"
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
         return path

@@ -164,7 +164,7 @@ def test_a_documented_command_is_one(place, words, monkeypatch):
     [
         "vlmtune evaluate --model x --benchmark cola_multi --out y",
         "vlmtune build coco --split '[train]' --out x",
-        "vlmtune fit --config configs/fit/quickstart.yaml --model.optimiser.init_args.lr 1",
+        "vlmtune fit --config configs/experiments/quickstart/mm_adapter.yaml --model.optimiser lr",
         "vlmtune evaluat --model x",
         "make quick",
         "python train.py",
@@ -182,7 +182,7 @@ def test_subcommands_named_in_the_text_exist(name):
     text = (ROOT / name).read_text(encoding="utf-8")
     named = {word for words in re.findall(r"`vlmtune ([a-z| ]+)", text) for word in words.split()}
     choices = _parser()._subparsers._group_actions[0].choices
-    corpora = {path.stem for path in (ROOT / "configs/builders").glob("*.yaml")}
+    corpora = {path.stem for path in (ROOT / "configs/plugins/builders").glob("*.yaml")}
     assert named - {"|"} <= choices.keys() | corpora
 
 

@@ -1,4 +1,4 @@
-"""The laws of an adapter, held by every plug-in that has a YAML in configs/adapters."""
+"""The laws of an adapter, held by every plug-in that has a YAML in configs/plugins/adapters."""
 
 import contextlib
 import copy
@@ -34,7 +34,7 @@ from vlmtune.config import instantiate
 from vlmtune.errors import UserError
 from vlmtune.types import Features, Scores
 
-CONFIGS = sorted((Path(__file__).parents[2] / "configs/adapters").glob("*.yaml"))
+CONFIGS = sorted((Path(__file__).parents[2] / "configs/plugins/adapters").glob("*.yaml"))
 TEXTS = ["red cube", "a blue sphere left of the red cube", "dog", "a green metal cube"]
 FAMILIES = ["open_clip", "hf_clip", "siglip", "flava", "blip", "bridgetower", "vilt"]
 TRUTH = torch.eye(4, dtype=torch.bool)[[0, 1, 2, 3, 0]]  # of 5 images

@@ -1,4 +1,4 @@
-"""The laws of a backbone, held by every plug-in that has a YAML in configs/backbones."""
+"""The laws of a backbone, held by every plug-in that has a YAML in configs/plugins/backbones."""
 
 import copy
 import json
@@ -21,7 +21,7 @@ from vlmtune.config import instantiate
 from vlmtune.errors import UserError
 from vlmtune.types import Features, FeatureSpec
 
-CONFIGS = sorted((Path(__file__).parents[2] / "configs/backbones").glob("*.yaml"))
+CONFIGS = sorted((Path(__file__).parents[2] / "configs/plugins/backbones").glob("*.yaml"))
 TEXTS = ["a red cube left of the blue sphere", "dog", "a green metal cube"]
 READS = [
     FeatureSpec("pooled"),

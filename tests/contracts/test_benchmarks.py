@@ -1,4 +1,4 @@
-"""The laws of a benchmark, held by every plug-in that has a YAML in configs/benchmarks."""
+"""The laws of a benchmark, held by every plug-in that has a YAML in configs/plugins/benchmarks."""
 
 import importlib
 import json
@@ -16,7 +16,7 @@ from vlmtune.evaluation.suite import load_all
 from vlmtune.metrics.grouped import Groups
 from vlmtune.report.result import Result
 
-CONFIGS = sorted((Path(__file__).parents[2] / "configs/benchmarks").glob("*.yaml"))
+CONFIGS = sorted((Path(__file__).parents[2] / "configs/plugins/benchmarks").glob("*.yaml"))
 
 
 def _class(config: Path) -> type[Benchmark]:

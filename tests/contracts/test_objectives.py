@@ -1,4 +1,4 @@
-"""The laws of an objective, held by every plug-in that has a YAML in configs/objectives."""
+"""The laws of an objective, held by every plug-in that has a YAML in configs/plugins/objectives."""
 
 import importlib
 import inspect
@@ -16,7 +16,7 @@ from vlmtune.errors import UserError
 from vlmtune.objectives.base import Objective, ShardedObjective
 from vlmtune.types import Targets
 
-CONFIGS = sorted((Path(__file__).parents[2] / "configs/objectives").glob("*.yaml"))
+CONFIGS = sorted((Path(__file__).parents[2] / "configs/plugins/objectives").glob("*.yaml"))
 
 
 def variants(config):

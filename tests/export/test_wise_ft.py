@@ -30,7 +30,7 @@ from vlmtune.errors import UserError
 from vlmtune.export.model import Model
 from vlmtune.export.wise_ft import WiseFT
 
-CONFIGS = sorted((Path(__file__).parents[2] / "configs/adapters").glob("*.yaml"))
+CONFIGS = sorted((Path(__file__).parents[2] / "configs/plugins/adapters").glob("*.yaml"))
 SPECS = {path.stem: yaml.safe_load(path.read_text()) for path in CONFIGS}
 TEXTS = ["red cube", "a blue sphere left of the red cube", "dog", "a green metal cube"]
 

@@ -610,10 +610,10 @@ def test_draws_follow_the_softmax():
 
 
 def test_the_configs_are_the_presets():
-    spec = yaml.safe_load((CONFIGS / "objectives/eqsim.yaml").read_text())
+    spec = yaml.safe_load((CONFIGS / "plugins/objectives/eqsim.yaml").read_text())
     assert instantiate(spec, Objective).spec() == EqSim.paper().spec() == EqSim().spec()
     for name, preset in (("paper", EqSim.paper()), ("released", EqSim.released())):
-        run = yaml.safe_load((CONFIGS / f"papers/eqsim/{name}.yaml").read_text())
+        run = yaml.safe_load((CONFIGS / f"experiments/eqsim/{name}.yaml").read_text())
         _, given = run["model"]["objectives"]
         assert instantiate(given, Objective).spec() == preset.spec()
     assert EqSim.paper("all").v1 == "all"

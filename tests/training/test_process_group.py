@@ -230,7 +230,7 @@ class Blocks(PairPolicy):
         return pairs
 
 
-PLUGINS = sorted((Path(__file__).parents[2] / "configs/objectives").glob("*.yaml"))
+PLUGINS = sorted((Path(__file__).parents[2] / "configs/plugins/objectives").glob("*.yaml"))
 
 
 def plugins():

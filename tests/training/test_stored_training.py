@@ -21,7 +21,7 @@ from vlmtune.types import ImageRef
 
 pytestmark = QUIET
 
-FOLDER = Path(__file__).parents[2] / "configs/adapters"
+FOLDER = Path(__file__).parents[2] / "configs/plugins/adapters"
 CONFIGS = sorted(FOLDER.glob("*.yaml"))
 CHANGES = {"matching": {"blocks": 1}}  # where the default trains nothing
 ON = {"matching": Flava}  # where the smallest backbone cannot have it

@@ -100,7 +100,7 @@ class PugSpar(Benchmark):
     The published numbers of CLIP and OpenCLIP come from images resized to 224 x 224 (bilinear) and
     normalised with ImageNet's mean and deviation instead of the model's own preprocessing, and from
     cosines in half precision. Both belong to the backbone: this benchmark hands over files. For the
-    former give `OpenClip` the `preprocessing` that `configs/benchmarks/pug_spar.yaml` has.
+    former give `OpenClip` the `preprocessing` that `configs/plugins/benchmarks/pug_spar.yaml` has.
 
     Retrieval of several set-ups is scored set-up by set-up, each as a full bank: `pairs()` of all
     would be 600 million. A joint model, which pays for each pair, can do the hard negatives.

@@ -18,7 +18,7 @@ from vlmtune.errors import UserError
 EPILOG = """\
 Examples:
   vlmtune build scenes --out data/scenes
-  vlmtune fit --config configs/fit/NAME.yaml
+  vlmtune fit --config configs/experiments/NAME.yaml
   vlmtune evaluate --model ViT-B-32 --pretrained openai --benchmarks cola_multi --out reports/clip
   vlmtune export runs/NAME/last.ckpt --out exports/NAME
   vlmtune score exports/NAME image.jpg --text "a red cube on a blue sphere"
@@ -35,7 +35,7 @@ usage: vlmtune {command} --config YAML [--ckpt_path CKPT] [--key value ...]
 
 {summary}
 
-  --config YAML          a config of configs/fit; further ones override it
+  --config YAML          a config of configs/experiments; further ones override it
   --ckpt_path CKPT       a checkpoint: to resume from (fit) or to measure
   --key value            override any key of the config, for example
                          --trainer.max_epochs 5 or --model.optimizer.init_args.lr=0.001
@@ -140,7 +140,9 @@ def _build(commands: Any) -> None:
         "A folder that holds this very build already is kept; any other is refused."
     )
     parser = _add(commands, "build", "write a corpus into shards", epilog=epilog)
-    parser.add_argument("corpus", help="a stem of configs/builders, a YAML, or a class path")
+    parser.add_argument(
+        "corpus", help="a stem of configs/plugins/builders, a YAML, or a class path"
+    )
     parser.add_argument("--config", metavar="YAML", help="arguments that override the corpus'")
     parser.add_argument("--out", required=True, type=Path, help="folder to write")
 
@@ -158,7 +160,7 @@ def _evaluate(commands: Any) -> None:
         required=True,
         nargs="+",
         metavar="B",
-        help="stems of configs/benchmarks, or YAMLs with one benchmark or a list of them; "
+        help="stems of configs/plugins/benchmarks, or YAMLs with one benchmark or a list of them; "
         "the files they name are relative to the working directory",
     )
     parser.add_argument("--out", required=True, type=Path, help="folder of the report")

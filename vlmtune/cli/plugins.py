@@ -41,7 +41,7 @@ def make(base: type[T], source: str, overrides: Sequence[str] = ()) -> T:
 
 
 def find(kind: str, name: str) -> str:
-    """Returns the YAML called `name` in `configs/<kind>`, or `name` where it is a path or a class.
+    """Returns the YAML of `configs/plugins/<kind>` whose stem is `name`, or a path or class as is.
 
     Raises:
         UserError: There is neither.
@@ -50,13 +50,15 @@ def find(kind: str, name: str) -> str:
         return name
     roots = (Path.cwd(), Path(vlmtune.__file__).resolve().parent.parent)
     for root in roots:
-        if (path := root / "configs" / kind / f"{name}.yaml").is_file():
+        if (path := root / "configs/plugins" / kind / f"{name}.yaml").is_file():
             return str(path)
     if "." in name and not name.endswith((".yaml", ".yml")) and "/" not in name:
         return name
-    known = sorted({p.stem for root in roots for p in (root / "configs" / kind).glob("*.yaml")})
+    known = sorted(
+        {p.stem for root in roots for p in (root / "configs/plugins" / kind).glob("*.yaml")}
+    )
     raise UserError(
-        f"expected a YAML or one of {', '.join(known) or 'configs/' + kind}, got {name!r}: "
+        f"expected a YAML or one of {', '.join(known) or 'configs/plugins/' + kind}, got {name!r}: "
         "correct it"
     )
 
