@@ -5,7 +5,8 @@ config of `AdaptationModule` with the same parts does to the last bit. Three mor
 run: a `ShardDataModule`, a `Trainer` of Lightning, and `trainer.fit(module, data)`.
 
 Defaults are those of configs/experiments/cola, but for the pairs of the MM-Adapter. The learning
-rate 1e-5 and the weight decay 1e-4 are Cola's (Ray et al. 2023, section 11.1); EqSim (Wang et al. 2023) states none for CLIP.
+rate 1e-5 and the weight decay 1e-4 are Cola's (Ray et al. 2023, section 11.1); EqSim (Wang et al.
+2023) states none for CLIP.
 """
 
 from collections.abc import Callable, Iterable
