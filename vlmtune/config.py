@@ -6,6 +6,7 @@ import inspect
 import os
 from collections.abc import Callable, Mapping
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any, TypeVar
 
 from vlmtune.errors import UserError
@@ -16,6 +17,27 @@ PLAIN: tuple[tuple[type, Callable[[Any], Any]], ...]
 PLAIN = ((str, str), (Integral, int), (Real, float))
 T = TypeVar("T", bound="Configured")
 ABSENT: Any = object()
+PACKAGE = Path(__file__).resolve().parent
+SHIPPED = ("configs", "checkpoints")
+# A wheel holds these folders in the package, a checkout beside it.
+ROOT = PACKAGE if (PACKAGE / SHIPPED[0]).is_dir() else PACKAGE.parent
+
+
+def find_path(path: str | Path) -> Path | None:
+    """Returns the absolute path of a file or folder, or None if there is none.
+
+    A relative path is looked for in the working directory; below `configs` and `checkpoints` then
+    also among the files that come with vlmtune.
+
+    Example:
+        >>> find_path("checkpoints/scenes-clip/vocabulary.txt").name
+        'vocabulary.txt'
+        >>> find_path("nowhere.yaml")
+    """
+    name = Path(path).expanduser()
+    roots = [Path.cwd(), *([ROOT] if name.parts and name.parts[0] in SHIPPED else [])]
+    found = [root / name for root in roots if path and (root / name).exists()]
+    return found[0].resolve() if found else None
 
 
 class Configured:

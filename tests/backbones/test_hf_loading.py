@@ -1,7 +1,6 @@
 import json
 import os
 import shutil
-import types
 
 import huggingface_hub.constants
 import pytest
@@ -9,7 +8,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.backbones.hf_models import write_clip
-from vlmtune.backbones import hf_loading, locating
+from vlmtune import config
+from vlmtune.backbones import hf_loading
 from vlmtune.backbones.hf_clip import HFCLIP
 from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec
@@ -68,10 +68,9 @@ def test_a_relative_folder_is_found_from_anywhere(path, monkeypatch, tmp_path):
     monkeypatch.chdir(path.parent)
     assert HFCLIP("clip").embed_dim == 16
     monkeypatch.chdir("/")
-    monkeypatch.setattr(
-        locating, "vlmtune", types.SimpleNamespace(__file__=str(tmp_path / "p" / "x.py"))
-    )
-    assert hf_loading.resolve("clip") == str(path)
+    monkeypatch.setattr(config, "ROOT", tmp_path)
+    (tmp_path / "checkpoints").symlink_to(path.parent)
+    assert hf_loading.resolve("checkpoints/clip") == str(path)
 
 
 def test_damaged_folders_are_told_in_one_line(path):

@@ -12,7 +12,8 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from vlmtune.backbones import locating, open_clip_loading
+from vlmtune import config
+from vlmtune.backbones import open_clip_loading
 from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.backbones.open_clip_text import Tokenizer
 from vlmtune.errors import UserError
@@ -455,10 +456,9 @@ def test_a_relative_folder_is_found_from_anywhere(folder, monkeypatch, tmp_path)
     assert OpenClip("here").embed_dim == 16
     assert OpenClip("local-dir:here").embed_dim == 16
     monkeypatch.chdir("/")
-    monkeypatch.setattr(
-        locating, "vlmtune", types.SimpleNamespace(__file__=str(tmp_path / "p" / "x.py"))
-    )
-    assert open_clip_loading.resolve("local-dir:here") == f"local-dir:{path}"
+    monkeypatch.setattr(config, "ROOT", tmp_path)
+    (tmp_path / "checkpoints").symlink_to(path.parent)
+    assert open_clip_loading.resolve("local-dir:checkpoints/here") == f"local-dir:{path}"
 
 
 def test_random_weights_are_quiet(capfd):

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoConfig, AutoImageProcessor, AutoTokenizer, PreTrainedModel
 from transformers.utils import logging
 
-from vlmtune.backbones.locating import find
+from vlmtune.config import find_path
 from vlmtune.errors import UserError
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
@@ -102,7 +102,7 @@ def resolve(model: str) -> str:
         >>> resolve("openai/clip-vit-base-patch32")
         'openai/clip-vit-base-patch32'
     """
-    folder = find(model)
+    folder = find_path(model)
     if folder is None:
         if HUB_ID.fullmatch(model):
             return model

@@ -1,18 +1,4 @@
-"""Finding models by path, and telling whose weights they are by their name."""
-
-from pathlib import Path
-
-import vlmtune
-
-
-def find(path: str) -> Path | None:
-    """Returns the absolute form of an existing path, or None where there is none.
-
-    A relative path is looked for in the working directory, then beside the `vlmtune` package.
-    """
-    roots = (Path.cwd(), Path(vlmtune.__file__).resolve().parent.parent)
-    candidates = (root / Path(path).expanduser() for root in roots)
-    return next((c.resolve() for c in candidates if path and c.exists()), None)
+"""Tells from the name of a model whose weights it has."""
 
 
 def named_openai(name: str) -> bool:

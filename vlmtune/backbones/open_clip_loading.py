@@ -16,8 +16,9 @@ from huggingface_hub.errors import EntryNotFoundError
 from open_clip.pretrained import get_pretrained_cfg, list_pretrained_tags_by_model
 from torch import nn
 
-from vlmtune.backbones.locating import find, named_openai
+from vlmtune.backbones.locating import named_openai
 from vlmtune.backbones.word_tokenizer import WordTokenizer
+from vlmtune.config import find_path
 from vlmtune.errors import UserError
 
 CONFIG = "open_clip_config.json"
@@ -58,7 +59,7 @@ def load(
 def resolve(model: str) -> str:
     """Returns the name open_clip knows a model by; folders become absolute.
 
-    A relative folder is looked for in the working directory, then beside the `vlmtune` package.
+    `find_path` says where a relative folder is looked for.
 
     Raises:
         UserError: There is no such model or folder, or the folder is incomplete.
@@ -72,7 +73,7 @@ def resolve(model: str) -> str:
     builtin = model.replace("/", "-")
     if not model.startswith(LOCAL) and builtin in open_clip.list_models():
         return builtin
-    folder = find(model.removeprefix(LOCAL))
+    folder = find_path(model.removeprefix(LOCAL))
     if folder is None and not model.startswith(LOCAL):
         near = difflib.get_close_matches(builtin, open_clip.list_models(), 3) or ["ViT-B-32"]
         raise UserError(
@@ -126,7 +127,7 @@ def _weights(name: str, pretrained: str | None) -> str | None:
                 f"which would run them with GELU: use model {name + '-quickgelu'!r}"
             )
         return pretrained
-    file = find(pretrained)
+    file = find_path(pretrained)
     if file is None or not file.is_file():
         raise UserError(
             f"expected a weights file or, for {name}, one of "

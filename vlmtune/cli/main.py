@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from vlmtune import __version__
 from vlmtune.cli.explain import explain, is_expected, warning_line
+from vlmtune.config import find_path
 from vlmtune.errors import UserError
 
 EPILOG = """\
@@ -88,6 +89,7 @@ def entry() -> None:
 
 
 def _run(arguments: list[str]) -> int:
+    arguments = [_located(word) for word in arguments]
     if arguments and arguments[0] in TRAINING:
         command, rest = arguments[0], arguments[1:]
         if not rest or {"-h", "--help"} & set(rest):
@@ -104,6 +106,13 @@ def _run(arguments: list[str]) -> int:
     options.overrides = unknown
     importlib.import_module(f"vlmtune.cli.{options.command}").run(options)
     return 0
+
+
+def _located(word: str) -> str:
+    """Returns a word of the command line; a config that comes with vlmtune gets its full path."""
+    option, equals, value = word.rpartition("=")
+    path = find_path(value) if value.startswith("configs/") and not Path(value).exists() else None
+    return f"{option}{equals}{path or value}"
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -9,9 +9,8 @@ from typing import Any, TypeVar
 import yaml
 from jsonargparse import ArgumentParser
 
-import vlmtune
 from vlmtune.cli.explain import configuration_error
-from vlmtune.config import Configured
+from vlmtune.config import ROOT, Configured, find_path
 from vlmtune.errors import UserError
 
 T = TypeVar("T", bound=Configured)
@@ -41,25 +40,27 @@ def make(base: type[T], source: str, overrides: Sequence[str] = ()) -> T:
 
 
 def find(kind: str, name: str) -> str:
-    """Returns the YAML of `configs/plugins/<kind>` whose stem is `name`, or a path or class as is.
+    """Returns a path or a class path as it is, and for a stem the YAML of its plug-in.
+
+    Args:
+        kind: A folder of `configs/plugins`.
+        name: A stem in that folder ("cola_multi"), the path of a YAML, or a class path.
 
     Raises:
-        UserError: There is neither.
+        UserError: `name` is none of these.
     """
     if Path(name).is_file():
         return name
-    roots = (Path.cwd(), Path(vlmtune.__file__).resolve().parent.parent)
-    for root in roots:
-        if (path := root / "configs/plugins" / kind / f"{name}.yaml").is_file():
-            return str(path)
+    folder = Path("configs/plugins", kind)
+    if path := find_path(folder / f"{name}.yaml"):
+        return str(path)
     if "." in name and not name.endswith((".yaml", ".yml")) and "/" not in name:
         return name
-    known = sorted(
-        {p.stem for root in roots for p in (root / "configs/plugins" / kind).glob("*.yaml")}
+    stems = sorted(
+        {path.stem for root in (Path(), ROOT) for path in (root / folder).glob("*.yaml")}
     )
     raise UserError(
-        f"expected a YAML or one of {', '.join(known) or 'configs/plugins/' + kind}, got {name!r}: "
-        "correct it"
+        f"expected a YAML or one of {', '.join(stems) or folder}, got {name!r}: correct it"
     )
 
 

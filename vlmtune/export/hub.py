@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from vlmtune.backbones.locating import find
+from vlmtune.config import find_path
 from vlmtune.errors import UserError
 from vlmtune.export.files import CONFIG, FILES, WEIGHTS, one_line
 
@@ -21,7 +21,7 @@ def is_hub_id(name: str, pretrained: str | None) -> bool:
         and all(parts)
         and not name.startswith((".", "~", "hf-hub:", "local-dir:"))
         and pretrained is None
-        and find(name) is None
+        and find_path(name) is None
     )
 
 
