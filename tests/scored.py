@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
+from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.objectives.base import ShardedObjective
 from vlmtune.types import Embedded, Features, Scores, ScoreShard, Targets
 
@@ -80,10 +81,11 @@ def share_of(scores: Scores, targets: Targets, rows: slice, columns: slice) -> S
     )
 
 
-class Thread:
+class Thread(ProcessGroup):
     """One rank of several that run as threads of this process and meet in `sum` and `gather`."""
 
     def __init__(self, number: int, barrier: threading.Barrier, slots: list):
+        super().__init__(alone=True)
         self.number, self.barrier, self.slots = number, barrier, slots
 
     def _all(self, value: torch.Tensor) -> list[torch.Tensor]:

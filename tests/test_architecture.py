@@ -16,24 +16,35 @@ UPSTREAM = {
     "errors": set(),
     "types": set(),
     "config": {"errors"},
+    "storage": {"errors"},
+    "distributed": {"types", "errors"},
     "language": {"errors", "config"},
     "pairs": BASICS,
     "data": BASICS | {"language"},
     "backbones": BASICS,
     "features": {"types", "errors", "backbones.base"},
     "adapters": BASICS | {"backbones.base"},
-    "objectives": BASICS,
+    "objectives": BASICS | {"distributed"},
     "metrics": BASICS,
     "report": {"types", "errors", "metrics"},
     "benchmarks": BASICS | {"metrics", "language", "data.schema", "report.result"},
     "mining": {"errors", "features", "data.neighbours"},
-    "evaluation": {"types", "errors", "features", "data.images", "language", "report.result"}
+    "evaluation": {
+        "types",
+        "errors",
+        "distributed",
+        "storage",
+        "features",
+        "data.images",
+        "language",
+        "report.result",
+    }
     | {"backbones.base", "adapters.base", "benchmarks.base"},
     "export": BASICS
     | {"backbones", "adapters", "evaluation", "features", "report.result"}
     | {"metrics.value"},
     "training": BASICS
-    | {"pairs", "features", "backbones.base", "adapters.base", "objectives.base"}
+    | {"distributed", "pairs", "features", "backbones.base", "adapters.base", "objectives.base"}
     | {"benchmarks.base", "report", "export", "evaluation"},
     # The one file of training that names methods.
     "training.methods": BASICS | {"pairs", "backbones.base", "adapters", "objectives", "training"},

@@ -32,7 +32,8 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from vlmtune.backbones.open_clip import OpenClip
-from vlmtune.objectives.base import Alone, ShardedObjective
+from vlmtune.distributed.process_group import ProcessGroup
+from vlmtune.objectives.base import ShardedObjective
 from vlmtune.objectives.eqsim import EqSim
 from vlmtune.objectives.info_nce import InfoNCE
 from vlmtune.types import Embedded, FeatureSpec, Scores, ScoreShard, Targets
@@ -44,10 +45,11 @@ POOLED = FeatureSpec("pooled", frozen=False)
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-class Repeated:
-    """A world of equal ranks, seen from one of them: sums and rows of the others are its own."""
+class Repeated(ProcessGroup):
+    """Equal ranks, seen from one of them: the sums and rows of the others are its own."""
 
     def __init__(self, ranks: int) -> None:
+        super().__init__(alone=True)
         self.ranks = ranks
 
     def sum(self, value: Any) -> Any:
@@ -140,9 +142,8 @@ def peak(batch: int, ranks: int, shared: bool, queue: Any) -> None:
         losses = [o.shard_loss(share, Repeated(ranks)) for o in objectives]
     else:
         scores, targets = scored(image, text), diagonal(batch, batch)
-        losses = [
-            o.shard_loss(ScoreShard(scores, targets, scores, targets), Alone()) for o in objectives
-        ]
+        shard = ScoreShard(scores, targets, scores, targets)
+        losses = [o.shard_loss(shard, ProcessGroup(alone=True)) for o in objectives]
     torch.stack(losses).sum().backward()
     queue.put(_peak() - before)
 

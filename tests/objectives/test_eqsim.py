@@ -11,6 +11,7 @@ import yaml
 
 from tests.scored import embedded, parts, share_of
 from vlmtune.config import instantiate
+from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import UserError
 from vlmtune.objectives import close_partners, eqsim
 from vlmtune.objectives.base import Objective
@@ -593,7 +594,7 @@ def test_draws_follow_the_softmax():
     torch.manual_seed(0)
     values = torch.randn(4, 4, generator=torch.Generator().manual_seed(3)).double()
     scores = Scores.full(values)
-    pairs = eqsim.TruePairs(ScoreShard(scores, eye(4), scores, eye(4)), eqsim.Alone())
+    pairs = eqsim.TruePairs(ScoreShard(scores, eye(4), scores, eye(4)), ProcessGroup())
     seen, twice = torch.zeros(2, 4, 4), 0.0
     for _ in range(600):
         flat = close_partners.partners(pairs, 0 * values, 0 * values, 1, "union", True)

@@ -6,14 +6,15 @@ import torch
 
 from tests.toy import Together, Toy, Tune, batch, groups
 from vlmtune.config import instantiate
+from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import UserError
 from vlmtune.pairs.base import PairPolicy
 from vlmtune.pairs.hard_pairs import HardPairs
 from vlmtune.pairs.mutual_pairs import MutualPairs
 from vlmtune.pairs.ranking_pairs import RankingPairs
 from vlmtune.pairs.sampling import drawn
-from vlmtune.training.process_group import ProcessGroup, place
 from vlmtune.training.scores import TrainingScores
+from vlmtune.training.shard_layout import shard_layout
 from vlmtune.types import FeatureSpec, Targets
 
 
@@ -281,7 +282,7 @@ BATCH = batch([group for part in groups((2, 2)) for group in part])
 
 def share(scores):
     ranks = ProcessGroup()
-    where = place(BATCH, ranks, merged=False)
+    where = shard_layout(BATCH, ranks, merged=False)
     return scores.share(BATCH, where, ranks, torch.Generator())
 
 

@@ -11,6 +11,7 @@ from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.adapters.zero_shot import ZeroShot
 from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import UserError
 from vlmtune.objectives.base import Objective
 from vlmtune.objectives.info_nce import InfoNCE
@@ -18,7 +19,6 @@ from vlmtune.objectives.pair_bce import PairBCE
 from vlmtune.pairs.chosen_pairs import ChosenPairs
 from vlmtune.training.finite import finite_gradients
 from vlmtune.training.module import AdaptationModule
-from vlmtune.training.process_group import ProcessGroup
 
 pytestmark = QUIET
 

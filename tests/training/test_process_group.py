@@ -13,6 +13,7 @@ from tests.toy import Together, Toy, Tune, batch, groups
 from vlmtune.config import instantiate
 from vlmtune.data.collate import collate
 from vlmtune.data.datamodule import NoBatches
+from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import UserError
 from vlmtune.objectives.base import Objective, ShardedObjective
 from vlmtune.objectives.info_nce import InfoNCE
@@ -20,8 +21,8 @@ from vlmtune.objectives.pair_bce import PairBCE
 from vlmtune.pairs.base import PairPolicy
 from vlmtune.training.finite import finite_gradients
 from vlmtune.training.module import AdaptationModule
-from vlmtune.training.process_group import ProcessGroup, place
 from vlmtune.training.score_shards import whole
+from vlmtune.training.shard_layout import shard_layout
 from vlmtune.types import Features, Scores, ScoreShard
 
 pytestmark = [*QUIET, pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")]
@@ -100,7 +101,7 @@ def test_a_process_by_itself():
 def places(rank, corpora, merged):
     found = []
     for corpus in corpora:
-        where = place(collate(corpus[rank]), ProcessGroup(), merged)
+        where = shard_layout(collate(corpus[rank]), ProcessGroup(), merged)
         scores = [Scores.full(torch.zeros(x.truth.shape)) for x in (where.rows, where.columns)]
         share = ScoreShard(scores[0], where.rows, scores[1], where.columns)
         found.append((where, whole(share, ProcessGroup())[1]))

@@ -4,8 +4,9 @@ import torch
 
 from tests.scored import random_targets, random_values, scored, share_of
 from tests.toy import batch, groups
-from vlmtune.training.process_group import ProcessGroup, ShardLayout, place
+from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.training.score_shards import joint_score_shard, local_scores
+from vlmtune.training.shard_layout import ShardLayout, shard_layout
 from vlmtune.types import Scores
 
 ROWS, COLUMNS = slice(1, 3), slice(4, 9)
@@ -14,9 +15,7 @@ ROWS, COLUMNS = slice(1, 3), slice(4, 9)
 class Second(ProcessGroup):
     """The second of three ranks, which asks the others nothing."""
 
-    def __init__(self):
-        super().__init__()
-        self.rank, self.size = 1, 3
+    rank, size = 1, 3
 
 
 def test_the_own_block_is_where_rows_and_columns_cross():
@@ -63,7 +62,7 @@ def test_pairs_of_other_ranks_were_not_computed():
 
 def test_one_process_has_everything_once():
     made = batch(groups((2,))[0])
-    where = place(made, ProcessGroup(), merged=False)
+    where = shard_layout(made, ProcessGroup(), merged=False)
     scores = Scores.full(torch.randn(made.targets.truth.shape))
     share = joint_score_shard(scores, where, ProcessGroup())
     assert share.rows is share.columns is scores

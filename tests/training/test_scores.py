@@ -6,9 +6,10 @@ from torch.nn.functional import normalize
 
 from tests.toy import Together, Toy, Tune, batch, groups
 from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.pairs.all_pairs import AllPairs
-from vlmtune.training.process_group import ProcessGroup, place
 from vlmtune.training.scores import TrainingScores
+from vlmtune.training.shard_layout import shard_layout
 from vlmtune.types import FeatureSpec
 
 BATCH = batch([group for part in groups((2, 2)) for group in part])
@@ -17,7 +18,7 @@ ALL = frozenset({"embedded", "tokens", "reference"})
 
 def share(scores):
     ranks = ProcessGroup()
-    where = place(BATCH, ranks, merged=True)
+    where = shard_layout(BATCH, ranks, merged=True)
     return scores.share(BATCH, where, ranks, torch.Generator())
 
 

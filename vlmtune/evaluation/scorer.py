@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from vlmtune.adapters.base import Adapter, DualAdapter
 from vlmtune.backbones.base import Backbone
+from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import UserError
 from vlmtune.evaluation.encoding import Bank, Encoder, Modality, Picture
-from vlmtune.evaluation.ranks import on_all_ranks, share
 from vlmtune.evaluation.request import Request, requested
 from vlmtune.features.files import DType, progress
 from vlmtune.features.store import MemoryStore
@@ -137,23 +137,20 @@ class Scorer:
                 "text": dict(zip(texts, texts, strict=True)),
             }
 
-            def fill(rank: int, ranks: int) -> None:
-                del rank, ranks  # a store is one for all: the first rank makes it, others wait
+            def fill() -> None:  # a store is one for all: the first rank makes it, others wait
                 for modality, some in things.items():
                     if self._encoder.stores(self._reads(modality)):
                         self._encoder.bank(modality, some, self._reads(modality), True)
 
-            on_all_ranks(fill)
+            ProcessGroup().run(fill)
             if _is_dual(self.adapter):
                 self._embed(things, passing_over=True)
 
     def _ids(self, images: Sequence[Picture], passing_over: bool = False) -> list[str]:
         """Digests of the images; each rank reads its share of the files."""
-        parts = on_all_ranks(
-            lambda rank, ranks: self._encoder.digests(
-                images[share(len(images), rank, ranks)], passing_over
-            )
-        )
+        group = ProcessGroup()
+        mine = images[group.slice(len(images))]
+        parts = group.run(lambda: self._encoder.digests(mine, passing_over))
         names = [name for part in parts for name in part]
         if len(parts) > 1:
             self._encoder.note(images, names)
@@ -195,14 +192,14 @@ class Scorer:
         if not any(missing.values()):
             return kept
 
-        def mine(rank: int, ranks: int) -> list[tuple[Modality, Sequence[str], Tensor]]:
+        def mine() -> list[tuple[Modality, Sequence[str], Tensor]]:
             return [
                 (modality, *block)
                 for modality, some in missing.items()
-                for block in self._embeddings(modality, some, rank, ranks, passing_over)
+                for block in self._embeddings(modality, some, passing_over)
             ]
 
-        for part in on_all_ranks(mine):
+        for part in ProcessGroup().run(mine):
             for modality, names, values in part:
                 kept[modality].add(names, Features(pooled=values))
         return kept
@@ -211,14 +208,12 @@ class Scorer:
         self,
         modality: Modality,
         things: Mapping[str, Any],
-        rank: int,
-        ranks: int,
         passing_over: bool,
     ) -> Iterator[tuple[Sequence[str], Float[Tensor, "n d"]]]:
         """Embeds one rank's share of `things`, block by block."""
         adapter, reads = cast(DualAdapter, self.adapter), self._reads(modality)
         embed = adapter.embed_image if modality == "image" else adapter.embed_text
-        mine = list(things)[share(len(things), rank, ranks)]
+        mine = list(things)[ProcessGroup().slice(len(things))]
         if not mine:
             return
         if reads.frozen and reads.kind != "words":
@@ -254,9 +249,9 @@ class Scorer:
 
     def _joint(self, asked: Request) -> Float[Tensor, "P"] | Float[Tensor, "N M"]:
         """Scores the pairs; each rank has the images that hold its share of them."""
-        return torch.cat(
-            on_all_ranks(lambda rank, ranks: self._blocks(asked, asked.rows(rank, ranks)))
-        )
+        group = ProcessGroup()
+        rows = asked.rows(group.rank, group.size)
+        return torch.cat(group.run(lambda: self._blocks(asked, rows)))
 
     def _blocks(self, asked: Request, rows: range) -> Float[Tensor, "P"] | Float[Tensor, "rows M"]:
         """Scores the pairs of `rows`; holds one block of images and one of texts at a time."""

@@ -9,8 +9,8 @@ from hashlib import sha256
 from typing import NamedTuple, TypeVar
 
 from vlmtune.benchmarks.base import Benchmark, Score, check_images, files_from
+from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import ImageFileError, UserError
-from vlmtune.evaluation.ranks import on_all_ranks
 from vlmtune.evaluation.scorer import Scorer
 from vlmtune.report.result import Result
 from vlmtune.types import ImageRef
@@ -104,7 +104,7 @@ def run_suite(
                 continue
             result, why = _tried(benchmark, lambda one=benchmark: _measured(one, scorer))
             # What failed on one rank alone must not be a number on the others.
-            if why := _first(on_all_ranks(lambda rank, ranks, why=why: why)):
+            if why := _first(ProcessGroup().objects(why)):
                 failed[benchmark.name] = why
             elif result is not None:
                 items = _digest(*contents[benchmark.name])
@@ -138,7 +138,7 @@ def _load(
         found, told[benchmark.name] = _tried(benchmark, contained)
         if found is not None:
             contents[benchmark.name] = found
-    everywhere = on_all_ranks(lambda rank, ranks: told)
+    everywhere = ProcessGroup().objects(told)
     failed = {name: why for name in told if (why := _first([here[name] for here in everywhere]))}
     contents = {name: some for name, some in contents.items() if name not in failed}
     return contents, _in_order(benchmarks, failed)

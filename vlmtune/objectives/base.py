@@ -1,7 +1,7 @@
 """What an objective is: a number to minimise, from scores and what is true.
 
-No model, no process group: a rank's share of the scores, and a `World` that adds and gathers over
-ranks, come from outside.
+No model: a rank's score shard, and the `ProcessGroup` that adds and gathers over ranks, come from
+outside.
 
 Laws (tests/contracts/test_objectives.py): scalar, finite, differentiable; the order of images and
 texts does not matter; true scores above false ones cost less than the reverse (regularisers aside);
@@ -10,47 +10,17 @@ the shares of W ranks add up to the loss of the whole.
 
 import math
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import ClassVar, Literal
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from vlmtune.config import Configured
+from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import UserError
 from vlmtune.types import Scores, ScoreShard, Targets
 
 Need = Literal["embedded", "tokens", "reference"]
-
-
-@runtime_checkable
-class World(Protocol):
-    """All ranks that share a batch; every method carries gradients back to every rank."""
-
-    def sum(self, value: Any) -> Any:
-        """Adds a tensor over ranks."""
-        ...
-
-    def gather(self, value: Any) -> Any:
-        """Concatenates the rows of a tensor over ranks, in rank order."""
-        ...
-
-
-class Alone:
-    """The group of a single process.
-
-    Example:
-        >>> import torch
-        >>> Alone().sum(torch.tensor(3))
-        tensor(3)
-    """
-
-    def sum(self, value: Any) -> Any:
-        """Returns the value."""
-        return value
-
-    def gather(self, value: Any) -> Any:
-        """Returns the value."""
-        return value
 
 
 class Objective(Configured, nn.Module, ABC):
@@ -94,9 +64,11 @@ class ShardedObjective(Objective, ABC):
     """
 
     @abstractmethod
-    def shard_loss(self, shard: ScoreShard, group: World) -> Float[Tensor, ""]:
+    def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
         """Returns this rank's part; the parts of all ranks add up to the loss of the whole."""
 
     def forward(self, scores: Scores, targets: Targets) -> Float[Tensor, ""]:
         """Returns the loss of a whole batch, not yet weighted."""
-        return self.shard_loss(ScoreShard(scores, targets, scores, targets), Alone())
+        return self.shard_loss(
+            ScoreShard(scores, targets, scores, targets), ProcessGroup(alone=True)
+        )

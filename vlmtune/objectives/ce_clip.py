@@ -6,8 +6,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import UserError
-from vlmtune.objectives.base import Need, ShardedObjective, World
+from vlmtune.objectives.base import Need, ShardedObjective
 from vlmtune.objectives.functional import embedded_of, hard_negatives, mean_over_ranks
 from vlmtune.types import Scores, ScoreShard
 
@@ -78,7 +79,7 @@ class CEClip(ShardedObjective):
         self.upper = upper
         self.register_buffer("threshold", torch.zeros(()))
 
-    def shard_loss(self, shard: ScoreShard, group: World) -> Float[Tensor, ""]:
+    def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
         """Returns the part of this rank's images; moves the threshold in training.
 
         Raises:
@@ -99,7 +100,7 @@ class CEClip(ShardedObjective):
         row: Int[Tensor, "P"],
         column: Int[Tensor, "P"],
         negatives: Bool[Tensor, "P M"],
-        group: World,
+        group: ProcessGroup,
     ) -> Float[Tensor, ""]:
         embedded = embedded_of(scores, "CEClip")
         anchors = embedded.text[column]
@@ -111,7 +112,7 @@ class CEClip(ShardedObjective):
         return mean_over_ranks(losses, torch.ones_like(row, dtype=torch.bool), group)
 
     def _ranked(
-        self, gaps: Float[Tensor, "P M"], hard: Bool[Tensor, "P M"], group: World
+        self, gaps: Float[Tensor, "P M"], hard: Bool[Tensor, "P M"], group: ProcessGroup
     ) -> Float[Tensor, ""]:
         losses = (self.threshold - gaps).clamp_min(0)
         loss = mean_over_ranks(losses.flatten(), hard.flatten(), group)

@@ -6,8 +6,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import UserError
-from vlmtune.objectives.base import Need, ShardedObjective, World
+from vlmtune.objectives.base import Need, ShardedObjective
 from vlmtune.objectives.functional import embedded_of
 from vlmtune.types import ScoreShard
 
@@ -61,7 +62,7 @@ class CyClip(ShardedObjective):
         self.in_modal = in_modal
         self.cross_modal = cross_modal
 
-    def shard_loss(self, shard: ScoreShard, group: World) -> Float[Tensor, ""]:
+    def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
         """Returns the terms of the rank's own true pairs; 0 where no text is true of an image.
 
         Raises:

@@ -7,8 +7,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
+from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import UserError
-from vlmtune.objectives.base import Need, ShardedObjective, World
+from vlmtune.objectives.base import Need, ShardedObjective
 from vlmtune.objectives.functional import mean_over_ranks
 from vlmtune.types import Scores, ScoreShard
 
@@ -61,7 +62,7 @@ class Distillation(ShardedObjective):
         self.temperature = temperature
         self.squared = squared
 
-    def shard_loss(self, shard: ScoreShard, group: World) -> Float[Tensor, ""]:
+    def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
         """Returns the part of this rank's images and texts.
 
         Raises:

@@ -7,8 +7,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import UserError
-from vlmtune.objectives.base import Alone, Need, ShardedObjective, World
+from vlmtune.objectives.base import Need, ShardedObjective
 from vlmtune.objectives.close_partners import partners
 from vlmtune.objectives.equivariance import By, Hinge, Side, v1_deviation, v2_deviation
 from vlmtune.objectives.functional import embedded_of
@@ -234,7 +235,7 @@ class EqSim(ShardedObjective):
         }
         return cls(**{**values, **changes})
 
-    def shard_loss(self, shard: ScoreShard, group: World) -> Float[Tensor, ""]:
+    def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
         """Returns the terms of the rank's own true pairs; 0 where nothing can be compared."""
         shard = self._tempered(shard)
         pairs = TruePairs(shard, group)
@@ -266,7 +267,7 @@ class EqSim(ShardedObjective):
         """
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             shard = self._tempered(ScoreShard(scores, targets, scores, targets))
-            pairs = TruePairs(shard, Alone())
+            pairs = TruePairs(shard, ProcessGroup(alone=True))
             near, _ = self._close(pairs, shard)
             quad = pairs.quad(shard.rows.values, shard.columns.values, self.normalise)
             text, image = v2_deviation(*quad)
@@ -319,7 +320,7 @@ class EqSim(ShardedObjective):
         return rows, columns
 
     def _v1_divisor(
-        self, weight: Float[Tensor, "a A"], pairs: TruePairs, group: World
+        self, weight: Float[Tensor, "a A"], pairs: TruePairs, group: ProcessGroup
     ) -> Float[Tensor, ""]:
         if self.v1_over == "pairs":
             return group.sum(weight.sum())
@@ -333,7 +334,7 @@ class EqSim(ShardedObjective):
         over: Float[Tensor, ""],
         margin: float,
         part: Float[Tensor, ""],
-        group: World,
+        group: ProcessGroup,
     ) -> Float[Tensor, ""]:
         """The rank's part of what exceeds the margin; `part` is its part of all true pairs."""
         over = torch.where(over > 0, over, 1.0)

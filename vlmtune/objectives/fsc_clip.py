@@ -7,8 +7,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import log_softmax, normalize
 
+from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import UserError
-from vlmtune.objectives.base import Need, ShardedObjective, World
+from vlmtune.objectives.base import Need, ShardedObjective
 from vlmtune.objectives.functional import embedded_of, hard_negatives, mean_over_ranks
 from vlmtune.types import Features, Scores, ScoreShard
 
@@ -80,7 +81,7 @@ class FSCClip(ShardedObjective):
         if local_factor == 0:
             self.needs = frozenset()  # type: ignore[misc]
 
-    def shard_loss(self, shard: ScoreShard, group: World) -> Float[Tensor, ""]:
+    def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
         """Returns the part of this rank's images.
 
         Raises:
@@ -102,7 +103,7 @@ class FSCClip(ShardedObjective):
         values: Float[Tensor, "N M"],
         true: Bool[Tensor, "N M"],
         hard: Bool[Tensor, "N M"],
-        group: World,
+        group: ProcessGroup,
     ) -> Float[Tensor, ""]:
         row, column = true.nonzero(as_tuple=True)
         chosen = hard[row].scatter(1, column[:, None], True)

@@ -4,8 +4,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import UserError
-from vlmtune.objectives.base import World
 from vlmtune.types import Embedded, Scores, Targets
 
 
@@ -23,14 +23,14 @@ def row_means(
 
 
 def mean_over_ranks(
-    terms: Float[Tensor, "n"], counted: Bool[Tensor, "n"], group: World
+    terms: Float[Tensor, "n"], counted: Bool[Tensor, "n"], group: ProcessGroup
 ) -> Float[Tensor, ""]:
     """This rank's part of the mean over the counted terms of all ranks; 0 where none counts.
 
     Example:
-        >>> from vlmtune.objectives.base import Alone
+        >>> from vlmtune.distributed.process_group import ProcessGroup
         >>> counted = torch.tensor([True, False, True])
-        >>> mean_over_ranks(torch.tensor([1.0, 2.0, 6.0]), counted, Alone())
+        >>> mean_over_ranks(torch.tensor([1.0, 2.0, 6.0]), counted, ProcessGroup())
         tensor(3.5000)
     """
     return terms.masked_fill(~counted, 0).sum() / group.sum(counted.sum()).clamp_min(1)

@@ -5,7 +5,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import one_hot, softplus
 
-from vlmtune.objectives.base import ShardedObjective, World
+from vlmtune.distributed.process_group import ProcessGroup
+from vlmtune.objectives.base import ShardedObjective
 from vlmtune.objectives.functional import mean_over_ranks, row_means
 from vlmtune.types import ScoreShard
 
@@ -55,7 +56,7 @@ class HardNegative(ShardedObjective):
         self.hardest = hardest
         self.relative = relative
 
-    def shard_loss(self, shard: ScoreShard, group: World) -> Float[Tensor, ""]:
+    def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
         """Returns the part of this rank's images and texts."""
         rows, columns = shard.rows, shard.columns
         by_row = (rows.values, shard.row_targets.truth, rows.computed)
@@ -72,7 +73,7 @@ class HardNegative(ShardedObjective):
         values: Float[Tensor, "rows columns"],
         truth: Bool[Tensor, "rows columns"],
         computed: Bool[Tensor, "rows columns"],
-        group: World,
+        group: ProcessGroup,
     ) -> Float[Tensor, ""]:
         true, false = truth & computed, ~truth & computed
         chances = self._chances(values.detach(), false)

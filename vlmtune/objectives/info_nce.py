@@ -3,7 +3,8 @@
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from vlmtune.objectives.base import ShardedObjective, World
+from vlmtune.distributed.process_group import ProcessGroup
+from vlmtune.objectives.base import ShardedObjective
 from vlmtune.objectives.functional import contrast, mean_over_ranks
 from vlmtune.types import ScoreShard
 
@@ -30,7 +31,7 @@ class InfoNCE(ShardedObjective):
         tensor(0.6931)
     """
 
-    def shard_loss(self, shard: ScoreShard, group: World) -> Float[Tensor, ""]:
+    def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
         """Returns the terms of the rank's images and texts that have a true partner."""
         rows, columns = shard.rows, shard.columns
         image_to_text = _one_way(rows.values, rows.computed, shard.row_targets.truth, group)
@@ -44,7 +45,7 @@ def _one_way(
     values: Float[Tensor, "rows columns"],
     computed: Bool[Tensor, "rows columns"],
     truth: Bool[Tensor, "rows columns"],
-    group: World,
+    group: ProcessGroup,
 ) -> Float[Tensor, ""]:
     true = truth & computed
     losses = contrast(values, true, ~truth & computed)

@@ -4,8 +4,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import UserError
-from vlmtune.objectives.base import ShardedObjective, World
+from vlmtune.objectives.base import ShardedObjective
 from vlmtune.objectives.functional import contrast, mean_over_ranks
 from vlmtune.types import ScoreShard
 
@@ -56,7 +57,7 @@ class ITM(ShardedObjective):
         self.matching = matching
         self.ranking = ranking
 
-    def shard_loss(self, shard: ScoreShard, group: World) -> Float[Tensor, ""]:
+    def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
         """Returns the part of this rank's images; 0 where no pair was scored."""
         values, computed = shard.rows.values, shard.rows.computed
         true, false = shard.row_targets.truth & computed, ~shard.row_targets.truth & computed

@@ -5,7 +5,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from vlmtune.objectives.base import ShardedObjective, World
+from vlmtune.distributed.process_group import ProcessGroup
+from vlmtune.objectives.base import ShardedObjective
 from vlmtune.types import ScoreShard
 
 
@@ -32,7 +33,7 @@ class PairBCE(ShardedObjective):
         super().__init__(weight)
         self.balanced = balanced
 
-    def shard_loss(self, shard: ScoreShard, group: World) -> Float[Tensor, ""]:
+    def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
         """Returns the terms of the pairs of the rank's images; 0 where no pair was scored."""
         scores = shard.rows
         true = shard.row_targets.truth[scores.computed]

@@ -6,7 +6,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from vlmtune.objectives.base import Need, ShardedObjective, World
+from vlmtune.distributed.process_group import ProcessGroup
+from vlmtune.objectives.base import Need, ShardedObjective
 from vlmtune.objectives.functional import contrast, embedded_of, mean_over_ranks
 from vlmtune.types import ScoreShard
 
@@ -51,7 +52,7 @@ class ReadAlignment(ShardedObjective):
         super().__init__(weight)
         self.hard_negatives = hard_negatives
 
-    def shard_loss(self, shard: ScoreShard, group: World) -> Float[Tensor, ""]:
+    def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
         """Returns the terms of the rank's own texts; 0 where no image has two captions.
 
         Raises:
@@ -70,7 +71,9 @@ class ReadAlignment(ShardedObjective):
         return mean_over_ranks(contrast(values, matches, negatives), matches.any(dim=1), group)
 
 
-def _related(shard: ScoreShard, group: World) -> tuple[Bool[Tensor, "m M"], Bool[Tensor, "M"]]:
+def _related(
+    shard: ScoreShard, group: ProcessGroup
+) -> tuple[Bool[Tensor, "m M"], Bool[Tensor, "M"]]:
     """True where an own text and any text share an image, and at the texts that have an image."""
     image, text = shard.row_targets.truth.nonzero(as_tuple=True)
     # True pairs travel: what is true of all images and all texts is on no rank.

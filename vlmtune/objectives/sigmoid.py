@@ -4,7 +4,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from vlmtune.objectives.base import ShardedObjective, World
+from vlmtune.distributed.process_group import ProcessGroup
+from vlmtune.objectives.base import ShardedObjective
 from vlmtune.objectives.functional import mean_over_ranks
 from vlmtune.types import ScoreShard
 
@@ -31,7 +32,7 @@ class Sigmoid(ShardedObjective):
         tensor(1.3863)
     """
 
-    def shard_loss(self, shard: ScoreShard, group: World) -> Float[Tensor, ""]:
+    def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
         """Returns the part of this rank's images; 0 where no pair was scored."""
         values, computed = shard.rows.values, shard.rows.computed
         losses = softplus(values.where(~shard.row_targets.truth, -values))

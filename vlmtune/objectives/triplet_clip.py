@@ -3,7 +3,8 @@
 from jaxtyping import Float
 from torch import Tensor
 
-from vlmtune.objectives.base import ShardedObjective, World
+from vlmtune.distributed.process_group import ProcessGroup
+from vlmtune.objectives.base import ShardedObjective
 from vlmtune.objectives.functional import contrast, mean_over_ranks
 from vlmtune.types import ScoreShard
 
@@ -40,7 +41,7 @@ class TripletClip(ShardedObjective):
         tensor(0.6931)
     """
 
-    def shard_loss(self, shard: ScoreShard, group: World) -> Float[Tensor, ""]:
+    def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
         """Returns the part of this rank's images and texts."""
         rows, columns = shard.rows, shard.columns
         true = shard.row_targets.truth & rows.computed

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from vlmtune.objectives.base import World
+from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.types import ScoreShard
 
 Normalise = Literal["none", "row", "column", "both", "sigmoid", "minmax"]
@@ -44,7 +44,7 @@ class TruePairs:
         grouped: True where the two pairs belong to one group.
     """
 
-    def __init__(self, shard: ScoreShard, group: World) -> None:
+    def __init__(self, shard: ScoreShard, group: ProcessGroup) -> None:
         rows, columns, targets = shard.rows, shard.columns, shard.row_targets
         self.shard, self.group = shard, group
         found = (targets.truth & targets.same_group & rows.computed).nonzero()

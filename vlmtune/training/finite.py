@@ -7,7 +7,8 @@ from jaxtyping import Bool
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
-from vlmtune.training.process_group import ProcessGroup, ShardLayout
+from vlmtune.distributed.process_group import ProcessGroup
+from vlmtune.training.shard_layout import ShardLayout
 from vlmtune.types import Batch, ScoreShard
 
 

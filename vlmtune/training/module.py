@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from vlmtune.adapters.base import Adapter, load_trained_state, trained_state
 from vlmtune.backbones.base import Backbone
 from vlmtune.config import differences
+from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import UserError
 from vlmtune.objectives.base import Need, Objective, ShardedObjective
 from vlmtune.pairs.all_pairs import AllPairs
@@ -27,9 +28,9 @@ from vlmtune.training.finite import (
 from vlmtune.training.inputs import StoreDType
 from vlmtune.training.needs import check_needs
 from vlmtune.training.optimization import parameter_groups, warmup_cosine
-from vlmtune.training.process_group import ProcessGroup, place
 from vlmtune.training.score_shards import local_scores, whole
 from vlmtune.training.scores import TrainingScores
+from vlmtune.training.shard_layout import shard_layout
 from vlmtune.types import Batch, ScoreShard
 
 CHECKPOINT_VERSION = 1
@@ -199,7 +200,7 @@ class AdaptationModule(pl.LightningModule):
 
     def _loss(self, batch: Batch, batch_idx: int, stage: Literal["train", "val"]) -> Tensor:
         ranks = ProcessGroup(alone=stage == "val")
-        where = place(batch, ranks, merged=not self.adapter.joint)
+        where = shard_layout(batch, ranks, merged=not self.adapter.joint)
         generator = torch.Generator().manual_seed(self._step_seed(batch_idx))
         share = self.scores.share(batch, where, ranks, generator)
         objectives = cast(list[Objective], list(self.objectives))

@@ -7,7 +7,8 @@ from torch import Tensor
 from torch.nn.functional import normalize, pad
 
 from vlmtune.adapters.base import DualAdapter
-from vlmtune.training.process_group import ProcessGroup, ShardLayout
+from vlmtune.distributed.process_group import ProcessGroup
+from vlmtune.training.shard_layout import ShardLayout
 from vlmtune.types import Features, Scores, ScoreShard, Targets
 
 

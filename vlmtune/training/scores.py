@@ -10,13 +10,14 @@ from torch.nn.functional import normalize
 
 from vlmtune.adapters.base import Adapter, DualAdapter
 from vlmtune.backbones.base import Backbone
+from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.objectives.base import Need
 from vlmtune.pairs.base import PairPolicy
 from vlmtune.training.inputs import Inputs, Modality
 from vlmtune.training.needs import POOLED, check_mined, check_pairs
-from vlmtune.training.process_group import ProcessGroup, ShardLayout
 from vlmtune.training.recompute import in_chunks
 from vlmtune.training.score_shards import dual_score_shard, joint_score_shard, with_reference
+from vlmtune.training.shard_layout import ShardLayout
 from vlmtune.types import Batch, Features, ScoreShard
 
 SIDES: tuple[Modality, Modality] = ("image", "text")

@@ -1,0 +1,177 @@
+"""The processes of a run as one object: sums, gathers with exact gradients, and shared failures.
+
+In: a value of this rank. Out: the sum, the rows or the list over all ranks.
+Never: a choice of what to compute where; callers ask for their `slice` of the work.
+
+A loss over the batch of all ranks is cut into parts, one on each rank, that add up to it. Forward,
+`ProcessGroup` adds or concatenates; backward, it adds the gradients of all parts for each rank. So
+each rank's weights receive their part of the exact gradient of the whole loss.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.functional import pad
+
+from vlmtune.errors import UserError
+from vlmtune.types import Features
+
+T = TypeVar("T")
+
+
+class ProcessGroup:
+    """The processes of `torch.distributed`, or this process alone.
+
+    Every rank must make the same calls in the same order. A single process needs no
+    `torch.distributed`: sums and gathers then return what they get.
+
+    Args:
+        alone: Whether this process ignores all others.
+
+    Example:
+        >>> group = ProcessGroup()
+        >>> group.size, group.sum(torch.tensor(3)), group.objects("a")
+        (1, tensor(3), ['a'])
+    """
+
+    def __init__(self, alone: bool = False) -> None:
+        self.alone = alone
+
+    @property
+    def rank(self) -> int:
+        """Number of this process."""
+        return dist.get_rank() if self._connected else 0
+
+    @property
+    def size(self) -> int:
+        """W, the number of processes."""
+        return dist.get_world_size() if self._connected else 1
+
+    @property
+    def _connected(self) -> bool:
+        return not self.alone and dist.is_available() and dist.is_initialized()
+
+    def slice(self, n: int) -> slice:
+        """Returns this rank's contiguous part of n items; parts differ by at most one item.
+
+        Example:
+            >>> ProcessGroup().slice(5)
+            slice(0, 5, None)
+        """
+        return slice(n * self.rank // self.size, n * (self.rank + 1) // self.size)
+
+    def sum(self, value: Any) -> Any:
+        """Adds a tensor over ranks; its gradient is the sum of the gradients of all ranks."""
+        return value if self.size == 1 else _Sum.apply(value)
+
+    def gather(self, value: Any) -> Any:
+        """Concatenates rows over ranks, in rank order; ranks may have different numbers of rows.
+
+        Args:
+            value: A tensor of at least one dimension, or `Features`, whose token sequences are
+                padded to the longest of all ranks.
+        """
+        if self.size == 1:
+            return value
+        if isinstance(value, Features):
+            return self._gather_features(value)
+        if value.dtype == torch.bool:  # not every backend can send these
+            return self.gather(value.to(torch.uint8)).to(torch.bool)
+        return _Gather.apply(value, self._sizes(len(value), value.device), self.rank)
+
+    def objects(self, value: Any) -> list[Any]:
+        """Returns any picklable value of each rank, in rank order."""
+        if self.size == 1:
+            return [value]
+        values = [None] * self.size
+        dist.all_gather_object(values, value)
+        return values
+
+    def run(self, compute: Callable[[], T]) -> list[T]:
+        """Calls `compute` on every rank and returns what all ranks returned, in rank order.
+
+        If it fails on one rank, every rank raises, so none waits for ever.
+
+        Raises:
+            UserError: `compute` failed on another rank. This rank's own error is raised as it is.
+
+        Example:
+            >>> ProcessGroup().run(lambda: "features")
+            ['features']
+        """
+        if self.size == 1:
+            return [compute()]
+        failure: Exception | None = None
+        try:
+            result: Any = (compute(), None)
+        except Exception as error:
+            result, failure = (None, " ".join(f"{type(error).__name__}: {error}".split())), error
+        results = self.objects(result)
+        if failure is not None:
+            raise failure
+        for rank, (_, reason) in enumerate(results):
+            if reason is not None:
+                raise UserError(
+                    f"expected a result of rank {rank}, got {reason}: read the message of that rank"
+                )
+        return [part for part, _ in results]
+
+    def _sizes(self, rows: int, device: torch.device) -> list[int]:
+        sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(self.size)]
+        dist.all_gather(sizes, torch.tensor([rows], device=device))
+        return torch.cat(sizes).tolist()
+
+    def _gather_features(self, features: Features) -> Features:
+        parts = (features.pooled, features.tokens, features.mask, features.ids)
+        if features.tokens is not None:
+            longest = max(self._sizes(features.tokens.shape[1], features.tokens.device))
+            missing = longest - features.tokens.shape[1]
+            parts = (
+                features.pooled,
+                pad(features.tokens, (0, 0, 0, missing)),
+                None if features.mask is None else pad(features.mask, (0, missing)),
+                None if features.ids is None else pad(features.ids, (0, missing)),
+            )
+        return Features(*(None if part is None else self.gather(part) for part in parts))
+
+
+class _Sum(torch.autograd.Function):
+    """y on each rank is the sum of all x; so dx is the sum of all dy."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor) -> Tensor:
+        del ctx
+        return _all_reduce(value)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        del ctx
+        return _all_reduce(gradients[0])
+
+
+class _Gather(torch.autograd.Function):
+    """y on each rank is all x, one after another; so dx is its rows of the sum of all dy."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, sizes: list[int], rank: int) -> Tensor:
+        ctx.start, ctx.stop = sum(sizes[:rank]), sum(sizes[: rank + 1])
+        padded = value.new_zeros(max(sizes), *value.shape[1:])
+        padded[: len(value)] = value
+        parts = [torch.empty_like(padded) for _ in sizes]
+        dist.all_gather(parts, padded)
+        return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        return _all_reduce(gradients[0])[ctx.start : ctx.stop], None, None
+
+
+def _all_reduce(value: Tensor) -> Tensor:
+    # Half precision is added in single precision: W terms would round W times.
+    half = value.dtype in (torch.float16, torch.bfloat16)
+    total = value.detach().to(torch.float32 if half else value.dtype, copy=True).contiguous()
+    dist.all_reduce(total)
+    return total.to(value.dtype)

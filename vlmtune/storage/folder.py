@@ -1,0 +1,178 @@
+"""A folder built once and checked: the feature store and the similarity cache are such folders.
+
+In: a key, and a function that writes files. Out: the folder, with sizes and sha256 in `meta.json`.
+Never: a half-written folder, or two processes that build the same one.
+"""
+
+import contextlib
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
+
+from filelock import FileLock, Timeout
+
+from vlmtune.errors import UserError
+from vlmtune.storage.files import remove, write_atomically
+
+VERSION = 1
+"""Version of the layouts; it is part of every key."""
+ALWAYS_CHECKED = 256 * 2**20
+"""Files up to this many bytes are checked by sha256 at each opening, larger ones when touched."""
+META = "meta.json"
+
+T = TypeVar("T")
+log = logging.getLogger("vlmtune")
+
+
+class DamagedError(Exception):
+    """Why a folder is not the one it should be."""
+
+
+class FolderWriter:
+    """Writes the files of a new folder and computes their checksums on the way.
+
+    Args:
+        folder: The new folder.
+        stack: Closes the files.
+    """
+
+    def __init__(self, folder: Path, stack: contextlib.ExitStack) -> None:
+        self.folder, self._stack = folder, stack
+        self._files: dict[str, tuple[BinaryIO, Any]] = {}
+
+    def append(self, name: str, data: Any) -> None:
+        """Adds bytes to the end of a file."""
+        if name not in self._files:
+            file = self._stack.enter_context((self.folder / name).open("wb"))
+            self._files[name] = file, hashlib.sha256()
+        file, checksum = self._files[name]
+        file.write(data)
+        file.flush()
+        checksum.update(data)
+
+    def finish(self, key: Mapping[str, Any], **facts: Any) -> None:
+        """Writes `meta.json`: the key, the facts, and what all files must be."""
+        files = {
+            name: {
+                "bytes": (status := (self.folder / name).stat()).st_size,
+                "sha256": checksum.hexdigest(),
+                "mtime_ns": status.st_mtime_ns,
+            }
+            for name, (_, checksum) in self._files.items()
+        }
+        libraries = {name: version(name) for name in ("vlmtune", "torch")}
+        meta = {"key": dict(key), **facts, "files": files, "written_with": libraries}
+        (self.folder / META).write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
+
+
+def open_or_build(
+    path: Path, kind: str, open_it: Callable[[], T], write: Callable[[FolderWriter], None]
+) -> T:
+    """Opens a folder, after building it if it is missing or damaged.
+
+    If two processes want the same folder, the second waits, then opens it.
+
+    Args:
+        path: The folder; its parent is made if needed.
+        kind: What it holds, for messages.
+        open_it: Opens it; raises a `DamagedError` if it cannot.
+        write: Writes the files, and calls `finish`.
+
+    Raises:
+        UserError: The folder cannot be written.
+    """
+    with contextlib.suppress(DamagedError):
+        return open_it()
+    with locked(path):
+        try:
+            return open_it()  # another process has built it meanwhile
+        except DamagedError as reason:
+            if path.exists():
+                log.warning("Rebuilding the %s %s: %s", kind, path, reason)
+        for leftover in path.parent.glob(f".{path.name}.*.part"):  # of a killed process
+            remove(leftover)
+        with write_atomically(path) as temporary, contextlib.ExitStack() as stack:
+            temporary.mkdir()
+            write(FolderWriter(temporary, stack))
+        return open_it()
+
+
+def read_meta(folder: Path, key: Mapping[str, Any] | None, files: Sequence[str]) -> dict[str, Any]:
+    """Returns the content of `meta.json` after checking the files.
+
+    Args:
+        folder: The folder.
+        key: The key it must have; None accepts any.
+        files: Files it must have.
+
+    Raises:
+        DamagedError: The folder is incomplete, was changed or has another key.
+    """
+    try:
+        meta = json.loads((folder / META).read_text(encoding="utf-8"))
+        entries = dict(meta["files"])
+        found = dict(meta["key"])
+    except OSError as error:
+        raise DamagedError(f"{META}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise DamagedError(f"{META} has another layout") from error
+    if key is not None and found != key:
+        raise DamagedError("it belongs to another key")
+    for name in files:
+        if name not in entries:
+            raise DamagedError(f"{META} does not list {name}")
+    for name, entry in entries.items():
+        if reason := _damage(folder / name, entry):
+            raise DamagedError(f"{name} {reason}")
+    return meta
+
+
+def _damage(path: Path, entry: Mapping[str, Any]) -> str | None:
+    try:
+        status = path.stat()
+        if status.st_size != entry["bytes"]:
+            return f"has {status.st_size} bytes, not {entry['bytes']}"
+        if status.st_size > ALWAYS_CHECKED and status.st_mtime_ns == entry["mtime_ns"]:
+            return None
+        with path.open("rb") as file:
+            checksum = hashlib.file_digest(file, "sha256").hexdigest()
+        return None if checksum == entry["sha256"] else "was changed after it was written"
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    except (KeyError, TypeError):
+        return f"is not described in {META}"
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Lets one process at a time build `path`; the others wait.
+
+    Raises:
+        UserError: The parent folder cannot be made.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"expected a folder that can be written, got {path.parent} ({error.strerror}): "
+            "choose another folder"
+        ) from error
+    lock = FileLock(path.with_name(f"{path.name}.lock"))
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        log.info("Waiting for another process that builds %s", path)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def digest(values: Any) -> str:
+    """Returns the sha256 of JSON values, in hex."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
