@@ -12,7 +12,7 @@ from PIL import Image
 
 from vlmtune.benchmarks.choices import SHOWN, Choice, Choices
 from vlmtune.errors import UserError
-from vlmtune.metrics.grouped import Groups
+from vlmtune.metrics.item_groups import ItemGroups
 from vlmtune.types import ImageRef
 
 
@@ -131,7 +131,7 @@ def test_against_a_loop(tmp_path, convention, seed):
         assert result.primary == "macro_accuracy"
         assert result.outcomes == tuple(map(float, wins))
         assert [group >= 0 for group in result.groups] == [item.group in listed for item in items]
-        assert Groups(torch.tensor(result.groups)).mean(
+        assert ItemGroups(torch.tensor(result.groups)).mean(
             torch.tensor(result.outcomes, dtype=torch.float64)
         ) == (metrics["macro_accuracy"].value)
     (captions,) = (one for one in benchmark.repeats() if one.kind == "caption")

@@ -10,7 +10,7 @@ from vlmtune.benchmarks.eqben import PARTS, EqBen
 from vlmtune.benchmarks.squares import Wins
 from vlmtune.data.images import read
 from vlmtune.errors import UserError
-from vlmtune.metrics.grouped import Groups
+from vlmtune.metrics.item_groups import ItemGroups
 
 KINDS = ("text_accuracy", "image_accuracy", "group_accuracy")
 # CLIP ViT-B/32: text, image and group score (%) of each sub-dataset, and the average of the 15.
@@ -81,10 +81,10 @@ def test_parts_weigh_alike_however_many_items_they_have(tmp_path):
     assert result.metrics["text_accuracy/eqbensd"].n == 2
     assert result.primary == "average"
     assert result.groups == (0, 1, 2, 3, 4, 5, 6, 6)
-    shares = torch.tensor(result.shares, dtype=torch.float64)
+    weights = torch.tensor(result.group_weights, dtype=torch.float64)
     outcomes = torch.tensor(result.outcomes, dtype=torch.float64)
     value = result.metrics["average"].value
-    assert Groups(torch.tensor(result.groups), shares).mean(outcomes) == value
+    assert ItemGroups(torch.tensor(result.groups), weights).mean(outcomes) == value
     sizes = [result.groups.count(group) for group in result.groups]
     naive = sum(
         Fraction(1, 15 if PARTS[group].startswith("eqbenkubric") else 5) * round(3 * credit) / 3 / n

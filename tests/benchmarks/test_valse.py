@@ -7,7 +7,7 @@ from PIL import Image
 
 from vlmtune.benchmarks.valse import PIECES, Valse
 from vlmtune.errors import UserError
-from vlmtune.metrics.grouped import Groups
+from vlmtune.metrics.item_groups import ItemGroups
 
 CAPTIONS, FOILS = (0.9, 0.6, 0.5, 0.2), (0.1, 0.7, 0.4, 0.1)  # the worked example
 
@@ -89,7 +89,7 @@ def test_foils_on_the_threshold(example):
     assert values(reference)["acc_r"] == pytest.approx(2 / 3)
     assert reference.metrics["acc_r"].n == 3
     assert reference.groups.count(-1) == 1
-    assert Groups(torch.tensor(reference.groups)).mean(
+    assert ItemGroups(torch.tensor(reference.groups)).mean(
         torch.tensor(reference.outcomes, dtype=torch.float64)
     ) == (reference.metrics["acc_r/average"].value)
     with pytest.raises(UserError, match=r"off the threshold 0.0, got none"):

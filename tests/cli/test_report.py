@@ -21,7 +21,7 @@ def evaluated(tmp_path):
             return RunReport(name, provenance, (result,), **more)
 
         run(name, 0.5).save(tmp_path / folder / "report.json")
-        blind = run("blind (n-gram)", blind_value, blind=True)
+        blind = run("blind (n-gram)", blind_value, text_only=True)
         blind.save(tmp_path / folder / "blind-n-gram.json")
         return tmp_path / folder
 

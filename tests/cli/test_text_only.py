@@ -92,8 +92,8 @@ def test_what_holds_no_captions_is_one_line(tmp_path, kind):
 def test_both_blind_runs_are_the_scores_of_the_benchmarks(cola, scorer, provenance):
     model = NGram().fit(["a red cube", "a blue sphere"])
     text_only, averaged = blind_runs([cola], scorer, model, "captions.txt", provenance)
-    assert text_only.blind
-    assert averaged.blind
+    assert text_only.text_only
+    assert averaged.text_only
     assert text_only.results[0].metrics == cola.run(BlindScore(model)).metrics
     assert averaged.results[0].metrics == cola.run(ImageAveraged(scorer)).metrics
     # Which image is asked for makes no difference, so no caption prefers its image.
@@ -117,7 +117,7 @@ def test_what_reads_embeddings_has_no_blind_row(cola, scorer, provenance, tmp_pa
 
 
 def test_files_of_a_former_evaluation_are_replaced(tmp_path, make_run_report):
-    one = replace(make_run_report, name="blind (n-gram)", blind=True)
+    one = replace(make_run_report, name="blind (n-gram)", text_only=True)
     save_blind(tmp_path, [one, replace(one, name="blind (image averaged)")])
     names = ["blind-image-averaged.json", "blind-n-gram.json"]
     assert sorted(path.name for path in tmp_path.iterdir()) == names

@@ -13,7 +13,7 @@ import yaml
 from vlmtune.benchmarks.base import Benchmark
 from vlmtune.errors import UserError
 from vlmtune.evaluation.suite import load_all
-from vlmtune.metrics.grouped import Groups
+from vlmtune.metrics.item_groups import ItemGroups
 from vlmtune.report.result import Result
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs/plugins/benchmarks").glob("*.yaml"))
@@ -194,8 +194,9 @@ def test_outcomes_are_what_the_primary_metric_is_the_mean_of(benchmark, seed):
     assert all(0 <= outcome <= 1 for outcome in result.outcomes)
     outcomes = torch.tensor(result.outcomes, dtype=torch.float64)
     if result.groups:
-        shares = torch.tensor(result.shares, dtype=torch.float64) if result.shares else None
-        assert Groups(torch.tensor(result.groups), shares).mean(outcomes) == primary(result)
+        weights = torch.tensor(result.group_weights, dtype=torch.float64)
+        weights = weights if result.group_weights else None
+        assert ItemGroups(torch.tensor(result.groups), weights).mean(outcomes) == primary(result)
     else:
         assert float(outcomes.mean()) == pytest.approx(primary(result), abs=1e-15)
     for numbers in (result.clusters, result.groups):

@@ -21,17 +21,17 @@ def test_against_all_pairs(levels, sizes):
     assert metric.n == sum(sizes)
 
 
-def test_interval_holds_the_truth_about_as_often_as_it_says():
+def test_the_interval_covers_the_true_area():
     # Normal scores one standard deviation apart: A = Phi(1 / sqrt 2).
     area = float(torch.special.ndtr(torch.tensor(0.5**0.5)))
     generator = torch.Generator().manual_seed(0)
-    held = 0
+    covered = 0
     for _ in range(300):
         true = torch.randn(60, generator=generator) + 1
         false = torch.randn(60, generator=generator)
         metric = auroc(true, false, torch.arange(120))
-        held += metric.low <= area <= metric.high
-    assert 0.91 <= held / 300 <= 0.98
+        covered += metric.low <= area <= metric.high
+    assert 0.91 <= covered / 300 <= 0.98
 
 
 def test_scores_that_are_repeated_within_a_cluster_add_nothing():

@@ -27,7 +27,7 @@ def test_alignment_is_the_mean_over_all_pairs(vectors):
     assert float(alignment(vectors)[3]) == pytest.approx(sum(third) / 8)
 
 
-def test_a_difference_of_no_length_points_nowhere(vectors):
+def test_a_difference_of_zero_length_has_no_direction(vectors):
     vectors[2] = 0
     rows = vectors.tolist()
     pairs = [cosine(a, b) for a, b in itertools.combinations(rows, 2)]
@@ -36,7 +36,7 @@ def test_a_difference_of_no_length_points_nowhere(vectors):
     assert agreement(torch.zeros(1, 2), torch.ones(1, 2)).tolist() == [0.0]
 
 
-def test_the_same_change_for_all_is_one_and_length_is_nothing():
+def test_the_same_change_for_all_gives_one_whatever_its_length():
     same = torch.tensor([[1.0, 2.0], [2.0, 4.0], [0.5, 1.0]])
     assert alignment(same).tolist() == pytest.approx([1.0] * 3)
     assert agreement(same, 3 * same).tolist() == pytest.approx([1.0] * 3)
@@ -83,17 +83,17 @@ def test_the_interval_over_pairs_covers():
     centre = torch.tensor([1.0, 0.5, 0.0, 0.0])
     big = centre + torch.randn(20000, 4, generator=generator)
     expected = float(alignment(big).mean())
-    held = 0
+    covered = 0
     for _ in range(300):
         values = alignment(centre + torch.randn(60, 4, generator=generator))
         metric = mean_cosine(values, torch.arange(60), degree=2)
         assert metric.low is not None
         assert metric.high is not None
-        held += metric.low <= expected <= metric.high
-    assert 0.91 <= held / 300 <= 0.99
+        covered += metric.low <= expected <= metric.high
+    assert 0.91 <= covered / 300 <= 0.99
 
 
-def test_numbers_that_are_none_are_refused():
+def test_nan_and_no_values_raise():
     with pytest.raises(UserError, match="finite cosines"):
         mean_cosine(torch.tensor([torch.nan]), torch.tensor([0]))
     with pytest.raises(UserError, match="finite cosines"):

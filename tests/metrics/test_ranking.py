@@ -2,7 +2,13 @@ import pytest
 import torch
 
 from vlmtune.errors import UserError
-from vlmtune.metrics.ranking import mean_ranks, pessimistic_ranks, recall_at, true_ranks
+from vlmtune.metrics.ranking import (
+    f1_at_positives,
+    mean_ranks,
+    pessimistic_ranks,
+    recall_at,
+    true_ranks,
+)
 
 
 def test_ranks_agree_with_counting():
@@ -48,5 +54,51 @@ def test_bad_input_raises():
         mean_ranks(torch.rand(3), torch.ones(3).bool())
     with pytest.raises(UserError, match="NaN"):
         pessimistic_ranks(torch.tensor([0.1, torch.nan]))
-    with pytest.raises(UserError, match="NaN"):
-        true_ranks(torch.tensor([[0.1, torch.nan]]), torch.tensor([0]))
+    for ties in ("wrong", "first"):
+        with pytest.raises(UserError, match="1 of 2 are NaN"):
+            true_ranks(torch.tensor([[0.1, torch.nan]]), torch.tensor([0]), ties)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_ties_in_order_against_pythons_stable_sort(seed):
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.randint(4, (50, 7), generator=generator).double()
+    true = torch.randint(7, (50,), generator=generator)
+    naive = [
+        sorted(range(7), key=lambda j: -row[j]).index(t) + 1
+        for row, t in zip(scores.tolist(), true.tolist(), strict=True)
+    ]
+    ranks = true_ranks(scores, true, "first")
+    assert ranks.tolist() == naive
+    assert (ranks == 1).equal(scores.argmax(dim=1) == true)
+
+
+def naive_f1(scores, positives):
+    count = sum(positives)
+    predicted = [sum(y >= x for y in scores) <= count for x in scores]
+    hits = sum(p and t for p, t in zip(predicted, positives, strict=True))
+    precision = hits / sum(predicted) if any(predicted) else 0.0
+    recall = hits / count
+    return 0.0 if hits == 0 else 2 * precision * recall / (precision + recall)
+
+
+def test_f1_agrees_with_precision_and_recall():
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(200):
+        scores = torch.randint(8, (12,), generator=generator).float()
+        positives = torch.rand(12, generator=generator) < 0.4
+        if positives.any():
+            expected = naive_f1(scores.tolist(), positives.tolist())
+            assert f1_at_positives(scores, positives) == pytest.approx(expected)
+
+
+def test_f1_at_its_ends():
+    positives = torch.tensor([True, False, False])
+    assert f1_at_positives(positives.float(), positives) == 1.0
+    assert f1_at_positives(-positives.float(), positives) == 0.0
+    assert f1_at_positives(torch.zeros(3), positives) == 0.0
+
+
+def test_f1_without_a_positive_raises():
+    with pytest.raises(UserError, match="at least one true image"):
+        f1_at_positives(torch.rand(3), torch.zeros(3).bool())

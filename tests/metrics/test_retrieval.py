@@ -11,12 +11,12 @@ def naive(scores, true, ties):
     """Rank of the best true partner of each row, by sorting a list."""
     ranks = []
     for row, values in enumerate(scores.tolist()):
-        own = {j for i, j in true.tolist() if i == row}
+        true_partners = {j for i, j in true.tolist() if i == row}
         if ties == "wrong":
-            order = sorted(range(len(values)), key=lambda j: (-values[j], j in own))
+            order = sorted(range(len(values)), key=lambda j: (-values[j], j in true_partners))
         else:
             order = sorted(range(len(values)), key=lambda j: (-values[j], j))
-        ranks.append(1 + min(order.index(j) for j in own))
+        ranks.append(1 + min(order.index(j) for j in true_partners))
     return ranks
 
 
@@ -89,15 +89,15 @@ def test_a_thousand_images_with_five_captions_each_take_no_time():
         (torch.tensor([[torch.nan, 0.0]]), torch.tensor([[0, 0], [0, 1]])),
     ],
 )
-def test_what_cannot_be_ranked(scores, true):
-    with pytest.raises(UserError, match="a true partner for each"):
+def test_a_query_without_a_true_partner_raises(scores, true):
+    with pytest.raises(UserError, match="a true partner and finite scores for each"):
         bank_ranks(scores, true)
 
 
 def test_a_false_score_that_is_nan():
     scores = torch.zeros(2, 2)
     scores[0, 1] = torch.nan
-    with pytest.raises(UserError, match="some are NaN"):
+    with pytest.raises(UserError, match="1 of 4 are NaN"):
         bank_ranks(scores, torch.tensor([[0, 0], [1, 1]]))
 
 

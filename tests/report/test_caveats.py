@@ -13,7 +13,7 @@ def run_of(make_run):
 
     def made(name, blind=False, **metrics):
         result = Result("aro", "1", next(iter(metrics)), metrics)
-        return replace(make_run(name), results=(result,), blind=blind)
+        return replace(make_run(name), results=(result,), text_only=blind)
 
     return made
 
@@ -77,7 +77,7 @@ def test_a_part_of_the_items_is_said_with_its_seed(run_of):
     assert said == [f"{part}drawn with seed 3"]
     said = [remark.text for remark in remarks([drawn, first, made("whole", limit=None)])]
     assert said == [f"{part}drawn with seed 3 (a)", f"{part}the first ones (b)"]
-    assert remarks([made("whole", limit=None), replace(drawn, blind=True)]) == ()
+    assert remarks([made("whole", limit=None), replace(drawn, text_only=True)]) == ()
 
 
 def test_what_occurs_twice_is_listed(run_of):
@@ -95,7 +95,7 @@ def test_what_occurs_twice_is_listed(run_of):
         ),
     )
     twice = Repeat("caption", 1, 9, (Occurrence((4,), ("a/4.png",), ("a dog",)),))
-    found = remarks([made("x", again, twice), made("y", again, twice), made("z", blind=True)])
+    found = remarks([made("x", again, twice), made("y", again, twice), made("z", text_only=True)])
     assert [(one.benchmark, one.text, one.serious) for one in found] == [
         ("aro", "items that repeat an earlier one: 7 of 9", False),
         ("aro", "items whose right caption is also a wrong one: 1 of 9", False),
@@ -109,6 +109,6 @@ def test_what_occurs_twice_is_listed(run_of):
     assert [(one.text, one.lines[-1]) for one in found] == [
         ("items with the same image twice: 30 of 99 (x)", "and 29 more")
     ]
-    assert [one.text for one in remarks([made("x", image, blind=True)])] == [
+    assert [one.text for one in remarks([made("x", image, text_only=True)])] == [
         "items with the same image twice: 30 of 99"
     ]

@@ -3,8 +3,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from vlmtune.metrics.grouped import Groups
-from vlmtune.metrics.paired import compare, mcnemar
+from vlmtune.metrics.item_groups import ItemGroups
+from vlmtune.metrics.significance import mcnemar, paired_difference
 from vlmtune.metrics.value import MetricValue
 from vlmtune.report.compare import against_first
 from vlmtune.report.result import Result
@@ -55,25 +55,25 @@ def test_items_of_one_image_are_resampled_together(against):
     clusters = tuple(i // 2 for i in range(14))
     (found,) = against(result(OLD, clusters=clusters), result(NEW, clusters=clusters))
     new, old = (torch.tensor(x, dtype=torch.float64) for x in (NEW, OLD))
-    assert found.paired == compare(new, old, torch.tensor(clusters))
+    assert found.paired == paired_difference(new, old, torch.tensor(clusters))
     assert found.paired.test == "bootstrap"
 
 
 def test_a_mean_over_groups_is_tested_with_their_weights(against):
-    members, shares = (0,) * 12 + (2, -1), (3.0, 1.0, 1.0)
-    grouped = {"groups": members, "shares": shares}
-    groups = Groups(torch.tensor(members), torch.tensor(shares, dtype=torch.float64))
+    members, weights = (0,) * 12 + (2, -1), (3.0, 1.0, 1.0)
+    grouped = {"groups": members, "group_weights": weights}
+    groups = ItemGroups(torch.tensor(members), torch.tensor(weights, dtype=torch.float64))
     new, old = (torch.tensor(x, dtype=torch.float64) for x in (NEW, OLD))
     runs = [
         result(x, **grouped, metrics={"accuracy": MetricValue(groups.mean(y), 2)})
         for x, y in ((OLD, old), (NEW, new))
     ]
     (found,) = against(*runs)
-    assert found.paired == compare(new, old, groups=groups)
+    assert found.paired == paired_difference(new, old, groups=groups)
     assert found.paired.difference == pytest.approx(found.change, abs=1e-15)
     assert (found.paired.won, found.paired.lost, found.paired.n) == (10, 1, 13)
     assert (found.paired.test, found.verdict) == ("bootstrap", "better")
-    for other in ({"groups": (0,) * 13 + (-1,)}, {"shares": (1.0, 1.0, 3.0)}, {"degree": 2}):
+    for other in ({"groups": (0,) * 13 + (-1,)}, {"group_weights": (1.0, 1.0, 3.0)}, {"degree": 2}):
         (found,) = against(runs[0], replace(runs[1], **other))
         assert found.paired is None
         assert found.change is not None
@@ -95,7 +95,7 @@ def test_means_over_pairs_vary_twice_as_much(against):
     [
         ({"version": "2"}, "another version: 2, not 1"),
         ({"convention": "reference"}, "another convention: reference, not strict"),
-        ({"items": "b"}, "other items of the same number"),
+        ({"items_digest": "b"}, "other items of the same number"),
         (
             {"primary": "map", "metrics": {"map": MetricValue(0.5, 14)}},
             "another primary metric: map, not accuracy",
@@ -105,7 +105,9 @@ def test_means_over_pairs_vary_twice_as_much(against):
     ],
 )
 def test_what_does_not_compare_is_not_subtracted(against, changes, why):
-    (found,) = against(result(OLD, items="a"), result(NEW, **{"items": "a", **changes}))
+    (found,) = against(
+        result(OLD, items_digest="a"), result(NEW, **{"items_digest": "a", **changes})
+    )
     assert (found.change, found.paired, found.why) == (None, None, why)
     assert (found.direction, found.verdict) == ("", "")
 
@@ -136,12 +138,12 @@ def test_a_rank_that_falls_is_better(against):
 
 
 def test_unknown_items_are_told_apart_by_their_number_only(against):
-    (found,) = against(result(OLD, items=""), result(NEW, items="a"))
+    (found,) = against(result(OLD, items_digest=""), result(NEW, items_digest="a"))
     assert found.paired is not None
 
 
 def test_blind_runs_are_not_compared(make_run):
     first = replace(make_run("a"), results=(result(OLD),))
-    blind = replace(make_run("b"), results=(result(NEW),), blind=True)
+    blind = replace(make_run("b"), results=(result(NEW),), text_only=True)
     assert against_first([first, blind]) == ()
     assert [one.run for one in against_first([blind, first, replace(first, name="c")])] == [2]

@@ -62,6 +62,6 @@ def test_a_retrieval_shows_its_best_images(run_of):
 def test_each_file_is_read_once_and_blind_runs_have_no_gallery(run_of, monkeypatch):
     read = []
     monkeypatch.setattr(gallery, "data_uri", lambda image: read.append(image) or "data:")
-    runs = [run_of("a", [True, False]), replace(run_of("b", [True]), blind=True)]
+    runs = [run_of("a", [True, False]), replace(run_of("b", [True]), text_only=True)]
     assert shown(runs) == [["0", "1"]]
     assert len(read) == 1

@@ -74,7 +74,7 @@ def rich(make_run):
     return [
         made("zero-shot", "retained", lost, trained=0),
         made("mm <x>", "retained", won),
-        made("blind (n-gram)", "retained", won, blind=True),
+        made("blind (n-gram)", "retained", won, text_only=True),
     ]
 
 

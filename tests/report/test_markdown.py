@@ -27,7 +27,7 @@ def test_changes_are_tested(make_run):
         return replace(whole, results=(first, *whole.results[1:]), **more)
 
     won, lost = (1.0,) * 10 + (0.0,) * 4, (0.0,) * 10 + (1.0,) * 4
-    text = to_markdown([run("a", lost), run("b", won), run("c", won, blind=True)])
+    text = to_markdown([run("a", lost), run("b", won), run("c", won, text_only=True)])
     lines = text.splitlines()
     forgot = lines[lines.index("## What it forgot") + 4]
     assert forgot.startswith("| cola_multi | b | ±0.0 | ")

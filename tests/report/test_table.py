@@ -50,13 +50,13 @@ def test_colours(make_run):
     runs = [make_run("a"), make_run("zero", trained=0), *(make_run(f"r{i}") for i in range(8))]
     assert series(runs)[:4] == (1, 0, 2, 3)
     assert max(series(runs)) == 7
-    blind = replace(make_run("blind", trained=0), blind=True)
+    blind = replace(make_run("blind", trained=0), text_only=True)
     assert series([make_run("zero", trained=0), blind]) == (0, 1)
 
 
 def test_the_first_run_that_sees_is_the_baseline(make_run):
     runs = [make_run("a"), make_run("zero", trained=0)]
-    blind = replace(make_run("blind"), blind=True)
+    blind = replace(make_run("blind"), text_only=True)
     assert baseline(runs) == 0
     assert baseline([blind, *runs]) == 1
     assert baseline([make_run("a")]) is None
@@ -64,7 +64,7 @@ def test_the_first_run_that_sees_is_the_baseline(make_run):
 
 
 def test_a_blind_run_is_never_the_best(make_run):
-    blind = replace(make_run("blind", 0.9), blind=True)
+    blind = replace(make_run("blind", 0.9), text_only=True)
     first, *_ = rows([make_run("a", 0.2), blind, make_run("b", 0.4)])
     assert first.best == {2}
     first, *_ = rows([make_run("a", 0.2), blind])

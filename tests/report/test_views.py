@@ -16,7 +16,7 @@ def views_of(make_run):
         for i, change in enumerate(changes):
             run = make_run(f"run {i}", 0.2 + 0.1 * i)
             result = replace(run.results[0], **change)
-            runs.append(replace(run, results=(result,), blind=i in blind))
+            runs.append(replace(run, results=(result,), text_only=i in blind))
         views = Views(runs)
         return [views.section(part) for part in sections(runs)]
 

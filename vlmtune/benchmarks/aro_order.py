@@ -21,7 +21,7 @@ from vlmtune.benchmarks.aro_orders import (
 from vlmtune.benchmarks.base import Benchmark, Convention
 from vlmtune.benchmarks.choices import Choice, Choices
 from vlmtune.language.words import words
-from vlmtune.metrics.choices import Ties
+from vlmtune.metrics.multiple_choice import Ties
 from vlmtune.types import ImageRef
 
 

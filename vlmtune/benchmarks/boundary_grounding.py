@@ -28,7 +28,7 @@ from vlmtune.benchmarks.boundary_files import (
 from vlmtune.benchmarks.repeats import Item
 from vlmtune.benchmarks.sampling import check_limit, sample
 from vlmtune.errors import UserError
-from vlmtune.metrics.clustered import clustered_mean
+from vlmtune.metrics.cluster_robust import cluster_robust_mean
 from vlmtune.metrics.value import MetricValue
 from vlmtune.report.result import Example, Result
 from vlmtune.types import ImageRef
@@ -225,11 +225,11 @@ class BoundaryGrounding(Benchmark):
             chance = torch.bincount(items.query, weights=near, minlength=n) / sizes
             right.append(near[chosen])
             chances.append(float(chance.mean()))
-            metrics[f"accuracy@{threshold:g}"] = clustered_mean(
+            metrics[f"accuracy@{threshold:g}"] = cluster_robust_mean(
                 right[-1], items.clusters, chances[-1]
             )
         outcomes = torch.stack(right).mean(dim=0)
-        mean = clustered_mean(outcomes, items.clusters, sum(chances) / len(chances))
+        mean = cluster_robust_mean(outcomes, items.clusters, sum(chances) / len(chances))
         return Result(
             benchmark=self.name,
             version=self.version,

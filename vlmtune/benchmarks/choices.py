@@ -14,8 +14,8 @@ from vlmtune.benchmarks.choice_items import Choice, ChoiceItems, arrays
 from vlmtune.benchmarks.repeats import Item
 from vlmtune.benchmarks.sampling import check_limit, sample
 from vlmtune.errors import UserError
-from vlmtune.metrics.choices import Ties, choice_credit, choice_ranks, recall_chance
-from vlmtune.metrics.clustered import clustered_mean, clustered_rank, macro_mean
+from vlmtune.metrics.cluster_robust import cluster_robust_mean, cluster_robust_rank, macro_mean
+from vlmtune.metrics.multiple_choice import Ties, choice_credit, choice_ranks, recall_chance
 from vlmtune.metrics.value import MetricValue
 from vlmtune.report.result import Example, Result
 from vlmtune.types import ImageRef
@@ -182,7 +182,7 @@ class Choices(Benchmark, ABC):
 
     def _accuracies(self, credit: Float[Tensor, "n"], items: ChoiceItems) -> dict[str, MetricValue]:
         chance, clusters = 1 / items.sizes.double(), items.clusters
-        metrics = {"accuracy": clustered_mean(credit, clusters, float(chance.mean()))}
+        metrics = {"accuracy": cluster_robust_mean(credit, clusters, float(chance.mean()))}
         if items.groups == ("",):
             return metrics
         united, listed = self._united(items), self._reference_groups(items.group_sizes())
@@ -196,7 +196,7 @@ class Choices(Benchmark, ABC):
             parts = [rows_of[group] for group in groups if group in rows_of and group in listed]
             if parts:
                 rows = torch.cat(parts)
-                metrics[f"accuracy/{name}"] = clustered_mean(
+                metrics[f"accuracy/{name}"] = cluster_robust_mean(
                     credit[rows], clusters[rows], float(chance[rows].mean())
                 )
         return metrics
@@ -208,14 +208,16 @@ class Choices(Benchmark, ABC):
             return {}
         sizes, ranks = items.sizes, choice_ranks(values, ties)
         expected = float((sizes.double() + 1).mean()) / 2
-        metrics = {"mean_rank": clustered_rank(ranks, items.clusters, expected)}
+        metrics = {"mean_rank": cluster_robust_rank(ranks, items.clusters, expected)}
         middle = float(ranks.quantile(0.5).floor())
         metrics["median_rank"] = MetricValue(
             middle, len(ranks), higher_is_better=False, unit="rank"
         )
         for k in self.recalls:
             hits = (ranks <= k).double()
-            metrics[f"recall@{k}"] = clustered_mean(hits, items.clusters, recall_chance(sizes, k))
+            metrics[f"recall@{k}"] = cluster_robust_mean(
+                hits, items.clusters, recall_chance(sizes, k)
+            )
         return metrics
 
     def _united(self, items: ChoiceItems) -> Int[Tensor, "n"]:

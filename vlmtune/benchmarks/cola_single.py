@@ -18,9 +18,8 @@ from vlmtune.benchmarks.cola_files import Queries, read_queries, read_subsets, s
 from vlmtune.benchmarks.sampling import check_limit, sample
 from vlmtune.errors import UserError
 from vlmtune.metrics.average_precision import ClassPrecision, class_average_precision
-from vlmtune.metrics.classification import f1_at_positives
-from vlmtune.metrics.intervals import average
-from vlmtune.metrics.ranking import mean_ranks
+from vlmtune.metrics.intervals import bootstrap_mean
+from vlmtune.metrics.ranking import f1_at_positives, mean_ranks
 from vlmtune.metrics.value import MetricValue
 from vlmtune.report.result import Example, Result
 from vlmtune.types import ImageRef
@@ -233,7 +232,7 @@ class ColaSingle(Benchmark):
 
 def _mean(precision: ClassPrecision, members: Bool[Tensor, "C"] | None = None) -> MetricValue:
     counted = precision.counted if members is None else precision.counted & members
-    return average(precision.values[counted], float(precision.chance[counted].mean()))
+    return bootstrap_mean(precision.values[counted], float(precision.chance[counted].mean()))
 
 
 def _left_out(precision: ClassPrecision) -> dict[str, MetricValue]:
@@ -264,8 +263,10 @@ def _query_all(
     if rows:
         true, distractor, expected = torch.tensor(rows, dtype=torch.float64).unbind(1)
         chance = float(expected.mean())
-        metrics["mean_rank_true"] = average(true, chance, higher_is_better=False, unit="rank")
-        metrics["mean_rank_distractor"] = average(distractor, chance, unit="rank")
+        metrics["mean_rank_true"] = bootstrap_mean(
+            true, chance, higher_is_better=False, unit="rank"
+        )
+        metrics["mean_rank_distractor"] = bootstrap_mean(distractor, chance, unit="rank")
     return metrics
 
 
@@ -275,4 +276,4 @@ def _f1(values: Float[Tensor, "N C"], items: Queries) -> MetricValue:
         positives = items.labels[items.hard[:, c], c]
         found.append(f1_at_positives(values[items.hard[:, c], c], positives))
         chance.append(float(positives.double().mean()))
-    return average(torch.tensor(found, dtype=torch.float64), sum(chance) / len(chance))
+    return bootstrap_mean(torch.tensor(found, dtype=torch.float64), sum(chance) / len(chance))

@@ -16,7 +16,7 @@ from PIL import Image
 from vlmtune.benchmarks.base import Benchmark, Convention
 from vlmtune.benchmarks.choices import Choice, Choices
 from vlmtune.benchmarks.crepe_files import SOURCE, Crops, check_chosen, items
-from vlmtune.metrics.choices import Ties
+from vlmtune.metrics.multiple_choice import Ties
 
 TYPES = ("atom", "swap", "negate")
 COMPLEXITIES = (4, 5, 6, 7, 8, 9, 10, 11, 12)

@@ -19,7 +19,7 @@ from torch import Tensor
 from vlmtune.benchmarks.base import Benchmark, Convention
 from vlmtune.benchmarks.choices import Choice, Choices
 from vlmtune.benchmarks.crepe_files import SOURCE, Crops, check_chosen, items
-from vlmtune.metrics.choices import Ties
+from vlmtune.metrics.multiple_choice import Ties
 from vlmtune.metrics.value import MetricValue
 from vlmtune.report.result import Result
 

@@ -21,8 +21,8 @@ from vlmtune.benchmarks.base import Benchmark, Convention
 from vlmtune.benchmarks.eqben_files import read_entries
 from vlmtune.benchmarks.squares import CHANCES, Square, Squares, Wins
 from vlmtune.errors import UserError
-from vlmtune.metrics.clustered import macro_mean
-from vlmtune.metrics.grouped import Groups
+from vlmtune.metrics.cluster_robust import macro_mean
+from vlmtune.metrics.item_groups import ItemGroups
 from vlmtune.metrics.value import MetricValue
 from vlmtune.types import ImageRef
 
@@ -139,8 +139,8 @@ class EqBen(Squares):
     ) -> dict[str, MetricValue]:
         parts = torch.tensor([PARTS.index(group) for group in groups])
         kubric = torch.tensor([part.startswith(KUBRIC) for part in PARTS])
-        chance, shares = sum(CHANCES) / len(CHANCES), _shares(groups)[parts.unique()]
-        averages = {"average": macro_mean(_credit(wins), parts, clusters, chance, shares)}
+        chance, weights = sum(CHANCES) / len(CHANCES), _weights(groups)[parts.unique()]
+        averages = {"average": macro_mean(_credit(wins), parts, clusters, chance, weights)}
         inside = torch.where(kubric[parts], parts, -1)
         if kubric[parts].any():
             kinds = zip(self.keys, (wins.text, wins.image, wins.group), CHANCES, strict=True)
@@ -151,12 +151,12 @@ class EqBen(Squares):
     def _outcomes(self, wins: Wins) -> Float[Tensor, "n"]:
         return _credit(wins)
 
-    def _weighed(self, groups: Sequence[str]) -> Groups | None:
+    def _weighed(self, groups: Sequence[str]) -> ItemGroups | None:
         parts = torch.tensor([PARTS.index(group) for group in groups])
-        return None if len(parts.unique()) == 1 else Groups(parts, _shares(groups))
+        return None if len(parts.unique()) == 1 else ItemGroups(parts, _weights(groups))
 
 
-def _shares(groups: Sequence[str]) -> Float[Tensor, "parts"]:
+def _weights(groups: Sequence[str]) -> Float[Tensor, "parts"]:
     """What each of `PARTS` weighs; the parts of Kubric that are there stand for all of it."""
     kubric = sum(part.startswith(KUBRIC) for part in set(groups))
     return torch.tensor(

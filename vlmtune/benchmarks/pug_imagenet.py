@@ -18,8 +18,8 @@ from torch import Tensor
 from vlmtune.benchmarks.base import Benchmark, Convention, check_images, read_json
 from vlmtune.benchmarks.pug_files import SITE, check_options, drawn, spoken
 from vlmtune.errors import UserError
-from vlmtune.metrics.class_mapping import class_of_id, mapped_hits
-from vlmtune.metrics.clustered import clustered_mean, macro_mean
+from vlmtune.metrics.class_mapping import class_of_id
+from vlmtune.metrics.cluster_robust import cluster_robust_mean, macro_mean
 from vlmtune.metrics.ranking import true_ranks
 from vlmtune.report.result import Example, Result
 from vlmtune.types import ImageRef
@@ -194,7 +194,7 @@ class PugImageNet(Benchmark):
         names = dict(enumerate(self.factors))
         factors = {number: items.factors == number for number in names}
         metrics = {
-            "accuracy": clustered_mean(wins, items.labels, float(chance.mean())),
+            "accuracy": cluster_robust_mean(wins, items.labels, float(chance.mean())),
             "macro_accuracy": macro_mean(
                 wins,
                 items.factors,
@@ -203,7 +203,7 @@ class PugImageNet(Benchmark):
             ),
         }
         for number, own in factors.items():
-            metrics[f"accuracy/{names[number]}"] = clustered_mean(
+            metrics[f"accuracy/{names[number]}"] = cluster_robust_mean(
                 wins[own], items.labels[own], float(chance[own].mean())
             )
         return Result(
@@ -223,7 +223,7 @@ class PugImageNet(Benchmark):
         if self.convention == "strict":
             return true_ranks(scores, items.labels) == 1
         predicted = scores[:, items.columns].argmax(dim=1)
-        return mapped_hits(predicted, items.labels, items.classes)
+        return items.classes[predicted] == items.labels
 
     def _examples(
         self, scores: Float[Tensor, "N M"], wins: Float[Tensor, "N"]

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from vlmtune.benchmarks.base import Convention
 from vlmtune.benchmarks.repeats import Item
-from vlmtune.metrics.clustered import clustered_mean, macro_mean
-from vlmtune.metrics.ordered import ordered_ranks
+from vlmtune.metrics.cluster_robust import cluster_robust_mean, macro_mean
 from vlmtune.metrics.ranking import recall_at, true_ranks
 from vlmtune.metrics.value import MetricValue
 from vlmtune.report.result import Example
@@ -69,12 +68,12 @@ def numbers(keys: Iterable[str], known: dict[str, int]) -> list[int]:
 
 def rank(scores: Float[Tensor, "n m"], block: Block, convention: Convention) -> Ranked:
     """Ranks the true candidates; ties rank last, or by "reference" in the order of candidates."""
-    rule = true_ranks if convention == "strict" else ordered_ranks
+    ties = "wrong" if convention == "strict" else "first"
     # In parts: comparisons of a bank of 10^8 scores would not fit beside it.
     rows = max(1, AT_ONCE // scores.shape[1])
     ranks, rivals = [], []
     for part, true in zip(scores.split(rows), block.true.split(rows), strict=True):
-        ranks.append(rule(part, true))
+        ranks.append(true_ranks(part, true, ties))
         rivals.append(part.scatter(1, true[:, None], -torch.inf).argmax(dim=1))
     rival, true = torch.cat(rivals), block.true
     own, other = (scores.gather(1, place[:, None])[:, 0] for place in (true, rival))
@@ -84,7 +83,7 @@ def rank(scores: Float[Tensor, "n m"], block: Block, convention: Convention) -> 
 def recall(block: Block, ranked: Ranked, k: int) -> MetricValue:
     """How often the true candidate is among the first k."""
     hits = recall_at(ranked.ranks, k).double()
-    return clustered_mean(hits, block.clusters, min(1.0, k / block.columns.shape[1]))
+    return cluster_robust_mean(hits, block.clusters, min(1.0, k / block.columns.shape[1]))
 
 
 def listed(
@@ -133,6 +132,6 @@ def accuracies(blocks: Sequence[Block], ranked: Sequence[Ranked]) -> dict[str, M
     groups = torch.cat([torch.full((len(own.ranks),), i) for i, own in enumerate(ranked)])
     chances = torch.tensor([1 / block.columns.shape[1] for block in blocks], dtype=torch.float64)
     return {
-        "accuracy": clustered_mean(hits, images, float(chances[groups].mean())),
+        "accuracy": cluster_robust_mean(hits, images, float(chances[groups].mean())),
         "macro_accuracy": macro_mean(hits, groups, images, float(chances.mean())),
     }

@@ -21,7 +21,7 @@ from vlmtune.benchmarks.karpathy_files import read_split
 from vlmtune.benchmarks.repeats import Item
 from vlmtune.benchmarks.sampling import check_limit, sample
 from vlmtune.errors import UserError
-from vlmtune.metrics.clustered import clustered_mean, macro_mean
+from vlmtune.metrics.cluster_robust import cluster_robust_mean, macro_mean
 from vlmtune.metrics.ranking import recall_at
 from vlmtune.metrics.retrieval import bank_ranks, hit_chance
 from vlmtune.metrics.value import MetricValue
@@ -211,7 +211,7 @@ class Retrieval(Benchmark):
         metrics: dict[str, MetricValue] = {}
         for key, side in sides.items():
             for k in CUTS:
-                metrics[f"{key}_recall@{k}"] = clustered_mean(
+                metrics[f"{key}_recall@{k}"] = cluster_robust_mean(
                     side.hits(k), side.clusters, side.chance(k)
                 )
         metrics["mean_recall"] = MetricValue(

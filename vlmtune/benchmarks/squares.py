@@ -13,17 +13,16 @@ from vlmtune.benchmarks.base import Benchmark, Convention, check_images, distinc
 from vlmtune.benchmarks.repeats import Item
 from vlmtune.benchmarks.sampling import check_limit, sample
 from vlmtune.errors import UserError
-from vlmtune.metrics.clustered import clustered_mean
-from vlmtune.metrics.clusters import connected
-from vlmtune.metrics.grouped import Groups
-from vlmtune.metrics.intervals import proportion
-from vlmtune.metrics.pairs import (
+from vlmtune.metrics.cluster_robust import cluster_robust_mean, connected_components
+from vlmtune.metrics.intervals import wilson_proportion
+from vlmtune.metrics.item_groups import ItemGroups
+from vlmtune.metrics.paired_accuracy import (
     GROUP_CHANCE,
     IMAGE_CHANCE,
     TEXT_CHANCE,
     equivariance_deviations,
-    image_wins,
-    text_wins,
+    image_correct,
+    text_correct,
 )
 from vlmtune.metrics.value import MetricValue
 from vlmtune.report.result import Example, Result
@@ -87,8 +86,8 @@ class Squares(Benchmark, ABC):
     An item's text score is 1 where each image prefers its caption, its image score where each
     caption prefers its image, its group score where both hold; a tie is never a win. Random scores
     reach 1/4, 1/4 and 1/6. `series` holds each item's deviation from equivariance on the text and
-    on the image side (`vlmtune.metrics.pairs.equivariance_deviations`) and, as `mean_scores`, the
-    mean 2 x 2 matrix: image 0 with caption 0 and 1, image 1 with caption 0 and 1.
+    on the image side (`equivariance_deviations` of the metrics) and, as `mean_scores`, the mean
+    2 x 2 matrix: image 0 with caption 0 and 1, image 1 with caption 0 and 1.
 
     A subclass reads its files in `_read`. It may set `primary` to another of `keys`, report
     averages over groups in `_averages`, and state how a published script breaks ties in
@@ -129,7 +128,7 @@ class Squares(Benchmark, ABC):
             )
         check_limit(limit)
         self.name = name
-        self.convention = convention
+        self.convention: Convention = convention
         self.limit = limit
         self.seed = seed
         self._items: _Items | None = None
@@ -159,7 +158,7 @@ class Squares(Benchmark, ABC):
         by_key = dict(zip(self.keys, (wins.text, wins.image, wins.group), strict=True))
         return by_key[self.primary].double()
 
-    def _weighed(self, groups: Sequence[str]) -> Groups | None:
+    def _weighed(self, groups: Sequence[str]) -> ItemGroups | None:
         """The groups the primary metric is a mean over; None where it is one over items."""
         return None
 
@@ -217,7 +216,7 @@ class Squares(Benchmark, ABC):
         for name, own in _members(items.squares).items():
             metrics |= self._accuracies(wins.of(own), items.clusters[own], f"/{name}")
         weighed = self._weighed(groups)
-        shares = None if weighed is None else weighed.weights
+        weights = None if weighed is None else weighed.weights
         deviations = equivariance_deviations(values)
         return Result(
             benchmark=self.name,
@@ -230,7 +229,7 @@ class Squares(Benchmark, ABC):
             outcomes=tuple(self._outcomes(wins).tolist()),
             clusters=tuple(items.clusters.tolist()),
             groups=() if weighed is None else tuple(weighed.members.tolist()),
-            shares=() if shares is None else tuple(shares.tolist()),
+            group_weights=() if weights is None else tuple(weights.tolist()),
             series={
                 "equivariance_text": tuple(deviations[:, 0].tolist()),
                 "equivariance_image": tuple(deviations[:, 1].tolist()),
@@ -268,14 +267,14 @@ class Squares(Benchmark, ABC):
 
 
 def _strict_wins(scores: Float[Tensor, "n 2 2"]) -> Wins:
-    return Wins(text_wins(scores), image_wins(scores))
+    return Wins(text_correct(scores), image_correct(scores))
 
 
 def _rate(wins: Bool[Tensor, "n"], clusters: Int[Tensor, "n"], chance: float) -> MetricValue:
     """The share of wins, with Wilson's interval; wider where items share images."""
     if len(clusters.unique()) == len(clusters):
-        return proportion(wins, chance)
-    return clustered_mean(wins.double(), clusters, chance)
+        return wilson_proportion(wins, chance)
+    return cluster_robust_mean(wins.double(), clusters, chance)
 
 
 def _items(squares: tuple[Square, ...]) -> _Items:
@@ -290,7 +289,9 @@ def _items(squares: tuple[Square, ...]) -> _Items:
     # Crops of one file are not independent either.
     file_of = _numbered(image.path for image in row_of)
     files = torch.tensor([file_of[image.path] for image in row_of])
-    return _Items(squares, tuple(row_of), tuple(column_of), connected(files[rows]), pairs, places)
+    return _Items(
+        squares, tuple(row_of), tuple(column_of), connected_components(files[rows]), pairs, places
+    )
 
 
 def _numbered(values: Iterable[T]) -> dict[T, int]:

@@ -28,7 +28,7 @@ from vlmtune.benchmarks.repeats import Item
 from vlmtune.benchmarks.sampling import check_limit, sample
 from vlmtune.errors import UserError
 from vlmtune.metrics.auroc import auroc
-from vlmtune.metrics.clustered import clustered_mean, macro_mean
+from vlmtune.metrics.cluster_robust import cluster_robust_mean, macro_mean
 from vlmtune.metrics.value import MetricValue
 from vlmtune.report.result import Example, Result
 from vlmtune.types import ImageRef
@@ -139,7 +139,7 @@ class Valse(Benchmark):
         }
         self.name = name
         self.primary = "acc_r" if convention == "strict" else "acc_r/average"
-        self.convention = convention
+        self.convention: Convention = convention
         self.threshold = threshold
         self.limit = limit
         self.seed = seed
@@ -251,15 +251,15 @@ class Valse(Benchmark):
         caption, foil = values.T
         wins = (caption > foil).double()
         metrics = {
-            "acc_r": clustered_mean(wins, clusters, 1 / 2),
+            "acc_r": cluster_robust_mean(wins, clusters, 1 / 2),
             "auroc": auroc(caption, foil, torch.cat([clusters, clusters])),
         }
         if self.threshold is None:
             return metrics
         right = (caption > self.threshold).double()
         detected = (foil < self.threshold).double()
-        p_c, p_f = (clustered_mean(kind, clusters) for kind in (right, detected))
-        metrics["acc"] = clustered_mean((right + detected) / 2, clusters, 1 / 2)
+        p_c, p_f = (cluster_robust_mean(kind, clusters) for kind in (right, detected))
+        metrics["acc"] = cluster_robust_mean((right + detected) / 2, clusters, 1 / 2)
         return metrics | {"p_c": p_c, "p_f": p_f, "min": min(p_c, p_f, key=lambda x: x.value)}
 
     def _examples(

@@ -29,8 +29,7 @@ from vlmtune.benchmarks.base import (
 from vlmtune.benchmarks.class_names import class_names
 from vlmtune.benchmarks.sampling import check_limit, sample
 from vlmtune.errors import UserError
-from vlmtune.metrics.clustered import clustered_mean, macro_mean
-from vlmtune.metrics.ordered import ordered_ranks
+from vlmtune.metrics.cluster_robust import cluster_robust_mean, macro_mean
 from vlmtune.metrics.ranking import recall_at, true_ranks
 from vlmtune.metrics.value import MetricValue
 from vlmtune.report.result import Example, Result
@@ -238,14 +237,15 @@ class Classification(Benchmark):
 
     def _judged(self, values: Float[Tensor, "N C"]) -> Result:
         items = self._loaded()
-        rank = true_ranks if self.convention == "strict" else ordered_ranks
-        ranks = rank(values, items.labels)
+        ranks = true_ranks(
+            values, items.labels, "wrong" if self.convention == "strict" else "first"
+        )
         right = recall_at(ranks, 1).double()
         classes, own = len(items.names), torch.arange(len(items.labels))
-        metrics: dict[str, MetricValue] = {"accuracy": clustered_mean(right, own, 1 / classes)}
+        metrics: dict[str, MetricValue] = {"accuracy": cluster_robust_mean(right, own, 1 / classes)}
         if classes > TOP:
             hits = recall_at(ranks, TOP).double()
-            metrics[f"accuracy@{TOP}"] = clustered_mean(hits, own, TOP / classes)
+            metrics[f"accuracy@{TOP}"] = cluster_robust_mean(hits, own, TOP / classes)
         metrics["macro_accuracy"] = macro_mean(right, items.labels, own, 1 / classes)
         sizes = torch.bincount(items.labels, minlength=classes)
         by_class = torch.bincount(items.labels, weights=right, minlength=classes) / sizes

@@ -104,7 +104,7 @@ def _run(
     name: str, benchmarks: Sequence[Benchmark], score: Score, provenance: Provenance
 ) -> RunReport:
     suite = run_suite(benchmarks, score)
-    return RunReport(name, provenance, suite.results, not_run=suite.not_run, blind=True)
+    return RunReport(name, provenance, suite.results, not_run=suite.not_run, text_only=True)
 
 
 def _of_shards(shards: ShardSet) -> Iterator[str]:

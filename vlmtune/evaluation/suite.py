@@ -107,9 +107,12 @@ def run_suite(
             if why := _first(ProcessGroup().objects(why)):
                 failed[benchmark.name] = why
             elif result is not None:
-                items = _digest(*contents[benchmark.name])
-                more = {"kind": benchmark.kind, "items": items, "repeats": benchmark.repeats()}
-                done[benchmark.name] = replace(result, **more)
+                done[benchmark.name] = replace(
+                    result,
+                    kind=benchmark.kind,
+                    items_digest=_digest(*contents[benchmark.name]),
+                    repeats=benchmark.repeats(),
+                )
     not_run = _in_order(benchmarks, failed)
     if at_least_one and not done:
         raise _nothing(not_run)

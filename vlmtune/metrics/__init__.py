@@ -1,1 +1,4 @@
-"""Scores to numbers: pure functions, the evaluation leaf."""
+"""Takes scores and truth, gives numbers with chance levels, 95 % intervals and tests.
+
+Pure functions, and `torchmetrics.Metric` classes over some of them. Never reads a file or a model.
+"""

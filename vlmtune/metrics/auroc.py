@@ -1,4 +1,4 @@
-"""How well scores separate true captions from false ones, whatever the threshold."""
+"""How well scores separate true captions from false ones, at any threshold."""
 
 import math
 
@@ -7,6 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vlmtune.errors import UserError
+from vlmtune.metrics.cluster_robust import cluster_totals
 from vlmtune.metrics.intervals import Z95
 from vlmtune.metrics.value import MetricValue
 
@@ -14,20 +15,17 @@ from vlmtune.metrics.value import MetricValue
 def auroc(
     true: Float[Tensor, "n"], false: Float[Tensor, "m"], clusters: Int[Tensor, "n_plus_m"]
 ) -> MetricValue:
-    r"""Area under the ROC curve: how often a true one scores more than a false one.
+    r"""Area under the ROC curve: how often a true caption scores more than a false one.
 
     $A = \frac{1}{nm} \sum_{i,j} [s_i > s_j] + \frac12 [s_i = s_j]$. The interval is normal, cut to
-    [0, 1], with the variance of the placements $V_i = \frac1m \sum_j \ldots$ summed within
-    clusters, so scores of one image need not be independent. Random scores reach 1/2.
+    [0, 1]. Its variance sums the placements $V_i = \frac1m \sum_j \ldots$ within clusters, so
+    scores of one image need not be independent. Random scores reach 1/2.
     Source: DeLong et al. 1988; Obuchowski 1997 (clustered data).
 
     Args:
         true: Scores of true captions.
         false: Scores of false captions.
-        clusters: Number of the image of each true caption, then of each false one.
-
-    Raises:
-        UserError: One of the two is empty, or a score is NaN.
+        clusters: The image of each true caption, then of each false one.
 
     Example:
         >>> auroc(torch.tensor([0.9, 0.5]), torch.tensor([0.5, 0.1]), torch.arange(4)).value
@@ -42,10 +40,9 @@ def auroc(
     above = _placements(true, false)
     below = 1 - _placements(false, true)
     area = float(above.mean())
-    shares = torch.cat([(above - area) / len(true), (below - area) / len(false)])
-    _, member = torch.unique(clusters, return_inverse=True)
-    count = int(member.max()) + 1
-    totals = torch.zeros(count, dtype=shares.dtype).index_add(0, member, shares)
+    deviations = torch.cat([(above - area) / len(true), (below - area) / len(false)])
+    totals = cluster_totals(deviations, clusters)
+    count = len(totals)
     low = high = None
     if count > 1:
         half = Z95 * math.sqrt(float((totals**2).sum()) * count / (count - 1))
@@ -54,7 +51,7 @@ def auroc(
 
 
 def _placements(values: Float[Tensor, "n"], others: Float[Tensor, "m"]) -> Float[Tensor, "n"]:
-    """For each value the share of others below it, those equal to it counted half."""
+    """For each value the fraction of others below it, equal ones counted half."""
     ordered = others.sort().values
     below = torch.searchsorted(ordered, values, side="left")
     through = torch.searchsorted(ordered, values, side="right")

@@ -8,54 +8,47 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vlmtune.errors import UserError
+from vlmtune.metrics.ranking import comparable
 
 
 def average_precision(scores: Float[Tensor, "n"], positives: Bool[Tensor, "n"]) -> float:
     r"""Area under the precision-recall steps: $\sum_k (R_k - R_{k-1}) P_k$.
 
     k runs over the distinct score values in descending order, and $P_k$, $R_k$ are precision and
-    recall of everything scored at least that much: tied scores share one threshold, so their order
-    cannot matter. A constant scorer gets the prevalence of the positives. Scores are compared as
-    they are; no sigmoid is applied, so large logits do not collapse into ties.
+    recall of everything that scores at least as much. Tied scores share one threshold, so their
+    order does not matter, and a constant scorer gets the prevalence of the positives. No sigmoid is
+    applied (torchmetrics applies one), so large logits do not collapse into ties.
 
     Args:
         scores: Scores of n images for one query.
         positives: Which of them are true.
-
-    Raises:
-        UserError: There is no positive (undefined), or a score is NaN.
 
     Example:
         >>> logits = torch.tensor([20.0, 21.0, 22.0, 23.0])
         >>> average_precision(logits, torch.tensor([False, True, False, True]))
         0.8333333333333333
     """
-    if torch.isnan(scores).any():
-        raise UserError("expected scores that can be ranked, got NaN: evaluate in fp32")
     total = int(positives.sum())
     if not total:
         raise UserError("expected at least one true image, got none: leave the class out")
-    values, order = scores.double().sort(descending=True)
-    found = positives[order].double().cumsum(0)
-    # The last place of each run of equal scores is where its threshold lies.
+    values, order = comparable(scores).sort(descending=True)
+    cumulative = positives[order].double().cumsum(0)
+    # The threshold of each run of equal scores is at its last position.
     last = torch.ones_like(values, dtype=torch.bool)
     last[:-1] = values[1:] != values[:-1]
-    places = last.nonzero().squeeze(1)
-    hits = found[places]
-    precision = hits / (places + 1)
+    positions = last.nonzero().squeeze(1)
+    hits = cumulative[positions]
+    precision = hits / (positions + 1)
     gained = torch.diff(hits, prepend=hits.new_zeros(1))
     return float((gained * precision).sum() / total)
 
 
 def random_average_precision(positives: int, n: int) -> float:
-    r"""What random scores without ties reach on average, for P positives among n.
+    r"""The mean average precision of random scores without ties, for P positives among n.
 
     $\frac{1}{n} \left( H_n + \frac{P - 1}{n - 1} (n - H_n) \right)$, $H_n = \sum_{k \le n} 1/k$:
-    place k is positive with probability P/n, and then $1 + (k-1) \frac{P-1}{n-1}$ of the first k
-    are positive on average. Above the prevalence P/n, and in a small pool far above it.
-
-    Raises:
-        UserError: P is not between 1 and n.
+    rank k is positive with probability P/n, and then $1 + (k-1) \frac{P-1}{n-1}$ of the first k
+    are positive on average. It is above the prevalence P/n, and far above it in a small pool.
 
     Example:
         >>> random_average_precision(1, 2), random_average_precision(2, 2)
@@ -76,12 +69,12 @@ class ClassPrecision:
     """Average precision of C classes, and why classes were left out.
 
     Attributes:
-        values: AP of each class; NaN where the class does not count, as are the next two.
+        values: AP of each class; NaN if the class does not count. So are the next two.
         chance: What random scores reach in each class, see `random_average_precision`.
-        prevalence: Share of positives in the pool of each class, the AP of a constant scorer.
-        no_positives: How many classes have no positive in any image.
-        empty_pool: How many have positives, but no image in their pool.
-        none_in_pool: How many have positives and a pool, but no positive in the pool.
+        prevalence: Fraction of positives in the pool of each class, the AP of a constant scorer.
+        no_positives: Number of classes without a positive image.
+        empty_pool: Number of classes with positives but without an image in their pool.
+        none_in_pool: Number of classes with positives and a pool, but no positive in the pool.
     """
 
     values: Float[Tensor, "C"]
@@ -105,21 +98,18 @@ def class_average_precision(
 ) -> ClassPrecision:
     """AP of each class over the images of its pool; mAP is the mean over the classes that count.
 
-    Classes without any positive, and classes with an empty pool, never count (Cola's released
-    evaluation). The treatments differ for a class that has positives, none of them in its pool:
+    Classes without a positive and classes with an empty pool never count (Cola's released
+    evaluation). The treatments differ for a class whose positives are all outside its pool:
 
-    - "strict" leaves it out and counts it, because its AP is undefined;
+    - "strict" leaves it out (its AP is undefined) and reports it in `none_in_pool`;
     - "reference" gives it 0, as the released script does under torchmetrics 1.x (under 0.10 and
-      0.11 it makes the whole mean NaN).
+      0.11 the whole mean becomes NaN).
 
     Args:
         scores: Scores of N images for C classes.
         labels: Which class is true of which image.
         pool: Which images are ranked for which class.
         treatment: See above.
-
-    Raises:
-        UserError: A score within a pool is NaN.
 
     Example:
         >>> scores = torch.tensor([[0.9, 0.1], [0.8, 0.2]])

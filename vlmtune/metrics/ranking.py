@@ -1,8 +1,6 @@
-"""Ranks with ties resolved against the model: rank 1 is best, and equal scores rank alike, last.
+"""Ranks of candidates under a stated rule for ties; rank 1 is best."""
 
-`rank(x) = #{y : s(y) >= s(x)}`, x itself included. A constant scorer thus ranks everything last,
-and no tie-breaking of a sort can make a model look good.
-"""
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -12,40 +10,49 @@ from vlmtune.errors import UserError
 
 
 def pessimistic_ranks(scores: Float[Tensor, "n"]) -> Int[Tensor, "n"]:
-    """Rank of each of n candidates among all of them.
+    r"""Rank of each of n candidates, ties resolved against the model: $|\{y : s(y) \ge s(x)\}|$.
 
-    Raises:
-        UserError: A score is NaN.
+    A constant scorer ranks everything last.
 
     Example:
         >>> pessimistic_ranks(torch.tensor([0.5, 0.9, 0.5, 0.1]))
         tensor([3, 1, 3, 4])
     """
-    values = _ordered(scores)
+    values = comparable(scores)
     ascending = values.sort().values
     return len(values) - torch.searchsorted(ascending, values, side="left")
 
 
-def true_ranks(scores: Float[Tensor, "n m"], true: Int[Tensor, "n"]) -> Int[Tensor, "n"]:
-    """Rank of the true one of m candidates, for n items; it wins where the rank is 1.
+def true_ranks(
+    scores: Float[Tensor, "n m"], true: Int[Tensor, "n"], ties: Literal["wrong", "first"] = "wrong"
+) -> Int[Tensor, "n"]:
+    r"""Rank of the true one of m candidates, for n items; the item is correct if it is 1.
+
+    `ties="wrong"` is pessimistic: $|\{j : s_j \ge s_t\}|$. `ties="first"` ranks equal candidates
+    in their order, as published scripts with `argmax` do:
+    $1 + |\{j : s_j > s_t\}| + |\{j < t : s_j = s_t\}|$. A constant scorer is then correct wherever
+    the true candidate comes first, so use it only to repeat published numbers.
 
     Args:
-        scores: Scores of the candidates; -inf marks places that hold no candidate.
+        scores: Scores of the candidates; -inf pads a row with fewer candidates.
         true: Position of the true candidate in each row.
-
-    Raises:
-        UserError: A score is NaN.
+        ties: The rule for ties.
 
     Example:
-        >>> true_ranks(torch.tensor([[0.3, 0.1], [0.3, 0.3]]), torch.tensor([0, 0]))
-        tensor([1, 2])
+        >>> scores, true = torch.tensor([[0.3, 0.1], [0.3, 0.3]]), torch.tensor([0, 1])
+        >>> true_ranks(scores, true), true_ranks(scores, 1 - true, "first")
+        (tensor([1, 2]), tensor([2, 1]))
     """
-    values = _ordered(scores)
-    return (values >= values.gather(1, true[:, None])).sum(dim=1)
+    values = comparable(scores)
+    own_score = values.gather(1, true[:, None])
+    if ties == "wrong":
+        return (values >= own_score).sum(dim=1)
+    earlier = torch.arange(values.shape[1], device=values.device) < true[:, None]
+    return 1 + ((values > own_score) | ((values == own_score) & earlier)).sum(dim=1)
 
 
 def recall_at(ranks: Int[Tensor, "n"], k: int) -> Bool[Tensor, "n"]:
-    """Which items have their true candidate among the first k (hits; their mean is R@k).
+    """Which items have their true candidate among the first k; their mean is R@k.
 
     Example:
         >>> recall_at(torch.tensor([1, 3, 2]), 2)
@@ -59,9 +66,6 @@ def mean_ranks(scores: Float[Tensor, "n"], positives: Bool[Tensor, "n"]) -> tupl
 
     Source: Cola, Ray et al. 2023, section 10, "Mean Rank of GT vs distractors".
 
-    Raises:
-        UserError: There is no true image or no distractor, or a score is NaN.
-
     Example:
         >>> mean_ranks(torch.tensor([0.9, 0.8, 0.1]), torch.tensor([True, False, False]))
         (1.0, 2.5)
@@ -72,7 +76,29 @@ def mean_ranks(scores: Float[Tensor, "n"], positives: Bool[Tensor, "n"]) -> tupl
     return float(ranks[positives].mean()), float(ranks[~positives].mean())
 
 
-def _ordered(scores: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+def f1_at_positives(scores: Float[Tensor, "n"], positives: Bool[Tensor, "n"]) -> float:
+    """F1 if the first P images are predicted, P being the number of true ones.
+
+    Cola reports an F1 (section 10) but does not say which score counts as a prediction. A score
+    threshold would have to be tuned per model, on the test set. This cut needs no tuning and is the
+    same for cosines, logits and probabilities. An image is predicted if its pessimistic rank is at
+    most P, so images tied across the cut are not predicted: `F1 = 2 hits / (predicted + P)`.
+    Without ties this is R-precision; random scores reach P / n.
+
+    Example:
+        >>> f1_at_positives(torch.tensor([0.9, 0.8, 0.7, 0.1]), torch.tensor([1, 0, 1, 0]) > 0)
+        0.5
+    """
+    count = int(positives.sum())
+    if not count:
+        raise UserError("expected at least one true image, got none: leave the class out")
+    predicted = pessimistic_ranks(scores) <= count
+    hits = int((predicted & positives).sum())
+    return 2 * hits / (int(predicted.sum()) + count)
+
+
+def comparable(scores: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """Returns the scores in double precision; raises `UserError` if one is NaN."""
     wrong = int(torch.isnan(scores).sum())
     if wrong:
         raise UserError(

@@ -1,20 +1,23 @@
-"""A number with its sample size, chance level and interval."""
+"""A number with its sample size, chance level and interval: what every benchmark reports."""
 
 from dataclasses import dataclass
+from typing import Literal
+
+Unit = Literal["fraction", "cosine", "rank", "count"]
 
 
 @dataclass(frozen=True)
 class MetricValue:
-    """One number of a benchmark, with what is needed to trust it.
+    """One number of a benchmark, with what a reader needs to judge it.
 
     Attributes:
         value: The number, a fraction (0.25 is 25 %) unless `unit` says otherwise.
         n: How many items it is a mean over.
-        chance: What random scores reach, or None where that is not defined.
+        chance: What random scores reach, or None if that is undefined.
         low: Lower end of the 95 % interval, or None.
         high: Upper end of the 95 % interval, or None.
         higher_is_better: The direction.
-        unit: "fraction", "cosine" (-1 to 1), "rank" for ranks, or "count".
+        unit: "fraction", "cosine" (-1 to 1), "rank" or "count".
     """
 
     value: float
@@ -23,4 +26,4 @@ class MetricValue:
     low: float | None = None
     high: float | None = None
     higher_is_better: bool = True
-    unit: str = "fraction"
+    unit: Unit = "fraction"

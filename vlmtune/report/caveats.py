@@ -69,7 +69,7 @@ def beats_chance(metric: MetricValue) -> bool:
 def _blind(row: Row, runs: Sequence[RunReport]) -> list[str]:
     """What is solved without the image, and which runs do no better than that."""
     found = []
-    for i in sorted(row.blind):
+    for i in sorted(row.text_only):
         metric = row.cells[i]
         if metric is None or not beats_chance(metric):
             continue
@@ -82,7 +82,9 @@ def _blind(row: Row, runs: Sequence[RunReport]) -> list[str]:
             f"{runs[j].name} is no better than {runs[i].name} "
             f"({number(cell.value, cell.unit)}, not above {number(metric.value, metric.unit)})"
             for j, cell in enumerate(row.cells)
-            if cell is not None and j not in row.blind and sign * (cell.value - metric.value) <= 0
+            if cell is not None
+            and j not in row.text_only
+            and sign * (cell.value - metric.value) <= 0
         ]
     return found
 
@@ -114,7 +116,7 @@ def _repeated(head: Row, runs: Sequence[RunReport]) -> list[tuple[str, tuple[str
     """What occurs twice, with the first ones, once where all runs agree."""
     wanted = (head.benchmark, head.version, head.convention)
     found: dict[Repeat, list[str]] = {}
-    seeing = [run for run in runs if not run.blind]
+    seeing = [run for run in runs if not run.text_only]
     own = {
         run.name: result
         for run in seeing or runs
@@ -150,7 +152,7 @@ def _drawn(benchmark: str, runs: Sequence[RunReport]) -> list[str]:
         made: Any = run.provenance.config
         for key in ("benchmarks", benchmark, "init_args"):
             made = made.get(key) if isinstance(made, dict) else None
-        if run.blind or not isinstance(made, dict) or made.get("limit") is None:
+        if run.text_only or not isinstance(made, dict) or made.get("limit") is None:
             continue
         seed = made.get("seed")
         how = "the first ones" if seed is None else f"drawn with seed {seed}"

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
-from vlmtune.metrics.grouped import Groups
-from vlmtune.metrics.paired import Paired, compare
+from vlmtune.metrics.item_groups import ItemGroups
+from vlmtune.metrics.significance import PairedDifference, paired_difference
 from vlmtune.metrics.value import MetricValue
 from vlmtune.report.result import Result
 from vlmtune.report.run_report import RunReport
@@ -30,7 +30,7 @@ class Against:
     run: int
     result: Result
     change: float | None
-    paired: Paired | None
+    paired: PairedDifference | None
     why: str
 
     @property
@@ -68,7 +68,7 @@ def against_first(runs: Sequence[RunReport]) -> tuple[Against, ...]:
     return tuple(
         _against(i, result, base.get(result.benchmark), runs[first].name)
         for i, run in enumerate(runs)
-        if i != first and not run.blind
+        if i != first and not run.text_only
         for result in run.results
     )
 
@@ -83,16 +83,18 @@ def _against(run: int, result: Result, base: Result | None, name: str) -> Agains
         return Against(run, result, change, None, why)
     outcomes, old = (torch.tensor(x.outcomes, dtype=torch.float64) for x in (result, base))
     clusters = torch.tensor(result.clusters) if result.clusters else None
-    paired = compare(outcomes, old, clusters, groups=_groups(result), degree=result.degree)
+    paired = paired_difference(
+        outcomes, old, clusters, groups=_groups(result), degree=result.degree
+    )
     return Against(run, result, change, paired, "")
 
 
-def _groups(result: Result) -> Groups | None:
+def _groups(result: Result) -> ItemGroups | None:
     """The groups whose mean the primary metric is; None where it is a plain mean over items."""
     if not result.groups:
         return None
-    shares = torch.tensor(result.shares, dtype=torch.float64) if result.shares else None
-    return Groups(torch.tensor(result.groups), shares)
+    weights = torch.tensor(result.group_weights, dtype=torch.float64)
+    return ItemGroups(torch.tensor(result.groups), weights if len(weights) else None)
 
 
 def _incomparable(result: Result, base: Result) -> str:
@@ -107,7 +109,7 @@ def _incomparable(result: Result, base: Result) -> str:
         n, other = len(result.outcomes), len(base.outcomes)
     if n != other:
         return f"another number of items: {n}, not {other}"
-    if result.items and base.items and result.items != base.items:
+    if result.items_digest and base.items_digest and result.items_digest != base.items_digest:
         return "other items of the same number"
     return ""
 
@@ -118,6 +120,6 @@ def _unpaired(result: Result, base: Result) -> str:
         return "the report has no outcomes of items"
     if result.clusters != base.clusters:
         return "the items stand in another order"
-    if any(getattr(result, x) != getattr(base, x) for x in ("groups", "shares", "degree")):
+    if any(getattr(result, x) != getattr(base, x) for x in ("groups", "group_weights", "degree")):
         return "other items count, or in other groups"
     return ""

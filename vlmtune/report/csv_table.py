@@ -22,7 +22,7 @@ COLUMNS = (
     "unit",
     "higher_is_better",
     "primary",
-    "blind",
+    "text_only",
 )
 
 
@@ -43,7 +43,7 @@ def to_csv(runs: Sequence[RunReport]) -> str:
             origin = (result.benchmark, result.version, result.convention, result.kind)
             for name, m in result.metrics.items():
                 numbers = (m.value, m.n, m.chance, m.low, m.high, m.unit)
-                marks = (m.higher_is_better, name == result.primary, run.blind)
+                marks = (m.higher_is_better, name == result.primary, run.text_only)
                 flags = [str(mark).lower() for mark in marks]
                 writer.writerow([run.name, *origin, name, *numbers, *flags])
     return file.getvalue()

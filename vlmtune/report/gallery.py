@@ -28,7 +28,7 @@ class Gallery:
         held = [
             sum(min(BEST, len(example.images)) for example in result.examples)
             for run in runs
-            if not run.blind
+            if not run.text_only
             for result in run.results
         ]
         self._share = _share(held, PICTURES)
@@ -40,7 +40,7 @@ class Gallery:
         return [
             self._group(run, colour, result)
             for run, colour in zip(self._runs, series(self._runs), strict=True)
-            if not run.blind
+            if not run.text_only
             for result in run.results
             if (result.benchmark, result.version, result.convention) == wanted and result.examples
         ]

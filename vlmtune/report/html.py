@@ -69,7 +69,7 @@ def _run(run: RunReport, colour: int) -> dict[str, Any]:
     return {
         "name": run.name,
         "series": colour,
-        "blind": run.blind,
+        "blind": run.text_only,
         "origin": origin,
         "commit": origin.commit[:SHORT_COMMIT]
         + ("-dirty" if origin.commit.endswith("-dirty") else ""),
@@ -81,7 +81,7 @@ def _run(run: RunReport, colour: int) -> dict[str, Any]:
 def _tile(row: Row, runs: Sequence[RunReport]) -> dict[str, Any]:
     """The best number of a benchmark at a glance, on a scale with chance."""
     present = [i for i, cell in enumerate(row.cells) if cell is not None]
-    seeing = [i for i in present if i not in row.blind] or present
+    seeing = [i for i in present if i not in row.text_only] or present
     best = min(row.best, default=seeing[-1])
     metric = row.cells[best]
     assert metric is not None

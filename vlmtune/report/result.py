@@ -9,7 +9,15 @@ from vlmtune.types import ImageRef
 
 @dataclass(frozen=True)
 class Example:
-    """One retrieval for the gallery: a query and its best images, right ones marked."""
+    """One retrieval for the gallery.
+
+    Attributes:
+        query: The caption.
+        images: The retrieved images, best first.
+        scores: Score of each image.
+        true: Whether the caption is true of each image.
+        correct: Whether the retrieval counts as correct.
+    """
 
     query: str
     images: tuple[ImageRef, ...]
@@ -70,15 +78,15 @@ class Result:
         clusters: Of each item the number of its image, so that intervals resample images.
         groups: Where the primary metric is a mean over groups of the mean within each: of each
             item the number of its group, -1 where it counts in none. Empty for a plain mean.
-        shares: What each group weighs, by its number and up to a factor; empty where those that
-            have items weigh alike.
+        group_weights: Weight of each group by its number, up to a factor; empty if all groups that
+            have items weigh the same.
         degree: 2 where an outcome is itself a mean over pairs of its item with others, else 1. To
             first order the metric varies so many times as much as a mean of the outcomes.
         series: Numbers whose distribution is drawn, such as the equivariance score of each item.
         kind: "compositional", or "retained" for an ability the model had before training, where a
             fall is forgetting. The suite copies it from the benchmark.
-        items: Digest of the images and captions that were scored; "" where unknown. The suite adds
-            it. Only results of equal digests are compared item by item.
+        items_digest: Digest of the scored images and captions; "" if unknown. The suite adds it.
+            Only results with equal digests are compared item by item.
         repeats: Items, captions and images that occur twice. The suite adds them.
     """
 
@@ -88,13 +96,13 @@ class Result:
     metrics: dict[str, MetricValue]
     examples: tuple[Example, ...] = field(default=())
     citation: str = ""
-    convention: str = "strict"
+    convention: Literal["strict", "reference"] = "strict"
     outcomes: tuple[float, ...] = ()
     clusters: tuple[int, ...] = ()
     series: dict[str, tuple[float, ...]] = field(default_factory=dict)
     kind: Literal["compositional", "retained"] = "compositional"
-    items: str = ""
+    items_digest: str = ""
     groups: tuple[int, ...] = ()
-    shares: tuple[float, ...] = ()
+    group_weights: tuple[float, ...] = ()
     degree: int = 1
     repeats: tuple[Repeat, ...] = ()

@@ -36,7 +36,7 @@ class Row:
     metric: str
     primary: bool
     cells: tuple[MetricValue | None, ...]
-    blind: frozenset[int] = frozenset()
+    text_only: frozenset[int] = frozenset()
 
     @property
     def first(self) -> MetricValue:
@@ -49,7 +49,7 @@ class Row:
         present = {
             i: cell.value
             for i, cell in enumerate(self.cells)
-            if cell is not None and i not in self.blind
+            if cell is not None and i not in self.text_only
         }
         if len(present) < 2 or self.first.unit == "count":
             return frozenset()
@@ -113,7 +113,7 @@ def rows(runs: Sequence[RunReport]) -> tuple[Row, ...]:
                     primary.add(key)
     order = {section: i for i, section in enumerate(dict.fromkeys(key[:3] for key in cells))}
     keys = sorted(cells, key=lambda key: order[key[:3]])
-    blind = frozenset(i for i, run in enumerate(runs) if run.blind)
+    blind = frozenset(i for i, run in enumerate(runs) if run.text_only)
     return tuple(Row(*key[:4], key in primary, tuple(cells[key]), blind) for key in keys)
 
 
@@ -139,7 +139,7 @@ def baseline(runs: Sequence[RunReport]) -> int | None:
 
     None where there is no other to compare.
     """
-    seeing = [i for i, run in enumerate(runs) if not run.blind]
+    seeing = [i for i, run in enumerate(runs) if not run.text_only]
     return seeing[0] if len(seeing) > 1 else None
 
 
@@ -152,7 +152,9 @@ def series(runs: Sequence[RunReport]) -> tuple[int, ...]:
     """
     trained = iter(range(len(runs)))
     return tuple(
-        1 + next(trained) % (SERIES - 1) if run.blind or run.provenance.trainable_parameters else 0
+        1 + next(trained) % (SERIES - 1)
+        if run.text_only or run.provenance.trainable_parameters
+        else 0
         for run in runs
     )
 

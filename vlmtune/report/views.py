@@ -83,14 +83,16 @@ class Views:
         def fits(result: Result) -> bool:
             return (result.benchmark, result.version, result.convention) == wanted
 
-        return [None if run.blind else next(filter(fits, run.results), None) for run in self.runs]
+        return [
+            None if run.text_only else next(filter(fits, run.results), None) for run in self.runs
+        ]
 
     def _cell(self, row: Row, i: int) -> dict[str, Any] | None:
         """One number as it is shown, with its distance from the baseline."""
         metric, first = row.cells[i], baseline(self.runs)
         if metric is None:
             return None
-        base = None if first in (None, i) or i in row.blind else row.cells[first or 0]
+        base = None if first in (None, i) or i in row.text_only else row.cells[first or 0]
         base = None if metric.unit == "count" else base
         return {
             "text": table.number(metric.value, metric.unit),

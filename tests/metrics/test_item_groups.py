@@ -3,11 +3,11 @@ from fractions import Fraction
 import pytest
 import torch
 
-from vlmtune.metrics.clustered import macro_mean
-from vlmtune.metrics.grouped import Groups, group_means
+from vlmtune.metrics.cluster_robust import macro_mean
+from vlmtune.metrics.item_groups import ItemGroups, group_means
 
 
-def drawn(seed, n=40, groups=6):
+def random_groups(seed, n=40, groups=6):
     generator = torch.Generator().manual_seed(seed)
     values = torch.randint(4, (n,), generator=generator).double() / 3
     members = torch.randint(-1, groups, (n,), generator=generator)
@@ -18,30 +18,30 @@ def drawn(seed, n=40, groups=6):
 @pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize("seed", range(5))
 def test_the_mean_over_groups_against_fractions(seed, weighted):
-    values, members, weights = drawn(seed)
-    groups = Groups(members, weights if weighted else None)
+    values, members, weights = random_groups(seed)
+    groups = ItemGroups(members, weights if weighted else None)
     total = scale = Fraction(0)
     for group in sorted({*members.tolist()} - {-1}):
-        own = [Fraction(round(3 * v), 3) for v in values[members == group].tolist()]
+        fractions = [Fraction(round(3 * v), 3) for v in values[members == group].tolist()]
         weight = Fraction(float(weights[group])) if weighted else Fraction(1)
-        total, scale = total + weight * sum(own) / len(own), scale + weight
+        total, scale = total + weight * sum(fractions) / len(fractions), scale + weight
     assert groups.mean(values) == pytest.approx(float(total / scale), abs=1e-15)
-    shares = groups.shares()
-    assert float((shares * values).sum()) == pytest.approx(float(total / scale), abs=1e-15)
-    assert float(shares.sum()) == pytest.approx(1, abs=1e-15)
-    assert (shares[members < 0] == 0).all()
+    item_weights = groups.item_weights()
+    assert float((item_weights * values).sum()) == pytest.approx(float(total / scale), abs=1e-15)
+    assert float(item_weights.sum()) == pytest.approx(1, abs=1e-15)
+    assert (item_weights[members < 0] == 0).all()
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_it_is_the_metric_to_the_last_bit(seed):
-    values, members, weights = drawn(seed)
+    values, members, weights = random_groups(seed)
     clusters = torch.arange(len(values))
-    assert Groups(members).mean(values) == macro_mean(values, members, clusters).value
+    assert ItemGroups(members).mean(values) == macro_mean(values, members, clusters).value
     present = weights[members[members >= 0].unique()]
     metric = macro_mean(values, members, clusters, weights=present)
-    assert Groups(members, weights).mean(values) == metric.value
+    assert ItemGroups(members, weights).mean(values) == metric.value
 
 
-def test_groups_are_told_apart_by_their_numbers():
+def test_groups_are_identified_by_their_numbers():
     means, member, sizes = group_means(torch.tensor([1.0, 0.0, 0.5]), torch.tensor([7, 3, 7]))
     assert (means.tolist(), member.tolist(), sizes.tolist()) == ([0.0, 0.75], [1, 0, 1], [1, 2])

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from vlmtune.errors import UserError
-from vlmtune.metrics.choices import choice_credit, choice_ranks, recall_chance
+from vlmtune.metrics.multiple_choice import choice_credit, choice_ranks, recall_chance
 
 
 def naive(row: list[float], ties: str) -> tuple[float, float]:

@@ -5,12 +5,12 @@ import pytest
 import torch
 
 from vlmtune.errors import UserError
-from vlmtune.metrics.grouped import Groups
-from vlmtune.metrics.paired import RESAMPLES, compare, mcnemar, paired_bootstrap
+from vlmtune.metrics.item_groups import ItemGroups
+from vlmtune.metrics.significance import RESAMPLES, mcnemar, paired_bootstrap, paired_difference
 
 
 @pytest.mark.parametrize(("won", "lost"), list(itertools.product(range(7), repeat=2)))
-def test_mcnemar_is_the_share_of_coin_flips_at_least_as_uneven(won, lost):
+def test_mcnemar_is_the_fraction_of_coin_flips_at_least_as_uneven(won, lost):
     flips = itertools.product((0, 1), repeat=won + lost)
     uneven = [abs(2 * sum(flip) - len(flip)) >= abs(won - lost) for flip in flips]
     assert mcnemar(won, lost) == pytest.approx(sum(uneven) / len(uneven))
@@ -53,10 +53,10 @@ def test_the_bootstrap_is_that_of_a_loop():
     means = sorted(float(torch.cat([members[i] for i in row]).mean()) for row in drawn)
     low, high, p = paired_bootstrap(values, clusters, seed=5, resamples=300)
 
-    def quantile(share):
-        place = share * (len(means) - 1)
-        below = math.floor(place)
-        return means[below] + (place - below) * (means[below + 1] - means[below])
+    def quantile(q):
+        position = q * (len(means) - 1)
+        below = math.floor(position)
+        return means[below] + (position - below) * (means[below + 1] - means[below])
 
     assert low == pytest.approx(quantile(0.025), abs=1e-6)
     assert high == pytest.approx(quantile(0.975), abs=1e-6)
@@ -85,10 +85,11 @@ def test_items_that_hang_together_widen_the_interval():
 
 def test_its_p_is_rarely_small_where_there_is_no_difference():
     generator = torch.Generator().manual_seed(1)
-    found = [
-        compare(*torch.randint(2, (2, 60), generator=generator).double()).p for _ in range(120)
+    p_values = [
+        paired_difference(*torch.randint(2, (2, 60), generator=generator).double()).p
+        for _ in range(120)
     ]
-    assert sum(p < 0.05 for p in found) <= 10  # the exact test keeps its level: 5 % at most
+    assert sum(p < 0.05 for p in p_values) <= 10  # the exact test keeps its level: 5 % at most
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -96,34 +97,34 @@ def test_right_or_wrong_on_images_of_their_own_is_mcnemars(sign):
     new = torch.tensor([1.0] * 9 + [0.0] * 2 + [1.0] * 5)
     old = torch.tensor([0.0] * 9 + [1.0] * 2 + [1.0] * 5)
     new, old = (new, old)[::sign]
-    found = compare(new, old)
-    assert (found.won, found.lost, found.n) == ((9, 2, 16) if sign == 1 else (2, 9, 16))
-    assert found.difference == pytest.approx(sign * 7 / 16)
-    assert (found.test, found.p) == ("McNemar", mcnemar(9, 2))
-    assert found.low < found.difference < found.high
+    result = paired_difference(new, old)
+    assert (result.won, result.lost, result.n) == ((9, 2, 16) if sign == 1 else (2, 9, 16))
+    assert result.difference == pytest.approx(sign * 7 / 16)
+    assert (result.test, result.p) == ("McNemar", mcnemar(9, 2))
+    assert result.low < result.difference < result.high
 
 
 def test_other_outcomes_are_the_bootstraps():
     new, old = torch.tensor([1.0, 0.5, 1.0, 0.0]), torch.tensor([0.0, 0.5, 0.0, 0.0])
-    assert compare(new, old).test == "bootstrap"
-    shared = compare(new.round(), old.round(), torch.tensor([0, 0, 1, 2]))
+    assert paired_difference(new, old).test == "bootstrap"
+    shared = paired_difference(new.round(), old.round(), torch.tensor([0, 0, 1, 2]))
     assert shared.test == "bootstrap"
     assert shared.p is not None
-    one = compare(new, old, torch.zeros(4, dtype=torch.int64))
+    one = paired_difference(new, old, torch.zeros(4, dtype=torch.int64))
     assert (one.low, one.high, one.p) == (None, None, None)
     assert one.difference == 0.5
 
 
 def test_equal_models_show_nothing():
     same = torch.tensor([1.0, 0.0, 0.5, 0.25])
-    found = compare(same, same)
-    assert (found.difference, found.low, found.high, found.p) == (0.0, 0.0, 0.0, 1.0)
-    assert (found.won, found.lost) == (0, 0)
+    result = paired_difference(same, same)
+    assert (result.difference, result.low, result.high, result.p) == (0.0, 0.0, 0.0, 1.0)
+    assert (result.won, result.lost) == (0, 0)
 
 
-def test_what_cannot_be_compared_is_said():
+def test_items_that_cannot_be_compared_raise():
     with pytest.raises(UserError, match="got none"):
-        compare(torch.zeros(0), torch.zeros(0))
+        paired_difference(torch.zeros(0), torch.zeros(0))
     with pytest.raises(UserError, match="finite"):
         paired_bootstrap(torch.tensor([0.0, torch.nan]), torch.arange(2))
     with pytest.raises(UserError, match="two clusters"):
@@ -151,28 +152,32 @@ def test_a_mean_over_groups_is_resampled_with_the_weights_of_its_items(seed, deg
     new, old = torch.randint(2, (2, 30), generator=generator).double()
     clusters = torch.randint(12, (30,), generator=generator)
     members = torch.randint(-1, 4, (30,), generator=generator)
-    shares = torch.tensor([1.0, 0.5, 2.0, 1.0], dtype=torch.float64)
-    found = compare(new, old, clusters, seed, Groups(members, shares), degree)
+    group_weights = torch.tensor([1.0, 0.5, 2.0, 1.0], dtype=torch.float64)
+    result = paired_difference(new, old, clusters, seed, ItemGroups(members, group_weights), degree)
 
-    kept = members >= 0
-    sizes = torch.bincount(members[kept])
-    weights = (shares / sizes)[members[kept]]
-    differences = (new - old)[kept]
-    means = resampled(differences, clusters[kept], weights, degree, seed, RESAMPLES)
+    counted = members >= 0
+    sizes = torch.bincount(members[counted])
+    weights = (group_weights / sizes)[members[counted]]
+    differences = (new - old)[counted]
+    means = resampled(differences, clusters[counted], weights, degree, seed, RESAMPLES)
     expected = torch.tensor(means).quantile(torch.tensor([0.025, 0.975])).tolist()
-    assert (found.low, found.high) == pytest.approx(tuple(expected), abs=1e-6)
+    assert (result.low, result.high) == pytest.approx(tuple(expected), abs=1e-6)
     few = min(sum(mean <= 1e-9 for mean in means), sum(mean >= -1e-9 for mean in means))
-    assert found.p == pytest.approx(min(1.0, 2 * (few + 1) / (RESAMPLES + 1)))
-    assert found.difference == pytest.approx(
-        Groups(members, shares).mean(new) - Groups(members, shares).mean(old), abs=1e-12
+    assert result.p == pytest.approx(min(1.0, 2 * (few + 1) / (RESAMPLES + 1)))
+    assert result.difference == pytest.approx(
+        ItemGroups(members, group_weights).mean(new) - ItemGroups(members, group_weights).mean(old),
+        abs=1e-12,
     )
-    assert (found.won, found.lost) == (int((differences > 0).sum()), int((differences < 0).sum()))
-    assert (found.n, found.test) == (int(kept.sum()), "bootstrap")
+    assert (result.won, result.lost) == (int((differences > 0).sum()), int((differences < 0).sum()))
+    assert (result.n, result.test) == (int(counted.sum()), "bootstrap")
 
 
 def test_equal_weights_are_those_of_a_plain_mean():
     new, old = torch.tensor([1.0, 1.0, 0.0, 1.0]), torch.tensor([0.0, 1.0, 0.0, 0.5])
-    plain, grouped = compare(new, old), compare(new, old, groups=Groups(torch.tensor([0, 0, 1, 1])))
+    plain, grouped = (
+        paired_difference(new, old),
+        paired_difference(new, old, groups=ItemGroups(torch.tensor([0, 0, 1, 1]))),
+    )
     assert plain.difference == grouped.difference
     assert (plain.low, plain.high) == pytest.approx((grouped.low, grouped.high))
     assert plain.p == grouped.p
@@ -182,18 +187,18 @@ def test_one_group_is_a_plain_mean_and_others_do_not_count():
     new = torch.tensor([1.0] * 9 + [0.0] * 2 + [1.0] * 5)
     old = torch.tensor([0.0] * 9 + [1.0] * 2 + [1.0] * 5)
     members = torch.tensor([0] * 11 + [-1] * 5)
-    found = compare(new, old, groups=Groups(members))
-    assert found == compare(new[:11], old[:11])
-    assert (found.test, found.n) == ("McNemar", 11)
+    result = paired_difference(new, old, groups=ItemGroups(members))
+    assert result == paired_difference(new[:11], old[:11])
+    assert (result.test, result.n) == ("McNemar", 11)
     with pytest.raises(UserError, match="got none"):
-        compare(new, old, groups=Groups(torch.full((16,), -1)))
+        paired_difference(new, old, groups=ItemGroups(torch.full((16,), -1)))
 
 
 def test_groups_of_one_item_are_not_taken_for_certain():
     # Equal models; a bootstrap within groups would call 87 % of these differences shown.
     generator = torch.Generator().manual_seed(2)
     members = torch.cat([torch.arange(20), torch.arange(20, 23).repeat_interleave(40)])
-    weights = Groups(members).shares()
+    weights = ItemGroups(members).item_weights()
     shown = 0
     for _ in range(100):
         differences = torch.randint(-1, 2, (len(members),), generator=generator).double()

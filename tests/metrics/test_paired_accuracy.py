@@ -2,23 +2,26 @@ import pytest
 import torch
 
 from vlmtune.errors import UserError
-from vlmtune.metrics.pairs import (
+from vlmtune.metrics.paired_accuracy import (
     GROUP_CHANCE,
     IMAGE_CHANCE,
     TEXT_CHANCE,
     equivariance_deviations,
-    group_wins,
-    image_wins,
-    text_wins,
+    image_correct,
+    text_correct,
 )
 
 
+def group_correct(scores):
+    return image_correct(scores) & text_correct(scores)
+
+
 def naive(scores, rule):
-    wins = []
+    correct = []
     for (a, b), (c, d) in scores.tolist():  # a = s[0,0], b = s[0,1], c = s[1,0], d = s[1,1]
         image, text = a > c and d > b, a > b and d > c
-        wins.append({"image": image, "text": text, "group": image and text}[rule])
-    return wins
+        correct.append({"image": image, "text": text, "group": image and text}[rule])
+    return correct
 
 
 def test_cola_reference_vector():
@@ -32,36 +35,36 @@ def test_cola_reference_vector():
             [[0.9, 0.9], [0.1, 0.1]],
         ]
     )
-    assert image_wins(items).tolist() == [True, False, False, True, False]
-    assert image_wins(items).double().mean() == 0.4
-    assert text_wins(items).tolist() == [True, False, True, False, False]
-    assert group_wins(items).tolist() == [True, False, False, False, False]
+    assert image_correct(items).tolist() == [True, False, False, True, False]
+    assert image_correct(items).double().mean() == 0.4
+    assert text_correct(items).tolist() == [True, False, True, False, False]
+    assert group_correct(items).tolist() == [True, False, False, False, False]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_agrees_with_naive_loop_under_ties(dtype):
     scores = torch.randint(4, (500, 2, 2), generator=torch.Generator().manual_seed(1)).to(dtype)
-    assert image_wins(scores).tolist() == naive(scores, "image")
-    assert text_wins(scores).tolist() == naive(scores, "text")
-    assert group_wins(scores).tolist() == naive(scores, "group")
+    assert image_correct(scores).tolist() == naive(scores, "image")
+    assert text_correct(scores).tolist() == naive(scores, "text")
+    assert group_correct(scores).tolist() == naive(scores, "group")
 
 
 def test_transposing_exchanges_image_and_text():
     scores = torch.randn(50, 2, 2, generator=torch.Generator().manual_seed(2))
-    assert torch.equal(image_wins(scores), text_wins(scores.transpose(1, 2)))
+    assert torch.equal(image_correct(scores), text_correct(scores.transpose(1, 2)))
 
 
 def test_random_scores_reach_the_declared_chance():
     scores = torch.rand(100_000, 2, 2, generator=torch.Generator().manual_seed(3))
     for rule, chance in (
-        (image_wins, IMAGE_CHANCE),
-        (text_wins, TEXT_CHANCE),
-        (group_wins, GROUP_CHANCE),
+        (image_correct, IMAGE_CHANCE),
+        (text_correct, TEXT_CHANCE),
+        (group_correct, GROUP_CHANCE),
     ):
         assert float(rule(scores).double().mean()) == pytest.approx(chance, abs=0.006)
 
 
-@pytest.mark.parametrize("rule", [image_wins, text_wins, group_wins])
+@pytest.mark.parametrize("rule", [image_correct, text_correct, group_correct])
 def test_nan_raises(rule):
     scores = torch.zeros(3, 2, 2)
     scores[1, 0, 1] = torch.nan
@@ -80,7 +83,7 @@ def test_equivariance_against_the_loss_it_is_the_deviation_of():
     assert torch.allclose(text**2 + image**2, 2 * gaps)
 
 
-def test_equivariance_is_blind_to_right_and_wrong():
+def test_equivariance_does_not_depend_on_right_and_wrong():
     right = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])
     assert equivariance_deviations(right).tolist() == [[0.0, 0.0]]
     assert equivariance_deviations(-right).tolist() == [[0.0, 0.0]]

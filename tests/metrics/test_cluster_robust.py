@@ -5,42 +5,47 @@ import pytest
 import torch
 
 from vlmtune.errors import UserError
-from vlmtune.metrics.clustered import clustered_mean, clustered_rank, macro_mean
-from vlmtune.metrics.intervals import Z95, wilson
+from vlmtune.metrics.cluster_robust import (
+    cluster_robust_mean,
+    cluster_robust_rank,
+    connected_components,
+    macro_mean,
+)
+from vlmtune.metrics.intervals import Z95, wilson_interval
 
 
 def test_items_with_an_image_each_have_wilsons_interval():
     wins = torch.tensor([1.0] * 45 + [0.0] * 165)
-    metric = clustered_mean(wins, torch.arange(210), 0.25)
-    assert (metric.low, metric.high) == pytest.approx(wilson(45, 210))
+    metric = cluster_robust_mean(wins, torch.arange(210), 0.25)
+    assert (metric.low, metric.high) == pytest.approx(wilson_interval(45 / 210, 210))
     assert (metric.value, metric.n, metric.chance) == (45 / 210, 210, 0.25)
 
 
 def test_copies_of_an_item_add_no_certainty():
     wins = torch.tensor([1.0] * 12 + [0.0] * 18)
-    once = clustered_mean(wins, torch.arange(30))
-    copies = clustered_mean(wins.repeat(20), torch.arange(30).repeat(20))
+    once = cluster_robust_mean(wins, torch.arange(30))
+    copies = cluster_robust_mean(wins.repeat(20), torch.arange(30).repeat(20))
     assert copies.value == once.value
     # Up to n against n - 1 in the variance of independent items.
     assert copies.low == pytest.approx(once.low, abs=0.005)
     assert copies.high == pytest.approx(once.high, abs=0.005)
-    apart = clustered_mean(wins.repeat(20), torch.arange(600))
+    apart = cluster_robust_mean(wins.repeat(20), torch.arange(600))
     assert apart.high - apart.low < 0.3 * (copies.high - copies.low)
 
 
 def test_never_narrower_than_for_independent_items():
     # Images with one right and one wrong item each: the totals do not vary at all.
     wins = torch.tensor([1.0, 0.0] * 50)
-    metric = clustered_mean(wins, torch.arange(50).repeat_interleave(2))
-    low, high = wilson(50, 100)
+    metric = cluster_robust_mean(wins, torch.arange(50).repeat_interleave(2))
+    low, high = wilson_interval(0.5, 100)
     assert metric.low <= low + 1e-12
     assert metric.high >= high - 1e-12
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0])
 def test_at_the_ends_an_image_counts_once(value):
-    metric = clustered_mean(torch.full((40,), value), torch.arange(10).repeat(4))
-    assert (metric.low, metric.high) == pytest.approx(wilson(int(10 * value), 10))
+    metric = cluster_robust_mean(torch.full((40,), value), torch.arange(10).repeat(4))
+    assert (metric.low, metric.high) == pytest.approx(wilson_interval(value, 10))
 
 
 def test_coverage_of_images_that_hang_together():
@@ -52,7 +57,7 @@ def test_coverage_of_images_that_hang_together():
             for _ in range(rng.randint(1, 9)):
                 values.append(float(rng.random() < p))
                 clusters.append(image)
-        metric = clustered_mean(torch.tensor(values), torch.tensor(clusters))
+        metric = cluster_robust_mean(torch.tensor(values), torch.tensor(clusters))
         hits += metric.low <= 0.6 <= metric.high
     assert 0.91 <= hits / trials <= 0.99
 
@@ -87,26 +92,56 @@ def test_macro_leaves_out_and_single_items_have_a_spread():
     metric = macro_mean(values, groups, torch.arange(4))
     assert metric.value == pytest.approx(2 / 3)
     assert metric.n == 3
-    low, high = wilson(2, 3)
+    low, high = wilson_interval(2 / 3, 3)
     assert metric.low <= low + 1e-9
     assert metric.high >= high - 1e-9
 
 
 def test_ranks():
     ranks = torch.tensor([1.0, 2.0, 6.0, 3.0])
-    metric = clustered_rank(ranks, torch.arange(4), 3.5)
+    metric = cluster_robust_rank(ranks, torch.arange(4), 3.5)
     half = Z95 * float(ranks.double().std()) / 2
     assert (metric.value, metric.unit, metric.higher_is_better) == (3.0, "rank", False)
     assert metric.high == pytest.approx(3 + half)
     assert metric.low == pytest.approx(max(1, 3 - half))
-    alone = clustered_rank(ranks, torch.zeros(4, dtype=torch.int64))
+    alone = cluster_robust_rank(ranks, torch.zeros(4, dtype=torch.int64))
     assert (alone.low, alone.high) == (None, None)
 
 
 @pytest.mark.parametrize("values", [[], [0.5, 1.5], [-0.1], [math.nan]])
-def test_what_is_no_share_raises(values):
+def test_values_outside_0_and_1_raise(values):
     values = torch.tensor(values)
     with pytest.raises(UserError, match="between 0 and 1"):
-        clustered_mean(values, torch.zeros(len(values), dtype=torch.int64))
+        cluster_robust_mean(values, torch.zeros(len(values), dtype=torch.int64))
     with pytest.raises(UserError):
-        clustered_rank(values, torch.zeros(len(values), dtype=torch.int64))
+        cluster_robust_rank(values, torch.zeros(len(values), dtype=torch.int64))
+
+
+def merged(rows):
+    """Labels of items by repeated merging of all that share a member."""
+    labels = list(range(len(rows)))
+    changed = True
+    while changed:
+        changed = False
+        for i, one in enumerate(rows):
+            for j, other in enumerate(rows):
+                if set(one) & set(other) and labels[i] != labels[j]:
+                    labels[i] = labels[j] = min(labels[i], labels[j])
+                    changed = True
+    number = {label: k for k, label in enumerate(dict.fromkeys(labels))}
+    return [number[label] for label in labels]
+
+
+def test_against_repeated_merging():
+    rng = random.Random(0)
+    for n, members in ((1, 3), (12, 8), (20, 30), (20, 60)):
+        for _ in range(5):
+            rows = [[rng.randrange(members), rng.randrange(members)] for _ in range(n)]
+            assert connected_components(torch.tensor(rows)).tolist() == merged(rows)
+
+
+def test_a_long_chain_is_one_and_strangers_are_many():
+    chain = torch.stack([torch.arange(5000), torch.arange(1, 5001)], dim=1)
+    assert connected_components(chain).unique().tolist() == [0]
+    assert connected_components(torch.arange(600).view(300, 2)).tolist() == list(range(300))
+    assert connected_components(torch.zeros(0, 2, dtype=torch.int64)).tolist() == []

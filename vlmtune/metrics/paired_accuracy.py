@@ -1,0 +1,60 @@
+"""Correctness of 2 x 2 items: two images, two captions, caption i true of image i.
+
+Rows are images, columns are captions. A correct answer needs a strictly greater score, so a tie is
+wrong. An item's group score is 1 if both its image and its text score are.
+Source: Winoground, Thrush et al. 2022, section 3.1; the image score is the accuracy of Cola,
+Ray et al. 2023, section 5.1.
+"""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from vlmtune.metrics.ranking import comparable
+
+# What random scores reach.
+IMAGE_CHANCE = 1 / 4
+TEXT_CHANCE = 1 / 4
+GROUP_CHANCE = 1 / 6
+
+
+def image_correct(scores: Float[Tensor, "n 2 2"]) -> Bool[Tensor, "n"]:
+    """Each caption prefers its image: `s[0,0] > s[1,0]` and `s[1,1] > s[0,1]`.
+
+    Example:
+        >>> image_correct(torch.tensor([[[0.9, 0.2], [0.1, 0.3]], [[0.5, 0.0], [0.5, 1.0]]]))
+        tensor([ True, False])
+    """
+    scores = comparable(scores)
+    return (scores[:, 0, 0] > scores[:, 1, 0]) & (scores[:, 1, 1] > scores[:, 0, 1])
+
+
+def text_correct(scores: Float[Tensor, "n 2 2"]) -> Bool[Tensor, "n"]:
+    """Each image prefers its caption: `s[0,0] > s[0,1]` and `s[1,1] > s[1,0]`.
+
+    Example:
+        >>> text_correct(torch.tensor([[[0.9, 0.95], [0.1, 0.96]]]))
+        tensor([False])
+    """
+    scores = comparable(scores)
+    return (scores[:, 0, 0] > scores[:, 0, 1]) & (scores[:, 1, 1] > scores[:, 1, 0])
+
+
+def equivariance_deviations(scores: Float[Tensor, "n 2 2"]) -> Float[Tensor, "n 2"]:
+    """How far the scores are from equivariant, on the text side and on the image side.
+
+    `|(s[0,0] - s[0,1]) - (s[1,1] - s[1,0])|` and `|(s[0,0] - s[1,0]) - (s[1,1] - s[0,1])|`: a step
+    from one caption to the other should change the score of both images by the same amount, and a
+    step from one image to the other that of both captions. 0 is best. The unit is that of the
+    scores, so models with different temperatures do not compare. The number does not say whether
+    the model is right.
+    Source: EqSim, Wang et al. 2023, equation 6 (EqSim v2) and section 5.4, figure 6.
+
+    Example:
+        >>> equivariance_deviations(torch.tensor([[[2.0, 1.0], [0.0, 4.0]]])).tolist()
+        [[3.0, 1.0]]
+    """
+    scores = comparable(scores)
+    true = scores[:, 0, 0] - scores[:, 1, 1]
+    false = scores[:, 0, 1] - scores[:, 1, 0]
+    return torch.stack([(true - false).abs(), (true + false).abs()], dim=1)
