@@ -5,8 +5,8 @@ sizes (49 image tokens of width 768, text tokens of width 512) and captions of 1
 scores, in less memory.
 
 Straightforward is the paper's form: each caption padded to 77 tokens, and each pair taken through
-the whole stack of torch's own transformer layers, with the same weights, 128 pairs in one call. Its
-projected image tokens, too, are computed once per image.
+the whole stack of torch's own transformer layers, with the same weights, 128 pairs in one call. It
+also projects image tokens once per image.
 
 How much faster it can be by counting multiplications, for the MDETR style: a pair has T tokens,
 126 padded (49 + 77) and 63 trimmed (49 + 12 + start and end); w is 512 and the feed-forward layer
@@ -19,31 +19,29 @@ has 4 w hidden units.
                      image and caption) and without keys and values of the decoder (w^2 for folding
                      the query, once; 2 h T w for h = 4 heads), trimmed.  T = 63: 156 million
 
-That is 3.1; the script prints it for the style it runs, with what is computed once spread over the
-pairs. Measured: both forms on the same features and weights, each in a child process of its own,
-which has its own peak of memory; they take turns, and the best of the rounds counts, the one that
-other work on the machine disturbed least. Time on the CPU leaves such work out where there is one
-thread (OMP_NUM_THREADS=1); several wait for each other. On CUDA, where there is a GPU, also in
-bfloat16.
+That is 3.1 for very many images and captions. The printed bound is the ratio that torch counts for
+the style and the numbers of this run. Both forms score the same features with the same weights,
+each in a process of its own, which has its own peak of memory. They take turns, and the best of the
+rounds counts. On CUDA, where there is a GPU, also in bfloat16.
 
-    python scripts/bench/joint_scoring.py [--style Mdetr] [--images 32] [--texts 32] [--rounds 4]
+    python -m scripts.bench.joint_scoring [--style Mdetr] [--images 32] [--texts 32] [--rounds 4]
 """
 
-import argparse
 import contextlib
 import importlib
 import multiprocessing
-import resource
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, cast
+from functools import cache
+from typing import Any, cast
 
 import torch
 from PIL import Image
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
+from torch.utils.flop_counter import FlopCounterMode
 
+from scripts.bench.harness import CONTEXT, WORDS, options, peak_memory, timed
 from vlmtune.adapters.fused import FusedAdapter
 from vlmtune.adapters.fusion_styles.base import FusionStyle, with_cls
 from vlmtune.adapters.mm_adapter import MMAdapter
@@ -59,20 +57,16 @@ STYLES = {
     "Fiber": "fiber",
     "FiberMM": "fiber_mm",
 }
-PATCHES, IMAGE_WIDTH, WIDTH, WORDS, CONTEXT = 49, 768, 512, 12, 77
+PATCHES, IMAGE_WIDTH, WIDTH = 49, 768, 512
 REQUIRED = 3.0  # times as fast, MDETR style, on two CPU cores
 
 
 class ViTB32(Backbone):
-    """The sizes of CLIP ViT-B/32 and no model: all that an adapter asks of a backbone."""
+    """The sizes of CLIP ViT-B/32 and no model, which is all that an adapter needs here."""
 
     embed_dim, image_width, text_width, image_tokens = 512, IMAGE_WIDTH, WIDTH, PATCHES
     text_special, logit_scale = (1, 1), 100.0
-
-    @property
-    def fingerprint(self) -> str:
-        """A name, as there are no weights."""
-        return "sizes"
+    fingerprint = "sizes"  # type: ignore[assignment]
 
     def preprocess(self, image: Image.Image) -> Tensor:
         """Is never called."""
@@ -122,7 +116,7 @@ def naive_fusion(adapter: FusedAdapter, image: Tensor, text: Tensor, mask: Tenso
     return torch.cat([out, other], dim=1)
 
 
-def naive_judge(adapter: FusedAdapter, fused: Tensor, text: Tensor, mask: Tensor) -> Tensor:
+def naive_score_head(adapter: FusedAdapter, fused: Tensor, text: Tensor, mask: Tensor) -> Tensor:
     """Scores (P,) of the [CLS] outputs, a cosine for each word where there is one output."""
     parts = cast(Any, adapter)
     if isinstance(adapter, MMPred):
@@ -147,7 +141,7 @@ def naive_scores(adapter: FusedAdapter, image: Features, text: Features, pairs: 
     for i, j in zip(rows.split(pairs), columns.split(pairs), strict=True):
         tokens, mask = text.tokens[j], text.mask[j]
         fused = naive_fusion(adapter, projected[i], adapter.normalized(tokens), mask)
-        scores.append(naive_judge(adapter, fused, tokens, mask))
+        scores.append(naive_score_head(adapter, fused, tokens, mask))
     return torch.cat(scores).view(len(image), len(text))
 
 
@@ -156,184 +150,111 @@ def naive_scores(adapter: FusedAdapter, image: Features, text: Features, pairs: 
 
 @dataclass(frozen=True)
 class Job:
-    """What one child process measures."""
+    """What one process measures."""
 
     naive: bool
     style: str
     images: int
     texts: int
-    rounds: int
-    pairs: int
-    device: str
+    pairs: int  # of one call of the straightforward form
+    device: str = "cpu"
     dtype: torch.dtype = torch.float32
 
 
-def features(job: Job) -> tuple[Features, Features]:
-    """Random tokens; captions have `WORDS` words, a start and an end, and are padded to 77."""
-    generator = torch.Generator().manual_seed(1)
-    image = torch.randn(job.images, PATCHES, IMAGE_WIDTH, generator=generator)
-    text = torch.randn(job.texts, CONTEXT, WIDTH, generator=generator)
-    mask = (torch.arange(CONTEXT) < WORDS + 2).expand(job.texts, -1).clone()
-    real = torch.ones(image.shape[:2], dtype=torch.bool)
-    text = text * mask[:, :, None]
-    return Features(tokens=image, mask=real), Features(tokens=text, mask=mask)
-
-
-def peak(device: str) -> int:
-    """Bytes this process has taken at most: of the GPU, or of the machine."""
-    if device == "cuda":
-        return torch.cuda.max_memory_allocated()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-class Round(NamedTuple):
-    """What a round gives: scores, time, and bytes taken on top of weights and features."""
-
-    scores: Tensor
-    seconds: float
-    cpu_seconds: float
-    taken: int
-
-
 class Scorer:
-    """One form, ready to score, in a process of its own."""
+    """One form of one style, ready to score random tokens.
+
+    Captions have 12 words, a start and an end, and are padded to 77 tokens.
+    """
 
     def __init__(self, job: Job) -> None:
         torch.manual_seed(0)
         module = importlib.import_module(f"vlmtune.adapters.fusion_styles.{STYLES[job.style]}")
         adapter = MMAdapter(fusion=cast(FusionStyle, getattr(module, job.style)()))
         adapter.attach(ViTB32())
-        self.job, self.adapter = job, adapter.eval().to(job.device)
-        self.image, self.text = (part.to(job.device) for part in features(job))
-        self.before = peak(job.device)
+        self.job, self.adapter = job, adapter.eval().requires_grad_(False).to(job.device)
+        generator = torch.Generator().manual_seed(1)
+        image = torch.randn(job.images, PATCHES, IMAGE_WIDTH, generator=generator)
+        text = torch.randn(job.texts, CONTEXT, WIDTH, generator=generator)
+        mask = (torch.arange(CONTEXT) < len(WORDS) + 2).expand(job.texts, -1).clone()
+        unmasked = torch.ones(image.shape[:2], dtype=torch.bool)
+        self.image = Features(tokens=image, mask=unmasked).to(job.device)
+        self.text = Features(tokens=text * mask[:, :, None], mask=mask).to(job.device)
+        self.before = peak_memory()
 
-    def round(self) -> Round:
+    def scores(self) -> Tensor:
         """Scores all pairs once."""
         job = self.job
-        context = torch.autocast(job.device, job.dtype, enabled=job.dtype != torch.float32)
-        began, worked = time.perf_counter(), time.process_time()
-        with torch.no_grad(), context:
+        with torch.autocast(job.device, job.dtype, enabled=job.dtype != torch.float32):
             if job.naive:
                 scores = naive_scores(self.adapter, self.image, self.text, job.pairs)
             else:
                 scores = self.adapter(self.image, self.text).values
-        scores = scores.float().cpu()  # waits for the device
-        seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - worked
-        return Round(scores, seconds, cpu_seconds, peak(job.device) - self.before)
+        return scores.float().cpu()
+
+    def operations(self) -> int:
+        """Counts the operations of scoring all pairs."""
+        # torch does not look into the kernel that its own layers otherwise run in.
+        torch.backends.mha.set_fastpath_enabled(False)
+        with FlopCounterMode(display=False) as counter:
+            self.scores()
+        torch.backends.mha.set_fastpath_enabled(True)
+        return counter.get_total_flops()
 
 
-scorer: Scorer  # of a child process
+scorer_of = cache(Scorer)  # one in each process
 
 
-def start(job: Job) -> None:
-    """Makes the scorer of a child process."""
-    global scorer
-    scorer = Scorer(job)
+def one_round(job: Job) -> tuple[Tensor, float, int]:
+    """Returns scores, seconds, and bytes taken on top of weights and features."""
+    scorer = scorer_of(job)
+    scores, seconds = timed(scorer.scores)
+    return scores, seconds, peak_memory() - scorer.before
 
 
-def one_round() -> Round:
-    """Runs a round in a child process."""
-    return scorer.round()
+def operations(job: Job) -> int:
+    """Returns `Scorer.operations`."""
+    return scorer_of(job).operations()
 
 
-def multiplications(job: Job) -> float:
-    """Multiplications of a pair: the straightforward form's over vlmtune's, in default depth."""
-    w, h, padded, real = WIDTH, 4, PATCHES + CONTEXT, PATCHES + WORDS + 2
-    one = 8 * w * w  # the feed-forward layer for one token
-    images, texts, pairs = job.images, job.texts, job.images * job.texts
-
-    def encoder(tokens: int) -> int:
-        return tokens * (4 * w * w + one) + 2 * tokens**2 * w
-
-    def decoder(target: int, memory: int) -> int:
-        own = target * (4 * w * w + 2 * w * w + one) + 2 * target**2 * w
-        return own + memory * 2 * w * w + 2 * target * memory * w
-
-    def read(memory: int) -> int:  # one token, its query folded
-        return 2 * h * memory * w + 2 * w * w + one
-
-    def joint(tokens: int) -> int:  # without queries, keys and values
-        return encoder(tokens) - 3 * tokens * w * w
-
-    def fold(tokens: int) -> int:  # self-attention of [CLS], and its folded query
-        return 2 * h * tokens * w + 6 * w * w
-
-    once = 3 * w * w * (images * PATCHES + texts * (WORDS + 2))
-    sides = images * encoder(PATCHES) + texts * encoder(WORDS + 2)
-    albef = decoder(1 + CONTEXT, PATCHES)
-    fiber = albef + decoder(1 + PATCHES, CONTEXT)
-    reads = read(PATCHES) + read(WORDS + 2)
-    folds = images * fold(1 + PATCHES), texts * fold(1 + WORDS + 2)
-    naive, ours = {
-        "Mdetr": (encoder(padded) + decoder(1, padded), once / pairs + joint(real) + read(real)),
-        "Flava": (
-            3 * encoder(1 + padded),
-            once / pairs + joint(1 + real) + encoder(1 + real) + read(1 + real) + 2 * w * w,
-        ),
-        "Albef": (
-            encoder(PATCHES) + encoder(CONTEXT) + albef,
-            (sides + folds[1]) / pairs + read(PATCHES),
-        ),
-        "Fiber": (
-            encoder(PATCHES) + encoder(CONTEXT) + fiber,
-            (sides + sum(folds)) / pairs + reads,
-        ),
-        "FiberMM": (
-            encoder(padded) + fiber,
-            once / pairs + joint(real) + fold(1 + PATCHES) + fold(1 + WORDS + 2) + reads,
-        ),
-    }[job.style]
-    return naive / ours
-
-
-def compare(job: Job) -> None:
+def compare(job: Job, rounds: int) -> None:
     """Prints both forms side by side: scores, speed and memory."""
-    context = multiprocessing.get_context("spawn")
     jobs = [replace(job, naive=naive) for naive in (True, False)]
     with contextlib.ExitStack() as stack:
-        pools = [stack.enter_context(context.Pool(1, start, (each,))) for each in jobs]
-        # In turns, so that other work slows both; the first round warms up.
-        rounds = [[pool.apply(one_round) for pool in pools] for _ in range(job.rounds + 1)][1:]
-    naive, ours = (
-        turns[-1]._replace(
-            seconds=min(turn.seconds for turn in turns),
-            cpu_seconds=min(turn.cpu_seconds for turn in turns),
-        )
-        for turns in zip(*rounds, strict=True)
-    )
+        spawn = multiprocessing.get_context("spawn").Pool
+        pools = [(stack.enter_context(spawn(1)), (each,)) for each in jobs]
+        # The first round warms up.
+        turns = [[pool.apply(one_round, each) for pool, each in pools] for _ in range(rounds + 1)]
+        counts = [pool.apply(operations, each) for pool, each in pools]
+    naive, ours = (each[-1][0] for each in zip(*turns, strict=True))
+    seconds = [min(turn[1] for turn in each[1:]) for each in zip(*turns, strict=True)]
     close = 1e-3 if job.dtype == torch.float32 else 0.1
-    torch.testing.assert_close(ours.scores, naive.scores, rtol=close, atol=close)
+    torch.testing.assert_close(ours, naive, rtol=close, atol=close)
     kind = f"{job.style}, {job.device}, {str(job.dtype).removeprefix('torch.')}"
-    for name, each in (("straightforward", naive), ("vlmtune", ours)):
-        rate = job.images * job.texts / each.seconds
-        print(f"{kind}: {name} {rate:.1f} pairs/s, {each.taken / 2**20:.0f} MiB")
-    notes = [f"by multiplications {multiplications(job):.2f}"]
-    if job.device == "cpu":
-        notes.append(f"by time on the CPU {naive.cpu_seconds / ours.cpu_seconds:.2f}")
-    if (job.style, job.device) == ("Mdetr", "cpu"):
-        notes.append(f"required: {REQUIRED}")
-    largest = (ours.scores - naive.scores).abs().max()
-    print(f"{kind}: {naive.seconds / ours.seconds:.2f} times as fast ({', '.join(notes)})")
-    print(f"{kind}: scores differ by {largest:.1e} at most", flush=True)
+    for name, taken, (_, _, memory) in zip(
+        ("straightforward", "vlmtune"), seconds, turns[-1], strict=True
+    ):
+        rate = job.images * job.texts / taken
+        print(f"{kind}: {name} {rate:.1f} pairs/s, {memory / 2**20:.0f} MiB")
+    required = f", required {REQUIRED}" if (job.style, job.device) == ("Mdetr", "cpu") else ""
+    print(
+        f"{kind}: {seconds[0] / seconds[1]:.2f} times as fast (bound by operations "
+        f"{counts[0] / counts[1]:.2f}{required}), scores differ by at most "
+        f"{(ours - naive).abs().max():.1e}",
+        flush=True,
+    )
 
 
 def main() -> None:
-    """Prints four lines for each device and type of number."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--style", choices=[*STYLES, "all"], default="Mdetr")
-    parser.add_argument("--images", type=int, default=32)
-    parser.add_argument("--texts", type=int, default=32)
-    parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--pairs", type=int, default=128, help="of one straightforward call")
-    options = parser.parse_args()
-    for style in STYLES if options.style == "all" else [options.style]:
-        sizes = (options.images, options.texts, options.rounds, options.pairs)
-        job = Job(False, style, *sizes, device="cpu")
-        compare(job)
+    """Prints three lines for each style, device and type of number."""
+    chosen = options(__doc__, style="Mdetr", images=32, texts=32, rounds=4, pairs=128)
+    for style in STYLES if chosen.style == "all" else [chosen.style]:
+        job = Job(False, style, chosen.images, chosen.texts, chosen.pairs)
+        compare(job, chosen.rounds)
         if torch.cuda.is_available():
             gpu = replace(job, device="cuda", images=8 * job.images, texts=8 * job.texts, pairs=512)
-            compare(gpu)
-            compare(replace(gpu, dtype=torch.bfloat16))
+            compare(gpu, chosen.rounds)
+            compare(replace(gpu, dtype=torch.bfloat16), chosen.rounds)
 
 
 if __name__ == "__main__":

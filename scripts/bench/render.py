@@ -1,79 +1,57 @@
-"""Measures how fast `data_builders.scenes` draws and renders scenes, in images per second.
+"""Measures how fast `data_builders.scenes` samples and renders scenes, in images per second.
 
 Requirement: at least 40 images/s at 128 x 128 pixels with 2 x 2 rays per pixel on two CPU cores.
-Measured: scenes are drawn and rendered as `vlmtune build scenes` does it, writing of files left
-out, in one process and in two, each with one torch thread, and in one process on CUDA where there
-is a GPU; after one chunk to warm up, the median of three rounds counts.
+Measured: scenes are sampled and rendered as in `vlmtune build scenes`, but no file is written; in
+one process and in two, each with one torch thread, and in one process on CUDA where there is a GPU.
+The median of the rounds counts.
 
-    python scripts/bench/render.py [--images 96] [--rounds 3]
+    python -m scripts.bench.render [--images 96] [--rounds 3]
 """
 
-import argparse
+import itertools
 import multiprocessing
-import statistics
-import time
 from multiprocessing.pool import Pool
 
 import torch
 
 from data_builders.scenes.drawing import Canvas, SceneSeries
 from data_builders.scenes.grammar import WorldSpec
+from scripts.bench.harness import medians, options
 
-SIZES = (64, 128)
 REQUIRED = 40  # images/s at 128 pixels on two CPU cores
 
-Job = tuple[int, int, Canvas]  # first image, number of images, canvas
 
-
-def work(job: Job) -> None:
-    """Draws and renders one chunk."""
-    start, count, canvas = job
+def render(start: int, count: int, canvas: Canvas) -> None:
+    """Samples and renders one chunk of scenes."""
+    torch.set_num_threads(1)
     SceneSeries(WorldSpec(), 0).draw(start, count, canvas)
     if canvas.device == "cuda":
         torch.cuda.synchronize()
 
 
-def single() -> None:
-    """Holds this process to one thread, as the builder does."""
-    torch.set_num_threads(1)
+def rate(images: int, rounds: int, canvas: Canvas, pool: Pool, processes: int) -> float:
+    """Images per second; every round samples scenes of its own."""
+    each, starts = images // processes, itertools.count(step=images)
 
+    def one_round() -> None:
+        start = next(starts)
+        chunks = [(start + p * each, each, canvas) for p in range(processes)]
+        pool.starmap(render, chunks, chunksize=1)
 
-def rate(images: int, rounds: int, canvas: Canvas, pool: Pool | None = None) -> float:
-    """Images per second, the median of `rounds`; every round draws scenes of its own."""
-    processes = 1 if pool is None else 2
-    share, seconds = images // processes, []
-    for number in range(rounds + 1):  # the first warms up
-        first = number * images
-        jobs: list[Job] = [(first + p * share, share, canvas) for p in range(processes)]
-        began = time.perf_counter()
-        if pool is None:
-            work(jobs[0])
-        else:
-            pool.map(work, jobs, chunksize=1)
-        seconds.append(time.perf_counter() - began)
-    return share * processes / statistics.median(seconds[1:])
+    return each * processes / medians([one_round], rounds, wall=True)[0]
 
 
 def main() -> None:
-    """Prints one line for each size and place."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--images", type=int, default=96, help="images of one round")
-    parser.add_argument("--rounds", type=int, default=3)
-    options = parser.parse_args()
-    single()
-    context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
-    with context.Pool(2, single) as pool:
-        for size in SIZES:
-            cpu = Canvas(size)
-            one = rate(options.images, options.rounds, cpu)
-            two = rate(options.images, options.rounds, cpu, pool)
-            print(f"{size} px, cpu, 1 process: {one:.1f} images/s")
-            wanted = f" (required: {REQUIRED})" if size == 128 else ""
-            print(f"{size} px, cpu, 2 processes: {two:.1f} images/s{wanted}", flush=True)
-    if torch.cuda.is_available():
-        for size in SIZES:
-            gpu = rate(options.images, options.rounds, Canvas(size, device="cuda"))
-            print(f"{size} px, cuda, 1 process: {gpu:.1f} images/s")
+    """Prints one line for each size and device."""
+    chosen = options(__doc__, images=96, rounds=3)
+    cases = [(size, "cpu", processes) for size in (64, 128) for processes in (1, 2)]
+    cases += [(size, "cuda", 1) for size in (64, 128) if torch.cuda.is_available()]
+    with multiprocessing.get_context("spawn").Pool(2) as pool:  # torch's threads survive no fork
+        for size, device, processes in cases:
+            canvas = Canvas(size, device=device)
+            speed = rate(chosen.images, chosen.rounds, canvas, pool, processes)
+            wanted = f" (required: {REQUIRED})" if (size, processes) == (128, 2) else ""
+            print(f"{size} px, {device}, processes {processes}: {speed:.1f} images/s{wanted}")
 
 
 if __name__ == "__main__":

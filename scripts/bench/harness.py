@@ -1,0 +1,116 @@
+"""What the benchmarks share: ViT-B/32 with random weights, captions, clocks, memory and options.
+
+Comes in: work to measure. Goes out: its seconds or bytes. It never reads data or trained weights.
+"""
+
+import argparse
+import multiprocessing
+import re
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch.nn.functional import pad
+
+from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.types import Features, FeatureSpec
+
+ResultT = TypeVar("ResultT")
+
+WORDS = ("two", "small", "red", "cubes", "on", "the", "left", "of", "a", "blue", "glass", "sphere")
+CONTEXT = 77  # tokens of a caption in published code, which pads each to this length
+IMAGE, TOKEN = 4370, 38  # millions of multiplications in the towers of ViT-B/32
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def options(description: str | None, **defaults: Any) -> argparse.Namespace:
+    """Parses one option for each default, of its type, and prints where the script runs."""
+    parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
+    for name, default in defaults.items():
+        kind: dict[str, Any] = {"type": type(default)}
+        if isinstance(default, bool):
+            kind = {"action": "store_true"}
+        elif isinstance(default, list):
+            kind = {"type": type(default[0]), "nargs": "+"}
+        parser.add_argument(f"--{name.replace('_', '-')}", default=default, **kind)
+    parsed = parser.parse_args()
+    print(f"{DEVICE}, {torch.get_num_threads()} threads", flush=True)
+    return parsed
+
+
+def timed(work: Callable[[], ResultT], wall: bool = False) -> tuple[ResultT, float]:
+    """Returns the result of `work` and its seconds.
+
+    With one thread on the CPU these are processor seconds, which exclude other processes, unless
+    `wall` asks for the time on the clock.
+    """
+    alone = DEVICE == "cpu" and torch.get_num_threads() == 1 and not wall
+    clock = time.process_time if alone else time.perf_counter
+    began = clock()
+    result = work()
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+    return result, clock() - began
+
+
+def medians(works: Sequence[Callable[[], Any]], rounds: int, wall: bool = False) -> list[float]:
+    """Returns the median seconds of each work, after one round to warm up.
+
+    The works take turns, so that other processes slow all of them alike.
+    """
+    taken = [[timed(work, wall)[1] for work in works] for _ in range(rounds + 1)]
+    return [statistics.median(seconds) for seconds in zip(*taken[1:], strict=True)]
+
+
+def random_clip() -> OpenClip:
+    """Makes ViT-B/32 with random weights."""
+    torch.manual_seed(0)
+    return OpenClip("ViT-B-32-quickgelu").to(DEVICE)
+
+
+def captions(count: int) -> list[str]:
+    """Makes captions of the same twelve words, each in an order of its own."""
+    orders = (torch.randperm(len(WORDS)) for _ in range(count))
+    return [" ".join(WORDS[int(i)] for i in order) for order in orders]
+
+
+@torch.no_grad()
+def encode_padded(backbone: OpenClip, texts: list[str], spec: FeatureSpec) -> Features:
+    """Encodes texts as published code does: the tower sees `CONTEXT` tokens of each."""
+    tower = backbone.text_tower
+    assert tower is not None
+    words = tower.words(texts)
+    assert words.tokens is not None
+    assert words.mask is not None
+    longest = words.tokens.shape[1]
+    missing = CONTEXT - longest
+    full = Features(
+        tokens=pad(words.tokens, (0, 0, 0, missing)), mask=pad(words.mask, (0, missing))
+    )
+    layer = -1 if spec.kind == "pooled" else spec.layer
+    state = tower.run(tower.start(full), 0, tower.layers + 1 + layer)
+    if spec.kind == "pooled":
+        return Features(pooled=tower.finish(state))
+    assert state.tokens is not None
+    return Features(tokens=state.tokens[:, :longest], mask=words.mask)
+
+
+def peak_memory(reset: bool = False) -> int:
+    """Returns the most bytes held so far; `reset` starts a new count at the bytes held now."""
+    if DEVICE == "cuda":
+        if reset:
+            torch.cuda.reset_peak_memory_stats()
+        return torch.cuda.max_memory_allocated()
+    if reset:
+        Path("/proc/self/clear_refs").write_text("5")
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(re.findall(r"VmHWM:\s+(\d+)", status)[0])
+
+
+def in_new_process(work: Callable[..., ResultT], *arguments: Any) -> ResultT:
+    """Runs `work` in a process of its own, which has its own peak of memory."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(work, arguments)
