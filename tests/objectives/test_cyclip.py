@@ -66,10 +66,10 @@ def test_several_captions_equal_the_double_loop(seed, shape):
 
 def test_the_cross_modal_term_is_v1_of_eqsim_on_all_pairs():
     truth = torch.eye(4) > 0
-    v1 = EqSim(
-        v1="all", v2="none", normalise="none", temperature=1.0, alpha1=0.0, v1_over="images"
-    )(scores(IMAGES, TEXTS), Targets(truth, truth, truth))
-    assert v1.item() == pytest.approx(CROSS, abs=1e-12)
+    v1 = EqSim(v1="all", v2="none", normalise="none", alpha1=0.0)
+    cosines = Scores.full(IMAGES @ TEXTS.T)
+    loss = v1(cosines, Targets(truth, truth, truth))
+    assert 3 * loss.item() == pytest.approx(CROSS, abs=1e-12)  # over N - 1 pairs an image
 
 
 def test_a_caption_twice_counts_once():

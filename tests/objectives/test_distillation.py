@@ -27,11 +27,6 @@ def naive_side(values, reference, computed, temperature):
     return temperature**2 * sum(rows) / len(rows)
 
 
-def naive_squared(values, reference, computed):
-    squares = [(values[i, j] - reference[i, j]).item() ** 2 for i, j in computed.nonzero().tolist()]
-    return sum(squares) / len(squares)
-
-
 def case(seed):
     computed = random_computed(seed)
     computed[0] = False
@@ -47,14 +42,6 @@ def test_the_divergence_equals_the_double_loop(seed, temperature):
     want = naive_side(*both, temperature) + naive_side(*(x.T for x in both), temperature)
     got = Distillation(temperature=temperature)(scores, targets)
     assert got.item() == pytest.approx(want / 2, abs=1e-12)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_the_squared_form_equals_the_double_loop(seed):
-    scores, targets = case(seed)
-    got = Distillation(squared=True)(scores, targets)
-    want = naive_squared(scores.values, scores.reference, scores.computed)
-    assert got.item() == pytest.approx(want, abs=1e-12)
 
 
 def test_with_everything_scored_it_is_the_divergence_of_torch():
@@ -74,12 +61,11 @@ def test_with_everything_scored_it_is_the_divergence_of_torch():
     torch.testing.assert_close(Distillation()(scores, random_targets(0)), want)
 
 
-@pytest.mark.parametrize("squared", [True, False])
-def test_at_the_backbones_scores_it_is_0_and_at_rest(squared):
+def test_at_the_backbones_scores_it_is_0_and_at_rest():
     reference = random_values(3)
     values = reference.clone().requires_grad_()
     scores = Scores(values, random_computed(3), reference=reference)
-    loss = Distillation(squared=squared)(scores, random_targets(3))
+    loss = Distillation()(scores, random_targets(3))
     loss.backward()
     assert loss.item() == pytest.approx(0, abs=1e-12)
     assert values.grad.abs().max() < 1e-12
@@ -89,8 +75,7 @@ def test_the_backbone_gets_no_gradient():
     reference = random_values(4).requires_grad_()
     values = random_values(5).requires_grad_()
     scores = Scores(values, random_computed(4), reference=reference)
-    for squared in (True, False):
-        Distillation(squared=squared)(scores, random_targets(4)).backward()
+    Distillation()(scores, random_targets(4)).backward()
     assert reference.grad is None
     assert values.grad.isfinite().all()
 

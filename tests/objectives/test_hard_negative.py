@@ -13,15 +13,12 @@ def cost(x):
     return math.log1p(math.exp(x))
 
 
-def chances(scores, hardest):
-    if hardest:
-        best = max(range(len(scores)), key=scores.__getitem__)
-        return [float(k == best) for k in range(len(scores))]
+def chances(scores):
     total = sum(math.exp(s) for s in scores)
     return [math.exp(s) / total for s in scores]
 
 
-def naive_side(values, computed, truth, hardest, relative):
+def naive_side(values, computed, truth, relative):
     """Mean over rows with a true entry of the expected cost of a drawn false entry."""
     rows = []
     for i in range(len(values)):
@@ -32,7 +29,7 @@ def naive_side(values, computed, truth, hardest, relative):
             continue
         zeros = true if relative else [0.0]
         terms = [
-            sum(p * cost(s - zero) for p, s in zip(chances(false, hardest), false, strict=True))
+            sum(p * cost(s - zero) for p, s in zip(chances(false), false, strict=True))
             for zero in zeros
         ]
         rows.append(sum(terms) / len(terms))
@@ -52,19 +49,18 @@ def naive_positives(values, computed, truth):
     return sum(rows) / len(rows) if rows else 0.0
 
 
-def naive(values, computed, truth, hardest, relative):
-    sides = naive_side(values, computed, truth, hardest, relative)
-    sides += naive_side(values.T, computed.T, truth.T, hardest, relative)
+def naive(values, computed, truth, relative):
+    sides = naive_side(values, computed, truth, relative)
+    sides += naive_side(values.T, computed.T, truth.T, relative)
     return sides / 2 if relative else (naive_positives(values, computed, truth) + sides) / 3
 
 
-@pytest.mark.parametrize("hardest", [True, False])
 @pytest.mark.parametrize("relative", [True, False])
 @pytest.mark.parametrize("seed", range(5))
-def test_equals_the_double_loop(seed, hardest, relative):
+def test_equals_the_double_loop(seed, relative):
     values, computed, targets = random_values(seed), random_computed(seed), random_targets(seed)
-    got = HardNegative(hardest=hardest, relative=relative)(Scores(values, computed), targets)
-    want = naive(values, computed, targets.truth, hardest, relative)
+    got = HardNegative(relative=relative)(Scores(values, computed), targets)
+    want = naive(values, computed, targets.truth, relative)
     assert got.item() == pytest.approx(want, abs=1e-12)
 
 
@@ -102,22 +98,11 @@ def test_the_choice_of_negatives_has_no_gradient():
     torch.testing.assert_close(values.grad, want)
 
 
-def test_the_hardest_is_all_that_gets_a_gradient():
-    values = torch.tensor([[0.0, 3.0, 1.0]], requires_grad=True)
-    truth = torch.tensor([[True, False, False]])
-    HardNegative(hardest=True, relative=True)(
-        Scores.full(values), Targets(truth, truth, truth)
-    ).backward()
-    assert values.grad[0, 2] == 0
-    assert values.grad[0, 1] > 0
-
-
 def test_relative_does_not_see_an_offset():
     values, targets = random_values(5), random_targets(5)
-    for hardest in (True, False):
-        objective = HardNegative(hardest=hardest, relative=True)
-        losses = [objective(Scores.full(values + offset), targets) for offset in (0, 30)]
-        torch.testing.assert_close(*losses)
+    objective = HardNegative(relative=True)
+    losses = [objective(Scores.full(values + offset), targets) for offset in (0, 30)]
+    torch.testing.assert_close(*losses)
 
 
 def test_a_true_image_without_a_false_text_costs_its_true_pair_alone():

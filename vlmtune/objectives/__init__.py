@@ -1,1 +1,4 @@
-"""Scores to a loss: the training leaf."""
+"""Losses: take scores and targets, give a scalar to minimise, one objective a file.
+
+They never see a model, an image or a caption, and never start a process group.
+"""

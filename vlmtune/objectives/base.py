@@ -1,11 +1,10 @@
-"""What an objective is: a number to minimise, from scores and what is true.
+"""What an objective is: scores and targets come in, a loss to minimise goes out.
 
-No model: a rank's score shard, and the `ProcessGroup` that adds and gathers over ranks, come from
-outside.
+It never sees a model. The `ProcessGroup` that sums and gathers over ranks comes from outside.
 
-Laws (tests/contracts/test_objectives.py): scalar, finite, differentiable; the order of images and
-texts does not matter; true scores above false ones cost less than the reverse (regularisers aside);
-the shares of W ranks add up to the loss of the whole.
+Laws (tests/contracts/test_objectives.py): the loss is a finite, differentiable scalar; the order of
+images and texts does not matter; ranking true pairs first costs less than ranking them last
+(regularisers aside); the shard losses of all ranks add up to the loss of the whole batch.
 """
 
 import math
@@ -14,6 +13,7 @@ from typing import ClassVar, Literal
 
 from jaxtyping import Float
 from torch import Tensor, nn
+from typing_extensions import override
 
 from vlmtune.config import Configured
 from vlmtune.distributed.process_group import ProcessGroup
@@ -30,15 +30,12 @@ class Objective(Configured, nn.Module, ABC):
         weight: Factor in the sum of objectives, >= 0 and finite.
 
     Attributes:
-        needs: What it reads of `Scores` beside values: "embedded" (a dual adapter), "tokens" (one
-            that gives tokens too), "reference" (scores of the frozen backbone).
-        regulariser: True where true scores above false ones need not cost less than the reverse.
-
-    Raises:
-        UserError: The weight is negative or no finite number.
+        needs: What it reads of `Scores` beside the values: "embedded" (embeddings of a dual
+            adapter), "tokens" (its tokens too), "reference" (scores of the frozen backbone).
+        regulariser: True where the loss does not reward true scores above false ones.
     """
 
-    needs: ClassVar[frozenset[Need]] = frozenset()
+    needs: frozenset[Need] = frozenset()
     regulariser: ClassVar[bool] = False
 
     def __init__(self, weight: float = 1.0) -> None:
@@ -49,26 +46,32 @@ class Objective(Configured, nn.Module, ABC):
 
     @abstractmethod
     def forward(self, scores: Scores, targets: Targets) -> Float[Tensor, ""]:
-        """Returns the loss of a whole batch, not yet weighted."""
+        """Returns the loss of a whole batch, without its weight."""
 
     def diagnose(self, scores: Scores, targets: Targets) -> dict[str, float]:
-        """Returns numbers worth logging beside the loss, by name; by default none."""
+        """Returns values to log beside the loss, by name; none by default."""
         del scores, targets
         return {}
 
 
 class ShardedObjective(Objective, ABC):
-    """An objective that a rank can compute for its own images and texts.
+    """An objective that each rank computes for its own images and texts.
 
-    The full N x M matrix is then on no rank: memory is linear in the global batch.
+    No rank holds the N x M matrix: memory is linear in the global batch.
     """
 
     @abstractmethod
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
-        """Returns this rank's part; the parts of all ranks add up to the loss of the whole."""
+        """Returns this rank's part; the parts of all ranks add up to the whole loss."""
 
+    @override
     def forward(self, scores: Scores, targets: Targets) -> Float[Tensor, ""]:
-        """Returns the loss of a whole batch, not yet weighted."""
-        return self.shard_loss(
-            ScoreShard(scores, targets, scores, targets), ProcessGroup(alone=True)
-        )
+        shard = ScoreShard(scores, targets, scores, targets)
+        return self.shard_loss(shard, ProcessGroup(alone=True))
+
+
+def check_factors(**factors: float) -> None:
+    """Refuses factors of the terms of a loss that are negative or all 0."""
+    if not (min(factors.values()) >= 0 and any(factors.values())):
+        stated = ", ".join(f"{name}={value}" for name, value in factors.items())
+        raise UserError(f"expected factors >= 0 with one above 0, got {stated}: correct them")

@@ -1,4 +1,7 @@
-"""Holds scores to those of the frozen backbone, so that what it knew is not forgotten."""
+"""Distillation from the frozen backbone, so that training does not forget what it knew.
+
+Scores with the backbone's own come in, a loss goes out. It never reads which pairs are true.
+"""
 
 from typing import ClassVar
 
@@ -6,39 +9,35 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import log_softmax
+from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import UserError
-from vlmtune.objectives.base import Need, ShardedObjective
+from vlmtune.objectives.base import ShardedObjective
 from vlmtune.objectives.functional import mean_over_ranks
 from vlmtune.types import Scores, ScoreShard
 
 
 class Distillation(ShardedObjective):
-    r"""How far the scores s have moved from the frozen backbone's own scores r.
+    r"""The divergence of the scores s from the frozen backbone's own scores r.
 
     $L = \frac{\tau^2}{2} \Big( \overline{KL\big(\mathrm{softmax}_k \tfrac{r_{ik}}{\tau} \,\|\,
     \mathrm{softmax}_k \tfrac{s_{ik}}{\tau}\big)} + \overline{KL\big(\mathrm{softmax}_l
     \tfrac{r_{lj}}{\tau} \,\|\, \mathrm{softmax}_l \tfrac{s_{lj}}{\tau}\big)} \Big)$
-    with means over images and over texts; the factor keeps gradients of one size at all
-    temperatures. A row or column is a distribution over its scored pairs; one with none has no
-    term, one with a single pair costs 0. Adding a constant to a row's scores changes nothing in the
-    first part. With `squared` it is the mean over scored pairs of $(s_{ij} - r_{ij})^2$ instead,
-    which also holds the scale.
+    with means over images and over texts. The factor $\tau^2$ keeps the size of gradients the same
+    at all temperatures. A row or column is a distribution over its scored pairs: without any it has
+    no term, with a single one it costs 0. Adding a constant to a row leaves the first part
+    unchanged.
 
-    What is true does not matter to it: add it to a loss that learns. It has its least value, 0,
-    where the adapter scores as the backbone does.
+    The loss is least, 0, where the adapter scores as the backbone does: add it to a loss that
+    learns.
 
     Source: Hinton et al. 2015, section 2 (temperature and its square); over the rows and columns
     of a batch's scores, Zheng et al. 2023 (ZSCL).
 
     Args:
         weight: Factor in the sum of objectives.
-        temperature: The temperature, > 0; above 1 small probabilities count for more.
-        squared: Squared differences in place of the divergence.
-
-    Raises:
-        UserError: The temperature is not above 0.
+        temperature: $\tau$ > 0; above 1 small probabilities count for more.
 
     Example:
         >>> from vlmtune.types import Targets
@@ -46,32 +45,20 @@ class Distillation(ShardedObjective):
         >>> scores = Scores(values, torch.ones_like(eye), reference=values + 3)
         >>> Distillation()(scores, Targets(eye, eye, eye))
         tensor(0.)
-        >>> Distillation(squared=True)(scores, Targets(eye, eye, eye))
-        tensor(9.)
     """
 
-    needs: ClassVar[frozenset[Need]] = frozenset({"reference"})
+    needs = frozenset({"reference"})
     regulariser: ClassVar[bool] = True
 
-    def __init__(
-        self, weight: float = 1.0, temperature: float = 1.0, squared: bool = False
-    ) -> None:
+    def __init__(self, weight: float = 1.0, temperature: float = 1.0) -> None:
         super().__init__(weight)
         if not temperature > 0:
             raise UserError(f"expected a temperature > 0, got {temperature}: raise it")
         self.temperature = temperature
-        self.squared = squared
 
+    @override
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
-        """Returns the part of this rank's images and texts.
-
-        Raises:
-            UserError: The scores come without the backbone's.
-        """
         rows, columns = shard.rows, shard.columns
-        if self.squared:
-            differences = (rows.values - _reference(rows)).square()
-            return mean_over_ranks(differences.flatten(), rows.computed.flatten(), group)
         by_row = self._divergence(rows.values, _reference(rows), rows.computed)
         by_column = self._divergence(columns.values.T, _reference(columns).T, columns.computed.T)
         to_text = mean_over_ranks(by_row, rows.computed.any(dim=1), group)
@@ -84,12 +71,12 @@ class Distillation(ShardedObjective):
         computed: Bool[Tensor, "rows columns"],
     ) -> Float[Tensor, "rows"]:
         lowest = torch.finfo(values.dtype).min
-        ours, theirs = (
+        log_p, log_r = (
             log_softmax((x / self.temperature).masked_fill(~computed, lowest), dim=1)
             for x in (values, reference)
         )
-        gaps = (theirs - ours).masked_fill(~computed, 0)
-        return self.temperature**2 * (theirs.exp() * gaps).sum(dim=1)
+        gaps = (log_r - log_p).masked_fill(~computed, 0)
+        return self.temperature**2 * (log_r.exp() * gaps).sum(dim=1)
 
 
 def _reference(scores: Scores) -> Float[Tensor, "N M"]:

@@ -1,4 +1,7 @@
-"""Tensor helpers that several objectives share; each row of a matrix is one anchor."""
+"""Tensor helpers of several objectives; each row of a matrix is one anchor.
+
+Scores and masks come in, masks and per-row terms go out. Nothing here is a loss by itself.
+"""
 
 import torch
 from jaxtyping import Bool, Float
@@ -10,16 +13,15 @@ from vlmtune.types import Embedded, Scores, Targets
 
 
 def row_means(
-    values: Float[Tensor, "rows columns"], chosen: Bool[Tensor, "rows columns"]
+    values: Float[Tensor, "rows columns"], mask: Bool[Tensor, "rows columns"]
 ) -> Float[Tensor, "rows"]:
-    """Means over the chosen entries of each row; 0 where none is chosen.
+    """Means over the entries of each row where `mask` is True; 0 where a row has none.
 
     Example:
         >>> row_means(torch.tensor([[1.0, 3.0], [5.0, 7.0]]), torch.eye(2) > 0)
         tensor([1., 7.])
     """
-    total = values.masked_fill(~chosen, 0).sum(dim=1)
-    return total / chosen.sum(dim=1).clamp_min(1)
+    return values.masked_fill(~mask, 0).sum(dim=1) / mask.sum(dim=1).clamp_min(1)
 
 
 def mean_over_ranks(
@@ -62,23 +64,16 @@ def hard_negatives(scores: Scores, targets: Targets) -> Bool[Tensor, "N M"]:
     """True at the scored false pairs of one group: extra texts of an image, extra images of a text.
 
     Example:
-        >>> truth, own = torch.eye(2) > 0, torch.ones(2, 2) > 0
-        >>> hard_negatives(Scores.full(torch.zeros(2, 2)), Targets(truth, own, own)).tolist()
+        >>> truth, same_group = torch.eye(2) > 0, torch.ones(2, 2) > 0
+        >>> targets = Targets(truth, same_group, same_group)
+        >>> hard_negatives(Scores.full(torch.zeros(2, 2)), targets).tolist()
         [[False, True], [True, False]]
     """
     return targets.same_group & ~targets.truth & scores.computed
 
 
 def embedded_of(scores: Scores, objective: str) -> Embedded:
-    """What the scores are made of.
-
-    Args:
-        scores: Scores of a dual adapter.
-        objective: Name of the loss that asks, for the error.
-
-    Raises:
-        UserError: The scores come without embeddings.
-    """
+    """The embeddings behind the scores; `objective` names the loss for the error."""
     if scores.embedded is None:
         raise UserError(
             f"expected scores with embeddings for {objective}, got scores alone: "

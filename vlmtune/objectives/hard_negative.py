@@ -1,9 +1,13 @@
-"""Matching against the negatives that fool the model most: EqSim's HardNeg baseline."""
+"""Matching against sampled hard negatives, in expectation: EqSim's HardNeg baseline.
+
+Scores and targets come in, a loss goes out. It never draws: the expectation is exact.
+"""
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.nn.functional import one_hot, softplus
+from torch.nn.functional import softplus
+from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.objectives.base import ShardedObjective
@@ -12,37 +16,35 @@ from vlmtune.types import ScoreShard
 
 
 class HardNegative(ShardedObjective):
-    r"""What matching on sampled hard negatives costs, in expectation over the draw.
+    r"""The expected loss of image-text matching on sampled hard negatives.
 
-    EqSim's table 6 adds "hard negative sampling" to fine-tuning. Its released code does that as
-    ALBEF does: for each true pair (i, j) one false text k is drawn for the image with probability
+    EqSim's table 6 adds "hard negative sampling" to fine-tuning. Its released code follows ALBEF:
+    for each true pair (i, j) it draws one false text k for the image with probability
     $p_{ik} \propto e^{s_{ik}}$ and one false image l for the text with probability
-    $q_{lj} \propto e^{s_{lj}}$; the pair and its two negatives go into image-text matching. This
-    loss is the mean over all draws, so that it needs no chance; p and q carry no gradient.
+    $q_{lj} \propto e^{s_{lj}}$, and matches the pair and its two negatives. This loss is the mean
+    over all draws. p and q carry no gradient.
 
     $L = \frac{1}{3} \big( \overline{-\log \sigma(s_{ij})}
     + \overline{\sum_k p_{ik} \log(1 + e^{s_{ik}})}
     + \overline{\sum_l q_{lj} \log(1 + e^{s_{lj}})} \big)$
 
     The bars are means over images with a true text (first over the true texts of an image), over
-    the same images, and over texts with a true image. With one caption per image it is exactly the
+    the same images, and over texts with a true image. With one caption per image it is the exact
     expectation of ALBEF's loss. An image or text with a true partner but no false one has term 0.
 
-    Scores are read as matching logits, so 0 must mean "as likely true as false"; where they have no
-    such zero (cosines times a temperature) use `relative`, which compares each hard negative with
+    Scores are read as matching logits: 0 must mean "as likely true as false". For scores without
+    such a zero (cosines times a temperature) use `relative`, which compares each hard negative with
     the true pair: $L = \frac{1}{2} \big( \overline{\sum_k p_{ik} \log(1 + e^{s_{ik} - s_{ij}})}
-    + \overline{\sum_l q_{lj} \log(1 + e^{s_{lj} - s_{ij}})} \big)$. With `hardest` as well this is
-    the log form of VSE++'s hinge.
+    + \overline{\sum_l q_{lj} \log(1 + e^{s_{lj} - s_{ij}})} \big)$.
 
-    It is an addition to a contrastive loss such as `InfoNCE`, as in the table.
+    Add it to a contrastive loss such as `InfoNCE`, as in the table.
 
     Source: Wang et al. 2023 (EqSim), section 5.4, table 6, and its FIBER fine-tuning code; Li et
-    al. 2021 (ALBEF), section 3.2; Faghri et al. 2018 (VSE++), section 3 for `hardest`.
+    al. 2021 (ALBEF), section 3.2.
 
     Args:
         weight: Factor in the sum of objectives.
-        hardest: Take the best-scored negative alone (p and q are 0 or 1).
-        relative: Compare with the true pair's score in place of zero.
+        relative: Compare with the true pair's score instead of zero.
 
     Example:
         >>> from vlmtune.types import Scores, Targets
@@ -51,13 +53,12 @@ class HardNegative(ShardedObjective):
         tensor(0.6931)
     """
 
-    def __init__(self, weight: float = 1.0, hardest: bool = False, relative: bool = False) -> None:
+    def __init__(self, weight: float = 1.0, relative: bool = False) -> None:
         super().__init__(weight)
-        self.hardest = hardest
         self.relative = relative
 
+    @override
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
-        """Returns the part of this rank's images and texts."""
         rows, columns = shard.rows, shard.columns
         by_row = (rows.values, shard.row_targets.truth, rows.computed)
         by_column = (columns.values.T, shard.column_targets.truth.T, columns.computed.T)
@@ -76,19 +77,17 @@ class HardNegative(ShardedObjective):
         group: ProcessGroup,
     ) -> Float[Tensor, ""]:
         true, false = truth & computed, ~truth & computed
-        chances = self._chances(values.detach(), false)
+        chances = _chances(values.detach(), false)
         if self.relative:
             return mean_over_ranks(_against_true(values, true, chances), true.any(dim=1), group)
         return mean_over_ranks((chances * softplus(values)).sum(dim=1), true.any(dim=1), group)
 
-    def _chances(
-        self, values: Float[Tensor, "rows columns"], false: Bool[Tensor, "rows columns"]
-    ) -> Float[Tensor, "rows columns"]:
-        """How likely each false entry of a row is drawn; all 0 in a row without one."""
-        values = values.masked_fill(~false, torch.finfo(values.dtype).min)
-        if not self.hardest:
-            return values.softmax(dim=1) * false
-        return one_hot(values.argmax(dim=1), values.shape[1]).to(values.dtype) * false
+
+def _chances(
+    values: Float[Tensor, "rows columns"], false: Bool[Tensor, "rows columns"]
+) -> Float[Tensor, "rows columns"]:
+    """The probability that each false entry of a row is drawn; 0 in a row without one."""
+    return values.masked_fill(~false, torch.finfo(values.dtype).min).softmax(dim=1) * false
 
 
 def _against_true(

@@ -1,7 +1,11 @@
-"""Symmetric InfoNCE with any number of true captions per image, none of them a negative."""
+"""Symmetric InfoNCE with any number of true captions per image.
+
+Scores and targets come in, a loss goes out. A true caption is never a negative.
+"""
 
 from jaxtyping import Bool, Float
 from torch import Tensor
+from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.objectives.base import ShardedObjective
@@ -14,9 +18,9 @@ class InfoNCE(ShardedObjective):
 
     Image to text, for each true pair (i, j):
     $-\log \frac{e^{s_{ij}}}{e^{s_{ij}} + \sum_{k \text{ false of } i} e^{s_{ik}}}$,
-    averaged over the true pairs of an image, then over images; text to image likewise; the loss is
-    the mean of both. Other true captions of an image leave its denominator: they are neither
-    positives of this term nor negatives. With one true caption per image it is CLIP's loss.
+    averaged over the true pairs of an image, then over images. Text to image is the same with
+    images and texts exchanged; the loss is the mean of both. The denominator leaves out the other
+    true captions of an image. With one true caption per image it is CLIP's loss.
 
     Source: van den Oord et al. 2018, eq. 4; symmetric form Radford et al. 2021, figure 3.
 
@@ -31,8 +35,8 @@ class InfoNCE(ShardedObjective):
         tensor(0.6931)
     """
 
+    @override
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
-        """Returns the terms of the rank's images and texts that have a true partner."""
         rows, columns = shard.rows, shard.columns
         image_to_text = _one_way(rows.values, rows.computed, shard.row_targets.truth, group)
         text_to_image = _one_way(

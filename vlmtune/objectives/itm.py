@@ -1,12 +1,15 @@
-"""Image-text matching: is the pair true, and is the true caption the best of those scored?"""
+"""Image-text matching: is a pair true, and does the true caption rank first among those scored?
+
+Scores of chosen pairs come in, a loss goes out. It never chooses pairs: a pair policy does.
+"""
 
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import softplus
+from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.errors import UserError
-from vlmtune.objectives.base import ShardedObjective
+from vlmtune.objectives.base import ShardedObjective, check_factors
 from vlmtune.objectives.functional import contrast, mean_over_ranks
 from vlmtune.types import ScoreShard
 
@@ -17,28 +20,25 @@ class ITM(ShardedObjective):
     $L_{match}$ is the mean over all scored pairs of $-\log \sigma(s)$ where the pair is true and
     $-\log(1 - \sigma(s))$ where it is false: two-class cross-entropy with $s$ the difference of
     the two logits. ALBEF scores each true pair, one hard image for its text and one hard text for
-    its image; which pairs are scored is decided by the pair policy, not here.
+    its image (`HardPairs`).
 
     $L_{rank}$ is, for each true pair (i, j),
     $-\log \frac{e^{s_{ij}}}{e^{s_{ij}} + \sum_k e^{s_{ik}}}$ with k over the scored texts that are
     false of image i, averaged over the true texts of an image, then over images. METER scores 15
     false captions per image, drawn from the corpus without excluding the image's own captions;
     here a true caption is never a negative. An image without a scored true text has no ranking
-    term, and one without a scored false text costs 0.
+    term; an image without a scored false text costs 0.
 
-    METER fine-tunes for retrieval with the plain sum of both (a = b = 1), ALBEF pre-trains with
+    METER fine-tunes for retrieval with the plain sum of both (a = b = 1). ALBEF pre-trains with
     matching alone (b = 0).
 
-    Source: Li et al. 2021 (ALBEF), section 3.2, for matching; Dou et al. 2022 (METER), as EqSim's
-    appendix C and METER's released retrieval code use it, for ranking.
+    Source: matching from Li et al. 2021 (ALBEF), section 3.2; ranking from Dou et al. 2022 (METER),
+    as EqSim's appendix C and METER's released retrieval code use it.
 
     Args:
         weight: Factor in the sum of objectives.
         matching: Factor a.
         ranking: Factor b.
-
-    Raises:
-        UserError: A factor is negative, or both are 0.
 
     Example:
         >>> import torch
@@ -50,15 +50,11 @@ class ITM(ShardedObjective):
 
     def __init__(self, weight: float = 1.0, matching: float = 1.0, ranking: float = 1.0) -> None:
         super().__init__(weight)
-        if min(matching, ranking) < 0 or matching + ranking == 0:
-            raise UserError(
-                f"expected factors >= 0 with one above 0, got {matching=}, {ranking=}: raise one"
-            )
-        self.matching = matching
-        self.ranking = ranking
+        check_factors(matching=matching, ranking=ranking)
+        self.matching, self.ranking = matching, ranking
 
+    @override
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
-        """Returns the part of this rank's images; 0 where no pair was scored."""
         values, computed = shard.rows.values, shard.rows.computed
         true, false = shard.row_targets.truth & computed, ~shard.row_targets.truth & computed
         losses = softplus(values.where(~shard.row_targets.truth, -values))

@@ -1,9 +1,13 @@
-"""Binary cross-entropy over scored pairs: each pair is true or it is not."""
+"""Binary cross-entropy over scored pairs.
+
+Scores and targets come in, a loss goes out. It never compares one pair with another.
+"""
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
+from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.objectives.base import ShardedObjective
@@ -19,13 +23,13 @@ class PairBCE(ShardedObjective):
 
     Args:
         weight: Factor in the sum of objectives.
-        balanced: Weigh true and false pairs so that each kind has half of the loss. Without it a
-            batch in which few pairs are true is mostly about the false ones.
+        balanced: Give true and false pairs half of the loss each. Otherwise a batch with few true
+            pairs mostly trains on the false ones.
 
     Example:
         >>> from vlmtune.types import Scores, Targets
-        >>> yes = torch.ones(1, 1, dtype=torch.bool)
-        >>> PairBCE()(Scores.full(torch.zeros(1, 1)), Targets(yes, yes, yes))
+        >>> truth = torch.ones(1, 1, dtype=torch.bool)
+        >>> PairBCE()(Scores.full(torch.zeros(1, 1)), Targets(truth, truth, truth))
         tensor(0.6931)
     """
 
@@ -33,8 +37,8 @@ class PairBCE(ShardedObjective):
         super().__init__(weight)
         self.balanced = balanced
 
+    @override
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
-        """Returns the terms of the pairs of the rank's images; 0 where no pair was scored."""
         scores = shard.rows
         true = shard.row_targets.truth[scores.computed]
         losses = binary_cross_entropy_with_logits(

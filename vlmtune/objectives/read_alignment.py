@@ -1,13 +1,17 @@
-"""READ's paraphrase alignment: two captions of one image are each other's match."""
+"""READ's paraphrase alignment: two captions of one image match each other.
+
+Text embeddings come in, a loss goes out. It never compares a text with an image.
+"""
 
 from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.objectives.base import Need, ShardedObjective
+from vlmtune.objectives.base import ShardedObjective
 from vlmtune.objectives.functional import contrast, embedded_of, mean_over_ranks
 from vlmtune.types import ScoreShard
 
@@ -18,23 +22,21 @@ class ReadAlignment(ShardedObjective):
     For a text a and each text p that is true of an image of which a is true as well,
     $-\log \frac{e^{\lambda \langle v_a, v_p \rangle}}{e^{\lambda \langle v_a, v_p \rangle}
     + \sum_n e^{\lambda \langle v_a, v_n \rangle}}$ with $\lambda$ the scale of the scores and n
-    over the texts that are true of some image but of none that a is true of; averaged over the p of
-    a, then over the texts a that have one. A text without a second caption of its image has no
-    term; without any such text the loss is 0, so a corpus with one caption per image trains nothing
-    by it. Further captions of the same image are neither matches of this term nor negatives.
+    over the texts that are true of some image but share no image with a. It is averaged over the p
+    of a, then over the texts a with such a p. Texts without an image (hard negatives) are left out.
+    The denominator leaves out further captions of the same image. A corpus with one caption per
+    image has loss 0.
 
     The released method pairs each caption with one generated or annotated paraphrase and adds the
-    loss with factor 0.5. Every ordered pair is a term here, there only paraphrase to caption. The
-    other half of READ, reconstruction by a frozen decoder, is not part of it.
+    loss with factor 0.5. It has a term from paraphrase to caption only; here every ordered pair is
+    a term. READ's other half, reconstruction by a frozen decoder, is left out.
 
-    It says nothing of images: add it to a contrastive loss.
+    It trains texts alone: add it to a contrastive loss.
 
     Source: Kwon et al. 2025 (READ), the sentence-level alignment objective.
 
     Args:
         weight: Factor in the sum of objectives.
-        hard_negatives: Texts that are true of no image are negatives too (off in the released
-            configuration).
 
     Example:
         >>> from vlmtune.types import Embedded, Scores, Targets
@@ -45,40 +47,30 @@ class ReadAlignment(ShardedObjective):
         tensor(0.6931)
     """
 
-    needs: ClassVar[frozenset[Need]] = frozenset({"embedded"})
+    needs = frozenset({"embedded"})
     regulariser: ClassVar[bool] = True
 
-    def __init__(self, weight: float = 1.0, hard_negatives: bool = False) -> None:
-        super().__init__(weight)
-        self.hard_negatives = hard_negatives
-
+    @override
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
-        """Returns the terms of the rank's own texts; 0 where no image has two captions.
-
-        Raises:
-            UserError: The scores come without embeddings.
-        """
-        everyone = embedded_of(shard.rows, "ReadAlignment")
-        own = embedded_of(shard.columns, "ReadAlignment").text
-        related, described = _related(shard, group)
-        itself = torch.arange(len(own), device=own.device)
-        matches = related.clone()
-        matches[itself, itself + shard.column_start] = False
-        negatives = ~related & related.any(dim=1, keepdim=True)
-        if not self.hard_negatives:
-            negatives = negatives & described
-        values = everyone.scale * (own @ everyone.text.T)
+        all_texts = embedded_of(shard.rows, "ReadAlignment")
+        texts = embedded_of(shard.columns, "ReadAlignment").text
+        paraphrases, described = _paraphrases(shard, group)
+        position = torch.arange(len(texts), device=texts.device)
+        matches = paraphrases.clone()
+        matches[position, position + shard.column_start] = False
+        negatives = ~paraphrases & paraphrases.any(dim=1, keepdim=True) & described
+        values = all_texts.scale * (texts @ all_texts.text.T)
         return mean_over_ranks(contrast(values, matches, negatives), matches.any(dim=1), group)
 
 
-def _related(
+def _paraphrases(
     shard: ScoreShard, group: ProcessGroup
 ) -> tuple[Bool[Tensor, "m M"], Bool[Tensor, "M"]]:
-    """True where an own text and any text share an image, and at the texts that have an image."""
+    """True where one of the rank's texts shares an image with a text; true at texts of an image."""
     image, text = shard.row_targets.truth.nonzero(as_tuple=True)
-    # True pairs travel: what is true of all images and all texts is on no rank.
+    # Ranks exchange true pairs alone: no rank holds the truth of all images and all texts.
     pairs = group.gather(torch.stack([image + shard.row_start, text], dim=1))
     images, texts = pairs.unbind(1)
-    mine = shard.column_targets.truth[images].T.to(torch.int32)
-    counts = mine.new_zeros(len(mine), shard.row_targets.truth.shape[1]).index_add(1, texts, mine)
+    true = shard.column_targets.truth[images].T.to(torch.int32)
+    counts = true.new_zeros(len(true), shard.row_targets.truth.shape[1]).index_add(1, texts, true)
     return counts > 0, torch.bincount(texts, minlength=counts.shape[1]) > 0

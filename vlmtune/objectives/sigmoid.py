@@ -1,8 +1,12 @@
-"""SigLIP's loss: each image-text pair of the batch is a yes-no question of its own."""
+"""SigLIP's loss: binary classification of each image-text pair of the batch.
+
+Scores and targets come in, a loss goes out. It never normalises over a row or a column.
+"""
 
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import softplus
+from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.objectives.base import ShardedObjective
@@ -13,11 +17,10 @@ from vlmtune.types import ScoreShard
 class Sigmoid(ShardedObjective):
     r"""Each scored pair costs $\log(1 + e^{-y s})$, with y = 1 if it is true and y = -1 if false.
 
-    $L = \frac{1}{N} \sum_{i,j} \log(1 + e^{-y_{ij} s_{ij}})$: the sum is divided by the number of
-    images that have a scored pair, not by the number of pairs, so an image costs more where it
-    meets more texts. Every true caption of an image is a positive. The temperature and the bias
-    that the paper learns are the adapter's and already in the scores; without a bias the many
-    false pairs dominate the first steps.
+    $L = \frac{1}{N} \sum_{i,j} \log(1 + e^{-y_{ij} s_{ij}})$, where N counts the images with a
+    scored pair, not the pairs: an image costs more if it meets more texts. Every true caption of an
+    image is a positive. The adapter learns the paper's temperature and bias, so the scores contain
+    them. Without a bias the many false pairs dominate the first steps.
 
     Source: Zhai et al. 2023, section 3.2 and algorithm 1.
 
@@ -32,8 +35,8 @@ class Sigmoid(ShardedObjective):
         tensor(1.3863)
     """
 
+    @override
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
-        """Returns the part of this rank's images; 0 where no pair was scored."""
         values, computed = shard.rows.values, shard.rows.computed
         losses = softplus(values.where(~shard.row_targets.truth, -values))
         terms = losses.masked_fill(~computed, 0).sum(dim=1)

@@ -1,7 +1,11 @@
-"""TripletCLIP's loss: a hard negative caption for each image, on a scene and on its twin."""
+"""TripletCLIP's loss: each image has a hard negative caption, that of its twin scene.
+
+Scores and targets come in, a loss goes out. A twin image is never a negative of a caption.
+"""
 
 from jaxtyping import Float
 from torch import Tensor
+from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.objectives.base import ShardedObjective
@@ -14,20 +18,19 @@ class TripletClip(ShardedObjective):
 
     For groups of two images and two captions (x, y, x', y'), such as a PUG:AR4T scene and its
     negative scene, the paper's loss is NegCLIP(x, y; y') + NegCLIP(x', y'; y). Each image, of
-    either set, contrasts its caption with all other captions, its twin's included; each caption
-    contrasts its image with images of other groups, and never with the twin image. So
+    either set, contrasts its caption with all other captions, including its twin's. Each caption
+    contrasts its image with images of other groups, never with the twin image:
     $L = \overline{-\log \frac{e^{s_{ij}}}{e^{s_{ij}} + \sum_{k \text{ false of } i} e^{s_{ik}}}}
     + \overline{-\log \frac{e^{s_{ij}}}{e^{s_{ij}} + \sum_{l \in O_j} e^{s_{lj}}}}$
-    with $O_j$ the images outside the group of text j of which it is false. The bars are means over
-    the true pairs of an image (text), then over images (texts) that have one; the others have no
-    term.
+    with $O_j$ the images outside the group of text j for which it is false. The bars are means over
+    the true pairs of an image (text), then over images (texts) with a true pair.
 
-    Differs from twice `InfoNCE` only in the second term, where `InfoNCE` also has the twin. Differs
-    from the released code in one thing: there a caption meets the other groups' images of its own
-    set, here those of both sets. Which of two scenes counts as "the negative" is arbitrary, and
-    exchanging them leaves this loss the same. Groups of other shapes are taken alike.
+    It differs from twice `InfoNCE` only in the second term, where `InfoNCE` includes the twin. It
+    differs from the released code in one respect: there a caption meets only its own set of the
+    other groups' images, here both sets. Exchanging a scene and its negative leaves this loss
+    unchanged. Groups of other shapes are treated alike.
 
-    Source: Patel et al. 2024 (TripletCLIP), section 3; the authors made it for pre-training and
+    Source: Patel et al. 2024 (TripletCLIP), section 3. The authors made it for pre-training and
     advise against fine-tuning with it.
 
     Args:
@@ -36,13 +39,14 @@ class TripletClip(ShardedObjective):
     Example:
         >>> import torch
         >>> from vlmtune.types import Scores, Targets
-        >>> truth, own = torch.eye(2) > 0, torch.ones(2, 2) > 0
-        >>> TripletClip()(Scores.full(torch.zeros(2, 2)), Targets(truth, own, own))
+        >>> truth, same_group = torch.eye(2) > 0, torch.ones(2, 2) > 0
+        >>> targets = Targets(truth, same_group, same_group)
+        >>> TripletClip()(Scores.full(torch.zeros(2, 2)), targets)
         tensor(0.6931)
     """
 
+    @override
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
-        """Returns the part of this rank's images and texts."""
         rows, columns = shard.rows, shard.columns
         true = shard.row_targets.truth & rows.computed
         false = ~shard.row_targets.truth & rows.computed

@@ -1,8 +1,7 @@
-"""The true image-text pairs of a batch against each other, from one rank's share of the scores.
+"""The true image-text pairs of a batch against each other, from one rank's shard of the scores.
 
-A batch holds A true pairs; a of them have their image on this rank. For each of these and each of
-all A, the four scores that EqSim compares are found in the rank's rows (its images, all texts) and
-columns (all images, its texts): memory is linear in the global batch.
+A `ScoreShard` comes in; for each local and each other true pair the four scores that EqSim compares
+go out. No rank ever holds the N x M scores: memory is linear in the global batch.
 """
 
 from typing import Literal, NamedTuple
@@ -14,11 +13,11 @@ from torch import Tensor
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.types import ScoreShard
 
-Normalise = Literal["none", "row", "column", "both", "sigmoid", "minmax"]
+Normalise = Literal["none", "row", "sigmoid"]
 
 
-class Quad(NamedTuple):
-    """The four scores of a own true pairs (1) against all A true pairs (2)."""
+class FourScores(NamedTuple):
+    """The four scores of a local true pairs (1) with all A true pairs (2)."""
 
     s11: Float[Tensor, "a 1"]
     s12: Float[Tensor, "a A"]
@@ -27,160 +26,136 @@ class Quad(NamedTuple):
 
 
 class TruePairs:
-    """The true pairs of a batch: of each image those of its captions that came with it.
+    """The A true pairs of a batch: each image with each of its captions from its own group.
 
-    A text that is true of an image but belongs to another group is no pair of that image: it only
-    keeps the two from being compared.
+    a of them are local: their image is on this rank. A matrix over pairs has a row for each local
+    pair (1) and a column for each pair (2). $s_{12}$ is the score of image 1 with text 2.
+
+    A text of another group that is true of an image makes no pair; it only keeps the two from being
+    compared. Two pairs are comparable if all four scores are computed and neither text is true of
+    the other's image. So two captions of one image are never compared.
 
     Args:
-        share: The rank's scores and targets.
+        shard: The rank's scores and targets.
         group: All ranks.
 
     Attributes:
-        start: Position of the first own pair among all A.
-        weight: One over the number of pairs of the image, of all A pairs.
-        valid: True where own pair and other pair can be compared: all four scores are computed,
-            and neither text is true of the other's image. So two captions of one image never are.
-        grouped: True where the two pairs belong to one group.
+        start: Position of the first local pair among all A.
+        weight: One over the number of pairs of the image, for all A pairs.
+        comparable: True where two pairs are comparable.
+
+    Example:
+        Three images, of which the first has two captions: four pairs, (0, 0), (0, 1), (1, 2) and
+        (2, 3). The two pairs of image 0 are not compared with each other.
+
+        >>> from vlmtune.distributed.process_group import ProcessGroup
+        >>> from vlmtune.types import Scores, Targets
+        >>> truth = torch.tensor([[1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]) > 0
+        >>> scores = Scores.full(torch.tensor([[9., 8, 1, 2], [3, 4, 9, 5], [6, 7, 0, 9]]))
+        >>> targets = Targets(truth, truth, truth)
+        >>> pairs = TruePairs(ScoreShard(scores, targets, scores, targets), ProcessGroup())
+        >>> pairs.weight
+        tensor([0.5000, 0.5000, 1.0000, 1.0000])
+        >>> pairs.comparable.int().tolist()
+        [[0, 0, 1, 1], [0, 0, 1, 1], [1, 1, 0, 1], [1, 1, 1, 0]]
+        >>> pairs.s12(scores.values)[0]  # image 0 with the text of each pair
+        tensor([9., 8., 1., 2.])
+        >>> pairs.s21(scores.values, scores.values)[0]  # the image of each pair with text 0
+        tensor([9., 9., 3., 6.])
     """
 
     def __init__(self, shard: ScoreShard, group: ProcessGroup) -> None:
         rows, columns, targets = shard.rows, shard.columns, shard.row_targets
         self.shard, self.group = shard, group
-        found = (targets.truth & targets.same_group & rows.computed).nonzero()
-        self._row, text = found.unbind(1)
-        everything = group.gather(torch.stack([self._row + shard.row_start, text], dim=1))
-        self._rows, self._texts = everything.unbind(1)
-        self.start = int((self._rows < shard.row_start).sum())
-        # Where ranks share a text, it may be a column of another rank than the image's.
-        own = columns.values.shape[1]
-        here = (text >= shard.column_start) & (text < shard.column_start + own)
-        self._strays = group.gather(text[~here]).unique()
-        stray = own + torch.searchsorted(self._strays, text)
-        self._column = torch.where(here, text - shard.column_start, stray)
-        count = torch.bincount(self._rows, minlength=len(columns.values))
-        self.weight: Float[Tensor, "A"] = 1 / count[self._rows].to(rows.values.dtype)
-        other = shard.column_targets
-        computed = self.across(rows.computed) & self.back(rows.computed, columns.computed)
-        true = self.across(targets.truth) | self.back(targets.truth, other.truth)
-        self.valid: Bool[Tensor, "a A"] = computed & ~true
-        self.grouped: Bool[Tensor, "a A"] = self.across(targets.same_group) & self.back(
-            targets.same_group, other.same_group
-        )
+        self._row, text = (targets.truth & targets.same_group & rows.computed).nonzero().unbind(1)
+        all_pairs = group.gather(torch.stack([self._row + shard.row_start, text], dim=1))
+        self._images, self._texts = all_pairs.unbind(1)
+        self.start = int((self._images < shard.row_start).sum())
+        # Ranks may share a text: then its column may lie on another rank than the image.
+        width = columns.values.shape[1]
+        here = (text >= shard.column_start) & (text < shard.column_start + width)
+        self._remote_texts = group.gather(text[~here]).unique()
+        remote = width + torch.searchsorted(self._remote_texts, text)
+        self._column = torch.where(here, text - shard.column_start, remote)
+        count = torch.bincount(self._images, minlength=len(columns.values))
+        self.weight: Float[Tensor, "A"] = 1 / count[self._images].to(rows.values.dtype)
+        computed = self.s12(rows.computed) & self.s21(rows.computed, columns.computed)
+        column_truth = shard.column_targets.truth
+        true = self.s12(targets.truth) | self.s21(targets.truth, column_truth)
+        self.comparable: Bool[Tensor, "a A"] = computed & ~true
 
     @property
-    def own_weight(self) -> Float[Tensor, "a"]:
-        """The weights of own pairs."""
-        return self.weight[self.start : self.start + len(self._row)]
+    def local(self) -> slice:
+        """Positions of the local pairs among all A."""
+        return slice(self.start, self.start + len(self._row))
 
-    def across(self, rows: Shaped[Tensor, "n M"]) -> Shaped[Tensor, "a A"]:
-        """What `rows` holds of own images with the texts of all pairs ($s_{12}$)."""
+    def s12(self, rows: Shaped[Tensor, "n M"]) -> Shaped[Tensor, "a A"]:
+        """Entries (image 1, text 2) of a matrix of which this rank has `rows`."""
         return rows[self._row[:, None], self._texts[None, :]]
 
-    def back(
+    def s21(
         self, rows: Shaped[Tensor, "n M"], columns: Shaped[Tensor, "N m"]
     ) -> Shaped[Tensor, "a A"]:
-        """What the matrix holds of the images of all pairs with the texts of own ($s_{21}$)."""
-        return self._widened(rows, columns)[self._rows[None, :], self._column[:, None]]
+        """Entries (image 2, text 1) of a matrix of which this rank has `rows` and `columns`."""
+        if len(self._remote_texts):
+            remote = self.group.gather(rows[:, self._remote_texts])
+            columns = torch.cat([columns, remote], dim=1)
+        return columns[self._images[None, :], self._column[:, None]]
 
-    def _widened(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """The columns of own texts, then those of texts that are other ranks'."""
-        if not len(self._strays):
-            return columns
-        return torch.cat([columns, self.group.gather(rows[:, self._strays])], dim=1)
-
-    def listings(
+    def count_listings(
         self, listed: Int[Tensor, "a listed"]
     ) -> tuple[Int[Tensor, "a A"], Int[Tensor, "a A"]]:
-        """How often own pairs list each of all pairs, and how often each of those lists the own.
+        """How often pair 1 lists pair 2, and how often pair 2 lists pair 1.
 
         Args:
-            listed: Positions among all A pairs for each own pair, -1 for none.
+            listed: Positions among all A pairs for each local pair, -1 for none.
         """
-        own, everyone = self.valid.shape
-        # One place more takes what is none, or none of this rank.
-        mine = listed.new_zeros(own, everyone + 1)
-        mine.scatter_add_(1, listed % (everyone + 1), torch.ones_like(listed))
-        of_all = self.group.gather(listed) - self.start
-        of_all = of_all.where((of_all >= 0) & (of_all < own), own)
-        who = torch.arange(everyone, device=listed.device)[:, None].expand_as(of_all)
-        theirs = listed.new_zeros(own + 1, everyone)
-        theirs.index_put_((of_all, who), torch.ones_like(of_all), accumulate=True)
-        return mine[:, :everyone], theirs[:own]
+        local, total = self.comparable.shape
+        # One extra column takes entries that list no pair, one extra row those of other ranks.
+        forward = listed.new_zeros(local, total + 1)
+        forward.scatter_add_(1, listed % (total + 1), torch.ones_like(listed))
+        all_listed = self.group.gather(listed) - self.start
+        all_listed = all_listed.where((all_listed >= 0) & (all_listed < local), local)
+        lister = torch.arange(total, device=listed.device)[:, None].expand_as(all_listed)
+        backward = listed.new_zeros(local + 1, total)
+        backward.index_put_((all_listed, lister), torch.ones_like(all_listed), accumulate=True)
+        return forward[:, :total], backward[:local]
 
-    def quad(
+    def four_scores(
         self,
         rows: Float[Tensor, "n M"],
         columns: Float[Tensor, "N m"],
         normalise: Normalise,
-    ) -> Quad:
+    ) -> FourScores:
         """Returns the four scores, normalised; 0 where the pairs cannot be compared.
 
         Args:
-            rows: Scores of own images with all texts.
-            columns: Scores of all images with own texts.
-            normalise: "none", "sigmoid", "minmax" (the computed scores of the batch to [0, 1]), or
-                a softmax, of a "row" (over texts), a "column" (over images) or the mean of "both".
-                The softmax of a true pair is over itself and what is false of its image (text):
-                other captions of the image leave the denominator.
+            rows: Scores of local images with all texts.
+            columns: Scores of all images with local texts.
+            normalise: "none", "sigmoid", or "row": a softmax over the texts of an image. The
+                denominator of a true pair holds itself and the false texts of its image; other
+                captions of the image are left out.
         """
-        if normalise == "minmax":
-            low, width = self._extent(rows)
-            rows, columns = (rows - low) / width, (columns - low) / width
-        wide = self._widened(rows, columns)
-        own = rows[self._row, self._texts[self.start : self.start + len(self._row)]]
-        s12, s21 = self.across(rows), wide[self._rows[None, :], self._column[:, None]]
-        parts = []
-        if normalise in ("row", "both"):
-            parts.append(self._softmax(own, s12, s21, self._row_total(own, rows), by_row=True))
-        if normalise in ("column", "both"):
-            parts.append(self._softmax(own, s12, s21, self._column_total(own, wide), by_row=False))
-        if normalise == "sigmoid":
-            own, s12, s21 = own.sigmoid(), s12.sigmoid(), s21.sigmoid()
-        if parts:
-            own, s12, s21 = (torch.stack(same).mean(dim=0) for same in zip(*parts, strict=True))
+        s11 = rows[self._row, self._texts[self.local]]
+        s12, s21 = self.s12(rows), self.s21(rows, columns)
+        if normalise == "row":
+            false = self.shard.rows.computed & ~self.shard.row_targets.truth
+            # Finite rather than -inf: a row without false texts must not put NaN into the gradient.
+            lowest = torch.finfo(rows.dtype).min
+            total = torch.logaddexp(
+                s11, rows.masked_fill(~false, lowest).logsumexp(dim=1)[self._row]
+            )
+            # Masked before the exponential, which may overflow where pairs cannot be compared.
+            s12 = (s12 - total[:, None]).masked_fill(~self.comparable, 0.0).exp()
+            all_totals = self.group.gather(total)[None, :]
+            s21 = (s21 - all_totals).masked_fill(~self.comparable, 0.0).exp()
+            s11 = (s11 - total).exp()
+        elif normalise == "sigmoid":
+            s11, s12, s21 = s11.sigmoid(), s12.sigmoid(), s21.sigmoid()
         zero = s12.new_zeros(())
-        return Quad(
-            own[:, None],
-            torch.where(self.valid, s12, zero),
-            torch.where(self.valid, s21, zero),
-            self.group.gather(own)[None, :],
+        return FourScores(
+            s11[:, None],
+            torch.where(self.comparable, s12, zero),
+            torch.where(self.comparable, s21, zero),
+            self.group.gather(s11)[None, :],
         )
-
-    def _row_total(self, own: Tensor, rows: Tensor) -> Tensor:
-        """Log of the denominator of own pairs, over texts."""
-        false = self.shard.rows.computed & ~self.shard.row_targets.truth
-        return torch.logaddexp(own, _log_sum(rows, false, dim=1)[self._row])
-
-    def _column_total(self, own: Tensor, wide: Tensor) -> Tensor:
-        """Log of the denominator of own pairs, over images."""
-        shard = self.shard
-        computed = self._widened(shard.rows.computed, shard.columns.computed)
-        true = self._widened(shard.row_targets.truth, shard.column_targets.truth)
-        return torch.logaddexp(own, _log_sum(wide, computed & ~true, dim=0)[self._column])
-
-    def _softmax(
-        self, own: Tensor, s12: Tensor, s21: Tensor, total: Tensor, by_row: bool
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        mine, others = total[:, None], self.group.gather(total)[None, :]
-        of12, of21 = (mine, others) if by_row else (others, mine)
-        # Emptied before the exponential, which may overflow where pairs cannot be compared.
-        s12 = (s12 - of12).masked_fill(~self.valid, 0.0).exp()
-        s21 = (s21 - of21).masked_fill(~self.valid, 0.0).exp()
-        return (own - total).exp(), s12, s21
-
-    def _extent(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """The lowest computed score of all ranks, and how far the highest lies above it."""
-        scores = rows[self.shard.rows.computed]
-        none = rows.sum() * 0  # a rank without scores takes part all the same
-        low = scores.min() if len(scores) else none + torch.inf
-        high = scores.max() if len(scores) else none - torch.inf
-        low = self.group.gather(low[None]).min()
-        width = self.group.gather(high[None]).max() - low
-        known = width.isfinite() & (width > 0)
-        return low, torch.where(known, width, 1.0)
-
-
-def _log_sum(scores: Tensor, among: Tensor, dim: int) -> Tensor:
-    # Finite rather than -inf: a row without false texts must not put NaN into the gradient.
-    return scores.masked_fill(~among, torch.finfo(scores.dtype).min).logsumexp(dim=dim)
