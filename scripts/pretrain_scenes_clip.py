@@ -39,7 +39,7 @@ from data_builders.scenes.grammar import Scene, WorldSpec
 from data_builders.scenes.sample import make_scenes
 from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.backbones.word_tokenizer import WordTokenizer
-from vlmtune.types import Features, FeatureSpec
+from vlmtune.types import Features, FeatureSpec, Pooled
 
 SIZE = 64
 CONTEXT = 24
@@ -236,8 +236,8 @@ def _measured(folder: Path) -> str:
 
 
 def _embedded(features: Features) -> Tensor:
-    assert features.pooled is not None
-    return normalize(features.pooled, dim=-1)
+    assert isinstance(features, Pooled)
+    return normalize(features.values, dim=-1)
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ import torch
 
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.objectives.base import ShardedObjective
-from vlmtune.types import Embedded, Features, Scores, ScoreShard, Targets
+from vlmtune.types import Embedded, Scores, ScoreShard, Targets, Tokens
 
 
 def embedded(values: torch.Tensor) -> Embedded:
@@ -36,8 +36,8 @@ def embedded(values: torch.Tensor) -> Embedded:
         u,
         v,
         torch.tensor(square / 2).to(values),
-        Features(tokens=patches, mask=torch.ones(n, 3, dtype=torch.bool)),
-        Features(tokens=words * mask[:, :, None], mask=mask),
+        Tokens(patches, mask=torch.ones(n, 3, dtype=torch.bool)),
+        Tokens(words * mask[:, :, None], mask=mask),
     )
 
 

@@ -41,10 +41,10 @@ class Bottleneck(DualAdapter):
         nn.init.zeros_(self.up.bias)
 
     def embed_image(self, image):
-        return image.pooled + self.up(torch.relu(self.down(image.pooled)))
+        return image.values + self.up(torch.relu(self.down(image.values)))
 
     def embed_text(self, text):
-        return text.pooled
+        return text.values
 '''
 PLUGIN = """\
 class_path: my_adapter.Bottleneck

@@ -27,7 +27,7 @@ from vlmtune.data.datamodule import ShardDataModule
 from vlmtune.data.shards import ShardSet
 from vlmtune.export import save_export
 from vlmtune.training.methods import MMAdapterModule
-from vlmtune.types import Features
+from vlmtune.types import Pooled
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -233,9 +233,9 @@ def test_the_adapter_of_the_readme_is_one(backbone, tmp_path, monkeypatch):
     config.write_text(block("yaml", None, "gate"))
     adapter = make(Adapter, str(config))
     adapter.attach(backbone)
-    image, text = (Features(pooled=torch.randn(n, backbone.embed_dim)) for n in (3, 2))
+    image, text = (Pooled(torch.randn(n, backbone.embed_dim)) for n in (3, 2))
     assert adapter(image, text).values.shape == (3, 2)
-    assert torch.equal(adapter.embed_image(image), image.pooled)  # the identity at the start
+    assert torch.equal(adapter.embed_image(image), image.values)  # the identity at the start
     assert adapter.spec() == {"class_path": f"{name}.Gate", "init_args": {"initial": 1.0}}
 
 

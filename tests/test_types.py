@@ -3,49 +3,52 @@ import dataclasses
 import pytest
 import torch
 
-from vlmtune.types import Batch, Features, Scores, Targets
+from vlmtune.types import Batch, Pooled, PooledTokens, Scores, Targets, Tokens, concatenate
 
 
 def tokens(*lengths, width=4):
     mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
-    return Features(tokens=torch.randn(*mask.shape, width) * mask[:, :, None], mask=mask)
+    return Tokens(torch.randn(*mask.shape, width) * mask[:, :, None], mask=mask)
 
 
 def test_the_length_of_features():
-    assert len(Features(pooled=torch.zeros(3, 2))) == 3
+    assert len(Pooled(torch.zeros(3, 2))) == 3
     assert len(tokens(2, 5)) == 2
-    assert len(Features()) == 0
 
 
 @pytest.mark.parametrize("rows", [slice(1, 3), torch.tensor([2, 0]), [1], slice(0, 0)])
 def test_rows_of_features(rows):
-    whole = Features(torch.randn(3, 2), *tokens(1, 4, 2)._parts()[1:])
-    part = whole[rows]
-    assert part.pooled.equal(whole.pooled[rows])
-    assert part.tokens.equal(whole.tokens[rows])
-    assert part.mask.equal(whole.mask[rows])
-    assert Features(pooled=whole.pooled)[rows].tokens is None
+    both = PooledTokens(torch.randn(3, 2), tokens(1, 4, 2))
+    part = both[rows]
+    assert part.pooled.equal(both.pooled[rows])
+    assert part.tokens.values.equal(both.tokens.values[rows])
+    assert part.tokens.mask.equal(both.tokens.mask[rows])
+    assert Pooled(both.pooled)[rows].values.equal(part.pooled)
 
 
 def test_concatenation_pads_with_nothing():
     one, other = tokens(2, 3), tokens(5)
-    both = Features.concatenate([one, other])
-    assert both.tokens.shape == (3, 5, 4)
-    assert both.mask.sum(dim=1).tolist() == [2, 3, 5]
-    assert both.tokens[:2, :3].equal(one.tokens)
-    assert both.tokens[2:].equal(other.tokens)
-    assert not both.tokens[~both.mask].any()
-    pooled = Features.concatenate([Features(pooled=torch.ones(1, 2)), Features(torch.zeros(2, 2))])
-    assert pooled.pooled.sum(dim=1).tolist() == [2, 0, 0]
-    assert pooled.tokens is None
-    assert len(Features.concatenate([])) == 0
+    both = concatenate([one, other])
+    assert both.values.shape == (3, 5, 4)
+    assert both.lengths.tolist() == [2, 3, 5]
+    assert both.values[:2, :3].equal(one.values)
+    assert both.values[2:].equal(other.values)
+    assert not both.values[~both.mask].any()
+    vectors = [Pooled(torch.ones(1, 2)), Pooled(torch.zeros(2, 2))]
+    pooled = concatenate(vectors)
+    assert pooled.values.sum(dim=1).tolist() == [2, 0, 0]
+    mixed = concatenate(
+        [PooledTokens(vectors[1].values, one), PooledTokens(torch.ones(1, 2), other)]
+    )
+    assert mixed.tokens.values.equal(both.values)
+    assert mixed.pooled.sum(dim=1).tolist() == [0, 0, 2]
 
 
 def test_only_real_numbers_change_their_type():
-    moved = Features(torch.ones(3, 2), *tokens(1, 4, 2)._parts()[1:]).to("cpu", torch.bfloat16)
-    assert moved.pooled.dtype == moved.tokens.dtype == torch.bfloat16
-    assert moved.mask.dtype == torch.bool
-    assert tokens(1).to("cpu").tokens.dtype == torch.float32
+    moved = PooledTokens(torch.ones(3, 2), tokens(1, 4, 2)).to("cpu", torch.bfloat16)
+    assert moved.pooled.dtype == moved.tokens.values.dtype == torch.bfloat16
+    assert moved.tokens.mask.dtype == torch.bool
+    assert tokens(1).to("cpu").values.dtype == torch.float32
 
 
 def test_full_scores():

@@ -9,7 +9,7 @@ from torch import nn
 from vlmtune.adapters.base import DualAdapter, JointAdapter
 from vlmtune.backbones.base import Backbone
 from vlmtune.data.collate import collate
-from vlmtune.types import Batch, Features, FeatureSpec, Group
+from vlmtune.types import Batch, FeatureSpec, Group, Pooled, Tokens
 
 LETTERS = "abcdefgh"
 
@@ -49,9 +49,9 @@ class Toy(Backbone):
         with torch.set_grad_enabled(torch.is_grad_enabled() and not reads.frozen):
             tokens = self.drop(tokens).tanh() * mask[:, :, None]
             if reads.kind == "tokens":
-                return Features(tokens=tokens, mask=mask)
+                return Tokens(tokens, mask=mask)
             mean = tokens.sum(dim=1) / mask.sum(dim=1, keepdim=True)
-            return Features(pooled=self.project(mean))
+            return Pooled(self.project(mean))
 
 
 class Tune(DualAdapter):
@@ -78,17 +78,17 @@ class Tune(DualAdapter):
     def embed_text(self, text):
         return self.text(self.drop(self._mean(text)))
 
-    def embed_tokens(self, image, text):
-        return tuple(
-            Features(tokens=layer(side.tokens) * side.mask[:, :, None], mask=side.mask)
-            for layer, side in ((self.image, image), (self.text, text))
-        )
+    def embed_patches(self, image):
+        return Tokens(self.image(image.values) * image.mask[:, :, None], image.mask)
+
+    def embed_words(self, text):
+        return Tokens(self.text(text.values) * text.mask[:, :, None], text.mask)
 
     @staticmethod
     def _mean(features):
-        if features.pooled is not None:
-            return features.pooled
-        return features.tokens.sum(dim=1) / features.mask.sum(dim=1, keepdim=True)
+        if isinstance(features, Pooled):
+            return features.values
+        return features.values.sum(dim=1) / features.mask.sum(dim=1, keepdim=True)
 
 
 class Together(JointAdapter):
@@ -110,7 +110,7 @@ class Together(JointAdapter):
         return text
 
     def score_pairs(self, image, text):
-        return self.head(image.pooled * text.pooled).squeeze(-1)
+        return self.head(image.values * text.values).squeeze(-1)
 
 
 def groups(sizes=(2, 3, 1, 2), seed=0, distinct=False) -> list[list[Group]]:

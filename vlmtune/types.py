@@ -7,14 +7,19 @@ Shape legend:
     P       chosen image-text pairs
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.functional import pad
+from typing_extensions import override
+
+RowsT = TypeVar("RowsT", bound="Rows")
 
 
 @dataclass(frozen=True)
@@ -86,13 +91,12 @@ class Targets:
 
     def to(self, device: torch.device | str) -> "Targets":
         """Returns the targets on `device`."""
-        return self.each(lambda part: part.to(device))
+        return self.map(lambda matrix: matrix.to(device))
 
-    def each(self, change: Callable[[Tensor], Tensor]) -> "Targets":
-        """Returns the targets with each of their matrices changed alike."""
-        truth, known, own = (change(part) for part in (self.truth, self.known, self.same_group))
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Targets":
+        """Returns the targets with `change` applied to each matrix."""
         mined = None if self.mined_negatives is None else change(self.mined_negatives)
-        return Targets(truth, known, own, mined)
+        return Targets(change(self.truth), change(self.known), change(self.same_group), mined)
 
 
 @dataclass(frozen=True)
@@ -154,66 +158,187 @@ class FeatureSpec:
     frozen: bool = True
 
 
-@dataclass(frozen=True)
-class Features:
-    """Representations of n images or n texts: pooled, or tokens with their mask.
+class Rows(ABC):
+    """A tensor, or several, with one row for each of n images or texts."""
 
-    Attributes:
-        pooled: Embeddings, not normalised.
-        tokens: Token states, zero where `mask` is False.
-        mask: True where a token is real (for texts, start and end tokens are real).
-        ids: Token ids, where words are read.
-    """
+    @abstractmethod
+    def map(self: RowsT, change: Callable[[Tensor], Tensor]) -> RowsT:
+        """Returns the rows with `change` applied to each of their tensors."""
 
-    pooled: Float[Tensor, "n d"] | None = None
-    tokens: Float[Tensor, "n t w"] | None = None
-    mask: Bool[Tensor, "n t"] | None = None
-    ids: Int[Tensor, "n t"] | None = None
+    @abstractmethod
+    def joined(self: RowsT, others: Sequence[Any]) -> RowsT:
+        """Returns these rows followed by those of `others`, which have the same type."""
 
-    def __len__(self) -> int:
-        rows = self.pooled if self.pooled is not None else self.tokens
-        return 0 if rows is None else len(rows)
+    @property
+    @abstractmethod
+    def lengths(self) -> Int[Tensor, "n"]:
+        """How many real tokens each row has; 0 where rows have no tokens."""
 
-    def __getitem__(self, rows: Any) -> "Features":
-        """Returns the chosen rows (a slice or an index tensor)."""
-        return Features(*(None if x is None else x[rows] for x in self._parts()))
+    @abstractmethod
+    def cut(self: RowsT, length: int) -> RowsT:
+        """Keeps the first `length` tokens of each row."""
 
-    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Features":
-        """Returns the features on `device`, the real-valued parts as `dtype` where one is given."""
-        return Features(
-            None if self.pooled is None else self.pooled.to(device=device, dtype=dtype),
-            None if self.tokens is None else self.tokens.to(device=device, dtype=dtype),
-            None if self.mask is None else self.mask.to(device),
-            None if self.ids is None else self.ids.to(device),
-        )
-
-    def _parts(self) -> tuple[Tensor | None, ...]:
-        return self.pooled, self.tokens, self.mask, self.ids
-
-    @staticmethod
-    def concatenate(parts: Sequence["Features"]) -> "Features":
-        """Stacks features row-wise; token sequences are padded to the longest.
+    def trimmed(self: RowsT) -> RowsT:
+        """Cuts padding that no row needs.
 
         Example:
-            >>> a = Features(tokens=torch.ones(1, 2, 4), mask=torch.ones(1, 2, dtype=torch.bool))
-            >>> b = Features(tokens=torch.ones(1, 3, 4), mask=torch.ones(1, 3, dtype=torch.bool))
-            >>> Features.concatenate([a, b]).mask.sum(dim=1)
-            tensor([2, 3])
+            >>> mask = torch.tensor([[True, False, False]])
+            >>> Tokens(torch.zeros(1, 3, 4), mask).trimmed().values.shape
+            torch.Size([1, 1, 4])
         """
-        pooled = [p.pooled for p in parts if p.pooled is not None]
-        tokens = [p.tokens for p in parts if p.tokens is not None]
-        masks = [p.mask for p in parts if p.mask is not None]
-        ids = [p.ids for p in parts if p.ids is not None]
-        longest = max((x.shape[1] for x in tokens), default=0)
-        pad = torch.nn.functional.pad
-        return Features(
-            torch.cat(pooled) if pooled else None,
-            torch.cat([pad(x, (0, 0, 0, longest - x.shape[1])) for x in tokens])
-            if tokens
-            else None,
-            torch.cat([pad(x, (0, longest - x.shape[1])) for x in masks]) if masks else None,
-            torch.cat([pad(x, (0, longest - x.shape[1])) for x in ids]) if ids else None,
+        return self.cut(int(self.lengths.max())) if len(self) else self
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self: RowsT, rows: Any) -> RowsT:
+        """Returns the chosen rows (a slice or an index tensor)."""
+        return self.map(lambda tensor: tensor[rows])
+
+    @property
+    def device(self) -> torch.device:
+        """Where the rows are."""
+        return self.lengths.device
+
+    def to(self: RowsT, device: torch.device | str, dtype: torch.dtype | None = None) -> RowsT:
+        """Returns the rows on `device`, real-valued tensors as `dtype` unless it is None."""
+        return self.map(
+            lambda tensor: tensor.to(device, dtype if tensor.is_floating_point() else None)
         )
+
+
+@dataclass(frozen=True)
+class Pooled(Rows):
+    """One vector for each of n images or texts.
+
+    Attributes:
+        values: The vectors, not normalised.
+    """
+
+    values: Float[Tensor, "n d"]
+
+    @override
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Pooled":
+        return Pooled(change(self.values))
+
+    @override
+    def joined(self, others: Sequence[Any]) -> "Pooled":
+        return Pooled(torch.cat([self.values, *(other.values for other in others)]))
+
+    @property
+    @override
+    def lengths(self) -> Int[Tensor, "n"]:
+        return self.values.new_zeros(len(self.values), dtype=torch.int64)
+
+    @override
+    def cut(self, length: int) -> "Pooled":
+        del length
+        return self
+
+
+@dataclass(frozen=True)
+class Tokens(Rows):
+    """Tokens of n images or texts, real ones first.
+
+    Attributes:
+        values: Token states, zero where `mask` is False.
+        mask: True where a token is real (for texts, start and end tokens are real).
+        ids: Token ids, where the tokens are word embeddings.
+    """
+
+    values: Float[Tensor, "n t w"]
+    mask: Bool[Tensor, "n t"]
+    ids: Int[Tensor, "n t"] | None = None
+
+    @staticmethod
+    def full(values: Float[Tensor, "n t w"]) -> "Tokens":
+        """Tokens without padding."""
+        return Tokens(values, torch.ones(values.shape[:2], dtype=torch.bool, device=values.device))
+
+    @override
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Tokens":
+        ids = None if self.ids is None else change(self.ids)
+        return Tokens(change(self.values), change(self.mask), ids)
+
+    @override
+    def joined(self, others: Sequence[Any]) -> "Tokens":
+        parts = [self, *others]
+        longest = max(part.mask.shape[1] for part in parts)
+        parts = [part.padded(longest) for part in parts]
+        ids = [part.ids for part in parts if part.ids is not None]
+        return Tokens(
+            torch.cat([part.values for part in parts]),
+            torch.cat([part.mask for part in parts]),
+            torch.cat(ids) if ids else None,
+        )
+
+    @property
+    @override
+    def lengths(self) -> Int[Tensor, "n"]:
+        return self.mask.sum(dim=1)
+
+    @override
+    def cut(self, length: int) -> "Tokens":
+        return self.map(lambda tensor: tensor[:, :length])
+
+    @property
+    def word_ids(self) -> Int[Tensor, "n t"]:
+        """The ids of word embeddings, which always have them."""
+        assert self.ids is not None
+        return self.ids
+
+    def padded(self, length: int) -> "Tokens":
+        """Appends padding up to `length` tokens a row."""
+        missing = length - self.mask.shape[1]
+        return self.map(lambda x: pad(x, (0,) * (2 * x.ndim - 3) + (missing,)))
+
+
+@dataclass(frozen=True)
+class PooledTokens(Rows):
+    """A vector and tokens for each of n images or texts.
+
+    Attributes:
+        pooled: The vectors.
+        tokens: The tokens.
+    """
+
+    pooled: Float[Tensor, "n d"]
+    tokens: Tokens
+
+    @override
+    def map(self, change: Callable[[Tensor], Tensor]) -> "PooledTokens":
+        return PooledTokens(change(self.pooled), self.tokens.map(change))
+
+    @override
+    def joined(self, others: Sequence[Any]) -> "PooledTokens":
+        return PooledTokens(
+            torch.cat([self.pooled, *(other.pooled for other in others)]),
+            self.tokens.joined([other.tokens for other in others]),
+        )
+
+    @property
+    @override
+    def lengths(self) -> Int[Tensor, "n"]:
+        return self.tokens.lengths
+
+    @override
+    def cut(self, length: int) -> "PooledTokens":
+        return PooledTokens(self.pooled, self.tokens.cut(length))
+
+
+Features = Pooled | Tokens
+"""What a backbone gives of images or texts."""
+
+
+def concatenate(parts: Sequence[RowsT]) -> RowsT:
+    """Stacks rows of one type; tokens are padded to the longest.
+
+    Example:
+        >>> both = concatenate([Tokens.full(torch.ones(1, 2, 4)), Tokens.full(torch.ones(1, 3, 4))])
+        >>> both.lengths
+        tensor([2, 3])
+    """
+    return parts[0].joined(parts[1:])
 
 
 @dataclass(frozen=True)
@@ -231,8 +356,8 @@ class Embedded:
     image: Float[Tensor, "N d"]
     text: Float[Tensor, "M d"]
     scale: Float[Tensor, ""]
-    image_tokens: Features | None = None
-    text_tokens: Features | None = None
+    image_tokens: Tokens | None = None
+    text_tokens: Tokens | None = None
 
 
 @dataclass(frozen=True)

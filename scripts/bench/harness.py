@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from torch.nn.functional import pad
 
 from vlmtune.backbones.open_clip import OpenClip
-from vlmtune.types import Features, FeatureSpec
+from vlmtune.types import Features, FeatureSpec, Pooled, Tokens
 
 ResultT = TypeVar("ResultT")
 
@@ -83,19 +82,12 @@ def encode_padded(backbone: OpenClip, texts: list[str], spec: FeatureSpec) -> Fe
     tower = backbone.text_tower
     assert tower is not None
     words = tower.words(texts)
-    assert words.tokens is not None
-    assert words.mask is not None
-    longest = words.tokens.shape[1]
-    missing = CONTEXT - longest
-    full = Features(
-        tokens=pad(words.tokens, (0, 0, 0, missing)), mask=pad(words.mask, (0, missing))
-    )
+    full = words.padded(CONTEXT)
     layer = -1 if spec.kind == "pooled" else spec.layer
     state = tower.run(tower.start(full), 0, tower.layers + 1 + layer)
     if spec.kind == "pooled":
-        return Features(pooled=tower.finish(state))
-    assert state.tokens is not None
-    return Features(tokens=state.tokens[:, :longest], mask=words.mask)
+        return Pooled(tower.finish(state))
+    return Tokens(state.values[:, : words.mask.shape[1]], words.mask)
 
 
 def peak_memory(reset: bool = False) -> int:

@@ -48,7 +48,7 @@ from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.adapters.mm_pred import MMPred
 from vlmtune.adapters.words import masked_mean, word_mask
 from vlmtune.backbones.base import Backbone
-from vlmtune.types import Features, FeatureSpec
+from vlmtune.types import Features, FeatureSpec, Tokens
 
 STYLES = {
     "Mdetr": "mdetr",
@@ -129,17 +129,14 @@ def naive_score_head(adapter: FusedAdapter, fused: Tensor, text: Tensor, mask: T
     return parts.log_scale.exp() * mean + parts.bias
 
 
-def naive_scores(adapter: FusedAdapter, image: Features, text: Features, pairs: int) -> Tensor:
+def naive_scores(adapter: FusedAdapter, image: Tokens, text: Tokens, pairs: int) -> Tensor:
     """Scores (N, M) of all images and texts, `pairs` of them in one call."""
-    assert image.tokens is not None
-    assert text.tokens is not None
-    assert text.mask is not None
-    projected = adapter.normalized(adapter.project(image.tokens))
+    projected = adapter.normalized(adapter.project(image.values))
     rows = torch.arange(len(image), device=projected.device).repeat_interleave(len(text))
     columns = torch.arange(len(text), device=projected.device).repeat(len(image))
     scores = []
     for i, j in zip(rows.split(pairs), columns.split(pairs), strict=True):
-        tokens, mask = text.tokens[j], text.mask[j]
+        tokens, mask = text.values[j], text.mask[j]
         fused = naive_fusion(adapter, projected[i], adapter.normalized(tokens), mask)
         scores.append(naive_score_head(adapter, fused, tokens, mask))
     return torch.cat(scores).view(len(image), len(text))
@@ -177,9 +174,8 @@ class Scorer:
         image = torch.randn(job.images, PATCHES, IMAGE_WIDTH, generator=generator)
         text = torch.randn(job.texts, CONTEXT, WIDTH, generator=generator)
         mask = (torch.arange(CONTEXT) < len(WORDS) + 2).expand(job.texts, -1).clone()
-        unmasked = torch.ones(image.shape[:2], dtype=torch.bool)
-        self.image = Features(tokens=image, mask=unmasked).to(job.device)
-        self.text = Features(tokens=text * mask[:, :, None], mask=mask).to(job.device)
+        self.image = Tokens.full(image).to(job.device)
+        self.text = Tokens(text * mask[:, :, None], mask).to(job.device)
         self.before = peak_memory()
 
     def scores(self) -> Tensor:

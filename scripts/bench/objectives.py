@@ -90,10 +90,8 @@ def step_seconds(pairs: int, rounds: int) -> float:
 
     def step() -> None:
         with torch.autocast(DEVICE, torch.bfloat16, enabled=DEVICE == "cuda"):
-            image = backbone.encode_image(pixels, POOLED).pooled
-            text = backbone.encode_text(texts, POOLED).pooled
-        assert image is not None
-        assert text is not None
+            image = backbone.encode_image(pixels, POOLED).values
+            text = backbone.encode_text(texts, POOLED).values
         optimizer.zero_grad()
         loss_step(normalize(image, dim=-1), normalize(text, dim=-1), [InfoNCE()])
         optimizer.step()

@@ -61,7 +61,7 @@ def plain(model, texts=TEXTS) -> tuple[torch.Tensor, torch.Tensor]:
     """Embeddings of images and texts by the model itself."""
     with torch.no_grad():
         image, text = model.encode_image(pixels(), POOLED), model.encode_text(texts, POOLED)
-    return image.pooled, text.pooled
+    return image.values, text.values
 
 
 def trained(model) -> set[str]:

@@ -9,7 +9,7 @@ from vlmtune.adapters.fusion_styles.fiber_mm import FiberMM
 from vlmtune.adapters.fusion_styles.flava import Flava
 from vlmtune.adapters.fusion_styles.mdetr import Mdetr
 from vlmtune.adapters.mm_adapter import MMAdapter
-from vlmtune.types import Features
+from vlmtune.types import Tokens
 
 STYLES = (Mdetr, Flava, Albef, Fiber, FiberMM)
 LENGTHS = (4, 7, 3)
@@ -33,4 +33,4 @@ def features(images=4, lengths=LENGTHS, padding=2):
     mask = torch.arange(max(lengths) + padding) < torch.tensor(lengths)[:, None]
     text = torch.randn(*mask.shape, 8, dtype=torch.float64) * mask[:, :, None]
     real = torch.ones(image.shape[:2], dtype=torch.bool)
-    return Features(tokens=image, mask=real), Features(tokens=text, mask=mask)
+    return Tokens(image, mask=real), Tokens(text, mask=mask)

@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from tests.tiny import Widths
-from vlmtune.adapters.base import DualAdapter, JointAdapter, load_trained_state, trained_state, trim
+from vlmtune.adapters.base import DualAdapter, JointAdapter, load_trained_state, trained_state
 from vlmtune.adapters.ft_late import FTLate
 from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.errors import UserError
-from vlmtune.types import Features, FeatureSpec
+from vlmtune.types import FeatureSpec, Pooled, Tokens
 
 
 class Plain(DualAdapter):
@@ -18,10 +18,10 @@ class Plain(DualAdapter):
         self.image_input = self.text_input = FeatureSpec("pooled")
 
     def embed_image(self, image):
-        return image.pooled
+        return image.values
 
     def embed_text(self, text):
-        return text.pooled
+        return text.values
 
 
 class Lengths(JointAdapter):
@@ -41,18 +41,18 @@ class Lengths(JointAdapter):
         return text
 
     def score_pairs(self, image, text):
-        self.calls.append(tuple(text.tokens.shape[:2]))
-        return image.tokens[:, 0, 0] * 10 + text.mask.sum(dim=1)
+        self.calls.append(tuple(text.values.shape[:2]))
+        return image.values[:, 0, 0] * 10 + text.mask.sum(dim=1)
 
 
 def tokens(lengths, width=3):
     mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
-    return Features(tokens=torch.ones(*mask.shape, width) * mask[:, :, None], mask=mask)
+    return Tokens(torch.ones(*mask.shape, width) * mask[:, :, None], mask=mask)
 
 
 def numbered(count):
     values = torch.arange(1.0, count + 1)[:, None, None].expand(count, 2, 3)
-    return Features(tokens=values, mask=torch.ones(count, 2, dtype=torch.bool))
+    return Tokens(values, mask=torch.ones(count, 2, dtype=torch.bool))
 
 
 def test_a_dual_score_is_a_scaled_cosine():
@@ -61,7 +61,7 @@ def test_a_dual_score_is_a_scaled_cosine():
     image, text = torch.randn(3, 5), torch.randn(4, 5)
     with torch.no_grad():
         adapter.bias.fill_(0.5)
-    scores = adapter(Features(pooled=image), Features(pooled=text))
+    scores = adapter(Pooled(image), Pooled(text))
     assert scores.computed.all()
     for i in range(3):
         for j in range(4):
@@ -105,20 +105,20 @@ def test_no_pairs_are_no_call():
     assert not scores.values.any()
 
 
-def test_trim():
+def test_trimmed():
     features = tokens([2, 3, 1])
-    wide = Features(
-        tokens=torch.nn.functional.pad(features.tokens, (0, 0, 0, 4)),
+    wide = Tokens(
+        torch.nn.functional.pad(features.values, (0, 0, 0, 4)),
         mask=torch.nn.functional.pad(features.mask, (0, 4)),
     )
-    trimmed = trim(wide)
-    assert trimmed.tokens.equal(features.tokens)
+    trimmed = wide.trimmed()
+    assert trimmed.values.equal(features.values)
     assert trimmed.mask.equal(features.mask)
-    named = Features(tokens=wide.tokens, mask=wide.mask, ids=torch.arange(21).view(3, 7))
-    assert trim(named).ids.tolist() == [[0, 1, 2], [7, 8, 9], [14, 15, 16]]
-    pooled = Features(pooled=torch.ones(2, 3))
-    assert trim(pooled) is pooled
-    assert len(trim(wide[:0])) == 0
+    named = Tokens(wide.values, mask=wide.mask, ids=torch.arange(21).view(3, 7))
+    assert named.trimmed().ids.tolist() == [[0, 1, 2], [7, 8, 9], [14, 15, 16]]
+    pooled = Pooled(torch.ones(2, 3))
+    assert pooled.trimmed() is pooled
+    assert len(wide[:0].trimmed()) == 0
 
 
 def test_a_backbone_without_the_layer_is_refused(backbone):

@@ -32,7 +32,7 @@ def test_images_are_those_of_a_plain_loop(coupled, depth):
     visual = model.model.visual
     prompts = adapter.image_prompts()
     assert prompts.shape == (depth, 2, 24)
-    tokens = model.encode_image(pixels(), FeatureSpec("state", -4)).tokens
+    tokens = model.encode_image(pixels(), FeatureSpec("state", -4)).values
     for number, block in enumerate(visual.transformer.resblocks):
         if number < depth:
             tokens = torch.cat([tokens[:, :17], prompts[number].repeat(4, 1, 1)], dim=1)
@@ -45,7 +45,7 @@ def test_texts_are_those_of_a_plain_loop(depth):
     adapter, model = attached(DeepPrompts(length=2, depth=depth))
     network = model.model
     for row, caption in enumerate(TEXTS):
-        words = model.text_tower.words([caption]).tokens
+        words = model.text_tower.words([caption]).values
         tokens = torch.cat([words[:, :1], adapter.text[0][None], words[:, 1:]], dim=1)
         tokens = tokens + network.positional_embedding[: tokens.shape[1]]
         causal = torch.full((tokens.shape[1],) * 2, -torch.inf).triu(1)

@@ -7,7 +7,7 @@ from tests.adapters.fused import LENGTHS, features
 from tests.tiny import Widths
 from vlmtune.adapters.ft_late import FTLate
 from vlmtune.errors import UserError
-from vlmtune.types import Features
+from vlmtune.types import Tokens
 
 
 def made(**options):
@@ -27,10 +27,10 @@ def test_values_and_gradients_are_those_of_torch(layers, norm_first):
     image, text = features()
     got = adapter(image, text).values
     rows = []
-    for patches in image.tokens:
+    for patches in image.values:
         encoded = adapter.image((patches @ adapter.project.weight.T + adapter.project.bias)[None])
         row = []
-        for words, length in zip(text.tokens, LENGTHS, strict=True):
+        for words, length in zip(text.values, LENGTHS, strict=True):
             other = adapter.text(words[None, :length])[0, 1 : length - 1].mean(dim=0)
             mean = encoded[0].mean(dim=0)
             cosine = mean @ other / (mean.norm() * other.norm())
@@ -50,13 +50,10 @@ def test_hidden_patches_and_padding_do_not_matter():
     adapter = made().eval()
     image, text = features()
     want = adapter(image, text).values
-    patches = torch.nn.functional.pad(image.tokens, (0, 0, 0, 2), value=1e3)
-    longer = Features(tokens=patches, mask=torch.nn.functional.pad(image.mask, (0, 2)))
-    garbage = torch.where(text.mask[:, :, None], text.tokens, 1e3)
-    torch.testing.assert_close(
-        adapter(longer, Features(tokens=garbage, mask=text.mask)).values, want
-    )
-    torch.testing.assert_close(adapter(Features(tokens=image.tokens), text).values, want)
+    patches = torch.nn.functional.pad(image.values, (0, 0, 0, 2), value=1e3)
+    longer = Tokens(patches, mask=torch.nn.functional.pad(image.mask, (0, 2)))
+    garbage = torch.where(text.mask[:, :, None], text.values, 1e3)
+    torch.testing.assert_close(adapter(longer, Tokens(garbage, mask=text.mask)).values, want)
 
 
 def test_parameters_are_as_many_as_in_table_5():

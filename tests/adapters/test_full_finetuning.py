@@ -19,7 +19,7 @@ from vlmtune.adapters.full_finetuning import FullFineTuning
 from vlmtune.errors import UserError
 from vlmtune.objectives.fsc_clip import FSCClip
 from vlmtune.objectives.info_nce import InfoNCE
-from vlmtune.types import Features, FeatureSpec
+from vlmtune.types import FeatureSpec
 
 pytestmark = QUIET
 
@@ -88,18 +88,18 @@ def test_tokens_of_clip_are_normed_and_projected():
     adapter, model = attached(FullFineTuning(tokens=True))
     image = model.encode_image(pixels(), adapter.image_input)
     text = model.encode_text(TEXTS, adapter.text_input)
-    patches, words = adapter.embed_tokens(image, text)
+    patches, words = adapter.embed_patches(image), adapter.embed_words(text)
     network = model.model
     last = network.visual.transformer.resblocks[-1](
-        model.encode_image(pixels(), FeatureSpec("state", -2)).tokens
+        model.encode_image(pixels(), FeatureSpec("state", -2)).values
     )[:, 1:]
-    near(patches.tokens, network.visual.ln_post(last) @ network.visual.proj)
+    near(patches.values, network.visual.ln_post(last) @ network.visual.proj)
     assert patches.mask.all()
     final = model.encode_text(TEXTS, FeatureSpec("tokens", -1))
     assert words.mask.equal(final.mask)
-    near(words.tokens, final.tokens @ network.text_projection)
+    near(words.values, final.values @ network.text_projection)
     # The end token is what is pooled.
-    ends = words.tokens[torch.arange(3), words.mask.sum(dim=1) - 1]
+    ends = words.values[torch.arange(3), words.mask.sum(dim=1) - 1]
     near(ends, adapter.embed_text(text))
 
 
@@ -108,15 +108,16 @@ def test_tokens_of_each_family_depend_on_nothing_else(family):
     adapter, model = attached(FullFineTuning(tokens=True), family)
     image = model.encode_image(pixels(), adapter.image_input)
     text = model.encode_text(TEXTS, adapter.text_input)
-    patches, words = adapter.embed_tokens(image, text)
-    assert patches.tokens.shape == (4, model.image_tokens, model.embed_dim)
+    patches, words = adapter.embed_patches(image), adapter.embed_words(text)
+    assert patches.values.shape == (4, model.image_tokens, model.embed_dim)
     assert words.mask.equal(text.mask)
-    assert not words.tokens[~words.mask].any()
+    assert not words.values[~words.mask].any()
     for row, caption in enumerate(TEXTS):
         one = model.encode_text([caption], adapter.text_input)
-        single, alone = adapter.embed_tokens(image[row : row + 1], one)
-        near(single.tokens[0], patches.tokens[row])
-        near(alone.tokens[0], words.tokens[row, : alone.tokens.shape[1]])
+        single = adapter.embed_patches(image[row : row + 1])
+        alone = adapter.embed_words(one)
+        near(single.values[0], patches.values[row])
+        near(alone.values[0], words.values[row, : alone.values.shape[1]])
 
 
 def test_a_loss_on_tokens_trains_it_in_chunks_too(model_folder, shards, tmp_path):
@@ -131,7 +132,7 @@ def test_a_loss_on_tokens_trains_it_in_chunks_too(model_folder, shards, tmp_path
 
 
 def test_without_tokens_a_loss_on_them_is_refused(model_folder):
-    assert FullFineTuning().embed_tokens(Features(), Features()) is None
+    assert not FullFineTuning().gives_tokens
     with pytest.raises(UserError, match="adapter that gives tokens"):
         module(model_folder, FullFineTuning(), [FSCClip()])
 

@@ -16,7 +16,7 @@ from vlmtune.adapters.mm_pred import MMPred
 from vlmtune.cli.plugins import make
 from vlmtune.config import instantiate
 from vlmtune.errors import UserError
-from vlmtune.types import Features
+from vlmtune.types import Tokens
 
 DEPTHS = (None, 1, 2, 3)
 # On CLIP ViT-B/32 with 4 heads and 2,048 hidden units: weights of the fusion, and Table 5 of Cola.
@@ -36,8 +36,8 @@ def depth(style, layers):
 
 def compared(adapter, image, text):
     """Scores and their gradients (all weights, and the image tokens) in both forms."""
-    image = Features(tokens=image.tokens.clone().requires_grad_(), mask=image.mask)
-    leaves = [*adapter.parameters(), image.tokens]
+    image = Tokens(image.values.clone().requires_grad_(), mask=image.mask)
+    leaves = [*adapter.parameters(), image.values]
     weights = torch.linspace(-1, 2, len(image) * len(text), dtype=torch.float64)
     for values in (adapter(image, text).values, naive_scores(adapter, image, text, 100)):
         yield values, torch.autograd.grad((values.flatten() * weights).sum(), leaves)
@@ -148,14 +148,11 @@ def test_padding_and_hidden_patches_never_change_a_score(style):
     adapter = made(style).eval()
     image, text = features()
     want = adapter(image, text).values
-    garbage = torch.where(text.mask[:, :, None], text.tokens, 1e3)
-    torch.testing.assert_close(
-        adapter(image, Features(tokens=garbage, mask=text.mask)).values, want
-    )
-    patches = torch.nn.functional.pad(image.tokens, (0, 0, 0, 2), value=1e3)
+    garbage = torch.where(text.mask[:, :, None], text.values, 1e3)
+    torch.testing.assert_close(adapter(image, Tokens(garbage, mask=text.mask)).values, want)
+    patches = torch.nn.functional.pad(image.values, (0, 0, 0, 2), value=1e3)
     mask = torch.nn.functional.pad(image.mask, (0, 2))
-    torch.testing.assert_close(adapter(Features(tokens=patches, mask=mask), text).values, want)
-    torch.testing.assert_close(adapter(Features(tokens=image.tokens), text).values, want)
+    torch.testing.assert_close(adapter(Tokens(patches, mask=mask), text).values, want)
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -235,5 +232,5 @@ def test_unmasked_scores_do_not_depend_on_chunks():
     image, text = features()
     got = small.eval()(image, text).values
     torch.testing.assert_close(got, whole.eval()(image, text).values)
-    longest = Features(tokens=text.tokens[:, : max(LENGTHS)], mask=text.mask[:, : max(LENGTHS)])
+    longest = Tokens(text.values[:, : max(LENGTHS)], mask=text.mask[:, : max(LENGTHS)])
     torch.testing.assert_close(got, whole(image, longest).values)

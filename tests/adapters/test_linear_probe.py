@@ -3,7 +3,7 @@ import torch
 
 from tests.tiny import Widths
 from vlmtune.adapters.linear_probe import LinearProbe
-from vlmtune.types import Features
+from vlmtune.types import Pooled
 
 
 def made(**options):
@@ -26,7 +26,7 @@ def test_the_formula():
         for parameter in adapter.parameters():
             parameter.copy_(torch.randn_like(parameter))
     image, text = torch.randn(3, 6), torch.randn(2, 6)
-    got = adapter(Features(pooled=image), Features(pooled=text)).values
+    got = adapter(Pooled(image), Pooled(text)).values
     for i in range(3):
         for j in range(2):
             v = adapter.image.weight @ image[i] + adapter.image.bias

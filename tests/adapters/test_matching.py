@@ -5,7 +5,7 @@ from transformers import FlavaModel
 from transformers.utils import logging
 
 from tests.backbones import hf_models
-from vlmtune.adapters.base import trained_state, trim
+from vlmtune.adapters.base import trained_state
 from vlmtune.adapters.matching import Matching
 from vlmtune.backbones.blip import Blip
 from vlmtune.backbones.bridgetower import BridgeTower
@@ -75,7 +75,7 @@ def expected(backbone):
         rows = [
             fusion.match(
                 fusion.prepare_image(image[i : i + 1]),
-                fusion.prepare_text(trim(text[j : j + 1])),
+                fusion.prepare_text(text[j : j + 1].trimmed()),
             )
             for i in range(3)
             for j in range(4)
@@ -145,9 +145,9 @@ def test_nothing_is_trained_without_blocks(make):
 def test_what_is_frozen_has_no_dropout_and_no_gradient(make):
     backbone, adapter = make(1)
     given = features(backbone, adapter)
-    want = adapter.prepare_image(given[0]).tokens, adapter.prepare_text(given[1]).tokens
+    want = adapter.prepare_image(given[0]).values, adapter.prepare_text(given[1]).values
     backbone.train()
-    got = adapter.prepare_image(given[0]).tokens, adapter.prepare_text(given[1]).tokens
+    got = adapter.prepare_image(given[0]).values, adapter.prepare_text(given[1]).values
     for one, other in zip(want, got, strict=True):
         assert one.equal(other)
         assert not other.requires_grad

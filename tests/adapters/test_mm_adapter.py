@@ -9,7 +9,7 @@ import torch
 from tests.tiny import Widths
 from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.errors import UserError
-from vlmtune.types import Features
+from vlmtune.types import Tokens
 
 LENGTHS = (4, 7, 3)
 
@@ -87,7 +87,7 @@ def features():
 
 def score(adapter, image, text, mask):
     real = torch.ones(image.shape[:2], dtype=torch.bool)
-    return adapter(Features(tokens=image, mask=real), Features(tokens=text, mask=mask)).values
+    return adapter(Tokens(image, mask=real), Tokens(text, mask=mask)).values
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def test_only_listed_words_are_trained(family):
     # What the list lacks is as it was.
     sphere = model.encode_text(["blue sphere"], adapter.text_input)
     near(
-        adapter.embed_text(sphere), model.encode_text(["blue sphere"], FeatureSpec("pooled")).pooled
+        adapter.embed_text(sphere), model.encode_text(["blue sphere"], FeatureSpec("pooled")).values
     )
 
 

@@ -35,13 +35,13 @@ def test_tokens_are_the_librarys_states(path, backbone):
         text = model.text_encoder(
             input_ids=words.ids, attention_mask=words.mask.long(), output_hidden_states=True
         )
-    got = backbone.encode_image(pixels(), FeatureSpec("tokens", -1)).tokens
+    got = backbone.encode_image(pixels(), FeatureSpec("tokens", -1)).values
     torch.testing.assert_close(got, vision.last_hidden_state[:, 1:])
     for layer in (-2, -3):
-        got = backbone.encode_image(pixels(), FeatureSpec("tokens", layer)).tokens
+        got = backbone.encode_image(pixels(), FeatureSpec("tokens", layer)).values
         torch.testing.assert_close(got, vision.hidden_states[layer][:, 1:])
         got = backbone.encode_text(TEXTS, FeatureSpec("tokens", layer))
-        torch.testing.assert_close(got.tokens[got.mask], text.hidden_states[layer][got.mask])
+        torch.testing.assert_close(got.values[got.mask], text.hidden_states[layer][got.mask])
 
 
 def test_words_alone_have_no_use_for_cross_attention(backbone):

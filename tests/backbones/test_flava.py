@@ -31,16 +31,16 @@ def test_tokens_are_the_librarys_hidden_states(backbone):
     image, text = output.image_output, output.text_output
     assert len(image.hidden_states) == len(text.hidden_states) == 4
     for layer in (-2, -3):  # "second-last layer features" are hidden_states[-2]
-        got = backbone.encode_image(pixels(), FeatureSpec("tokens", layer)).tokens
+        got = backbone.encode_image(pixels(), FeatureSpec("tokens", layer)).values
         torch.testing.assert_close(got, image.hidden_states[layer][:, 1:])
         got = backbone.encode_text(TEXTS, FeatureSpec("tokens", layer))
-        torch.testing.assert_close(got.tokens[got.mask], text.hidden_states[layer][got.mask])
-    got = backbone.encode_image(pixels(), FeatureSpec("tokens", -1)).tokens
+        torch.testing.assert_close(got.values[got.mask], text.hidden_states[layer][got.mask])
+    got = backbone.encode_image(pixels(), FeatureSpec("tokens", -1)).values
     torch.testing.assert_close(got, image.last_hidden_state[:, 1:])
     got = backbone.encode_text(TEXTS, FeatureSpec("tokens", -1))
-    torch.testing.assert_close(got.tokens[got.mask], text.last_hidden_state[got.mask])
+    torch.testing.assert_close(got.values[got.mask], text.last_hidden_state[got.mask])
     for layer in (-1, -4):  # without the final norm: what the multimodal encoder gets
-        got = backbone.encode_image(pixels(), FeatureSpec("state", layer)).tokens
+        got = backbone.encode_image(pixels(), FeatureSpec("state", layer)).values
         torch.testing.assert_close(got, image.hidden_states[layer])
 
 
@@ -58,8 +58,8 @@ def test_scores_are_the_contrastive_logits_of_pretraining(tmp_path):
             bool_masked_pos=torch.zeros(3, 4, 4),
             return_loss=False,
         ).contrastive_logits_per_image
-    image = backbone.encode_image(pixels(), FeatureSpec("pooled")).pooled
-    text = backbone.encode_text(TEXTS, FeatureSpec("pooled")).pooled
+    image = backbone.encode_image(pixels(), FeatureSpec("pooled")).values
+    text = backbone.encode_text(TEXTS, FeatureSpec("pooled")).values
     normalize = torch.nn.functional.normalize
     got = backbone.logit_scale * normalize(image) @ normalize(text).T
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)

@@ -46,13 +46,13 @@ def test_states_are_the_librarys_hidden_states(backbone):
     want = backbone.model.vision_model(pixels(), output_hidden_states=True).hidden_states
     assert len(want) == 4
     for layer in (-4, -3, -2, -1):
-        got = backbone.encode_image(pixels(), FeatureSpec("state", layer)).tokens
+        got = backbone.encode_image(pixels(), FeatureSpec("state", layer)).values
         torch.testing.assert_close(got, want[layer])
     ids = backbone.encode_text(TEXTS, FeatureSpec("words")).ids
     want = backbone.model.text_model(ids, output_hidden_states=True).hidden_states
     for layer in (-4, -3, -2, -1):
         got = backbone.encode_text(TEXTS, FeatureSpec("state", layer))
-        torch.testing.assert_close(got.tokens[got.mask], want[layer][got.mask])
+        torch.testing.assert_close(got.values[got.mask], want[layer][got.mask])
 
 
 def test_last_tokens_have_the_final_norm(backbone):
@@ -60,17 +60,17 @@ def test_last_tokens_have_the_final_norm(backbone):
         output = backbone.model.vision_model(pixels())
         want = backbone.model.vision_model.post_layernorm(output.last_hidden_state[:, 1:])
         text = backbone.model.text_model(backbone.encode_text(TEXTS, FeatureSpec("words")).ids)
-    torch.testing.assert_close(backbone.encode_image(pixels(), FeatureSpec("tokens")).tokens, want)
+    torch.testing.assert_close(backbone.encode_image(pixels(), FeatureSpec("tokens")).values, want)
     got = backbone.encode_text(TEXTS, FeatureSpec("tokens"))
-    torch.testing.assert_close(got.tokens[got.mask], text.last_hidden_state[got.mask])
+    torch.testing.assert_close(got.values[got.mask], text.last_hidden_state[got.mask])
 
 
 def test_configs_from_before_the_end_id_was_right(path):
     # Their eos_token_id is 2, and the library then pools the highest id.
-    want = HFCLIP(str(path)).encode_text(TEXTS, FeatureSpec("pooled")).pooled
+    want = HFCLIP(str(path)).encode_text(TEXTS, FeatureSpec("pooled")).values
     got = HFCLIP(str(edit(path, text_config__eos_token_id=2)))
     assert got.model.text_model.eos_token_id == 2
-    assert got.encode_text(TEXTS, FeatureSpec("pooled")).pooled.equal(want)
+    assert got.encode_text(TEXTS, FeatureSpec("pooled")).values.equal(want)
 
 
 def test_a_tokenizer_that_does_not_fit_is_refused(path):

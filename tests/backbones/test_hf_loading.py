@@ -121,11 +121,11 @@ class Trap:
 
 
 def test_pickles_load_as_tensors_and_never_run(path, tmp_path):
-    want = HFCLIP(str(path)).encode_text(["dog"], FeatureSpec("pooled")).pooled
+    want = HFCLIP(str(path)).encode_text(["dog"], FeatureSpec("pooled")).values
     state = load_file(path / "model.safetensors")
     (path / "model.safetensors").unlink()
     torch.save(state, path / "pytorch_model.bin")
-    got = HFCLIP(str(path)).encode_text(["dog"], FeatureSpec("pooled")).pooled
+    got = HFCLIP(str(path)).encode_text(["dog"], FeatureSpec("pooled")).values
     torch.testing.assert_close(got, want)
     torch.save({**state, "trap": Trap(tmp_path / "sprung")}, path / "pytorch_model.bin")
     fails(path, "expected weights")

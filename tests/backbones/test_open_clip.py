@@ -17,7 +17,7 @@ from vlmtune.backbones import open_clip_loading
 from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.backbones.open_clip_text import Tokenizer
 from vlmtune.errors import UserError
-from vlmtune.types import Features, FeatureSpec
+from vlmtune.types import FeatureSpec, Tokens
 
 TEXTS = ["a red cube left of the blue sphere", "dog", "a green metal cube"]
 POOLED = FeatureSpec("pooled")
@@ -89,8 +89,8 @@ def test_pooled_equals_open_clip(folder, variant):
         image = reference_pooled(backbone.model.encode_image(pixels))
         text = reference_pooled(backbone.model.encode_text(padded_ids(backbone)))
     assert backbone.embed_dim == image.shape[1]
-    torch.testing.assert_close(backbone.encode_image(pixels, POOLED).pooled, image)
-    torch.testing.assert_close(backbone.encode_text(TEXTS, POOLED).pooled, text)
+    torch.testing.assert_close(backbone.encode_image(pixels, POOLED).values, image)
+    torch.testing.assert_close(backbone.encode_text(TEXTS, POOLED).values, text)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -101,12 +101,12 @@ def test_text_tokens_equal_the_padded_forward_pass(folder, variant):
         got = backbone.encode_text(TEXTS, FeatureSpec("tokens", layer))
         with torch.no_grad():
             want = _captured(backbone, ids, layer)
-        assert got.tokens.shape == (3, 10, backbone.text_width)  # 8 words, start, end
+        assert got.values.shape == (3, 10, backbone.text_width)  # 8 words, start, end
         assert got.mask.sum(dim=1).tolist() == [10, 3, 6]
         for i, length in enumerate([10, 3, 6]):
-            torch.testing.assert_close(got.tokens[i, :length], want[i, :length])
+            torch.testing.assert_close(got.values[i, :length], want[i, :length])
             assert got.mask[i, :length].all()
-            assert not got.tokens[i, length:].any()
+            assert not got.values[i, length:].any()
 
 
 def _captured(backbone, ids, layer):
@@ -134,17 +134,17 @@ def test_patch_tokens_equal_the_blocks_without_the_class_token(folder, variant):
         blocks[-1] = visual.ln_post(states[-1])[:, 1:]
     for layer in (-1, -2, -3):
         got = backbone.encode_image(pixels, FeatureSpec("tokens", layer))
-        torch.testing.assert_close(got.tokens, blocks[layer])
-        assert got.tokens.shape == (3, backbone.image_tokens, backbone.image_width)
+        torch.testing.assert_close(got.values, blocks[layer])
+        assert got.values.shape == (3, backbone.image_tokens, backbone.image_width)
         assert got.mask.all()
 
 
 def test_average_pooled_tokens_average_to_the_embedding(folder):
     backbone = OpenClip(str(folder(**VARIANTS["average-pooled"])))
     pixels = pixels_for(backbone)
-    tokens = backbone.encode_image(pixels, FeatureSpec("tokens", -1)).tokens
+    tokens = backbone.encode_image(pixels, FeatureSpec("tokens", -1)).values
     pooled = tokens.mean(dim=1) @ backbone.model.visual.proj
-    torch.testing.assert_close(pooled, backbone.encode_image(pixels, POOLED).pooled)
+    torch.testing.assert_close(pooled, backbone.encode_image(pixels, POOLED).values)
 
 
 def test_timm_tokens_equal_the_trunk(folder):
@@ -153,7 +153,7 @@ def test_timm_tokens_equal_the_trunk(folder):
     with torch.no_grad():
         want = backbone.model.visual.trunk.forward_features(pixels)[:, 1:]
     torch.testing.assert_close(
-        backbone.encode_image(pixels, FeatureSpec("tokens", -1)).tokens, want
+        backbone.encode_image(pixels, FeatureSpec("tokens", -1)).values, want
     )
     assert (backbone.image_tokens, backbone.image_width) == (100, 64)
     assert backbone.fits(FeatureSpec("tokens", -6), "image") is None
@@ -162,7 +162,7 @@ def test_timm_tokens_equal_the_trunk(folder):
 def test_resnet_gives_its_last_map_only(folder):
     backbone = OpenClip(str(folder(**VARIANTS["resnet"])))
     got = backbone.encode_image(pixels_for(backbone), FeatureSpec("tokens", -1))
-    assert got.tokens.shape == (3, 4, 256) == (3, backbone.image_tokens, backbone.image_width)
+    assert got.values.shape == (3, 4, 256) == (3, backbone.image_tokens, backbone.image_width)
     assert "1 layer" in backbone.fits(FeatureSpec("tokens", -2), "image")
 
 
@@ -178,8 +178,8 @@ def test_coca(folder):
     with torch.no_grad():
         image = backbone.model.encode_image(pixels, normalize=False)
         text = backbone.model.encode_text(padded_ids(backbone), normalize=False)
-    torch.testing.assert_close(backbone.encode_image(pixels, POOLED).pooled, image)
-    torch.testing.assert_close(backbone.encode_text(TEXTS, POOLED).pooled, text)
+    torch.testing.assert_close(backbone.encode_image(pixels, POOLED).values, image)
+    torch.testing.assert_close(backbone.encode_text(TEXTS, POOLED).values, text)
     assert "attentional pooling" in backbone.fits(FeatureSpec("tokens", -1), "image")
     tower = backbone.image_tower
     state = backbone.encode_image(pixels, FeatureSpec("state", -2))
@@ -187,8 +187,8 @@ def test_coca(folder):
     assert any(p is backbone.model.visual.attn_pool.query for p in tower.tail)
     assert backbone.text_tower is None
     assert "as in CoCa" in backbone.fits(FeatureSpec("state"), "text")
-    assert backbone.encode_image(pixels, FeatureSpec("tokens", -2)).tokens.shape == (3, 16, 24)
-    assert backbone.encode_text(TEXTS, FeatureSpec("tokens", -1)).tokens.shape == (3, 10, 16)
+    assert backbone.encode_image(pixels, FeatureSpec("tokens", -2)).values.shape == (3, 16, 24)
+    assert backbone.encode_text(TEXTS, FeatureSpec("tokens", -1)).values.shape == (3, 10, 16)
 
 
 def test_hugging_face_text_towers_give_pooled_vectors_only(folder, tmp_path):
@@ -200,7 +200,7 @@ def test_hugging_face_text_towers_give_pooled_vectors_only(folder, tmp_path):
     backbone = OpenClip(str(folder(text=text)))
     with torch.no_grad():
         want = backbone.model.encode_text(padded_ids(backbone))
-    torch.testing.assert_close(backbone.encode_text(TEXTS, POOLED).pooled, want)
+    torch.testing.assert_close(backbone.encode_text(TEXTS, POOLED).values, want)
     assert backbone.text_width == 16
     assert "pooled vectors only" in backbone.fits(FeatureSpec("tokens"), "text")
     with pytest.raises(UserError, match="pooled vectors only"):
@@ -211,9 +211,9 @@ def test_hugging_face_text_towers_give_pooled_vectors_only(folder, tmp_path):
 def test_an_image_tower_run_in_pieces_gives_the_embedding(folder, variant):
     backbone = OpenClip(str(folder(**VARIANTS[variant])))
     tower, pixels = backbone.image_tower, pixels_for(backbone)
-    want = backbone.encode_image(pixels, POOLED).pooled
+    want = backbone.encode_image(pixels, POOLED).values
     start = tower.start(pixels)
-    assert start.tokens.shape == (3, tower.special + backbone.image_tokens, tower.width)
+    assert start.values.shape == (3, tower.special + backbone.image_tokens, tower.width)
     assert start.mask.all()
     with torch.no_grad():
         torch.testing.assert_close(tower.finish(tower.run(start, 0, tower.layers)), want)
@@ -221,8 +221,8 @@ def test_an_image_tower_run_in_pieces_gives_the_embedding(folder, variant):
         state = backbone.encode_image(pixels, FeatureSpec("state", layer))
         rest = tower.run(state, tower.layers + 1 + layer, tower.layers)
         torch.testing.assert_close(tower.finish(rest), want)
-    patches = backbone.encode_image(pixels, FeatureSpec("tokens", -2)).tokens
-    state = backbone.encode_image(pixels, FeatureSpec("state", -2)).tokens
+    patches = backbone.encode_image(pixels, FeatureSpec("tokens", -2)).values
+    state = backbone.encode_image(pixels, FeatureSpec("state", -2)).values
     torch.testing.assert_close(state[:, tower.special :], patches)
 
 
@@ -233,16 +233,16 @@ def test_a_text_tower_run_in_pieces_gives_the_embedding(folder, variant):
     with torch.no_grad():
         want = reference_pooled(backbone.model.encode_text(padded_ids(backbone)))
     words = backbone.encode_text(TEXTS, FeatureSpec("words"))
-    assert words.tokens.shape == (3, 10, tower.width)
+    assert words.values.shape == (3, 10, tower.width)
     assert words.ids.tolist() == padded_ids(backbone)[:, :10].tolist()
     assert words.mask.sum(dim=1).tolist() == [10, 3, 6]
-    assert not words.tokens[~words.mask].any()
+    assert not words.values[~words.mask].any()
     with torch.no_grad():
         state = tower.run(tower.start(words), 0, tower.layers)
         torch.testing.assert_close(tower.finish(state), want)
     for layer in (-tower.layers - 1, -2, -1):
         state = backbone.encode_text(TEXTS, FeatureSpec("state", layer))
-        assert not state.tokens[~state.mask].any()
+        assert not state.values[~state.mask].any()
         assert state.mask.sum(dim=1).tolist() in ([10, 3, 6], [12, 12, 12])
         rest = tower.run(state, tower.layers + 1 + layer, tower.layers)
         torch.testing.assert_close(tower.finish(rest), want)
@@ -255,10 +255,10 @@ def test_trimming_changes_nothing(folder):
         for i, text in enumerate(TEXTS):
             alone = backbone.encode_text([text], reads)
             if reads.kind == "pooled":
-                torch.testing.assert_close(alone.pooled[0], together.pooled[i])
+                torch.testing.assert_close(alone.values[0], together.values[i])
             else:
-                length = alone.tokens.shape[1]
-                torch.testing.assert_close(alone.tokens[0], together.tokens[i, :length])
+                length = alone.values.shape[1]
+                torch.testing.assert_close(alone.values[0], together.values[i, :length])
                 assert together.mask[i].sum() == length
 
 
@@ -283,14 +283,14 @@ def test_towers_that_cannot_be_had_are_told(folder):
 def test_prompts_take_positions(folder):
     backbone = OpenClip(str(folder(**VARIANTS["siglip"])))
     tower, words = backbone.text_tower, backbone.encode_text(TEXTS, FeatureSpec("words"))
-    longer = Features(
-        tokens=torch.cat([words.tokens[:, :1], words.tokens], dim=1),
+    longer = Tokens(
+        torch.cat([words.values[:, :1], words.values], dim=1),
         mask=torch.cat([words.mask[:, :1], words.mask], dim=1),
     )
-    assert tower.start(longer).tokens.shape == (3, 12, 16)
+    assert tower.start(longer).values.shape == (3, 12, 16)
     for _ in range(2):
-        longer = Features(
-            tokens=torch.cat([longer.tokens[:, :1], longer.tokens], dim=1),
+        longer = Tokens(
+            torch.cat([longer.values[:, :1], longer.values], dim=1),
             mask=torch.cat([longer.mask[:, :1], longer.mask], dim=1),
         )
     with pytest.raises(UserError, match=r"at most 12 text tokens.* got 13"):
@@ -335,10 +335,10 @@ def test_it_is_frozen_and_gradients_flow_when_asked(folder):
     assert not any(p.requires_grad for p in backbone.parameters())
     backbone.requires_grad_(True)
     pixels = pixels_for(backbone)
-    assert not backbone.encode_image(pixels, POOLED).pooled.requires_grad
-    assert not backbone.encode_text(TEXTS, FeatureSpec("tokens", -2)).tokens.requires_grad
-    image = backbone.encode_image(pixels, FeatureSpec("tokens", -1, frozen=False)).tokens
-    text = backbone.encode_text(TEXTS, FeatureSpec("pooled", frozen=False)).pooled
+    assert not backbone.encode_image(pixels, POOLED).values.requires_grad
+    assert not backbone.encode_text(TEXTS, FeatureSpec("tokens", -2)).values.requires_grad
+    image = backbone.encode_image(pixels, FeatureSpec("tokens", -1, frozen=False)).values
+    text = backbone.encode_text(TEXTS, FeatureSpec("pooled", frozen=False)).values
     (image.sum() + text.square().sum()).backward()
     assert backbone.model.visual.conv1.weight.grad.any()
     assert backbone.model.token_embedding.weight.grad.any()
@@ -361,7 +361,7 @@ def test_bf16_gives_float32_features_close_to_fp32(folder):
         b = half.encode_image(pixels_for(half), reads)
         c, d = full.encode_text(TEXTS, reads), half.encode_text(TEXTS, reads)
         for x, y in ((a, b), (c, d)):
-            x, y = (f.pooled if reads.kind == "pooled" else f.tokens for f in (x, y))
+            x, y = x.values, y.values
             assert y.dtype == torch.float32
             torch.testing.assert_close(x, y, atol=0.1, rtol=0.1)
     assert full.fingerprint != half.fingerprint

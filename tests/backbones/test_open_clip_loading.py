@@ -13,7 +13,7 @@ POOLED = FeatureSpec("pooled")
 
 
 def embeddings(backbone: OpenClip) -> torch.Tensor:
-    found = backbone.encode_text(TEXTS, POOLED).pooled
+    found = backbone.encode_text(TEXTS, POOLED).values
     assert found is not None
     return found
 

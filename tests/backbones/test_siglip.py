@@ -26,10 +26,10 @@ def test_states_are_the_librarys_hidden_states_over_all_positions(backbone):
     for layer in (-4, -3, -2, -1):
         got = backbone.encode_text(TEXTS, FeatureSpec("state", layer))
         assert got.mask.all()
-        torch.testing.assert_close(got.tokens, want.hidden_states[layer])
+        torch.testing.assert_close(got.values, want.hidden_states[layer])
     got = backbone.encode_text(TEXTS, FeatureSpec("tokens"))
     assert got.mask.sum(dim=1).tolist() == [9, 2]
-    torch.testing.assert_close(got.tokens[got.mask], want.last_hidden_state[:, :9][got.mask])
+    torch.testing.assert_close(got.values[got.mask], want.last_hidden_state[:, :9][got.mask])
 
 
 def test_image_tokens_are_the_librarys(backbone):
@@ -37,9 +37,9 @@ def test_image_tokens_are_the_librarys(backbone):
     pixels = torch.randn(2, 3, 32, 32)
     want = backbone.model.vision_model(pixels, output_hidden_states=True)
     assert backbone.image_tower.special == 0
-    got = backbone.encode_image(pixels, FeatureSpec("tokens", -1)).tokens
+    got = backbone.encode_image(pixels, FeatureSpec("tokens", -1)).values
     torch.testing.assert_close(got, want.last_hidden_state)
-    got = backbone.encode_image(pixels, FeatureSpec("tokens", -2)).tokens
+    got = backbone.encode_image(pixels, FeatureSpec("tokens", -2)).values
     torch.testing.assert_close(got, want.hidden_states[-2])
 
 

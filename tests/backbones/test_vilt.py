@@ -8,7 +8,7 @@ from transformers import AutoImageProcessor, AutoTokenizer, ViltForImageAndTextR
 from tests.backbones.hf_models import write_vilt
 from vlmtune.backbones.vilt import OUTSIDE, Vilt
 from vlmtune.errors import UserError
-from vlmtune.types import Features, FeatureSpec
+from vlmtune.types import FeatureSpec, Tokens, concatenate
 
 TEXTS = ["a red cube left of the blue sphere", "dog", "a green metal cube", "the dog right"]
 SIZES = [(32, 32), (50, 36), (36, 50), (90, 30)]
@@ -44,7 +44,7 @@ def test_each_image_has_its_own_patches(backbone):
     image, _ = prepared(backbone)
     assert image.mask.sum(dim=1).tolist() == [17, 21, 21, 13]
     assert backbone.image_tokens == 24  # 4 x 6
-    assert not image.tokens[~image.mask].any()
+    assert not image.values[~image.mask].any()
 
 
 def test_matches_are_those_of_the_librarys_own_processor(path, backbone):
@@ -78,8 +78,8 @@ def test_patches_are_not_drawn_at_random(tmp_path, backbone):
 def test_padding_of_an_image_is_not_seen(backbone):
     image, text = prepared(backbone)
     want = backbone.fusion.match(image, text)
-    garbage = torch.where(image.mask[:, :, None], image.tokens, torch.tensor(1e3))
-    got = backbone.fusion.match(Features(tokens=garbage, mask=image.mask), text)
+    garbage = torch.where(image.mask[:, :, None], image.values, torch.tensor(1e3))
+    got = backbone.fusion.match(Tokens(garbage, mask=image.mask), text)
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
 
 
@@ -114,11 +114,11 @@ def test_it_has_no_layers_of_one_modality(backbone):
 
 def test_a_prompt_may_not_be_longer_than_the_positions(backbone):
     words = backbone.encode_text(["red cube " * 30], FeatureSpec("words"))
-    longer = Features.concatenate([words])
-    tokens = torch.cat([longer.tokens, longer.tokens[:, :1]], dim=1)
+    longer = concatenate([words])
+    tokens = torch.cat([longer.values, longer.values[:, :1]], dim=1)
     mask = torch.ones(tokens.shape[:2], dtype=torch.bool)
     with pytest.raises(UserError, match="at most 12 text tokens"):
-        backbone.fusion.prepare_text(Features(tokens=tokens, mask=mask))
+        backbone.fusion.prepare_text(Tokens(tokens, mask=mask))
 
 
 @pytest.mark.parametrize("name", ["do_resize", "do_pad"])

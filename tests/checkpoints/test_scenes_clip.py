@@ -76,7 +76,7 @@ def test_words_are_added_without_touching_the_others(script, tmp_path, monkeypat
     script.save(model, tmp_path / "new")
     captions = ["a red cube and a blue sphere", "two small cylinders on grass"]
     old, new = (
-        OpenClip(str(folder)).encode_text(captions, FeatureSpec("pooled")).pooled
+        OpenClip(str(folder)).encode_text(captions, FeatureSpec("pooled")).values
         for folder in (FOLDER, tmp_path / "new")
     )
     assert torch.equal(old, new)

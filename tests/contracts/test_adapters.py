@@ -32,7 +32,7 @@ from vlmtune.backbones.siglip import SigLIP
 from vlmtune.backbones.vilt import OUTSIDE, Vilt
 from vlmtune.config import instantiate
 from vlmtune.errors import UserError
-from vlmtune.types import Features, Scores
+from vlmtune.types import Features, Pooled, Scores, Tokens
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs/plugins/adapters").glob("*.yaml"))
 TEXTS = ["red cube", "a blue sphere left of the red cube", "dog", "a green metal cube"]
@@ -215,8 +215,7 @@ def test_frozen_features_carry_no_gradient(make):
     for features, reads in zip(
         made.features(), (made.adapter.image_input, made.adapter.text_input), strict=True
     ):
-        part = features.pooled if reads.kind == "pooled" else features.tokens
-        assert part is not None
+        part = features.values
         assert not (reads.frozen and part.requires_grad)
 
 
@@ -285,14 +284,14 @@ def test_padding_does_not_matter(everywhere):
     with torch.no_grad():
         image, text = made.features()
         want = made.adapter(image, text).values
-        if text.tokens is None or text.mask is None:
+        if isinstance(text, Pooled):
             return
         more = pad(text.mask, (0, 3))
-        garbage = 1e3 * torch.randn(*more.shape, text.tokens.shape[2])
+        garbage = 1e3 * torch.randn(*more.shape, text.values.shape[2])
         for filler in (torch.zeros_like(garbage), garbage):
-            tokens = torch.where(more[:, :, None], pad(text.tokens, (0, 0, 0, 3)), filler)
+            tokens = torch.where(more[:, :, None], pad(text.values, (0, 0, 0, 3)), filler)
             ids = None if text.ids is None else pad(text.ids, (0, 3))
-            padded = Features(text.pooled, tokens, more, ids)
+            padded = Tokens(tokens, more, ids)
             got = made.adapter(image, padded).values
             torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
 

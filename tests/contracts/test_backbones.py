@@ -12,14 +12,14 @@ import torch
 import yaml
 from PIL import Image
 from safetensors.torch import load_file, save_file
-from torch.nn.functional import normalize, pad
+from torch.nn.functional import normalize
 
 from tests.backbones import hf_models, libraries
 from tests.tiny import write_model
 from vlmtune.backbones.base import Backbone
 from vlmtune.config import instantiate
 from vlmtune.errors import UserError
-from vlmtune.types import Features, FeatureSpec
+from vlmtune.types import Features, FeatureSpec, Tokens
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs/plugins/backbones").glob("*.yaml"))
 TEXTS = ["a red cube left of the blue sphere", "dog", "a green metal cube"]
@@ -108,9 +108,7 @@ def pixels_for(backbone: Backbone, n: int = 3) -> torch.Tensor:
 
 
 def content(features: Features) -> torch.Tensor:
-    found = features.pooled if features.pooled is not None else features.tokens
-    assert found is not None
-    return found
+    return features.values
 
 
 def readable(backbone: Backbone, modality: str) -> list[FeatureSpec]:
@@ -132,8 +130,8 @@ def test_scores_are_those_of_the_library(kind, folder, backbone):
         assert all(backbone.fits(FeatureSpec("pooled"), modality) for modality in ("image", "text"))
         return
     pixels = pixels_for(backbone)
-    image = backbone.encode_image(pixels, FeatureSpec("pooled")).pooled
-    text = backbone.encode_text(TEXTS, FeatureSpec("pooled")).pooled
+    image = backbone.encode_image(pixels, FeatureSpec("pooled")).values
+    text = backbone.encode_text(TEXTS, FeatureSpec("pooled")).values
     cosine = normalize(image) @ normalize(text).T
     got = backbone.logit_scale * cosine + backbone.logit_bias
     with torch.no_grad():
@@ -219,8 +217,8 @@ def test_towers_in_pieces_give_the_embedding(make, folder, precision):
     exact = {"rtol": 1e-5, "atol": 1e-5} if precision == "fp32" else {"rtol": 0.1, "atol": 0.05}
     pixels = pixels_for(backbone)
     whole = {
-        "image": backbone.encode_image(pixels, FeatureSpec("pooled")).pooled,
-        "text": backbone.encode_text(TEXTS, FeatureSpec("pooled")).pooled,
+        "image": backbone.encode_image(pixels, FeatureSpec("pooled")).values,
+        "text": backbone.encode_text(TEXTS, FeatureSpec("pooled")).values,
     }
     starts = {
         "image": backbone.image_tower.start(pixels),
@@ -242,13 +240,13 @@ def test_towers_in_pieces_give_the_embedding(make, folder, precision):
 def test_tokens_are_states_without_what_is_special(backbone):
     pixels = pixels_for(backbone)
     for layer in (-2, -3) if towers(backbone) else ():
-        state = backbone.encode_image(pixels, FeatureSpec("state", layer)).tokens
-        tokens = backbone.encode_image(pixels, FeatureSpec("tokens", layer)).tokens
+        state = backbone.encode_image(pixels, FeatureSpec("state", layer)).values
+        tokens = backbone.encode_image(pixels, FeatureSpec("tokens", layer)).values
         torch.testing.assert_close(tokens, state[:, backbone.image_tower.special :])
         got = backbone.encode_text(TEXTS, FeatureSpec("tokens", layer))
-        state = backbone.encode_text(TEXTS, FeatureSpec("state", layer)).tokens
-        length = got.tokens.shape[1]
-        torch.testing.assert_close(got.tokens[got.mask], state[:, :length][got.mask])
+        state = backbone.encode_text(TEXTS, FeatureSpec("state", layer)).values
+        length = got.values.shape[1]
+        torch.testing.assert_close(got.values[got.mask], state[:, :length][got.mask])
 
 
 def test_gradients_flow_exactly_when_asked(backbone):
@@ -358,20 +356,20 @@ def test_longer_prompts_take_the_place_of_padding(backbone):
         return
     tower, words = backbone.text_tower, backbone.encode_text(TEXTS[1:], WORDS)
 
-    def prompted(count: int) -> Features:
-        first = words.tokens[:, :1].expand(-1, count, -1)
+    def prompted(count: int) -> Tokens:
+        first = words.values[:, :1].expand(-1, count, -1)
         mask = torch.ones(first.shape[:2], dtype=torch.bool)
-        return Features(
-            tokens=torch.cat([first, words.tokens], dim=1),
+        return Tokens(
+            torch.cat([first, words.values], dim=1),
             mask=torch.cat([mask, words.mask], dim=1),
         )
 
-    room = tower.positions - words.tokens.shape[1]
+    room = tower.positions - words.values.shape[1]
     longer = prompted(room)
     both = tower.finish(tower.run(tower.start(longer), 0, tower.layers))
     cut = int(longer.mask[0].sum())
     assert cut < tower.positions
-    alone = Features(tokens=longer.tokens[:1, :cut], mask=longer.mask[:1, :cut])
+    alone = Tokens(longer.values[:1, :cut], mask=longer.mask[:1, :cut])
     got = tower.finish(tower.run(tower.start(alone), 0, tower.layers))
     torch.testing.assert_close(got, both[:1])
     assert not torch.allclose(got, tower.finish(tower.run(tower.start(words), 0, 3))[:1])
@@ -423,16 +421,15 @@ def test_a_copy_is_a_model_of_its_own(backbone):
 
 def prepared(
     backbone: Backbone, pixels: torch.Tensor, texts: list[str], extra: int = 0
-) -> tuple[Features, Features]:
+) -> tuple[Tokens, Tokens]:
     """Images and captions as `match` takes them, captions with more padding."""
     fusion = backbone.fusion
     assert fusion is not None
     image = backbone.encode_image(pixels, fusion.image_input)
     text = backbone.encode_text(texts, fusion.text_input)
-    assert text.tokens is not None
-    assert text.mask is not None
-    tokens, mask = pad(text.tokens, (0, 0, 0, extra)), pad(text.mask, (0, extra))
-    text = Features(tokens=tokens, mask=mask)
+    assert isinstance(image, Tokens)
+    assert isinstance(text, Tokens)
+    text = text.padded(text.mask.shape[1] + extra)
     return fusion.prepare_image(image), fusion.prepare_text(text)
 
 

@@ -14,7 +14,7 @@ from vlmtune.backbones.base import Backbone
 from vlmtune.benchmarks.base import Embed
 from vlmtune.errors import UserError
 from vlmtune.evaluation.scorer import Scorer
-from vlmtune.types import Features, FeatureSpec, ImageRef, Scores
+from vlmtune.types import FeatureSpec, ImageRef, Pooled, Scores, Tokens
 
 TEXTS = ["red cube", "a blue cube on a red one", "cube", "red cube", "green", "blue"]
 
@@ -43,8 +43,8 @@ class ToyBackbone(Backbone):
         self.batches.append(len(pixels))
         tokens = self.drop(self.image(pixels.flatten(2).transpose(1, 2)))
         if reads.kind == "pooled":
-            return Features(pooled=self.project(tokens.mean(dim=1)))
-        return Features(tokens=tokens, mask=torch.ones(tokens.shape[:2], dtype=torch.bool))
+            return Pooled(self.project(tokens.mean(dim=1)))
+        return Tokens(tokens, mask=torch.ones(tokens.shape[:2], dtype=torch.bool))
 
     def encode_text(self, texts, reads):
         self.captions.update(texts)
@@ -55,8 +55,8 @@ class ToyBackbone(Backbone):
         mask = torch.arange(ids.shape[1]) < lengths[:, None]
         tokens = self.text(ids) * mask[:, :, None]
         if reads.kind == "pooled":
-            return Features(pooled=self.project(tokens.sum(dim=1) / lengths[:, None]))
-        return Features(tokens=tokens, mask=mask, ids=ids if reads.kind == "words" else None)
+            return Pooled(self.project(tokens.sum(dim=1) / lengths[:, None]))
+        return Tokens(tokens, mask=mask, ids=ids if reads.kind == "words" else None)
 
 
 class ToyDual(DualAdapter):
@@ -65,12 +65,12 @@ class ToyDual(DualAdapter):
         self.image_input = self.text_input = FeatureSpec(kind, frozen=frozen)
 
     def embed_image(self, image):
-        return image.pooled if image.pooled is not None else image.tokens.mean(dim=1)
+        return image.values if isinstance(image, Pooled) else image.values.mean(dim=1)
 
     def embed_text(self, text):
-        if text.pooled is not None:
-            return text.pooled
-        return text.tokens.sum(dim=1) / text.mask.sum(dim=1, keepdim=True)
+        if isinstance(text, Pooled):
+            return text.values
+        return text.values.sum(dim=1) / text.mask.sum(dim=1, keepdim=True)
 
 
 class ToyJoint(JointAdapter):
@@ -89,7 +89,7 @@ class ToyJoint(JointAdapter):
 
     def score_pairs(self, image, text):
         self.pairs += len(image)
-        attention = (image.tokens @ text.tokens.transpose(1, 2)).tanh()
+        attention = (image.values @ text.values.transpose(1, 2)).tanh()
         return (attention * text.mask[:, None]).sum(dim=(1, 2))
 
 

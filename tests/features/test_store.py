@@ -12,7 +12,7 @@ import torch
 from vlmtune.errors import UserError
 from vlmtune.features import files as feature_files
 from vlmtune.features.store import DamagedStoreError, FeatureStore, StoreKey, open_or_build, shared
-from vlmtune.types import Features, FeatureSpec
+from vlmtune.types import FeatureSpec, Pooled, Tokens
 
 TOKENS, POOLED = FeatureSpec("tokens", -2), FeatureSpec("pooled")
 
@@ -25,7 +25,7 @@ def ragged(lengths, width=4, seed=0):
     torch.manual_seed(seed)
     mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
     tokens = torch.randn(len(lengths), max(lengths), width) * mask[:, :, None]
-    return Features(tokens=tokens, mask=mask)
+    return Tokens(tokens, mask=mask)
 
 
 BLOCKS = [(["a", "b", "c"], ragged([2, 5, 1])), (["d", "e"], ragged([3, 3], seed=1))]
@@ -47,7 +47,7 @@ def test_states_are_kept_as_tokens_are(tmp_path):
     store = open_or_build(tmp_path, key(FeatureSpec("state", -5)), produce, 5)
     got = store.features(["b", "c"])
     assert got.mask.sum(dim=1).tolist() == [5, 1]
-    assert got.tokens[0].equal(BLOCKS[0][1].tokens[1])
+    assert got.values[0].equal(BLOCKS[0][1].values[1])
 
 
 def test_rows_come_back_in_the_order_asked_for(tmp_path):
@@ -58,10 +58,10 @@ def test_rows_come_back_in_the_order_asked_for(tmp_path):
     assert "x" not in store
     got = store.features(["d", "a", "d"])
     assert got.mask.tolist() == [[True] * 3, [True, True, False], [True] * 3]
-    assert got.tokens[0].equal(BLOCKS[1][1].tokens[0])
-    assert got.tokens[1, :2].equal(BLOCKS[0][1].tokens[0, :2])
-    assert not got.tokens[1, 2].any()
-    assert store.features(["b"]).tokens.equal(BLOCKS[0][1].tokens[1:2])
+    assert got.values[0].equal(BLOCKS[1][1].values[0])
+    assert got.values[1, :2].equal(BLOCKS[0][1].values[0, :2])
+    assert not got.values[1, 2].any()
+    assert store.features(["b"]).values.equal(BLOCKS[0][1].values[1:2])
     assert len(store.features([])) == 0
 
 
@@ -69,14 +69,12 @@ def test_rows_come_back_in_the_order_asked_for(tmp_path):
 def test_pooled_in_each_type(tmp_path, dtype):
     values = torch.randn(6, 8)
     names = list("uvwxyz")
-    store = open_or_build(
-        tmp_path, key(POOLED, dtype=dtype), lambda: [(names, Features(pooled=values))], 6
-    )
+    store = open_or_build(tmp_path, key(POOLED, dtype=dtype), lambda: [(names, Pooled(values))], 6)
     got = store.features(names[::-1])
-    assert got.mask is None
-    assert got.pooled.dtype == torch.float32
-    assert got.pooled.equal(values.to(getattr(torch, dtype)).float().flip(0))
-    assert store.features(names, torch.bfloat16).pooled.dtype == torch.bfloat16
+    assert isinstance(got, Pooled)
+    assert got.values.dtype == torch.float32
+    assert got.values.equal(values.to(getattr(torch, dtype)).float().flip(0))
+    assert store.features(names, torch.bfloat16).values.dtype == torch.bfloat16
     size = (store.folder / "values.bin").stat().st_size
     assert size == 6 * 8 * getattr(torch, dtype).itemsize
 
@@ -89,16 +87,16 @@ def test_only_real_tokens_are_stored(tmp_path):
 def test_a_second_opening_produces_nothing(tmp_path):
     first = open_or_build(tmp_path, key(), produce, 5)
     again = open_or_build(tmp_path, key(), forbidden, 5)
-    assert again.features(["e", "b"]).tokens.equal(first.features(["e", "b"]).tokens)
+    assert again.features(["e", "b"]).values.equal(first.features(["e", "b"]).values)
 
 
 def test_duplicates_are_kept_once_and_first(tmp_path):
     blocks = [(["a", "a", "b"], ragged([2, 3, 1])), (["b", "c"], ragged([4, 4], seed=1))]
     store = open_or_build(tmp_path, key(), lambda: blocks, 5)
     assert store.ids == ("a", "b", "c")
-    assert store.features(["a"]).tokens.equal(blocks[0][1].tokens[:1, :2])
-    assert store.features(["b"]).tokens.equal(blocks[0][1].tokens[2:, :1])
-    assert store.features(["c"]).tokens.equal(blocks[1][1].tokens[1:])
+    assert store.features(["a"]).values.equal(blocks[0][1].values[:1, :2])
+    assert store.features(["b"]).values.equal(blocks[0][1].values[2:, :1])
+    assert store.features(["c"]).values.equal(blocks[1][1].values[1:])
 
 
 @pytest.mark.parametrize(
@@ -211,7 +209,7 @@ def test_a_damaged_store_is_rebuilt_and_said_so(tmp_path, caplog, damage):
     warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     assert len(warnings) == 1
     assert warnings[0].startswith(f"Rebuilding the feature store {whole.folder}")
-    assert again.features(["b"]).tokens.equal(BLOCKS[0][1].tokens[1:2])
+    assert again.features(["b"]).values.equal(BLOCKS[0][1].values[1:2])
     assert contents(tmp_path) == [key().folder]
 
 
@@ -284,7 +282,7 @@ def test_numbers_the_type_cannot_hold_are_refused(tmp_path, bad):
         open_or_build(
             tmp_path,
             key(POOLED, dtype="float16"),
-            lambda: [(["a", "b"], Features(pooled=values))],
+            lambda: [(["a", "b"], Pooled(values))],
             2,
         )
     assert contents(tmp_path) == []
@@ -333,7 +331,7 @@ def test_rows_of_other_sources_are_copied(tmp_path):
     assert encoded == ["e", "d"]
     whole = open_or_build(tmp_path / "other", key(), produce, 5)
     got, want = store.features(list("abcde")), whole.features(list("abcde"))
-    assert got.tokens.equal(want.tokens)
+    assert got.values.equal(want.values)
     assert got.mask.equal(want.mask)
     assert built(tmp_path, key(source="again"), ["d", "a"])[1] == []
 
@@ -357,21 +355,21 @@ def test_a_copy_into_half_precision_stays_what_it_was(tmp_path):
     first, _ = built(tmp_path, key(source="one", **half), ["a", "b"])
     second, encoded = built(tmp_path, key(source="two", **half), ["b"])
     assert encoded == []
-    assert second.features(["b"]).tokens.equal(first.features(["b"]).tokens)
+    assert second.features(["b"]).values.equal(first.features(["b"]).values)
 
 
 def test_it_travels_as_its_path(tmp_path):
     store = open_or_build(tmp_path, key(), produce, 5)
     data = pickle.dumps(store)
     assert len(data) < 1000
-    assert pickle.loads(data).features(["b"]).tokens.equal(store.features(["b"]).tokens)
+    assert pickle.loads(data).features(["b"]).values.equal(store.features(["b"]).values)
 
 
 def test_writing_into_a_batch_does_not_reach_the_store(tmp_path):
     store = open_or_build(tmp_path, key(), produce, 5)
-    store.features(["a"]).tokens.fill_(9)
+    store.features(["a"]).values.fill_(9)
     store._values.fill_(9)
-    assert FeatureStore(store.folder).features(["b"]).tokens.equal(BLOCKS[0][1].tokens[1:2])
+    assert FeatureStore(store.folder).features(["b"]).values.equal(BLOCKS[0][1].values[1:2])
 
 
 def _slow_build(root, log):
@@ -403,7 +401,7 @@ def test_two_processes_build_once(tmp_path):
 def test_a_batch_is_read_in_about_a_millisecond(tmp_path):
     torch.set_num_threads(1)
     names = [str(i) for i in range(512)]
-    features = Features(tokens=torch.randn(512, 64, 128), mask=torch.ones(512, 64).bool())
+    features = Tokens(torch.randn(512, 64, 128), mask=torch.ones(512, 64).bool())
     store = open_or_build(tmp_path, key(), lambda: [(names, features)], 512)
     picks = [[names[i] for i in torch.randperm(512)[:64]] for _ in range(20)]
     store.features(picks[0])

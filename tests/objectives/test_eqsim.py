@@ -16,7 +16,7 @@ from vlmtune.errors import UserError
 from vlmtune.objectives import close_partners, eqsim
 from vlmtune.objectives.base import Objective
 from vlmtune.objectives.eqsim import EqSim, v2_deviation
-from vlmtune.types import Embedded, Features, Scores, ScoreShard, Targets
+from vlmtune.types import Embedded, Scores, ScoreShard, Targets, Tokens
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -297,7 +297,7 @@ def naive(scores, targets, o):
 def scored(values, computed, seed):
     reference = torch.randn(values.shape, generator=torch.Generator().manual_seed(seed + 77))
     u, v = (torch.zeros(size, 1).double() for size in values.shape)
-    none = [Features(tokens=x[:, None], mask=x > 0) for x in (u, v)]
+    none = [Tokens(x[:, None], x > 0) for x in (u, v)]
     return Scores(values, computed, Embedded(u, v, torch.ones(()), *none), reference.double())
 
 

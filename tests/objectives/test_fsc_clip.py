@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy, normalize
 from tests.scored import random_computed, random_targets, random_values
 from vlmtune.errors import UserError
 from vlmtune.objectives.fsc_clip import FSCClip, local_scores
-from vlmtune.types import Embedded, Features, Scores, Targets
+from vlmtune.types import Embedded, Scores, Targets, Tokens
 
 SCALE = 3.0
 
@@ -18,7 +18,7 @@ def tokens(generator, count, length, width, whole):
     if not whole:
         lengths = torch.randint(1, length + 1, (count, 1), generator=generator)
         mask = torch.arange(length) < lengths
-    return Features(tokens=(x * mask[:, :, None]).requires_grad_(), mask=mask)
+    return Tokens((x * mask[:, :, None]).requires_grad_(), mask=mask)
 
 
 def scores(seed, shape=(5, 9), computed=None):
@@ -73,7 +73,7 @@ def naive(score, computed, targets, focus, smoothing):
 def local_of(given):
     whole = given.embedded
     return lambda i, j: naive_local(
-        whole.image_tokens.tokens[i], whole.text_tokens.tokens[j][whole.text_tokens.mask[j]]
+        whole.image_tokens.values[i], whole.text_tokens.values[j][whole.text_tokens.mask[j]]
     )
 
 
@@ -90,8 +90,8 @@ def test_global_and_local_equal_the_loops(seed, focus, smoothing):
     loss.backward()
     for leaf in (
         given.values,
-        given.embedded.image_tokens.tokens,
-        given.embedded.text_tokens.tokens,
+        given.embedded.image_tokens.values,
+        given.embedded.text_tokens.values,
     ):
         assert leaf.grad is None or leaf.grad.isfinite().all()
 
@@ -143,10 +143,10 @@ def test_padding_of_words_and_patches_does_not_matter():
     whole = given.embedded
 
     def padded(features):
-        x, mask = features.tokens.detach(), features.mask
+        x, mask = features.values.detach(), features.mask
         garbage = 10 * torch.ones(len(x), 2, x.shape[2], dtype=x.dtype)
-        return Features(
-            tokens=torch.cat([torch.where(mask[:, :, None], x, 7.0), garbage], dim=1),
+        return Tokens(
+            torch.cat([torch.where(mask[:, :, None], x, 7.0), garbage], dim=1),
             mask=torch.cat([mask, torch.zeros(len(x), 2, dtype=torch.bool)], dim=1),
         )
 
@@ -164,11 +164,11 @@ def test_padding_of_words_and_patches_does_not_matter():
 def test_patches_that_are_all_alike_weigh_the_same():
     given, everything = scores(5), torch.ones(5, 9, dtype=torch.bool)
     whole = given.embedded
-    flat = Features(tokens=whole.image_tokens.tokens[:, :1].expand(-1, 6, -1))
+    flat = Tokens.full(whole.image_tokens.values[:, :1].expand(-1, 6, -1))
     alike = Embedded(whole.image, whole.text, whole.scale, flat, whole.text_tokens)
     got = local_scores(Scores(given.values, everything, alike), everything)
-    patch = normalize(whole.image_tokens.tokens[:, 0], dim=-1)
-    cosines = torch.einsum("id,jtd->ijt", patch, normalize(whole.text_tokens.tokens, dim=-1))
+    patch = normalize(whole.image_tokens.values[:, 0], dim=-1)
+    cosines = torch.einsum("id,jtd->ijt", patch, normalize(whole.text_tokens.values, dim=-1))
     want = (SCALE * cosines).masked_fill(~whole.text_tokens.mask, -torch.inf).logsumexp(dim=2)
     torch.testing.assert_close(got, want)
 

@@ -287,8 +287,8 @@ def share(scores):
 
 
 def own_scores(backbone):
-    image = backbone.encode_image(BATCH.pixels, FeatureSpec("pooled")).pooled
-    text = backbone.encode_text(BATCH.texts, FeatureSpec("pooled")).pooled
+    image = backbone.encode_image(BATCH.pixels, FeatureSpec("pooled")).values
+    text = backbone.encode_text(BATCH.texts, FeatureSpec("pooled")).values
     normalize = torch.nn.functional.normalize
     cosines = normalize(image, dim=1) @ normalize(text, dim=1).T
     return backbone.logit_scale * cosines + backbone.logit_bias

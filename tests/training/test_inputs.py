@@ -8,7 +8,7 @@ from tests.toy import Toy, batch, groups
 from vlmtune.errors import UserError
 from vlmtune.evaluation.encoding import Encoder
 from vlmtune.training.inputs import Inputs, frozen
-from vlmtune.types import FeatureSpec, ImageRef
+from vlmtune.types import FeatureSpec, ImageRef, Tokens
 
 BATCH = batch(groups((3,))[0])
 
@@ -47,11 +47,10 @@ def inputs(kind="pooled", frozen=True, dropout=0.0):
 
 
 def assert_equal(one, other, **tolerance):
-    for name in ("pooled", "tokens", "mask"):
-        a, b = getattr(one, name), getattr(other, name)
-        assert (a is None) == (b is None)
-        if a is not None:
-            torch.testing.assert_close(a.double(), b.double(), **tolerance)
+    assert type(one) is type(other)
+    torch.testing.assert_close(one.values.double(), other.values.double(), **tolerance)
+    if isinstance(one, Tokens):
+        assert one.mask.equal(other.mask)
 
 
 @pytest.mark.parametrize("kind", ["pooled", "tokens"])
@@ -70,7 +69,7 @@ def test_captions_that_are_not_stored_are_encoded(tmp_path, kind, known, dtype, 
     assert stored.backbone.texts == [[text for text in BATCH.texts if text not in texts]]
     assert_equal(stored.all("text", BATCH), got, rtol=0, atol=0)
     assert_equal(stored.some("text", BATCH, slice(1, 3)), got[1:3], rtol=0, atol=1e-7)
-    values = got.pooled if kind == "pooled" else got.tokens
+    values = got.values
     assert values.equal(values.to(getattr(torch, dtype)).float())
 
 
@@ -106,8 +105,8 @@ def test_images_of_other_shards_are_copied_by_their_content(tmp_path):
     second.open(tmp_path, data, "toy", "float32")
     assert data.decoded == []
     assert second.backbone.images == []
-    want = inputs().all("image", BATCH).pooled
-    got = second.all("image", pixels_of(names)).pooled
+    want = inputs().all("image", BATCH).values
+    got = second.all("image", pixels_of(names)).values
     torch.testing.assert_close(got.double(), want[[2, 1, 0, 0]], rtol=1e-5, atol=1e-6)
     assert "a" in second.stored["image"]
     assert BATCH.image_ids[2] not in second.stored["image"]
@@ -174,8 +173,8 @@ def test_evaluation_and_training_share_rows(tmp_path):
     training.open(tmp_path / "store", data, backbone.fingerprint, "float32")
     assert data.decoded == backbone.images == backbone.texts == []
     bank = rows.bank("image", dict(zip(names, pictures, strict=True)), FeatureSpec("pooled"))
-    want = bank.features([names[1], names[0]]).pooled
-    assert training.all("image", pixels_of(("x", "y"))).pooled.equal(want)
+    want = bank.features([names[1], names[0]]).values
+    assert training.all("image", pixels_of(("x", "y"))).values.equal(want)
 
 
 def test_live_representations_are_not_stored(tmp_path):
@@ -183,8 +182,8 @@ def test_live_representations_are_not_stored(tmp_path):
     live.open(tmp_path, Data(), "toy", "float32")
     assert live.stored == {}
     live.backbone.requires_grad_()
-    assert live.all("image", BATCH).pooled.requires_grad
-    assert not inputs().all("image", BATCH).pooled.requires_grad
+    assert live.all("image", BATCH).values.requires_grad
+    assert not inputs().all("image", BATCH).values.requires_grad
 
 
 def test_frozen_representations_have_no_dropout_in_training():

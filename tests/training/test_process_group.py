@@ -23,7 +23,7 @@ from vlmtune.training.finite import finite_gradients
 from vlmtune.training.module import AdaptationModule
 from vlmtune.training.score_shards import whole
 from vlmtune.training.shard_layout import shard_layout
-from vlmtune.types import Features, Scores, ScoreShard
+from vlmtune.types import Scores, ScoreShard, Tokens
 
 pytestmark = [*QUIET, pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")]
 
@@ -50,8 +50,8 @@ def gathers(rank):
     everything, total = ranks.gather(x), ranks.sum(x.sum(dim=0))
     parts(rank, everything, total).backward()
     lengths = [2, 5, 1, 3][rank]
-    tokens = Features(
-        tokens=torch.full((len(x), lengths, 2), float(rank)),
+    tokens = Tokens(
+        torch.full((len(x), lengths, 2), float(rank)),
         mask=torch.ones(len(x), lengths, dtype=torch.bool),
     )
     gathered = ranks.gather(tokens)
@@ -63,7 +63,7 @@ def gathers(rank):
     counts = ranks.sum(torch.tensor([rank, 1])).tolist()
     return (
         (everything.detach(), total.detach(), x.grad),
-        (gathered.tokens, gathered.mask.sum(dim=1).tolist()),
+        (gathered.values, gathered.mask.sum(dim=1).tolist()),
         [(str(x.dtype), len(x), bool(x.all())) for x in same],
         (objects, counts, half.grad.item(), (ranks.rank, ranks.size)),
     )
@@ -188,7 +188,7 @@ class Uniform(Objective):
     def forward(self, scores, targets):
         made = scores.embedded
         gram = (made.image @ made.image.T).exp().mean().log() * made.scale
-        tokens = made.text_tokens.tokens.square().sum() * made.image_tokens.tokens.mean()
+        tokens = made.text_tokens.values.square().sum() * made.image_tokens.values.mean()
         drift = (scores.values - scores.reference).abs().mean().sqrt()
         return gram + made.text.std(dim=0).sum() + tokens.tanh() + drift
 
@@ -207,8 +207,8 @@ class Aligned(ShardedObjective):
         positions = torch.arange(len(text)) + shard.column_start
         drift = (rows.values - rows.reference).square().sum()
         drift = drift + (columns.values * columns.reference).sin().sum()
-        tokens = rows.embedded.text_tokens.tokens.sum() * rows.embedded.image_tokens.tokens.sum()
-        tokens = tokens + columns.embedded.image_tokens.tokens.square().sum() * text.sum()
+        tokens = rows.embedded.text_tokens.values.sum() * rows.embedded.image_tokens.values.sum()
+        tokens = tokens + columns.embedded.image_tokens.values.square().sum() * text.sum()
         return (
             own.sum() * best.square().mean() / count
             + (text.sum(dim=1) * positions).sum()

@@ -8,7 +8,7 @@ from vlmtune.objectives.pair_bce import PairBCE
 from vlmtune.training import recompute
 from vlmtune.training.module import AdaptationModule
 from vlmtune.training.recompute import in_chunks
-from vlmtune.types import Features
+from vlmtune.types import Tokens, concatenate
 
 BATCH = batch([group for part in groups((3, 3)) for group in part])
 OBJECTIVES = [InfoNCE(), PairBCE(balanced=True)]
@@ -84,13 +84,11 @@ def test_features_are_stacked_and_padded():
 
     def some(part):
         tokens = [rows[i] for i in range(*part.indices(3))]
-        return Features.concatenate(
-            [Features(tokens=t, mask=torch.ones(t.shape[:2]) > 0) for t in tokens]
-        )
+        return concatenate([Tokens(t, mask=torch.ones(t.shape[:2]) > 0) for t in tokens])
 
     whole = in_chunks(some, 3, None, torch.device("cpu"))
     chunked = in_chunks(some, 3, 2, torch.device("cpu"))
-    assert chunked.tokens.equal(whole.tokens)
+    assert chunked.values.equal(whole.values)
     assert chunked.mask.sum(dim=1).tolist() == [1, 3, 2]
 
 

@@ -26,7 +26,7 @@ def test_the_own_block_is_where_rows_and_columns_cross():
     assert block.reference.equal(scores.reference[ROWS, COLUMNS])
     assert block.embedded.image.equal(scores.embedded.image[ROWS])
     assert block.embedded.text.equal(scores.embedded.text[COLUMNS])
-    assert block.embedded.text_tokens.tokens.equal(scores.embedded.text_tokens.tokens[COLUMNS])
+    assert block.embedded.text_tokens.values.equal(scores.embedded.text_tokens.values[COLUMNS])
     assert len(block.embedded.image_tokens) == 2
     assert true.truth.equal(targets.truth[ROWS, COLUMNS])
     assert true.same_group.equal(targets.same_group[ROWS, COLUMNS])

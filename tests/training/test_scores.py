@@ -25,8 +25,8 @@ def share(scores):
 def own_scores(backbone):
     """The backbone's own scores, from scratch."""
     with torch.no_grad():
-        image = backbone.encode_image(BATCH.pixels, FeatureSpec("pooled")).pooled
-        text = backbone.encode_text(BATCH.texts, FeatureSpec("pooled")).pooled
+        image = backbone.encode_image(BATCH.pixels, FeatureSpec("pooled")).values
+        text = backbone.encode_text(BATCH.texts, FeatureSpec("pooled")).values
     cosines = normalize(image, dim=1) @ normalize(text, dim=1).T
     return backbone.logit_scale * cosines + backbone.logit_bias
 
@@ -45,9 +45,9 @@ def test_a_dual_adapter_gives_all_that_objectives_need(frozen, chunk):
     assert not got.rows.reference.requires_grad
     with torch.no_grad():
         features = [scores.inputs.all(side, BATCH) for side in ("image", "text")]
-    want = made.embed_tokens(*features)
+    want = made.embed_patches(features[0]), made.embed_words(features[1])
     for ours, theirs in zip((inner.image_tokens, inner.text_tokens), want, strict=True):
-        torch.testing.assert_close(ours.tokens, theirs.tokens)
+        torch.testing.assert_close(ours.values, theirs.values)
         assert ours.mask.equal(theirs.mask)
 
 
@@ -90,9 +90,9 @@ def test_a_copy_of_a_real_backbone_is_a_copy(model_folder):
     backbone = OpenClip(str(model_folder))
     spare = copy.deepcopy(backbone)
     texts = ["a red cube", "a dog"]
-    before = backbone.encode_text(texts, FeatureSpec("pooled")).pooled
+    before = backbone.encode_text(texts, FeatureSpec("pooled")).values
     with torch.no_grad():
         for parameter in backbone.parameters():
             parameter.mul_(2)
-    assert not backbone.encode_text(texts, FeatureSpec("pooled")).pooled.equal(before)
-    assert spare.encode_text(texts, FeatureSpec("pooled")).pooled.equal(before)
+    assert not backbone.encode_text(texts, FeatureSpec("pooled")).values.equal(before)
+    assert spare.encode_text(texts, FeatureSpec("pooled")).values.equal(before)

@@ -8,18 +8,23 @@ order of a batch does not matter; export and load change nothing.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar, Generic
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 from torch.utils.checkpoint import checkpoint
+from typing_extensions import TypeVar
 
 from vlmtune.backbones.base import Backbone
 from vlmtune.config import Configured
 from vlmtune.errors import UserError
-from vlmtune.types import Embedded, Features, FeatureSpec, Scores
+from vlmtune.types import Embedded, Features, FeatureSpec, Rows, Scores, Tokens
+
+ImageT = TypeVar("ImageT", bound=Features, default=Any)
+TextT = TypeVar("TextT", bound=Features, default=Any)
+PreparedT = TypeVar("PreparedT", bound=Rows, default=Any)
 
 CACHED = 64 * 2**20  # bytes; larger chunks are slower on a CPU
 TOWERS = (
@@ -31,7 +36,7 @@ EMBEDDING = "OpenClip, HFCLIP, SigLIP, Flava, Blip, or BridgeTower with its cont
 """Backbones with an embedding of each image and of each text."""
 
 
-class Adapter(Configured, nn.Module, ABC):
+class Adapter(Configured, nn.Module, ABC, Generic[ImageT, TextT]):
     """Scores images against texts from what it reads of the backbone.
 
     Attributes:
@@ -69,19 +74,20 @@ class Adapter(Configured, nn.Module, ABC):
 
     @abstractmethod
     def forward(
-        self, image: Features, text: Features, pairs: Bool[Tensor, "N M"] | None = None
+        self, image: ImageT, text: TextT, pairs: Bool[Tensor, "N M"] | None = None
     ) -> Scores:
         """Scores N images against M texts; with `pairs`, at least those pairs."""
 
 
-class DualAdapter(Adapter):
+class DualAdapter(Adapter[ImageT, TextT]):
     r"""An adapter with one embedding per image and one per text.
 
     $s_{ij} = e^{\tau} \cos(f(v_i), g(t_j)) + b$ with $f$, $g$ from the subclass, $\tau$ starting at
     the backbone's temperature, and $b = 0$ unless the subclass learns it.
 
     Attributes:
-        gives_tokens: True where `embed_tokens` gives tokens, which some objectives need.
+        gives_tokens: True where `embed_patches` and `embed_words` are given, for objectives that
+            compare tokens.
     """
 
     gives_tokens: ClassVar[bool] = False
@@ -105,23 +111,23 @@ class DualAdapter(Adapter):
         self.bias.requires_grad_(learned)
 
     @abstractmethod
-    def embed_image(self, image: Features) -> Float[Tensor, "n d"]:
+    def embed_image(self, image: ImageT) -> Float[Tensor, "n d"]:
         """Embeds images; need not be normalised."""
 
     @abstractmethod
-    def embed_text(self, text: Features) -> Float[Tensor, "n d"]:
+    def embed_text(self, text: TextT) -> Float[Tensor, "n d"]:
         """Embeds texts; need not be normalised."""
 
-    def embed_tokens(self, image: Features, text: Features) -> tuple[Features, Features] | None:
-        """Patch and word tokens in the shared space, where `gives_tokens` is True.
+    def embed_patches(self, image: Tokens) -> Tokens:
+        """Embeds patch tokens in the shared space (n, t, d), where `gives_tokens` is True."""
+        raise NotImplementedError
 
-        Those of one image or text must depend on nothing else.
-        """
-        del image, text
-        return None
+    def embed_words(self, text: Tokens) -> Tokens:
+        """Embeds word tokens in the shared space (n, t, d), where `gives_tokens` is True."""
+        raise NotImplementedError
 
     def forward(
-        self, image: Features, text: Features, pairs: Bool[Tensor, "N M"] | None = None
+        self, image: ImageT, text: TextT, pairs: Bool[Tensor, "N M"] | None = None
     ) -> Scores:
         """Scores every pair with one matrix product."""
         del pairs
@@ -148,7 +154,7 @@ class DualAdapter(Adapter):
         return self.log_scale.exp() * cosines + self.bias
 
 
-class JointAdapter(Adapter):
+class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
     """An adapter that reads image and text together: chosen pairs are scored in chunks.
 
     What depends on one modality alone goes into `prepare_image` and `prepare_text`, which run once
@@ -171,18 +177,18 @@ class JointAdapter(Adapter):
     training_memory: int = 3 * 2**30
 
     @abstractmethod
-    def prepare_image(self, image: Features) -> Features:
+    def prepare_image(self, image: ImageT) -> PreparedT:
         """The part of the computation that needs images only."""
 
     @abstractmethod
-    def prepare_text(self, text: Features) -> Features:
+    def prepare_text(self, text: TextT) -> PreparedT:
         """The part of the computation that needs texts only."""
 
     @abstractmethod
-    def score_pairs(self, image: Features, text: Features) -> Float[Tensor, "P"]:
+    def score_pairs(self, image: PreparedT, text: PreparedT) -> Float[Tensor, "P"]:
         """Scores image i against text i for each of the P rows."""
 
-    def pair_bytes(self, image: Features, text: Features, training: bool) -> int:
+    def pair_bytes(self, image: PreparedT, text: PreparedT, training: bool) -> int:
         """Estimates the bytes that `score_pairs` takes for one pair; 0 where that is not known.
 
         Args:
@@ -194,22 +200,23 @@ class JointAdapter(Adapter):
         return 0
 
     def forward(
-        self, image: Features, text: Features, pairs: Bool[Tensor, "N M"] | None = None
+        self, image: ImageT, text: TextT, pairs: Bool[Tensor, "N M"] | None = None
     ) -> Scores:
         """Scores the chosen pairs (all without `pairs`)."""
         if pairs is None:
-            pairs = torch.ones(len(image), len(text), dtype=torch.bool, device=self._device(image))
-        image, text = self.prepare_image(image), self.prepare_text(text)
+            pairs = torch.ones(len(image), len(text), dtype=torch.bool, device=image.device)
+        images, texts = self.prepare_image(image), self.prepare_text(text)
         rows, columns = pairs.nonzero(as_tuple=True)
-        order = self._by_length(text, columns)
+        # Captions of one length together, so that a chunk of short captions stays short.
+        order = texts.lengths[columns].argsort(stable=True)
         rows, columns = rows[order], columns[order]
-        scores = self._scores(image, text, rows, columns)
+        scores = self._scores(images, texts, rows, columns)
         flat = torch.cat(scores) if scores else torch.zeros(0, device=pairs.device)
         values = torch.zeros(pairs.shape, dtype=flat.dtype, device=pairs.device)
         return Scores(values.index_put((rows, columns), flat), pairs)
 
     def _scores(
-        self, image: Features, text: Features, rows: Int[Tensor, "P"], columns: Int[Tensor, "P"]
+        self, image: PreparedT, text: PreparedT, rows: Int[Tensor, "P"], columns: Int[Tensor, "P"]
     ) -> list[Tensor]:
         """Scores the pairs (row of `image`, row of `text`), chunk by chunk."""
         training = torch.is_grad_enabled()
@@ -229,49 +236,16 @@ class JointAdapter(Adapter):
         return scores
 
     def _score_chunk(
-        self, image: Features, text: Features, rows: Int[Tensor, "P"], columns: Int[Tensor, "P"]
+        self, image: PreparedT, text: PreparedT, rows: Int[Tensor, "P"], columns: Int[Tensor, "P"]
     ) -> Float[Tensor, "P"]:
         return self.score_pairs(_gather(image, rows), _gather(text, columns))
 
-    @staticmethod
-    def _device(features: Features) -> torch.device:
-        part = features.tokens if features.tokens is not None else features.pooled
-        assert part is not None
-        return part.device
 
-    @staticmethod
-    def _by_length(text: Features, columns: Int[Tensor, "P"]) -> Int[Tensor, "P"]:
-        """Orders pairs by caption length, so that a chunk of short captions stays short."""
-        if text.mask is None:
-            return torch.arange(len(columns), device=columns.device)
-        return text.mask.sum(dim=1)[columns].argsort(stable=True)
-
-
-def _gather(features: Features, rows: Int[Tensor, "P"]) -> Features:
+def _gather(prepared: PreparedT, rows: Int[Tensor, "P"]) -> PreparedT:
     """The chosen rows, cut to the longest of them before they are copied."""
-    if features.mask is not None and features.tokens is not None:
-        features = _cut(features, int(features.mask.sum(dim=1)[rows].max()))
+    prepared = prepared.cut(int(prepared.lengths[rows].max()))
     # Not by [rows], whose gradient is added up in one thread.
-    parts = (features.pooled, features.tokens, features.mask, features.ids)
-    return Features(*(None if x is None else x.index_select(0, rows) for x in parts))
-
-
-def trim(features: Features) -> Features:
-    """Cuts padding that no row of `features` needs.
-
-    Example:
-        >>> mask = torch.tensor([[True, False, False]])
-        >>> trim(Features(tokens=torch.zeros(1, 3, 4), mask=mask)).tokens.shape
-        torch.Size([1, 1, 4])
-    """
-    if features.mask is None or features.tokens is None or not len(features):
-        return features
-    return _cut(features, int(features.mask.sum(dim=1).max()))
-
-
-def _cut(features: Features, longest: int) -> Features:
-    parts = (features.tokens, features.mask, features.ids)
-    return Features(features.pooled, *(None if x is None else x[:, :longest] for x in parts))
+    return prepared.map(lambda tensor: tensor.index_select(0, rows))
 
 
 def log_of_scale(initial: float) -> float:

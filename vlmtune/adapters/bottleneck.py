@@ -7,10 +7,10 @@ from torch import Tensor, nn
 from vlmtune.adapters.base import DualAdapter
 from vlmtune.backbones.base import Backbone
 from vlmtune.errors import UserError
-from vlmtune.types import Features, FeatureSpec
+from vlmtune.types import FeatureSpec, Pooled
 
 
-class Bottleneck(DualAdapter):
+class Bottleneck(DualAdapter[Pooled, Pooled]):
     r"""Scores $s_{ij} = e^{\tau} \cos(A_I(v_i), A_T(t_j)) + b$ of frozen pooled embeddings.
 
     $A(f) = \alpha \, W_2 \, \mathrm{ReLU}(W_1 f) + (1 - \alpha) f$ with $W_1$ (d/r x d) and
@@ -74,15 +74,13 @@ class Bottleneck(DualAdapter):
         if self.text_ratio:
             self.text = _layers(backbone.embed_dim, self.reduction)
 
-    def embed_image(self, image: Features) -> Float[Tensor, "n d"]:
+    def embed_image(self, image: Pooled) -> Float[Tensor, "n d"]:
         """Mixes image embeddings with their bottleneck's output."""
-        assert image.pooled is not None
-        return self._mixed(image.pooled, "image", self.image_ratio)
+        return self._mixed(image.values, "image", self.image_ratio)
 
-    def embed_text(self, text: Features) -> Float[Tensor, "n d"]:
+    def embed_text(self, text: Pooled) -> Float[Tensor, "n d"]:
         """Mixes text embeddings with their bottleneck's output."""
-        assert text.pooled is not None
-        return self._mixed(text.pooled, "text", self.text_ratio)
+        return self._mixed(text.values, "text", self.text_ratio)
 
     def _mixed(self, pooled: Float[Tensor, "n d"], name: str, ratio: float) -> Float[Tensor, "n d"]:
         if not ratio:

@@ -9,10 +9,10 @@ from vlmtune.adapters.prompting import DEVIATION, check_room, insert, word_embed
 from vlmtune.adapters.towers import text_tower
 from vlmtune.backbones.base import Backbone
 from vlmtune.errors import UserError
-from vlmtune.types import Features, FeatureSpec
+from vlmtune.types import FeatureSpec, Pooled, Tokens
 
 
-class ContextPrompts(DualAdapter):
+class ContextPrompts(DualAdapter[Pooled, Tokens]):
     r"""Trains m context vectors before the words; images come from the feature store.
 
     $s_{ij} = e^{\tau} \cos(v_i, G([\mathrm{start}] c_1 \dots c_m\, y_j\, [\mathrm{end}])) + b$,
@@ -93,28 +93,24 @@ class ContextPrompts(DualAdapter):
             )
         return known
 
-    def contexts(self, words: Features) -> Int[Tensor, "n"]:
+    def contexts(self, words: Tokens) -> Int[Tensor, "n"]:
         """For each text the number of its context: 0, or that of its class from 1."""
-        assert words.mask is not None
         if not self._class_of:
             return torch.zeros(len(words), dtype=torch.long, device=words.mask.device)
         numbers = [self._class_of.get(ids, 0) for ids in _ids(words)]
         return torch.tensor(numbers, dtype=torch.long, device=words.mask.device)
 
-    def embed_image(self, image: Features) -> Float[Tensor, "n d"]:
+    def embed_image(self, image: Pooled) -> Float[Tensor, "n d"]:
         """Returns the frozen embeddings."""
-        assert image.pooled is not None
-        return image.pooled
+        return image.values
 
-    def embed_text(self, text: Features) -> Float[Tensor, "n d"]:
+    def embed_text(self, text: Tokens) -> Float[Tensor, "n d"]:
         """Puts the context before the words and runs the tower."""
         prompted = insert(text, self.context[self.contexts(text)], self.tower, self.special)
         return self.tower.finish(self.tower.run(self.tower.start(prompted), 0, self.tower.layers))
 
 
-def _ids(words: Features) -> list[tuple[int, ...]]:
+def _ids(words: Tokens) -> list[tuple[int, ...]]:
     """The token ids of each text."""
-    assert words.ids is not None
-    assert words.mask is not None
-    rows = zip(words.ids.tolist(), words.mask.sum(dim=1).tolist(), strict=True)
+    rows = zip(words.word_ids.tolist(), words.mask.sum(dim=1).tolist(), strict=True)
     return [tuple(ids[:length]) for ids, length in rows]

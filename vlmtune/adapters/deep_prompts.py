@@ -9,10 +9,10 @@ from vlmtune.adapters.prompting import DEVIATION, check_room, insert, word_embed
 from vlmtune.adapters.towers import image_tower, text_tower
 from vlmtune.backbones.base import Backbone, Tower
 from vlmtune.errors import UserError
-from vlmtune.types import Features, FeatureSpec
+from vlmtune.types import Features, FeatureSpec, Pooled, Tokens
 
 
-class DeepPrompts(DualAdapter):
+class DeepPrompts(DualAdapter[Features, Features]):
     r"""Trains m prompt tokens at the input of each of the first J blocks; towers stay frozen.
 
     Texts: $[s, P_0, y]$ is what the first block gets (s the start token, y the words, $P_k$
@@ -137,41 +137,32 @@ class DeepPrompts(DualAdapter):
 
     def embed_image(self, image: Features) -> Float[Tensor, "n d"]:
         """Runs the image tower with prompts after the patches."""
-        if not self.on_image:
-            assert image.pooled is not None
-            return image.pooled
-        assert image.tokens is not None
-        prompts, patches = self.image_prompts(), image.tokens.shape[1]
-        joined = torch.cat([image.tokens, _repeated(prompts[0], len(image))], dim=1)
-        state = _deep(self.image_tower, _whole(joined), prompts, patches)
-        assert state.tokens is not None
-        return self.image_tower.finish(_whole(state.tokens[:, :patches]))
+        if isinstance(image, Pooled):
+            return image.values
+        prompts, patches = self.image_prompts(), image.values.shape[1]
+        joined = torch.cat([image.values, _repeated(prompts[0], len(image))], dim=1)
+        state = _deep(self.image_tower, Tokens.full(joined), prompts, patches)
+        return self.image_tower.finish(state.cut(patches))
 
     def embed_text(self, text: Features) -> Float[Tensor, "n d"]:
         """Runs the text tower with prompts before the words."""
-        if not self.on_text:
-            assert text.pooled is not None
-            return text.pooled
+        if isinstance(text, Pooled):
+            return text.values
         tower, first = self.text_tower, _repeated(self.text[0], len(text))
         state = tower.start(insert(text, first, tower, self.special))
         return tower.finish(_deep(tower, state, self.text, self.special[0]))
 
 
-def _deep(tower: Tower, state: Features, prompts: Float[Tensor, "depth m w"], at: int) -> Features:
+def _deep(tower: Tower, state: Tokens, prompts: Float[Tensor, "depth m w"], at: int) -> Tokens:
     """Runs all blocks; before each but the first of `depth`, puts its prompts at place `at`."""
     depth, length = prompts.shape[:2]
     state = tower.run(state, 0, 1)
     for number in range(1, depth):
-        assert state.tokens is not None
-        own = _repeated(prompts[number], len(state)).to(state.tokens.dtype)
-        parts = [state.tokens[:, :at], own, state.tokens[:, at + length :]]
-        state = tower.run(Features(tokens=torch.cat(parts, 1), mask=state.mask), number, number + 1)
+        learned = _repeated(prompts[number], len(state)).to(state.values.dtype)
+        parts = [state.values[:, :at], learned, state.values[:, at + length :]]
+        state = tower.run(Tokens(torch.cat(parts, 1), state.mask), number, number + 1)
     return tower.run(state, depth, tower.layers)
 
 
 def _repeated(prompts: Float[Tensor, "m w"], rows: int) -> Float[Tensor, "n m w"]:
     return prompts.expand(rows, -1, -1)
-
-
-def _whole(tokens: Float[Tensor, "n t w"]) -> Features:
-    return Features(tokens=tokens, mask=torch.ones_like(tokens[:, :, 0]).bool())

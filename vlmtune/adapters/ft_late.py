@@ -1,6 +1,5 @@
 """FT-Late: new transformer layers for each modality over frozen token features."""
 
-import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -9,10 +8,10 @@ from vlmtune.adapters.fusion_styles.layers import Blocks, initialise
 from vlmtune.adapters.words import masked_mean, word_mask
 from vlmtune.backbones.base import Backbone
 from vlmtune.errors import UserError
-from vlmtune.types import Features, FeatureSpec
+from vlmtune.types import FeatureSpec, Tokens
 
 
-class FTLate(DualAdapter):
+class FTLate(DualAdapter[Tokens, Tokens]):
     r"""Scores $s_{ij} = e^{\tau} \cos(f(I_i), g(Q_j)) + b$ with an encoder for each modality.
 
     $f(I) = \mathrm{mean}(\mathrm{Enc}_I(W I))$ and $g(Q) = \mathrm{mean}(\mathrm{Enc}_T(Q))$. I are
@@ -78,18 +77,12 @@ class FTLate(DualAdapter):
         initialise([self.image, self.text])
         self.set_scale(True, self.initial_scale)
 
-    def embed_image(self, image: Features) -> Float[Tensor, "n d"]:
+    def embed_image(self, image: Tokens) -> Float[Tensor, "n d"]:
         """The mean patch after the image encoder."""
-        assert image.tokens is not None
-        mask = image.mask
-        if mask is None:
-            mask = torch.ones(image.tokens.shape[:2], dtype=torch.bool, device=image.tokens.device)
-        return masked_mean(self.image.all(self.project(image.tokens), mask), mask)
+        return masked_mean(self.image.all(self.project(image.values), image.mask), image.mask)
 
-    def embed_text(self, text: Features) -> Float[Tensor, "n d"]:
+    def embed_text(self, text: Tokens) -> Float[Tensor, "n d"]:
         """The mean word after the text encoder."""
-        assert text.tokens is not None
-        assert text.mask is not None
         return masked_mean(
-            self.text.all(text.tokens, text.mask), word_mask(text.mask, self.special)
+            self.text.all(text.values, text.mask), word_mask(text.mask, self.special)
         )

@@ -6,8 +6,9 @@ import torch
 from jaxtyping import Float
 from PIL import Image
 from torch import Tensor, nn
+from typing_extensions import override
 
-from vlmtune.adapters.base import DualAdapter, trim
+from vlmtune.adapters.base import DualAdapter
 from vlmtune.adapters.towers import (
     check_decay,
     decayed,
@@ -19,10 +20,10 @@ from vlmtune.adapters.towers import (
 )
 from vlmtune.backbones.base import Backbone, Tower
 from vlmtune.errors import UserError
-from vlmtune.types import Features, FeatureSpec
+from vlmtune.types import Features, FeatureSpec, Pooled, Tokens
 
 
-class FullFineTuning(DualAdapter):
+class FullFineTuning(DualAdapter[Features, Features]):
     r"""Trains all weights of one or both towers.
 
     $s_{ij} = e^{\tau} \cos(F_I(v_i), F_T(y_j)) + b$, $F$ the backbone itself, which starts as it
@@ -116,44 +117,34 @@ class FullFineTuning(DualAdapter):
             for pair in decayed(self._tower(modality), parameters, self.decay)
         ]
 
+    @override
     def embed_image(self, image: Features) -> Float[Tensor, "n d"]:
-        """Returns the embeddings of the images."""
-        if not self.gives_tokens:
-            assert image.pooled is not None
-            return image.pooled
-        return self.image_tower.finish(image)
+        return image.values if isinstance(image, Pooled) else self.image_tower.finish(image)
 
+    @override
     def embed_text(self, text: Features) -> Float[Tensor, "n d"]:
-        """Returns the embeddings of the texts."""
-        if not self.gives_tokens:
-            assert text.pooled is not None
-            return text.pooled
+        if isinstance(text, Pooled):
+            return text.values
         return self.text_tower.finish(self._text_state(text))
 
-    def _text_state(self, words: Features) -> Features:
+    def _text_state(self, words: Tokens) -> Tokens:
         tower = self.text_tower
-        return tower.run(tower.start(trim(words)), 0, tower.layers)
+        return tower.run(tower.start(words.trimmed()), 0, tower.layers)
 
-    def embed_tokens(self, image: Features, text: Features) -> tuple[Features, Features] | None:
-        """Patch and word tokens in the shared space, (n, t, d); None without `tokens`."""
-        if not self.gives_tokens:
-            return None
-        assert image.tokens is not None
+    @override
+    def embed_patches(self, image: Tokens) -> Tokens:
         special = self.image_tower.special
-        patches = image.tokens[:, special:]
-        real = torch.ones_like(patches[:, :, 0]).bool()
+        patches = image.values[:, special:]
         flat = each_token(self.image_tower, patches.flatten(0, 1), special)
-        words, state = trim(text), self._text_state(text)
-        assert words.mask is not None
-        assert state.tokens is not None
-        # A tower that needs its full length fills captions up: those places are no words.
-        tokens = state.tokens[:, : words.mask.shape[1]]
-        found = each_token(self.text_tower, tokens[words.mask], 0)
-        spread = found.new_zeros(*words.mask.shape, found.shape[1])
-        return (
-            Features(tokens=flat.unflatten(0, patches.shape[:2]), mask=real),
-            Features(tokens=spread.index_put((words.mask,), found), mask=words.mask),
-        )
+        return Tokens.full(flat.unflatten(0, patches.shape[:2]))
+
+    @override
+    def embed_words(self, text: Tokens) -> Tokens:
+        mask, state = text.trimmed().mask, self._text_state(text)
+        # A tower that needs its full length pads captions: padding is no word.
+        real = each_token(self.text_tower, state.cut(mask.shape[1]).values[mask], 0)
+        values = real.new_zeros(*mask.shape, real.shape[1])
+        return Tokens(values.index_put((mask,), real), mask)
 
 
 def _weights(backbone: Backbone, modality: Literal["image", "text"]) -> list[nn.Parameter]:
@@ -166,8 +157,8 @@ def _weights(backbone: Backbone, modality: Literal["image", "text"]) -> list[nn.
             features = backbone.encode_image(pixels, live)
         else:
             features = backbone.encode_text(["a"], live)
-        assert features.pooled is not None
-        return features.pooled
+        assert isinstance(features, Pooled)
+        return features.values
 
     if modality == "image" or backbone.text_tower is None:
         return needed(embed, backbone.parameters())
@@ -175,8 +166,8 @@ def _weights(backbone: Backbone, modality: Literal["image", "text"]) -> list[nn.
 
     def embed_unknown() -> Float[Tensor, "n d"]:  # no word is in every vocabulary
         tokens = torch.zeros(1, tower.positions, tower.width, device=backbone.device)
-        words = Features(tokens=tokens, mask=torch.ones_like(tokens[:, :, 0]).bool())
-        return tower.finish(tower.run(tower.start(words), 0, tower.layers))
+        words = tower.start(Tokens.full(tokens))
+        return tower.finish(tower.run(words, 0, tower.layers))
 
     words = list(tower.embedding.parameters())
     others = [p for p in backbone.parameters() if p is not words[0]]

@@ -1,22 +1,23 @@
 """Joint adapters that fuse frozen token features: what MM-Adapter and MM-Pred have in common."""
 
 from abc import abstractmethod
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
-from vlmtune.adapters.base import JointAdapter, trim
+from vlmtune.adapters.base import JointAdapter
 from vlmtune.adapters.fusion_styles.base import FusionStyle
 from vlmtune.adapters.fusion_styles.layers import Blocks, initialise
 from vlmtune.adapters.fusion_styles.mdetr import Mdetr
 from vlmtune.backbones.base import Backbone
 from vlmtune.errors import UserError
-from vlmtune.types import Features, FeatureSpec
+from vlmtune.types import FeatureSpec, PooledTokens, Tokens
 
 
-class FusedAdapter(JointAdapter):
+class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
     """Projects image tokens to the text's width, fuses both modalities, and scores the outcome.
 
     Args:
@@ -98,33 +99,24 @@ class FusedAdapter(JointAdapter):
         initialise(list(made.values()))
         self.query = nn.Parameter(torch.rand(1, self.style.queries, width))
 
-    def prepare_image(self, image: Features) -> Features:
+    def prepare_image(self, image: Tokens) -> PooledTokens:
         """Projects image tokens, then takes them as far as they go without a text."""
-        assert image.tokens is not None
-        tokens = self.normalized(self.project(image.tokens))
-        mask = image.mask if self.masked else None
-        if mask is None:
-            mask = torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
+        tokens = self.normalized(self.project(image.values))
+        mask = image.mask if self.masked else torch.ones_like(image.mask)
         return self.style.prepare_image(tokens, mask, self.query)
 
-    def prepare_text(self, text: Features) -> Features:
+    def prepare_text(self, text: Tokens) -> PooledTokens:
         """Takes text tokens as far as they go without an image; `pooled` starts with the goal."""
-        text = trim(text)
-        assert text.tokens is not None
-        assert text.mask is not None
+        text = text.trimmed()
         mask = text.mask if self.masked else torch.ones_like(text.mask)
-        prepared = self.style.prepare_text(self.normalized(text.tokens), mask, self.query)
-        pooled = [self.goal(text)]
-        if prepared.pooled is not None:
-            pooled.append(prepared.pooled)
-        return Features(torch.cat(pooled, dim=1), prepared.tokens, prepared.mask)
+        prepared = self.style.prepare_text(self.normalized(text.values), mask, self.query)
+        return replace(prepared, pooled=torch.cat([self.goal(text), prepared.pooled], dim=1))
 
-    def score_pairs(self, image: Features, text: Features) -> Float[Tensor, "P"]:
+    def score_pairs(self, image: PooledTokens, text: PooledTokens) -> Float[Tensor, "P"]:
         """Fuses and scores P prepared pairs."""
-        assert text.pooled is not None
         width = self.goal_width
         goal, pooled = text.pooled[:, :width], text.pooled[:, width:]
-        fused = self.style.fuse(image, Features(pooled, text.tokens, text.mask), self.query)
+        fused = self.style.fuse(image, PooledTokens(pooled, text.tokens), self.query)
         return self.judge(fused, goal)
 
     @property
@@ -133,7 +125,7 @@ class FusedAdapter(JointAdapter):
         """g, the width of what outputs are compared with."""
 
     @abstractmethod
-    def goal(self, text: Features) -> Float[Tensor, "n g"]:
+    def goal(self, text: Tokens) -> Float[Tensor, "n g"]:
         """What the output of the fusion is compared with, of each text."""
 
     @abstractmethod
@@ -142,27 +134,25 @@ class FusedAdapter(JointAdapter):
     ) -> Float[Tensor, "P"]:
         """Scores the c outputs of the fusion."""
 
-    def pair_bytes(self, image: Features, text: Features, training: bool) -> int:
+    def pair_bytes(self, image: PooledTokens, text: PooledTokens, training: bool) -> int:
         """Estimates bytes from the numbers of tokens and the width.
 
         Without a backward pass: the pair's prepared rows twice (as gathered, and side by side), and
         for the layer with most tokens its hidden units and 6 widths a token. With one: the rows
         once, and for each layer its hidden units and 15 widths a token.
         """
-        assert image.tokens is not None
-        assert text.tokens is not None
-        rows = self.style.rows(image.tokens.shape[1], text.tokens.shape[1])
+        rows = self.style.rows(image.tokens.mask.shape[1], text.tokens.mask.shape[1])
         gathered = sum(
-            x[0].numel()
-            for x in (image.pooled, image.tokens, text.pooled, text.tokens)
-            if x is not None and len(x)
+            values.numel() // max(len(values), 1)
+            for part in (image, text)
+            for values in (part.pooled, part.tokens.values)
         )
         width = self.query.shape[2]
         if training:
             values = gathered + sum(rows) * width * (self.hidden + 15)
         else:
             values = 2 * gathered + max(rows) * width * (self.hidden + 6)
-        return values * image.tokens.element_size()
+        return values * image.tokens.values.element_size()
 
     def normalized(self, tokens: Float[Tensor, "n t w"]) -> Float[Tensor, "n t w"]:
         """Tokens as they are fused: layer-normalised where `normalize_tokens` says so."""

@@ -3,7 +3,7 @@
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vlmtune.adapters.base import DualAdapter, trim
+from vlmtune.adapters.base import DualAdapter
 from vlmtune.adapters.towers import (
     after_last_block,
     check_decay,
@@ -16,10 +16,10 @@ from vlmtune.adapters.towers import (
 )
 from vlmtune.backbones.base import Backbone, Tower
 from vlmtune.errors import UserError
-from vlmtune.types import Features, FeatureSpec
+from vlmtune.types import Features, FeatureSpec, Pooled
 
 
-class LastBlocks(DualAdapter):
+class LastBlocks(DualAdapter[Features, Features]):
     r"""Trains the last n blocks of one or both towers and what follows them (norm, projection).
 
     $s_{ij} = e^{\tau} \cos(F_I(x_i), F_T(y_j)) + b$. $x$ (t x w) is the token state a frozen tower
@@ -111,11 +111,10 @@ class LastBlocks(DualAdapter):
         return self._embed("text", text)
 
     def _embed(self, modality: str, features: Features) -> Float[Tensor, "n d"]:
-        if modality not in self.towers:
-            assert features.pooled is not None
-            return features.pooled
+        if isinstance(features, Pooled):
+            return features.values
         tower, count = self.towers[modality], self.counts[modality]
-        return tower.finish(after_last_block(tower, trim(features), count))
+        return tower.finish(after_last_block(tower, features.trimmed(), count))
 
 
 def _reads(count: int) -> FeatureSpec:

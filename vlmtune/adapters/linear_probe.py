@@ -6,10 +6,10 @@ from torch import Tensor, nn
 
 from vlmtune.adapters.base import DualAdapter
 from vlmtune.backbones.base import Backbone
-from vlmtune.types import Features, FeatureSpec
+from vlmtune.types import FeatureSpec, Pooled
 
 
-class LinearProbe(DualAdapter):
+class LinearProbe(DualAdapter[Pooled, Pooled]):
     r"""Scores $s_{ij} = e^{\tau} \cos(W_I v_i + b_I, W_T t_j + b_T) + b$.
 
     $W_I$ and $W_T$ are d x d (512 x 512 on CLIP ViT-B/32) and start as the identity, so that the
@@ -36,13 +36,13 @@ class LinearProbe(DualAdapter):
         self.text = _identity(backbone.embed_dim)
         self.set_scale(self.learn_scale, self.initial_scale)
 
-    def embed_image(self, image: Features) -> Float[Tensor, "n d"]:
+    def embed_image(self, image: Pooled) -> Float[Tensor, "n d"]:
         """Maps the pooled image embeddings."""
-        return self.image(image.pooled)
+        return self.image(image.values)
 
-    def embed_text(self, text: Features) -> Float[Tensor, "n d"]:
+    def embed_text(self, text: Pooled) -> Float[Tensor, "n d"]:
         """Maps the pooled text embeddings."""
-        return self.text(text.pooled)
+        return self.text(text.values)
 
 
 def _identity(width: int) -> nn.Linear:

@@ -11,12 +11,12 @@ from vlmtune.adapters.low_rank import TARGETS, LowRank, projections
 from vlmtune.adapters.towers import image_tower, keep_fingerprint, length_of, text_tower, used_by
 from vlmtune.backbones.base import Backbone, Tower
 from vlmtune.errors import UserError
-from vlmtune.types import Features, FeatureSpec
+from vlmtune.types import FeatureSpec, Pooled
 
 Target = Literal["query", "key", "value", "out", "mlp"]
 
 
-class LoRA(DualAdapter):
+class LoRA(DualAdapter[Pooled, Pooled]):
     r"""Trains low-rank updates of weights inside the towers; the weights themselves are frozen.
 
     $s_{ij} = e^{\tau} \cos(F_I(v_i), F_T(y_j)) + b$, F the backbone with $W + \frac{\alpha}{r} B A$
@@ -124,12 +124,10 @@ class LoRA(DualAdapter):
             parametrize.remove_parametrizations(module, name, leave_parametrized=True)
         self.updated = []
 
-    def embed_image(self, image: Features) -> Float[Tensor, "n d"]:
+    def embed_image(self, image: Pooled) -> Float[Tensor, "n d"]:
         """Returns the embeddings of the images."""
-        assert image.pooled is not None
-        return image.pooled
+        return image.values
 
-    def embed_text(self, text: Features) -> Float[Tensor, "n d"]:
+    def embed_text(self, text: Pooled) -> Float[Tensor, "n d"]:
         """Returns the embeddings of the texts."""
-        assert text.pooled is not None
-        return text.pooled
+        return text.values

@@ -7,18 +7,18 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from vlmtune.adapters.base import JointAdapter, trim
+from vlmtune.adapters.base import JointAdapter
 from vlmtune.adapters.towers import thaw
 from vlmtune.backbones.base import Backbone, Fusion
 from vlmtune.errors import UserError
-from vlmtune.types import Features
+from vlmtune.types import Tokens
 
 CHOICE = "Blip, BridgeTower, Vilt or Flava, with a checkpoint that has its matching head"
 WORTH = 4
 """Pairs per image from which an image's keys and values are better computed once."""
 
 
-class Matching(JointAdapter):
+class Matching(JointAdapter[Tokens, Tokens, Tokens]):
     r"""Scores by the log-odds of the backbone's own matching head, $s_{ij} = F(x_i, y_j)$.
 
     $x$ and $y$ are what the fusion $F$ reads of an image and a caption. They are frozen, computed
@@ -76,30 +76,28 @@ class Matching(JointAdapter):
         moving = {id(module) for block in last for module in block.modules()}
         self._still = [module for module in backbone.modules() if id(module) not in moving]
 
-    def prepare_image(self, image: Features) -> Features:
+    def prepare_image(self, image: Tokens) -> Tokens:
         """What the fusion makes of an image alone."""
         with self._frozen():
             return self.fusion.prepare_image(image)
 
-    def prepare_text(self, text: Features) -> Features:
+    def prepare_text(self, text: Tokens) -> Tokens:
         """What the fusion makes of a caption alone."""
         with self._frozen():
-            return self.fusion.prepare_text(trim(text))
+            return self.fusion.prepare_text(text.trimmed())
 
-    def score_pairs(self, image: Features, text: Features) -> Float[Tensor, "P"]:
+    def score_pairs(self, image: Tokens, text: Tokens) -> Float[Tensor, "P"]:
         """Scores P pairs."""
         return self.fusion.match(image, text)
 
-    def pair_bytes(self, image: Features, text: Features, training: bool) -> int:
+    def pair_bytes(self, image: Tokens, text: Tokens, training: bool) -> int:
         """Estimates memory: a dozen tensors of the pair's tokens, for each block in training."""
-        assert image.tokens is not None
-        assert text.tokens is not None
-        tokens = image.tokens.shape[1] + text.tokens.shape[1]
-        some = 48 * tokens * image.tokens.shape[2]
+        tokens = image.values.shape[1] + text.values.shape[1]
+        some = 48 * tokens * image.values.shape[2]
         return 2 * some * self.blocks if training else some
 
     def _scores(
-        self, image: Features, text: Features, rows: Int[Tensor, "P"], columns: Int[Tensor, "P"]
+        self, image: Tokens, text: Tokens, rows: Int[Tensor, "P"], columns: Int[Tensor, "P"]
     ) -> list[Tensor]:
         """Scores image by image where that saves work; in training an image has few captions."""
         counts = rows.unique(return_counts=True)[1]
@@ -110,13 +108,10 @@ class Matching(JointAdapter):
         parts = []
         for some in order.split(counts.tolist()):
             one = rows[some[:1]]
-            single = Features(
-                tokens=image.tokens[one] if image.tokens is not None else None,
-                mask=image.mask[one] if image.mask is not None else None,
-            )
+            single = image[one]
             size = self.chunk or max(1, self.memory // self.pair_bytes(single, text, False))
             for chunk in columns[some].split(size):
-                parts.append(self.fusion.match(single, trim(text[chunk])))
+                parts.append(self.fusion.match(single, text[chunk].trimmed()))
         return [torch.cat(parts)[order.argsort()]] if parts else []
 
     @contextlib.contextmanager

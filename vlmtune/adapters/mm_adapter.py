@@ -10,7 +10,7 @@ from vlmtune.adapters.fused import FusedAdapter
 from vlmtune.adapters.fusion_styles.base import FusionStyle
 from vlmtune.adapters.words import masked_mean, word_mask
 from vlmtune.backbones.base import Backbone
-from vlmtune.types import Features
+from vlmtune.types import Tokens
 
 
 class MMAdapter(FusedAdapter):
@@ -115,13 +115,11 @@ class MMAdapter(FusedAdapter):
         """w, or 0 where the fusion's two outputs are compared with each other."""
         return self.query.shape[2] if self.style.queries == 1 else 0
 
-    def goal(self, text: Features) -> Float[Tensor, "n g"]:
+    def goal(self, text: Tokens) -> Float[Tensor, "n g"]:
         """The mean of a text's words, normalised before where scores are cosines."""
-        assert text.tokens is not None
-        assert text.mask is not None
         if not self.goal_width:
-            return text.tokens.new_zeros(len(text), 0)
-        tokens = normalize(text.tokens, dim=-1) if self.cosine else text.tokens
+            return text.values.new_zeros(len(text), 0)
+        tokens = normalize(text.values, dim=-1) if self.cosine else text.values
         return masked_mean(tokens, word_mask(text.mask, self.special))
 
     def judge(

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from vlmtune.adapters.fused import FusedAdapter
 from vlmtune.adapters.fusion_styles.base import FusionStyle
 from vlmtune.backbones.base import Backbone
-from vlmtune.types import Features
+from vlmtune.types import Tokens
 
 
 class MMPred(FusedAdapter):
@@ -86,10 +86,9 @@ class MMPred(FusedAdapter):
         """0: nothing is compared."""
         return 0
 
-    def goal(self, text: Features) -> Float[Tensor, "n g"]:
+    def goal(self, text: Tokens) -> Float[Tensor, "n g"]:
         """Nothing: (n, 0)."""
-        assert text.tokens is not None
-        return text.tokens.new_zeros(len(text), 0)
+        return text.values.new_zeros(len(text), 0)
 
     def judge(
         self, fused: Float[Tensor, "P c w"], goal: Float[Tensor, "P g"]

@@ -4,11 +4,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vlmtune.adapters.base import trim
 from vlmtune.adapters.words import word_mask
 from vlmtune.backbones.base import TextTower
 from vlmtune.errors import UserError
-from vlmtune.types import Features
+from vlmtune.types import Tokens
 
 DEVIATION = 0.02
 
@@ -20,9 +19,7 @@ def word_embeddings(tower: TextTower, text: str, special: tuple[int, int]) -> Fl
         UserError: The tower does not know a word, or there is none.
     """
     words = tower.words([text])
-    assert words.tokens is not None
-    assert words.mask is not None
-    return words.tokens[word_mask(words.mask, special)].detach().clone()
+    return words.values[word_mask(words.mask, special)].detach().clone()
 
 
 def check_room(tower: TextTower, prompts: int, special: tuple[int, int]) -> None:
@@ -35,17 +32,15 @@ def check_room(tower: TextTower, prompts: int, special: tuple[int, int]) -> None
         )
 
 
-def cut(words: Features, room: int, trail: int) -> Features:
+def cut(words: Tokens, room: int, trail: int) -> Tokens:
     """Shortens texts of more than `room` tokens as tokenizers do: the `trail` last ones are kept.
 
     Example:
-        >>> words = Features(tokens=torch.arange(4.0)[None, :, None], mask=torch.ones(1, 4).bool())
-        >>> cut(words, 3, 1).tokens.flatten()
+        >>> words = Tokens.full(torch.arange(4.0)[None, :, None])
+        >>> cut(words, 3, 1).values.flatten()
         tensor([0., 1., 3.])
     """
-    words = trim(words)
-    assert words.tokens is not None
-    assert words.mask is not None
+    words = words.trimmed()
     if words.mask.shape[1] <= room:
         return words
     length = words.mask.sum(dim=1, keepdim=True)
@@ -53,28 +48,26 @@ def cut(words: Features, room: int, trail: int) -> Features:
     place = torch.arange(room, device=length.device).expand(len(length), -1)
     source = torch.where(place < kept - trail, place, place + length - kept)
     source = source.clamp_max(words.mask.shape[1] - 1)
-    return Features(
-        tokens=words.tokens.gather(1, source[:, :, None].expand(-1, -1, words.tokens.shape[2])),
+    return Tokens(
+        words.values.gather(1, source[:, :, None].expand(-1, -1, words.values.shape[2])),
         mask=place < kept,
         ids=None if words.ids is None else words.ids.gather(1, source),
     )
 
 
 def insert(
-    words: Features,
+    words: Tokens,
     prompts: Float[Tensor, "n m w"],
     tower: TextTower,
     special: tuple[int, int],
-) -> Features:
+) -> Tokens:
     """Puts prompts between the leading special tokens and the words: [start] p_1 ... p_m word ...
 
     Texts too long for the tower lose their last words, as they do in its tokenizer.
     """
     count, lead = prompts.shape[1], special[0]
     words = cut(words, tower.positions - count, special[1])
-    assert words.tokens is not None
-    assert words.mask is not None
-    tokens = words.tokens
+    tokens = words.values
     joined = [tokens[:, :lead], prompts.to(tokens.dtype), tokens[:, lead:]]
     real = torch.ones_like(words.mask[:, :1]).expand(-1, count)
-    return Features(tokens=torch.cat(joined, dim=1), mask=torch.cat([real, words.mask], dim=1))
+    return Tokens(torch.cat(joined, dim=1), torch.cat([real, words.mask], dim=1))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from vlmtune.adapters.base import TOWERS
 from vlmtune.backbones.base import Backbone, ImageTower, TextTower, Tower
 from vlmtune.errors import UserError
-from vlmtune.types import Features, FeatureSpec
+from vlmtune.types import FeatureSpec, Tokens
 
 
 def image_tower(backbone: Backbone) -> ImageTower:
@@ -44,7 +44,7 @@ def _without(backbone: Backbone, modality: Literal["image", "text"]) -> UserErro
     )
 
 
-def after_last_block(tower: Tower, state: Features, count: int) -> Features:
+def after_last_block(tower: Tower, state: Tokens, count: int) -> Tokens:
     """Runs the last `count` blocks on the state before them."""
     return tower.run(state, tower.layers - count, tower.layers)
 
@@ -61,7 +61,7 @@ def each_token(tower: Tower, tokens: Float[Tensor, "n w"], special: int) -> Floa
         special: How many leading positions of a state are no patches.
     """
     rows = tokens[:, None].expand(-1, special + 1, -1)  # one patch, for those that pool patches
-    return tower.finish(Features(tokens=rows, mask=torch.ones_like(rows[:, :, 0]).bool()))
+    return tower.finish(Tokens.full(rows))
 
 
 def needed(
@@ -100,7 +100,7 @@ def used_by(
     """
     asked = list(parameters)
     tokens = torch.zeros(1, length, tower.width, device=asked[0].device)
-    state = Features(tokens=tokens, mask=torch.ones_like(tokens[:, :, 0]).bool())
+    state = Tokens.full(tokens)
     return needed(lambda: tower.finish(after_last_block(tower, state, count)), asked)
 
 

@@ -2,23 +2,24 @@
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from vlmtune.adapters.base import DualAdapter, trim
+from vlmtune.adapters.base import DualAdapter
 from vlmtune.adapters.towers import text_tower
 from vlmtune.adapters.words import word_mask
 from vlmtune.backbones.base import Backbone, TextTower
 from vlmtune.errors import UserError
-from vlmtune.types import Features, FeatureSpec
+from vlmtune.types import FeatureSpec, Pooled, Tokens
 
 WORDS_AT_A_TIME = 512
 
 
-class WordPrompts(DualAdapter):
+class WordPrompts(DualAdapter[Pooled, Tokens]):
     r"""Trains word embeddings; both towers stay frozen and images come from the feature store.
 
     $s_{ij} = e^{\tau} \cos(v_i, G(E_{y_j} + \Delta_{y_j})) + b$. $E$ (V x w) is the frozen table of
@@ -79,26 +80,22 @@ class WordPrompts(DualAdapter):
         self.register_buffer("rows", rows, persistent=False)
         self.delta = nn.Parameter(torch.zeros(len(rows), self.tower.width))
 
-    def embed_image(self, image: Features) -> Float[Tensor, "n d"]:
+    def embed_image(self, image: Pooled) -> Float[Tensor, "n d"]:
         """Returns the frozen embeddings."""
-        assert image.pooled is not None
-        return image.pooled
+        return image.values
 
-    def embed_text(self, text: Features) -> Float[Tensor, "n d"]:
+    def embed_text(self, text: Tokens) -> Float[Tensor, "n d"]:
         """Adds what was learned to the words and runs the tower."""
-        words = self.prompted(trim(text))
+        words = self.prompted(text.trimmed())
         return self.tower.finish(self.tower.run(self.tower.start(words), 0, self.tower.layers))
 
-    def prompted(self, words: Features) -> Features:
+    def prompted(self, words: Tokens) -> Tokens:
         """Words with what was learned added to them."""
-        assert words.tokens is not None
-        assert words.mask is not None
-        assert words.ids is not None
         rows: Int[Tensor, "rows"] = self.get_buffer("rows")
-        place = torch.searchsorted(rows, words.ids.contiguous()).clamp_max(len(rows) - 1)
+        place = torch.searchsorted(rows, words.word_ids.contiguous()).clamp_max(len(rows) - 1)
         trained = (rows[place] == words.ids) & word_mask(words.mask, self.special)
         learned = self.delta[place] * trained[:, :, None]
-        return Features(tokens=words.tokens + learned, mask=words.mask, ids=words.ids)
+        return replace(words, values=words.values + learned)
 
 
 def _distinct(words: list[str] | str | os.PathLike) -> tuple[str, ...]:
@@ -124,7 +121,5 @@ def _rows(tower: TextTower, words: Sequence[str], special: tuple[int, int]) -> I
     found = []
     for start in range(0, len(words), WORDS_AT_A_TIME):
         features = tower.words(words[start : start + WORDS_AT_A_TIME])
-        assert features.ids is not None
-        assert features.mask is not None
-        found.append(features.ids[word_mask(features.mask, special)])
+        found.append(features.word_ids[word_mask(features.mask, special)])
     return torch.cat(found).unique()

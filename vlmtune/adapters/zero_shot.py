@@ -4,10 +4,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vlmtune.adapters.base import DualAdapter
-from vlmtune.types import Features, FeatureSpec
+from vlmtune.types import FeatureSpec, Pooled
 
 
-class ZeroShot(DualAdapter):
+class ZeroShot(DualAdapter[Pooled, Pooled]):
     r"""Scores $s_{ij} = e^{\tau} \cos(v_i, t_j)$ of the frozen embeddings; nothing is trained.
 
     Source: Radford et al. 2021, "Learning Transferable Visual Models From Natural Language
@@ -18,12 +18,10 @@ class ZeroShot(DualAdapter):
         super().__init__()
         self.image_input = self.text_input = FeatureSpec("pooled")
 
-    def embed_image(self, image: Features) -> Float[Tensor, "n d"]:
+    def embed_image(self, image: Pooled) -> Float[Tensor, "n d"]:
         """Returns the pooled embeddings as they are."""
-        assert image.pooled is not None
-        return image.pooled
+        return image.values
 
-    def embed_text(self, text: Features) -> Float[Tensor, "n d"]:
+    def embed_text(self, text: Pooled) -> Float[Tensor, "n d"]:
         """Returns the pooled embeddings as they are."""
-        assert text.pooled is not None
-        return text.pooled
+        return text.values

@@ -13,14 +13,14 @@ from PIL import Image
 from torch import Tensor, nn
 
 from vlmtune.config import Configured
-from vlmtune.types import Features, FeatureSpec
+from vlmtune.types import Features, FeatureSpec, Tokens
 
 
 class Tower(ABC):
     """One modality's transformer, block by block: what fine-tuning and prompts work on.
 
     A plain object and not a module, so that the model's weights keep one name each. States are
-    `Features` with `tokens` and `mask`: every position the tower needs, class tokens included.
+    `Tokens`: every position the tower needs, class tokens included.
 
     Attributes:
         layers: Number of blocks.
@@ -41,11 +41,11 @@ class Tower(ABC):
         """The parameters used after the last block: final norm, pooling, projection."""
 
     @abstractmethod
-    def run(self, state: Features, first: int, stop: int) -> Features:
+    def run(self, state: Tokens, first: int, stop: int) -> Tokens:
         """Runs blocks `first` to `stop - 1` (counted from 0) on a state."""
 
     @abstractmethod
-    def finish(self, state: Features) -> Float[Tensor, "n d"]:
+    def finish(self, state: Tokens) -> Float[Tensor, "n d"]:
         """From the state after the last block to embeddings, not normalised."""
 
 
@@ -59,7 +59,7 @@ class ImageTower(Tower, ABC):
     special: int
 
     @abstractmethod
-    def start(self, pixels: Float[Tensor, "n 3 height width"]) -> Features:
+    def start(self, pixels: Float[Tensor, "n 3 height width"]) -> Tokens:
         """From pixels to what the first block gets."""
 
 
@@ -75,11 +75,11 @@ class TextTower(Tower, ABC):
     embedding: nn.Embedding
 
     @abstractmethod
-    def words(self, texts: Sequence[str]) -> Features:
+    def words(self, texts: Sequence[str]) -> Tokens:
         """Word embeddings before positions, with ids and mask."""
 
     @abstractmethod
-    def start(self, words: Features) -> Features:
+    def start(self, words: Tokens) -> Tokens:
         """From word embeddings (`tokens` and `mask`) to what the first block gets."""
 
 
@@ -100,11 +100,11 @@ class Fusion(ABC):
     text_input: FeatureSpec
     reuses_image: bool = False
 
-    def prepare_image(self, image: Features) -> Features:
+    def prepare_image(self, image: Tokens) -> Tokens:
         """From what is read of images to what `match` takes, row by row."""
         return image
 
-    def prepare_text(self, text: Features) -> Features:
+    def prepare_text(self, text: Tokens) -> Tokens:
         """From what is read of texts to what `match` takes, row by row."""
         return text
 
@@ -119,7 +119,7 @@ class Fusion(ABC):
         """The parameters used after the last block: final norm and matching head."""
 
     @abstractmethod
-    def match(self, image: Features, text: Features) -> Float[Tensor, "P"]:
+    def match(self, image: Tokens, text: Tokens) -> Float[Tensor, "P"]:
         """Log-odds that text i is true of image i, for each of P prepared rows.
 
         A single row of `image` stands for all P.

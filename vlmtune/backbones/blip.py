@@ -21,9 +21,9 @@ from vlmtune.backbones.hf_towers import (
     log_odds,
     unseen,
 )
-from vlmtune.backbones.staging import masked, parameters_of, parts, whole
+from vlmtune.backbones.staging import masked, parameters_of, unmasked
 from vlmtune.errors import UserError
-from vlmtune.types import Features, FeatureSpec
+from vlmtune.types import FeatureSpec, Tokens
 
 
 class Blip(HFDualEncoder):
@@ -91,12 +91,12 @@ class Blip(HFDualEncoder):
 class BlipImageTower(HFImageTower):
     """A vision transformer whose blocks take no mask."""
 
-    def run(self, state: Features, first: int, stop: int) -> Features:
+    def run(self, state: Tokens, first: int, stop: int) -> Tokens:
         """Runs blocks `first` to `stop - 1`."""
-        tokens = parts(state)[0].to(self._dtype)
+        tokens = state.values.to(self._dtype)
         for block in self.blocks[first:stop]:
             tokens = block(tokens)
-        return whole(tokens)
+        return unmasked(tokens)
 
 
 class BlipTextTower(HFTextTower):
@@ -122,9 +122,9 @@ class BlipTextTower(HFTextTower):
         """Hides padding from all tokens."""
         return {"attention_mask": unseen(mask, self._dtype)}
 
-    def run(self, state: Features, first: int, stop: int) -> Features:
+    def run(self, state: Tokens, first: int, stop: int) -> Tokens:
         """Runs blocks `first` to `stop - 1`."""
-        tokens, mask = parts(state)
+        tokens, mask = state.values, state.mask
         tokens = tokens.to(self._dtype)
         for layer in self._blocks[first:stop]:
             tokens = layer(tokens, None, **self.attention(mask))
@@ -167,21 +167,21 @@ class BlipFusion(Fusion):
         """The matching head."""
         return parameters_of(self._head)
 
-    def prepare_image(self, image: Features) -> Features:
+    def prepare_image(self, image: Tokens) -> Tokens:
         """Applies the vision encoder's final norm."""
         return self._image.norm(image)
 
-    def prepare_text(self, text: Features) -> Features:
+    def prepare_text(self, text: Tokens) -> Tokens:
         """Adds positions to words."""
         return self._text.start(text)
 
-    def match(self, image: Features, text: Features) -> Float[Tensor, "P"]:
+    def match(self, image: Tokens, text: Tokens) -> Float[Tensor, "P"]:
         """Log-odds of the matching head.
 
         With a single row of `image`, keys and values of the image are computed once for all P.
         """
-        tokens, mask = parts(text)
-        tokens, seen = tokens.to(self._dtype), parts(image)[0].to(self._dtype)
+        tokens, mask = text.values, text.mask
+        tokens, seen = tokens.to(self._dtype), image.values.to(self._dtype)
         for layer in self._layers:
             tokens = layer(tokens, seen, attention_mask=unseen(mask, self._dtype))
         return log_odds(self._head(tokens[:, 0]))

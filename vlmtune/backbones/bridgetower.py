@@ -21,9 +21,9 @@ from vlmtune.backbones.hf_towers import (
     through,
     unseen,
 )
-from vlmtune.backbones.staging import masked, parameters_of, parts, whole
+from vlmtune.backbones.staging import masked, parameters_of, unmasked
 from vlmtune.errors import UserError
-from vlmtune.types import Features, FeatureSpec
+from vlmtune.types import FeatureSpec, Tokens
 
 IMAGE, TEXT = 1, 0
 """Rows of the table of modality embeddings."""
@@ -154,10 +154,10 @@ class BridgeImageHead:
 class BridgeImageTower(HFImageTower):
     """A vision transformer whose blocks want tokens first and rows second."""
 
-    def run(self, state: Features, first: int, stop: int) -> Features:
+    def run(self, state: Tokens, first: int, stop: int) -> Tokens:
         """Runs blocks `first` to `stop - 1`."""
-        tokens = parts(state)[0].to(self._dtype).transpose(0, 1)
-        return whole(through(self.blocks[first:stop], tokens, None).transpose(0, 1))
+        tokens = state.values.to(self._dtype).transpose(0, 1)
+        return unmasked(through(self.blocks[first:stop], tokens, None).transpose(0, 1))
 
 
 class BridgeTextTower(HFTextTower):
@@ -226,21 +226,21 @@ class BridgeFusion(Fusion):
         poolers = (self._model.cross_modal_text_pooler, self._model.cross_modal_image_pooler)
         return parameters_of(*poolers, self._head)
 
-    def prepare_image(self, image: Features) -> Features:
+    def prepare_image(self, image: Tokens) -> Tokens:
         """Runs the image tower to its end and readies its states for the bridges."""
         model = self._model
         transform, norm = model.cross_modal_image_transform, model.cross_modal_image_layernorm
-        states = [parts(self._image.norm(state))[0] for state in self._states(self._image, image)]
-        return whole(self._side_by_side(states, transform, norm, IMAGE))
+        states = [self._image.norm(state).values for state in self._states(self._image, image)]
+        return unmasked(self._side_by_side(states, transform, norm, IMAGE))
 
-    def prepare_text(self, text: Features) -> Features:
+    def prepare_text(self, text: Tokens) -> Tokens:
         """Runs the text tower to its end and readies its states for the bridges."""
         model = self._model
         transform, norm = model.cross_modal_text_transform, model.cross_modal_text_layernorm
-        states = [parts(state)[0] for state in self._states(self._text, text)]
-        return masked(self._side_by_side(states, transform, norm, TEXT), parts(text)[1])
+        states = [state.values for state in self._states(self._text, text)]
+        return masked(self._side_by_side(states, transform, norm, TEXT), text.mask)
 
-    def _states(self, tower: HFImageTower | HFTextTower, state: Features) -> list[Features]:
+    def _states(self, tower: HFImageTower | HFTextTower, state: Tokens) -> list[Tokens]:
         """The last K states of a tower, of which the first is given."""
         states = [state]
         for i in range(tower.layers - self._depth + 1, tower.layers):
@@ -256,11 +256,11 @@ class BridgeFusion(Fusion):
         ready = [f(x.to(self._dtype)) + kind for f, x in zip(each, states, strict=True)]
         return torch.cat([norm(ready[0]), *ready[1:]], dim=-1)
 
-    def match(self, image: Features, text: Features) -> Float[Tensor, "P"]:
+    def match(self, image: Tokens, text: Tokens) -> Float[Tensor, "P"]:
         """Log-odds of the matching head."""
-        model, mask = self._model, unseen(parts(text)[1], self._dtype)
-        image_states = parts(image)[0].to(self._dtype).chunk(self._depth, dim=-1)
-        text_states = parts(text)[0].to(self._dtype).chunk(self._depth, dim=-1)
+        model, mask = self._model, unseen(text.mask, self._dtype)
+        image_states = image.values.to(self._dtype).chunk(self._depth, dim=-1)
+        text_states = text.values.to(self._dtype).chunk(self._depth, dim=-1)
         left, right = text_states[0], image_states[0].expand(len(text), -1, -1)
         for i in range(self._depth):
             if i > 0:

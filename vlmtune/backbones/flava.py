@@ -22,8 +22,8 @@ from vlmtune.backbones.hf_towers import (
     through,
     unseen,
 )
-from vlmtune.backbones.staging import joined, masked, parameters_of, parts, whole
-from vlmtune.types import Features, FeatureSpec
+from vlmtune.backbones.staging import masked, parameters_of, side_by_side, unmasked
+from vlmtune.types import FeatureSpec, Tokens
 
 
 class FlavaNetwork(FlavaPreTrainedModel):
@@ -149,21 +149,23 @@ class FlavaFusion(Fusion):
         """Final norm and matching head."""
         return parameters_of(self._encoder.layernorm, self._head)
 
-    def prepare_image(self, image: Features) -> Features:
+    def prepare_image(self, image: Tokens) -> Tokens:
         """Projects an image's tokens, and puts the multimodal class token before them."""
-        tokens = self._flava.image_to_mm_projection(parts(image)[0].to(self._dtype))
+        tokens = self._flava.image_to_mm_projection(image.values.to(self._dtype))
         if self._encoder.use_cls_token:
             first = self._encoder.cls_token.expand(len(tokens), -1, -1)
             tokens = torch.cat([first, tokens], dim=1)
-        return whole(tokens)
+        return unmasked(tokens)
 
-    def prepare_text(self, text: Features) -> Features:
+    def prepare_text(self, text: Tokens) -> Tokens:
         """Projects a caption's tokens."""
-        tokens, mask = parts(text)
+        tokens, mask = text.values, text.mask
         return masked(self._flava.text_to_mm_projection(tokens.to(self._dtype)), mask)
 
-    def match(self, image: Features, text: Features) -> Float[Tensor, "P"]:
+    def match(self, image: Tokens, text: Tokens) -> Float[Tensor, "P"]:
         """Log-odds of the matching head."""
-        tokens, mask = joined(image, text)
-        tokens = through(self.blocks, tokens.to(self._dtype), unseen(mask, self._dtype))
+        joined = side_by_side(image, text)
+        tokens = through(
+            self.blocks, joined.values.to(self._dtype), unseen(joined.mask, self._dtype)
+        )
         return log_odds(self._head(self._encoder.layernorm(tokens)))

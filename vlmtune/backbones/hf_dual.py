@@ -10,8 +10,8 @@ from torch import Tensor
 from vlmtune.backbones.hf_backbone import HFBackbone
 from vlmtune.backbones.hf_loading import Loaded
 from vlmtune.backbones.hf_towers import HFImageTower, HFTextTower
-from vlmtune.backbones.staging import masked, no_such_layer, parts, state_after, whole
-from vlmtune.types import Features, FeatureSpec
+from vlmtune.backbones.staging import masked, no_such_layer, state_after, unmasked
+from vlmtune.types import Features, FeatureSpec, Pooled
 
 
 class HFDualEncoder(HFBackbone):
@@ -44,7 +44,7 @@ class HFDualEncoder(HFBackbone):
         if self.no_pooled is None:
             self.embed_dim = int(self._image.finish(state).shape[1])
         self.image_width, self.text_width = self._image.width, self._text.width
-        self.image_tokens = parts(state)[0].shape[1] - self._image.special
+        self.image_tokens = state.values.shape[1] - self._image.special
         self.text_special = self._text.tokenizer.special
         self.logit_scale, self.logit_bias = self.temperature()
 
@@ -63,12 +63,12 @@ class HFDualEncoder(HFBackbone):
         with torch.set_grad_enabled(torch.is_grad_enabled() and not reads.frozen):
             start = tower.start(pixels.to(self.device))
             if reads.kind == "pooled":
-                return Features(pooled=tower.finish(state_after(tower, start, -1)))
+                return Pooled(tower.finish(state_after(tower, start, -1)))
             state = state_after(tower, start, reads.layer)
             if reads.kind == "state":
                 return state
-            tokens, _ = parts(tower.norm(state) if reads.layer == -1 else state)
-            return whole(tokens[:, tower.special :])
+            state = tower.norm(state) if reads.layer == -1 else state
+            return unmasked(state.values[:, tower.special :])
 
     def encode_text(self, texts: Sequence[str], reads: FeatureSpec) -> Features:
         """Encodes captions; see the base class."""
@@ -80,13 +80,12 @@ class HFDualEncoder(HFBackbone):
                 return words
             start = tower.start(words)
             if reads.kind == "pooled":
-                return Features(pooled=tower.finish(state_after(tower, start, -1)))
+                return Pooled(tower.finish(state_after(tower, start, -1)))
             state = state_after(tower, start, reads.layer)
             if reads.kind == "state":
                 return state
-            tokens, _ = parts(tower.norm(state) if reads.layer == -1 else state)
-            mask = parts(words)[1]
-            return masked(tokens[:, : mask.shape[1]], mask)
+            state = tower.norm(state) if reads.layer == -1 else state
+            return masked(state.values[:, : words.mask.shape[1]], words.mask)
 
     def fits(self, reads: FeatureSpec, modality: str) -> str | None:
         """Returns why `reads` cannot be had for "image" or "text", or None where it can."""

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,12 +14,11 @@ from vlmtune.backbones.staging import (
     checked_length,
     masked,
     parameters_of,
-    parts,
-    whole,
+    unmasked,
     with_words,
 )
 from vlmtune.errors import UserError
-from vlmtune.types import Features
+from vlmtune.types import Tokens
 
 
 class HFTokenizer:
@@ -108,21 +108,21 @@ class HFImageTower(ImageTower):
         """Final norm, pooling and projection."""
         return parameters_of(*self._owners)
 
-    def start(self, pixels: Float[Tensor, "n 3 height width"]) -> Features:
+    def start(self, pixels: Float[Tensor, "n 3 height width"]) -> Tokens:
         """Patches, class tokens where there are any, and positions."""
-        return whole(self._embed(pixels.to(self._dtype)))
+        return unmasked(self._embed(pixels.to(self._dtype)))
 
-    def run(self, state: Features, first: int, stop: int) -> Features:
+    def run(self, state: Tokens, first: int, stop: int) -> Tokens:
         """Runs blocks `first` to `stop - 1`."""
-        return whole(through(self.blocks[first:stop], parts(state)[0].to(self._dtype), None))
+        return unmasked(through(self.blocks[first:stop], state.values.to(self._dtype), None))
 
-    def norm(self, state: Features) -> Features:
+    def norm(self, state: Tokens) -> Tokens:
         """Applies the final norm."""
-        return whole(self._norm(parts(state)[0].to(self._dtype)))
+        return unmasked(self._norm(state.values.to(self._dtype)))
 
-    def finish(self, state: Features) -> Float[Tensor, "n d"]:
+    def finish(self, state: Tokens) -> Float[Tensor, "n d"]:
         """Final norm, pooling and projection."""
-        return self._head(parts(self.norm(state))[0].to(self._dtype)).float()
+        return self._head(self.norm(state).values.to(self._dtype)).float()
 
 
 class HFTextTower(TextTower, ABC):
@@ -168,7 +168,7 @@ class HFTextTower(TextTower, ABC):
     ) -> Float[Tensor, "n w"]:
         """The token that stands for a caption, after the final norm."""
 
-    def fill(self, words: Features) -> Features:
+    def fill(self, words: Tokens) -> Tokens:
         """Fills captions up where the tower needs its full length."""
         return words
 
@@ -182,7 +182,7 @@ class HFTextTower(TextTower, ABC):
         """Final norm and projection."""
         return parameters_of(self._norm, self._projection)
 
-    def words(self, texts: Sequence[str]) -> Features:
+    def words(self, texts: Sequence[str]) -> Tokens:
         """Word embeddings of captions, special tokens included, cut to the longest.
 
         Raises:
@@ -192,31 +192,33 @@ class HFTextTower(TextTower, ABC):
         device = self.embedding.weight.device
         ids, mask = ids.to(device), mask.to(device)
         words = masked(self.embedding(ids), mask)
-        return Features(tokens=words.tokens, mask=mask, ids=ids)
+        return replace(words, ids=ids)
 
-    def start(self, words: Features) -> Features:
+    def start(self, words: Tokens) -> Tokens:
         """Adds positions, after filling up towers that need their full length.
 
         Raises:
             UserError: There are more words than positions.
         """
-        tokens, mask = parts(self.fill(checked_length(words, self.positions)))
+        words = self.fill(checked_length(words, self.positions))
+        tokens, mask = words.values, words.mask
         return masked(self.embed(tokens.to(self._dtype)), mask)
 
-    def run(self, state: Features, first: int, stop: int) -> Features:
+    def run(self, state: Tokens, first: int, stop: int) -> Tokens:
         """Runs blocks `first` to `stop - 1`."""
-        tokens, mask = parts(state)
+        tokens, mask = state.values, state.mask
         options = self.attention(mask)
         return masked(through(self.blocks[first:stop], tokens.to(self._dtype), **options), mask)
 
-    def norm(self, state: Features) -> Features:
+    def norm(self, state: Tokens) -> Tokens:
         """Applies the final norm."""
-        tokens, mask = parts(state)
+        tokens, mask = state.values, state.mask
         return masked(self._norm(tokens.to(self._dtype)), mask)
 
-    def finish(self, state: Features) -> Float[Tensor, "n d"]:
+    def finish(self, state: Tokens) -> Float[Tensor, "n d"]:
         """Final norm, pooling and projection."""
-        tokens, mask = parts(self.norm(state))
+        state = self.norm(state)
+        tokens, mask = state.values, state.mask
         return self._projection(self.pool(tokens, mask).to(self._dtype)).float()
 
 

@@ -15,9 +15,9 @@ from vlmtune.backbones.fingerprint import digest
 from vlmtune.backbones.open_clip_loading import load
 from vlmtune.backbones.open_clip_text import TextSide, Tokenizer
 from vlmtune.backbones.open_clip_towers import ImageSide
-from vlmtune.backbones.staging import state_after, whole
+from vlmtune.backbones.staging import state_after, unmasked
 from vlmtune.errors import UserError
-from vlmtune.types import Features, FeatureSpec
+from vlmtune.types import Features, FeatureSpec, Pooled
 
 CHOICES = {
     "interpolation": ("bicubic", "bilinear"),
@@ -120,9 +120,9 @@ class OpenClip(Backbone):
         pixels = pixels.to(device=self.device, dtype=self._dtype)
         with torch.set_grad_enabled(torch.is_grad_enabled() and not reads.frozen):
             if reads.kind == "pooled":
-                return Features(pooled=self._image.pooled(pixels).float())
+                return Pooled(self._image.pooled(pixels).float())
             if reads.kind == "tokens":
-                return whole(self._image.tokens(pixels, reads.layer))
+                return unmasked(self._image.tokens(pixels, reads.layer))
             assert self.image_tower is not None
             return state_after(self.image_tower, self.image_tower.start(pixels), reads.layer)
 
@@ -131,7 +131,7 @@ class OpenClip(Backbone):
         self._check(reads, "text")
         with torch.set_grad_enabled(torch.is_grad_enabled() and not reads.frozen):
             if reads.kind == "pooled":
-                return Features(pooled=self._text.pooled(texts).float())
+                return Pooled(self._text.pooled(texts).float())
             if reads.kind == "tokens":
                 return self._text.tokens(texts, reads.layer)
             if reads.kind == "state":

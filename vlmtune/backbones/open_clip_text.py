@@ -1,6 +1,7 @@
 """The text side of an open_clip model: tokenizer and tower, block by block where that is exact."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,11 +19,10 @@ from vlmtune.backbones.staging import (
     no_such_layer,
     padded,
     parameters_of,
-    parts,
     state_after,
     with_words,
 )
-from vlmtune.types import Features, FeatureSpec
+from vlmtune.types import FeatureSpec, Tokens
 
 
 class Tokenizer:
@@ -110,7 +110,7 @@ class NativeTextTower(TextTower):
         """Final norm and projection."""
         return parameters_of(self.tower.ln_final, self.tower.text_projection)
 
-    def words(self, texts: Sequence[str]) -> Features:
+    def words(self, texts: Sequence[str]) -> Tokens:
         """Word embeddings of captions, start and end tokens included, cut to the longest.
 
         Raises:
@@ -121,9 +121,9 @@ class NativeTextTower(TextTower):
         ids = ids[:, :longest].to(self.embedding.weight.device)
         mask = mask[:, :longest].to(ids.device)
         words = masked(self.embedding(ids), mask)
-        return Features(tokens=words.tokens, mask=mask, ids=ids)
+        return replace(words, ids=ids)
 
-    def start(self, words: Features) -> Features:
+    def start(self, words: Tokens) -> Tokens:
         """Adds positions, after filling up towers that need their full length.
 
         Raises:
@@ -131,15 +131,15 @@ class NativeTextTower(TextTower):
         """
         checked_length(words, self.positions)
         if not self.trims:
-            ids = torch.tensor(self._tokenizer.pad, device=parts(words)[0].device)
+            ids = torch.tensor(self._tokenizer.pad, device=words.values.device)
             words = padded(words, self.embedding(ids), self.positions)
-        tokens, mask = parts(words)
+        tokens, mask = words.values, words.mask
         positions = self.tower.positional_embedding[: tokens.shape[1]]
         return masked(tokens.to(self._dtype) + positions.to(self._dtype), mask)
 
-    def run(self, state: Features, first: int, stop: int) -> Features:
+    def run(self, state: Tokens, first: int, stop: int) -> Tokens:
         """Runs blocks `first` to `stop - 1`, under the causal mask where the tower has one."""
-        tokens, mask = parts(state)
+        tokens, mask = state.values, state.mask
         tokens, length = tokens.to(self._dtype), tokens.shape[1]
         causal = self.tower.attn_mask
         causal = None if causal is None else causal[:length, :length]
@@ -147,14 +147,15 @@ class NativeTextTower(TextTower):
             tokens = block(tokens, attn_mask=causal)
         return masked(tokens, mask)
 
-    def norm(self, state: Features) -> Features:
+    def norm(self, state: Tokens) -> Tokens:
         """Applies the final norm."""
-        tokens, mask = parts(state)
+        tokens, mask = state.values, state.mask
         return masked(self.tower.ln_final(tokens.to(self._dtype)), mask)
 
-    def finish(self, state: Features) -> Float[Tensor, "n d"]:
+    def finish(self, state: Tokens) -> Float[Tensor, "n d"]:
         """Final norm, the last real position (or the first, if pooled so), and projection."""
-        tokens, mask = parts(self.norm(state))
+        state = self.norm(state)
+        tokens, mask = state.values, state.mask
         pooled = tokens[:, 0] if pool_type(self.tower) == "first" else last_real(tokens, mask)
         projection, pooled = self.tower.text_projection, pooled.to(self._dtype)
         if projection is None:
@@ -228,12 +229,12 @@ class TextSide:
             return first_output(self.model.encode_text(ids, normalize=False))
         return self.tower.finish(self.state(texts, -1))
 
-    def state(self, texts: Sequence[str], layer: int) -> Features:
+    def state(self, texts: Sequence[str], layer: int) -> Tokens:
         """The state after block `layer` of a model that has a tower."""
         assert self.tower is not None
         return state_after(self.tower, self.tower.start(self.tower.words(texts)), layer)
 
-    def tokens(self, texts: Sequence[str], layer: int) -> Features:
+    def tokens(self, texts: Sequence[str], layer: int) -> Tokens:
         """Tokens after block `layer`, the final norm applied where it is the last."""
         ids, mask = self._ids(texts)
         longest = int(mask.sum(dim=1).max()) if len(mask) else 0
@@ -249,7 +250,7 @@ class TextSide:
             tokens = output["text_intermediates"][0]
         else:
             state = self.state(texts, layer)
-            tokens, _ = parts(self.tower.norm(state) if layer == -1 else state)
+            tokens = (self.tower.norm(state) if layer == -1 else state).values
         return masked(tokens[:, :longest], mask[:, :longest])
 
     def _ids(self, texts: Sequence[str]) -> tuple[Int[Tensor, "n t"], Bool[Tensor, "n t"]]:

@@ -15,8 +15,8 @@ from timm.models.vision_transformer import VisionTransformer as TimmVisionTransf
 from torch import Tensor, nn
 
 from vlmtune.backbones.base import ImageTower
-from vlmtune.backbones.staging import no_such_layer, parameters_of, parts, whole
-from vlmtune.types import Features, FeatureSpec
+from vlmtune.backbones.staging import no_such_layer, parameters_of, unmasked
+from vlmtune.types import FeatureSpec, Tokens
 
 
 class NativeImageTower(ImageTower):
@@ -47,17 +47,17 @@ class NativeImageTower(ImageTower):
         pools = (visual.attn_pool, getattr(visual, "attn_pool_contrastive", None))
         return parameters_of(visual.ln_post, *pools, visual.proj)
 
-    def start(self, pixels: Float[Tensor, "n 3 height width"]) -> Features:
+    def start(self, pixels: Float[Tensor, "n 3 height width"]) -> Tokens:
         """Patches, class token, positions and the norm before the blocks."""
-        return whole(self.visual._embeds(pixels.to(self._dtype)))
+        return unmasked(self.visual._embeds(pixels.to(self._dtype)))
 
-    def run(self, state: Features, first: int, stop: int) -> Features:
+    def run(self, state: Tokens, first: int, stop: int) -> Tokens:
         """Runs blocks `first` to `stop - 1`."""
-        return whole(_through(self.blocks[first:stop], parts(state)[0].to(self._dtype)))
+        return unmasked(_through(self.blocks[first:stop], state.values.to(self._dtype)))
 
-    def finish(self, state: Features) -> Float[Tensor, "n d"]:
+    def finish(self, state: Tokens) -> Float[Tensor, "n d"]:
         """Final norm, pooling and projection, in the model's own order."""
-        pooled, _ = self.visual._pool(parts(state)[0].to(self._dtype))
+        pooled, _ = self.visual._pool(state.values.to(self._dtype))
         return (pooled if self.visual.proj is None else pooled @ self.visual.proj).float()
 
 
@@ -89,20 +89,20 @@ class TimmImageTower(ImageTower):
             trunk.norm, trunk.attn_pool, trunk.fc_norm, trunk.head, self.visual.head
         )
 
-    def start(self, pixels: Float[Tensor, "n 3 height width"]) -> Features:
+    def start(self, pixels: Float[Tensor, "n 3 height width"]) -> Tokens:
         """Patches, class and register tokens, positions and the norm before the blocks."""
         trunk = self.visual.trunk
         tokens = trunk._pos_embed(trunk.patch_embed(pixels.to(self._dtype)))
-        return whole(trunk.norm_pre(trunk.patch_drop(tokens)))
+        return unmasked(trunk.norm_pre(trunk.patch_drop(tokens)))
 
-    def run(self, state: Features, first: int, stop: int) -> Features:
+    def run(self, state: Tokens, first: int, stop: int) -> Tokens:
         """Runs blocks `first` to `stop - 1`."""
-        return whole(_through(self.blocks[first:stop], parts(state)[0].to(self._dtype)))
+        return unmasked(_through(self.blocks[first:stop], state.values.to(self._dtype)))
 
-    def finish(self, state: Features) -> Float[Tensor, "n d"]:
+    def finish(self, state: Tokens) -> Float[Tensor, "n d"]:
         """Final norm, pooling and heads."""
         trunk = self.visual.trunk
-        tokens = trunk.norm(parts(state)[0].to(self._dtype))
+        tokens = trunk.norm(state.values.to(self._dtype))
         return self.visual.head(trunk.forward_head(tokens)).float()
 
 

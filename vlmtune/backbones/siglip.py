@@ -11,7 +11,7 @@ from vlmtune.backbones.hf_loading import Loaded
 from vlmtune.backbones.hf_towers import HFImageTower, HFTextTower, HFTokenizer
 from vlmtune.backbones.staging import last_real, padded
 from vlmtune.errors import UserError
-from vlmtune.types import Features
+from vlmtune.types import Tokens
 
 
 class SigLIP(HFDualEncoder):
@@ -67,7 +67,7 @@ class SigLIP(HFDualEncoder):
 class SiglipTextTower(HFTextTower):
     """Every token sees all, padding included; the last position is pooled."""
 
-    def fill(self, words: Features) -> Features:
+    def fill(self, words: Tokens) -> Tokens:
         """Fills captions up with the padding token."""
         return padded(words, self.embedding.weight[self.tokenizer.pad], self.positions)
 

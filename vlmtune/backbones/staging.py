@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from vlmtune.backbones.base import Tower
 from vlmtune.errors import UserError
-from vlmtune.types import Features, FeatureSpec
+from vlmtune.types import FeatureSpec, Tokens
 
 
 def no_such_layer(reads: FeatureSpec, layers: int) -> str | None:
@@ -31,27 +31,19 @@ def no_such_layer(reads: FeatureSpec, layers: int) -> str | None:
     return f"it has {count}: choose {'-1' if lowest == -1 else f'one of {lowest} to -1'}"
 
 
-def state_after(tower: Tower, state: Features, layer: int) -> Features:
+def state_after(tower: Tower, state: Tokens, layer: int) -> Tokens:
     """Runs what the first block gets up to `layer`, counted from the end as in `FeatureSpec`."""
     return tower.run(state, 0, tower.layers + 1 + layer)
 
 
-def whole(tokens: Float[Tensor, "n t w"]) -> Features:
-    """A state all of whose positions are needed."""
-    mask = torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
-    return Features(tokens=tokens.float(), mask=mask)
+def unmasked(tokens: Float[Tensor, "n t w"]) -> Tokens:
+    """Tokens that are all real, in float32."""
+    return Tokens.full(tokens.float())
 
 
-def masked(tokens: Float[Tensor, "n t w"], mask: Bool[Tensor, "n t"]) -> Features:
-    """Features of real tokens, the others set to zero."""
-    return Features(tokens=tokens.float().masked_fill(~mask[:, :, None], 0.0), mask=mask)
-
-
-def parts(state: Features) -> tuple[Tensor, Tensor]:
-    """Returns tokens and mask of a state, which has both."""
-    assert state.tokens is not None
-    assert state.mask is not None
-    return state.tokens, state.mask
+def masked(tokens: Float[Tensor, "n t w"], mask: Bool[Tensor, "n t"]) -> Tokens:
+    """Tokens in float32, set to zero where `mask` is False."""
+    return Tokens(tokens.float().masked_fill(~mask[:, :, None], 0.0), mask)
 
 
 def last_real(tokens: Float[Tensor, "n t w"], mask: Bool[Tensor, "n t"]) -> Float[Tensor, "n w"]:
@@ -59,13 +51,13 @@ def last_real(tokens: Float[Tensor, "n t w"], mask: Bool[Tensor, "n t"]) -> Floa
     return tokens[torch.arange(len(tokens), device=tokens.device), mask.sum(dim=1) - 1]
 
 
-def checked_length(words: Features, positions: int) -> Features:
+def checked_length(words: Tokens, positions: int) -> Tokens:
     """Returns the words, after checking that the tower has that many positions.
 
     Raises:
         UserError: It has fewer.
     """
-    length = parts(words)[0].shape[1]
+    length = words.values.shape[1]
     if length > positions:
         raise UserError(
             f"expected at most {positions} text tokens, special and prompt tokens included, got "
@@ -88,13 +80,13 @@ def with_words(texts: Sequence[str], mask: Bool[Tensor, "n t"], special: int) ->
         )
 
 
-def padded(words: Features, pad: Float[Tensor, "w"], positions: int) -> Features:
+def padded(words: Tokens, pad: Float[Tensor, "w"], positions: int) -> Tokens:
     """Words with the embedding of the padding token at all other of `positions` places."""
-    tokens, mask = parts(words)
+    tokens, mask = words.values, words.mask
     missing = positions - tokens.shape[1]
     tokens = torch.where(mask[:, :, None], tokens, pad.to(tokens.dtype))
     rest = pad.to(tokens.dtype).expand(len(tokens), missing, -1)
-    return whole(torch.cat([tokens, rest], dim=1))
+    return unmasked(torch.cat([tokens, rest], dim=1))
 
 
 def parameters_of(*owners: nn.Module | nn.Parameter | None) -> list[nn.Parameter]:
@@ -108,11 +100,11 @@ def parameters_of(*owners: nn.Module | nn.Parameter | None) -> list[nn.Parameter
     return found
 
 
-def joined(first: Features, second: Features) -> tuple[Tensor, Tensor]:
-    """Tokens and mask of two sequences one after the other; a single row stands for all."""
+def side_by_side(first: Tokens, second: Tokens) -> Tokens:
+    """Puts the tokens of two sequences one after the other; a single row stands for all."""
     rows = max(len(first), len(second))
-    pairs = zip(parts(first), parts(second), strict=True)
-    tokens, mask = (
-        torch.cat([one.expand(rows, *one.shape[1:]) for one in both], dim=1) for both in pairs
+    first, second = (part.map(lambda x: x.expand(rows, *x.shape[1:])) for part in (first, second))
+    return Tokens(
+        torch.cat([first.values, second.values], dim=1),
+        torch.cat([first.mask, second.mask], dim=1),
     )
-    return tokens, mask

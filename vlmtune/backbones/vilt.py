@@ -1,6 +1,7 @@
 """ViLT with its retrieval head: one transformer over patches and words."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,9 +16,9 @@ from vlmtune.backbones.base import Fusion
 from vlmtune.backbones.hf_backbone import HFBackbone, Preprocess, longest_side
 from vlmtune.backbones.hf_loading import Loaded
 from vlmtune.backbones.hf_towers import HFTokenizer, through, unseen
-from vlmtune.backbones.staging import checked_length, joined, masked, parameters_of, parts
+from vlmtune.backbones.staging import checked_length, masked, parameters_of, side_by_side
 from vlmtune.errors import UserError
-from vlmtune.types import Features, FeatureSpec
+from vlmtune.types import FeatureSpec, Tokens
 
 OUTSIDE = -100.0
 """Value of pixels outside an image; no normalised pixel reaches it, and bfloat16 holds it."""
@@ -73,22 +74,20 @@ class Vilt(HFBackbone):
         self.text_special = self._tokenizer.special
         self.logit_scale = 1.0
 
-    def encode_image(
-        self, pixels: Float[Tensor, "n 3 height width"], reads: FeatureSpec
-    ) -> Features:
+    def encode_image(self, pixels: Float[Tensor, "n 3 height width"], reads: FeatureSpec) -> Tokens:
         """Embeds the patches of preprocessed images; see the base class."""
         self.must_fit(reads, "image")
         with torch.set_grad_enabled(torch.is_grad_enabled() and not reads.frozen):
             return self._patches(pixels.to(self.device))
 
-    def encode_text(self, texts: Sequence[str], reads: FeatureSpec) -> Features:
+    def encode_text(self, texts: Sequence[str], reads: FeatureSpec) -> Tokens:
         """Embeds the words of captions; see the base class."""
         self.must_fit(reads, "text")
         ids, mask = (x.to(self.device) for x in self._tokenizer(texts))
         with torch.set_grad_enabled(torch.is_grad_enabled() and not reads.frozen):
             table = self.model.vilt.embeddings.text_embeddings.word_embeddings
             words = masked(table(ids), mask)
-        return Features(tokens=words.tokens, mask=mask, ids=ids)
+        return replace(words, ids=ids)
 
     def fits(self, reads: FeatureSpec, modality: str) -> str | None:
         """Returns why `reads` cannot be had for "image" or "text", or None where it can."""
@@ -100,7 +99,7 @@ class Vilt(HFBackbone):
             return None
         return f"it has no layers of one modality: read {wanted.kind} of layer {wanted.layer}"
 
-    def _patches(self, pixels: Float[Tensor, "n 3 height width"]) -> Features:
+    def _patches(self, pixels: Float[Tensor, "n 3 height width"]) -> Tokens:
         """Patches of each image after its class token, with positions and modality."""
         embeddings = self.model.vilt.embeddings
         outside = pixels == OUTSIDE
@@ -157,7 +156,7 @@ class ViltFusion(Fusion):
         """Final norm, pooler and retrieval head."""
         return parameters_of(self._vilt.layernorm, self._vilt.pooler, self._head)
 
-    def prepare_text(self, text: Features) -> Features:
+    def prepare_text(self, text: Tokens) -> Tokens:
         """Adds types, positions and modality to words.
 
         Raises:
@@ -165,14 +164,16 @@ class ViltFusion(Fusion):
         """
         embeddings, texts = self._vilt.embeddings, self._vilt.embeddings.text_embeddings
         words = checked_length(text, texts.position_embeddings.num_embeddings)
-        tokens, mask = parts(words)
+        tokens, mask = words.values, words.mask
         tokens = texts(inputs_embeds=tokens.to(self._dtype))
         return masked(tokens + embeddings.token_type_embeddings.weight[0], mask)
 
-    def match(self, image: Features, text: Features) -> Float[Tensor, "P"]:
+    def match(self, image: Tokens, text: Tokens) -> Float[Tensor, "P"]:
         """The output of the retrieval head."""
-        tokens, mask = joined(text, image)
-        tokens = through(self.blocks, tokens.to(self._dtype), unseen(mask, self._dtype))
+        joined = side_by_side(text, image)
+        tokens = through(
+            self.blocks, joined.values.to(self._dtype), unseen(joined.mask, self._dtype)
+        )
         pooled = self._vilt.pooler(self._vilt.layernorm(tokens))
         return self._head(pooled)[:, 0].float()
 

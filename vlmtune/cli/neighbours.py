@@ -22,7 +22,7 @@ from vlmtune.export.model import Model
 from vlmtune.features.store import FeatureStore, StoreKey, shared, source_digest
 from vlmtune.features.store import open_or_build as open_store
 from vlmtune.mining import CacheKey, Score, open_or_build
-from vlmtune.types import Features, FeatureSpec
+from vlmtune.types import Features, FeatureSpec, Pooled
 
 MAX_DAMAGED = 0.01
 ROWS = 1024
@@ -122,12 +122,10 @@ def _vectors(
     parts = []
     for start in range(0, len(rows), ROWS):
         features = store.features(rows[start : start + ROWS])
-        if features.pooled is not None:
-            parts.append(features.pooled)
+        if isinstance(features, Pooled):
+            parts.append(features.values)
         else:
-            assert features.tokens is not None
-            assert features.mask is not None
-            parts.append(features.tokens.sum(dim=1) / features.mask.sum(dim=1, keepdim=True))
+            parts.append(features.values.sum(dim=1) / features.lengths[:, None])
     return torch.cat(parts).to(device)
 
 

@@ -14,10 +14,9 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.nn.functional import pad
 
 from vlmtune.errors import UserError
-from vlmtune.types import Features
+from vlmtune.types import PooledTokens, Rows, Tokens
 
 T = TypeVar("T")
 
@@ -71,13 +70,17 @@ class ProcessGroup:
         """Concatenates rows over ranks, in rank order; ranks may have different numbers of rows.
 
         Args:
-            value: A tensor of at least one dimension, or `Features`, whose token sequences are
-                padded to the longest of all ranks.
+            value: A tensor of at least one dimension, or `Rows`, whose tokens are padded to the
+                longest of all ranks.
         """
         if self.size == 1:
             return value
-        if isinstance(value, Features):
-            return self._gather_features(value)
+        if isinstance(value, PooledTokens):
+            return PooledTokens(self.gather(value.pooled), self.gather(value.tokens))
+        if isinstance(value, Tokens):
+            value = value.padded(max(self._sizes(value.mask.shape[1], value.device)))
+        if isinstance(value, Rows):
+            return value.map(self.gather)
         if value.dtype == torch.bool:  # not every backend can send these
             return self.gather(value.to(torch.uint8)).to(torch.bool)
         return _Gather.apply(value, self._sizes(len(value), value.device), self.rank)
@@ -123,19 +126,6 @@ class ProcessGroup:
         sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(self.size)]
         dist.all_gather(sizes, torch.tensor([rows], device=device))
         return torch.cat(sizes).tolist()
-
-    def _gather_features(self, features: Features) -> Features:
-        parts = (features.pooled, features.tokens, features.mask, features.ids)
-        if features.tokens is not None:
-            longest = max(self._sizes(features.tokens.shape[1], features.tokens.device))
-            missing = longest - features.tokens.shape[1]
-            parts = (
-                features.pooled,
-                pad(features.tokens, (0, 0, 0, missing)),
-                None if features.mask is None else pad(features.mask, (0, missing)),
-                None if features.ids is None else pad(features.ids, (0, missing)),
-            )
-        return Features(*(None if part is None else self.gather(part) for part in parts))
 
 
 class _Sum(torch.autograd.Function):

@@ -26,7 +26,7 @@ from vlmtune.features.store import (
     shared,
     source_digest,
 )
-from vlmtune.types import Features, FeatureSpec, ImageRef
+from vlmtune.types import Features, FeatureSpec, ImageRef, concatenate
 
 Picture = ImageRef | Image.Image
 Modality = Literal["image", "text"]
@@ -277,7 +277,7 @@ class _Fresh:
             names += block
             parts.append(features)
         row = {name: i for i, name in enumerate(names)}
-        return Features.concatenate(parts)[torch.tensor([row[name] for name in ids])]
+        return concatenate(parts)[torch.tensor([row[name] for name in ids])]
 
 
 def _chunks(ids: Sequence[str], size: int) -> Iterator[Sequence[str]]:

@@ -17,7 +17,7 @@ from vlmtune.evaluation.encoding import Bank, Encoder, Modality, Picture
 from vlmtune.evaluation.request import Request, requested
 from vlmtune.features.files import DType, progress
 from vlmtune.features.store import MemoryStore
-from vlmtune.types import Features, FeatureSpec
+from vlmtune.types import Features, FeatureSpec, Pooled
 
 __all__ = ["Picture", "Scorer"]
 
@@ -201,7 +201,7 @@ class Scorer:
 
         for part in ProcessGroup().run(mine):
             for modality, names, values in part:
-                kept[modality].add(names, Features(pooled=values))
+                kept[modality].add(names, Pooled(values))
         return kept
 
     def _embeddings(
@@ -235,8 +235,12 @@ class Scorer:
         return self._rows(self._embed({modality: things})[modality], ids)
 
     def _rows(self, embedded: MemoryStore, ids: Iterable[str]) -> Float[Tensor, "n d"]:
-        rows = embedded.features(list(ids)).pooled
-        return torch.zeros(0, self.backbone.embed_dim) if rows is None else rows
+        names = list(ids)
+        if not names:
+            return torch.zeros(0, self.backbone.embed_dim)
+        rows = embedded.features(names)
+        assert isinstance(rows, Pooled)
+        return rows.values
 
     def _check_dual(self) -> None:
         if not self.embeds:

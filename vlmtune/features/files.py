@@ -27,7 +27,7 @@ from torch import Tensor
 
 import vlmtune
 from vlmtune.errors import UserError
-from vlmtune.types import Features, FeatureSpec
+from vlmtune.types import Features, FeatureSpec, Pooled
 
 VERSION = 1
 ALWAYS_CHECKED = 256 * 2**20
@@ -228,16 +228,13 @@ def _bytes_per_row(features: Features, key: StoreKey) -> float:
 
 def _flatten(features: Features, key: StoreKey) -> tuple[Tensor, Tensor]:
     """Returns the real rows, (sum t, w) or (n, d), in the stored type and how many each id has."""
-    if key.reads.kind == "pooled":
-        assert features.pooled is not None
-        flat, counts = features.pooled, torch.ones(len(features), dtype=torch.int64)
+    if isinstance(features, Pooled):
+        flat, counts = features.values, torch.ones(len(features), dtype=torch.int64)
     else:
-        assert features.tokens is not None
-        assert features.mask is not None
-        counts = features.mask.sum(dim=1).cpu()
+        counts = features.lengths.cpu()
         prefix = torch.arange(features.mask.shape[1]) < counts[:, None]
         assert prefix.equal(features.mask.cpu()), "real tokens come before padding"
-        flat = features.tokens[features.mask]
+        flat = features.values[features.mask]
     flat = flat.detach().to(device="cpu", dtype=getattr(torch, key.dtype))
     if not bool(torch.isfinite(flat).all()):
         raise UserError(

@@ -26,7 +26,7 @@ from vlmtune.features.files import (
     source_digest,
     write,
 )
-from vlmtune.types import Features
+from vlmtune.types import Features, Pooled, Tokens
 
 __all__ = [
     "DamagedStoreError",
@@ -99,7 +99,7 @@ class FeatureStore:
                 f"{len(ids)} are not among them, first {missing[0]!r}: store them first"
             ) from None
         if self._offsets is None:
-            return Features(pooled=self._values[rows].to(dtype))
+            return Pooled(self._values[rows].to(dtype))
         starts = self._offsets[rows]
         lengths = self._offsets[rows + 1] - starts
         longest = int(lengths.max()) if len(rows) else 0
@@ -111,7 +111,7 @@ class FeatureStore:
         tokens = tokens.view(len(rows), longest, self.meta["width"])
         if not bool(mask.all()):
             tokens = tokens.masked_fill_(~mask[:, :, None], 0)
-        return Features(tokens=tokens, mask=mask)
+        return Tokens(tokens, mask)
 
 
 class MemoryStore:
@@ -119,40 +119,34 @@ class MemoryStore:
 
     Example:
         >>> memory = MemoryStore()
-        >>> memory.add(["a", "b"], Features(pooled=torch.eye(2)))
-        >>> memory.features(["b"]).pooled
+        >>> memory.add(["a", "b"], Pooled(torch.eye(2)))
+        >>> memory.features(["b"]).values
         tensor([[0., 1.]])
     """
 
     def __init__(self) -> None:
         self._rows: dict[str, Tensor] = {}
-        self._pooled = True
 
     def __contains__(self, name: str) -> bool:
         return name in self._rows
 
     def add(self, ids: Sequence[str], features: Features) -> None:
         """Keeps the rows of `features` under `ids`."""
-        self._pooled = features.pooled is not None
-        if features.pooled is not None:
-            self._rows.update(zip(ids, features.pooled, strict=True))
+        if isinstance(features, Pooled):
+            self._rows.update(zip(ids, features.values, strict=True))
             return
-        assert features.tokens is not None
-        assert features.mask is not None
-        lengths = features.mask.sum(dim=1).tolist()
-        for name, tokens, length in zip(ids, features.tokens, lengths, strict=True):
+        lengths = features.lengths.tolist()
+        for name, tokens, length in zip(ids, features.values, lengths, strict=True):
             self._rows[name] = tokens[:length]
 
     def features(self, ids: Sequence[str]) -> Features:
-        """Returns the rows of `ids`, in their order, tokens padded to the longest."""
+        """Returns the rows of `ids`, at least one, in their order; tokens padded to the longest."""
         rows = [self._rows[name] for name in ids]
-        if not rows:
-            return Features()
-        if self._pooled:
-            return Features(pooled=torch.stack(rows))
+        if rows[0].ndim == 1:
+            return Pooled(torch.stack(rows))
         lengths = torch.tensor([len(row) for row in rows])
         tokens = pad_sequence(rows, batch_first=True)
-        return Features(tokens=tokens, mask=torch.arange(tokens.shape[1]) < lengths[:, None])
+        return Tokens(tokens, torch.arange(tokens.shape[1]) < lengths[:, None])
 
 
 def open_or_build(

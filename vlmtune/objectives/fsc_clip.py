@@ -4,7 +4,7 @@ Scores with embeddings and tokens come in, a loss goes out. It never makes the h
 """
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import log_softmax, normalize
 from typing_extensions import override
@@ -13,7 +13,7 @@ from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import UserError
 from vlmtune.objectives.base import ShardedObjective, check_factors
 from vlmtune.objectives.functional import embedded_of, hard_negatives, mean_over_ranks
-from vlmtune.types import Features, Scores, ScoreShard
+from vlmtune.types import Scores, ScoreShard
 
 
 class FSCClip(ShardedObjective):
@@ -120,24 +120,12 @@ def local_scores(scores: Scores, pairs: Bool[Tensor, "N M"]) -> Float[Tensor, "N
             "choose an adapter that gives tokens, or set local_factor to 0"
         )
     row, column = pairs.nonzero(as_tuple=True)
-    patches, patch_mask = _tokens(embedded.image_tokens, row)
-    words, word_mask = _tokens(embedded.text_tokens, column)
-    attended = _attend(patches, patch_mask, words)
-    cosines = (attended * normalize(words, dim=-1)).sum(dim=-1)
+    patches, words = embedded.image_tokens[row], embedded.text_tokens[column]
+    attended = _attend(patches.values, patches.mask, words.values)
+    cosines = (attended * normalize(words.values, dim=-1)).sum(dim=-1)
     lowest = torch.finfo(cosines.dtype).min
-    flat = (embedded.scale * cosines).masked_fill(~word_mask, lowest).logsumexp(dim=1)
+    flat = (embedded.scale * cosines).masked_fill(~words.mask, lowest).logsumexp(dim=1)
     return torch.zeros_like(scores.values).index_put((row, column), flat.to(scores.values.dtype))
-
-
-def _tokens(
-    features: Features, rows: Int[Tensor, "P"]
-) -> tuple[Float[Tensor, "P t d"], Bool[Tensor, "P t"]]:
-    tokens = features.tokens
-    assert tokens is not None
-    mask = features.mask
-    if mask is None:
-        mask = torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
-    return tokens[rows], mask[rows]
 
 
 def _attend(

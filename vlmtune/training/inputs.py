@@ -21,7 +21,7 @@ from vlmtune.features.store import (
     source_digest,
 )
 from vlmtune.training.recompute import in_chunks
-from vlmtune.types import Batch, Features, FeatureSpec
+from vlmtune.types import Batch, Features, FeatureSpec, concatenate
 
 Modality = Literal["image", "text"]
 StoreDType = Literal["float32", "float16", "bfloat16"]
@@ -169,7 +169,7 @@ class Inputs:
             parts.insert(0, store.features(known).to(device))
         at = {text: row for row, text in enumerate([*known, *missing])}
         order = torch.tensor([at[text] for text in texts], device=device)
-        return Features.concatenate(parts)[order]
+        return concatenate(parts)[order]
 
     def _encoded(self, texts: Sequence[str]) -> Features:
         with frozen(self.backbone, self.reads["text"].frozen):

@@ -7,14 +7,14 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from vlmtune.types import Features
+from vlmtune.types import Rows, concatenate
 
-Rows = TypeVar("Rows", Tensor, Features)
+Part = TypeVar("Part", bound=Tensor | Rows)
 
 
 def in_chunks(
-    function: Callable[[slice], Rows], rows: int, chunk: int | None, device: torch.device
-) -> Rows:
+    function: Callable[[slice], Part], rows: int, chunk: int | None, device: torch.device
+) -> Part:
     """Applies `function` to a few rows at a time and stacks what it returns.
 
     A contrastive loss needs the embeddings of a whole batch at once, but not the activations behind
@@ -44,7 +44,7 @@ def in_chunks(
     # `checkpoint` keeps the random state of the devices whose tensors it is given, and no other.
     anchor = torch.empty(0, device=device)
 
-    def run(part: slice, anchor: Tensor) -> Rows:
+    def run(part: slice, anchor: Tensor) -> Part:
         del anchor
         return function(part)
 
@@ -55,6 +55,4 @@ def in_chunks(
             parts.append(checkpoint(run, part, anchor, use_reentrant=False))
         else:
             parts.append(function(part))
-    if isinstance(parts[0], Features):
-        return cast(Rows, Features.concatenate(parts))
-    return cast(Rows, torch.cat(parts))
+    return cast(Part, torch.cat(parts) if isinstance(parts[0], Tensor) else concatenate(parts))

@@ -9,11 +9,17 @@ from torch.nn.functional import normalize, pad
 from vlmtune.adapters.base import DualAdapter
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.training.shard_layout import ShardLayout
-from vlmtune.types import Features, Scores, ScoreShard, Targets
+from vlmtune.types import Pooled, PooledTokens, Scores, ScoreShard, Targets
+
+Embeddings = Pooled | PooledTokens
 
 
 def dual_score_shard(
-    adapter: DualAdapter, image: Features, text: Features, place: ShardLayout, ranks: ProcessGroup
+    adapter: DualAdapter,
+    image: Embeddings,
+    text: Embeddings,
+    place: ShardLayout,
+    ranks: ProcessGroup,
 ) -> ScoreShard:
     """Scores the rank's images against all texts and all images against its texts.
 
@@ -41,14 +47,12 @@ def dual_score_shard(
     )
 
 
-def _scores(adapter: DualAdapter, image: Features, text: Features) -> Scores:
-    assert image.pooled is not None
-    assert text.pooled is not None
-    scores = adapter.scores(image.pooled, text.pooled)
-    if image.tokens is None or scores.embedded is None:
+def _scores(adapter: DualAdapter, image: Embeddings, text: Embeddings) -> Scores:
+    pooled = [side.values if isinstance(side, Pooled) else side.pooled for side in (image, text)]
+    scores = adapter.scores(*pooled)
+    if isinstance(image, Pooled) or isinstance(text, Pooled) or scores.embedded is None:
         return scores
-    tokens = [Features(tokens=side.tokens, mask=side.mask) for side in (image, text)]
-    embedded = replace(scores.embedded, image_tokens=tokens[0], text_tokens=tokens[1])
+    embedded = replace(scores.embedded, image_tokens=image.tokens, text_tokens=text.tokens)
     return replace(scores, embedded=embedded)
 
 
@@ -120,7 +124,7 @@ def whole(share: ScoreShard, ranks: ProcessGroup) -> tuple[Scores, Targets]:
         embedded,
         None if rows.reference is None else ranks.gather(rows.reference),
     )
-    return scores, targets.each(ranks.gather)
+    return scores, targets.map(ranks.gather)
 
 
 def local_scores(share: ScoreShard) -> tuple[Scores, Targets]:
@@ -137,4 +141,4 @@ def local_scores(share: ScoreShard) -> tuple[Scores, Targets]:
         embedded,
         None if rows.reference is None else rows.reference[:, start:stop],
     )
-    return scores, targets.each(lambda part: part[:, start:stop])
+    return scores, targets.map(lambda part: part[:, start:stop])

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Collection
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,9 +17,14 @@ from vlmtune.pairs.base import PairPolicy
 from vlmtune.training.inputs import Inputs, Modality
 from vlmtune.training.needs import POOLED, check_mined, check_pairs
 from vlmtune.training.recompute import in_chunks
-from vlmtune.training.score_shards import dual_score_shard, joint_score_shard, with_reference
+from vlmtune.training.score_shards import (
+    Embeddings,
+    dual_score_shard,
+    joint_score_shard,
+    with_reference,
+)
 from vlmtune.training.shard_layout import ShardLayout
-from vlmtune.types import Batch, Features, ScoreShard
+from vlmtune.types import Batch, Features, Pooled, PooledTokens, ScoreShard
 
 SIDES: tuple[Modality, Modality] = ("image", "text")
 
@@ -103,9 +109,9 @@ class TrainingScores:
     def _temperature(self) -> tuple[float, float]:
         return self.reference.backbone.logit_scale, self.reference.backbone.logit_bias
 
-    def _embedded(self, side: Modality, batch: Batch, kept: dict[Modality, Features]) -> Features:
+    def _embedded(self, side: Modality, batch: Batch, kept: dict[Modality, Features]) -> Embeddings:
         """Embeds one side, with tokens where they are needed; keeps features that are frozen."""
-        embed, device = self._embedder(side, batch), self.inputs.backbone.device
+        embed, device = self._embedder(side), self.inputs.backbone.device
         if not self.inputs.reads[side].frozen:
             rows = len(batch.image_ids if side == "image" else batch.texts)
             fresh = partial(self.inputs.some, side, batch)
@@ -114,28 +120,18 @@ class TrainingScores:
         kept[side] = features = self.inputs.all(side, batch, self.chunk)
         return in_chunks(lambda part: embed(features[part]), len(features), self.chunk, device)
 
-    def _embedder(self, side: Modality, batch: Batch) -> Callable[[Features], Features]:
+    def _embedder(self, side: Modality) -> Callable[[Features], Embeddings]:
         adapter = self.adapter
         assert isinstance(adapter, DualAdapter)
         embed = adapter.embed_image if side == "image" else adapter.embed_text
         if "tokens" not in self.needs:
-            return lambda features: Features(pooled=embed(features))
-        # Tokens of both modalities come from one call; one row stands for the other modality.
-        with torch.no_grad():
-            other = self.inputs.some("text" if side == "image" else "image", batch, slice(0, 1))
-
-        def with_tokens(features: Features) -> Features:
-            both = (features, other) if side == "image" else (other, features)
-            given = adapter.embed_tokens(*both)
-            assert given is not None
-            tokens = given[SIDES.index(side)]
-            return Features(embed(features), tokens.tokens, tokens.mask)
-
-        return with_tokens
+            return lambda features: Pooled(embed(features))
+        tokens: Any = adapter.embed_patches if side == "image" else adapter.embed_words
+        return lambda features: PooledTokens(embed(features), tokens(features))
 
     def _pooled(self, side: Modality, batch: Batch, kept: dict[Modality, Features]) -> Tensor:
         """The frozen backbone's own embeddings, taken from `kept` where they are those."""
         same = self.original is None and self.inputs.reads[side].kind == "pooled" and side in kept
         source = kept[side] if same else self.reference.all(side, batch, self.chunk)
-        assert source.pooled is not None
-        return source.pooled
+        assert isinstance(source, Pooled)
+        return source.values

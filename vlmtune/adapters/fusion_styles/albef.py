@@ -4,9 +4,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from vlmtune.adapters.fusion_styles.base import FusionStyle, parts, with_cls
+from vlmtune.adapters.fusion_styles.base import FusionStyle, parts, tokens_only, with_cls
 from vlmtune.adapters.fusion_styles.layers import Blocks
-from vlmtune.types import Features
+from vlmtune.types import PooledTokens, Tokens
 
 
 class Albef(FusionStyle):
@@ -44,28 +44,27 @@ class Albef(FusionStyle):
         tokens: Float[Tensor, "n t w"],
         mask: Bool[Tensor, "n t"],
         query: Float[Tensor, "1 c w"],
-    ) -> Features:
+    ) -> PooledTokens:
         """Image tokens that have seen each other, with what the decoder reads of them."""
-        return Features(tokens=self.decoder.memory(self.image_encoder.all(tokens, mask)), mask=mask)
+        return tokens_only(self.decoder.memory(self.image_encoder.all(tokens, mask)), mask)
 
     def prepare_text(
         self,
         tokens: Float[Tensor, "n t w"],
         mask: Bool[Tensor, "n t"],
         query: Float[Tensor, "1 c w"],
-    ) -> Features:
+    ) -> PooledTokens:
         """[CLS] (`pooled`) and text tokens that have seen each other, ready to read an image."""
         states = self.text_encoder.all(tokens, mask)
         states = torch.cat([query.expand(len(states), -1, -1), states], dim=1)
         cls, others = self.decoder.target(states, with_cls(mask))
-        return Features(cls, others, mask)
+        return PooledTokens(cls, Tokens(others, mask))
 
     def fuse(
-        self, image: Features, text: Features, query: Float[Tensor, "1 c w"]
+        self, image: PooledTokens, text: PooledTokens, query: Float[Tensor, "1 c w"]
     ) -> Float[Tensor, "P c w"]:
         """[CLS] and, but for the last layer, text tokens read the image."""
         (memory, patch_mask), (others, word_mask) = parts(image), parts(text)
-        assert text.pooled is not None
         return self.decoder.decode(text.pooled, others, with_cls(word_mask), memory, patch_mask)
 
     def rows(self, image_tokens: int, text_tokens: int) -> list[int]:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from vlmtune.adapters.fusion_styles.layers import Blocks
 from vlmtune.config import Configured
-from vlmtune.types import Features
+from vlmtune.types import PooledTokens, Tokens
 
 
 class FusionStyle(Configured, ABC):
@@ -43,7 +43,7 @@ class FusionStyle(Configured, ABC):
         tokens: Float[Tensor, "n t w"],
         mask: Bool[Tensor, "n t"],
         query: Float[Tensor, "1 c w"],
-    ) -> Features:
+    ) -> PooledTokens:
         """The part of the computation that needs images only, as `pooled`, `tokens` and `mask`."""
 
     @abstractmethod
@@ -52,12 +52,12 @@ class FusionStyle(Configured, ABC):
         tokens: Float[Tensor, "n t w"],
         mask: Bool[Tensor, "n t"],
         query: Float[Tensor, "1 c w"],
-    ) -> Features:
+    ) -> PooledTokens:
         """The part of the computation that needs texts only, as `pooled`, `tokens` and `mask`."""
 
     @abstractmethod
     def fuse(
-        self, image: Features, text: Features, query: Float[Tensor, "1 c w"]
+        self, image: PooledTokens, text: PooledTokens, query: Float[Tensor, "1 c w"]
     ) -> Float[Tensor, "P c w"]:
         """The [CLS] outputs of P prepared pairs."""
 
@@ -87,8 +87,11 @@ def with_cls(mask: Bool[Tensor, "P t"]) -> Bool[Tensor, "P t1"]:
     return nn.functional.pad(mask, (1, 0), value=True)
 
 
-def parts(features: Features) -> tuple[Float[Tensor, "n t w"], Bool[Tensor, "n t"]]:
-    """Tokens and mask of prepared features, which have both."""
-    assert features.tokens is not None
-    assert features.mask is not None
-    return features.tokens, features.mask
+def parts(prepared: PooledTokens) -> tuple[Float[Tensor, "n t w"], Bool[Tensor, "n t"]]:
+    """Values and mask of prepared tokens."""
+    return prepared.tokens.values, prepared.tokens.mask
+
+
+def tokens_only(values: Float[Tensor, "n t w"], mask: Bool[Tensor, "n t"]) -> PooledTokens:
+    """Prepared tokens without a vector beside them."""
+    return PooledTokens(values.new_zeros(len(values), 0), Tokens(values, mask))

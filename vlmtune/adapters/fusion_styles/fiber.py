@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from vlmtune.adapters.fusion_styles.base import FusionStyle, parts, with_cls
 from vlmtune.adapters.fusion_styles.layers import Blocks, Decoder
-from vlmtune.types import Features
+from vlmtune.types import PooledTokens, Tokens
 
 
 class Fiber(FusionStyle):
@@ -53,7 +53,7 @@ class Fiber(FusionStyle):
         tokens: Float[Tensor, "n t w"],
         mask: Bool[Tensor, "n t"],
         query: Float[Tensor, "1 c w"],
-    ) -> Features:
+    ) -> PooledTokens:
         """Image tokens that have seen each other, ready to read and to be read."""
         return self.image_side(self.image_encoder.all(tokens, mask), mask, query)
 
@@ -62,7 +62,7 @@ class Fiber(FusionStyle):
         tokens: Float[Tensor, "n t w"],
         mask: Bool[Tensor, "n t"],
         query: Float[Tensor, "1 c w"],
-    ) -> Features:
+    ) -> PooledTokens:
         """Text tokens that have seen each other, ready to read and to be read."""
         return self.text_side(self.text_encoder.all(tokens, mask), mask, query)
 
@@ -71,7 +71,7 @@ class Fiber(FusionStyle):
         states: Float[Tensor, "n t w"],
         mask: Bool[Tensor, "n t"],
         query: Float[Tensor, "1 c w"],
-    ) -> Features:
+    ) -> PooledTokens:
         """What the decoders need of encoded images; `pooled` is that of [CLS]."""
         return _side(states, mask, query[:, 1:], self.image_decoder, self.text_decoder)
 
@@ -80,12 +80,12 @@ class Fiber(FusionStyle):
         states: Float[Tensor, "n t w"],
         mask: Bool[Tensor, "n t"],
         query: Float[Tensor, "1 c w"],
-    ) -> Features:
+    ) -> PooledTokens:
         """What the decoders need of encoded texts; `pooled` is that of [CLS]."""
         return _side(states, mask, query[:, :1], self.text_decoder, self.image_decoder)
 
     def fuse(
-        self, image: Features, text: Features, query: Float[Tensor, "1 c w"]
+        self, image: PooledTokens, text: PooledTokens, query: Float[Tensor, "1 c w"]
     ) -> Float[Tensor, "P c w"]:
         """Each side reads the other; the outputs are that of the text and that of the image."""
         return torch.cat(
@@ -104,16 +104,16 @@ def _side(
     query: Float[Tensor, "1 1 w"],
     own: Decoder,
     other: Decoder,
-) -> Features:
+) -> PooledTokens:
     """Target of its own decoder and, after it, memory of the other one."""
     tokens = torch.cat([query.expand(len(states), -1, -1), states], dim=1)
     cls, others = own.target(tokens, with_cls(mask))
-    return Features(cls, torch.cat([others, other.memory(states)], dim=2), mask)
+    values = torch.cat([others, other.memory(states)], dim=2)
+    return PooledTokens(cls, Tokens(values, mask))
 
 
-def _read(decoder: Decoder, target: Features, memory: Features) -> Float[Tensor, "P 1 w"]:
+def _read(decoder: Decoder, target: PooledTokens, memory: PooledTokens) -> Float[Tensor, "P 1 w"]:
     (others, mask), (packed, memory_mask) = parts(target), parts(memory)
-    assert target.pooled is not None
     width = decoder.target_widths()[1]  # both sides' decoders have as many layers
     return decoder.decode(
         target.pooled, others[..., :width], with_cls(mask), packed[..., width:], memory_mask

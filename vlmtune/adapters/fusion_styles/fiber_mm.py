@@ -4,10 +4,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from vlmtune.adapters.fusion_styles.base import parts, seen
+from vlmtune.adapters.fusion_styles.base import parts, seen, tokens_only
 from vlmtune.adapters.fusion_styles.fiber import Fiber
 from vlmtune.adapters.fusion_styles.layers import Blocks
-from vlmtune.types import Features
+from vlmtune.types import PooledTokens
 
 
 class FiberMM(Fiber):
@@ -38,14 +38,14 @@ class FiberMM(Fiber):
         tokens: Float[Tensor, "n t w"],
         mask: Bool[Tensor, "n t"],
         query: Float[Tensor, "1 c w"],
-    ) -> Features:
+    ) -> PooledTokens:
         """Queries, keys and values of the first layer, beside the tokens."""
-        return Features(tokens=self.encoder.packed(tokens), mask=mask)
+        return tokens_only(self.encoder.packed(tokens), mask)
 
     prepare_text = prepare_image
 
     def fuse(
-        self, image: Features, text: Features, query: Float[Tensor, "1 c w"]
+        self, image: PooledTokens, text: PooledTokens, query: Float[Tensor, "1 c w"]
     ) -> Float[Tensor, "P c w"]:
         """Joint self-attention, then both directions."""
         (patches, patch_mask), (words, word_mask) = parts(image), parts(text)
