@@ -25,6 +25,7 @@ import multiprocessing
 import random
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
 from data_builders.scenes.captions import both, prompt_caption, query, vocabulary, web_caption
-from data_builders.scenes.grammar import Scene, WorldSpec
-from data_builders.scenes.sample import make_scenes
+from data_builders.scenes.grammar import WorldSpec
+from data_builders.scenes.scene import Scene
+from data_builders.scenes.series import Canvas, SceneSeries
 from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.backbones.word_tokenizer import WordTokenizer
 from vlmtune.types import Features, FeatureSpec, Pooled
@@ -79,7 +81,8 @@ def model_config() -> dict:
 def _chunk(job: tuple[int, int, int, int]) -> tuple[list[Scene], Tensor]:
     spec, seed, start, count = job
     torch.set_num_threads(1)
-    scenes, rendered = make_scenes(SPECS[spec], seed, start, count, SIZE, min_visible=0.0)
+    any_visibility = replace(SPECS[spec], min_visible=0.0)
+    scenes, rendered = SceneSeries(any_visibility, seed).render(start, count, Canvas(SIZE))
     return scenes, rendered.images
 
 
@@ -205,10 +208,10 @@ def measure(folder: Path, scenes: int = 1000, seed: int = HELD_OUT_SEED) -> tupl
     colours and is false; the random caption is that of another scene.
     """
     backbone = OpenClip(str(folder))
-    drawn, rendered = make_scenes(SPECS[3], seed, 0, scenes, SIZE)
+    sampled, rendered = SceneSeries(SPECS[3], seed).render(0, scenes, Canvas(SIZE))
     rng = random.Random(seed)
     rows, right, twin = [], [], []
-    for i, scene in enumerate(drawn):
+    for i, scene in enumerate(sampled):
         chosen = [
             (a, b)
             for a, b in itertools.permutations(scene.objects, 2)

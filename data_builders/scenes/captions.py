@@ -1,9 +1,13 @@
-"""Words for scenes: queries, full sentences, and the unbound captions of web-like pre-training."""
+"""Words for scenes: a scene goes in, queries, true sentences and unbound captions come out.
+
+Unbound captions are for web-like pre-training. Never decides whether a caption is true of another
+scene: that is `statements`.
+"""
 
 import random
 from collections.abc import Callable, Sequence
 
-from data_builders.scenes.grammar import (
+from data_builders.scenes.scene import (
     BACKGROUNDS,
     COLORS,
     FLOORS,
@@ -17,7 +21,7 @@ from data_builders.scenes.grammar import (
     subtract,
 )
 
-ATTRIBUTE_ORDER = ("size", "texture", "color", "material")  # as English stacks adjectives
+ATTRIBUTE_ORDER = ("size", "texture", "color", "material")  # the order of English adjectives
 PHRASES = {
     "left": "to the left of",
     "right": "to the right of",
@@ -48,68 +52,73 @@ BACKGROUND_PHRASES = {
 NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight")
 PLURALS = {shape: f"{shape}s" for shape in SHAPES} | {"torus": "tori"}
 PREFIXES = ("a photo of", "an image of", "a picture of", "a scene with", "")
-# Of annotation files that vary the captions: negation, swaps, comparisons.
-FURTHER_WORDS = (
+# Words of annotation files that vary the captions: negation, swaps, comparisons.
+EXTRA_WORDS = (
     *("above", "an", "below", "beside", "between", "inside", "next", "no", "not", "object"),
     *("shape", "shapes", "some", "thing", "things", "top", "with", "without"),
 )
-# Of PUG's prompts. "blank" is what SPAR calls an animal that is not there.
+# Words of PUG's prompts. SPAR calls an absent animal "blank".
 PROMPT_WORDS = (
     *("background", "big", "blank", "bottom", "environment", "medium", "sized", "textured"),
     "this",
 )
 
-_CLEAR_MARGIN = 0.6  # world units two objects must differ by before a sentence says how
-_CLEAR_RATIO = 1.3  # ... and how much more than along the other axis
+_CLEAR_MARGIN = 0.6  # minimum difference of two centres, in world units, to state a relation
+_CLEAR_RATIO = 1.3  # minimum ratio of that difference to the one along the other axis
 
 
-def query(thing: SceneObject, attributes: Sequence[str] = ("color",)) -> str:
+def query(obj: SceneObject, attributes: Sequence[str] = ("color",)) -> str:
     """Returns Cola's single-object query, `a_1 a_2 o` (Cola, section 3).
 
     Args:
-        thing: The object.
-        attributes: Which attributes to state, any of `ATTRIBUTE_ORDER`; the order of the words is
-            always that of `ATTRIBUTE_ORDER`.
+        obj: The object.
+        attributes: Attributes to state, out of `ATTRIBUTE_ORDER`, which also orders the words.
 
     Example:
         >>> cube = SceneObject("cube", "red", "metal", "plain", "large", (0.0, 0.0, 0.5), 0.75)
         >>> query(cube, ["material", "color", "size"])
         'large red metal cube'
     """
-    stated = [getattr(thing, kind) for kind in ATTRIBUTE_ORDER if kind in attributes]
-    return " ".join([*stated, thing.shape])
+    words = [getattr(obj, kind) for kind in ATTRIBUTE_ORDER if kind in attributes]
+    return " ".join([*words, obj.shape])
 
 
-def both(first: str, second: str) -> str:
-    """Returns Cola's two-object query, `a_1 o_1 + a_2 o_2`, of two single-object queries.
+def with_article(noun: object) -> str:
+    """Returns a noun phrase, a string or a `statements.Noun`, with its article.
+
+    Example:
+        >>> with_article("torus"), with_article("orange cube")
+        ('a torus', 'an orange cube')
+    """
+    words = str(noun)
+    return f"{'an' if words[:1] in 'aeiou' else 'a'} {words}"
+
+
+def both(first: object, second: object) -> str:
+    """Returns Cola's two-object query, `a_1 o_1 + a_2 o_2`, of two noun phrases.
 
     Example:
         >>> both("red cube", "blue sphere")
         'a red cube and a blue sphere'
     """
-    return f"{_article(first)} {first} and {_article(second)} {second}"
+    return f"{with_article(first)} and {with_article(second)}"
 
 
-def _article(noun: str) -> str:
-    return "an" if noun[:1] in "aeiou" else "a"
-
-
-def related(first: str, relation: str, second: str) -> str:
-    """Returns a relational query; `relation` is a key of `PHRASES`.
+def related(first: object, relation: str, second: object) -> str:
+    """Returns a relational query of two noun phrases; `relation` is a key of `PHRASES`.
 
     Example:
         >>> related("red cube", "left", "blue metal sphere")
         'a red cube to the left of a blue metal sphere'
     """
-    return f"{_article(first)} {first} {PHRASES[relation]} {_article(second)} {second}"
+    return f"{with_article(first)} {PHRASES[relation]} {with_article(second)}"
 
 
 def clear_relation(scene: Scene, i: int, j: int) -> str | None:
-    """Returns how object i stands to object j, or None where no single relation stands out.
+    """Returns the relation of object i to object j, or None where no single relation stands out.
 
     Along the camera's ground axes the larger difference of the two centres must reach 0.6 world
-    units and 1.3 times the smaller one: clearer than CLEVR's bound of 0.2, so that no sentence is
-    true by a hair.
+    units and 1.3 times the smaller one. CLEVR's bound is 0.2; no sentence here is barely true.
     """
     a, b = scene.objects[i], scene.objects[j]
     if a.on == j or b.on == i:
@@ -126,23 +135,25 @@ def clear_relation(scene: Scene, i: int, j: int) -> str | None:
 def web_caption(scene: Scene, rng: random.Random) -> str:
     """Returns a web-like caption that binds nothing: "cube red blue metal sphere".
 
-    The shapes named and the attributes named are drawn independently, attribute kind by attribute
-    kind, and shuffled: two scenes of the same words bound the other way round have the same
-    distribution of captions, so nothing learnt from them can tell the two apart. Half of the
-    captions are worded as phrases, "a blue cube and a red metal sphere", with the attributes dealt
-    to the shapes at random: a model then knows the form of a sentence, but not what it binds.
+    Shapes and each kind of attribute are sampled independently and shuffled. Two scenes of the same
+    words, bound the other way round, have the same distribution of captions; no model can tell them
+    apart from these captions. Half of the captions are phrases, "a blue cube and a red metal
+    sphere", with attributes assigned to shapes at random: a model learns the form of a sentence,
+    not the binding.
     """
-    things = scene.objects
-    shapes = [t.shape for t in rng.sample(things, rng.randint(1, min(4, len(things))))]
+    objects = scene.objects
+    shapes = [o.shape for o in rng.sample(objects, rng.randint(1, min(4, len(objects))))]
     attributes = []
-    for kind, chance in (("color", 0.7), ("material", 0.25), ("size", 0.25), ("texture", 0.3)):
-        chosen = rng.sample(things, len(things))
-        attributes += [getattr(t, kind) for t in chosen if rng.random() < chance]
+    for kind, probability in (("color", 0.7), ("material", 0.25), ("size", 0.25), ("texture", 0.3)):
+        shuffled = rng.sample(objects, len(objects))
+        attributes += [getattr(o, kind) for o in shuffled if rng.random() < probability]
     attributes = [word for word in attributes if word != "plain" or rng.random() < 0.3]
     rng.shuffle(attributes)
     prefix = rng.choice(PREFIXES).split()
     if rng.random() < 0.5:
-        return " ".join([*prefix, _phrases(shapes, attributes)])
+        count = len(shapes)
+        nouns = (" ".join([*attributes[i::count], shape]) for i, shape in enumerate(shapes))
+        return " ".join([*prefix, " and ".join(map(with_article, nouns))])
     words = shapes + attributes
     words += [scene.floor] * (rng.random() < 0.12) + [scene.background] * (rng.random() < 0.08)
     rng.shuffle(words)
@@ -154,16 +165,16 @@ def prompt_caption(scene: Scene, rng: random.Random) -> str:
 
     Either "a photo of a big sized cube textured with blue on a grass background" (PUG: Animals) or
     "this is a photo of a cube textured with blue and a cone textured with red in a grass
-    environment" (PUG: SPAR), there also with sides, "a cube on the left". Size, colours and shapes
-    are drawn independently of each other from the scene; sides say nothing of it, and neither do
-    "medium" and "blank", which now and then stand for a size and for a shape.
+    environment" (PUG: SPAR), which may name sides instead, "a cube on the left". Size, colours and
+    shapes are sampled independently of each other. Sides are random; "medium" and "blank" now and
+    then replace a size and a shape.
     """
-    things = scene.objects
-    drawn = rng.sample(things, min(len(things), rng.randint(1, 2)))
-    shapes = ["blank" if rng.random() < 0.05 else t.shape for t in drawn]
-    colors = [t.color for t in rng.sample(things, len(shapes))]
+    objects = scene.objects
+    sampled = rng.sample(objects, min(len(objects), rng.randint(1, 2)))
+    shapes = ["blank" if rng.random() < 0.05 else o.shape for o in sampled]
+    colors = [o.color for o in rng.sample(objects, len(shapes))]
     if rng.random() < 0.4:
-        size = "big" if rng.choice(things).size == "large" else "small"
+        size = "big" if rng.choice(objects).size == "large" else "small"
         size = "medium" if rng.random() < 0.2 else size
         textured = f" textured with {colors[0]}" if rng.random() < 0.6 else ""
         return f"a photo of a {size} sized {shapes[0]}{textured} on a {scene.floor} background"
@@ -181,23 +192,15 @@ def prompt_caption(scene: Scene, rng: random.Random) -> str:
     )
 
 
-def _phrases(shapes: Sequence[str], attributes: Sequence[str]) -> str:
-    """Deals attributes to shapes in turn: "a blue cube and a red sphere"."""
-    count = len(shapes)
-    nouns = [" ".join([*attributes[i::count], shape]) for i, shape in enumerate(shapes)]
-    return " and ".join(f"{_article(noun)} {noun}" for noun in nouns)
+def _random_query(obj: SceneObject, rng: random.Random) -> str:
+    """A query of the colour and, now and then, of other attributes; "plain" is never stated."""
+    kinds = [kind for kind in ("size", "texture", "material") if rng.random() < 0.35]
+    return query(obj, ["color", *(kind for kind in kinds if getattr(obj, kind) != "plain")])
 
 
-def _worded(thing: SceneObject, rng: random.Random) -> str:
-    """A query of the colour and, now and then, of more; nobody says that a texture is plain."""
-    more = [kind for kind in ("size", "texture", "material") if rng.random() < 0.35]
-    stated = [kind for kind in more if getattr(thing, kind) != "plain"]
-    return query(thing, ["color", *stated])
-
-
-def _all_of(scene: Scene, rng: random.Random) -> str:
-    chosen = rng.sample(scene.objects, min(3, len(scene.objects)))
-    return " and ".join(f"a {_worded(t, rng)}" for t in chosen)
+def _conjunction(scene: Scene, rng: random.Random) -> str:
+    sampled = rng.sample(scene.objects, min(3, len(scene.objects)))
+    return " and ".join(f"a {_random_query(o, rng)}" for o in sampled)
 
 
 def _relation(scene: Scene, rng: random.Random) -> str | None:
@@ -207,48 +210,62 @@ def _relation(scene: Scene, rng: random.Random) -> str | None:
     relation = clear_relation(scene, i, j)
     if relation is None:
         return None
-    return related(_worded(scene.objects[i], rng), relation, _worded(scene.objects[j], rng))
+    first, second = (_random_query(scene.objects[k], rng) for k in (i, j))
+    return related(first, relation, second)
 
 
 def _photo(scene: Scene, rng: random.Random) -> str:
-    return f"a photo of a {_worded(rng.choice(scene.objects), rng)}"
+    return f"a photo of a {_random_query(rng.choice(scene.objects), rng)}"
 
 
-def _placed(scene: Scene, rng: random.Random) -> str:
+def _location(scene: Scene, rng: random.Random) -> str:
     where = rng.choice((FLOOR_PHRASES[scene.floor], BACKGROUND_PHRASES[scene.background]))
-    return f"a {_worded(rng.choice(scene.objects), rng)} {where}"
+    return f"a {_random_query(rng.choice(scene.objects), rng)} {where}"
 
 
-def _counted(scene: Scene, rng: random.Random) -> str:
-    count = len(scene.objects)
+def _count(scene: Scene, rng: random.Random) -> str:
     if rng.random() < 0.5:
-        noun = "object" if count == 1 else "objects"
-        return f"there {'is' if count == 1 else 'are'} {NUMBERS[count]} {noun}"
+        return counting(len(scene.objects), None)
     shape = rng.choice(scene.objects).shape
-    many = sum(t.shape == shape for t in scene.objects)
-    return f"{NUMBERS[many]} {shape if many == 1 else PLURALS[shape]} {FLOOR_PHRASES[scene.floor]}"
+    count = sum(o.shape == shape for o in scene.objects)
+    return f"{_number_of(count, shape)} {FLOOR_PHRASES[scene.floor]}"
 
 
-_MAKERS: tuple[Callable[[Scene, random.Random], str | None], ...] = (
+def _number_of(number: int, shape: str | None) -> str:
+    singular, plural = (shape, PLURALS[shape]) if shape else ("object", "objects")
+    return f"{NUMBERS[number]} {singular if number == 1 else plural}"
+
+
+def counting(number: int, shape: str | None) -> str:
+    """Returns the sentence that states how many objects of a shape, or in all, there are.
+
+    Example:
+        >>> counting(1, "cube"), counting(0, "torus"), counting(3, None)
+        ('there is one cube', 'there are zero tori', 'there are three objects')
+    """
+    return f"there {'is' if number == 1 else 'are'} {_number_of(number, shape)}"
+
+
+_WRITERS: tuple[Callable[[Scene, random.Random], str | None], ...] = (
     _relation,
-    _all_of,
-    _placed,
+    _conjunction,
+    _location,
     _relation,
     _photo,
-    _counted,
+    _count,
 )
 
 
 def sentences(scene: Scene, rng: random.Random, count: int = 5) -> list[str]:
     """Returns `count` different full sentences that are true of the scene."""
-    found: dict[str, None] = {}
+    texts: dict[str, None] = {}
     for attempt in range(40 * count):
-        if len(found) == count:
+        if len(texts) == count:
             break
-        sentence = _MAKERS[attempt % len(_MAKERS)](scene, rng)
+        sentence = _WRITERS[attempt % len(_WRITERS)](scene, rng)
         if sentence is not None:
-            found[sentence] = None
-    return list(found)
+            texts[sentence] = None
+    return list(texts)
 
 
 def vocabulary() -> tuple[str, ...]:
@@ -265,6 +282,6 @@ def vocabulary() -> tuple[str, ...]:
         *PREFIXES,
         "a photo of there is are object objects and",
     )
-    named = (*SHAPES, *PLURALS.values(), *COLORS, *MATERIALS, *TEXTURES, *SIZES)
-    words = {*named, *FLOORS, *BACKGROUNDS, *NUMBERS, *FURTHER_WORDS, *PROMPT_WORDS}
+    names = (*SHAPES, *PLURALS.values(), *COLORS, *MATERIALS, *TEXTURES, *SIZES)
+    words = {*names, *FLOORS, *BACKGROUNDS, *NUMBERS, *EXTRA_WORDS, *PROMPT_WORDS}
     return tuple(sorted(words.union(*(phrase.split() for phrase in phrases))))

@@ -1,17 +1,20 @@
-"""Which (color, shape) compositions are held out, and the swaps that never mix the two kinds."""
+"""Which (color, shape) compositions training never shows, and the swaps that stay on one side.
+
+Takes rectangles of colours and shapes, gives sets of compositions. Never samples scenes.
+"""
 
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from data_builders.scenes.grammar import COLORS, SHAPES
+from data_builders.scenes.grammar import Composition
+from data_builders.scenes.scene import COLORS, SHAPES
 from vlmtune.errors import UserError
 
-Pair = tuple[str, str]
 Rectangle = tuple[Sequence[str], Sequence[str]]
 
 # Whole rectangles, so that exchanging the colours of two unseen compositions gives two unseen ones.
-# Eight of 40: with 16 of 40 held out an adapter learns the 24 compositions left by heart instead.
+# Eight of 40: with 16 of 40 held out, an adapter memorises the other 24 compositions.
 RECTANGLES: tuple[Rectangle, ...] = (
     (("red", "blue"), ("cube", "sphere")),
     (("green", "purple"), ("cylinder", "cone")),
@@ -20,56 +23,55 @@ RECTANGLES: tuple[Rectangle, ...] = (
 
 @dataclass(frozen=True)
 class Swap:
-    """Two colours and two shapes; its four compositions are all seen or all unseen."""
+    """Two colours and two shapes; their four compositions are all seen or all unseen."""
 
-    colors: Pair
-    shapes: Pair
+    colors: tuple[str, str]
+    shapes: tuple[str, str]
 
-    def compositions(self) -> frozenset[Pair]:
-        """The four (color, shape) pairs."""
+    def compositions(self) -> frozenset[Composition]:
+        """Returns the four (color, shape) pairs."""
         return frozenset(itertools.product(self.colors, self.shapes))
 
 
-def unseen_pairs(
+def unseen_compositions(
     rectangles: Iterable[Rectangle], colors: Sequence[str], shapes: Sequence[str]
-) -> frozenset[Pair]:
+) -> frozenset[Composition]:
     """Returns the held-out (color, shape) pairs of a world of these colours and shapes.
 
-    A rectangle that is not wholly in the world is left out: what remained of it would no longer
-    be closed under exchange.
+    Drops a rectangle that is only partly in the world, as the rest is not closed under exchange.
 
     Raises:
         UserError: A rectangle names an unknown colour or shape, or has fewer than two of either.
 
     Example:
-        >>> sorted(unseen_pairs(RECTANGLES, ["red", "blue", "green"], ["cube", "sphere"]))
+        >>> sorted(unseen_compositions(RECTANGLES, ["red", "blue", "green"], ["cube", "sphere"]))
         [('blue', 'cube'), ('blue', 'sphere'), ('red', 'cube'), ('red', 'sphere')]
     """
-    unseen: set[Pair] = set()
-    for some_colors, some_shapes in rectangles:
-        known = set(some_colors) <= set(COLORS) and set(some_shapes) <= set(SHAPES)
-        if not known or len(set(some_colors)) < 2 or len(set(some_shapes)) < 2:
+    unseen: set[Composition] = set()
+    for columns, rows in rectangles:
+        known = set(columns) <= set(COLORS) and set(rows) <= set(SHAPES)
+        if not known or len(set(columns)) < 2 or len(set(rows)) < 2:
             raise UserError(
                 f"expected unseen rectangles of two or more of {list(COLORS)} by two or more of "
-                f"{list(SHAPES)}, got {list(some_colors)} by {list(some_shapes)}: correct it"
+                f"{list(SHAPES)}, got {list(columns)} by {list(rows)}: correct it"
             )
-        if set(some_colors) <= set(colors) and set(some_shapes) <= set(shapes):
-            unseen.update(itertools.product(some_colors, some_shapes))
+        if set(columns) <= set(colors) and set(rows) <= set(shapes):
+            unseen.update(itertools.product(columns, rows))
     return frozenset(unseen)
 
 
-def swaps(allowed: frozenset[Pair]) -> list[Swap]:
-    """Returns, in a fixed order, every swap all of whose four compositions are allowed.
+def swaps(allowed: frozenset[Composition]) -> list[Swap]:
+    """Returns, in a fixed order, every swap whose four compositions are all allowed.
 
     Example:
         >>> square = frozenset(itertools.product(("red", "blue"), ("cube", "cone")))
         >>> swaps(square)
         [Swap(colors=('blue', 'red'), shapes=('cone', 'cube'))]
     """
-    colors, shapes = (sorted({pair[k] for pair in allowed}) for k in (0, 1))
-    every = (
+    colors, shapes = (sorted({c[k] for c in allowed}) for k in (0, 1))
+    candidates = (
         Swap(c, s)
         for c in itertools.combinations(colors, 2)
         for s in itertools.combinations(shapes, 2)
     )
-    return [swap for swap in every if swap.compositions() <= allowed]
+    return [swap for swap in candidates if swap.compositions() <= allowed]

@@ -1,10 +1,8 @@
 """Ray intersections and normals of the five shapes in object space (nominal radius 1).
 
-A ray is o + t d. `o` holds three tensors that broadcast against the three of `d`; a cut returns
-t of the first hit, inf where the ray misses.
+Takes rays o + t d, as three tensors each that broadcast, and gives t of the first hit, inf where
+the ray misses. Never knows where an object is or how it looks.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Callable
@@ -12,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from data_builders.scenes.constants import EXTENTS
+from data_builders.scenes.scene import EXTENTS
 
 Triple = tuple[Tensor, Tensor, Tensor]
 
@@ -23,19 +21,19 @@ _TORUS_TOLERANCE = 0.01
 
 
 def dot3(a: Triple, b: Triple) -> Tensor:
-    """Return a . b; written out, because a reduction's order may change with the batch."""
+    """Returns a . b; written out, because a reduction's order may change with the batch."""
     return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]
 
 
 def _slab(o: Tensor, d: Tensor, half: float) -> tuple[Tensor, Tensor]:
-    """Return where the ray enters and leaves |x| <= half."""
+    """Returns where the ray enters and leaves |x| <= half."""
     inverse = 1.0 / d
     middle, reach = -o * inverse, half * inverse.abs()
     return middle - reach, middle + reach
 
 
 def _roots(a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the roots of a t^2 + 2 b t + c = 0 for a > 0, NaN where there are none."""
+    """Returns the roots of a t^2 + 2 b t + c = 0 for a > 0, NaN where there are none."""
     root = (b * b - a * c).sqrt()
     return (-b - root) / a, (-b + root) / a
 
@@ -59,7 +57,7 @@ def cut_cube(o: Triple, d: Triple) -> Tensor:
 
 
 def _cut_tube(o: Triple, d: Triple, radius: float, half: float) -> tuple[Tensor, Tensor]:
-    """Return where the ray enters and leaves the capped cylinder."""
+    """Returns where the ray enters and leaves the capped cylinder."""
     a = d[0] * d[0] + d[1] * d[1]
     b = o[0] * d[0] + o[1] * d[1]
     side = _roots(a, b, o[0] * o[0] + o[1] * o[1] - radius * radius)
@@ -75,8 +73,8 @@ def cut_cylinder(o: Triple, d: Triple) -> Tensor:
 def cut_cone(o: Triple, d: Triple) -> Tensor:
     """x^2 + y^2 <= k^2 (h - z)^2 and |z| <= h, with k = a / (2 h).
 
-    Rays are taken to be flatter than the cone's side (a > 0 in the quadratic), which holds for
-    every camera this world has: then both roots lie on one nappe.
+    Rays must be flatter than the cone's side (a > 0 in the quadratic), as they are for every camera
+    of this world. Then both roots lie on one nappe.
     """
     radius, half = EXTENTS["cone"]
     k = radius / (2.0 * half)
@@ -106,35 +104,26 @@ def cut_torus(o: Triple, d: Triple) -> Tensor:
     return torch.where(missed | (gap > _TORUS_TOLERANCE) | (t > leave), math.inf, t)
 
 
-def _unit_if(flag: Tensor) -> Tensor:
-    return flag.to(torch.float32)
-
-
-def normal_sphere(p: Triple) -> Triple:
-    """Return p itself."""
-    return p
-
-
 def normal_cube(p: Triple) -> Triple:
-    """Return the axis of largest |p|, with its sign."""
+    """Returns the axis of largest |p|, with its sign."""
     x, y, z = p[0].abs(), p[1].abs(), p[2].abs()
     top = (z >= x) & (z >= y)
     side = ~top & (x >= y)
     other = ~(top | side)
-    return p[0].sign() * _unit_if(side), p[1].sign() * _unit_if(other), p[2].sign() * _unit_if(top)
+    return p[0].sign() * side.float(), p[1].sign() * other.float(), p[2].sign() * top.float()
 
 
 def normal_cylinder(p: Triple) -> Triple:
-    """Return the cap's or the side's normal, whichever surface is nearer to p."""
+    """Returns the normal of the cap or the side, whichever is nearer to p."""
     radius, half = EXTENTS["cylinder"]
     rho = (p[0] * p[0] + p[1] * p[1]).sqrt()
     cap = half - p[2].abs() < radius - rho
-    scale = _unit_if(~cap) / rho.clamp_min(1e-6)
-    return p[0] * scale, p[1] * scale, p[2].sign() * _unit_if(cap)
+    scale = (~cap).float() / rho.clamp_min(1e-6)
+    return p[0] * scale, p[1] * scale, p[2].sign() * cap.float()
 
 
 def normal_cone(p: Triple) -> Triple:
-    """Return the slope's normal; the base faces down and is never seen."""
+    """Returns the slope's normal; the base faces down and is never seen."""
     radius, half = EXTENTS["cone"]
     k = radius / (2.0 * half)
     flat = 1.0 / math.sqrt(1.0 + k * k)
@@ -143,7 +132,7 @@ def normal_cone(p: Triple) -> Triple:
 
 
 def normal_torus(p: Triple) -> Triple:
-    """Return (p - nearest point of the centre line) / r."""
+    """Returns (p - nearest point of the centre line) / r."""
     rho = (p[0] * p[0] + p[1] * p[1]).sqrt().clamp_min(1e-6)
     scale = (1.0 - RING / rho) / TUBE
     return p[0] * scale, p[1] * scale, p[2] / TUBE
@@ -158,7 +147,7 @@ CUT: dict[str, Callable[[Triple, Triple], Tensor]] = {
 }
 NORMAL: dict[str, Callable[[Triple], Triple]] = {
     "cube": normal_cube,
-    "sphere": normal_sphere,
+    "sphere": lambda p: p,
     "cylinder": normal_cylinder,
     "cone": normal_cone,
     "torus": normal_torus,

@@ -1,21 +1,20 @@
-"""Batched analytic ray caster for scenes, in plain torch on any device.
+"""Batched analytic ray caster in plain torch: scenes go in, images and object measures come out.
 
-Every object is cut by the rays of its own screen window only, in an object space where its nominal
-radius is 1 and where a camera ray is o + t d with t the depth along the camera's forward axis.
-Arithmetic on tensors keeps to + - * / sqrt, floor and comparisons: these are correctly rounded
-whatever the vector width, so a scene's pixels do not depend on the batch it is rendered in.
+Each object is intersected only with the rays of its screen window, in a space where its nominal
+radius is 1 and a camera ray is o + t d with t the depth along the camera's forward axis.
+Never uses tensor arithmetic beyond + - * / sqrt, floor and comparisons. These are correctly rounded
+at any vector width, so a scene's pixels do not depend on its batch.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
 
-from data_builders.scenes.constants import (
+from data_builders.scenes.geometry import CUT, NORMAL, Triple
+from data_builders.scenes.scene import (
     COLORS,
     FOCAL,
     MATERIALS,
@@ -29,7 +28,6 @@ from data_builders.scenes.constants import (
     dot,
     subtract,
 )
-from data_builders.scenes.geometry import CUT, NORMAL, Triple
 from data_builders.scenes.shading import (
     NO_SHADOW,
     backdrop,
@@ -40,22 +38,23 @@ from data_builders.scenes.shading import (
     surface,
     texture,
 )
+from vlmtune.errors import UserError
 
 _SAMPLES_PER_CHUNK = {"cpu": 1 << 19, "cuda": 1 << 23}
-_CASTERS = 2  # shadows that one object receives at most
+_CASTERS = 2  # maximum number of shadows on one object
 _ROW = 28  # table columns before the casters' rows
 _CASTER_ROW = len(NO_SHADOW)
 
 
 @dataclass(frozen=True)
 class Rendered:
-    """Images and per-object measures; K is the batch's largest object count, padded with 0.
+    """Images and object measures; K is the largest number of objects, rows are padded with 0.
 
     Attributes:
         images: uint8 (B, size, size, 3).
-        visible: (B, K) share of the image that shows each object.
-        unoccluded: (B, K) the same share were the object alone.
-        boxes: (B, K, 4) x, y, w, h in pixels around what is visible.
+        visible: (B, K) fraction of the image that shows each object.
+        unoccluded: (B, K) the same fraction if the object were alone.
+        boxes: (B, K, 4) x, y, w, h in pixels around the visible part.
         pixel_coords: (B, K, 3) projected centre x, y in pixels, and its depth.
     """
 
@@ -65,10 +64,26 @@ class Rendered:
     boxes: Tensor
     pixel_coords: Tensor
 
+    def select(self, rows: Tensor, objects: int) -> "Rendered":
+        """Returns some images, with measures cut or padded to so many objects."""
+        images, *measures = (value.index_select(0, rows.to(value.device)) for value in self._all())
+        padded = [m.new_zeros((len(m), objects, *m.shape[2:])) for m in measures]
+        for new, old in zip(padded, measures, strict=True):
+            new[:, : old.shape[1]] = old[:, :objects]
+        return Rendered(images, *padded)
+
+    @staticmethod
+    def concatenate(parts: "Sequence[Rendered]") -> "Rendered":
+        """Returns the images of all parts, which must have the same K."""
+        return Rendered(*map(torch.cat, zip(*(part._all() for part in parts), strict=True)))
+
+    def _all(self) -> list[Tensor]:
+        return [getattr(self, field.name) for field in fields(self)]
+
 
 @dataclass(frozen=True)
 class _Item:
-    """One object of a chunk: where it comes from, its window and its table row."""
+    """One object of a chunk: its image, slot, shape and size, window, and table row."""
 
     image: int
     slot: int
@@ -88,11 +103,11 @@ class _Hits:
     normal: Triple
 
 
-def _axes(thing: SceneObject) -> tuple[Vector, Vector, Vector]:
-    """Return the object's axes in the world; a standing torus has its own axis horizontal."""
-    angle = math.radians(thing.rotation)
+def _axes(obj: SceneObject) -> tuple[Vector, Vector, Vector]:
+    """Returns the object's axes in the world; a standing torus has its own axis horizontal."""
+    angle = math.radians(obj.rotation)
     c, s = math.cos(angle), math.sin(angle)
-    if thing.standing:
+    if obj.standing:
         return (-s, c, 0.0), (0.0, 0.0, 1.0), (c, s, 0.0)
     return (c, s, 0.0), (-s, c, 0.0), (0.0, 0.0, 1.0)
 
@@ -103,7 +118,7 @@ def _local(vector: Vector, axes: tuple[Vector, Vector, Vector], scale: float = 1
 
 def _interval(offset: float, depth: float, radius: float, flip: bool,
               width: int) -> tuple[int, int]:  # fmt: skip
-    """Return the sample range that a sphere's tangents span along one image axis."""
+    """Returns the sample range that a sphere's tangents span along one image axis."""
     squared = depth * depth - radius * radius
     if depth <= radius:
         return 0, width
@@ -115,10 +130,10 @@ def _interval(offset: float, depth: float, radius: float, flip: bool,
     return first, min(max(math.ceil((high + 0.5) * width), first + 1), width)
 
 
-def _window(thing: SceneObject, view: Camera, width: int) -> tuple[int, int, int, int]:
-    """Return x, y, w, h of the samples whose rays may hit the object."""
-    offset = subtract(thing.center, view.position)
-    depth, radius = dot(offset, view.forward), bounding_radius(thing)
+def _window(obj: SceneObject, view: Camera, width: int) -> tuple[int, int, int, int]:
+    """Returns x, y, w, h of the samples whose rays may hit the object."""
+    offset = subtract(obj.center, view.position)
+    depth, radius = dot(offset, view.forward), bounding_radius(obj)
     x0, x1 = _interval(dot(offset, view.right), depth, radius, False, width)
     y0, y1 = _interval(dot(offset, view.up), depth, radius, True, width)
     return x0, y0, x1 - x0, y1 - y0
@@ -126,48 +141,48 @@ def _window(thing: SceneObject, view: Camera, width: int) -> tuple[int, int, int
 
 def _casters(scene: Scene, index: int, light: Vector,
              axes: tuple[Vector, Vector, Vector]) -> list[float]:  # fmt: skip
-    """Return the rows of the objects that may shade object `index`, in its own frame."""
-    thing, found = scene.objects[index], []
+    """Returns the rows of the objects that may shade object `index`, in that object's frame."""
+    obj, near = scene.objects[index], []
     for other in scene.objects:
-        offset = subtract(other.center, thing.center)
+        offset = subtract(other.center, obj.center)
         along = dot(offset, light)
-        if other is thing or along <= 0.0:
+        if other is obj or along <= 0.0:
             continue
         miss = math.sqrt(max(dot(offset, offset) - along * along, 0.0))
-        if miss < 1.1 * (bounding_radius(thing) + bounding_radius(other)):
-            found.append((miss, other, offset))
-    found.sort(key=lambda entry: entry[0])
+        if miss < 1.1 * (bounding_radius(obj) + bounding_radius(other)):
+            near.append((miss, other, offset))
+    near.sort(key=lambda entry: entry[0])
     rows: list[float] = []
-    scale = 1.0 / thing.radius
-    for _, other, offset in found[:_CASTERS]:
+    scale = 1.0 / obj.radius
+    for _, other, offset in near[:_CASTERS]:
         row = shadow_row(other, _local(offset, axes, scale), _local(light, axes))
-        row[3:5] = row[3] * thing.radius, row[4] * thing.radius
+        row[3:5] = row[3] * obj.radius, row[4] * obj.radius
         rows += row
-    return rows + NO_SHADOW * (_CASTERS - len(found[:_CASTERS]))
+    return rows + NO_SHADOW * (_CASTERS - len(near[:_CASTERS]))
 
 
 def _item(scene: Scene, image: int, slot: int, view: Camera, width: int) -> _Item:
-    thing, light = scene.objects[slot], light_direction(scene)
-    axes, scale = _axes(thing), 1.0 / thing.radius
+    obj, light = scene.objects[slot], light_direction(scene)
+    axes, scale = _axes(obj), 1.0 / obj.radius
     casters = _casters(scene, slot, light, axes)
     row = [
-        *_local(subtract(view.position, thing.center), axes, scale),
+        *_local(subtract(view.position, obj.center), axes, scale),
         *_local(view.forward, axes, scale),
         *_local(view.right, axes, scale),
         *_local(view.up, axes, scale),
         *_local(light, axes),
         *_local((0.0, 0.0, 1.0), axes),
-        *(c / 255.0 for c in COLORS[thing.color]),
-        float(MATERIALS.index(thing.material)),
-        float(TEXTURES.index(thing.texture)),
+        *(c / 255.0 for c in COLORS[obj.color]),
+        float(MATERIALS.index(obj.material)),
+        float(TEXTURES.index(obj.texture)),
         float(casters[2] > -1e3), 0.0, 0.0, 0.0, 0.0,
         *casters,
     ]  # fmt: skip
-    return _Item(image, slot, (thing.shape, thing.size), _window(thing, view, width), row)
+    return _Item(image, slot, (obj.shape, obj.size), _window(obj, view, width), row)
 
 
 def _cast(items: Sequence[_Item], first: int, table: Tensor, width: int) -> _Hits:
-    """Intersect the windows of items of one shape, all padded to the widest and the highest."""
+    """Intersects the windows of items of one shape, all padded to the widest and the highest."""
     device = table.device
     w, h = max(i.window[2] for i in items), max(i.window[3] for i in items)
     corners = torch.tensor(
@@ -192,22 +207,13 @@ def _cast(items: Sequence[_Item], first: int, table: Tensor, width: int) -> _Hit
 
 
 def _join(parts: Sequence[_Hits]) -> _Hits:
-    def triple(pick: Sequence[Triple]) -> Triple:
-        return torch.cat([p[0] for p in pick]), torch.cat([p[1] for p in pick]), torch.cat(
-            [p[2] for p in pick]
-        )  # fmt: skip
-
-    return _Hits(
-        torch.cat([p.sample for p in parts]),
-        torch.cat([p.item for p in parts]),
-        torch.cat([p.depth for p in parts]),
-        triple([p.point for p in parts]),
-        triple([p.normal for p in parts]),
-    )
+    columns = [[p.sample, p.item, p.depth, *p.point, *p.normal] for p in parts]
+    sample, item, depth, x, y, z, nx, ny, nz = map(torch.cat, zip(*columns, strict=True))
+    return _Hits(sample, item, depth, (x, y, z), (nx, ny, nz))
 
 
 def _lit(hits: _Hits, table: Tensor) -> Tensor:
-    """Return the share of the direct light that reaches each hit."""
+    """Returns the fraction of the direct light that reaches each hit."""
     lit = torch.ones_like(hits.depth)
     shaded = table[23].index_select(0, hits.item).nonzero().squeeze(1)
     item = hits.item[shaded]
@@ -235,17 +241,17 @@ def _shade(hits: _Hits, table: Tensor) -> list[Tensor]:
 
 
 def _box_pool(channel: Tensor, size: int, samples: int) -> Tensor:
-    """Average samples x samples blocks of a flat (B * width * width) channel."""
-    blocks = channel.view(-1, size, samples, size, samples)
-    total = torch.zeros_like(blocks[:, :, 0, :, 0])
+    """Averages samples x samples squares of a flat (B * width * width) channel."""
+    squares = channel.view(-1, size, samples, size, samples)
+    total = torch.zeros_like(squares[:, :, 0, :, 0])
     for i in range(samples):
         for j in range(samples):
-            total = total + blocks[:, :, i, :, j]
+            total = total + squares[:, :, i, :, j]
     return total / (samples * samples)
 
 
 def _boxes(sample: Tensor, item: Tensor, count: int, width: int, samples: int) -> Tensor:
-    """Return (count, 4) pixel boxes x, y, w, h around each item's samples."""
+    """Returns (count, 4) pixel boxes x, y, w, h around each item's samples."""
     y = sample // width
     x, y = sample - y * width, y % width
     bounds = []
@@ -284,11 +290,11 @@ def _chunk(scenes: Sequence[Scene], size: int, samples: int, slots: int,
         front = torch.zeros_like(nearest).index_copy_(0, sample, color[won].clamp(0.0, 1.0))
         channels.append(_box_pool(front, size, samples) + uncovered * ground)
     images = (torch.stack(channels, 3) * 255.0 + 0.5).clamp(0.0, 255.0).to(torch.uint8)
-    place = torch.tensor([i.image * slots + i.slot for i in items], device=device)
+    rows = torch.tensor([i.image * slots + i.slot for i in items], device=device)
 
     def spread(values: Tensor) -> Tensor:
         out = values.new_zeros((count * slots, *values.shape[1:]))
-        return out.index_copy_(0, place, values).view(count, slots, *values.shape[1:])
+        return out.index_copy_(0, rows, values).view(count, slots, *values.shape[1:])
 
     rays = float(width * width)
     return Rendered(
@@ -311,37 +317,26 @@ def _centres(scenes: Sequence[Scene], views: Sequence[Camera], size: int, slots:
 
 def render(scenes: Sequence[Scene], size: int, samples: int = 2,
            device: str | torch.device = "cpu") -> Rendered:  # fmt: skip
-    """Render scenes to size x size pixels with samples x samples rays per pixel.
+    """Renders scenes to size x size pixels with samples x samples rays per pixel.
 
-    Scenes are worked through in chunks of bounded memory; the result of a scene depends on
-    nothing but the scene, `size`, `samples` and the kind of device.
+    Works in chunks of bounded memory. The result of a scene depends only on the scene, `size`,
+    `samples` and the kind of device. Every scene must have an object.
 
     Raises:
-        ValueError: when there is no scene, a scene has no object, or a number is out of range.
+        UserError: A number is out of range.
     """
-    if not scenes or not all(s.objects for s in scenes):
-        raise ValueError(
-            "scenes: expected at least one scene, each with an object, got "
-            f"{[len(s.objects) for s in scenes]} objects; drop the empty ones"
-        )
     if not 8 <= size <= 1024 or not 1 <= samples <= 8:
-        raise ValueError(
+        raise UserError(
             f"size, samples: expected 8 to 1024 and 1 to 8, got {size}, {samples}; "
             "choose both in range"
         )
-    where = torch.device(device)
+    target = torch.device(device)
     slots = max(len(s.objects) for s in scenes)
-    budget = _SAMPLES_PER_CHUNK["cpu" if where.type == "cpu" else "cuda"]
+    budget = _SAMPLES_PER_CHUNK["cpu" if target.type == "cpu" else "cuda"]
     step = max(1, budget // (size * samples) ** 2)
     with torch.inference_mode():
         parts = [
-            _chunk(scenes[k : k + step], size, samples, slots, where)
+            _chunk(scenes[k : k + step], size, samples, slots, target)
             for k in range(0, len(scenes), step)
         ]
-    return Rendered(
-        torch.cat([p.images for p in parts]),
-        torch.cat([p.visible for p in parts]),
-        torch.cat([p.unoccluded for p in parts]),
-        torch.cat([p.boxes for p in parts]),
-        torch.cat([p.pixel_coords for p in parts]),
-    )
+    return Rendered.concatenate(parts)

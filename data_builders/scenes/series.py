@@ -1,28 +1,42 @@
-"""Series of scenes that are drawn item by item: an item is one scene, twins, or a video."""
+"""Series of scenes: a spec and a seed go in, scenes with their images come out, item by item.
+
+Item i depends on the series and i alone. Never writes files.
+"""
 
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
+from typing_extensions import override
 
-from data_builders.scenes.drawing import Canvas
-from data_builders.scenes.grammar import Scene, SceneObject, WorldSpec
+from data_builders.scenes.grammar import Composition, WorldSpec, sample_scene
 from data_builders.scenes.render import Rendered, render
+from data_builders.scenes.scene import Scene, SceneObject
+from vlmtune.errors import UserError
 
-_DRAWS = 400  # of one item, before the world is said not to hold such items
+_ATTEMPTS = 400  # for one item, before the world counts as unable to hold it
 
 
 @dataclass(frozen=True)
-class ItemSeries(ABC):
-    """Scenes k i .. k i + k - 1 are item i, where k is `scenes`.
+class Canvas:
+    """How images are rendered: side in pixels, rays per pixel and axis, device."""
+
+    size: int = 64
+    samples: int = 2
+    device: str = "cpu"
+
+
+@dataclass(frozen=True)
+class Series(ABC):
+    """An endless series of items; scenes k i .. k i + k - 1 are item i, where k is `scenes`.
 
     Attributes:
-        spec: What may stand in the scenes.
-        seed: Names the series.
-        scenes: How many scenes an item has.
+        spec: Which scenes may occur.
+        seed: Seed of the series.
+        scenes: Number of scenes of an item: 1, 2 for a pair, more for a video.
     """
 
     spec: WorldSpec
@@ -31,76 +45,91 @@ class ItemSeries(ABC):
 
     @abstractmethod
     def attempt(self, index: int, rng: random.Random) -> tuple[Scene, ...] | None:
-        """Draws item `index`, or returns None where this draw gives none."""
+        """Samples item `index`, or returns None where this sample does not qualify."""
 
-    def draw(self, start: int, count: int, canvas: Canvas) -> tuple[list[Scene], Rendered]:
-        """See `Series`; an item is redrawn until every object of all its scenes can be seen."""
-        each = self.scenes
-        if start % each or count % each:
-            wanted = "even numbers" if each == 2 else f"multiples of {each}"
-            raise ValueError(
-                f"start, count: expected {wanted}, as an item has {each} scenes, got {start}, "
-                f"{count}; ask for whole items"
+    def render(self, start: int, count: int, canvas: Canvas) -> tuple[list[Scene], Rendered]:
+        """Returns scenes start .. start + count - 1 and their images.
+
+        An item is sampled again until every object of all its scenes is visible enough. Visibility
+        is counted in rays, so an item may differ between sizes and sample counts.
+        """
+        length = self.scenes
+        if start % length or count % length:
+            wanted = "even numbers" if length == 2 else f"multiples of {length}"
+            raise UserError(
+                f"start, count: expected {wanted}, as an item has {length} scenes, got {start}, "
+                f"{count}; request whole items"
             )
-        kept: dict[int, tuple[tuple[Scene, ...], Rendered]] = {}
-        pending, tries = list(range(start // each, (start + count) // each)), dict[int, int]()
+        pending = list(range(start // length, (start + count) // length))
+        attempts = dict.fromkeys(pending, 0)
+        items: dict[int, tuple[Scene, ...]] = {}
+        parts: list[Rendered] = []
         while pending:
-            drawn = [self._next(index, tries) for index in pending]
-            rendered = render(
-                [_drawable(s) for item in drawn for s in item],
-                canvas.size,
-                canvas.samples,
-                canvas.device,
-            )
-            seen = _seen(rendered, drawn, self.spec)
-            for k, index in enumerate(pending):
-                if seen[k]:
-                    kept[index] = drawn[k], _rows(rendered, each * k, each, self.spec.max_objects)
-            pending = [index for index in pending if index not in kept]
-        items = [kept[index] for index in sorted(kept)]
-        return [s for item, _ in items for s in item], _joined([rows for _, rows in items])
+            candidates = [self._next(index, attempts) for index in pending]
+            scenes = [_renderable(scene) for item in candidates for scene in item]
+            rendered = render(scenes, canvas.size, canvas.samples, canvas.device)
+            accepted = self._accepted(candidates, rendered)
+            parts.append(rendered.select(_rows(accepted, length), self.spec.max_objects))
+            items |= {pending[k]: candidates[k] for k in accepted}
+            pending = [index for index in pending if index not in items]
+        order = sorted(range(len(items)), key=list(items).__getitem__)
+        rendered = Rendered.concatenate(parts).select(_rows(order, length), self.spec.max_objects)
+        return [scene for index in sorted(items) for scene in items[index]], rendered
 
-    def _next(self, index: int, tries: dict[int, int]) -> tuple[Scene, ...]:
-        for number in range(tries.get(index, 0), _DRAWS):
-            tries[index] = number + 1
-            item = self.attempt(index, random.Random(f"{self.seed}:{index}:{number}"))
+    def _next(self, index: int, attempts: dict[int, int]) -> tuple[Scene, ...]:
+        for attempt in range(attempts[index], _ATTEMPTS):
+            attempts[index] = attempt + 1
+            item = self.attempt(index, random.Random(f"{self.seed}:{index}:{attempt}"))
             if item is not None:
                 return item
-        raise ValueError(
-            f"expected a world that holds items of {type(self).__name__}, got none in {_DRAWS} "
-            "draws: allow more colors, shapes or sizes, or fewer objects"
+        raise UserError(
+            f"expected a world that holds items of {type(self).__name__}, got none in {_ATTEMPTS} "
+            "attempts: allow more colors, shapes or sizes, fewer objects, or a lower min_visible"
         )
 
+    def _accepted(self, items: Sequence[tuple[Scene, ...]], rendered: Rendered) -> list[int]:
+        """Returns the items in whose scenes every object is visible enough."""
+        enough = rendered.visible >= self.spec.min_visible
+        enough &= rendered.visible >= self.spec.min_exposed * rendered.unoccluded
+        rows = iter(enough.tolist())
+        visible = [[all(next(rows)[: len(scene.objects)]) for scene in item] for item in items]
+        return [k for k, scenes in enumerate(visible) if all(scenes)]
 
-def _drawable(scene: Scene) -> Scene:
-    """The renderer wants an object: an empty scene gets one, far outside of the view."""
+
+def _rows(items: Sequence[int], length: int) -> torch.Tensor:
+    """The rows of items of `length` scenes each."""
+    return torch.tensor([length * item + k for item in items for k in range(length)]).long()
+
+
+def _renderable(scene: Scene) -> Scene:
+    """The scene; an empty one with an object far outside of the view, as the renderer needs one."""
     if scene.objects:
         return scene
-    nothing = SceneObject("sphere", "gray", "rubber", "plain", "small", (1e3, 1e3, 0.42), 0.42)
-    return replace(scene, objects=(nothing,))
+    hidden = SceneObject("sphere", "gray", "rubber", "plain", "small", (1e3, 1e3, 0.42), 0.42)
+    return replace(scene, objects=(hidden,))
 
 
-def _seen(rendered: Rendered, items: Sequence[tuple[Scene, ...]], spec: WorldSpec) -> list[bool]:
-    """Tells for each item whether all objects of all its scenes are visible enough."""
-    enough = rendered.visible >= spec.min_visible
-    enough &= rendered.visible >= spec.min_exposed * rendered.unoccluded
-    rows = iter(enough.tolist())
-    return [all([all(next(rows)[: len(scene.objects)]) for scene in item]) for item in items]
+@dataclass(frozen=True)
+class SceneSeries(Series):
+    """Independent scenes of one spec."""
+
+    @override
+    def attempt(self, index: int, rng: random.Random) -> tuple[Scene, ...] | None:
+        return (sample_scene(self.spec, rng),)
 
 
-def _rows(rendered: Rendered, row: int, count: int, slots: int) -> Rendered:
-    """`count` rows from `row`, padded to `slots` objects."""
+@dataclass(frozen=True)
+class VariedScenes(Series):
+    """Scenes of one spec; odd ones show an unseen composition, if there are any.
 
-    def cut(values: torch.Tensor) -> torch.Tensor:
-        part = values[row : row + count]
-        wide = part.new_zeros((count, slots, *part.shape[2:]))
-        wide[:, : part.shape[1]] = part[:, :slots]
-        return wide
+    Attributes:
+        unseen: The (color, shape) compositions that training never shows.
+    """
 
-    measures = [cut(getattr(rendered, f.name)) for f in fields(Rendered)[1:]]
-    return Rendered(rendered.images[row : row + count], *measures)
+    unseen: frozenset[Composition]
 
-
-def _joined(parts: Sequence[Rendered]) -> Rendered:
-    names = [f.name for f in fields(Rendered)]
-    return Rendered(*(torch.cat([getattr(p, name) for p in parts]) for name in names))
+    @override
+    def attempt(self, index: int, rng: random.Random) -> tuple[Scene, ...] | None:
+        scene = sample_scene(self.spec, rng)
+        shown = {(obj.color, obj.shape) for obj in scene.objects}
+        return None if self.unseen and index % 2 and not shown & self.unseen else (scene,)

@@ -1,10 +1,8 @@
-"""Light, soft shadows, surface colours, floor and background of the ray caster.
+"""Light, soft shadows, surface colours, floor and background for the ray caster.
 
-Colours are in 0..1 and shaded without a transfer curve; tensor arithmetic keeps to correctly
-rounded operations (see `render`).
+Takes points and directions, gives colours in 0..1, shaded without a transfer curve. Never uses
+tensor operations that are not correctly rounded (see `render`).
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Sequence
@@ -12,7 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from data_builders.scenes.constants import (
+from data_builders.scenes.geometry import Triple, dot3
+from data_builders.scenes.scene import (
     BACKGROUNDS,
     CAMERA_TARGET,
     FLOOR_EDGE,
@@ -25,11 +24,10 @@ from data_builders.scenes.constants import (
     Vector,
     directions,
 )
-from data_builders.scenes.geometry import Triple, dot3
 
 _SHADOW_RADII: dict[str, tuple[float, float]] = {
-    # Half axes of the spheroid that casts the shadow, in nominal radii; for the angular shapes
-    # between the inscribed and the bounding one, which would cast too wide a shadow.
+    # Half axes of the spheroid that casts the shadow, in nominal radii. For the angular shapes they
+    # lie between the inscribed and the bounding spheroid, whose shadow would be too wide.
     "cube": (0.86, 0.8),
     "sphere": (1.0, 1.0),
     "cylinder": (0.88, 0.88),
@@ -51,34 +49,34 @@ _DARK, _BRIGHT = 0.42, 1.2  # the two shades of a texture, as multiples of the b
 
 
 def light_direction(scene: Scene) -> Vector:
-    """Return the unit vector that points to the light."""
+    """Returns the unit vector that points to the light."""
     azimuth, elevation = math.radians(scene.light_azimuth), math.radians(LIGHT_ELEVATION)
     flat = math.cos(elevation)
     return flat * math.cos(azimuth), flat * math.sin(azimuth), math.sin(elevation)
 
 
-def shadow_radii(thing: SceneObject) -> tuple[float, float]:
-    """Return the ground-plane and the vertical half axis of the shadow's spheroid."""
-    flat, high = _STANDING_RADII if thing.standing else _SHADOW_RADII[thing.shape]
-    return flat * thing.radius, high * thing.radius
+def shadow_radii(obj: SceneObject) -> tuple[float, float]:
+    """Returns the ground-plane and the vertical half axis of the shadow's spheroid."""
+    flat, high = _STANDING_RADII if obj.standing else _SHADOW_RADII[obj.shape]
+    return flat * obj.radius, high * obj.radius
 
 
-def shadow_row(thing: SceneObject, center: Vector, light: Vector) -> list[float]:
-    """Return (center, 1/a, 1/h, light in the scaled space) in whatever frame both are given."""
-    flat, high = shadow_radii(thing)
+def shadow_row(obj: SceneObject, center: Vector, light: Vector) -> list[float]:
+    """Returns (center, 1/a, 1/h, light in the scaled space) in the frame of both."""
+    flat, high = shadow_radii(obj)
     x, y, z = light[0] / flat, light[1] / flat, light[2] / high
     norm = math.sqrt(x * x + y * y + z * z)
     return [*center, 1.0 / flat, 1.0 / high, x / norm, y / norm, z / norm]
 
 
-NO_SHADOW = [0.0, 0.0, -1e4, 1.0, 1.0, 0.0, 0.0, 1.0]  # a spheroid far under the floor
+NO_SHADOW = [0.0, 0.0, -1e4, 1.0, 1.0, 0.0, 0.0, 1.0]  # a spheroid far below the floor
 
 
 def shadow(p: tuple[Tensor, Tensor, Tensor | float], row: Sequence[Tensor]) -> Tensor:
-    """Return how much of the light the spheroid takes from p, 0..1.
+    """Returns the fraction of the light that the spheroid takes from p.
 
     In the space where the spheroid is the unit sphere at the origin, the ray w + s l passes it at
-    distance sqrt(|w|^2 - (w.l)^2); the penumbra around 1 widens with the way -w.l to that point.
+    distance sqrt(|w|^2 - (w.l)^2). The penumbra around 1 widens with the distance -w.l to there.
     """
     w = (p[0] - row[0]) * row[3], (p[1] - row[1]) * row[3], (p[2] - row[2]) * row[4]
     ahead = -(w[0] * row[5] + w[1] * row[6] + w[2] * row[7])
@@ -89,13 +87,13 @@ def shadow(p: tuple[Tensor, Tensor, Tensor | float], row: Sequence[Tensor]) -> T
 
 
 def _parity(x: Tensor) -> Tensor:
-    """Return floor(x) mod 2."""
+    """Returns floor(x) mod 2."""
     half = x.floor() * 0.5
     return (half - half.floor()) * 2.0
 
 
 def texture(p: Triple, kind: Tensor) -> Tensor:
-    """Return the multiple of the base colour at object points p; kind 0, 1, 2 as in TEXTURES."""
+    """Returns the multiple of the base colour at object points p; kind 0, 1, 2 as in TEXTURES."""
     axis = _STRIPE_AXIS
     stripe = _parity(p[0] * axis[0] + p[1] * axis[1] + p[2] * axis[2])
     cells = [((c + 10.25 * _CHECK) / _CHECK).floor() for c in p]
@@ -107,7 +105,7 @@ def texture(p: Triple, kind: Tensor) -> Tensor:
 
 def surface(color: Sequence[Tensor], metal: Tensor, n: Triple, view: Triple, light: Triple,
             up: Triple, lit: Tensor) -> list[Tensor]:  # fmt: skip
-    """Return the three shaded channels.
+    """Returns the three shaded channels.
 
     Rubber is diffuse with a faint highlight; metal adds a reflection of a bright sky over a dark
     floor, tinted by the base colour so that its hue survives, and a sharp white highlight.
@@ -130,21 +128,21 @@ def surface(color: Sequence[Tensor], metal: Tensor, n: Triple, view: Triple, lig
 
 
 def streak(p: Triple, view: Triple) -> Tensor:
-    """Return 0..1: a slanted band of light across p, as if a lamp mirrored in the object.
+    """Returns 0..1: a slanted band of light across p, like the reflection of a lamp.
 
-    Flat metal faces mirror one direction only, so without it they look like rubber.
+    Flat metal faces reflect one direction only; without the band they look like rubber.
     """
     across = view[0] * p[1] - view[1] * p[0]
     return (1.0 - 5.0 * (across - 0.3 * p[2] + 0.28).abs()).clamp_min(0.0)
 
 
 def _wave(x: Tensor) -> Tensor:
-    """Return a triangle wave of period 1 between 0 and 1."""
+    """Returns a triangle wave of period 1 between 0 and 1."""
     return (x - x.floor() - 0.5).abs() * 2.0
 
 
 def floor_pattern(x: Tensor, y: Tensor, weights: Sequence[Tensor]) -> Tensor:
-    """Return the floor's brightness factor around 1 at ground points (x, y)."""
+    """Returns the floor's brightness factor around 1 at ground points (x, y)."""
     plank, grid, mottle = weights
     planks = _parity(x / 0.9) - 0.5
     lines = torch.minimum(_wave(x / 1.8), _wave(y / 1.8)).lt(0.06).to(x.dtype)
@@ -158,7 +156,7 @@ def _camera_columns(views: Sequence[Camera], device: torch.device) -> list[Tenso
 
 
 def _edge(scene: Scene, view: Camera) -> float:
-    """Return v of the floor's far edge; the camera has no roll, so it is one image row."""
+    """Returns v of the floor's far edge; the camera has no roll, so it is one image row."""
     behind = directions()["behind"]
     along = directions(scene.jitter)["behind"]
     turn = along[0] * behind[0] + along[1] * behind[1]
@@ -169,13 +167,10 @@ def _edge(scene: Scene, view: Camera) -> float:
 
 def backdrop(scenes: Sequence[Scene], views: Sequence[Camera], size: int,
              device: torch.device) -> list[Tensor]:  # fmt: skip
-    """Return floor and background without objects but with their shadows.
+    """Returns floor and background with shadows but no objects, three channels (B, size, size).
 
-    Both vary slowly, so one sample per pixel suffices; the floor's edge is blended by the exact
+    Both vary slowly, so one sample per pixel suffices. The floor's edge is blended by the exact
     coverage of its pixel row.
-
-    Returns:
-        Three channels of shape (B, size, size).
     """
     steps = (torch.arange(size, device=device, dtype=torch.float32) + 0.5) / size
     u, v = ((steps - 0.5) / FOCAL).view(1, 1, -1), ((0.5 - steps) / FOCAL).view(1, -1, 1)
@@ -201,10 +196,10 @@ def backdrop(scenes: Sequence[Scene], views: Sequence[Camera], size: int,
 
 
 def _floor_light(scenes: Sequence[Scene], x: Tensor, y: Tensor) -> Tensor:
-    """Return the light left at ground points (x, y): shadows, and darkening at contacts."""
+    """Returns the remaining light at ground points (x, y) after shadows and contact darkening."""
     lit = torch.ones_like(x)
     for slot in range(max(len(s.objects) for s in scenes)):
-        # Sorting by slot keeps the work to the scenes that have this many objects.
+        # Slot by slot, so that only scenes with that many objects are computed.
         chosen = [k for k, s in enumerate(scenes) if len(s.objects) > slot]
         rows = [
             [*shadow_row(o, o.center, light_direction(scenes[k])), float(o.on is None)]

@@ -1,19 +1,19 @@
-"""What can be said of a scene, and whether it is so, by the exact scene graph.
+"""Truth of statements: a scene and nouns go in, true, false or undecided comes out.
 
-Truth has three values. A relation is true where it stands out (`captions.clear_relation`) and false
-where not even CLEVR's bound is met (`grammar.relations`); between the two nobody should say
-anything, and the answer is None.
+A relation is true where it stands out (`captions.clear_relation`), false where it misses even
+CLEVR's bound (`grammar.relations`), and None, undecided, in between. Never words a sentence.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import permutations
 
-from data_builders.scenes.captions import ATTRIBUTE_ORDER, PHRASES, clear_relation
-from data_builders.scenes.grammar import Scene, SceneObject, WorldSpec, relations
+from data_builders.scenes.captions import ATTRIBUTE_ORDER, clear_relation
+from data_builders.scenes.grammar import WorldSpec, relations
+from data_builders.scenes.scene import Scene, SceneObject
 
-KINDS = ("color", "material", "size", "texture")
 Truth = bool | None
+Edge = tuple[int, str, int]
 
 
 @dataclass(frozen=True)
@@ -22,162 +22,143 @@ class Noun:
 
     Attributes:
         shape: The shape.
-        said: Pairs (kind, value) of attributes.
-        denied: Kinds of `said` that are denied: "not red cube".
+        attributes: Pairs (kind, value).
+        negated: Kinds of `attributes` that are negated: "not red cube".
     """
 
     shape: str
-    said: tuple[tuple[str, str], ...] = ()
-    denied: frozenset[str] = frozenset()
+    attributes: tuple[tuple[str, str], ...] = ()
+    negated: frozenset[str] = frozenset()
 
-    def matches(self, thing: SceneObject) -> bool:
-        """Tells whether the object is one."""
-        return thing.shape == self.shape and all(
-            (getattr(thing, kind) == value) != (kind in self.denied) for kind, value in self.said
+    def matches(self, obj: SceneObject) -> bool:
+        """Tells whether the noun is true of the object."""
+        return obj.shape == self.shape and all(
+            (getattr(obj, kind) == value) != (kind in self.negated)
+            for kind, value in self.attributes
         )
 
     def get(self, kind: str) -> str | None:
-        """Returns what is said of the kind; "shape" is one too."""
-        return self.shape if kind == "shape" else dict(self.said).get(kind)
+        """Returns the stated value of the kind, which may be "shape"."""
+        return self.shape if kind == "shape" else dict(self.attributes).get(kind)
 
-    def having(self, kind: str, value: str) -> "Noun":
-        """Returns the same noun with another value of the kind, said or not before."""
+    def replaced(self, kind: str, value: str) -> "Noun":
+        """Returns the noun with this value of the kind, stated before or not."""
         if kind == "shape":
             return replace(self, shape=value)
-        return replace(self, said=tuple((dict(self.said) | {kind: value}).items()))
+        return replace(self, attributes=tuple((dict(self.attributes) | {kind: value}).items()))
 
-    def denying(self, kind: str) -> "Noun":
-        """Returns the same noun with one of its attributes denied."""
-        return replace(self, denied=self.denied | {kind})
+    def negating(self, kind: str) -> "Noun":
+        """Returns the noun with one of its attributes negated."""
+        return replace(self, negated=self.negated | {kind})
 
     def __str__(self) -> str:
         """The words, in the order of `captions.ATTRIBUTE_ORDER`.
 
         Example:
-            >>> str(Noun("cube", (("material", "metal"), ("color", "red"))).denying("color"))
+            >>> str(Noun("cube", (("material", "metal"), ("color", "red"))).negating("color"))
             'not red metal cube'
         """
         words: list[str] = []
-        for kind, value in sorted(self.said, key=lambda pair: ATTRIBUTE_ORDER.index(pair[0])):
-            words += ["not"] * (kind in self.denied) + [value]
+        for kind, value in sorted(self.attributes, key=lambda a: ATTRIBUTE_ORDER.index(a[0])):
+            words += ["not"] * (kind in self.negated) + [value]
         return " ".join([*words, self.shape])
 
 
-def noun(thing: SceneObject, kinds: Iterable[str] = ("color",)) -> Noun:
-    """Returns an object as a noun that says some of its attributes."""
-    return Noun(thing.shape, tuple((kind, getattr(thing, kind)) for kind in kinds))
+def describe(obj: SceneObject, kinds: Iterable[str] = ("color",)) -> Noun:
+    """Returns the noun that states these attributes of an object."""
+    return Noun(obj.shape, tuple((kind, getattr(obj, kind)) for kind in kinds))
 
 
-def article(thing: Noun) -> str:
-    """Returns the noun with its article.
-
-    Example:
-        >>> article(Noun("torus"))
-        'a torus'
-    """
-    words = str(thing)
-    return f"{'an' if words[0] in 'aeiou' else 'a'} {words}"
-
-
-def worded(first: Noun, relation: str, second: Noun) -> str:
-    """Returns a relational caption; `relation` is a key of `captions.PHRASES`.
-
-    Example:
-        >>> worded(Noun("cube"), "left", Noun("cone"))
-        'a cube to the left of a cone'
-    """
-    return f"{article(first)} {PHRASES[relation]} {article(second)}"
-
-
-def varied(spec: WorldSpec) -> dict[str, tuple[str, ...]]:
-    """Returns the attributes worth saying in a world and their values; nobody says "plain"."""
-    values = {
-        "color": spec.colors,
-        "material": spec.materials,
-        "size": spec.sizes,
-        "texture": spec.textures,
-    }
+def stated_attributes(spec: WorldSpec) -> dict[str, tuple[str, ...]]:
+    """Returns the attributes that vary in a world and their values; "plain" is never stated."""
     return {
-        kind: tuple(value for value in of_kind if value != "plain")
-        for kind, of_kind in values.items()
-        if len(of_kind) > 1
+        kind: tuple(value for value in values if value != "plain")
+        for kind, values in spec.attributes().items()
     }
 
 
-def sayable(thing: SceneObject, kinds: Iterable[str]) -> list[str]:
-    """Returns the kinds of attributes that one would say of the object."""
-    return [kind for kind in kinds if getattr(thing, kind) != "plain"]
+def stated_kinds(obj: SceneObject, kinds: Iterable[str]) -> list[str]:
+    """Returns the kinds of attributes that a caption may state of the object."""
+    return [kind for kind in kinds if getattr(obj, kind) != "plain"]
 
 
-def found(scene: Scene, what: Noun) -> list[int]:
-    """Returns the objects that the noun may mean."""
-    return [k for k, thing in enumerate(scene.objects) if what.matches(thing)]
+def referents(scene: Scene, noun: Noun) -> list[int]:
+    """Returns the indices of the objects that the noun may refer to."""
+    return [k for k, obj in enumerate(scene.objects) if noun.matches(obj)]
 
 
-def there(scene: Scene, *nouns: Noun) -> Truth:
-    """Tells whether the scene has objects of all these nouns, one for each.
+def exists(scene: Scene, *nouns: Noun) -> Truth:
+    """Tells whether the scene has a different object for each of the nouns.
 
-    None where only one object stands for two of them.
+    None where each noun has a referent but two of them share a sole one.
 
     Example:
         >>> cube = SceneObject("cube", "red", "metal", "plain", "large", (0.0, 0.0, 0.5), 0.75)
-        >>> there(Scene((cube,)), Noun("cube")), there(Scene((cube,)), Noun("cone"))
+        >>> exists(Scene((cube,)), Noun("cube")), exists(Scene((cube,)), Noun("cone"))
         (True, False)
-        >>> there(Scene((cube,)), Noun("cube"), Noun("cube", (("color", "red"),))) is None
+        >>> exists(Scene((cube,)), Noun("cube"), Noun("cube", (("color", "red"),))) is None
         True
     """
-    means = [found(scene, what) for what in nouns]
-    if not all(means):
+    candidates = [referents(scene, noun) for noun in nouns]
+    if not all(candidates):
         return False
-    fits = any(
-        all(k in own for k, own in zip(chosen, means, strict=True))
+    assignable = any(
+        all(k in group for k, group in zip(chosen, candidates, strict=True))
         for chosen in permutations(range(len(scene.objects)), len(nouns))
     )
-    return True if fits else None
+    return True if assignable else None
 
 
-def related(scene: Scene, first: Noun, relation: str, second: Noun) -> Truth:
-    """Tells whether some object of the first noun stands so to some object of the second."""
-    pairs = [(i, j) for i in found(scene, first) for j in found(scene, second) if i != j]
+def absent(scene: Scene, noun: Noun) -> bool:
+    """Tells whether the scene certainly lacks the noun."""
+    return exists(scene, noun) is False
+
+
+def relation_holds(scene: Scene, first: Noun, relation: str, second: Noun) -> Truth:
+    """Tells whether an object of the first noun has the relation to one of the second."""
+    pairs = [(i, j) for i in referents(scene, first) for j in referents(scene, second) if i != j]
     if any(clear_relation(scene, i, j) == relation for i, j in pairs):
         return True
     table = relations(scene)[relation]
     return None if any(i in table[j] for i, j in pairs) else False
 
 
-def counted(scene: Scene, shape: str | None) -> int:
-    """Returns how many objects there are, of one shape or of all."""
-    return sum(shape in (None, thing.shape) for thing in scene.objects)
+def object_count(scene: Scene, shape: str | None) -> int:
+    """Returns the number of objects, of one shape or in all."""
+    return sum(shape in (None, obj.shape) for obj in scene.objects)
 
 
-def all_of(truths: Iterable[Truth]) -> Truth:
-    """Returns whether all hold: one that does not settles it, one that is unsettled leaves it.
+def all_true(truths: Iterable[Truth]) -> Truth:
+    """Returns False if any is false, else None if any is undecided, else True.
 
     Example:
-        >>> all_of([True, None]), all_of([None, False]), all_of([True, True])
+        >>> all_true([True, None]), all_true([None, False]), all_true([True, True])
         (None, False, True)
     """
     truths = list(truths)
     return False if False in truths else None if None in truths else True
 
 
-def edges(scene: Scene, among: Sequence[int]) -> list[tuple[int, str, int]]:
-    """Returns every relation that stands out among the objects, both ways round."""
+def clear_relations(scene: Scene, indices: Iterable[int] | None = None) -> list[Edge]:
+    """Returns every relation that stands out among the objects, in both directions."""
+    chosen = range(len(scene.objects)) if indices is None else indices
     return [
         (i, relation, j)
-        for i in among
-        for j in among
-        if i != j and (relation := clear_relation(scene, i, j))
+        for i, j in permutations(chosen, 2)
+        if (relation := clear_relation(scene, i, j))
     ]
 
 
-def exchangeable(
+def exchange(
     scene: Scene, i: int, j: int, kind: str
 ) -> tuple[tuple[Noun, Noun], tuple[Noun, Noun]] | None:
-    """Returns two nouns and the same with one attribute exchanged, where that makes them false."""
+    """Returns the nouns of two objects and the same with one attribute exchanged.
+
+    None where the exchanged nouns are not certainly false of the scene.
+    """
     a, b = scene.objects[i], scene.objects[j]
-    if a.shape == b.shape or not all(sayable(thing, [kind]) for thing in (a, b)):
+    if a.shape == b.shape or not all(stated_kinds(obj, [kind]) for obj in (a, b)):
         return None
-    first, second = noun(a, [kind]), noun(b, [kind])
-    swapped = first.having(kind, getattr(b, kind)), second.having(kind, getattr(a, kind))
-    return ((first, second), swapped) if there(scene, *swapped) is False else None
+    first, second = describe(a, [kind]), describe(b, [kind])
+    swapped = first.replaced(kind, getattr(b, kind)), second.replaced(kind, getattr(a, kind))
+    return ((first, second), swapped) if exists(scene, *swapped) is False else None

@@ -1,53 +1,89 @@
-"""Short videos in which one thing changes: the boundaries that video grounding looks for (GEB+)."""
+"""Short videos in which one object changes colour: a spec and a seed go in, frames come out (GEB+).
+
+Never writes captions or files.
+"""
 
 import random
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from data_builders.scenes.grammar import Scene, sample_scene
-from data_builders.scenes.series import ItemSeries
-from data_builders.scenes.statements import Noun, counted, found, noun
+from typing_extensions import override
+
+from data_builders.scenes.grammar import sample_scene
+from data_builders.scenes.image_files import SceneImage
+from data_builders.scenes.pairs import LIGHT_STEP
+from data_builders.scenes.scene import Scene
+from data_builders.scenes.series import Series
+from data_builders.scenes.statements import Noun, describe, object_count
 
 FRAMES = 8
 FPS = 2.0
-_TURN = 3.0  # degrees the light goes on from frame to frame: no two frames are the same
 
 
 @dataclass(frozen=True)
-class Videos(ItemSeries):
-    """Item i is a video of `FRAMES` frames; at one of them object 0 takes another colour.
+class Videos(Series):
+    """Item i is a video of `FRAMES` frames; at one of them object 0 changes colour.
 
-    No other object has its shape, so "the cube" says which one is meant.
+    No other object has its shape, so "the cube" refers to it alone. The light turns from frame to
+    frame, so no two frames are the same.
     """
 
     scenes: ClassVar[int] = FRAMES
 
     def boundary(self, index: int) -> int:
-        """The first frame of video `index` with the new colour, counted from 0."""
+        """Returns the first frame of video `index` with the new colour, counted from 0."""
         return random.Random(f"{self.seed}:boundary:{index}").randrange(1, FRAMES)
 
+    def boundaries(
+        self, images: Sequence[SceneImage]
+    ) -> Iterator[tuple[int, Sequence[SceneImage]]]:
+        """Yields the boundary of each video and the frames before and after it."""
+        for k in range(0, len(images), FRAMES):
+            boundary = self.boundary(k // FRAMES)
+            yield boundary, images[k + boundary - 1 : k + boundary + 1]
+
+    @override
     def attempt(self, index: int, rng: random.Random) -> tuple[Scene, ...] | None:
-        """See `ItemSeries`."""
         scene = sample_scene(self.spec, rng)
-        thing = scene.objects[0]
-        others = [color for color in self.spec.colors if color != thing.color]
-        if counted(scene, thing.shape) > 1 or not others:
+        obj = scene.objects[0]
+        colors = [color for color in self.spec.colors if color != obj.color]
+        if object_count(scene, obj.shape) > 1 or not colors:
             return None
-        changed = replace(thing, color=rng.choice(others))
+        changed = replace(obj, color=rng.choice(colors))
         if (changed.color, changed.shape) in self.spec.forbidden:
             return None
         return tuple(
             replace(
                 scene,
-                objects=(thing if k < self.boundary(index) else changed, *scene.objects[1:]),
-                light_azimuth=scene.light_azimuth + _TURN * k,
+                objects=(obj if k < self.boundary(index) else changed, *scene.objects[1:]),
+                light_azimuth=scene.light_azimuth + LIGHT_STEP * k,
             )
             for k in range(FRAMES)
         )
 
 
+def frames(
+    videos: int, folder: str, count: int = FRAMES, extension: str = "png"
+) -> tuple[str, ...]:
+    """Returns the files of the frames of so many videos, relative to the images folder.
+
+    Example:
+        >>> frames(1, "geb", 2)
+        ('geb/video_0000/video_0000_00001.png', 'geb/video_0000/video_0000_00002.png')
+    """
+    return tuple(
+        f"{folder}/video_{video:04d}/video_{video:04d}_{frame:05d}.{extension}"
+        for video in range(videos)
+        for frame in range(1, count + 1)
+    )
+
+
+def video_name(frame: SceneImage) -> str:
+    """Returns the name of the video, which is the name of its folder."""
+    return frame.file.split("/")[-2]
+
+
 def subject(scene: Scene) -> Noun:
-    """Returns what changes, by its shape alone."""
-    what = noun(scene.objects[0], [])
-    assert found(scene, what) == [0], "Videos draws one object of the shape only"
-    return what
+    """Returns the object that changes, by its shape alone."""
+    return describe(scene.objects[0], [])

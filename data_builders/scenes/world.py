@@ -1,48 +1,46 @@
-"""Writes the embedded world: rendered scenes in the raw formats of the real corpora."""
+"""Writes the embedded world: options go in, rendered scenes in the formats of corpora come out.
 
-import json
-import os
-from collections.abc import Callable, Sequence
+Never writes shards: the builders of the corpora read these files as they read the real ones.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import override
+
 from data_builders.common import Builder, Written
 from data_builders.scenes.captions import ATTRIBUTE_ORDER
-from data_builders.scenes.compositions import RECTANGLES, Pair, Swap, swaps, unseen_pairs
-from data_builders.scenes.drawing import (
-    Canvas,
-    Chunk,
-    Drawn,
-    Plan,
-    SceneSeries,
+from data_builders.scenes.compositions import RECTANGLES, swaps, unseen_compositions
+from data_builders.scenes.formats import ar4t, clevr, cola, karpathy, visual_genome
+from data_builders.scenes.formats.files import write_json, write_text
+from data_builders.scenes.grammar import Composition, WorldSpec
+from data_builders.scenes.grammar import cogent as cogent_forbidden
+from data_builders.scenes.image_files import (
+    SceneImage,
+    Split,
     check_device,
     chunks,
-    draw,
+    numbered,
+    render_chunks,
     sub_seed,
+    useful_processes,
 )
-from data_builders.scenes.formats import ar4t, clevr, cola, karpathy, visual_genome
-from data_builders.scenes.grammar import (
-    COLORS,
-    FLOORS,
-    MATERIALS,
-    SHAPES,
-    SIZES,
-    TEXTURES,
-    WorldSpec,
-)
-from data_builders.scenes.grammar import cogent as cogent_forbidden
+from data_builders.scenes.pairs import AR4TPairs, ColaPairs
+from data_builders.scenes.scene import COLORS, FLOORS, MATERIALS, SHAPES, SIZES, TEXTURES
+from data_builders.scenes.series import Canvas, SceneSeries, Series
 from data_builders.scenes.suite import Suite
-from data_builders.scenes.twins import AR4TTwins, ColaTwins
 from vlmtune.config import Spec
 from vlmtune.errors import UserError
 
 _SPLITS = ("train", "val", "test")
 _COGENT = ("valA", "valB")
-_RAYS_WORTH_A_PROCESS = 1 << 25  # some seconds of work on one core
+_AR4T_FILES = {"train": "PUG_AR_train", "test": "PUG_ARmerged_test"}
+Images = Mapping[str, Sequence[SceneImage]]
 
 
 class ScenesBuilder(Builder):
-    """Renders the embedded world and writes it as CLEVR, Visual Genome, COCO, Cola and PUG would.
+    """Renders the embedded world in the formats of CLEVR, Visual Genome, COCO, Cola and PUG.
 
     Training and validation scenes never hold an unseen (color, shape) composition; test scenes
     hold all. Under the output folder:
@@ -60,30 +58,30 @@ class ScenesBuilder(Builder):
       classes.
 
     Args:
-        train: Training scenes.
-        val: Validation scenes, of seen compositions only.
-        test: Test scenes, of all compositions.
-        cogent: Scenes of each of the two CoGenT conditions.
-        multi: Items of each of Cola's two multi-object files.
-        ar4t_train: PUG:AR4T items (two scenes each) of seen compositions.
-        ar4t_test: PUG:AR4T items of all compositions.
+        train: Number of training scenes.
+        val: Number of validation scenes, of seen compositions only.
+        test: Number of test scenes, of all compositions.
+        cogent: Number of scenes of each of the two CoGenT conditions.
+        multi: Number of items of each of Cola's two multi-object files.
+        ar4t_train: Number of PUG:AR4T items (two scenes each) of seen compositions.
+        ar4t_test: Number of PUG:AR4T items of all compositions.
         image_size: Side of the images in pixels.
         samples: Rays per pixel and axis.
-        seed: Names the world; equal arguments give equal bytes.
-        min_objects: Fewest objects in a scene (two in Cola's multi-object items).
-        max_objects: Most objects in a scene.
+        seed: Seed of the world; equal arguments give equal bytes.
+        min_objects: Minimum number of objects in a scene (two in Cola's multi-object items).
+        max_objects: Maximum number of objects in a scene.
         shapes: Shapes that occur.
         colors: Colours that occur.
         materials: Materials that occur.
         textures: Textures that occur.
         sizes: Sizes that occur.
         floors: Floors that occur.
-        stack: Chance that a small object with a free support stands on it.
-        min_visible: Least share of the image that shows each object.
+        stack: Probability that a small object with a free support stands on it.
+        min_visible: Minimum fraction of the image that shows each object.
         unseen: Rectangles (colors, shapes) of compositions that training never shows.
         single_attributes: Attributes that Cola's single-object queries state, "color" among them.
-        relational: Share of the multi-object items whose captions state a relation, "a red cube to
-            the left of a blue sphere", and not "a red cube and a blue sphere".
+        relational: Fraction of the multi-object items whose captions state a relation, "a red cube
+            to the left of a blue sphere", not "a red cube and a blue sphere".
         processes: Rendering processes, by default as many cores as the work keeps busy; the result
             is the same.
         device: Where to render, "cpu" or "cuda"; on a GPU one process is enough.
@@ -129,14 +127,12 @@ class ScenesBuilder(Builder):
             )
         if processes is not None and processes < 1:
             raise UserError(f"expected processes >= 1, got {processes}: raise it or leave it out")
-        self.splits = {"train": train, "val": val, "test": test}
-        self.cogent, self.multi = cogent, multi
-        self.ar4t = {"train": ar4t_train, "test": ar4t_test}
+        self.scenes = {"train": train, "val": val, "test": test, "valA": cogent, "valB": cogent}
+        self.multi, self.ar4t = multi, {"train": ar4t_train, "test": ar4t_test}
         self.canvas = Canvas(image_size, samples, device)
         self.seed, self.relational = seed, relational
-        self.single_attributes = tuple(single_attributes)
-        self.processes = processes
-        self.unseen = unseen_pairs(unseen, colors, shapes)
+        self.single_attributes, self.processes = tuple(single_attributes), processes
+        self.unseen = unseen_compositions(unseen, colors, shapes)
         self._world: dict[str, Any] = {
             "min_objects": min_objects,
             "max_objects": max_objects,
@@ -150,163 +146,114 @@ class ScenesBuilder(Builder):
             "min_visible": min_visible,
         }
         self.benchmarks = benchmarks
-        self.spec_of()  # a world that cannot be drawn must fail here, not after minutes
+        self._world_spec()  # an impossible world must fail here, not after minutes
 
+    @override
     def spec(self) -> Spec:
-        """See `Configured`; what changes nothing is left out, so that the same world is kept."""
+        # Options that do not change the result are left out, so that an existing world is reused.
         spec = super().spec()
         idle = {"processes"} if self.benchmarks else {"processes", "benchmarks"}
         return {**spec, "init_args": {k: v for k, v in spec["init_args"].items() if k not in idle}}
 
-    def spec_of(self, forbidden: frozenset[Pair] = frozenset(), **changes: Any) -> WorldSpec:
-        """Returns the world's spec with some compositions forbidden and other values changed.
+    def _world_spec(
+        self, forbidden: frozenset[Composition] = frozenset(), **changes: Any
+    ) -> WorldSpec:
+        return WorldSpec(**{**self._world, "forbidden": forbidden, **changes})
 
-        Raises:
-            UserError: Such a world cannot be drawn.
-        """
-        try:
-            return WorldSpec(**{**self._world, "forbidden": forbidden, **changes})
-        except ValueError as error:
-            raise UserError(str(error)) from error
+    def _at_least_two(self, forbidden: frozenset[Composition] = frozenset()) -> WorldSpec:
+        counts = {name: max(2, self._world[name]) for name in ("min_objects", "max_objects")}
+        return self._world_spec(forbidden, **counts)
 
+    @override
     def write(self, folder: Path, tick: Callable[[], None]) -> Written:
-        """See `Builder`."""
-        plans = {split: plan for split, plan in self._plans().items() if plan.images}
-
-        def done(images: int) -> None:
-            for _ in range(images):
-                tick()
-
+        spec = self._at_least_two() if self.benchmarks else None
+        suite = Suite(self.benchmarks, spec, self.unseen, self.seed) if spec else None
+        splits = self._splits() | (suite.splits if suite else {})
         check_device(self.canvas.device)
-        work = self._work(plans, folder / "images")
-        drawn = draw(work, self.processes or self._worthwhile(plans), done)
-        self._write_scenes(folder, drawn)
-        self._write_twins(folder, drawn, plans)
-        if suite := self._suite():
-            suite.write(folder, drawn)
-        _dump(
-            folder / "compositions.json",
-            {
-                "unseen": sorted(map(list, self.unseen)),
-                "seen": sorted(map(list, self.spec_of(self.unseen).pairs())),
-            },
-        )
-        return Written(counts={f"images: {split}": len(images) for split, images in drawn.items()})
+        processes = self.processes or useful_processes(splits, self.canvas)
+        work = chunks(splits, self.canvas, folder / "images")
+        images = render_chunks(work, processes, tick)
+        self._write_scenes(folder, images)
+        self._write_pairs(folder, images, splits)
+        if suite:
+            suite.write(folder, images)
+        seen = self._world_spec(self.unseen).compositions()
+        sides = {"unseen": sorted(map(list, self.unseen)), "seen": sorted(map(list, seen))}
+        write_json(folder / "compositions.json", sides)
+        return Written(counts={f"images: {split}": len(rows) for split, rows in images.items()})
 
-    def _worthwhile(self, plans: dict[str, Plan]) -> int:
-        """One process per core, but none with less to do than it takes to start it."""
-        if self.canvas.device != "cpu":
-            return 1
-        affinity = getattr(os, "sched_getaffinity", None)
-        cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-        images = sum(plan.images for plan in plans.values())
-        rays = images * (self.canvas.size * self.canvas.samples) ** 2
-        return max(1, min(cores, rays // _RAYS_WORTH_A_PROCESS))
+    def _splits(self) -> dict[str, Split]:
+        forbidden = {"train": self.unseen, "val": self.unseen, "test": frozenset()}
+        forbidden |= {split: cogent_forbidden(split[-1]) for split in _COGENT}
+        splits: dict[str, Split] = {}
 
-    def _work(self, plans: dict[str, Plan], images: Path) -> list[Chunk]:
-        # Chunks of bounded pixels keep every process busy to the end and its memory small.
-        most = min(96, (1 << 22) // (self.canvas.size * self.canvas.samples) ** 2)
-        work: list[Chunk] = []
-        for split, plan in plans.items():
-            size = max(1, most // plan.each) * plan.each
-            work += chunks(plan.series, split, plan.images, self.canvas, images, size, plan.files)
-        return work
+        def add(name: str, series: Series, count: int) -> None:
+            splits[name] = Split(series, numbered(name, count))
 
-    def _plans(self) -> dict[str, Plan]:
-        specs = {split: self.spec_of(self.unseen) for split in ("train", "val")}
-        specs["test"] = self.spec_of()
-        plans = {
-            split: Plan(SceneSeries(specs[split], sub_seed(self.seed, split)), self.splits[split])
-            for split in _SPLITS
-        }
-        for split in _COGENT if self.cogent else ():
-            series = SceneSeries(
-                self.spec_of(cogent_forbidden(split[-1])), sub_seed(self.seed, split)
-            )
-            plans[split] = Plan(series, self.cogent)
-        for name in ("seen", "unseen") if self.multi else ():
-            plans[f"cola_{name}"] = Plan(self._cola(name), 2 * self.multi)
+        for split, count in self.scenes.items():
+            if count:
+                spec = self._world_spec(forbidden[split])
+                add(split, SceneSeries(spec, self._seed(split)), count)
+        for side in ("seen", "unseen") if self.multi else ():
+            add(f"cola_{side}", self._cola(side), 2 * self.multi)
         for split, count in self.ar4t.items():
-            forbidden = self.unseen if split == "train" else frozenset[Pair]()
-            spec = self.spec_of(forbidden, min_objects=2, max_objects=2)
-            series = AR4TTwins(spec, sub_seed(self.seed, f"ar4t_{split}"))
-            plans[f"ar4t_{split}"] = Plan(series, 2 * count)
-        suite = self._suite()
-        return plans | (suite.plans() if suite else {})
+            if count:
+                spec = self._world_spec(forbidden[split], min_objects=2, max_objects=2)
+                name = f"ar4t_{split}"
+                add(name, AR4TPairs(spec, self._seed(name)), 2 * count)
+        return splits
 
-    def _suite(self) -> Suite | None:
-        if not self.benchmarks:
-            return None
-        spec = self.spec_of(
-            min_objects=max(2, self._world["min_objects"]),
-            max_objects=max(2, self._world["max_objects"]),
-        )
-        return Suite(self.benchmarks, spec, self.unseen, self.seed)
+    def _seed(self, name: str) -> int:
+        return sub_seed(self.seed, name)
 
-    def _cola(self, name: str) -> ColaTwins:
-        seen = frozenset(self.spec_of(self.unseen).pairs())
-        chosen: list[Swap] = swaps(seen if name == "seen" else self.unseen)
+    def _cola(self, name: str) -> ColaPairs:
+        seen = frozenset(self._world_spec(self.unseen).compositions())
+        chosen = swaps(seen if name == "seen" else self.unseen)
         if not chosen:
             raise UserError(
                 f"expected two colours and two shapes whose four compositions are all {name}, got "
                 f"none: change `unseen`, add colors or shapes, or set `multi` to 0"
             )
-        spec = self.spec_of(
-            self.unseen if name == "seen" else frozenset(),
-            min_objects=max(2, self._world["min_objects"]),
-            max_objects=max(2, self._world["max_objects"]),
-        )
-        seed = sub_seed(self.seed, f"cola_{name}")
-        return ColaTwins(spec, seed, tuple(chosen), self.relational)
+        spec = self._at_least_two(self.unseen if name == "seen" else frozenset())
+        return ColaPairs(spec, self._seed(f"cola_{name}"), tuple(chosen), self.relational)
 
-    def _write_scenes(self, folder: Path, drawn: dict[str, list[Drawn]]) -> None:
+    def _write_scenes(self, folder: Path, images: Images) -> None:
         for split in (*_SPLITS, *_COGENT):
-            if split in drawn:
-                content = clevr.scenes(split, drawn[split])
-                _dump(folder / f"clevr/scenes_{split}.json", content)
+            if split in images:
+                content = clevr.scenes(split, images[split])
+                write_json(folder / f"clevr/scenes_{split}.json", content)
+        captioned = {split: images[split] for split in _SPLITS if split in images}
         first_id = 1
-        for split in _SPLITS:
-            if split not in drawn:
-                continue
+        for split, rows in captioned.items():
             for part in (
                 visual_genome.scene_graphs,
                 visual_genome.region_descriptions,
                 visual_genome.image_data,
             ):
-                content = part(drawn[split], first_id)
-                _dump(folder / f"visual_genome/{split}/{part.__name__}.json", content)
-            first_id += len(drawn[split])
-        captioned = {split: drawn[split] for split in _SPLITS if split in drawn}
-        _dump(folder / "karpathy/dataset_scenes.json", karpathy.dataset(captioned, self.seed))
+                file = folder / f"visual_genome/{split}/{part.__name__}.json"
+                write_json(file, part(rows, first_id))
+            first_id += len(rows)
+        content = karpathy.dataset(captioned, self.seed)
+        write_json(folder / "karpathy/dataset_scenes.json", content)
 
-    def _write_twins(
-        self, folder: Path, drawn: dict[str, list[Drawn]], plans: dict[str, Plan]
-    ) -> None:
-        attributes = self.single_attributes
-        if "test" in drawn:
-            test = drawn["test"]
-            _dump(folder / "cola/single.json", cola.single(test, attributes))
-            split = cola.single_split(test, attributes, self.unseen)
-            _dump(folder / "cola/single_split.json", split)
-        for split, plan in plans.items():
-            if isinstance(plan.series, ColaTwins):
-                items = cola.multi(drawn[split], plan.series)
-                _dump(folder / f"cola/multi_{split.removeprefix('cola_')}.json", items)
-            elif split.startswith("ar4t_") and isinstance(plan.series, AR4TTwins):
-                name = "PUG_AR_train" if split == "ar4t_train" else "PUG_ARmerged_test"
-                (folder / "ar4t").mkdir(exist_ok=True)
-                (folder / f"ar4t/{name}.csv").write_text(ar4t.table(drawn[split], plan.series))
+    def _write_pairs(self, folder: Path, images: Images, splits: Mapping[str, Split]) -> None:
+        if "test" in images:
+            content = cola.single(images["test"], self.single_attributes)
+            write_json(folder / "cola/single.json", content)
+            sides = cola.single_split(images["test"], self.single_attributes, self.unseen)
+            write_json(folder / "cola/single_split.json", sides)
+        for split, rows in images.items():
+            kind, _, name = split.partition("_")
+            series = splits[split].series
+            if kind == "cola" and isinstance(series, ColaPairs):
+                write_json(folder / f"cola/multi_{name}.json", cola.multi(rows, series))
+            elif kind == "ar4t" and isinstance(series, AR4TPairs):
+                write_text(folder / f"ar4t/{_AR4T_FILES[name]}.csv", ar4t.table(rows, series))
 
 
 def _check_counts(**counts: int) -> None:
     for name, count in counts.items():
         if count < 0:
-            raise UserError(f"expected {name} >= 0, got {count}: give a number of scenes or items")
+            raise UserError(f"expected {name} >= 0, got {count}: pass a number of scenes or items")
     if not counts["train"] + counts["val"] + counts["test"]:
         raise UserError("expected scenes in train, val or test, got none: raise one of them")
-
-
-def _dump(path: Path, content: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        json.dump(content, file, separators=(",", ":"))

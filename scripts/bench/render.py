@@ -14,8 +14,8 @@ from multiprocessing.pool import Pool
 
 import torch
 
-from data_builders.scenes.drawing import Canvas, SceneSeries
 from data_builders.scenes.grammar import WorldSpec
+from data_builders.scenes.series import Canvas, SceneSeries
 from scripts.bench.harness import medians, options
 
 REQUIRED = 40  # images/s at 128 pixels on two CPU cores
@@ -24,7 +24,7 @@ REQUIRED = 40  # images/s at 128 pixels on two CPU cores
 def render(start: int, count: int, canvas: Canvas) -> None:
     """Samples and renders one chunk of scenes."""
     torch.set_num_threads(1)
-    SceneSeries(WorldSpec(), 0).draw(start, count, canvas)
+    SceneSeries(WorldSpec(), 0).render(start, count, canvas)
     if canvas.device == "cuda":
         torch.cuda.synchronize()
 

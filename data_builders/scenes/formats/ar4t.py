@@ -1,14 +1,16 @@
-"""PUG:AR4T's csv (Bordes et al. 2023, appendix B.5): scenes, two captions each, and negatives."""
+"""PUG:AR4T's csv (Bordes et al. 2023, appendix B.5): rendered pairs go in, the table comes out.
 
-import csv
-import io
-from collections.abc import Sequence
+Two captions a scene, and the file of its hard-negative scene. Never writes files.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from data_builders.scenes.captions import FLOOR_PHRASES, INVERSE, PHRASES, clear_relation
-from data_builders.scenes.constants import CAMERA_AZIMUTH, CAMERA_PITCH
-from data_builders.scenes.drawing import Drawn
-from data_builders.scenes.grammar import Scene
-from data_builders.scenes.twins import AR4TTwins
+from data_builders.scenes.formats.files import csv_table
+from data_builders.scenes.image_files import SceneImage
+from data_builders.scenes.pairs import AR4TPairs
+from data_builders.scenes.scene import CAMERA_AZIMUTH, CAMERA_PITCH, Scene
 
 COLUMNS: tuple[str, ...] = (
     "Relation", "Actor1Category", "Actor2Category", "Actor1Name", "Actor2Name",
@@ -19,29 +21,25 @@ COLUMNS: tuple[str, ...] = (
 )  # fmt: skip
 
 
-def captions(scene: Scene, attribute: str | None) -> tuple[str, str]:
-    """Returns the caption of a two-object scene and the one that names the objects in turn.
+def _captions(scene: Scene, attribute: str | None) -> tuple[str, str, str]:
+    """The relation, the caption and the caption that names the objects in reverse order.
 
-    With an attribute: "red cube and blue sphere on sand"; without: "cube to the left of sphere on
+    With an attribute: "red cube and blue sphere on sand". Without: "cube to the left of sphere on
     sand" and, by the inverse relation, "sphere to the right of cube on sand".
     """
-    a, b = scene.objects
-    where = FLOOR_PHRASES[scene.floor]
+    floor = FLOOR_PHRASES[scene.floor]
     if attribute is not None:
-        first, second = (f"{getattr(o, attribute)} {o.shape}" for o in (a, b))
-        return f"{first} and {second} {where}", f"{second} and {first} {where}"
-    relation = clear_relation(scene, 0, 1)
-    assert relation is not None, "AR4TTwins draws scenes of clear relation only"
-    return (
-        f"{a.shape} {PHRASES[relation]} {b.shape} {where}",
-        f"{b.shape} {PHRASES[INVERSE[relation]]} {a.shape} {where}",
-    )
+        first, second = (f"{getattr(o, attribute)} {o.shape}" for o in scene.objects)
+        return "and", f"{first} and {second} {floor}", f"{second} and {first} {floor}"
+    first, second = (o.shape for o in scene.objects)
+    relation = clear_relation(scene, 0, 1) or ""
+    phrase, inverse = PHRASES[relation], PHRASES[INVERSE[relation]]
+    return phrase, f"{first} {phrase} {second} {floor}", f"{second} {inverse} {first} {floor}"
 
 
-def _row(drawn: Drawn, negative: Drawn, attribute: str | None) -> dict[str, str]:
-    scene = drawn.scene
-    caption, alternative = captions(scene, attribute)
-    relation = "and" if attribute else PHRASES[clear_relation(scene, 0, 1) or ""]
+def _row(image: SceneImage, negative: SceneImage, attribute: str | None) -> dict[str, Any]:
+    scene = image.scene
+    relation, caption, alternative = _captions(scene, attribute)
     row = {
         "Relation": relation,
         "Camera_roll": "0",
@@ -51,30 +49,30 @@ def _row(drawn: Drawn, negative: Drawn, attribute: str | None) -> dict[str, str]
         "alt_caption": alternative,
         "Level": scene.floor,
         "World.Name": scene.background,
-        "filename": drawn.file.rpartition("/")[2],
-        "filename_neg": negative.file.rpartition("/")[2],
-        "filepath": drawn.file,
+        "filename": image.name,
+        "filename_neg": negative.name,
+        "filepath": image.file,
     }
-    for k, thing in enumerate(scene.objects, 1):
+    for k, obj in enumerate(scene.objects, 1):
         row |= {
-            f"Actor{k}Category": thing.shape,
-            f"Actor{k}Name": thing.shape,
-            f"Actor{k}Location": " ".join(f"{x:.4f}" for x in thing.center),
-            f"Actor{k}Rotation": f"{thing.rotation:.2f}",
-            f"Actor{k}Scale": thing.size,
-            f"Actor{k}Texture": thing.texture,
-            f"Actor{k}Attribute": getattr(thing, attribute) if attribute else "",
+            f"Actor{k}Category": obj.shape,
+            f"Actor{k}Name": obj.shape,
+            f"Actor{k}Location": " ".join(f"{x:.4f}" for x in obj.center),
+            f"Actor{k}Rotation": f"{obj.rotation:.2f}",
+            f"Actor{k}Scale": obj.size,
+            f"Actor{k}Texture": obj.texture,
+            f"Actor{k}Attribute": getattr(obj, attribute) if attribute else "",
         }
     return row
 
 
-def table(drawn: Sequence[Drawn], series: AR4TTwins) -> str:
-    """Returns the csv of a drawn series: two rows an item, each the other's hard negative."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    for k in range(0, len(drawn), 2):
-        attribute = series.attribute(k // 2) if (k // 2) % 2 else None
-        writer.writerow(_row(drawn[k], drawn[k + 1], attribute))
-        writer.writerow(_row(drawn[k + 1], drawn[k], attribute))
-    return text.getvalue()
+def table(images: Sequence[SceneImage], series: AR4TPairs) -> str:
+    """Returns the csv: two rows an item, each the other's hard negative."""
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for k in range(0, len(images), 2):
+            attribute = series.attribute(k // 2)
+            yield _row(images[k], images[k + 1], attribute)
+            yield _row(images[k + 1], images[k], attribute)
+
+    return csv_table(COLUMNS, rows())

@@ -1,77 +1,75 @@
-"""ARO's Visual Genome Relation and Attribution (Yuksekgonul et al. 2023, section 2)."""
+"""ARO's Visual Genome Relation and Attribution (Yuksekgonul et al. 2023, section 2).
 
-import random
-from collections.abc import Iterator, Mapping, Sequence
+Rendered scenes go in, rows with a true and a false caption come out. Never writes files.
+"""
+
+from collections.abc import Sequence
 from itertools import permutations
 from typing import Any
 
 from data_builders.scenes.captions import PHRASES
-from data_builders.scenes.drawing import Drawn
-from data_builders.scenes.statements import edges, exchangeable, noun, related
+from data_builders.scenes.formats.context import SceneContext, SuiteScenes
+from data_builders.scenes.image_files import SceneImage
+from data_builders.scenes.statements import exchange, relation_holds
 
 Row = dict[str, Any]
+Box = tuple[int, int, int, int]  # x, y, width, height
+Captions = tuple[str, str]
 
 
-def relation(drawn: Sequence[Drawn], seed: int) -> Iterator[Row]:
-    """Yields items of `visual_genome_relation.json`, one of each scene that allows one.
+def relation(scenes: SuiteScenes) -> list[Row]:
+    """Returns rows of `visual_genome_relation.json`; the box is the whole image.
 
-    "the red cube is behind the blue sphere"; the false caption exchanges the two. The box is the
-    whole image.
+    "the red cube is behind the blue sphere"; the false caption exchanges the two objects.
     """
-    for d in drawn:
-        rng = random.Random(f"{seed}:aro relation:{d.file}")
-        stated = edges(d.scene, range(len(d.scene.objects)))
-        for i, name, j in rng.sample(stated, len(stated)):
-            first, second = (noun(d.scene.objects[k]) for k in (i, j))
-            if related(d.scene, second, name, first) is not False:
-                continue
-            verb = f"is {PHRASES[name]}"
-            texts = (f"the {a} {verb} the {b}" for a, b in ((first, second), (second, first)))
-            yield {**_item(d, texts, (0, 0, d.size, d.size)), "relation_name": PHRASES[name]}
-            break
+
+    def write(context: SceneContext) -> tuple[Captions, str] | None:
+        for first, name, second in context.relations():
+            if relation_holds(context.scene, second, name, first) is False:
+                verb = f"is {PHRASES[name]}"
+                captions = f"the {first} {verb} the {second}", f"the {second} {verb} the {first}"
+                return captions, PHRASES[name]
+        return None
+
+    return [
+        {**_row(image, captions, (0, 0, image.size, image.size)), "relation_name": phrase}
+        for image, (captions, phrase) in scenes.rows("aro relation", write)
+    ]
 
 
-def attribution(
-    drawn: Sequence[Drawn], kinds: Mapping[str, Sequence[str]], seed: int
-) -> Iterator[Row]:
-    """Yields items of `visual_genome_attribution.json`, one of each scene that allows one.
+def attribution(scenes: SuiteScenes) -> list[Row]:
+    """Returns rows of `visual_genome_attribution.json`; the box holds both objects.
 
-    "the red cube and the blue sphere"; the false caption exchanges the attributes. The box holds
-    both objects.
-
-    Args:
-        drawn: The scenes.
-        kinds: Which attributes, as `statements.varied` has them.
-        seed: Of the choice.
+    "the red cube and the blue sphere"; the false caption exchanges the attributes.
     """
-    for d in drawn:
-        rng = random.Random(f"{seed}:aro attribution:{d.file}")
-        choices = [
-            (i, j, kind) for i, j in permutations(range(len(d.scene.objects)), 2) for kind in kinds
-        ]
-        for i, j, kind in rng.sample(choices, len(choices)):
-            if pair := exchangeable(d.scene, i, j, kind):
-                (first, second), (third, fourth) = pair
-                texts = f"the {first} and the {second}", f"the {third} and the {fourth}"
-                said = [first.get(kind), second.get(kind)]
-                yield {**_item(d, texts, _around(d, i, j)), "attributes": said}
-                break
+
+    def write(context: SceneContext) -> tuple[Captions, list[str | None], int, int] | None:
+        pairs = permutations(range(len(context.scene.objects)), 2)
+        choices = [(i, j, kind) for i, j in pairs for kind in context.kinds]
+        for i, j, kind in context.shuffled(choices):
+            if exchanged := exchange(context.scene, i, j, kind):
+                true, false = (f"the {a} and the {b}" for a, b in exchanged)
+                return (true, false), [noun.get(kind) for noun in exchanged[0]], i, j
+        return None
+
+    return [
+        {**_row(image, captions, around(image.boxes[i], image.boxes[j])), "attributes": values}
+        for image, (captions, values, i, j) in scenes.rows("aro attribution", write)
+    ]
 
 
-def _item(d: Drawn, texts: Any, box: Sequence[int]) -> Row:
-    true, false = texts
+def _row(image: SceneImage, captions: Captions, box: Sequence[int]) -> Row:
     return {
-        "image_id": d.index,
-        "image_path": d.file.rpartition("/")[2],
+        "image_id": image.index,
+        "image_path": image.name,
         **dict(zip(("bbox_x", "bbox_y", "bbox_w", "bbox_h"), box, strict=True)),
-        "true_caption": true,
-        "false_caption": false,
+        "true_caption": captions[0],
+        "false_caption": captions[1],
     }
 
 
-def _around(d: Drawn, i: int, j: int) -> tuple[int, int, int, int]:
-    """The smallest box that holds both objects' boxes."""
-    boxes = [d.boxes[k] for k in (i, j)]
-    x, y = (min(box[k] for box in boxes) for k in (0, 1))
-    right, low = (max(box[k] + box[k + 2] for box in boxes) for k in (0, 1))
-    return x, y, right - x, low - y
+def around(first: Box, second: Box) -> Box:
+    """Returns the smallest box that holds both."""
+    x, y = min(first[0], second[0]), min(first[1], second[1])
+    right, bottom = (max(first[k] + first[k + 2], second[k] + second[k + 2]) for k in (0, 1))
+    return x, y, right - x, bottom - y

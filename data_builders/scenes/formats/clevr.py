@@ -1,53 +1,55 @@
-"""CLEVR's scenes JSON (Johnson et al. 2017; clevr-dataset-gen, `render_images.py`)."""
+"""CLEVR's scenes JSON (Johnson et al. 2017; clevr-dataset-gen, `render_images.py`).
+
+Rendered scenes go in, the content of the file comes out. Never writes files.
+"""
 
 from collections.abc import Sequence
 from typing import Any
 
-from data_builders.scenes.drawing import Drawn
-from data_builders.scenes.grammar import directions, relations
+from data_builders.scenes.grammar import relations
+from data_builders.scenes.image_files import SceneImage
+from data_builders.scenes.scene import GROUND_RELATIONS, directions
 
-RELATIONS = ("left", "right", "front", "behind")
 
-
-def _object(drawn: Drawn, index: int) -> dict[str, Any]:
-    thing = drawn.scene.objects[index]
+def _object(image: SceneImage, index: int) -> dict[str, Any]:
+    obj = image.scene.objects[index]
     return {
-        "shape": thing.shape,
-        "size": thing.size,
-        "material": thing.material,
-        "color": thing.color,
-        "3d_coords": [round(x, 6) for x in thing.center],
-        "rotation": round(thing.rotation, 4),
-        "pixel_coords": [round(x, 4) for x in drawn.pixel_coords[index]],
-        # What follows is not CLEVR's.
-        "texture": thing.texture,
-        "on": thing.on,
-        "box": list(drawn.boxes[index]),
+        "shape": obj.shape,
+        "size": obj.size,
+        "material": obj.material,
+        "color": obj.color,
+        "3d_coords": [round(x, 6) for x in obj.center],
+        "rotation": round(obj.rotation, 4),
+        "pixel_coords": [round(x, 4) for x in image.pixel_coords[index]],
+        # CLEVR lacks the following keys.
+        "texture": obj.texture,
+        "on": obj.on,
+        "box": list(image.boxes[index]),
     }
 
 
-def _scene(split: str, drawn: Drawn) -> dict[str, Any]:
-    scene, edges = drawn.scene, relations(drawn.scene)
+def _scene(split: str, image: SceneImage) -> dict[str, Any]:
+    scene, table = image.scene, relations(image.scene)
     return {
         "split": split,
-        "image_index": drawn.index,
-        "image_filename": drawn.file.rpartition("/")[2],
-        "objects": [_object(drawn, k) for k in range(len(scene.objects))],
+        "image_index": image.index,
+        "image_filename": image.name,
+        "objects": [_object(image, k) for k in range(len(scene.objects))],
         "directions": {
             name: [round(x, 9) for x in axis] for name, axis in directions(scene.jitter).items()
         },
-        "relationships": {name: edges[name] for name in RELATIONS},
+        "relationships": {name: table[name] for name in GROUND_RELATIONS},
         "floor": scene.floor,
         "background": scene.background,
     }
 
 
-def scenes(split: str, drawn: Sequence[Drawn]) -> dict[str, Any]:
+def scenes(split: str, images: Sequence[SceneImage]) -> dict[str, Any]:
     """Returns the content of `scenes_<split>.json`.
 
     `relationships[r][i]` lists the objects that are `r` of object i: their centres differ along
     `directions[r]` by more than 0.2. Beside CLEVR's keys an object has "texture", "on" (the index
-    of what it stands on, or null) and "box" (x, y, width, height in pixels).
+    of its support, or null) and "box" (x, y, width, height in pixels).
     """
     info = {"split": split, "date": "", "version": "1.0", "license": "CC0 1.0 (rendered)"}
-    return {"info": info, "scenes": [_scene(split, d) for d in drawn]}
+    return {"info": info, "scenes": [_scene(split, image) for image in images]}

@@ -1,147 +1,138 @@
-"""CREPE's captions as graphs of atoms, and negatives that differ in an atom (Ma et al. 2023).
+"""CREPE's captions as graphs of atoms (Ma et al. 2023): scenes go in, captions and negatives out.
 
-Atoms are objects, attributes and relations. A caption says one relation a sentence, and then what
-else is there: "red cube behind sphere. there is a cone."
+Atoms are objects, attributes and relations. A caption states one relation a sentence, then the
+other objects: "red cube behind sphere. there is a cone." Never chooses among negatives.
 """
 
-import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, product
 
-from data_builders.scenes.captions import INVERSE, PHRASES
-from data_builders.scenes.grammar import Scene
+from data_builders.scenes.captions import INVERSE, PHRASES, with_article
+from data_builders.scenes.formats.context import SceneContext
+from data_builders.scenes.scene import Scene
 from data_builders.scenes.statements import (
+    Edge,
     Noun,
     Truth,
-    all_of,
-    article,
-    edges,
-    found,
-    noun,
-    related,
-    sayable,
-    there,
+    all_true,
+    clear_relations,
+    describe,
+    exists,
+    referents,
+    relation_holds,
+    stated_kinds,
 )
 
-_DRAWS = 60  # of one caption, before the scene is taken not to have it
-Edge = tuple[int, str, int]
+_ATTEMPTS = 60  # for one caption, before the scene counts as unable to hold it
+Kinds = Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True)
 class Caption:
-    """Nouns, relations between them, and what of both is denied.
+    """Nouns and relations between them, some negated.
 
     Attributes:
-        nouns: The nouns; each means one object of the scene.
+        nouns: The nouns; each refers to one object of the scene.
         edges: Relations between positions in `nouns`.
-        absent: Positions of nouns without a relation that are said not to be there.
-        denied: For positions in `edges`, "no" ("there is no cube behind a cone") or "not" ("cube
+        absent: Positions of nouns without a relation whose existence is negated.
+        negated: For positions in `edges`, "no" ("there is no cube behind a cone") or "not" ("cube
             not behind cone").
     """
 
     nouns: tuple[Noun, ...]
     edges: tuple[Edge, ...]
     absent: frozenset[int] = frozenset()
-    denied: Mapping[int, str] = field(default_factory=dict[int, str])
+    negated: Mapping[int, str] = field(default_factory=dict[int, str])
 
     @property
-    def alone(self) -> list[int]:
-        """Positions of the nouns that no relation names."""
-        named = {k for i, _, j in self.edges for k in (i, j)}
-        return [k for k in range(len(self.nouns)) if k not in named]
+    def unrelated(self) -> list[int]:
+        """Positions of the nouns without a relation."""
+        related = {k for i, _, j in self.edges for k in (i, j)}
+        return [k for k in range(len(self.nouns)) if k not in related]
 
     def __str__(self) -> str:
         """The sentences."""
-        said = [self._sentence(place, edge) for place, edge in enumerate(self.edges)]
-        for k in self.alone:
+        sentences = [self._sentence(k) for k in range(len(self.edges))]
+        for k in self.unrelated:
             noun = self.nouns[k]
-            said.append(f"there is no {noun}" if k in self.absent else f"there is {article(noun)}")
-        return ". ".join(said) + "."
+            sentences.append(f"there is {f'no {noun}' if k in self.absent else with_article(noun)}")
+        return ". ".join(sentences) + "."
 
-    def _sentence(self, place: int, edge: Edge) -> str:
-        first, second, phrase = self.nouns[edge[0]], self.nouns[edge[2]], PHRASES[edge[1]]
-        how = self.denied.get(place)
-        if how == "no":
-            return f"there is no {first} {phrase} {article(second)}"
-        return f"{first} {'not ' if how else ''}{phrase} {second}"
+    def _sentence(self, k: int) -> str:
+        i, name, j = self.edges[k]
+        first, second, phrase = self.nouns[i], self.nouns[j], PHRASES[name]
+        if self.negated.get(k) == "no":
+            return f"there is no {first} {phrase} {with_article(second)}"
+        return f"{first} {'not ' if k in self.negated else ''}{phrase} {second}"
 
     def holds(self, scene: Scene) -> Truth:
         """Tells whether all sentences are true."""
-        alone = [k for k in self.alone if k not in self.absent]
-        return all_of(
+        present = [self.nouns[k] for k in self.unrelated if k not in self.absent]
+        return all_true(
             [
-                *(self._related(scene, place, edge) for place, edge in enumerate(self.edges)),
-                *(_denied(there(scene, self.nouns[k])) for k in self.absent),
-                there(scene, *(self.nouns[k] for k in alone)),
+                *(self._relation_holds(scene, k) for k in range(len(self.edges))),
+                *(_not(exists(scene, self.nouns[k])) for k in self.absent),
+                exists(scene, *present),
             ]
         )
 
-    def _related(self, scene: Scene, place: int, edge: Edge) -> Truth:
-        first, second = self.nouns[edge[0]], self.nouns[edge[2]]
-        truth = related(scene, first, edge[1], second)
-        how = self.denied.get(place)
-        if how == "not" and not all(len(found(scene, one)) == 1 for one in (first, second)):
-            return None  # which of them does it mean?
-        return _denied(truth) if how else truth
+    def _relation_holds(self, scene: Scene, k: int) -> Truth:
+        i, name, j = self.edges[k]
+        first, second = self.nouns[i], self.nouns[j]
+        truth, negation = relation_holds(scene, first, name, second), self.negated.get(k)
+        if negation == "not" and not all(len(referents(scene, n)) == 1 for n in (first, second)):
+            return None  # ambiguous: the nouns have several referents
+        return _not(truth) if negation else truth
 
     def with_noun(self, k: int, noun: Noun) -> "Caption":
         """Returns the caption with another noun at position k."""
         return replace(self, nouns=(*self.nouns[:k], noun, *self.nouns[k + 1 :]))
 
 
-def _denied(truth: Truth) -> Truth:
+def _not(truth: Truth) -> Truth:
     return None if truth is None else not truth
 
 
-def draw(
-    scene: Scene, atoms: int, kinds: Mapping[str, Sequence[str]], rng: random.Random
-) -> Caption | None:
-    """Draws a true caption of so many atoms whose nouns mean one object each, or None.
-
-    Args:
-        scene: The scene.
-        atoms: How many objects, attributes and relations together.
-        kinds: Which attributes may be said.
-        rng: Source of chance.
-    """
-    for _ in range(_DRAWS):
+def sample_caption(context: SceneContext, atoms: int) -> Caption | None:
+    """Samples a true caption of so many atoms whose nouns refer to one object each, or None."""
+    scene, kinds, rng = context.scene, context.kinds, context.rng
+    for _ in range(_ATTEMPTS):
         count = rng.randint(min(2, len(scene.objects)), len(scene.objects))
         chosen = rng.sample(range(len(scene.objects)), count)
-        # One direction of each relation: the other says the same.
-        stated = [edge for edge in edges(scene, chosen) if edge[0] < edge[2]]
-        stated = rng.sample(stated, rng.randint(0, len(stated)))
-        said = [(k, kind) for k in chosen for kind in sayable(scene.objects[k], kinds)]
-        wanted = atoms - count - len(stated)
-        if not 0 <= wanted <= len(said):
+        # One direction of each relation: the other states the same.
+        edges = [edge for edge in clear_relations(scene, chosen) if edge[0] < edge[2]]
+        edges = rng.sample(edges, rng.randint(0, len(edges)))
+        attributes = [(k, kind) for k in chosen for kind in stated_kinds(scene.objects[k], kinds)]
+        wanted = atoms - count - len(edges)
+        if not 0 <= wanted <= len(attributes):
             continue
-        said = rng.sample(said, wanted)
+        attributes = rng.sample(attributes, wanted)
         nouns = tuple(
-            noun(scene.objects[k], [kind for kind in kinds if (k, kind) in said]) for k in chosen
+            describe(scene.objects[k], [kind for kind in kinds if (k, kind) in attributes])
+            for k in chosen
         )
-        if all(len(found(scene, one)) == 1 for one in nouns):
-            place = {k: position for position, k in enumerate(chosen)}
+        if all(len(referents(scene, noun)) == 1 for noun in nouns):
             turned = [
                 (i, name, j) if rng.random() < 0.5 else (j, INVERSE[name], i)
-                for i, name, j in stated
+                for i, name, j in edges
             ]
-            return Caption(nouns, tuple((place[i], name, place[j]) for i, name, j in turned))
+            position = chosen.index
+            return Caption(nouns, tuple((position(i), name, position(j)) for i, name, j in turned))
     return None
 
 
-def replaced(
-    caption: Caption, kinds: Mapping[str, Sequence[str]], shapes: Sequence[str]
-) -> Iterator[Caption]:
+def replaced(caption: Caption, kinds: Kinds, shapes: Sequence[str]) -> Iterator[Caption]:
     """Yields the captions with one atom replaced by another of its kind."""
-    for k, one in enumerate(caption.nouns):
+    for k, noun in enumerate(caption.nouns):
         for shape in shapes:
-            yield caption.with_noun(k, one.having("shape", shape))
-        for kind, _ in one.said:
+            yield caption.with_noun(k, noun.replaced("shape", shape))
+        for kind, _ in noun.attributes:
             for value in kinds[kind]:
-                yield caption.with_noun(k, one.having(kind, value))
-    for place, (i, _, j) in enumerate(caption.edges):
+                yield caption.with_noun(k, noun.replaced(kind, value))
+    for k, (i, _, j) in enumerate(caption.edges):
         for name in PHRASES:
-            edges = (*caption.edges[:place], (i, name, j), *caption.edges[place + 1 :])
+            edges = (*caption.edges[:k], (i, name, j), *caption.edges[k + 1 :])
             yield replace(caption, edges=edges)
 
 
@@ -149,32 +140,39 @@ def swapped(caption: Caption) -> Iterator[Caption]:
     """Yields the captions with shapes, attributes, or several of these exchanged by two nouns."""
     for k, j in combinations(range(len(caption.nouns)), 2):
         first, second = caption.nouns[k], caption.nouns[j]
-        shared = [kind for kind, _ in first.said if second.get(kind)]
-        for count in range(1, len(shared) + 2):
-            for exchanged in combinations(["shape", *shared], count):
-                one, other = first, second
+        common = [kind for kind, _ in first.attributes if second.get(kind)]
+        for count in range(1, len(common) + 2):
+            for exchanged in combinations(["shape", *common], count):
+                new_first, new_second = first, second
                 for kind in exchanged:
-                    one = one.having(kind, second.get(kind) or "")
-                    other = other.having(kind, first.get(kind) or "")
-                yield caption.with_noun(k, one).with_noun(j, other)
+                    new_first = new_first.replaced(kind, second.get(kind) or "")
+                    new_second = new_second.replaced(kind, first.get(kind) or "")
+                yield caption.with_noun(k, new_first).with_noun(j, new_second)
 
 
 def negated(caption: Caption) -> Iterator[Caption]:
-    """Yields the captions with one atom denied, and then those with two."""
-    single = list(_denials(caption))
+    """Yields the captions with one atom negated, and then those with two."""
+    single = list(_negations(caption))
     yield from single
     for once in single:
-        yield from _denials(once)
+        yield from _negations(once)
 
 
-def _denials(caption: Caption) -> Iterator[Caption]:
-    for k in caption.alone:
+def _negations(caption: Caption) -> Iterator[Caption]:
+    for k in caption.unrelated:
         if k not in caption.absent:
             yield replace(caption, absent=caption.absent | {k})
-    for place, how in product(range(len(caption.edges)), ("not", "no")):
-        if place not in caption.denied:
-            yield replace(caption, denied={**caption.denied, place: how})
-    for k, one in enumerate(caption.nouns):
-        for kind, _ in one.said:
-            if kind not in one.denied:
-                yield caption.with_noun(k, one.denying(kind))
+    for k, word in product(range(len(caption.edges)), ("not", "no")):
+        if k not in caption.negated:
+            yield replace(caption, negated={**caption.negated, k: word})
+    for k, noun in enumerate(caption.nouns):
+        for kind, _ in noun.attributes:
+            if kind not in noun.negated:
+                yield caption.with_noun(k, noun.negating(kind))
+
+
+NEGATIVES: dict[str, Callable[[Caption, Kinds, Sequence[str]], Iterator[Caption]]] = {
+    "atom": replaced,
+    "swap": lambda caption, kinds, shapes: swapped(caption),
+    "negate": lambda caption, kinds, shapes: negated(caption),
+}

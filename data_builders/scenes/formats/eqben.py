@@ -1,74 +1,116 @@
-"""EqBen's synthetic parts (Wang et al. 2023): pairs of images that differ in one thing.
+"""EqBen (Wang et al. 2023, section 4, appendix B): pairs of images that differ in one respect.
 
-Kubric's location, count and attribute, and Stable Diffusion's edits, each a list of items.
+Rendered pairs and videos go in, the contents of the files of its parts come out. Kubric and Stable
+Diffusion list items; videos map their name to items. Never writes files.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
-from data_builders.scenes.captions import FLOOR_PHRASES, NUMBERS, PLURALS, clear_relation
-from data_builders.scenes.drawing import Drawn
-from data_builders.scenes.edits import EditedTwins
-from data_builders.scenes.grammar import Scene
-from data_builders.scenes.minimal import ChangedTwins, CountedTwins, MovedTwins
-from data_builders.scenes.statements import article, counted, noun, worded
+from data_builders.scenes.captions import (
+    FLOOR_PHRASES,
+    INVERSE,
+    PHRASES,
+    both,
+    clear_relation,
+    counting,
+    related,
+    with_article,
+)
+from data_builders.scenes.image_files import SceneImage
+from data_builders.scenes.pairs import (
+    ChangedPairs,
+    CountedPairs,
+    EditedPairs,
+    MovedPairs,
+    PairSeries,
+    first_two,
+)
+from data_builders.scenes.scene import Scene
+from data_builders.scenes.statements import describe, object_count
+from data_builders.scenes.videos import Videos, subject, video_name
 
-FOLDER = "eqben"  # of the parts' folders of images; their names in the files leave it out
+FOLDER = "eqben"  # holds the folders of the parts; names of images in the files leave it out
+GEBC = "eqbengebc"
 Item = dict[str, str]
-Kubric = MovedTwins | CountedTwins | ChangedTwins
 
 
-def items(drawn: Sequence[Drawn], series: Kubric | EditedTwins) -> list[Item]:
-    """Returns `{"image0", "image1", "caption0", "caption1"}` of each item of a drawn series.
-
-    Args:
-        drawn: The images, in a folder with the name of the part.
-        series: What they were drawn from.
-    """
+def items(images: Sequence[SceneImage], series: PairSeries) -> list[Item]:
+    """Returns `{"image0", "image1", "caption0", "caption1"}` of each item."""
     rows = []
-    for k in range(0, len(drawn), 2):
-        pair = drawn[k : k + 2]
-        scenes = pair[0].scene, pair[1].scene
-        texts = [caption(scene, scenes, series, k // 2) for scene in scenes]
-        rows.append(images(pair) | {f"caption{i}": text for i, text in enumerate(texts)})
+    for k in range(0, len(images), 2):
+        pair = images[k : k + 2]
+        first, second = (image.scene for image in pair)
+        texts = [_caption(scene, (first, second), series, k // 2) for scene in (first, second)]
+        rows.append(_images(pair) | {f"caption{i}": text for i, text in enumerate(texts)})
     return rows
 
 
-def images(pair: Sequence[Drawn]) -> Item:
-    """Returns the names of an item's two images."""
-    return {f"image{i}": d.file.removeprefix(f"{FOLDER}/") for i, d in enumerate(pair)}
+def _images(pair: Sequence[SceneImage]) -> Item:
+    return {f"image{i}": image.file.removeprefix(f"{FOLDER}/") for i, image in enumerate(pair)}
 
 
-def caption(
-    scene: Scene, pair: tuple[Scene, Scene], series: Kubric | EditedTwins, index: int
-) -> str:
-    """Returns what tells one scene of an item from the other.
+def _caption(scene: Scene, pair: tuple[Scene, Scene], series: PairSeries, index: int) -> str:
+    """The caption that tells one scene of an item from the other.
 
     Location: "a red cube to the left of a blue cone". Count: "there are two cubes", or two
     objects. Attribute: "a photo of a red cube". Stable Diffusion: "a photo of a red cube on grass".
     """
-    if isinstance(series, EditedTwins):
-        return f"a photo of {article(noun(scene.objects[0]))} {FLOOR_PHRASES[scene.floor]}"
-    if isinstance(series, MovedTwins):
-        name = clear_relation(scene, 0, 1)
-        assert name is not None, "MovedTwins draws scenes of clear relation only"
-        return worded(noun(scene.objects[0]), name, noun(scene.objects[1]))
-    if isinstance(series, CountedTwins):
-        return counting(scene, series.shape(index, pair[0], pair[1]))
-    return f"a photo of {article(noun(scene.objects[0], [series.attribute(index)]))}"
+    if isinstance(series, MovedPairs):
+        first, second = first_two(scene)
+        return related(first, clear_relation(scene, 0, 1) or "", second)
+    if isinstance(series, CountedPairs):
+        shape = series.shape(index, *pair)
+        return counting(object_count(scene, shape), shape)
+    if isinstance(series, ChangedPairs):
+        noun = describe(scene.objects[0], [series.attribute(index)])
+        return f"a photo of {with_article(noun)}"
+    assert isinstance(series, EditedPairs)
+    return f"a photo of {with_article(describe(scene.objects[0]))} {FLOOR_PHRASES[scene.floor]}"
 
 
-def counting(scene: Scene, shape: str | None) -> str:
-    """Returns "there are two cubes", or how many objects there are."""
-    return counting_of(counted(scene, shape), shape)
+def action_genome(images: Sequence[SceneImage]) -> dict[str, dict[str, list[dict[str, Any]]]]:
+    """Returns `{video: {subject: [item]}}` of a series of `ActedPairs`; captions are lists.
 
-
-def counting_of(number: int, shape: str | None) -> str:
-    """Returns the sentence that states a number.
-
-    Example:
-        >>> counting_of(1, "cube"), counting_of(0, "torus"), counting_of(3, None)
-        ('there is one cube', 'there are zero tori', 'there are three objects')
+    "a red cube is behind a blue cone", and the same from the other end. EqBen words a scene graph
+    with a template and reads only the first caption.
     """
-    singular, plural = (shape, PLURALS[shape]) if shape else ("object", "objects")
-    noun = singular if number == 1 else plural
-    return f"there {'is' if number == 1 else 'are'} {NUMBERS[number]} {noun}"
+    content = {}
+    for k in range(0, len(images), 2):
+        pair = images[k : k + 2]
+        row: dict[str, Any] = {**_images(pair)}
+        for i, image in enumerate(pair):
+            name = clear_relation(image.scene, 0, 1) or ""
+            first, second = map(with_article, first_two(image.scene))
+            row[f"caption{i}"] = [
+                f"{first} is {PHRASES[name]} {second}",
+                f"{second} is {PHRASES[INVERSE[name]]} {first}",
+            ]
+        content[video_name(pair[0])] = {str(describe(pair[0].scene.objects[0])): [row]}
+    return content
+
+
+def youcook2(images: Sequence[SceneImage]) -> dict[str, list[Item]]:
+    """Returns `{video: [item]}` of a series of `StepPairs`: "a red cube and a blue cone"."""
+    content = {}
+    for k in range(0, len(images), 2):
+        pair = images[k : k + 2]
+        captions = {f"caption{i}": both(*first_two(x.scene)) for i, x in enumerate(pair)}
+        content[video_name(pair[0])] = [_images(pair) | captions]
+    return content
+
+
+def gebc(images: Sequence[SceneImage], series: Videos) -> dict[str, list[Item]]:
+    """Returns `{video: [item]}`: the frames on both sides of each boundary, "the cube is red"."""
+    content = {}
+    for _, frames in series.boundaries(images):
+        row = {f"image{i}": gebc_image(frame) for i, frame in enumerate(frames)}
+        for i, frame in enumerate(frames):
+            row[f"caption{i}"] = f"the {subject(frame.scene)} is {frame.scene.objects[0].color}"
+        content[video_name(frames[0])] = [row]
+    return content
+
+
+def gebc_image(frame: SceneImage) -> str:
+    """Returns the name of a frame of GEB+ among EqBen's images."""
+    return f"{GEBC}/{frame.file.partition('/')[2]}"

@@ -1,35 +1,36 @@
-"""Karpathy's caption JSON, as `dataset_coco.json` and `dataset_flickr30k.json` have it."""
+"""Karpathy's caption JSON, the layout of `dataset_coco.json` and `dataset_flickr30k.json`.
+
+Rendered scenes go in, the content of the file comes out. Never writes files.
+"""
 
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from data_builders.scenes.captions import sentences
-from data_builders.scenes.drawing import Drawn
+from data_builders.scenes.image_files import SceneImage
 
 CAPTIONS = 5
 
 
-def dataset(splits: Mapping[str, Sequence[Drawn]], seed: int) -> dict[str, Any]:
-    """Returns the content of `dataset_scenes.json`: five captions an image, drawn from `seed`."""
-    images: list[dict[str, Any]] = []
-    for split, drawn in splits.items():
-        for d in drawn:
-            imgid = len(images)
-            raws = sentences(d.scene, random.Random(f"{seed}:captions:{d.file}"), CAPTIONS)
-            sentids = list(range(imgid * CAPTIONS, imgid * CAPTIONS + len(raws)))
-            folder, _, name = d.file.rpartition("/")
-            images.append(
-                {
-                    "filepath": folder,
-                    "filename": name,
-                    "imgid": imgid,
-                    "split": split,
-                    "sentids": sentids,
-                    "sentences": [
-                        {"tokens": raw.split(), "raw": raw, "imgid": imgid, "sentid": sentid}
-                        for raw, sentid in zip(raws, sentids, strict=True)
-                    ],
-                }
-            )
-    return {"dataset": "scenes", "images": images}
+def dataset(splits: Mapping[str, Sequence[SceneImage]], seed: int) -> dict[str, Any]:
+    """Returns the content of `dataset_scenes.json`: five captions an image."""
+    rows: list[dict[str, Any]] = []
+    for split, images in splits.items():
+        for image in images:
+            imgid = len(rows)
+            rng = random.Random(f"{seed}:captions:{image.file}")
+            raws = list(enumerate(sentences(image.scene, rng, CAPTIONS), imgid * CAPTIONS))
+            row = {
+                "filepath": image.file.rpartition("/")[0],
+                "filename": image.name,
+                "imgid": imgid,
+                "split": split,
+                "sentids": [sentid for sentid, _ in raws],
+                "sentences": [
+                    {"tokens": raw.split(), "raw": raw, "imgid": imgid, "sentid": sentid}
+                    for sentid, raw in raws
+                ],
+            }
+            rows.append(row)
+    return {"dataset": "scenes", "images": rows}

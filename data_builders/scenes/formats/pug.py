@@ -1,11 +1,13 @@
-"""PUG: SPAR's and PUG: Animals' csv files (Bordes et al. 2023, sections 3.2 and 3.4)."""
+"""PUG: SPAR's and PUG: Animals' csv files (Bordes et al. 2023, sections 3.2 and 3.4).
 
-import csv
-import io
-from collections.abc import Iterable, Sequence
+Rendered grids go in, the tables come out. Never writes files.
+"""
 
-from data_builders.scenes.drawing import Drawn
+from collections.abc import Sequence
+
+from data_builders.scenes.formats.files import csv_table
 from data_builders.scenes.grids import BLANK, AnimalCell, SparCell
+from data_builders.scenes.image_files import SceneImage
 
 SPAR = ("filename", "world_name", "character_name", "character2_name", "character1_pos",
         "character2_pos", "character_texture", "character2_texture")  # fmt: skip
@@ -13,37 +15,24 @@ ANIMALS = ("filename", "world_name", "character_name", "character_scale", "camer
            "character_texture")  # fmt: skip
 
 
-def spar(drawn: Sequence[Drawn], cells: Sequence[SparCell]) -> str:
-    """Returns `labels.csv`; names are capitalised, and what is not there is called "blank"."""
-    return _table(
-        SPAR,
-        (
-            (d.file.rpartition("/")[2], c.world.capitalize(), _name(c.first), _name(c.second),
-             c.side, c.side2, c.texture, c.texture2)
-            for d, c in zip(drawn, cells, strict=True)
-        ),
+def spar(images: Sequence[SceneImage], cells: Sequence[SparCell]) -> str:
+    """Returns `labels.csv`; names are capitalised, except "blank" for no object."""
+    rows = (
+        (image.name, c.world.capitalize(), _name(c.first), _name(c.second),
+         c.side, c.side2, c.texture, c.texture2)
+        for image, c in zip(images, cells, strict=True)
     )  # fmt: skip
+    return csv_table(SPAR, (dict(zip(SPAR, row, strict=True)) for row in rows))
 
 
-def animals(drawn: Sequence[Drawn], cells: Sequence[AnimalCell]) -> str:
+def animals(images: Sequence[SceneImage], cells: Sequence[AnimalCell]) -> str:
     """Returns `labels_pug_animal.csv`; an image is `<character_name>/<filename>`."""
-    return _table(
-        ANIMALS,
-        (
-            (d.file.rpartition("/")[2], c.world.capitalize(), _name(c.shape), c.scale, c.yaw,
-             c.texture)
-            for d, c in zip(drawn, cells, strict=True)
-        ),
-    )  # fmt: skip
+    rows = (
+        (image.name, c.world.capitalize(), _name(c.shape), c.scale, c.yaw, c.texture)
+        for image, c in zip(images, cells, strict=True)
+    )
+    return csv_table(ANIMALS, (dict(zip(ANIMALS, row, strict=True)) for row in rows))
 
 
 def _name(shape: str) -> str:
     return shape if shape == BLANK else shape.capitalize()
-
-
-def _table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(rows)
-    return text.getvalue()

@@ -1,152 +1,109 @@
-"""SugarCrepe's seven files (Hsieh et al. 2023): something added, replaced or swapped."""
+"""SugarCrepe's seven files (Hsieh et al. 2023): an object, attribute or relation is changed.
 
-import random
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+Rendered scenes go in, captions with hard negatives come out. Never writes files.
+"""
+
+from collections.abc import Callable
 from itertools import permutations, product
 
-from data_builders.scenes.drawing import Drawn
-from data_builders.scenes.grammar import Scene
+from data_builders.scenes.captions import both, related, with_article
+from data_builders.scenes.formats.context import SceneContext, SuiteScenes
+from data_builders.scenes.scene import GROUND_RELATIONS
 from data_builders.scenes.statements import (
     Noun,
-    article,
-    edges,
-    exchangeable,
-    noun,
-    related,
-    sayable,
-    there,
-    worded,
+    absent,
+    describe,
+    exchange,
+    relation_holds,
+    stated_kinds,
 )
 
-Pair = tuple[str, str]
+Captions = tuple[str, str]  # true, false
 Entries = dict[str, dict[str, str]]
-_RELATIONS = ("left", "right", "front", "behind")
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """A scene, what may be said of its objects, and a source of chance."""
-
-    scene: Scene
-    kinds: Mapping[str, Sequence[str]]
-    shapes: Sequence[str]
-    rng: random.Random
-
-    def edges(self) -> list[tuple[Noun, str, Noun]]:
-        """The relations that stand out, shuffled, between nouns with their colours."""
-        things = self.scene.objects
-        stated = edges(self.scene, range(len(things)))
-        return [
-            (noun(things[i]), name, noun(things[j]))
-            for i, name, j in self.rng.sample(stated, len(stated))
-        ]
-
-    def shuffled(self, values: Sequence[str]) -> list[str]:
-        return self.rng.sample(values, len(values))
+def subsets(scenes: SuiteScenes) -> dict[str, Entries]:
+    """Returns the contents of the seven files by name, at most one row a scene in each."""
+    return {
+        name: {
+            str(k): {"filename": image.name, "caption": true, "negative_caption": false}
+            for k, (image, (true, false)) in enumerate(scenes.rows(name, write))
+        }
+        for name, write in _WRITERS.items()
+    }
 
 
-def subsets(
-    drawn: Sequence[Drawn],
-    kinds: Mapping[str, Sequence[str]],
-    shapes: Sequence[str],
-    count: int,
-    seed: int,
-) -> dict[str, Entries]:
-    """Returns the contents of the seven files by name, `count` items each where there are so many.
-
-    Args:
-        drawn: The scenes, of which each gives at most one item a file.
-        kinds: Which attributes are said, and their values.
-        shapes: The shapes of the world.
-        count: Most items of a file.
-        seed: Of the choices.
-    """
-    content: dict[str, Entries] = {}
-    for name, make in _MAKERS.items():
-        entries: Entries = {}
-        for d in drawn:
-            rng = random.Random(f"{seed}:{name}:{d.file}")
-            pair = make(_Asked(d.scene, kinds, shapes, rng))
-            if pair and len(entries) < count:
-                texts = {"caption": pair[0], "negative_caption": pair[1]}
-                entries[str(len(entries))] = {"filename": d.file.rpartition("/")[2], **texts}
-        content[name] = entries
-    return content
-
-
-def _replace_obj(asked: _Asked) -> Pair | None:
-    for first, name, second in asked.edges():
-        for shape in asked.shuffled(asked.shapes):
-            other = first.having("shape", shape)
-            if there(asked.scene, other) is False:
-                return worded(first, name, second), worded(other, name, second)
+def _replace_object(context: SceneContext) -> Captions | None:
+    """Returns a relation with the first shape replaced by an absent one."""
+    for first, name, second in context.relations():
+        for shape in context.shuffled(context.shapes):
+            other = first.replaced("shape", shape)
+            if absent(context.scene, other):
+                return related(first, name, second), related(other, name, second)
     return None
 
 
-def _replace_att(asked: _Asked) -> Pair | None:
-    things = asked.scene.objects
-    for thing in asked.rng.sample(things, len(things)):
-        for kind in asked.shuffled(sayable(thing, asked.kinds)):
-            said = noun(thing, [kind])
-            for value in asked.shuffled(asked.kinds[kind]):
-                other = said.having(kind, value)
-                if there(asked.scene, other) is False:
-                    return f"a photo of {article(said)}", f"a photo of {article(other)}"
+def _replace_attribute(context: SceneContext) -> Captions | None:
+    for obj in context.shuffled(context.scene.objects):
+        for kind in context.shuffled(stated_kinds(obj, context.kinds)):
+            noun = describe(obj, [kind])
+            for value in context.shuffled(context.kinds[kind]):
+                other = noun.replaced(kind, value)
+                if absent(context.scene, other):
+                    return f"a photo of {with_article(noun)}", f"a photo of {with_article(other)}"
     return None
 
 
-def _replace_rel(asked: _Asked) -> Pair | None:
-    for first, name, second in asked.edges():
-        for other in asked.shuffled(_RELATIONS):
-            if related(asked.scene, first, other, second) is False:
-                return worded(first, name, second), worded(first, other, second)
+def _replace_relation(context: SceneContext) -> Captions | None:
+    for first, name, second in context.relations():
+        for other in context.shuffled(GROUND_RELATIONS):
+            if relation_holds(context.scene, first, other, second) is False:
+                return related(first, name, second), related(first, other, second)
     return None
 
 
-def _swap_obj(asked: _Asked) -> Pair | None:
-    for first, name, second in asked.edges():
-        if related(asked.scene, second, name, first) is False:
-            return worded(first, name, second), worded(second, name, first)
+def _swap_object(context: SceneContext) -> Captions | None:
+    for first, name, second in context.relations():
+        if relation_holds(context.scene, second, name, first) is False:
+            return related(first, name, second), related(second, name, first)
     return None
 
 
-def _swap_att(asked: _Asked) -> Pair | None:
-    places = list(permutations(range(len(asked.scene.objects)), 2))
-    choices = list(product(places, asked.kinds))
-    for (i, j), kind in asked.rng.sample(choices, len(choices)):
-        if pair := exchangeable(asked.scene, i, j, kind):
-            true, false = (f"{article(a)} and {article(b)}" for a, b in pair)
-            return true, false
+def _swap_attribute(context: SceneContext) -> Captions | None:
+    pairs = permutations(range(len(context.scene.objects)), 2)
+    for (i, j), kind in context.shuffled(list(product(pairs, context.kinds))):
+        if exchanged := exchange(context.scene, i, j, kind):
+            true, false = exchanged
+            return both(*true), both(*false)
     return None
 
 
-def _add_obj(asked: _Asked) -> Pair | None:
-    for first, name, second in asked.edges():
-        for shape in asked.shuffled(asked.shapes):
-            if there(asked.scene, added := Noun(shape)) is False:
-                text = worded(first, name, second)
-                return text, f"{text} and {article(added)}"
+def _add_object(context: SceneContext) -> Captions | None:
+    for first, name, second in context.relations():
+        for shape in context.shuffled(context.shapes):
+            if absent(context.scene, added := Noun(shape)):
+                text = related(first, name, second)
+                return text, f"{text} and {with_article(added)}"
     return None
 
 
-def _add_att(asked: _Asked) -> Pair | None:
-    for colored, name, second in asked.edges():
+def _add_attribute(context: SceneContext) -> Captions | None:
+    for colored, name, second in context.relations():
         first = Noun(colored.shape)
-        for kind in asked.shuffled(list(asked.kinds)):
-            for value in asked.shuffled(asked.kinds[kind]):
-                added = first.having(kind, value)
-                if there(asked.scene, added) is False:
-                    return worded(first, name, second), worded(added, name, second)
+        for kind in context.shuffled(list(context.kinds)):
+            for value in context.shuffled(context.kinds[kind]):
+                added = first.replaced(kind, value)
+                if absent(context.scene, added):
+                    return related(first, name, second), related(added, name, second)
     return None
 
 
-_MAKERS: dict[str, Callable[[_Asked], Pair | None]] = {
-    "add_att": _add_att,
-    "add_obj": _add_obj,
-    "replace_att": _replace_att,
-    "replace_obj": _replace_obj,
-    "replace_rel": _replace_rel,
-    "swap_att": _swap_att,
-    "swap_obj": _swap_obj,
+_WRITERS: dict[str, Callable[[SceneContext], Captions | None]] = {
+    "add_att": _add_attribute,
+    "add_obj": _add_object,
+    "replace_att": _replace_attribute,
+    "replace_obj": _replace_object,
+    "replace_rel": _replace_relation,
+    "swap_att": _swap_attribute,
+    "swap_obj": _swap_object,
 }

@@ -18,15 +18,8 @@ from data_builders.scenes.captions import (
     vocabulary,
     web_caption,
 )
-from data_builders.scenes.grammar import (
-    COLORS,
-    SHAPES,
-    Scene,
-    WorldSpec,
-    directions,
-    relations,
-    sample_scene,
-)
+from data_builders.scenes.grammar import WorldSpec, relations, sample_scene
+from data_builders.scenes.scene import COLORS, SHAPES, Scene, directions
 
 SPEC = WorldSpec(min_objects=1, max_objects=5, stack_probability=0.5)
 SCENES = [sample_scene(SPEC, random.Random(k)) for k in range(60)]
@@ -38,10 +31,10 @@ def exchanged(scene: Scene) -> Scene:
 
 
 def test_query_states_attributes_in_one_order():
-    thing = replace(SCENES[0].objects[0], size="large", texture="striped", color="red",
+    obj = replace(SCENES[0].objects[0], size="large", texture="striped", color="red",
                     material="metal", shape="cube")  # fmt: skip
-    assert query(thing, ["material", "size", "texture", "color"]) == "large striped red metal cube"
-    assert query(thing) == "red cube"
+    assert query(obj, ["material", "size", "texture", "color"]) == "large striped red metal cube"
+    assert query(obj) == "red cube"
 
 
 def test_articles():
@@ -53,10 +46,10 @@ def test_every_caption_is_in_the_vocabulary():
     words = set(vocabulary())
     rng = random.Random(0)
     for scene in SCENES:
-        said = sentences(scene, rng) + [web_caption(scene, rng) for _ in range(10)]
-        said += [prompt_caption(scene, rng) for _ in range(10)]
-        said += [query(t, ("size", "texture", "color", "material")) for t in scene.objects]
-        assert not {w for text in said for w in text.split()} - words
+        texts = sentences(scene, rng) + [web_caption(scene, rng) for _ in range(10)]
+        texts += [prompt_caption(scene, rng) for _ in range(10)]
+        texts += [query(t, ("size", "texture", "color", "material")) for t in scene.objects]
+        assert not {w for text in texts for w in text.split()} - words
     assert all(word == word.lower() and " " not in word for word in words)
     assert len(words) == len(vocabulary())
 
@@ -87,11 +80,11 @@ def test_clear_relations_are_true_and_inverse():
 
 
 def test_a_relation_that_is_hardly_so_is_not_stated():
-    thing = SCENES[0].objects[0]
+    obj = SCENES[0].objects[0]
     right = directions()["right"]
-    near = replace(thing, center=(0.5 * right[0], 0.5 * right[1], 0.5))
-    far = replace(thing, center=(0.7 * right[0], 0.7 * right[1], 0.5))
-    origin = replace(thing, center=(0.0, 0.0, 0.5))
+    near = replace(obj, center=(0.5 * right[0], 0.5 * right[1], 0.5))
+    far = replace(obj, center=(0.7 * right[0], 0.7 * right[1], 0.5))
+    origin = replace(obj, center=(0.0, 0.0, 0.5))
     assert clear_relation(Scene((near, origin)), 0, 1) is None
     assert clear_relation(Scene((far, origin)), 0, 1) == "right"
 
@@ -115,7 +108,7 @@ def test_sentences_state_relations_that_hold():
 
 
 @pytest.mark.parametrize("caption", [web_caption, prompt_caption])
-def test_captions_to_pretrain_on_bind_nothing(caption):
+def test_pretraining_captions_bind_nothing(caption):
     """Two scenes of the same words bound the other way round have the same captions."""
     spec = WorldSpec(min_objects=2, max_objects=2)
     scene = next(
@@ -127,21 +120,21 @@ def test_captions_to_pretrain_on_bind_nothing(caption):
     counts = []
     for one in (scene, exchanged(scene)):
         rng = random.Random(5)
-        said: Counter[tuple[str, ...]] = Counter()
+        texts: Counter[tuple[str, ...]] = Counter()
         for _ in range(6000):
             words = caption(one, rng).split()
-            kept = [w for w in words if w in COLORS or w in SHAPES]
-            said[tuple(sorted(kept))] += 1
-        counts.append(said)
+            words = [w for w in words if w in COLORS or w in SHAPES]
+            texts[tuple(sorted(words))] += 1
+        counts.append(texts)
     for key in counts[0] | counts[1]:
         assert counts[0][key] == pytest.approx(counts[1][key], abs=6 * counts[0][key] ** 0.5 + 12)
 
 
-def test_order_says_nothing():
+def test_word_order_is_independent_of_binding():
     """A colour stands beside either shape equally often, before it or "textured with" it."""
     spec = WorldSpec(min_objects=2, max_objects=2)
-    drawn = (sample_scene(spec, random.Random(k)) for k in range(100))
-    scene = next(s for s in drawn if s.objects[0].color != s.objects[1].color
+    samples = (sample_scene(spec, random.Random(k)) for k in range(100))
+    scene = next(s for s in samples if s.objects[0].color != s.objects[1].color
                  and s.objects[0].shape != s.objects[1].shape)  # fmt: skip
     a, b = scene.objects
     rng, before, behind = random.Random(6), Counter(), Counter()
@@ -157,9 +150,9 @@ def test_order_says_nothing():
 
 def test_prompts_have_the_form_of_pug():
     rng = random.Random(7)
-    said = " / ".join(prompt_caption(scene, rng) for scene in SCENES for _ in range(20))
-    assert re.search(r"a photo of a small sized \w+ textured with \w+ on a \w+ background", said)
-    assert re.search(r"this is a photo of a \w+ and a \w+ in a \w+ environment", said)
-    assert re.search(r"a \w+ on the bottom and a \w+ on the top of the picture", said)
-    assert not re.search(r"on the (left|right) and a \w+ on the (top|bottom)", said)
-    assert {"medium", "blank"} <= set(said.split())
+    texts = " / ".join(prompt_caption(scene, rng) for scene in SCENES for _ in range(20))
+    assert re.search(r"a photo of a small sized \w+ textured with \w+ on a \w+ background", texts)
+    assert re.search(r"this is a photo of a \w+ and a \w+ in a \w+ environment", texts)
+    assert re.search(r"a \w+ on the bottom and a \w+ on the top of the picture", texts)
+    assert not re.search(r"on the (left|right) and a \w+ on the (top|bottom)", texts)
+    assert {"medium", "blank"} <= set(texts.split())

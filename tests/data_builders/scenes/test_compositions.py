@@ -2,13 +2,13 @@ import itertools
 
 import pytest
 
-from data_builders.scenes.compositions import RECTANGLES, Swap, swaps, unseen_pairs
-from data_builders.scenes.grammar import COLORS, SHAPES
+from data_builders.scenes.compositions import RECTANGLES, Swap, swaps, unseen_compositions
+from data_builders.scenes.scene import COLORS, SHAPES
 from vlmtune.errors import UserError
 
 
 def test_default_split():
-    unseen = unseen_pairs(RECTANGLES, tuple(COLORS), SHAPES)
+    unseen = unseen_compositions(RECTANGLES, tuple(COLORS), SHAPES)
     assert len(unseen) == 8
     # Every colour and every shape is seen in training, in other company.
     seen = set(itertools.product(COLORS, SHAPES)) - unseen
@@ -17,7 +17,7 @@ def test_default_split():
 
 
 def test_swaps_are_exactly_those_within():
-    unseen = unseen_pairs(RECTANGLES, tuple(COLORS), SHAPES)
+    unseen = unseen_compositions(RECTANGLES, tuple(COLORS), SHAPES)
     found = set(swaps(unseen))
     expected = {
         Swap((c1, c2), (s1, s2))
@@ -30,7 +30,10 @@ def test_swaps_are_exactly_those_within():
 
 
 def test_rectangles_cut_by_the_world_are_left_out():
-    assert unseen_pairs(RECTANGLES, ["red", "blue", "green"], ["cube", "cone", "cylinder"]) == set()
+    assert (
+        unseen_compositions(RECTANGLES, ["red", "blue", "green"], ["cube", "cone", "cylinder"])
+        == set()
+    )
 
 
 @pytest.mark.parametrize(
@@ -38,4 +41,4 @@ def test_rectangles_cut_by_the_world_are_left_out():
 )
 def test_wrong_rectangles(rectangle):
     with pytest.raises(UserError, match=r"expected unseen rectangles .* got"):
-        unseen_pairs([rectangle], tuple(COLORS), SHAPES)
+        unseen_compositions([rectangle], tuple(COLORS), SHAPES)

@@ -3,13 +3,7 @@ import random
 import pytest
 
 from data_builders.scenes.grammar import WorldSpec
-from data_builders.scenes.grids import (
-    FACTORS,
-    AnimalGrid,
-    PoseGrid,
-    Singles,
-    SparGrid,
-)
+from data_builders.scenes.grids import FACTORS, AnimalGrid, PoseGrid, Singles, SparGrid
 from vlmtune.benchmarks.pug_imagenet import PugImageNet
 from vlmtune.benchmarks.zero_shot import Classification
 
@@ -25,7 +19,7 @@ def scene_of(grid, index, number=0):
 
 
 @pytest.mark.parametrize("cls", [SparGrid, PoseGrid, AnimalGrid, Singles])
-def test_every_cell_has_a_file_of_its_own(cls):
+def test_every_cell_has_a_different_file(cls):
     files = cls(SPEC, 0, 3).files()
     assert len(set(files)) == len(files)
     if cls is not Singles:
@@ -51,37 +45,37 @@ def test_one_factor_changes_at_a_time():
     }
     for factor in FACTORS:
         for shape in SPEC.shapes:
-            own = [k for k, c in enumerate(grid.cells) if (c.factor, c.shape) == (factor, shape)]
-            assert len(own) == 4
+            cells = [k for k, c in enumerate(grid.cells) if (c.factor, c.shape) == (factor, shape)]
+            assert len(cells) == 4
             seen = []
-            for scene in (scene_of(grid, k) for k in own):
-                (thing,) = scene.objects
-                assert thing.shape == shape
-                values = {**vars(scene), **vars(thing)}
+            for scene in (scene_of(grid, k) for k in cells):
+                (obj,) = scene.objects
+                assert obj.shape == shape
+                values = {**vars(scene), **vars(obj)}
                 seen.append({k: v for k, v in values.items() if k not in ("objects", "shape")})
             differing = {name for name in seen[0] if len({str(s[name]) for s in seen}) > 1}
             assert differing
             assert differing <= fields[factor]
 
 
-def test_animals_of_one_cell_differ_in_what_their_columns_say():
+def test_animals_differ_only_in_their_columns():
     grid = AnimalGrid(SPEC, 0, 2)
     by_cell = {cell: scene_of(grid, k) for k, cell in enumerate(grid.cells)}
     for cell, scene in by_cell.items():
-        (thing,) = scene.objects
+        (obj,) = scene.objects
         (other,) = by_cell[cell._replace(yaw=0, scale=1.0)].objects
         assert scene.floor == cell.world
-        assert thing.radius == pytest.approx(0.58 * cell.scale)
-        assert (thing.color, thing.material) == (other.color, other.material)
-        assert thing.rotation - other.rotation == cell.yaw
+        assert obj.radius == pytest.approx(0.58 * cell.scale)
+        assert (obj.color, obj.material) == (other.color, other.material)
+        assert obj.rotation - other.rotation == cell.yaw
 
 
 def test_singles_take_turns(suite, graphs):
     images = list((suite / "images/classification").rglob("*.png"))
     assert len(images) == len(graphs["singles"]) > 0
     for path in images:
-        (thing,) = graphs["singles"][path.name]["objects"]
-        assert thing["shape"] == path.parent.name
+        (obj,) = graphs["singles"][path.name]["objects"]
+        assert obj["shape"] == path.parent.name
     shapes = [scene_of(Singles(SPEC, 0, 2), k).objects[0].shape for k in range(10)]
     assert shapes == [*SPEC.shapes, *SPEC.shapes]
     files = Singles(SPEC, 0, 2).files()
@@ -97,8 +91,8 @@ def test_the_reader_reads_the_poses(suite):
 
 def test_the_class_of_a_pose_is_its_folder(suite, graphs):
     for path in (suite / "images/pug_imagenet").rglob("*.png"):
-        (thing,) = graphs["poses"][path.name]["objects"]
-        assert thing["shape"].capitalize() == path.parent.name
+        (obj,) = graphs["poses"][path.name]["objects"]
+        assert obj["shape"].capitalize() == path.parent.name
 
 
 def test_the_reader_reads_the_classes(suite):

@@ -8,20 +8,20 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from data_builders.scenes.grammar import (
+from data_builders.scenes.grammar import WorldSpec, sample_scene
+from data_builders.scenes.render import Rendered, render
+from data_builders.scenes.scene import (
     COLORS,
     FOCAL,
     SHAPES,
     SIZES,
     Scene,
     SceneObject,
-    WorldSpec,
     camera,
     half_height,
-    sample_scene,
 )
-from data_builders.scenes.render import Rendered, render
-from data_builders.scenes.sample import make_scenes
+from data_builders.scenes.series import Canvas, SceneSeries
+from vlmtune.errors import UserError
 
 MEASURES = ("images", "visible", "unoccluded", "boxes", "pixel_coords")
 
@@ -34,12 +34,12 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def _thing(shape: str, color: str = "red", size: str = "large", material: str = "rubber",
+def _object(shape: str, color: str = "red", size: str = "large", material: str = "rubber",
            texture: str = "plain", standing: bool = False) -> SceneObject:  # fmt: skip
-    thing = SceneObject(
+    obj = SceneObject(
         shape, color, material, texture, size, (0.0, 0.0, 0.0), SIZES[size], 25.0, None, standing
     )
-    return SceneObject(**{**thing.__dict__, "center": (0.0, 0.0, half_height(thing))})
+    return SceneObject(**{**obj.__dict__, "center": (0.0, 0.0, half_height(obj))})
 
 
 def _pixels(rendered: Rendered, row: int = 0) -> torch.Tensor:
@@ -50,7 +50,7 @@ def _pixels(rendered: Rendered, row: int = 0) -> torch.Tensor:
 
 
 def test_sphere_covers_its_analytic_area() -> None:
-    scene = Scene((_thing("sphere"),))
+    scene = Scene((_object("sphere"),))
     got = render([scene], 128).visible.item()
     center, radius = scene.objects[0].center, scene.objects[0].radius
     u, v, depth = camera().project(center)
@@ -64,8 +64,8 @@ def test_sphere_covers_its_analytic_area() -> None:
 
 @pytest.mark.parametrize("size", ["small", "large"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_every_shape_shows_up_at_its_place(shape: str, size: str) -> None:
-    rendered = render([Scene((_thing(shape, size=size),))], 64)
+def test_every_shape_is_where_it_projects(shape: str, size: str) -> None:
+    rendered = render([Scene((_object(shape, size=size),))], 64)
     x, y, w, h = rendered.boxes[0, 0].tolist()
     u, v, _ = rendered.pixel_coords[0, 0].tolist()
     assert abs(x + w / 2 - u) < 1.5
@@ -81,7 +81,7 @@ def test_every_shape_shows_up_at_its_place(shape: str, size: str) -> None:
 def test_objects_have_the_hue_of_their_colour(color: str, texture: str) -> None:
     want = colorsys.rgb_to_hsv(*(c / 255 for c in COLORS[color]))[0]
     scenes = [
-        Scene((_thing(shape, color, "large", material, texture),))
+        Scene((_object(shape, color, "large", material, texture),))
         for shape in SHAPES
         for material in ("rubber", "metal")
     ]
@@ -97,13 +97,13 @@ def test_objects_have_the_hue_of_their_colour(color: str, texture: str) -> None:
 
 
 def test_gray_is_gray() -> None:
-    pixels = _pixels(render([Scene((_thing("cube", "gray"),))], 64))
+    pixels = _pixels(render([Scene((_object("cube", "gray"),))], 64))
     assert (pixels.amax(1) - pixels.amin(1)).median() < 12
 
 
 def test_textures_change_the_surface() -> None:
     kinds = ("plain", "striped", "checkered")
-    scenes = [Scene((_thing("cube", "blue", "small", "rubber", kind),)) for kind in kinds]
+    scenes = [Scene((_object("cube", "blue", "small", "rubber", kind),)) for kind in kinds]
     rendered = render(scenes, 64)
     spread = [_pixels(rendered, row)[:, 2].std().item() for row in range(3)]
     assert spread[1] > 1.2 * spread[0]
@@ -111,22 +111,22 @@ def test_textures_change_the_surface() -> None:
 
 
 def test_nearer_objects_hide_farther_ones() -> None:
-    front = _thing("cube", "red")
+    front = _object("cube", "red")
     axis = camera().forward
     x, y = 1.6 * axis[0], 1.6 * axis[1]
     back = SceneObject(
-        **{**_thing("sphere", "blue", "small").__dict__, "center": (x, y, SIZES["small"])}
+        **{**_object("sphere", "blue", "small").__dict__, "center": (x, y, SIZES["small"])}
     )
-    for things, hidden in (((front, back), 1), ((back, front), 0)):
-        rendered = render([Scene(things)], 64)
+    for objects, hidden in (((front, back), 1), ((back, front), 0)):
+        rendered = render([Scene(objects)], 64)
         assert rendered.visible[0, hidden] < 0.7 * rendered.unoccluded[0, hidden]
         assert rendered.visible[0, 1 - hidden] == rendered.unoccluded[0, 1 - hidden]
 
 
 def test_shadow_darkens_the_floor_away_from_the_light() -> None:
-    thing = _thing("sphere")
-    lit = render([Scene((thing,), light_azimuth=-45.0 - 90.0)], 64).images[0].float().mean(2)
-    flipped = render([Scene((thing,), light_azimuth=-45.0 + 90.0)], 64).images[0].float().mean(2)
+    obj = _object("sphere")
+    lit = render([Scene((obj,), light_azimuth=-45.0 - 90.0)], 64).images[0].float().mean(2)
+    flipped = render([Scene((obj,), light_azimuth=-45.0 + 90.0)], 64).images[0].float().mean(2)
     change = (lit - flipped)[30:44]
     # Azimuth -135 degrees is the image's left: the shadow falls to the right.
     assert change[:, 42:52].mean() < -3.0
@@ -147,17 +147,18 @@ def test_scenes_do_not_depend_on_their_batch() -> None:
 
 def test_series_do_not_depend_on_start_and_count() -> None:
     spec = WorldSpec(min_objects=3, max_objects=5, stack_probability=0.3)
-    scenes, whole = make_scenes(spec, 3, 0, 24, 32)
+    series, canvas = SceneSeries(spec, 3), Canvas(32)
+    scenes, whole = series.render(0, 24, canvas)
     for start, count in ((0, 5), (5, 1), (6, 18)):
-        some, part = make_scenes(spec, 3, start, count, 32)
-        assert some == scenes[start : start + count]
+        sampled, part = series.render(start, count, canvas)
+        assert sampled == scenes[start : start + count]
         for name in MEASURES:
             assert torch.equal(getattr(part, name), getattr(whole, name)[start : start + count])
 
 
 def test_series_show_every_object() -> None:
-    spec = WorldSpec(min_objects=4, max_objects=6)
-    scenes, rendered = make_scenes(spec, 1, 0, 16, 64, min_visible=0.008)
+    spec = WorldSpec(min_objects=4, max_objects=6, min_visible=0.008)
+    scenes, rendered = SceneSeries(spec, 1).render(0, 16, Canvas(64))
     for scene, row in zip(scenes, rendered.visible, strict=True):
         assert (row[: len(scene.objects)] >= 0.008).all()
         assert (row[len(scene.objects) :] == 0.0).all()
@@ -166,9 +167,8 @@ def test_series_show_every_object() -> None:
 
 
 def test_errors_say_what_to_do() -> None:
-    with pytest.raises(ValueError, match="drop the empty ones"):
-        render([Scene(())], 64)
-    with pytest.raises(ValueError, match="size, samples: expected 8 to 1024"):
-        render([Scene((_thing("cube"),))], 4)
-    with pytest.raises(ValueError, match="lower it"):
-        make_scenes(WorldSpec(max_objects=1), 0, 0, 1, 16, 1, min_visible=0.9)
+    with pytest.raises(UserError, match="size, samples: expected 8 to 1024"):
+        render([Scene((_object("cube"),))], 4)
+    spec = WorldSpec(max_objects=1, min_visible=0.9)
+    with pytest.raises(UserError, match="lower min_visible"):
+        SceneSeries(spec, 0).render(0, 1, Canvas(16, 1))

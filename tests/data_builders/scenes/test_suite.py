@@ -98,9 +98,9 @@ def test_every_image_of_the_suite_has_a_scene_graph(suite, graphs):
     ("arguments", "message"),
     [
         ({"benchmarks": -1}, "expected benchmarks >= 0"),
-        ({"shapes": ["cube"], "unseen": []}, "expected a world that holds items of AR4TTwins"),
+        ({"shapes": ["cube"], "unseen": []}, "expected a world that holds items of AR4TPairs"),
         ({"colors": ["red"], "materials": ["metal"], "textures": ["plain"], "sizes": ["large"],
-          "unseen": []}, "expected a world that holds items of AR4TTwins"),
+          "unseen": []}, "expected a world that holds items of AR4TPairs"),
     ],
 )  # fmt: skip
 def test_a_world_too_poor_for_them_says_so(tmp_path, arguments, message):

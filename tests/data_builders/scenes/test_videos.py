@@ -9,8 +9,8 @@ SPEC = WorldSpec(min_objects=2, max_objects=4)
 
 def videos(series, count):
     for index in range(count):
-        drawn = (series.attempt(index, random.Random(f"{index}:{n}")) for n in range(400))
-        yield index, next(frames for frames in drawn if frames)
+        samples = (series.attempt(index, random.Random(f"{index}:{n}")) for n in range(400))
+        yield index, next(frames for frames in samples if frames)
 
 
 def test_one_object_changes_its_colour_once():
@@ -30,7 +30,7 @@ def test_boundaries_are_anywhere():
     assert set(Counter(series.boundary(k) for k in range(200))) == set(range(1, FRAMES))
 
 
-def test_a_forbidden_composition_is_not_made():
+def test_a_forbidden_composition_does_not_occur():
     forbidden = frozenset({(color, "cube") for color in ("red", "blue", "green")})
     spec = WorldSpec(min_objects=2, max_objects=3, forbidden=forbidden)
     for _, frames in videos(Videos(spec, 3), 20):

@@ -1,10 +1,8 @@
-"""The embedded world: its vocabulary, its camera, and the extent of its objects.
+"""One scene of the embedded world: its vocabulary, its objects, their extents and the camera.
 
-World coordinates are right-handed with z up and the floor at z = 0; lengths are in world units.
-Nothing here draws pixels, so the module needs the standard library only.
+Coordinates are right-handed, z up, the floor at z = 0, lengths in world units. Never samples
+scenes and never renders pixels.
 """
-
-from __future__ import annotations
 
 import math
 from dataclasses import dataclass
@@ -48,13 +46,13 @@ EXTENTS: dict[str, tuple[float, float]] = {
     "torus": (1.0, 0.32),
 }
 SUPPORTS = ("cube", "cylinder")  # shapes with a flat top that another object can stand on
-ATTRIBUTES = ("shape", "color", "material", "texture", "size")
-RELATIONS = ("left", "right", "front", "behind", "above", "below", "on")
+GROUND_RELATIONS = ("left", "right", "front", "behind")
 MAX_OBJECTS = 8  # more do not fit into the view without heavy occlusion
 
 CAMERA_DISTANCE = 16.0
 CAMERA_PITCH = 30.0  # degrees below the horizon
-CAMERA_AZIMUTH = -45.0  # degrees; where the camera stands, counter-clockwise from +x
+CAMERA_AZIMUTH = -45.0  # degrees, counter-clockwise from +x
+ORIGIN: Vector = (0.0, 0.0, 0.0)
 CAMERA_TARGET: Vector = (0.0, 0.0, 0.4)
 FOCAL = 3.17  # focal length in units of the image width
 FLOOR_EDGE = 4.2  # the floor ends this far behind the target
@@ -82,13 +80,13 @@ class SceneObject:
 
 @dataclass(frozen=True)
 class Scene:
-    """A full scene; `light_azimuth` in degrees, `jitter` is added to the camera's position."""
+    """A whole scene; `light_azimuth` in degrees, `jitter` is added to the camera's position."""
 
     objects: tuple[SceneObject, ...]
     floor: str = "concrete"
     background: str = "studio"
     light_azimuth: float = CAMERA_AZIMUTH - 40.0
-    jitter: Vector = (0.0, 0.0, 0.0)
+    jitter: Vector = ORIGIN
 
 
 @dataclass(frozen=True)
@@ -101,7 +99,7 @@ class Camera:
     forward: Vector
 
     def project(self, point: Vector) -> Vector:
-        """Return (u, v, depth): u to the right and v up, in image widths from the centre."""
+        """Returns (u, v, depth): u to the right and v up, in image widths from the centre."""
         offset = subtract(point, self.position)
         depth = dot(offset, self.forward)
         scale = FOCAL / depth if depth != 0.0 else math.inf
@@ -109,17 +107,17 @@ class Camera:
 
 
 def dot(a: Vector, b: Vector) -> float:
-    """Return a . b."""
+    """Returns a . b."""
     return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]
 
 
 def subtract(a: Vector, b: Vector) -> Vector:
-    """Return a - b."""
+    """Returns a - b."""
     return a[0] - b[0], a[1] - b[1], a[2] - b[2]
 
 
-def camera(jitter: Vector = (0.0, 0.0, 0.0)) -> Camera:
-    """Return the camera at its nominal position + jitter, aimed at CAMERA_TARGET, without roll."""
+def camera(jitter: Vector = ORIGIN) -> Camera:
+    """Returns the camera at its nominal position + jitter, aimed at CAMERA_TARGET, without roll."""
     azimuth, pitch = math.radians(CAMERA_AZIMUTH), math.radians(CAMERA_PITCH)
     ground = CAMERA_DISTANCE * math.cos(pitch)
     position = (
@@ -135,8 +133,8 @@ def camera(jitter: Vector = (0.0, 0.0, 0.0)) -> Camera:
     return Camera(position, right, up, forward)
 
 
-def directions(jitter: Vector = (0.0, 0.0, 0.0)) -> dict[str, Vector]:
-    """Return CLEVR's six unit vectors: the camera's axes laid onto the ground plane, and z."""
+def directions(jitter: Vector = ORIGIN) -> dict[str, Vector]:
+    """Returns CLEVR's six unit vectors: the camera's axes projected onto the ground, and z."""
     right = camera(jitter).right
     behind = (-right[1], right[0], 0.0)
     return {
@@ -149,32 +147,32 @@ def directions(jitter: Vector = (0.0, 0.0, 0.0)) -> dict[str, Vector]:
     }
 
 
-def half_height(thing: SceneObject) -> float:
-    """Return half the object's height."""
-    return thing.radius * (1.0 if thing.standing else EXTENTS[thing.shape][1])
+def half_height(obj: SceneObject) -> float:
+    """Returns half the object's height."""
+    return obj.radius * (1.0 if obj.standing else EXTENTS[obj.shape][1])
 
 
-def ground_radius(thing: SceneObject) -> float:
-    """Return the radius of the object's bounding circle seen from above."""
-    return thing.radius * EXTENTS[thing.shape][0]
+def ground_radius(obj: SceneObject) -> float:
+    """Returns the radius of the object's bounding circle seen from above."""
+    return obj.radius * EXTENTS[obj.shape][0]
 
 
-def bounding_radius(thing: SceneObject) -> float:
-    """Return the radius of a sphere around `center` that holds the object."""
-    if thing.shape in ("sphere", "torus"):
-        return thing.radius
-    return math.hypot(ground_radius(thing), half_height(thing))
+def bounding_radius(obj: SceneObject) -> float:
+    """Returns the radius of the bounding sphere around `center`."""
+    if obj.shape in ("sphere", "torus"):
+        return obj.radius
+    return math.hypot(ground_radius(obj), half_height(obj))
 
 
 def overlap(a: SceneObject, b: SceneObject, gap: float = 0.0) -> bool:
-    """Tell whether the bounding upright cylinders of a and b come closer than `gap` sideways."""
+    """Tells whether the bounding upright cylinders of a and b are closer than `gap` sideways."""
     flat = math.hypot(a.center[0] - b.center[0], a.center[1] - b.center[1])
     clear = abs(a.center[2] - b.center[2]) >= half_height(a) + half_height(b) - 1e-6
     return not clear and flat < ground_radius(a) + ground_radius(b) + gap
 
 
-def in_view(thing: SceneObject, view: Camera) -> bool:
-    """Tell whether the object's bounding sphere projects into the frame."""
-    u, v, depth = view.project(thing.center)
-    reach = FOCAL * bounding_radius(thing) / max(depth - bounding_radius(thing), 1e-6)
+def in_view(obj: SceneObject, view: Camera) -> bool:
+    """Tells whether the object's bounding sphere projects into the frame."""
+    u, v, depth = view.project(obj.center)
+    reach = FOCAL * bounding_radius(obj) / max(depth - bounding_radius(obj), 1e-6)
     return depth > 0.0 and max(abs(u), abs(v)) + reach <= _FRAME

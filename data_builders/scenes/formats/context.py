@@ -1,0 +1,76 @@
+"""The scenes of a suite: rendered scenes and a caption writer go in, rows of a file come out.
+
+Every row has its own random generator and depends on no other row. Never words a caption.
+"""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from data_builders.scenes.image_files import SceneImage
+from data_builders.scenes.scene import Scene
+from data_builders.scenes.statements import Noun, clear_relations, describe
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class SceneContext:
+    """A scene, the words that captions of its world may use, and a random generator.
+
+    Attributes:
+        scene: The scene.
+        kinds: The attributes that captions may state, and their values.
+        shapes: The shapes of the world.
+        rng: The random generator.
+    """
+
+    scene: Scene
+    kinds: Mapping[str, Sequence[str]]
+    shapes: Sequence[str]
+    rng: random.Random
+
+    def shuffled(self, values: Sequence[T]) -> list[T]:
+        """Returns the values in random order."""
+        return self.rng.sample(values, len(values))
+
+    def relations(self) -> list[tuple[Noun, str, Noun]]:
+        """Returns the relations that stand out, in random order, between nouns with colours."""
+        nouns = [describe(obj) for obj in self.scene.objects]
+        edges = self.shuffled(clear_relations(self.scene))
+        return [(nouns[i], name, nouns[j]) for i, name, j in edges]
+
+
+@dataclass(frozen=True)
+class SuiteScenes:
+    """The rendered scenes of a suite.
+
+    Attributes:
+        images: The scenes.
+        kinds: The attributes that captions may state, and their values.
+        shapes: The shapes of the world.
+        count: Maximum number of rows of a file.
+        seed: Seed of all random choices.
+    """
+
+    images: Sequence[SceneImage]
+    kinds: Mapping[str, Sequence[str]]
+    shapes: Sequence[str]
+    count: int
+    seed: int
+
+    def context(self, image: SceneImage, name: str) -> SceneContext:
+        """Returns the context of an image; `name` seeds its random generator."""
+        rng = random.Random(f"{self.seed}:{name}:{image.file}")
+        return SceneContext(image.scene, self.kinds, self.shapes, rng)
+
+    def rows(
+        self, name: str, write: Callable[[SceneContext], T | None]
+    ) -> list[tuple[SceneImage, T]]:
+        """Returns the first `count` images for which `write` returns a row, with that row."""
+        rows: list[tuple[SceneImage, T]] = []
+        for image in self.images:
+            if len(rows) < self.count and (row := write(self.context(image, name))) is not None:
+                rows.append((image, row))
+        return rows
