@@ -1,0 +1,201 @@
+"""`torchmetrics.Metric` classes over the functions of this room, for any LightningModule.
+
+In: scores or embeddings, batch by batch and rank by rank. Out: one number over all of them.
+Never: chance levels and intervals; `vlmtune evaluate` reports those.
+"""
+
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn.functional import normalize
+from torchmetrics import Metric
+from torchmetrics.utilities import dim_zero_cat
+from typing_extensions import override
+
+from vlmtune.metrics.average_precision import class_average_precision
+from vlmtune.metrics.multiple_choice import Ties, choice_credit
+from vlmtune.metrics.paired_accuracy import image_correct, text_correct
+from vlmtune.metrics.ranking import recall_at
+from vlmtune.metrics.retrieval import bank_ranks
+
+
+class _Metric(Metric):
+    """What torchmetrics needs to know of all metrics of this file."""
+
+    full_state_update: bool | None = False
+    higher_is_better: bool | None = True
+
+
+class _Mean(_Metric):
+    """The mean of values in [0, 1] over all batches and ranks."""
+
+    total: Tensor
+    count: Tensor
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.add_state("total", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
+        self.add_state("count", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+
+    def _add(self, values: Float[Tensor, "n"]) -> None:
+        self.total += values.sum()
+        self.count += len(values)
+
+    @override
+    def compute(self) -> Tensor:
+        return self.total / self.count
+
+
+class MultipleChoiceAccuracy(_Mean):
+    """Accuracy of choosing the true candidate (ARO, SugarCrepe, CREPE, VALSE).
+
+    Args:
+        ties: The rule for ties, see `choice_credit`.
+        options: Options of `torchmetrics.Metric`.
+
+    Example:
+        >>> accuracy = MultipleChoiceAccuracy()
+        >>> accuracy.update(torch.tensor([[0.5, 0.1], [0.1, 0.5]]))  # column 0 is true
+        >>> accuracy.update(torch.tensor([[0.9, 0.2], [0.3, 0.2]]))
+        >>> accuracy.compute().item()
+        0.75
+    """
+
+    def __init__(self, ties: Ties = "wrong", **options: Any) -> None:
+        super().__init__(**options)
+        self.ties: Ties = ties
+
+    @override
+    def update(self, scores: Float[Tensor, "n m"]) -> None:
+        self._add(choice_credit(scores, self.ties))
+
+
+class PairedAccuracy(_Mean):
+    """Text, image or group accuracy of 2 x 2 items (Winoground, Cola, EqBen).
+
+    Args:
+        side: "text" (each image prefers its caption), "image" (each caption prefers its image), or
+            "group" (both).
+        options: Options of `torchmetrics.Metric`.
+
+    Example:
+        >>> from torchmetrics import MetricCollection
+        >>> sides = MetricCollection({side: PairedAccuracy(side) for side in ("text", "image")})
+        >>> sides.update(torch.tensor([[[0.9, 0.95], [0.1, 0.96]]]))  # rows: images
+        >>> {side: value.item() for side, value in sides.compute().items()}
+        {'image': 1.0, 'text': 0.0}
+    """
+
+    def __init__(self, side: Literal["text", "image", "group"] = "group", **options: Any) -> None:
+        super().__init__(**options)
+        self.side = side
+
+    @override
+    def update(self, scores: Float[Tensor, "n 2 2"]) -> None:
+        rules = {"text": [text_correct], "image": [image_correct]}
+        correct = [rule(scores) for rule in rules.get(self.side, [text_correct, image_correct])]
+        self._add(torch.stack(correct).all(dim=0).double())
+
+
+class ColaMeanAveragePrecision(_Metric):
+    """Cola's mAP: the mean AP of the classes, each over the images of its pool.
+
+    Args:
+        treatment: How to treat a class whose positives are all outside its pool, see
+            `class_average_precision`.
+        options: Options of `torchmetrics.Metric`.
+
+    Example:
+        >>> scores = torch.tensor([[0.9, 0.1], [0.8, 0.2]])  # images x classes
+        >>> labels = torch.tensor([[True, False], [False, True]])
+        >>> mean_ap = ColaMeanAveragePrecision()
+        >>> mean_ap.update(scores, labels, pool=torch.ones(2, 2, dtype=torch.bool))
+        >>> mean_ap.compute().item()
+        1.0
+    """
+
+    scores: list[Tensor]
+    labels: list[Tensor]
+    pool: list[Tensor]
+
+    def __init__(
+        self, treatment: Literal["strict", "reference"] = "strict", **options: Any
+    ) -> None:
+        super().__init__(**options)
+        self.treatment: Literal["strict", "reference"] = treatment
+        for state in ("scores", "labels", "pool"):
+            self.add_state(state, [], dist_reduce_fx="cat")
+
+    @override
+    def update(
+        self,
+        scores: Float[Tensor, "n C"],
+        labels: Bool[Tensor, "n C"],
+        pool: Bool[Tensor, "n C"],
+    ) -> None:
+        self.scores.append(scores)
+        self.labels.append(labels)
+        self.pool.append(pool)
+
+    @override
+    def compute(self) -> Tensor:
+        parts = (dim_zero_cat(part) for part in (self.scores, self.labels, self.pool))
+        classes = class_average_precision(*parts, treatment=self.treatment)
+        return classes.values[classes.counted].mean()
+
+
+class RetrievalRecallAtK(_Metric):
+    """Recall@k of images by captions or of captions by images, over all images and captions seen.
+
+    A query is a hit if any true partner is among the k with the highest cosine; ties count against
+    the model. Pass each image and each caption once: a distributed sampler that repeats samples to
+    fill the last batch changes the result.
+
+    Args:
+        k: The cutoff.
+        query: The modality of the queries.
+        options: Options of `torchmetrics.Metric`.
+
+    Example:
+        >>> recall = RetrievalRecallAtK(k=1, query="image")
+        >>> images, texts = torch.eye(2), torch.tensor([[1.0, 0.1], [0.9, 0.2], [0.1, 1.0]])
+        >>> recall.update(images, texts, torch.tensor([7, 8]), torch.tensor([7, 7, 8]))
+        >>> recall.compute().item()
+        1.0
+    """
+
+    images: list[Tensor]
+    texts: list[Tensor]
+    image_ids: list[Tensor]
+    text_image_ids: list[Tensor]
+
+    def __init__(
+        self, k: int = 1, query: Literal["image", "text"] = "image", **options: Any
+    ) -> None:
+        super().__init__(**options)
+        self.k, self.query = k, query
+        for state in ("images", "texts", "image_ids", "text_image_ids"):
+            self.add_state(state, [], dist_reduce_fx="cat")
+
+    @override
+    def update(
+        self,
+        images: Float[Tensor, "n d"],
+        texts: Float[Tensor, "m d"],
+        image_ids: Int[Tensor, "n"],
+        text_image_ids: Int[Tensor, "m"],
+    ) -> None:
+        self.images.append(normalize(images, dim=1))
+        self.texts.append(normalize(texts, dim=1))
+        self.image_ids.append(image_ids)
+        self.text_image_ids.append(text_image_ids)
+
+    @override
+    def compute(self) -> Tensor:
+        scores = dim_zero_cat(self.images) @ dim_zero_cat(self.texts).T
+        same = dim_zero_cat(self.image_ids)[:, None] == dim_zero_cat(self.text_image_ids)
+        by_image, by_text = bank_ranks(scores.cpu(), same.cpu().nonzero())
+        ranks = by_image if self.query == "image" else by_text
+        return recall_at(ranks, self.k).double().mean()
