@@ -37,9 +37,9 @@ import yaml
 
 from vlmtune.errors import UserError
 from vlmtune.metrics.value import MetricValue
-from vlmtune.report.files import write_text
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.table import count, number
+from vlmtune.storage.files import write_text
 
 ROOT = Path(__file__).resolve().parents[1]
 SUITE = Path("configs/experiments/compare/cola.yaml")

@@ -26,7 +26,7 @@ UPSTREAM = {
     "adapters": BASICS | {"backbones.base"},
     "objectives": BASICS | {"distributed"},
     "metrics": BASICS,
-    "report": {"types", "errors", "metrics"},
+    "report": {"types", "errors", "metrics", "storage"},
     "benchmarks": BASICS | {"metrics", "language", "data.schema", "report.result"},
     "mining": {"errors", "features", "data.neighbours"},
     "evaluation": {
@@ -50,7 +50,7 @@ UPSTREAM = {
     "training.methods": BASICS | {"pairs", "backbones.base", "adapters", "objectives", "training"},
     "cli": BASICS
     | {"backbones", "adapters", "benchmarks", "data", "report", "evaluation", "training"}
-    | {"export", "language", "mining", "features", "metrics.value"},
+    | {"export", "language", "mining", "features", "storage", "metrics.value"},
     "__init__": {"export"},
     "__main__": {"cli"},
 }

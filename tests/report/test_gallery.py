@@ -31,7 +31,7 @@ def shown(runs):
     return [[example["query"] for example in group["examples"]] for group in groups]
 
 
-def test_all_are_shown_where_they_fit(run_of):
+def test_all_are_shown_if_they_fit(run_of):
     runs = [run_of("a", [True] * 3 + [False] * 3), run_of("b", [])]
     assert shown(runs) == [["0", "1", "2", "3", "4", "5"]]
     (group,) = Gallery(runs).of("cola_multi", "1", "strict")
@@ -47,7 +47,7 @@ def test_many_pictures_are_cut_right_and_wrong_in_turns(run_of, monkeypatch):
     assert Gallery(runs).of("cola_multi", "1", "strict")[0]["left_out"] == 13
 
 
-def test_one_of_each_kind_is_shown_in_any_case(run_of, monkeypatch):
+def test_one_of_each_kind_is_always_shown(run_of, monkeypatch):
     monkeypatch.setattr(gallery, "PICTURES", 0)
     assert shown([run_of("a", [True, True, False])]) == [["0", "2"]]
     assert shown([run_of("a", [False, False])]) == [["0"]]
@@ -59,9 +59,9 @@ def test_a_retrieval_shows_its_best_images(run_of):
     assert group["many"]
 
 
-def test_each_file_is_read_once_and_blind_runs_have_no_gallery(run_of, monkeypatch):
-    read = []
-    monkeypatch.setattr(gallery, "data_uri", lambda image: read.append(image) or "data:")
+def test_each_file_is_read_once_and_text_only_runs_have_no_gallery(run_of, monkeypatch):
+    opened = []
+    monkeypatch.setattr(gallery, "data_uri", lambda image: opened.append(image) or "data:")
     runs = [run_of("a", [True, False]), replace(run_of("b", [True]), text_only=True)]
     assert shown(runs) == [["0", "1"]]
-    assert len(read) == 1
+    assert len(opened) == 1

@@ -6,9 +6,8 @@ import pytest
 
 from vlmtune.errors import UserError
 from vlmtune.metrics.value import MetricValue
-from vlmtune.report.html import to_html
+from vlmtune.report.html import to_html, write_report
 from vlmtune.report.result import Example, Occurrence, Repeat
-from vlmtune.report.write import write_report
 from vlmtune.types import ImageRef
 
 VOID = {"meta", "img", "br", "link", "hr", "input", "wbr"}
@@ -16,8 +15,8 @@ VOID = {"meta", "img", "br", "link", "hr", "input", "wbr"}
 
 def classes(page, name):
     """Classes of the elements that have `name` among them."""
-    found = [attributes.get("class", "").split() for _, attributes in page.tags]
-    return [own for own in found if name in own]
+    names = [attributes.get("class", "").split() for _, attributes in page.tags]
+    return [one for one in names if name in one]
 
 
 class Page(HTMLParser):
@@ -51,7 +50,7 @@ def runs(make_run):
 
 @pytest.fixture
 def rich(make_run):
-    """Two runs and a blind one, with all that is drawn: groups, numbers, series, matrices."""
+    """Two runs and a text-only one, with all that is drawn: groups, numbers, series, matrices."""
     accuracy = MetricValue(0.4, 14, 0.25, 0.3, 0.5)
     groups = [f"accuracy/{group}" for group in ("a<b", "c", "d")]
     groups += [f"map/attributes={n}" for n in (1, 2, 3)]
@@ -74,7 +73,7 @@ def rich(make_run):
     return [
         made("zero-shot", "retained", lost, trained=0),
         made("mm <x>", "retained", won),
-        made("blind (n-gram)", "retained", won, text_only=True),
+        made("text-only (n-gram)", "retained", won, text_only=True),
     ]
 
 
@@ -125,13 +124,13 @@ def test_colours_come_from_the_page(rich):
     assert "prefers-color-scheme: dark" in text
 
 
-def test_what_is_drawn_follows_from_what_a_result_holds(rich, make_run):
+def test_plots_follow_from_the_content_of_a_result(rich, make_run):
     page = Page(to_html(rich))
     # For each of two benchmarks a line over numbers and a distribution; one curve.
     assert sum(tag == "svg" for tag, _ in page.tags) == 2 * 2 + 1
     assert len(classes(page, "bars")) == 2 * 2
-    assert len(classes(page, "heat")) == 2 * 2  # the blind run has none
-    assert len(classes(page, "own")) == 2 * 2 * 2
+    assert len(classes(page, "heat")) == 2 * 2  # the text-only run has none
+    assert len(classes(page, "true-pair")) == 2 * 2 * 2
     plain = Page(to_html([make_run("plain", curves={})]))
     for name in ("bars", "heat"):
         assert classes(plain, name) == []
@@ -141,36 +140,36 @@ def test_what_is_drawn_follows_from_what_a_result_holds(rich, make_run):
 def test_each_benchmark_has_a_table_under_its_convention(rich):
     page = Page(to_html(rich))
     assert len(classes(page, "bench")) == 3
-    badges = [own[1] for own in classes(page, "badge") if len(own) > 1]
+    badges = [one[1] for one in classes(page, "badge") if len(one) > 1]
     assert badges == ["strict", "reference", "strict"]
     assert "retained ability" in page.text
 
 
-def test_changes_and_what_was_forgotten_are_tested(rich):
+def test_changes_and_forgetting_are_tested(rich):
     page = Page(to_html(rich))
     words = [word.strip() for word in page.text]
-    assert "Changed from zero-shot" in words
-    assert "What it forgot" in words
-    assert len(classes(page, "against")) == 2  # the blind run is compared with nothing
+    assert "Change from zero-shot" in words
+    assert "Retained abilities" in words
+    assert len(classes(page, "against")) == 2  # the text-only run is compared with nothing
     assert words.count("McNemar") == 2
     assert "0.180" in words  # of 14 items 10 won and 4 lost
     assert "not tested: the report has no outcomes of items" in words
     single = Page(to_html(rich[:1]))
-    assert "What it forgot" not in single.text
+    assert "Retained abilities" not in single.text
     assert classes(single, "against") == []
 
 
-def test_blind_rows_and_repeated_captions_are_remarked(rich):
+def test_text_only_rows_and_repeated_captions_are_caveats(rich):
     page = Page(to_html(rich))
     text = " ".join("".join(page.text).split())
-    assert "captions alone give part of the answers away" in text
-    assert "mm <x> is no better than blind (n-gram)" in text
+    assert "the captions alone give some answers away" in text
+    assert "mm <x> is no better than text-only (n-gram)" in text
     assert "identical candidates: 2 of 14" in text
-    assert "Before a number is believed" in text
-    assert len(classes(page, "flag")) == 3 + 3 * 3  # three flagged scores, three remarks on each
+    assert "Caveats" in text
+    assert len(classes(page, "flag")) == 3 + 3 * 3  # three flagged scores, three caveats on each
 
 
-def test_what_occurs_twice_is_listed(make_run):
+def test_repeats_are_listed(make_run):
     run = make_run("a")
     repeat = Repeat("caption", 1, 9, (Occurrence((4,), ("a/4.png",), ("a <b> dog",)),))
     first = replace(run.results[0], repeats=(repeat,))
@@ -247,9 +246,9 @@ def test_runs_without_results_or_with_one_point(make_run):
     Page(to_html([make_run("a", curves={"loss": ((0, 1.0),), "nothing": ((0, None),)})]))
 
 
-def test_what_was_not_run_is_said(make_run):
+def test_benchmarks_that_could_not_run_are_listed(make_run):
     page = Page(to_html([replace(make_run("mm"), not_run=(("aro", "no <a>.json"),))]))
-    assert "aro of mm: not run: no <a>.json" in page.text
+    assert "aro (mm): no <a>.json" in page.text
     assert "Not run" in page.text
     assert "Not run" not in Page(to_html([make_run("mm")])).text
 

@@ -10,7 +10,7 @@ def test_tables(make_run):
     assert lines[2:7] == [
         "| benchmark | metric | n | chance | zero-shot | mm |",
         "| --- | --- | ---: | ---: | ---: | ---: |",
-        "| *trained parameters* |  |  |  | 0 | 7.75 M |",
+        "| *trainable parameters* |  |  |  | 0 | 7.75 M |",
         "| cola_multi | accuracy ↑ | 210 | 25.0 % | 20.0 % [15.0–25.0] | **41.0 %** [36.0–46.0] |",
         "| cola_single | map ↑ | 96 | 15.0 % | 10.0 % [9.0–11.0] | **20.5 %** [19.5–21.5] |",
     ]
@@ -29,18 +29,18 @@ def test_changes_are_tested(make_run):
     won, lost = (1.0,) * 10 + (0.0,) * 4, (0.0,) * 10 + (1.0,) * 4
     text = to_markdown([run("a", lost), run("b", won), run("c", won, text_only=True)])
     lines = text.splitlines()
-    forgot = lines[lines.index("## What it forgot") + 4]
-    assert forgot.startswith("| cola_multi | b | ±0.0 | ")
-    assert forgot.endswith(" | 10 | 4 | 14 | 0.180 (McNemar) | no difference shown |")
-    changed = lines[lines.index("## Changed from a") + 4]
-    why = "not tested: the report has no outcomes of items"
-    assert changed == f"| cola_single | b | ±0.0 |  |  |  |  |  | {why} |"
-    assert "- **Blind:** cola_multi: c reaches 40.0 %" in text
+    retained = lines[lines.index("## Retained abilities, change from a") + 4]
+    assert retained.startswith("| cola_multi | b | ±0.0 | ")
+    assert retained.endswith(" | 10 | 4 | 14 | 0.180 (McNemar) | not significant |")
+    changed = lines[lines.index("## Change from a") + 4]
+    reason = "not tested: the report has no outcomes of items"
+    assert changed == f"| cola_single | b | ±0.0 |  |  |  |  |  | {reason} |"
+    assert "- **Text-only:** cola_multi: c reaches 40.0 %" in text
     assert "- cola_single: classes without positives: 3 of 96" in text
-    assert "What it forgot" not in to_markdown([run("a", lost)])
+    assert "Retained abilities" not in to_markdown([run("a", lost)])
 
 
-def test_what_was_not_run_is_said(make_run):
+def test_benchmarks_that_could_not_run_are_listed(make_run):
     plain, missing = make_run("plain"), replace(make_run("mm"), not_run=(("aro", "no a|b.json"),))
     assert "- aro of mm: not run: no a\\|b.json\n" in to_markdown([plain, missing])
     assert "not run" not in to_markdown([plain])
@@ -52,7 +52,7 @@ def test_nothing_is_bold_alone_and_names_cannot_break_the_table(make_run):
     assert "| chance | a\\|b c |\n" in text
 
 
-def test_what_occurs_twice_is_listed_under_its_benchmark(make_run):
+def test_repeats_are_listed_under_its_benchmark(make_run):
     run = make_run("a")
     repeat = Repeat("caption", 1, 9, (Occurrence((4,), ("a/4.png",), ("a|dog",)),))
     first = replace(run.results[0], repeats=(repeat,))

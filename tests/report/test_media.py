@@ -1,4 +1,19 @@
-from vlmtune.report.media import COLUMNS, caption, metric_table, retrievals, strip
+import base64
+from io import BytesIO
+
+import pytest
+from PIL import Image
+
+from vlmtune.report.media import (
+    COLUMNS,
+    SIDE,
+    caption,
+    data_uri,
+    metric_table,
+    retrievals,
+    strip,
+)
+from vlmtune.types import ImageRef
 
 
 def test_one_row_for_each_metric(make_run):
@@ -12,19 +27,19 @@ def test_one_row_for_each_metric(make_run):
     assert {len(row) for row in table} == {len(COLUMNS)}
 
 
-def test_a_strip_shows_what_is_there(make_run, tmp_path):
+def test_a_strip_shows_the_readable_images(make_run, tmp_path):
     example = make_run().results[0].examples[0]
-    whole = strip(example)
-    assert whole.size == (192 + 100, 192)
-    assert whole.getpixel((5, 5))[0] > 200  # red comes first
-    assert whole.getpixel((195, 5))[2] > 200
+    picture = strip(example)
+    assert picture.size == (192 + 100, 192)
+    assert picture.getpixel((5, 5))[0] > 200  # red comes first
+    assert picture.getpixel((195, 5))[2] > 200
     (tmp_path / "0.png").unlink()
     assert strip(example).size == (100, 192)
     (tmp_path / "1.png").unlink()
     assert strip(example) is None
 
 
-def test_retrievals_are_those_of_which_an_image_is_there(make_run, tmp_path):
+def test_retrievals_need_a_readable_image(make_run, tmp_path):
     result = make_run().results[0]
     pictures, texts = retrievals(result)
     assert texts == [caption(example) for example in result.examples]
@@ -34,7 +49,37 @@ def test_retrievals_are_those_of_which_an_image_is_there(make_run, tmp_path):
     assert retrievals(result) == ([], [])
 
 
-def test_a_caption_says_what_is_true(make_run):
+def test_a_caption_gives_verdict_and_truth(make_run):
     right, wrong = make_run().results[0].examples
     assert caption(right) == "right: red cup <on> blue box (1.5 true, 0.5 false)"
     assert caption(wrong).startswith("wrong: ")
+
+
+def opened(uri):
+    return Image.open(BytesIO(base64.b64decode(uri.partition(",")[2])))
+
+
+@pytest.fixture
+def path(tmp_path):
+    image = Image.new("RGB", (600, 300), "red")
+    image.paste("blue", (300, 0, 600, 300))
+    image.save(tmp_path / "a.png")
+    return tmp_path / "a.png"
+
+
+def test_shrunk_in_proportion(path):
+    assert opened(data_uri(ImageRef(path))).size == (SIDE, SIDE // 2)
+
+
+def test_cropped_with_black_outside(path):
+    image = opened(data_uri(ImageRef(path, (500, 0, 200, 200))))
+    assert image.size == (SIDE, SIDE)
+    assert image.getpixel((20, 90))[2] > 200
+    assert max(image.getpixel((SIDE - 10, 90))) < 20
+
+
+def test_an_unreadable_image_has_no_uri(tmp_path, path):
+    (tmp_path / "b.png").write_bytes(path.read_bytes()[:100])
+    assert data_uri(ImageRef(tmp_path / "b.png")) is None
+    assert data_uri(ImageRef(tmp_path / "absent.png")) is None
+    assert data_uri(ImageRef(path, (0, 0, 0, 5))) is None

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from vlmtune.errors import UserError
-from vlmtune.report.table import baseline, check_runs, rows, sections, series
+from vlmtune.report.table import baseline, check_runs, colours, rows, sections
 
 
 def by_metric(runs):
@@ -38,40 +38,40 @@ def test_lower_is_best_for_ranks(make_run):
 @pytest.mark.parametrize("other", [{"version": "2"}, {"n": 100}])
 def test_numbers_that_do_not_compare_have_their_own_rows(make_run, other):
     runs = [make_run("a", 0.2), make_run("b", 0.4, **other)]
-    found = [row for row in rows(runs) if row.metric == "accuracy"]
-    assert [[cell is not None for cell in row.cells] for row in found] == [
+    parts = [row for row in rows(runs) if row.metric == "accuracy"]
+    assert [[cell is not None for cell in row.cells] for row in parts] == [
         [True, False],
         [False, True],
     ]
-    assert all(row.best == frozenset() for row in found)
+    assert all(row.best == frozenset() for row in parts)
 
 
 def test_colours(make_run):
     runs = [make_run("a"), make_run("zero", trained=0), *(make_run(f"r{i}") for i in range(8))]
-    assert series(runs)[:4] == (1, 0, 2, 3)
-    assert max(series(runs)) == 7
-    blind = replace(make_run("blind", trained=0), text_only=True)
-    assert series([make_run("zero", trained=0), blind]) == (0, 1)
+    assert colours(runs)[:4] == (1, 0, 2, 3)
+    assert max(colours(runs)) == 7
+    text_only = replace(make_run("text-only", trained=0), text_only=True)
+    assert colours([make_run("zero", trained=0), text_only]) == (0, 1)
 
 
-def test_the_first_run_that_sees_is_the_baseline(make_run):
+def test_the_first_run_with_images_is_the_baseline(make_run):
     runs = [make_run("a"), make_run("zero", trained=0)]
-    blind = replace(make_run("blind"), text_only=True)
+    text_only = replace(make_run("text-only"), text_only=True)
     assert baseline(runs) == 0
-    assert baseline([blind, *runs]) == 1
+    assert baseline([text_only, *runs]) == 1
     assert baseline([make_run("a")]) is None
-    assert baseline([make_run("a"), blind]) is None
+    assert baseline([make_run("a"), text_only]) is None
 
 
-def test_a_blind_run_is_never_the_best(make_run):
-    blind = replace(make_run("blind", 0.9), text_only=True)
-    first, *_ = rows([make_run("a", 0.2), blind, make_run("b", 0.4)])
+def test_a_text_only_run_is_never_the_best(make_run):
+    text_only = replace(make_run("text-only", 0.9), text_only=True)
+    first, *_ = rows([make_run("a", 0.2), text_only, make_run("b", 0.4)])
     assert first.best == {2}
-    first, *_ = rows([make_run("a", 0.2), blind])
+    first, *_ = rows([make_run("a", 0.2), text_only])
     assert first.best == frozenset()
 
 
-def test_runs_need_names_of_their_own(make_run):
+def test_runs_need_different_names(make_run):
     with pytest.raises(UserError, match="at least one run"):
         check_runs([])
     with pytest.raises(UserError, match="'a' twice"):

@@ -3,20 +3,20 @@ from dataclasses import replace
 import pytest
 
 from vlmtune.metrics.value import MetricValue
-from vlmtune.report.table import sections
-from vlmtune.report.views import Views, matrix
+from vlmtune.report.table import Row, sections
+from vlmtune.report.views import Views, families, matrix
 
 
 @pytest.fixture
 def views_of(make_run):
     """The views of the first benchmark of runs, whose result is changed as given."""
 
-    def made(*changes, blind=()):
+    def made(*changes, text_only=()):
         runs = []
         for i, change in enumerate(changes):
             run = make_run(f"run {i}", 0.2 + 0.1 * i)
             result = replace(run.results[0], **change)
-            runs.append(replace(run, results=(result,), text_only=i in blind))
+            runs.append(replace(run, results=(result,), text_only=i in text_only))
         views = Views(runs)
         return [views.section(part) for part in sections(runs)]
 
@@ -47,7 +47,7 @@ def test_long_and_further_families_are_closed(views_of):
 
 
 def test_gains_are_those_over_the_first_run(views_of):
-    (one,) = views_of({}, {}, {}, blind=[2])
+    (one,) = views_of({}, {}, {}, text_only=[2])
     (row,) = one["rows"]
     assert [cell["gain"] for cell in row["cells"]] == ["", "+10.0", ""]
     assert [cell["direction"] for cell in row["cells"]] == ["", "better", ""]
@@ -57,16 +57,16 @@ def test_series_share_an_axis_unless_their_scales_are_far_apart(views_of):
     narrow, wide = tuple(i / 10 for i in range(20)), tuple(float(2 * i) for i in range(20))
     like = tuple(i / 8 for i in range(20))
     (one,) = views_of(*({"series": {"equivariance_text": x}} for x in (narrow, wide, like)))
-    drawn = [[run["name"] for run in plot["runs"]] for plot in one["series"]]
-    assert drawn == [["run 0", "run 2"], ["run 1"]]
+    axes = [[run["name"] for run in plot["runs"]] for plot in one["series"]]
+    assert axes == [["run 0", "run 2"], ["run 1"]]
     assert [bool(plot["note"]) for plot in one["series"]] == [True, False]
     assert one["series"][0]["runs"][0]["median"] == "0.95"
     assert one["matrices"] == []
 
 
-def test_matrices_are_drawn_for_runs_that_see(views_of):
+def test_text_only_runs_have_no_matrix(views_of):
     scores = {"series": {"mean_scores": (2.0, 1.0, 0.5, 0.75)}}
-    (one,) = views_of(scores, {}, scores, blind=[2])
+    (one,) = views_of(scores, {}, scores, text_only=[2])
     assert [heat["name"] for heat in one["matrices"]] == ["run 0"]
     assert one["series"] == []
 
@@ -80,7 +80,57 @@ def test_a_false_pair_must_be_below_both_true_ones():
     assert crosses(0.0, 0.0, 0.0, 0.0) == [False, True, True, False]
 
 
-def test_conventions_are_told_apart(views_of):
+def test_conventions_have_their_own_sections(views_of):
     strict, other = views_of({}, {"convention": "reference", "kind": "compositional"})
     assert (strict["convention"], other["convention"]) == ("strict", "reference")
     assert [cell is None for cell in strict["rows"][0]["cells"]] == [False, True]
+
+
+def row(name, unit="fraction", n=9, primary=False):
+    return Row("b", "1", "strict", name, primary, (MetricValue(0.5, n, 0.25, unit=unit),))
+
+
+def test_three_groups_make_a_family():
+    rows = [row(name) for name in ("acc", "acc/a", "other/a", "acc/b", "other/b", "acc/c")]
+    (family,), others = families(rows)
+    assert family.name == "acc"
+    assert [group for group, _ in family.members] == ["a", "b", "c"]
+    assert [one.metric for one in others] == ["acc", "other/a", "other/b"]
+
+
+def test_groups_of_groups_are_families_of_their_own():
+    names = [f"acc/{kind}/{size}" for kind in ("swap", "atom") for size in (4, 5, 12)]
+    parts, others = families([row(name) for name in names])
+    assert [family.name for family in parts] == ["acc/swap", "acc/atom"]
+    assert parts[0].positions == (4.0, 5.0, 12.0)
+    assert parts[0].axis == ""
+    assert others == ()
+
+
+@pytest.mark.parametrize(
+    ("groups", "positions", "axis"),
+    [
+        (["attributes=1", "attributes=2", "attributes=3"], (1.0, 2.0, 3.0), "attributes"),
+        (["-0.5", "0.5", "2"], (-0.5, 0.5, 2.0), ""),
+        (["n=1", "m=2", "n=3"], None, "n"),
+        (["1", "2", "many"], None, ""),
+        (["1 object", "2 objects", "3"], None, ""),
+    ],
+)
+def test_groups_that_are_numbers_make_an_axis(groups, positions, axis):
+    (family,), _ = families([row(f"map/{group}") for group in groups])
+    assert (family.positions, family.axis) == (positions, axis)
+
+
+def test_counts_and_ranks_form_no_family():
+    rows = [row(f"rank/{i}", "rank") for i in range(4)] + [row(f"n/{i}", "count") for i in range(4)]
+    assert families(rows) == ((), tuple(rows))
+
+
+def test_a_group_of_two_sizes_counts_once_and_the_primary_is_listed_twice():
+    rows = [row("acc/a", n=1), row("acc/a", n=2), row("acc/b")]
+    assert families(rows)[0] == ()
+    rows = [row("acc/a", primary=True), row("acc/b"), row("acc/c")]
+    (family,), others = families(rows)
+    assert len(family.members) == 3
+    assert [one.metric for one in others] == ["acc/a"]

@@ -16,8 +16,8 @@ from vlmtune.evaluation.suite import load_all, run_suite
 from vlmtune.export import resolve
 from vlmtune.export.model import Model
 from vlmtune.report.environment import code_commit, library_versions, now
+from vlmtune.report.html import write_report
 from vlmtune.report.run_report import Provenance, RunReport
-from vlmtune.report.write import write_report
 
 
 def run(options: argparse.Namespace) -> None:

@@ -8,11 +8,10 @@ from pathlib import Path
 
 from vlmtune.cli.tables import show
 from vlmtune.cli.text_only import FILES
-from vlmtune.report.csv_table import to_csv
-from vlmtune.report.files import write_text
-from vlmtune.report.latex import to_latex
+from vlmtune.report.formats import to_csv, to_latex
+from vlmtune.report.html import write_report
 from vlmtune.report.run_report import RunReport
-from vlmtune.report.write import write_report
+from vlmtune.storage.files import write_text
 
 
 def run(options: argparse.Namespace) -> None:

@@ -1,6 +1,9 @@
-"""What must be known before a number is believed: blind scores, lost rows, what occurs twice."""
+"""What limits a number: text-only scores above chance, missing intervals, repeated items, limits.
 
-from collections.abc import Sequence
+In: the runs of a report. Out: one sentence a caveat. Never: a change of a number.
+"""
+
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,37 +20,36 @@ REPEATED = {
 
 
 @dataclass(frozen=True)
-class Remark:
+class Caveat:
     """A sentence on a benchmark.
 
     Attributes:
-        benchmark: The benchmark, with its convention where that is not the strict one.
+        benchmark: The benchmark, with its convention unless that is the strict one.
         text: The sentence.
-        serious: Whether it questions the numbers, rather than stating what was counted.
-        lines: What it speaks of, one by one.
+        text_only: Whether captions alone reach the number.
+        examples: The first of the items in question.
     """
 
     benchmark: str
     text: str
-    serious: bool
-    lines: tuple[str, ...] = ()
+    text_only: bool = False
+    examples: tuple[str, ...] = ()
 
 
-def remarks(runs: Sequence[RunReport]) -> tuple[Remark, ...]:
-    """All remarks, benchmark by benchmark, the serious ones first."""
-    found: list[Remark] = []
+def caveats(runs: Sequence[RunReport]) -> tuple[Caveat, ...]:
+    """All caveats, benchmark by benchmark, those of text-only scores first."""
+    out: list[Caveat] = []
     for section in sections(runs):
-        serious = [text for row in section.primary for text in _blind(row, runs)]
-        plain = [text for row in section.primary for text in _lacking(row)]
-        plain += [text for row in section.rows for text in _counted(row, runs)]
-        plain += _drawn(section.head.benchmark, runs)
         title = section.head.title
-        found += [Remark(title, text, True) for text in serious]
-        found += [Remark(title, text, False) for text in plain]
-        found += [
-            Remark(title, text, False, lines) for text, lines in _repeated(section.head, runs)
-        ]
-    return tuple(found)
+        lines = [text for row in section.primary for text in _text_only(row, runs)]
+        out += [Caveat(title, text, text_only=True) for text in lines]
+        lines = [text for row in section.primary for text in _missing(row)]
+        lines += [text for row in section.rows for text in _counts(row, runs)]
+        lines += _limits(section.head.benchmark, runs)
+        out += [Caveat(title, text) for text in lines]
+        repeats = _repeats(section.head, runs)
+        out += [Caveat(title, text, examples=examples) for text, examples in repeats]
+    return tuple(out)
 
 
 def beats_chance(metric: MetricValue) -> bool:
@@ -57,107 +59,104 @@ def beats_chance(metric: MetricValue) -> bool:
         >>> beats_chance(MetricValue(0.6, 100, 0.5, 0.51, 0.69))
         True
     """
-    ends = (metric.low, metric.high)
-    if metric.chance is None or None in ends:
+    if metric.chance is None or metric.low is None or metric.high is None:
         return False
-    low, high = ends
-    assert low is not None
-    assert high is not None
-    return low > metric.chance if metric.higher_is_better else high < metric.chance
+    return metric.low > metric.chance if metric.higher_is_better else metric.high < metric.chance
 
 
-def _blind(row: Row, runs: Sequence[RunReport]) -> list[str]:
-    """What is solved without the image, and which runs do no better than that."""
-    found = []
+def _text_only(row: Row, runs: Sequence[RunReport]) -> list[str]:
+    """Text-only runs above chance, and the runs that do no better than they do."""
+    lines = []
     for i in sorted(row.text_only):
         metric = row.cells[i]
         if metric is None or not beats_chance(metric):
             continue
-        found.append(
+        lines.append(
             f"{runs[i].name} reaches {number(metric.value, metric.unit)} [{interval(metric)}], "
-            f"chance is {chance(metric)}: captions alone give part of the answers away"
+            f"chance is {chance(metric)}: the captions alone give some answers away"
         )
         sign = 1 if metric.higher_is_better else -1
-        found += [
+        lines += [
             f"{runs[j].name} is no better than {runs[i].name} "
-            f"({number(cell.value, cell.unit)}, not above {number(metric.value, metric.unit)})"
+            f"({number(cell.value, cell.unit)} against {number(metric.value, metric.unit)})"
             for j, cell in enumerate(row.cells)
             if cell is not None
             and j not in row.text_only
             and sign * (cell.value - metric.value) <= 0
         ]
-    return found
+    return lines
 
 
-def _lacking(row: Row) -> list[str]:
-    first = row.first
-    found = [] if first.chance is not None else [f"no chance level is defined for {row.metric}"]
+def _missing(row: Row) -> list[str]:
+    lines = [] if row.first.chance is not None else [f"{row.metric} has no chance level"]
     if all(cell is None or cell.low is None for cell in row.cells):
-        found.append(f"{row.metric} has no interval")
-    return found
+        lines.append(f"{row.metric} has no interval")
+    return lines
 
 
-def _counted(row: Row, runs: Sequence[RunReport]) -> list[str]:
-    """A count that is not zero, once where all runs agree."""
+def _counts(row: Row, runs: Sequence[RunReport]) -> list[str]:
+    """Counts above zero."""
     if row.first.unit != "count":
         return []
+    name = row.metric.replace("_", " ")
     counts = {
-        runs[i].name: f"{cell.value:.0f} of {cell.n}"
+        runs[i].name: f"{name}: {cell.value:.0f} of {cell.n}"
         for i, cell in enumerate(row.cells)
         if cell is not None and cell.value
     }
-    name = row.metric.replace("_", " ")
-    if len(set(counts.values())) == 1:
-        return [f"{name}: {next(iter(counts.values()))}"]
-    return [f"{name}: {text} ({run})" for run, text in counts.items()]
+    return _by_text(counts.items(), len(set(counts.values())) == 1)
 
 
-def _repeated(head: Row, runs: Sequence[RunReport]) -> list[tuple[str, tuple[str, ...]]]:
-    """What occurs twice, with the first ones, once where all runs agree."""
-    wanted = (head.benchmark, head.version, head.convention)
-    found: dict[Repeat, list[str]] = {}
-    seeing = [run for run in runs if not run.text_only]
-    own = {
+def _repeats(head: Row, runs: Sequence[RunReport]) -> list[tuple[str, tuple[str, ...]]]:
+    """What occurs twice in the items, with the first examples."""
+    key = (head.benchmark, head.version, head.convention)
+    results = {
         run.name: result
-        for run in seeing or runs
+        for run in [run for run in runs if not run.text_only] or runs
         for result in run.results
-        if (result.benchmark, result.version, result.convention) == wanted
+        if (result.benchmark, result.version, result.convention) == key
     }
-    for name, result in own.items():
+    names: dict[Repeat, list[str]] = {}
+    for name, result in results.items():
         for repeat in result.repeats:
-            found.setdefault(repeat, []).append(name)
-    said = []
-    for one, names in found.items():
-        text = f"{REPEATED[one.kind]}: {one.total} of {one.n}"
-        text += "" if len(names) == len(own) else f" ({', '.join(names)})"
-        said.append((text, _listed(one)))
-    return said
+            names.setdefault(repeat, []).append(name)
+    out = []
+    for repeat, of in names.items():
+        text = f"{REPEATED[repeat.kind]}: {repeat.total} of {repeat.n}"
+        text += "" if len(of) == len(results) else f" ({', '.join(of)})"
+        out.append((text, _examples(repeat)))
+    return out
 
 
-def _listed(repeat: Repeat) -> tuple[str, ...]:
+def _examples(repeat: Repeat) -> tuple[str, ...]:
     lines, shown = [], 0
-    for one in repeat.listed:
-        places = ", ".join(map(str, one.items))
-        texts = "; ".join(f'"{text}"' for text in one.texts)
-        lines.append(f"{places} ({', '.join(one.images)}): {texts}")
-        shown += len(one.items) - (repeat.kind == "item")
+    for occurrence in repeat.listed:
+        positions = ", ".join(map(str, occurrence.items))
+        texts = "; ".join(f'"{text}"' for text in occurrence.texts)
+        lines.append(f"{positions} ({', '.join(occurrence.images)}): {texts}")
+        shown += len(occurrence.items) - (repeat.kind == "item")
     more = repeat.total - shown
     return (*lines, f"and {more} more") if more > 0 else tuple(lines)
 
 
-def _drawn(benchmark: str, runs: Sequence[RunReport]) -> list[str]:
-    """That a benchmark was run on a part of its items, once where all runs agree."""
-    found: dict[str, list[str]] = {}
+def _limits(benchmark: str, runs: Sequence[RunReport]) -> list[str]:
+    """Runs that evaluated only some items of a benchmark."""
+    texts = {}
     for run in runs:
-        made: Any = run.provenance.config
+        options: Any = run.provenance.config
         for key in ("benchmarks", benchmark, "init_args"):
-            made = made.get(key) if isinstance(made, dict) else None
-        if run.text_only or not isinstance(made, dict) or made.get("limit") is None:
+            options = options.get(key) if isinstance(options, dict) else None
+        if run.text_only or not isinstance(options, dict) or options.get("limit") is None:
             continue
-        seed = made.get("seed")
-        how = "the first ones" if seed is None else f"drawn with seed {seed}"
-        text = f"a part of the items only, limit {made['limit']}, {how}"
-        found.setdefault(text, []).append(run.name)
-    if len(found) == 1:
-        return list(found)
-    return [f"{text} ({', '.join(names)})" for text, names in found.items()]
+        seed = options.get("seed")
+        how = "the first ones" if seed is None else f"sampled with seed {seed}"
+        texts[run.name] = f"only {options['limit']} items (limit), {how}"
+    return _by_text(texts.items(), len(set(texts.values())) == 1)
+
+
+def _by_text(texts: Iterable[tuple[str, str]], agree: bool) -> list[str]:
+    """Each text once, followed by its runs unless all runs agree."""
+    names: dict[str, list[str]] = {}
+    for name, text in texts:
+        names.setdefault(text, []).append(name)
+    return [text if agree else f"{text} ({', '.join(of)})" for text, of in names.items()]

@@ -1,4 +1,4 @@
-"""What a run ran on: library versions, git commit, time."""
+"""What a run ran on: library versions, git commit, time. Never changes a repository."""
 
 import platform
 import subprocess
@@ -20,12 +20,7 @@ LIBRARIES = (
 
 
 def library_versions() -> dict[str, str]:
-    """Versions of Python and of the libraries that can change a number, where installed.
-
-    Example:
-        >>> sorted(library_versions())[:1]
-        ['numpy']
-    """
+    """Versions of Python and of the installed libraries that can change a number."""
     versions = {"python": platform.python_version()}
     for name in LIBRARIES:
         try:
@@ -36,7 +31,7 @@ def library_versions() -> dict[str, str]:
 
 
 def git_commit(folder: Path) -> str:
-    """Commit of the repository `folder` is in, "-dirty" appended where files were changed.
+    """Commit of the repository that holds `folder`, with "-dirty" if files were changed.
 
     Example:
         >>> git_commit(Path("/"))
@@ -49,10 +44,7 @@ def git_commit(folder: Path) -> str:
 
 
 def code_commit() -> str:
-    """Commit of the repository this code is a part of, wherever it is run from.
-
-    "unknown" where it was installed without one, be it into another project's repository.
-    """
+    """Commit of the repository that tracks this code; "unknown" for an installed package."""
     here = Path(__file__)
     return git_commit(here.parent) if _git(here.parent, "ls-files", here.name) else "unknown"
 
@@ -65,7 +57,7 @@ def now() -> str:
 def _git(folder: Path, *arguments: str) -> str:
     command = ["git", "-C", str(folder), *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10)  # noqa: S603
+        process = subprocess.run(command, capture_output=True, text=True, timeout=10)  # noqa: S603
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
+    return process.stdout.strip() if process.returncode == 0 else ""

@@ -1,4 +1,7 @@
-"""The report as one HTML page that needs nothing else: styles, plots and pictures are inside."""
+"""The report as one HTML page with styles, plots and pictures inside, and the folder it goes to.
+
+In: run reports. Out: `report.html` and `report.md`. Never: a script, or a request to another host.
+"""
 
 import re
 from collections.abc import Sequence
@@ -9,24 +12,40 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from vlmtune.report import table
-from vlmtune.report.caveats import remarks
+from vlmtune.report.caveats import caveats
 from vlmtune.report.charts import changes, charts
-from vlmtune.report.compare import LEVEL, Against, against_first
+from vlmtune.report.compare import LEVEL, Comparison, compare_with_first
+from vlmtune.report.markdown import to_markdown
 from vlmtune.report.plots import curve_plot
 from vlmtune.report.run_report import RunReport
-from vlmtune.report.table import Row, baseline, check_runs, sections, series
+from vlmtune.report.table import Row, baseline, check_runs, colours, sections
 from vlmtune.report.views import Views, safe
+from vlmtune.storage.files import write_text
 
 SHORT_COMMIT, SHORT_DIGEST = 10, 12
-TILES = 4  # benchmarks, up to which each has a tile in the head of the page
+TILES = 4  # most benchmarks that get a tile at the top of the page
+
+
+def write_report(folder: Path, runs: Sequence[RunReport]) -> Path:
+    """Writes `report.md` and `report.html` atomically, the runs side by side in the order given.
+
+    The first run that is not text-only is the one to compare the others with.
+
+    Args:
+        folder: Where to write; created if absent.
+        runs: At least one, with different names.
+
+    Returns:
+        The path of `report.html`.
+    """
+    markdown, html = to_markdown(runs), to_html(runs)
+    write_text(folder / "report.md", markdown)
+    write_text(folder / "report.html", html)
+    return folder / "report.html"
 
 
 def to_html(runs: Sequence[RunReport]) -> str:
-    """Writes the page.
-
-    Raises:
-        UserError: There are no runs, or two have one name.
-    """
+    """Writes the page."""
     check_runs(runs)
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
@@ -38,18 +57,18 @@ def to_html(runs: Sequence[RunReport]) -> str:
     environment.filters |= {"count": table.count, "duration": table.duration, "breaks": _breaks}
     views, parts, first = Views(runs), sections(runs), baseline(runs)
     primary = [row for part in parts for row in part.primary]
-    notes = remarks(runs)
-    compared = against_first(runs)
+    notes = caveats(runs)
+    comparisons = compare_with_first(runs)
     return environment.get_template("page.html").render(
-        runs=[_run(run, colour) for run, colour in zip(runs, series(runs), strict=True)],
+        runs=[_run(run, colour) for run, colour in zip(runs, colours(runs), strict=True)],
         baseline=None if first is None else runs[first].name,
         level=LEVEL,
         tiles=[_tile(row, runs) for row in primary] if len(primary) <= TILES else [],
-        charts=charts(primary, views.names, series(runs)),
+        charts=charts(primary, views.names, colours(runs)),
         primary=[views.row(row) for row in primary],
-        warned={note.benchmark for note in notes if note.serious},
-        compared=_compared(compared, runs, "compositional"),
-        forgotten=_compared(compared, runs, "retained"),
+        flagged={note.benchmark for note in notes if note.text_only},
+        compositional=_compared(comparisons, runs, "compositional"),
+        retained=_compared(comparisons, runs, "retained"),
         notes=notes,
         not_run=[(run.name, name, why) for run in runs for name, why in run.not_run],
         sections=[views.section(part) for part in parts],
@@ -59,7 +78,7 @@ def to_html(runs: Sequence[RunReport]) -> str:
 
 
 def _breaks(name: str) -> Markup:
-    """A name that may be broken after its underscores and slashes, and nowhere else."""
+    """A name with line breaks allowed after its underscores and slashes only."""
     parts = re.split(r"(?<=[_/])", name)
     return Markup("<wbr>").join(parts)
 
@@ -68,8 +87,8 @@ def _run(run: RunReport, colour: int) -> dict[str, Any]:
     origin = run.provenance
     return {
         "name": run.name,
-        "series": colour,
-        "blind": run.text_only,
+        "colour": colour,
+        "text_only": run.text_only,
         "origin": origin,
         "commit": origin.commit[:SHORT_COMMIT]
         + ("-dirty" if origin.commit.endswith("-dirty") else ""),
@@ -79,13 +98,13 @@ def _run(run: RunReport, colour: int) -> dict[str, Any]:
 
 
 def _tile(row: Row, runs: Sequence[RunReport]) -> dict[str, Any]:
-    """The best number of a benchmark at a glance, on a scale with chance."""
+    """The best number of a benchmark, on a scale with chance."""
     present = [i for i, cell in enumerate(row.cells) if cell is not None]
-    seeing = [i for i in present if i not in row.text_only] or present
-    best = min(row.best, default=seeing[-1])
+    with_images = [i for i in present if i not in row.text_only] or present
+    best = min(row.best, default=with_images[-1])
     metric = row.cells[best]
     assert metric is not None
-    shown = metric.unit == "fraction"
+    scaled = metric.unit == "fraction"
     return {
         "title": row.title,
         "metric": row.metric,
@@ -93,38 +112,38 @@ def _tile(row: Row, runs: Sequence[RunReport]) -> dict[str, Any]:
         "chance": table.chance(metric),
         "text": table.number(metric.value, metric.unit),
         "run": runs[best].name,
-        "series": series(runs)[best],
-        "share": 100 * metric.value if shown else None,
-        "mark": 100 * metric.chance if shown and metric.chance is not None else None,
+        "colour": colours(runs)[best],
+        "percent": 100 * metric.value if scaled else None,
+        "mark": 100 * metric.chance if scaled and metric.chance is not None else None,
     }
 
 
 def _compared(
-    compared: Sequence[Against], runs: Sequence[RunReport], kind: str
+    comparisons: Sequence[Comparison], runs: Sequence[RunReport], kind: str
 ) -> list[dict[str, Any]]:
-    """For each run that is compared, its benchmarks of a kind."""
-    found = []
+    """The comparisons of each run, for benchmarks of one kind."""
+    out = []
     for i, run in enumerate(runs):
-        own = [one for one in compared if one.run == i and one.result.kind == kind]
-        bars = changes([(one.change or 0.0, one.metric.unit) for one in own])
+        part = [one for one in comparisons if one.run == i and one.result.kind == kind]
+        bars = changes([(one.change or 0.0, one.metric.unit) for one in part])
         lines = [
-            {**_against(one), "side": side, "length": length}
-            for one, (side, length) in zip(own, bars, strict=True)
+            {**_comparison(one), "side": side, "length": length}
+            for one, (side, length) in zip(part, bars, strict=True)
         ]
         if lines:
-            found.append({"name": run.name, "series": series(runs)[i], "lines": lines})
-    return found
+            out.append({"name": run.name, "colour": colours(runs)[i], "lines": lines})
+    return out
 
 
-def _against(one: Against) -> dict[str, Any]:
-    paired, metric = one.paired, one.metric
+def _comparison(comparison: Comparison) -> dict[str, Any]:
+    paired, metric = comparison.paired, comparison.metric
     line = {
-        "title": one.title,
-        "metric": one.result.primary,
-        "change": "" if one.change is None else table.change(one.change, metric.unit),
-        "direction": one.direction,
-        "verdict": one.verdict,
-        "why": one.why,
+        "title": comparison.title,
+        "metric": comparison.result.primary,
+        "change": "" if comparison.change is None else table.change(comparison.change, metric.unit),
+        "direction": comparison.direction,
+        "verdict": comparison.verdict,
+        "reason": comparison.reason,
         "interval": "",
         "p": "",
         "test": "",
@@ -132,12 +151,12 @@ def _against(one: Against) -> dict[str, Any]:
     if paired is not None:
         line |= {"won": paired.won, "lost": paired.lost, "n": paired.n, "test": paired.test}
         line["p"] = "" if paired.p is None else table.p_value(paired.p)
-        line["interval"] = table.span(paired.low, paired.high, metric.unit)
+        line["interval"] = table.signed_interval(paired.low, paired.high, metric.unit)
     return line
 
 
 def _curves(runs: Sequence[RunReport], views: Views) -> list[dict[str, Any]]:
-    """One plot for each curve that holds a number; of a benchmark only its primary metric."""
+    """One plot for each curve with a finite value; of a benchmark only the primary metric."""
     minor = {
         f"{result.benchmark}/{name}"
         for run in runs
@@ -151,19 +170,18 @@ def _curves(runs: Sequence[RunReport], views: Views) -> list[dict[str, Any]]:
         for name, curve in run.curves.items()
         if name not in minor and any(value is not None for _, value in curve)
     )
-    colours = series(runs)
+    run_colours = colours(runs)
 
-    def drawn(name: str) -> Markup:
-        svg = curve_plot([run.curves.get(name) for run in runs], colours, views.key())
-        return safe(svg)
+    def plot(name: str) -> Markup:
+        return safe(curve_plot([run.curves.get(name) for run in runs], run_colours, views.key()))
 
     return [
         {
             "name": name,
-            "svg": drawn(name),
+            "svg": plot(name),
             "runs": [
-                {"name": run.name, "series": colour}
-                for run, colour in zip(runs, colours, strict=True)
+                {"name": run.name, "colour": colour}
+                for run, colour in zip(runs, run_colours, strict=True)
                 if run.curves.get(name)
             ],
         }

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from vlmtune.report.caveats import remarks
-from vlmtune.report.compare import LEVEL, Against, against_first
+from vlmtune.report.caveats import caveats
+from vlmtune.report.compare import LEVEL, Comparison, compare_with_first
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.table import (
     Row,
@@ -18,42 +18,39 @@ from vlmtune.report.table import (
     number,
     p_value,
     sections,
-    span,
+    signed_interval,
 )
 
 NOTE = (
-    "Brackets hold 95 % intervals (Wilson for proportions, wider where items share images; "
-    "bootstrap for other means); ↑ and ↓ give the direction; the best run is bold. Numbers share a "
-    "row only where benchmark, version of the metric, convention and number of items agree."
+    "Brackets hold 95 % intervals (Wilson for proportions, wider if items share images; bootstrap "
+    "for other means). ↑ and ↓ give the direction; the best run is bold. Numbers share a row only "
+    "if benchmark, version of the metric, convention and number of items agree."
 )
 TEST = (
-    "p: McNemar's exact test where every item is right or wrong and has its images to itself, else "
-    "a bootstrap that resamples images, with the items' weights where the metric is a mean over "
-    f"groups; below {LEVEL} a difference counts as shown. p values are not corrected for the "
-    "number of rows."
+    "p: McNemar's exact test if every item is right or wrong and no two items share an image; else "
+    "a bootstrap that resamples images, with the items' weights if the metric is a mean over "
+    f"groups. A difference is significant if p is below {LEVEL}; p values are not corrected for "
+    "multiple tests."
 )
 
 
 def to_markdown(runs: Sequence[RunReport]) -> str:
     """Writes the runs side by side.
 
-    Primary metrics, changes from the first run, what was forgotten, remarks, one table for each
+    Primary metrics, changes from the first run, retained abilities, caveats, one table for each
     benchmark, provenance, sources.
-
-    Raises:
-        UserError: There are no runs, or two have one name.
     """
     check_runs(runs)
-    parts, compared = sections(runs), against_first(runs)
+    parts, comparisons = sections(runs), compare_with_first(runs)
     primary = [row for part in parts for row in part.primary]
     lines = ["# vlmtune report", "", *_primary(runs, primary), "", NOTE, ""]
     lines += _not_run(runs)
     first = baseline(runs)
     if first is not None:
         name = _cell(runs[first].name)
-        lines += _changes(f"Changed from {name}", compared, runs, "compositional")
-        lines += _changes("What it forgot", compared, runs, "retained")
-    lines += _remarks(runs)
+        lines += _changes(f"Change from {name}", comparisons, runs, "compositional")
+        lines += _changes(f"Retained abilities, change from {name}", comparisons, runs, "retained")
+    lines += _caveats(runs)
     for part in parts:
         lines += [f"## {_title(part)}", "", *_section(runs, part), ""]
     lines += ["## Runs", ""]
@@ -67,8 +64,8 @@ def to_markdown(runs: Sequence[RunReport]) -> str:
 
 def _primary(runs: Sequence[RunReport], table: Sequence[Row]) -> list[str]:
     lines = _head(["benchmark", "metric", "n", "chance"], runs)
-    trained = [count(run.provenance.trainable_parameters) for run in runs]
-    lines.append(_line(["*trained parameters*", "", "", "", *trained]))
+    parameters = [count(run.provenance.trainable_parameters) for run in runs]
+    lines.append(_line(["*trainable parameters*", "", "", "", *parameters]))
     for row in table:
         scores = [_score(row, i) for i in range(len(runs))]
         facts = [row.title, f"{row.metric} {row.arrow}", str(row.first.n), chance(row.first)]
@@ -86,36 +83,37 @@ def _not_run(runs: Sequence[RunReport]) -> list[str]:
 
 
 def _changes(
-    head: str, compared: Sequence[Against], runs: Sequence[RunReport], kind: str
+    head: str, comparisons: Sequence[Comparison], runs: Sequence[RunReport], kind: str
 ) -> list[str]:
-    own = [one for one in compared if one.result.kind == kind]
-    if not own:
+    of_kind = [comparison for comparison in comparisons if comparison.result.kind == kind]
+    if not of_kind:
         return []
-    columns = ["benchmark", "run", "change", "95 % interval", "won", "lost", "of", "p", "shown"]
+    columns = ["benchmark", "run", "change", "95 % interval", "won", "lost", "of", "p", "verdict"]
     lines = [_line(columns), _line(["---", "---", *["---:"] * 6, "---"])]
-    lines += [_line(_change(one, runs[one.run].name)) for one in own]
+    lines += [_line(_change(comparison, runs[comparison.run].name)) for comparison in of_kind]
     return [f"## {head}", "", *lines, "", TEST, ""]
 
 
-def _change(one: Against, name: str) -> list[str]:
-    unit = one.metric.unit
-    text = "–" if one.change is None else change(one.change, unit)
-    facts = [one.title, name, text]
-    if one.paired is None:
-        return [*facts, "", "", "", "", "", f"not tested: {one.why}"]
-    paired = one.paired
+def _change(comparison: Comparison, name: str) -> list[str]:
+    unit = comparison.metric.unit
+    text = "–" if comparison.change is None else change(comparison.change, unit)
+    facts = [comparison.title, name, text]
+    if comparison.paired is None:
+        return [*facts, "", "", "", "", "", f"not tested: {comparison.reason}"]
+    paired = comparison.paired
     p = "–" if paired.p is None else f"{p_value(paired.p)} ({paired.test})"
     numbers = [str(paired.won), str(paired.lost), str(paired.n), p]
-    return [*facts, span(paired.low, paired.high, unit) or "–", *numbers, one.verdict]
+    interval = signed_interval(paired.low, paired.high, unit) or "–"
+    return [*facts, interval, *numbers, comparison.verdict]
 
 
-def _remarks(runs: Sequence[RunReport]) -> list[str]:
+def _caveats(runs: Sequence[RunReport]) -> list[str]:
     lines = []
-    for remark in remarks(runs):
-        blind = "**Blind:** " if remark.serious else ""
-        lines.append(f"- {blind}{_cell(f'{remark.benchmark}: {remark.text}')}")
-        lines += [f"  - {_cell(line)}" for line in remark.lines]
-    return ["## Before a number is believed", "", *lines, ""] if lines else []
+    for caveat in caveats(runs):
+        mark = "**Text-only:** " if caveat.text_only else ""
+        lines.append(f"- {mark}{_cell(f'{caveat.benchmark}: {caveat.text}')}")
+        lines += [f"  - {_cell(example)}" for example in caveat.examples]
+    return ["## Caveats", "", *lines, ""] if lines else []
 
 
 def _title(part: Section) -> str:
@@ -138,7 +136,7 @@ def _provenance(run: RunReport) -> list[str]:
     facts = {
         "backbone": f"{origin.backbone} ({origin.fingerprint[:12]})",
         "adapter": origin.adapter,
-        "trained parameters": f"{origin.trainable_parameters:,}",
+        "trainable parameters": f"{origin.trainable_parameters:,}",
         "data": origin.data or "none",
         "time": duration(origin.seconds),
         "date": origin.date,
@@ -155,8 +153,8 @@ def _score(row: Row, i: int) -> str:
         return "–"
     text = number(metric.value, metric.unit)
     text = f"**{text}**" if i in row.best else text
-    between = interval(metric)
-    return f"{text} [{between}]" if between else text
+    brackets = interval(metric)
+    return f"{text} [{brackets}]" if brackets else text
 
 
 def _head(columns: Sequence[str], runs: Sequence[RunReport]) -> list[str]:

@@ -1,14 +1,49 @@
-"""Results for a logger that shows tables and pictures, such as Weights & Biases."""
+"""Pictures of retrievals: thumbnails for the page, strips and tables for loggers such as W&B.
 
+Never fails on a missing image: a report may be made after the run and elsewhere.
+"""
+
+import base64
 from collections.abc import Sequence
+from io import BytesIO
 
 from PIL import Image
 
 from vlmtune.report.result import Example, Result
-from vlmtune.report.thumbnails import SIDE, thumbnail
+from vlmtune.types import ImageRef
 
+SIDE = 192  # pixels of the longer side; twice the size on the page, for dense displays
 COLUMNS = ("benchmark", "metric", "value", "low", "high", "chance", "n", "unit", "convention")
 Cell = str | float | int | None
+
+
+def thumbnail(reference: ImageRef) -> Image.Image | None:
+    """Returns the image, cropped to its box and shrunk, or None if the file cannot be read.
+
+    Pixels of the box outside the image are black.
+    """
+    try:
+        with Image.open(reference.path) as file:
+            image = file.convert("RGB")
+    except (OSError, ValueError, Image.DecompressionBombError):
+        return None
+    if reference.box is not None:
+        x, y, width, height = reference.box
+        if width < 1 or height < 1:
+            return None
+        image = image.crop((x, y, x + width, y + height))
+    image.thumbnail((SIDE, SIDE))
+    return image
+
+
+def data_uri(reference: ImageRef) -> str | None:
+    """Returns the thumbnail as a `data:` URI, or None if there is none."""
+    image = thumbnail(reference)
+    if image is None:
+        return None
+    buffer = BytesIO()
+    image.save(buffer, "JPEG", quality=80)
+    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
 
 
 def metric_table(results: Sequence[Result]) -> list[list[Cell]]:
@@ -27,27 +62,27 @@ def metric_table(results: Sequence[Result]) -> list[list[Cell]]:
 
 
 def retrievals(result: Result) -> tuple[list[Image.Image], list[str]]:
-    """Strip and caption of each example of which an image can be opened."""
+    """Strip and caption of each example that has a readable image."""
     strips = [(strip(example), caption(example)) for example in result.examples]
-    shown = [(picture, text) for picture, text in strips if picture is not None]
-    return [picture for picture, _ in shown], [text for _, text in shown]
+    readable = [(picture, text) for picture, text in strips if picture is not None]
+    return [picture for picture, _ in readable], [text for _, text in readable]
 
 
 def strip(example: Example) -> Image.Image | None:
-    """The images of a retrieval side by side, best first; None where none can be opened."""
+    """The images of a retrieval side by side, best first; None if no image can be read."""
     pictures = [picture for ref in example.images if (picture := thumbnail(ref)) is not None]
     if not pictures:
         return None
-    whole = Image.new("RGB", (sum(p.width for p in pictures), SIDE), "white")
+    row = Image.new("RGB", (sum(p.width for p in pictures), SIDE), "white")
     left = 0
     for picture in pictures:
-        whole.paste(picture, (left, 0))
+        row.paste(picture, (left, 0))
         left += picture.width
-    return whole
+    return row
 
 
 def caption(example: Example) -> str:
-    """The query with its verdict, the scores, and which images it is true of.
+    """The verdict, the query, and the score and truth of each image.
 
     Example:
         >>> caption(Example("a cat", (), (0.5, 0.25), (False, True), False))

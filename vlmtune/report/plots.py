@@ -1,4 +1,7 @@
-"""Plots as inline SVG that takes its colours from the page, so that it fits light and dark."""
+"""Plots as inline SVG with the colours of the page, for light and dark mode.
+
+In: numbers of runs. Out: `<svg>` elements. Never: a file or a fixed colour.
+"""
 
 import re
 import warnings
@@ -8,30 +11,31 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
+from numpy import ndarray
 
 from vlmtune.metrics.value import MetricValue
-from vlmtune.report.density import density
 from vlmtune.report.run_report import Curve
-from vlmtune.report.table import SERIES, Row
+from vlmtune.report.table import COLOURS, Row
 
-WIDTH = 3.7  # inches; about the width of a card, so that text is as large as the page's
-FEW = 8  # numbers below which a distribution is shown as strokes
+WIDTH = 3.7  # inches; about the width of a card, so that text is as large as on the page
+FEW = 8  # with fewer numbers, a distribution is drawn as strokes
 POINTS = 160  # of a density curve
 QUARTERS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
-# Stand-ins, replaced by the page's CSS variables after drawing.
+# Placeholders that become CSS variables of the page after drawing.
 INK, MUTED, FAINT, CARD = "#010101", "#020202", "#030303", "#040404"
 VARIABLES = {INK: "ink", MUTED: "muted", FAINT: "line", CARD: "card"}
-COLOURS = [f"#0500{i:02x}" for i in range(SERIES)]
-VARIABLES |= {colour: f"series-{i}" for i, colour in enumerate(COLOURS)}
+RUN_COLOURS = [f"#0500{i:02x}" for i in range(COLOURS)]
+VARIABLES |= {colour: f"series-{i}" for i, colour in enumerate(RUN_COLOURS)}
 
 STYLE: Any = {
     "svg.fonttype": "none",
-    "svg.hashsalt": "vlmtune",  # the same page from the same runs
+    "svg.hashsalt": "vlmtune",  # the same runs give the same page
     "font.family": "DejaVu Sans",
     "font.size": 9.5,
     "text.color": INK,
@@ -48,28 +52,24 @@ STYLE: Any = {
 }
 
 
-def curve_plot(curves: Sequence[Curve | None], series: Sequence[int], key: str) -> str:
-    """One line for each run that has the curve, over training steps.
+def curve_plot(curves: Sequence[Curve | None], colours: Sequence[int], key: str) -> str:
+    """Draws one line over training steps for each run.
 
     Args:
-        curves: The curve of each run, None where it has none; numbers that were not finite leave
-            a gap.
-        series: Number of the colour of each run.
+        curves: The curve of each run, or None; values that were not finite leave a gap.
+        colours: Number of the colour of each run.
         key: Prefix of the ids within the SVG, unique within the page.
-
-    Returns:
-        An `<svg>` element.
     """
     with mpl.rc_context(STYLE):
         figure, axes = _axes()
-        for curve, colour in zip(curves, series, strict=True):
+        for curve, colour in zip(curves, colours, strict=True):
             if not curve:
                 continue
             steps = [step for step, _ in curve]
             values = [float("nan") if value is None else value for _, value in curve]
             marker = "o" if len(curve) < 25 else ""
             axes.plot(
-                steps, values, color=COLOURS[colour], linewidth=1.8, marker=marker, markersize=4
+                steps, values, color=RUN_COLOURS[colour], linewidth=1.8, marker=marker, markersize=4
             )
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         axes.yaxis.set_major_locator(MaxNLocator(4))
@@ -78,35 +78,28 @@ def curve_plot(curves: Sequence[Curve | None], series: Sequence[int], key: str) 
 
 
 def line_plot(
-    positions: Sequence[float],
-    rows: Sequence[Row],
-    series: Sequence[int],
-    axis: str,
-    key: str,
+    positions: Sequence[float], rows: Sequence[Row], colours: Sequence[int], axis: str, key: str
 ) -> str:
-    """One line for each run over groups that are named by numbers, with intervals and chance.
+    """Draws one line over numbered groups for each run, with intervals and chance.
 
     Args:
         positions: The number of each group.
         rows: The metric of each group.
-        series: Number of the colour of each run.
+        colours: Number of the colour of each run.
         axis: What the numbers count.
         key: Prefix of the ids within the SVG, unique within the page.
-
-    Returns:
-        An `<svg>` element.
     """
     order = sorted(range(len(positions)), key=positions.__getitem__)
     with mpl.rc_context(STYLE):
         figure, axes = _axes()
-        for run, colour in enumerate(series):
+        for run, colour in enumerate(colours):
             points = [(positions[i], cell) for i in order if (cell := rows[i].cells[run])]
             if points:
                 _line(axes, points, colour)
         levels = [(positions[i], rows[i].first.chance) for i in order]
-        known = [(at, level) for at, level in levels if level is not None]
+        known = [(x, level) for x, level in levels if level is not None]
         axes.plot(
-            [at for at, _ in known],
+            [x for x, _ in known],
             [level for _, level in known],
             color=MUTED,
             linewidth=1.1,
@@ -125,39 +118,75 @@ def line_plot(
         return _svg(figure, key)
 
 
-def density_plot(values: Sequence[Sequence[float] | None], series: Sequence[int], key: str) -> str:
-    """The distribution of a series over its items, one curve for each run.
+def density_plot(values: Sequence[Sequence[float] | None], colours: Sequence[int], key: str) -> str:
+    """Draws the distribution of a series over its items, one curve for each run.
 
     Args:
-        values: The numbers of each run, None where it has none.
-        series: Number of the colour of each run.
+        values: The numbers of each run, or None.
+        colours: Number of the colour of each run.
         key: Prefix of the ids within the SVG, unique within the page.
-
-    Returns:
-        An `<svg>` element.
     """
-    kept = [(np.asarray(own), colour) for own, colour in zip(values, series, strict=True) if own]
-    left, right = min(own.min() for own, _ in kept), max(own.max() for own, _ in kept)
+    arrays = [(np.asarray(x), colour) for x, colour in zip(values, colours, strict=True) if x]
+    left, right = min(array.min() for array, _ in arrays), max(array.max() for array, _ in arrays)
     pad = 0.04 * (right - left) or 0.5
     grid = np.linspace(left - pad, right + pad, POINTS)
     with mpl.rc_context(STYLE):
         figure, axes = _axes()
-        for own, colour in kept:
-            if len(own) < FEW or own.min() == own.max():
-                # Too few for a curve: a stroke for each.
-                axes.vlines(own, 0, 0.5, color=COLOURS[colour], linewidth=2)
+        for array, colour in arrays:
+            if len(array) < FEW or array.min() == array.max():
+                axes.vlines(array, 0, 0.5, color=RUN_COLOURS[colour], linewidth=2)
                 continue
-            heights = density(own, grid)
-            # Heights are relative: what counts is where a curve lies and how wide it is.
-            heights = heights / heights.max()
-            axes.fill_between(grid, heights, color=COLOURS[colour], alpha=0.14, linewidth=0)
-            axes.plot(grid, heights, color=COLOURS[colour], linewidth=1.8)
+            heights = density(array, grid)
+            heights = heights / heights.max()  # position and width matter, not height
+            axes.fill_between(grid, heights, color=RUN_COLOURS[colour], alpha=0.14, linewidth=0)
+            axes.plot(grid, heights, color=RUN_COLOURS[colour], linewidth=1.8)
         axes.set_ylim(0, 1.06)
         axes.set_xlim(grid[0], grid[-1])
         axes.set_yticks([])
         axes.grid(visible=False)
         axes.xaxis.set_major_locator(MaxNLocator(5))
         return _svg(figure, key)
+
+
+def density(values: Float[ndarray, "n"], grid: Float[ndarray, "p"]) -> Float[ndarray, "p"]:
+    r"""Gaussian kernel estimate of the density of `values`, at each point of `grid`.
+
+    The bandwidth is $0.9 \min(s, IQR / 1.34)\, n^{-1/5}$. Values that are never negative (or all
+    within 0 and 1) keep all their weight there: the part of a kernel beyond the bound is folded
+    back. Source: Silverman 1986, sections 2.10 and 3.4.2.
+
+    Args:
+        values: At least two different numbers.
+        grid: Increasing points.
+
+    Example:
+        >>> grid = np.linspace(0.0, 3.0, 301)
+        >>> curve = density(np.array([0.0, 0.1, 0.2, 0.5]), grid)
+        >>> round(float(np.trapezoid(curve, grid)), 3)
+        1.0
+    """
+    quarters = np.quantile(values, [0.25, 0.75])
+    spread = values.std(ddof=1)
+    middle = (quarters[1] - quarters[0]) / 1.34
+    width = 0.9 * (min(spread, middle) if middle > 0 else spread) * len(values) ** -0.2
+    curve = _kernels(values, grid, width)
+    if values.min() >= 0:
+        curve += _kernels(-values, grid, width)
+        if values.max() <= 1:
+            curve += _kernels(2 - values, grid, width)
+            curve[grid > 1] = 0
+        curve[grid < 0] = 0
+    return curve
+
+
+def _kernels(
+    values: Float[ndarray, "n"], grid: Float[ndarray, "p"], width: float
+) -> Float[ndarray, "p"]:
+    total = np.zeros_like(grid)
+    # In chunks: a series has tens of thousands of items.
+    for chunk in np.array_split(values, len(values) // 10_000 + 1):
+        total += np.exp(-0.5 * ((grid[:, None] - chunk) / width) ** 2).sum(axis=1)
+    return total / (len(values) * width * np.sqrt(2 * np.pi))
 
 
 def _axes() -> tuple[Figure, Axes]:
@@ -171,21 +200,21 @@ def _axes() -> tuple[Figure, Axes]:
 
 
 def _line(axes: Axes, points: Sequence[tuple[float, MetricValue]], colour: int) -> None:
-    """The numbers of one run, joined, each with its interval."""
-    at = [x for x, _ in points]
-    ink = COLOURS[colour]
-    axes.plot(at, [m.value for _, m in points], color=ink, linewidth=1.8, marker="o", markersize=5)
-    for x, metric in points:
+    """Draws the numbers of one run, joined, each with its interval."""
+    ink = RUN_COLOURS[colour]
+    x, y = [x for x, _ in points], [metric.value for _, metric in points]
+    axes.plot(x, y, color=ink, linewidth=1.8, marker="o", markersize=5)
+    for at, metric in points:
         if metric.low is not None and metric.high is not None:
-            axes.plot([x, x], [metric.low, metric.high], color=ink, linewidth=5, alpha=0.28)
+            axes.plot([at, at], [metric.low, metric.high], color=ink, linewidth=5, alpha=0.28)
 
 
 def _svg(figure: Figure, key: str) -> str:
-    """The figure as an element that can stand in a page beside others."""
+    """The figure as an element for a page with many of them."""
     FigureCanvasSVG(figure)
     file = StringIO()
     with warnings.catch_warnings():
-        # The browser draws the text with its own fonts; what matplotlib's lacks does not matter.
+        # The browser draws the text with its own fonts, so glyphs that matplotlib lacks are fine.
         warnings.filterwarnings(
             "ignore", message="Glyph .* missing from font", category=UserWarning
         )
@@ -193,11 +222,11 @@ def _svg(figure: Figure, key: str) -> str:
     text = file.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    # Ids are unique within a plot only; the page has many.
+    # Make ids unique within the page.
     text = re.sub(r'\bid="([^"]+)"', rf'id="{key}-\1"', text)
     text = re.sub(r'(href="#|url\(#)', rf"\1{key}-", text)
-    for stand_in, variable in VARIABLES.items():
-        text = text.replace(stand_in, f"var(--{variable})")
+    for placeholder, variable in VARIABLES.items():
+        text = text.replace(placeholder, f"var(--{variable})")
     size = re.compile(r' width="[\d.]+pt"| height="[\d.]+pt"')
     head, _, body = text.partition(">")
     return f'{size.sub("", head)} aria-hidden="true">{body}'

@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from vlmtune.errors import UserError
-from vlmtune.report.files import write_text
 from vlmtune.report.result import Result
+from vlmtune.storage.files import write_text
 
 SCHEMA = 5  # version of the layout, the field `schema` of the file
 Curve = tuple[tuple[int, float | None], ...]

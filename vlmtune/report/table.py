@@ -1,4 +1,7 @@
-"""Runs side by side: which numbers compare, which is best, and how a number is written."""
+"""Runs side by side: which numbers compare, which is best, and how each is formatted.
+
+In: run reports. Out: rows and sections for the page and the Markdown. Never: a new number.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,26 +11,26 @@ from vlmtune.errors import UserError
 from vlmtune.metrics.value import MetricValue
 from vlmtune.report.run_report import RunReport
 
-SERIES = 8  # distinct colours of the page; further runs start over
+COLOURS = 8  # of the page; further runs repeat them
 Kind = Literal["compositional", "retained"]
 UNIT_DIGITS = {"cosine": 3, "rank": 2, "count": 0}
 
 
 @dataclass(frozen=True)
 class Row:
-    """One metric over all runs.
+    """One metric of all runs.
 
-    Numbers stand in one row only where they compare: same benchmark, same version of the
-    definition, same convention, same metric, same number of items.
+    Numbers share a row only if they compare: same benchmark, version of the definition,
+    convention, metric and number of items.
 
     Attributes:
         benchmark: Name of the benchmark.
         version: Version of its definition.
         convention: How ties and odd rows are treated.
-        metric: Name of the metric, "family/group" where it is of a part of the items.
-        primary: True where it stands for the benchmark.
-        cells: The metric of each run, None where the run does not have it.
-        blind: Positions of the runs that never saw the image; they are never the best.
+        metric: Name of the metric, "family/group" for a metric of some of the items.
+        primary: Whether it is the benchmark's primary metric.
+        cells: The metric of each run, or None.
+        text_only: Positions of the text-only runs; they are never the best.
     """
 
     benchmark: str
@@ -40,12 +43,12 @@ class Row:
 
     @property
     def first(self) -> MetricValue:
-        """Any of the metrics; n, chance and direction are those of all."""
+        """The first metric; all share n, chance and direction."""
         return next(cell for cell in self.cells if cell is not None)
 
     @property
     def best(self) -> frozenset[int]:
-        """Positions of the best runs; empty for counts and where nothing is compared."""
+        """Positions of the best runs; empty for counts and for a single run."""
         present = {
             i: cell.value
             for i, cell in enumerate(self.cells)
@@ -59,22 +62,22 @@ class Row:
 
     @property
     def arrow(self) -> str:
-        """The direction in which numbers get better."""
+        """↑ if higher is better, ↓ if lower is."""
         return "" if self.first.unit == "count" else "↑" if self.first.higher_is_better else "↓"
 
     @property
     def title(self) -> str:
-        """The benchmark, with its convention where that is not the strict one."""
+        """The benchmark, with its convention unless that is the strict one."""
         return titled(self.benchmark, self.convention)
 
 
 @dataclass(frozen=True)
 class Section:
-    """A benchmark under one version and one convention: the rows that may stand in one table.
+    """A benchmark under one version and one convention: the rows of one table.
 
     Attributes:
-        rows: The primary metric first, then the others of the whole, then those of groups.
-        kind: "compositional", or "retained" for what the models could do before training.
+        rows: The primary metric first, then the other metrics of all items, then those of groups.
+        kind: "compositional", or "retained" for abilities from before the training.
     """
 
     rows: tuple[Row, ...]
@@ -82,17 +85,17 @@ class Section:
 
     @property
     def primary(self) -> tuple[Row, ...]:
-        """The rows that stand for the benchmark; several where numbers of items differ."""
+        """The rows of the primary metric; several if numbers of items differ."""
         return tuple(row for row in self.rows if row.primary)
 
     @property
     def head(self) -> Row:
-        """A row that names the benchmark, its version and its convention."""
+        """The first row, for the benchmark's name, version and convention."""
         return self.rows[0]
 
 
 def check_runs(runs: Sequence[RunReport]) -> None:
-    """Raises `UserError` where there are no runs, or two have one name."""
+    """Raises `UserError` if there are no runs or two share a name."""
     names = [run.name for run in runs]
     if not names:
         raise UserError("expected at least one run to report, got none: evaluate a model first")
@@ -113,8 +116,8 @@ def rows(runs: Sequence[RunReport]) -> tuple[Row, ...]:
                     primary.add(key)
     order = {section: i for i, section in enumerate(dict.fromkeys(key[:3] for key in cells))}
     keys = sorted(cells, key=lambda key: order[key[:3]])
-    blind = frozenset(i for i, run in enumerate(runs) if run.text_only)
-    return tuple(Row(*key[:4], key in primary, tuple(cells[key]), blind) for key in keys)
+    text_only = frozenset(i for i, run in enumerate(runs) if run.text_only)
+    return tuple(Row(*key[:4], key in primary, tuple(cells[key]), text_only) for key in keys)
 
 
 def sections(runs: Sequence[RunReport]) -> tuple[Section, ...]:
@@ -135,24 +138,23 @@ def sections(runs: Sequence[RunReport]) -> tuple[Section, ...]:
 
 
 def baseline(runs: Sequence[RunReport]) -> int | None:
-    """Position of the run the others are compared with: the first that is not blind.
+    """Position of the run to compare the others with: the first that is not text-only.
 
-    None where there is no other to compare.
+    None if there is no other run to compare.
     """
-    seeing = [i for i, run in enumerate(runs) if not run.text_only]
-    return seeing[0] if len(seeing) > 1 else None
+    with_images = [i for i, run in enumerate(runs) if not run.text_only]
+    return with_images[0] if len(with_images) > 1 else None
 
 
-def series(runs: Sequence[RunReport]) -> tuple[int, ...]:
-    """Number of each run's colour: 0, the neutral one, where nothing was trained, else 1 on.
+def colours(runs: Sequence[RunReport]) -> tuple[int, ...]:
+    """Number of each run's colour: 0, the neutral one, for zero-shot runs, else from 1.
 
-    Blind runs have a colour too, or they could not be told from the zero-shot one.
-
-    With more runs than colours they repeat.
+    Text-only runs count as trained, to tell them from the zero-shot run. With more runs than
+    colours they repeat.
     """
-    trained = iter(range(len(runs)))
+    numbers = iter(range(len(runs)))
     return tuple(
-        1 + next(trained) % (SERIES - 1)
+        1 + next(numbers) % (COLOURS - 1)
         if run.text_only or run.provenance.trainable_parameters
         else 0
         for run in runs
@@ -160,7 +162,7 @@ def series(runs: Sequence[RunReport]) -> tuple[int, ...]:
 
 
 def titled(benchmark: str, convention: str) -> str:
-    """Writes the name of a benchmark, with its convention where that is not the strict one.
+    """Formats the name of a benchmark, with its convention unless that is the strict one.
 
     Example:
         >>> titled("valse", "strict"), titled("valse", "reference")
@@ -170,7 +172,7 @@ def titled(benchmark: str, convention: str) -> str:
 
 
 def number(value: float, unit: str) -> str:
-    """Writes a number in its unit.
+    """Formats a number in its unit.
 
     Example:
         >>> number(0.2142, "fraction"), number(-0.25, "cosine"), number(8.853, "rank")
@@ -180,7 +182,7 @@ def number(value: float, unit: str) -> str:
 
 
 def interval(metric: MetricValue) -> str:
-    """Writes the 95 % interval, or nothing where there is none.
+    """Formats the 95 % interval; "" if there is none.
 
     Example:
         >>> interval(MetricValue(0.5, 10, low=0.2366, high=0.7634))
@@ -193,7 +195,7 @@ def interval(metric: MetricValue) -> str:
 
 
 def change(difference: float, unit: str) -> str:
-    """Writes a difference with its sign, in points where the unit is a fraction.
+    """Formats a difference with its sign, in percentage points for fractions.
 
     Example:
         >>> change(0.21, "fraction"), change(-0.25, "rank"), change(0.0001, "fraction")
@@ -204,11 +206,11 @@ def change(difference: float, unit: str) -> str:
     return f"{rounded:+.{digits}f}" if rounded else f"±{0:.{digits}f}"
 
 
-def span(low: float | None, high: float | None, unit: str) -> str:
-    """Writes the interval of a difference, or nothing where there is none.
+def signed_interval(low: float | None, high: float | None, unit: str) -> str:
+    """Formats the interval of a difference; "" if there is none.
 
     Example:
-        >>> span(-0.012, 0.3, "fraction")
+        >>> signed_interval(-0.012, 0.3, "fraction")
         '-1.2 to +30.0'
     """
     if low is None or high is None:
@@ -217,7 +219,7 @@ def span(low: float | None, high: float | None, unit: str) -> str:
 
 
 def p_value(p: float) -> str:
-    """Writes a p value.
+    """Formats a p value.
 
     Example:
         >>> p_value(0.21875), p_value(0.00001)
@@ -227,12 +229,12 @@ def p_value(p: float) -> str:
 
 
 def chance(metric: MetricValue) -> str:
-    """Writes the chance level, or a dash."""
+    """Formats the chance level, or a dash."""
     return "–" if metric.chance is None else number(metric.chance, metric.unit)
 
 
 def count(n: int) -> str:
-    """Writes how many parameters there are.
+    """Formats a number of parameters.
 
     Example:
         >>> count(0), count(512), count(7_752_704), count(1_260_000_000)
@@ -246,7 +248,7 @@ def count(n: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Writes a time span.
+    """Formats a time span.
 
     Example:
         >>> duration(0.0), duration(42.4), duration(754.0), duration(7322.0)

@@ -1,6 +1,11 @@
-"""What the page says of one benchmark, as plain values for its template."""
+"""The content of one benchmark's section of the page, as plain values for its template.
 
+In: rows and results of a benchmark. Out: dictionaries with text, charts and SVG. Never: HTML.
+"""
+
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,22 +14,81 @@ from markupsafe import Markup
 from vlmtune.metrics.value import MetricValue
 from vlmtune.report import table
 from vlmtune.report.charts import chart
-from vlmtune.report.families import Family, families
 from vlmtune.report.gallery import Gallery
 from vlmtune.report.plots import density_plot, line_plot
 from vlmtune.report.result import Result
 from vlmtune.report.run_report import RunReport
-from vlmtune.report.table import Row, Section, baseline, series
+from vlmtune.report.table import Row, Section, baseline, colours
 
+SMALLEST = 3  # members of a family that is drawn
+NUMBER = re.compile(r"(?:[^=]*=)?\s*(-?\d+(?:\.\d+)?)")
 MATRIX = "mean_scores"  # the series that is a mean 2 x 2 matrix
 NOTES = {
-    "equivariance_text": "How far a step from one caption to the other is from changing the "
-    "score of both images alike: 0 is equivariant. In units of the run's scores.",
-    "equivariance_image": "How far a step from one image to the other is from changing the score "
-    "of both captions alike: 0 is equivariant. In units of the run's scores.",
+    "equivariance_text": "How differently a step from one caption to the other changes the scores "
+    "of the two images; 0 is equivariant. In units of the run's scores.",
+    "equivariance_image": "How differently a step from one image to the other changes the scores "
+    "of the two captions; 0 is equivariant. In units of the run's scores.",
 }
-APART = 8  # times as wide: such distributions do not share an axis
-OPEN = 16  # members of the first family, up to which its bars are shown at once
+APART = 8  # ratio of widths from which on distributions get their own axes
+OPEN = 16  # largest first family whose bars are shown at once
+
+
+@dataclass(frozen=True)
+class Family:
+    """Metrics that measure the same on several groups: `accuracy/swap` and `accuracy/replace`.
+
+    Attributes:
+        name: The part of the metrics' names before the last "/".
+        members: The group of each metric, and its row.
+    """
+
+    name: str
+    members: tuple[tuple[str, Row], ...]
+
+    @property
+    def positions(self) -> tuple[float, ...] | None:
+        """The numbers of the groups (`attributes=1, attributes=2` or `4, 5`), if all have one.
+
+        None if the numbers count different things (`attributes=1`, `objects=2`).
+        """
+        numbers = [NUMBER.fullmatch(group) for group, _ in self.members]
+        units = {group.rpartition("=")[0] for group, _ in self.members}
+        if len(units) > 1 or None in numbers:
+            return None
+        return tuple(float(match[1]) for match in numbers if match)
+
+    @property
+    def axis(self) -> str:
+        """What the numbers count, if the groups' names say so."""
+        return self.members[0][0].rpartition("=")[0]
+
+
+def families(rows: Sequence[Row]) -> tuple[tuple[Family, ...], tuple[Row, ...]]:
+    """The families with at least `SMALLEST` members, and the other rows.
+
+    Counts and ranks have no common scale, so they form no family. A primary metric is always among
+    the other rows.
+
+    Example:
+        >>> names = ["ap", "ap/n=1", "ap/n=2", "ap/n=4"]
+        >>> (family,), others = families(
+        ...     [Row("b", "1", "strict", name, False, (MetricValue(0.5, 9),)) for name in names]
+        ... )
+        >>> family.name, family.positions, family.axis, [row.metric for row in others]
+        ('ap', (1.0, 2.0, 4.0), 'n', ['ap'])
+    """
+    parts: dict[str, list[tuple[str, Row]]] = {}
+    for row in rows:
+        name, slash, group = row.metric.rpartition("/")
+        if slash and row.first.unit in ("fraction", "cosine"):
+            parts.setdefault(name, []).append((group, row))
+    out = tuple(
+        Family(name, tuple(members))
+        for name, members in parts.items()
+        if len({group for group, _ in members}) >= SMALLEST
+    )
+    inside = {row.metric for family in out for _, row in family.members}
+    return out, tuple(row for row in rows if row.primary or row.metric not in inside)
 
 
 class Views:
@@ -35,17 +99,17 @@ class Views:
     """
 
     def __init__(self, runs: Sequence[RunReport]) -> None:
-        self.runs, self.colours = runs, series(runs)
+        self.runs, self.colours = runs, colours(runs)
         self.names = [run.name for run in runs]
         self._gallery = Gallery(runs)
         self._citations = {r.benchmark: r.citation for run in runs for r in run.results}
         self._keys = 0
 
     def section(self, section: Section) -> dict[str, Any]:
-        """A benchmark under one convention: its table, its drawings and its gallery."""
+        """A benchmark under one convention: its table, its plots and its gallery."""
         head = section.head
         results = self._results(head)
-        found, others = families(section.rows)
+        groups, others = families(section.rows)
         return {
             "benchmark": head.benchmark,
             "version": head.version,
@@ -53,7 +117,7 @@ class Views:
             "kind": section.kind,
             "citation": self._citations[head.benchmark],
             "rows": [self.row(row) for row in others],
-            "families": [self._family(family, i) for i, family in enumerate(found)],
+            "families": [self._family(family, i) for i, family in enumerate(groups)],
             "series": self._series(results),
             "matrices": self._matrices(results),
             "gallery": self._gallery.of(head.benchmark, head.version, head.convention),
@@ -72,23 +136,23 @@ class Views:
         }
 
     def key(self) -> str:
-        """A prefix for the ids of a plot, another one at each call."""
+        """A new prefix for the ids of a plot."""
         self._keys += 1
         return f"plot{self._keys}"
 
     def _results(self, row: Row) -> list[Result | None]:
-        """Of each run its result under the row's version and convention; None where it is blind."""
-        wanted = (row.benchmark, row.version, row.convention)
+        """The result of each run for the benchmark of a row; None for text-only runs."""
+        key = (row.benchmark, row.version, row.convention)
 
         def fits(result: Result) -> bool:
-            return (result.benchmark, result.version, result.convention) == wanted
+            return (result.benchmark, result.version, result.convention) == key
 
         return [
             None if run.text_only else next(filter(fits, run.results), None) for run in self.runs
         ]
 
     def _cell(self, row: Row, i: int) -> dict[str, Any] | None:
-        """One number as it is shown, with its distance from the baseline."""
+        """One number as text, with its distance from the baseline."""
         metric, first = row.cells[i], baseline(self.runs)
         if metric is None:
             return None
@@ -102,69 +166,67 @@ class Views:
             "direction": "" if base is None else direction(metric, base),
         }
 
-    def _family(self, family: Family, place: int) -> dict[str, Any]:
+    def _family(self, family: Family, index: int) -> dict[str, Any]:
         rows = [row for _, row in family.members]
         positions = family.positions
-        drawn: dict[str, Any] = {"svg": None, "chart": None}
+        drawing: dict[str, Any] = {"svg": None, "chart": None}
         if positions is not None:
-            svg = line_plot(positions, rows, self.colours, family.axis, self.key())
-            drawn["svg"] = safe(svg)
+            drawing["svg"] = safe(line_plot(positions, rows, self.colours, family.axis, self.key()))
         else:
             labels = [(group, f"n = {row.first.n}") for group, row in family.members]
-            drawn["chart"] = chart(rows, labels, self.names, self.colours)
+            drawing["chart"] = chart(rows, labels, self.names, self.colours)
         return {
             "name": family.name,
             "arrow": rows[0].arrow,
             "size": len(rows),
-            "open": place == 0 and len(rows) <= OPEN,
+            "open": index == 0 and len(rows) <= OPEN,
             "rows": [{**self.row(row), "metric": group} for group, row in family.members],
-            **drawn,
+            **drawing,
         }
 
     def _series(self, results: Sequence[Result | None]) -> list[dict[str, Any]]:
-        """A plot for each series; several where the scales of runs are far apart."""
+        """A plot for each series; several if the scales of runs are far apart."""
         names = dict.fromkeys(
             name for result in results if result is not None for name in result.series
         )
         return [
-            self._distribution(name, part, NOTES.get(name, "") if place == 0 else "")
+            self._distribution(name, part, NOTES.get(name, "") if index == 0 else "")
             for name in names
             if name != MATRIX
-            for place, part in enumerate(
-                _parts([None if r is None else r.series.get(name) for r in results])
+            for index, part in enumerate(
+                _shared_axes([None if r is None else r.series.get(name) for r in results])
             )
         ]
 
     def _distribution(
         self, name: str, values: Sequence[Sequence[float] | None], note: str
     ) -> dict[str, Any]:
-        shown = [i for i, own in enumerate(values) if own]
-        svg = density_plot(values, self.colours, self.key())
         return {
             "name": name,
             "note": note,
-            "svg": safe(svg),
+            "svg": safe(density_plot(values, self.colours, self.key())),
             "runs": [
                 {
                     "name": self.names[i],
-                    "series": self.colours[i],
-                    "median": f"{np.median(values[i] or [0]):.3g}",
-                    "n": len(values[i] or ()),
+                    "colour": self.colours[i],
+                    "median": f"{np.median(numbers):.3g}",
+                    "n": len(numbers),
                 }
-                for i in shown
+                for i, numbers in enumerate(values)
+                if numbers
             ],
         }
 
     def _matrices(self, results: Sequence[Result | None]) -> list[dict[str, Any]]:
         return [
-            {"name": name, "series": colour, "rows": matrix(result.series[MATRIX])}
+            {"name": name, "colour": colour, "rows": matrix(result.series[MATRIX])}
             for name, colour, result in zip(self.names, self.colours, results, strict=True)
             if result is not None and len(result.series.get(MATRIX, ())) == 4
         ]
 
 
 def matrix(scores: Sequence[float]) -> list[list[dict[str, Any]]]:
-    """A 2 x 2 matrix by rows (images) as shaded cells; a cross where a wrong pair is not below.
+    """A 2 x 2 matrix by rows (images) as shaded cells; "wrong" marks false pairs that score high.
 
     Example:
         >>> cells = matrix((2.0, 1.0, 0.5, 0.75))
@@ -190,27 +252,27 @@ def matrix(scores: Sequence[float]) -> list[list[dict[str, Any]]]:
 
 
 def safe(svg: str) -> Markup:
-    """Marks a plot as fit to stand in the page as it is: matplotlib has escaped its texts."""
+    """Marks a plot as safe HTML: matplotlib has escaped its texts."""
     return Markup(svg)  # noqa: S704
 
 
 def direction(metric: MetricValue, base: MetricValue) -> str:
-    """Whether a number is better or worse than another; "" where they are equal."""
+    """Whether a number is "better" or "worse" than another; "" if they are equal."""
     if metric.value == base.value:
         return ""
     return "better" if (metric.value > base.value) == metric.higher_is_better else "worse"
 
 
-def _parts(
+def _shared_axes(
     values: Sequence[Sequence[float] | None],
 ) -> list[list[Sequence[float] | None]]:
-    """The runs that share an axis: none is many times as wide as another."""
+    """Groups the runs by axis: on one axis, none is much wider than another."""
     groups: list[list[int]] = []
-    widths = {i: float(np.ptp(own)) for i, own in enumerate(values) if own}
+    widths = {i: float(np.ptp(numbers)) for i, numbers in enumerate(values) if numbers}
     for i in sorted(widths, key=widths.__getitem__):
         if groups and widths[i] <= APART * widths[groups[-1][0]]:
             groups[-1].append(i)
         else:
             groups.append([i])
     groups.sort(key=min)
-    return [[own if i in group else None for i, own in enumerate(values)] for group in groups]
+    return [[x if i in group else None for i, x in enumerate(values)] for group in groups]
