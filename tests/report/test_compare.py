@@ -85,7 +85,7 @@ def test_means_over_pairs_vary_twice_as_much(against):
     (one,) = against(*(result(x) for x in cosines))
     (two,) = against(*(result(x, degree=2) for x in cosines))
     assert one.paired.difference == two.paired.difference
-    widths = [comparison.paired.high - comparison.paired.low for found in (one, two)]
+    widths = [comparison.paired.high - comparison.paired.low for comparison in (one, two)]
     assert widths[1] == pytest.approx(2 * widths[0])
     assert (one.paired.n, one.paired.won) == (two.paired.n, two.paired.won)
 
