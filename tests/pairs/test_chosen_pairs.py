@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from vlmtune.errors import UserError
-from vlmtune.pairs.all_pairs import AllPairs
 from vlmtune.pairs.chosen_pairs import ChosenPairs
 from vlmtune.types import Targets
 
@@ -34,11 +33,6 @@ def kinds(chosen, targets):
         tuple(int((chosen[i] & kind[i]).sum()) for kind in (targets.truth, hard, other))
         for i in range(len(chosen))
     ]
-
-
-def test_all_pairs():
-    targets = batch()
-    assert AllPairs()(targets, torch.Generator()).equal(torch.ones(4, 13, dtype=torch.bool))
 
 
 def test_each_image_gets_up_to_the_counts_of_each_kind():
@@ -77,19 +71,6 @@ def test_what_is_not_annotated_comes_in_by_chance_only(seed):
     chosen = choose(seed, positives=9, hard_negatives=9, random_negatives=0)
     assert not (chosen & ~batch().known).any()
     assert (choose(seed, positives=0, hard_negatives=0, random_negatives=9) & ~batch().known).any()
-
-
-def test_the_generator_is_the_only_source_of_chance():
-    torch.manual_seed(0)
-    first = choose(3, positives=1, hard_negatives=1, random_negatives=2)
-    torch.manual_seed(1)
-    state = torch.get_rng_state()
-    assert choose(3, positives=1, hard_negatives=1, random_negatives=2).equal(first)
-    assert torch.get_rng_state().equal(state)
-    assert any(
-        not choose(seed, positives=1, hard_negatives=1, random_negatives=2).equal(first)
-        for seed in range(4)
-    )
 
 
 def test_every_candidate_is_as_likely_as_another():

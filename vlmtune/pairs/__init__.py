@@ -1,1 +1,4 @@
-"""Which image-text pairs of a batch a joint adapter scores: one policy a file."""
+"""Pair policies: take the targets of a batch, give the image-text pairs a joint adapter scores.
+
+They never see images, texts or the model's loss. One policy a file.
+"""

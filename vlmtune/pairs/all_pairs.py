@@ -1,8 +1,9 @@
-"""Every image with every text."""
+"""Every image with every text: targets come in, an all-True mask goes out; it never draws."""
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from typing_extensions import override
 
 from vlmtune.pairs.base import PairPolicy
 from vlmtune.types import Targets
@@ -17,12 +18,12 @@ class AllPairs(PairPolicy):
         tensor(True)
     """
 
+    @override
     def __call__(
         self,
         targets: Targets,
         generator: torch.Generator,
         reference: Float[Tensor, "N M"] | None = None,
     ) -> Bool[Tensor, "N M"]:
-        """Returns all True, shape (N, M)."""
         del generator, reference
         return torch.ones_like(targets.truth)

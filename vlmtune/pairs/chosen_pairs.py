@@ -1,8 +1,12 @@
-"""A few true texts, hard negatives and random negatives for each image."""
+"""A few true texts, hard negatives and random negatives for each image.
+
+Targets come in, a mask goes out. It never reads scores: hard means "of the image's own group".
+"""
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from typing_extensions import override
 
 from vlmtune.errors import UserError
 from vlmtune.pairs.base import PairPolicy
@@ -12,23 +16,19 @@ from vlmtune.types import Targets
 class ChosenPairs(PairPolicy):
     """For each image: some true texts, hard negatives of its group, and other texts.
 
-    Cola's queries are hard because words of one object are bound to another; a batch holds few of
-    those pairs and very many easy ones, so scoring all of them spends nearly all work on pairs
-    that teach nothing. Pairs whose truth is not annotated are taken only as `random_negatives`.
+    Cola's queries are hard because they bind words of one object to another. A batch has few such
+    pairs and very many easy ones, so scoring all pairs spends nearly all work on pairs that teach
+    nothing. Pairs without annotated truth are taken as `random_negatives` only.
 
     Args:
         positives: True texts per image at most.
-        hard_negatives: Hard negatives per image at most, False texts of the image's own group.
-        random_negatives: Further texts per image at most, false and of other groups.
-
-    Raises:
-        UserError: A count is negative, or all are zero.
+        hard_negatives: False texts of the image's own group at most.
+        random_negatives: False texts of other groups at most.
 
     Example:
-        >>> truth = torch.tensor([[True, False, False]])
-        >>> own = torch.tensor([[True, True, False]])
-        >>> chosen = ChosenPairs(1, 1, 0)(Targets(truth, own, own), torch.Generator())
-        >>> chosen.tolist()
+        >>> truth, same_group = torch.tensor([[1, 0, 0]]) > 0, torch.tensor([[1, 1, 0]]) > 0
+        >>> targets = Targets(truth, same_group, same_group)
+        >>> ChosenPairs(1, 1, 0)(targets, torch.Generator()).tolist()
         [[True, True, False]]
     """
 
@@ -43,13 +43,13 @@ class ChosenPairs(PairPolicy):
             )
         self.positives, self.hard_negatives, self.random_negatives = counts
 
+    @override
     def __call__(
         self,
         targets: Targets,
         generator: torch.Generator,
         reference: Float[Tensor, "N M"] | None = None,
     ) -> Bool[Tensor, "N M"]:
-        """Returns True at the chosen pairs, shape (N, M)."""
         del reference
         kinds = (
             (targets.truth, self.positives),
@@ -58,18 +58,16 @@ class ChosenPairs(PairPolicy):
         )
         chosen = torch.zeros_like(targets.truth)
         for candidates, count in kinds:
-            chosen |= _draw(candidates, count, generator)
+            chosen |= _sample(candidates, count, generator)
         return chosen
 
 
-def _draw(candidates: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """Draws up to `count` of the True entries of each row, uniformly."""
+def _sample(candidates: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """Samples up to `count` of the True entries of each row, uniformly."""
     count = min(count, candidates.shape[1])
     if count == 0:
         return torch.zeros_like(candidates)
-    # Drawn on the CPU so that one seed gives one choice on every device.
-    lottery = torch.rand(candidates.shape, generator=generator).to(candidates.device)
-    lottery = lottery.masked_fill(~candidates, -1.0)
-    best = lottery.topk(count, dim=1)
-    chosen = torch.zeros_like(candidates)
-    return chosen.scatter(1, best.indices, best.values >= 0)
+    # Sampled on the CPU so that one seed gives one choice on every device.
+    keys = torch.rand(candidates.shape, generator=generator).to(candidates.device)
+    best = keys.masked_fill(~candidates, -1.0).topk(count, dim=1)
+    return torch.zeros_like(candidates).scatter(1, best.indices, best.values >= 0)

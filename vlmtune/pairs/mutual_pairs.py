@@ -1,41 +1,42 @@
-"""Negatives drawn in both directions at once, so that EqSim needs no further pair."""
+"""Negatives chosen in both directions at once, so that EqSim needs no further pair.
+
+Targets come in, a symmetric choice goes out as a mask. It never reads scores unless `hard`.
+"""
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from typing_extensions import override
 
-from vlmtune.pairs.base import PairPolicy
-from vlmtune.pairs.sampling import check_counts, check_temperature, drawn, gumbel
+from vlmtune.pairs.base import NegativePairs
+from vlmtune.pairs.sampling import gumbel, sample_rows
 from vlmtune.types import Targets
 
 
-class MutualPairs(PairPolicy):
-    r"""One true text per image and false ones drawn mutually: a meets b's text where b meets a's.
+class MutualPairs(NegativePairs):
+    r"""One true text per image, and mutual false ones: a is scored with b's text and b with a's.
 
-    With $t_a$ the true text of image a, a pair of images (a, b) that is drawn gives $s(a, t_b)$ and
-    $s(b, t_a)$, and the true pairs $s(a, t_a)$, $s(b, t_b)$ are there anyway: EqSim's four scores
-    for every negative, and not one pair more than `RankingPairs` without `mirrored` scores. Drawn
-    one by one as METER's are, s(b, t_a) is new for nearly every negative (31 pairs instead of 16).
+    With $t_a$ the true text of image a, a chosen pair of images (a, b) gives $s(a, t_b)$ and
+    $s(b, t_a)$. The true pairs $s(a, t_a)$ and $s(b, t_b)$ are scored anyway: every negative has
+    EqSim's four scores, with no more pairs than `RankingPairs` without `mirrored`. If negatives are
+    sampled one by one, as METER does, $s(b, t_a)$ is a further pair for nearly every negative (31
+    pairs instead of 16).
 
     Pairs of images are taken in three rounds. First come pairs of which either text is mined for
     the other image (`Targets.mined_negatives`), in random order, while both images have fewer than
-    `mined` of them. Then come others, largest $(s_{a t_b} + s_{b t_a}) / 2\tau$ plus Gumbel noise
+    `mined` of them. Then come others, largest $(s_{a t_b} + s_{b t_a}) / 2$ plus Gumbel noise
     first, while both have fewer than `hard` of them. The rest is uniform, until each image has
-    `negatives`, or one fewer where no partner is left. A pair of images is never taken where either
+    `negatives`, or fewer where no partner is left. A pair of images is never taken where either
     text is true of the other image.
 
-    Source: EqSim (Wang et al. 2023), section 3 and appendix C, for what is compared; the mutual
-    draw is ours.
+    Source: EqSim (Wang et al. 2023), section 3 and appendix C, for the scores compared; the mutual
+    choice is ours.
 
     Args:
         negatives: False texts per image.
         hard: How many of them are hard by the scores of the backbone.
-        temperature: $\tau$; the scores already have the backbone's own.
-        mined: How many of them are texts of mined neighbours, which `MinedNeighbours` adds; where
-            partners run out others take their place.
-
-    Raises:
-        UserError: Counts are out of range, or the temperature is not positive.
+        mined: How many of them are mined negatives, which `MinedNeighbours` adds to the batch.
+            Others replace missing ones.
 
     Example:
         >>> eye = torch.eye(4, dtype=torch.bool)
@@ -44,57 +45,49 @@ class MutualPairs(PairPolicy):
         (True, 8)
     """
 
-    def __init__(
-        self, negatives: int = 15, hard: int = 0, temperature: float = 1.0, mined: int = 0
-    ) -> None:
-        check_counts(negatives, hard, mined)
-        check_temperature(temperature)
-        self.negatives, self.hard, self.mined = negatives, hard, mined
-        self.temperature = temperature
-        self.needs_reference, self.needs_mined_negatives = hard > 0, mined > 0
-
+    @override
     def __call__(
         self,
         targets: Targets,
         generator: torch.Generator,
         reference: Float[Tensor, "N M"] | None = None,
     ) -> Bool[Tensor, "N M"]:
-        """Returns True at the chosen pairs, shape (N, M)."""
         truth = targets.truth
-        uniform = torch.zeros(truth.shape, device=truth.device)
-        true = drawn(uniform, truth, truth.any(dim=1).long(), generator)
+        zeros = torch.zeros(truth.shape, device=truth.device)
+        true = sample_rows(zeros, truth, truth.any(dim=1).long(), generator)
         images, texts = true.nonzero(as_tuple=True)
         false = ~truth[images][:, texts].cpu()
         allowed = false & false.T  # the diagonal is true
         taken, wanted = torch.zeros_like(allowed), torch.ones(len(images), dtype=torch.long)
-        logits = flat = torch.zeros(allowed.shape, dtype=torch.float64)
+        logits = uniform = torch.zeros(allowed.shape, dtype=torch.float64)
         if self.mined and targets.mined_negatives is not None:
             near = targets.mined_negatives[images][:, texts].cpu()
-            taken = matched(flat, allowed & (near | near.T), self.mined * wanted, generator)
+            near = allowed & (near | near.T)
+            taken = _greedy_matching(uniform, near, self.mined * wanted, generator)
         if self.hard:
             assert reference is not None
-            square = reference.detach()[images][:, texts].double().cpu() / self.temperature
+            square = reference.detach()[images][:, texts].double().cpu()
             logits = (square + square.T) / 2
-        taken |= matched(logits, allowed & ~taken, self.hard * wanted, generator)
+        taken |= _greedy_matching(logits, allowed & ~taken, self.hard * wanted, generator)
         rest = self.negatives - taken.sum(dim=1)
-        taken |= matched(flat, allowed & ~taken, rest, generator)
+        taken |= _greedy_matching(uniform, allowed & ~taken, rest, generator)
         a, b = taken.to(truth.device).nonzero(as_tuple=True)
         chosen = true.clone()
         chosen[images[a], texts[b]] = True
         return chosen
 
 
-def matched(
+def _greedy_matching(
     logits: Float[Tensor, "n n"],
     allowed: Bool[Tensor, "n n"],
     wanted: Int[Tensor, "n"],
     generator: torch.Generator,
 ) -> Bool[Tensor, "n n"]:
-    """Partners that want each other: greedily by logits plus noise, at most `wanted` of each row.
+    """Matches rows in pairs, the largest logits plus noise first.
 
     Args:
         logits: Symmetric log-probabilities up to a constant.
-        allowed: Which pairs may be taken, symmetric, never with oneself.
+        allowed: Which pairs may be taken; symmetric, False on the diagonal.
         wanted: How many partners each row may have.
         generator: The source of chance.
     """

@@ -1,38 +1,37 @@
-"""One true text and several false ones for each image (METER)."""
+"""One true text and several false ones for each image (METER).
+
+Targets come in, a mask goes out. It never scores a pair twice, nor reads scores unless `hard`.
+"""
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from typing_extensions import override
 
-from vlmtune.pairs.base import PairPolicy
-from vlmtune.pairs.sampling import check_counts, check_temperature, drawn
+from vlmtune.pairs.base import NegativePairs
+from vlmtune.pairs.sampling import sample_rows
 from vlmtune.types import Targets
 
 
-class RankingPairs(PairPolicy):
-    r"""For each image one of its true texts and `negatives` false ones, some of them hard.
+class RankingPairs(NegativePairs):
+    r"""For each image one of its true texts and `negatives` false ones.
 
-    First `mined` texts are drawn uniformly from those that a similarity cache finds hard for the
-    image (`Targets.mined_negatives`); then `hard` others with probability in proportion to
-    $e^{s_{ij} / \tau}$, without replacement; then uniformly from the false texts that are left,
-    also in the place of mined ones where the batch has too few. Without `hard` ones no scores of
-    the backbone are read, so that it need not have embeddings.
+    First `mined` texts are sampled uniformly from those that a similarity cache finds hard for the
+    image (`Targets.mined_negatives`). Then `hard` others are sampled in proportion to $e^{s_{ij}}$,
+    without replacement. The rest is uniform over the false texts that are left.
 
     Source: METER's released retrieval code (Dou et al. 2022) scores one true caption against 15
     random ones, of the corpus rather than of the batch, and without excluding the image's own.
-    EqSim (Wang et al. 2023), appendix C, makes 8 of the 15 hard ones by cached matching scores
-    (`mined=8`), and adds the images of the 15; how it draws them is not said.
+    EqSim (Wang et al. 2023), appendix C, makes 8 of the 15 hard by cached matching scores
+    (`mined=8`), and adds the images of the 15; it does not say how it samples them.
 
     Args:
         negatives: False texts per image.
         hard: How many of them are hard by the scores of the backbone.
-        mirrored: Also score the images that the false texts are true of: with the false text, and
-            with the true text they were drawn against. EqSim compares these four scores.
-        temperature: $\tau$; the scores already have the backbone's own.
-        mined: How many of them are texts of mined neighbours, which `MinedNeighbours` adds.
-
-    Raises:
-        UserError: Counts are out of range, or the temperature is not positive.
+        mined: How many of them are mined negatives, which `MinedNeighbours` adds to the batch.
+            Others replace missing ones.
+        mirrored: Also score the images of the false texts: with the false text, and with the true
+            text it was sampled against. EqSim compares these four scores.
 
     Example:
         >>> truth = torch.tensor([[True, False, False, False]])
@@ -41,45 +40,37 @@ class RankingPairs(PairPolicy):
     """
 
     def __init__(
-        self,
-        negatives: int = 15,
-        hard: int = 0,
-        mirrored: bool = False,
-        temperature: float = 1.0,
-        mined: int = 0,
+        self, negatives: int = 15, hard: int = 0, mined: int = 0, mirrored: bool = False
     ) -> None:
-        check_counts(negatives, hard, mined)
-        check_temperature(temperature)
-        self.negatives, self.hard, self.mirrored = negatives, hard, mirrored
-        self.temperature, self.mined = temperature, mined
-        self.needs_reference, self.needs_mined_negatives = hard > 0, mined > 0
+        super().__init__(negatives, hard, mined)
+        self.mirrored = mirrored
 
+    @override
     def __call__(
         self,
         targets: Targets,
         generator: torch.Generator,
         reference: Float[Tensor, "N M"] | None = None,
     ) -> Bool[Tensor, "N M"]:
-        """Returns True at the chosen pairs, shape (N, M)."""
         truth = targets.truth
         uniform, each = torch.zeros(truth.shape, device=truth.device), truth.any(dim=1).long()
-        true = drawn(uniform, truth, each, generator)
+        true = sample_rows(uniform, truth, each, generator)
         false = torch.zeros_like(truth)
         if self.mined and targets.mined_negatives is not None:
-            false = drawn(uniform, targets.mined_negatives & ~truth, self.mined * each, generator)
+            candidates = targets.mined_negatives & ~truth
+            false = sample_rows(uniform, candidates, self.mined * each, generator)
         if self.hard:
             assert reference is not None
-            logits = reference / self.temperature
-            false |= drawn(logits, ~truth & ~false, self.hard * each, generator)
-        left = self.negatives * each - false.sum(dim=1)
-        false |= drawn(uniform, ~truth & ~false, left, generator)
+            false |= sample_rows(reference, ~truth & ~false, self.hard * each, generator)
+        rest = self.negatives * each - false.sum(dim=1)
+        false |= sample_rows(uniform, ~truth & ~false, rest, generator)
         return true | false | (_mirrored(truth, true, false) if self.mirrored else false)
 
 
 def _mirrored(
     truth: Bool[Tensor, "N M"], true: Bool[Tensor, "N M"], false: Bool[Tensor, "N M"]
 ) -> Bool[Tensor, "N M"]:
-    """Images of the false texts, with those texts and with the true texts they stood against."""
+    """The images of the false texts, with those texts and with the true texts beside them."""
     partners = (false.float() @ truth.float().T) > 0  # (i, a): a text of image a is false of i
     across = (partners.float().T @ true.float()) > 0
     return across | (truth & false.any(dim=0))
