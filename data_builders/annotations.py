@@ -1,32 +1,36 @@
-"""Scene annotations in the formats they are distributed in, read as images with named objects."""
+"""Reads scene annotations as distributed: annotation files go in, images with objects come out.
+
+CLEVR and Visual Genome are here, `gqa` and `paco` hold the others. Never opens an image.
+"""
 
 import itertools
-import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, TypeVar
+from pathlib import Path, PurePath, PurePosixPath
+from typing import Any, ClassVar, TypeVar
 
-from data_builders.images import inside
+from typing_extensions import override
+
 from data_builders.scenes.captions import ATTRIBUTE_ORDER
 from vlmtune.config import Configured
 from vlmtune.errors import UserError
+from vlmtune.storage.files import read_json
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class AnnotatedObject:
-    """An object and what queries say of it.
+    """An object and the attributes that queries state of it.
 
     Attributes:
-        name: What it is, "cube".
+        name: Its noun, "cube".
         attributes: All annotated attributes.
         single: Those that a single-object query states, in the order of the words.
         multi: Those that a two-object query states.
-        readings: Every attribute tuple that a single-object query of the corpus may state and that
-            is true of the object, `single` among them.
+        readings: Every attribute tuple that is true of the object and that a single-object query of
+            the corpus may state, `single` among them.
     """
 
     name: str
@@ -46,66 +50,116 @@ class AnnotatedImage:
 
 
 class SceneReader(Configured, ABC):
-    """Reads one annotation format.
+    """Reads one annotation format from a file `path` and a folder of images `folder`.
 
     Attributes:
-        exhaustive: True where all objects and attributes of an image are annotated, so that what
-            is not annotated is false.
+        exhaustive: True where every object and attribute of an image is annotated, so that
+            anything else is false.
+        content: Description of the file, for errors.
     """
 
-    exhaustive: bool
+    exhaustive: ClassVar[bool]
+    content: ClassVar[str]
+    path: Path
+    folder: Path
 
-    @abstractmethod
     def sources(self) -> Mapping[str, Path]:
-        """The annotation files, by name."""
+        """Returns the annotation files, by name."""
+        return {self.path.name: self.path}
 
-    @abstractmethod
     def images(self) -> Iterator[AnnotatedImage]:
         """Yields the annotated images, in the order of the file.
 
         Raises:
-            UserError: A file is missing or is not what it should be, or names an image outside the
+            UserError: A file is missing or has another layout, or names an image outside the
                 images folder.
         """
+        yield from parse_json(self.path, self.content, lambda content: list(self.parse(content)))
+
+    @abstractmethod
+    def parse(self, content: Any) -> Iterable[AnnotatedImage]:
+        """Yields the images of the content of the file."""
 
     @abstractmethod
     def spelled(self, attributes: Sequence[str]) -> tuple[str, ...]:
         """Returns the attributes of a query in the one order in which this corpus states them."""
 
 
-def read_json(path: Path, what: str) -> Any:
-    """Returns the content of a JSON file.
+def parse_json(path: Path, expected: str, parse: Callable[[Any], T]) -> T:
+    """Returns `parse` of the content of a JSON file.
 
     Raises:
-        UserError: It is missing or not JSON; `what` says what was expected.
+        UserError: The file is missing, is not JSON or has another layout than `expected`.
     """
+    content = read_json(path, expected, "download it or correct the path")
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(
-            f"expected {what} at {path}, got {error.strerror}: download it or correct the path"
-        ) from error
-    except ValueError as error:
-        raise UserError(
-            f"expected {what} at {path}, got no JSON ({error}): download it again"
-        ) from error
-
-
-def parsed(path: Path, what: str, parse: Callable[[], T]) -> T:
-    """Returns `parse()`, turning the errors of an unexpected layout into one that names the file.
-
-    Raises:
-        UserError: The content has another layout than `what`.
-    """
-    try:
-        return parse()
+        return parse(content)
     except UserError:
         raise
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise UserError(
-            f"expected {what} at {path}, got another layout ({type(error).__name__}: {error}): "
+            f"expected {expected} at {path}, got another layout ({type(error).__name__}: {error}): "
             "pass the file as distributed"
         ) from error
+
+
+def inside(folder: Path, name: str | PurePath, source: Path, entry: str) -> Path:
+    """Returns the path of an image that an annotation file names, which must lie in the folder.
+
+    Shards hold the bytes of every named file. Without this check a downloaded annotation file could
+    copy any file of the machine into them. Links inside the folder are allowed.
+
+    Args:
+        folder: The images folder.
+        name: The name, relative to it.
+        source: The annotation file.
+        entry: The entry with the name, "row 3".
+
+    Raises:
+        UserError: The name is absolute or has a part "..".
+
+    Example:
+        >>> inside(Path("images"), "train/1.jpg", Path("rows.json"), "row 3").as_posix()
+        'images/train/1.jpg'
+    """
+    path = PurePath(name)
+    if path.anchor or ".." in path.parts:
+        raise UserError(
+            f"expected image files inside {folder}, {entry} of {source} is {str(name)!r}: "
+            "use the file as distributed, or correct that name"
+        )
+    return folder / path
+
+
+def measured_images(paths: Sequence[Path]) -> frozenset[str]:
+    """Returns the ids, `2390970` of `.../2390970.jpg`, of all images that benchmark files name.
+
+    Every string of the JSON that ends like an image file counts, at any depth: Cola's files hold
+    lists of rows, others objects.
+
+    Raises:
+        UserError: A file is missing, is not JSON or names no image.
+    """
+    images: set[str] = set()
+    for path in map(Path, paths):
+        texts = _strings(read_json(path, "a benchmark's JSON"))
+        files = (t for t in texts if t.lower().endswith((".jpg", ".jpeg", ".png")))
+        stems = {PurePosixPath(file).stem for file in files}
+        if not stems:
+            raise UserError(
+                f"expected names of image files in {path}, got none: pass a benchmark's JSON"
+            )
+        images |= stems
+    return frozenset(images)
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """All strings of nested lists and objects, keys excluded."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _strings(item)
 
 
 class ClevrScenes(SceneReader):
@@ -120,6 +174,7 @@ class ClevrScenes(SceneReader):
     """
 
     exhaustive = True
+    content = "CLEVR scenes"
 
     def __init__(
         self,
@@ -139,106 +194,56 @@ class ClevrScenes(SceneReader):
             tuple(kind for kind in ATTRIBUTE_ORDER if kind in kinds) for kinds in (single, multi)
         )
 
-    def sources(self) -> Mapping[str, Path]:
-        """See `SceneReader`."""
-        return {self.path.name: self.path}
+    @override
+    def parse(self, content: Any) -> Iterable[AnnotatedImage]:
+        for number, scene in enumerate(content["scenes"]):
+            name = str(scene["image_filename"])
+            file = inside(self.folder, name, self.path, f"scenes[{number}]")
+            yield AnnotatedImage(file.stem, file, tuple(map(self._object, scene["objects"])))
 
-    def images(self) -> Iterator[AnnotatedImage]:
-        """See `SceneReader`."""
-        what = "CLEVR scenes"
-        content = read_json(self.path, what)
-        yield from parsed(
-            self.path, what, lambda: list(map(self._image, itertools.count(), content["scenes"]))
-        )
+    def _object(self, obj: dict[str, Any]) -> AnnotatedObject:
+        attributes = frozenset(obj[kind] for kind in ATTRIBUTE_ORDER if kind in obj)
+        single, multi = (tuple(obj[kind] for kind in kinds) for kinds in (self.single, self.multi))
+        return AnnotatedObject(obj["shape"], attributes, single, multi, (single,))
 
-    def _image(self, number: int, scene: dict[str, Any]) -> AnnotatedImage:
-        name = str(scene["image_filename"])
-        file = inside(self.folder, name, self.path, f"scenes[{number}]")
-        things = tuple(self._object(thing) for thing in scene["objects"])
-        return AnnotatedImage(file.stem, file, things)
-
-    def _object(self, thing: dict[str, Any]) -> AnnotatedObject:
-        attributes = frozenset(thing[kind] for kind in ATTRIBUTE_ORDER if kind in thing)
-        single, multi = (
-            tuple(thing[kind] for kind in kinds) for kinds in (self.single, self.multi)
-        )
-        return AnnotatedObject(thing["shape"], attributes, single, multi, (single,))
-
+    @override
     def spelled(self, attributes: Sequence[str]) -> tuple[str, ...]:
-        """See `SceneReader`: each place has its kind, so the order is right as it is."""
-        return tuple(attributes)
+        return tuple(attributes)  # each position has its kind, so the order is right already
 
 
-class VisualGenomeGraphs(SceneReader):
-    """Visual Genome's `scene_graphs.json`; objects without attributes are left out.
+class GraphReader(SceneReader):
+    """Graphs of objects with a name and unordered attributes; drops objects without attributes.
 
-    Names and attributes are lower-cased. An object has no natural order of its attributes, so
-    queries state the alphabetically first ones: one spelling per composition.
+    Names and attributes are lower-cased. Queries state the alphabetically first attributes: one
+    spelling per composition.
 
     Args:
-        path: `scene_graphs.json`.
-        images: Folder that holds `VG_100K` and `VG_100K_2`, or the files themselves.
-        image_data: `image_data.json`, whose `url` says which folder a file is in; without it the
-            file is `<image_id>.jpg` in `images`.
-        single: Most attributes that a single-object query states.
-        multi: Most attributes that a two-object query states of each object.
+        path: The annotation file.
+        images: Folder with the images.
+        single: Maximum number of attributes that a single-object query states.
+        multi: Maximum number of attributes that a two-object query states of each object.
     """
 
     exhaustive = False
 
-    def __init__(
-        self,
-        path: Path,
-        images: Path,
-        image_data: Path | None = None,
-        single: int = 2,
-        multi: int = 1,
-    ) -> None:
+    def __init__(self, path: Path, images: Path, single: int = 2, multi: int = 1) -> None:
         if min(single, multi) < 1:
             raise UserError(
                 f"expected single >= 1 and multi >= 1, got {single} and {multi}: raise them"
             )
         self.path, self.folder = Path(path), Path(images)
-        self.image_data = None if image_data is None else Path(image_data)
         self.single, self.multi = single, multi
 
-    def sources(self) -> Mapping[str, Path]:
-        """See `SceneReader`."""
-        data = {} if self.image_data is None else {self.image_data.name: self.image_data}
-        return {self.path.name: self.path, **data}
+    def _image(
+        self, number: str, objects: Iterable[tuple[str, Iterable[str]]], file: Path
+    ) -> AnnotatedImage:
+        """The image of an id, with the names and attributes of its objects."""
+        annotated = (self._object(name, attributes) for name, attributes in objects)
+        return AnnotatedImage(number, file, tuple(o for o in annotated if o is not None))
 
-    def images(self) -> Iterator[AnnotatedImage]:
-        """See `SceneReader`."""
-        files = self._files()
-        what = "Visual Genome scene graphs"
-        content = read_json(self.path, what)
-        yield from parsed(self.path, what, lambda: [self._image(g, files) for g in content])
-
-    def _files(self) -> dict[str, Path]:
-        if self.image_data is None:
-            return {}
-        path, what = self.image_data, "Visual Genome image data"
-        content = read_json(path, what)
-
-        def located(image: dict[str, Any]) -> tuple[str, Path]:
-            # Releases call the id "image_id" or "id".
-            number = str(image["image_id"] if "image_id" in image else image["id"])
-            return number, Path(*image["url"].split("/")[-2:])
-
-        return parsed(path, what, lambda: dict(map(located, content)))
-
-    def _image(self, graph: dict[str, Any], files: Mapping[str, Path]) -> AnnotatedImage:
-        number = str(graph["image_id"])
-        data = self.image_data if number in files else None
-        name = files.get(number, f"{number}.jpg")
-        nested = inside(self.folder, name, data or self.path, f"image {number!r}")
-        file = nested if nested.is_file() else self.folder / nested.name
-        things = (self._object(thing) for thing in graph["objects"])
-        return AnnotatedImage(number, file, tuple(t for t in things if t is not None))
-
-    def _object(self, thing: dict[str, Any]) -> AnnotatedObject | None:
-        words = {_normal(word) for word in thing.get("attributes") or ()} - {""}
-        name = _normal(thing["names"][0]) if thing["names"] else ""
+    def _object(self, name: str, attributes: Iterable[str]) -> AnnotatedObject | None:
+        words = {_normal(word) for word in attributes} - {""}
+        name = _normal(name)
         if not words or not name:
             return None
         order = tuple(sorted(words))
@@ -251,10 +256,68 @@ class VisualGenomeGraphs(SceneReader):
             tuple(itertools.chain.from_iterable(readings)),
         )
 
+    @override
     def spelled(self, attributes: Sequence[str]) -> tuple[str, ...]:
-        """See `SceneReader`."""
         return tuple(sorted(attributes))
 
 
 def _normal(text: str) -> str:
     return " ".join(text.lower().split())
+
+
+class VisualGenomeGraphs(GraphReader):
+    """Visual Genome's `scene_graphs.json`, read as `GraphReader` does.
+
+    Args:
+        path: `scene_graphs.json`.
+        images: Folder that holds `VG_100K` and `VG_100K_2`, or the files themselves.
+        image_data: `image_data.json`, whose `url` names the folder of a file; without it the file
+            is `<image_id>.jpg` in `images`.
+        single: Maximum number of attributes that a single-object query states.
+        multi: Maximum number of attributes that a two-object query states of each object.
+    """
+
+    content = "Visual Genome scene graphs"
+
+    def __init__(
+        self,
+        path: Path,
+        images: Path,
+        image_data: Path | None = None,
+        single: int = 2,
+        multi: int = 1,
+    ) -> None:
+        super().__init__(path, images, single, multi)
+        self.image_data = None if image_data is None else Path(image_data)
+
+    @override
+    def sources(self) -> Mapping[str, Path]:
+        data = {} if self.image_data is None else {self.image_data.name: self.image_data}
+        return {**super().sources(), **data}
+
+    @override
+    def parse(self, content: Any) -> Iterable[AnnotatedImage]:
+        files: dict[str, Path] = {}
+        if self.image_data is not None:
+            files = parse_json(self.image_data, "Visual Genome image data", _files)
+        for graph in content:
+            number = str(graph["image_id"])
+            source = self.image_data if self.image_data and number in files else self.path
+            name = files.get(number, f"{number}.jpg")
+            nested = inside(self.folder, name, source, f"image {number!r}")
+            file = nested if nested.is_file() else self.folder / nested.name
+            objects = (
+                (o["names"][0], o.get("attributes") or ()) for o in graph["objects"] if o["names"]
+            )
+            yield self._image(number, objects, file)
+
+
+def _files(content: Any) -> dict[str, Path]:
+    """The folder and the name of each image's file, by id."""
+    # Releases call the id "image_id" or "id".
+    return {
+        str(image["image_id"] if "image_id" in image else image["id"]): Path(
+            *image["url"].split("/")[-2:]
+        )
+        for image in content
+    }

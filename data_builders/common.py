@@ -1,37 +1,41 @@
-"""What every builder shares: writing a corpus whole or not at all, and writing shards."""
+"""Writes corpora: annotated images go in, a folder with shards and a manifest comes out.
 
-import contextlib
+The folder is whole or absent. Never changes the bytes of an image.
+"""
+
 import hashlib
-import io
 import json
-import os
-import shutil
+import re
 import sys
-import tempfile
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+import torch
+from typing_extensions import override
 from webdataset.writer import TarWriter
 
 from vlmtune.config import Configured
 from vlmtune.data.schema import MANIFEST, Manifest, RecordError, ShardInfo, check, encode
 from vlmtune.errors import UserError
+from vlmtune.storage.files import write_atomically
+from vlmtune.storage.progress import progress as progress_bar
 from vlmtune.types import Group
 
 Record = tuple[Group, Sequence[bytes | Path]]
 
+MISSING = 0.02  # default for the largest fraction of image files that may be missing
+_SIGNATURES = {b"\xff\xd8\xff": "jpg", b"\x89PNG\r\n\x1a\n": "png"}
+
 
 @dataclass(frozen=True)
 class Written:
-    """What a builder wrote: its shards, where there are any, and counts worth stating."""
+    """The shards a builder wrote, if any, and counts for the manifest."""
 
     shards: tuple[ShardInfo, ...] = ()
     counts: dict[str, int] = field(default_factory=dict)
@@ -46,7 +50,7 @@ class Builder(Configured, ABC):
         return Counter()
 
     def sources(self) -> Mapping[str, Path]:
-        """The annotation files read, by name; their sha256 goes into the manifest."""
+        """Returns the annotation files, by name; their sha256 goes into the manifest."""
         return {}
 
     @abstractmethod
@@ -56,62 +60,61 @@ class Builder(Configured, ABC):
     def build(self, out: Path, progress: bool = True) -> None:
         """Writes the corpus to `out`, whole or not at all.
 
-        The work is done in a hidden folder beside `out`, renamed when it is complete. Where `out`
-        already holds the result of the same builder, arguments and sources, it is kept.
+        Works in a hidden folder beside `out` and renames it at the end. Reuses `out` if it holds
+        the result of the same builder, arguments and sources.
 
         Args:
             out: Folder to write; it must not exist, be empty, or hold this very build.
             progress: Whether to show progress, where stderr is a terminal.
 
         Raises:
-            UserError: `out` holds something else, or a source is missing or not what it should be.
+            UserError: `out` holds something else, or a source is missing or has another layout.
         """
         out = Path(out)
         sources = {name: _sha256(Path(path)) for name, path in self.sources().items()}
         if self._reusable(out, sources):
             return
         self.counts.clear()
-        with _temporary_sibling(out) as folder:
-            with _ticking(type(self).__name__, progress) as tick:
-                written = self.write(folder, tick)
+        with write_atomically(out) as folder:
+            folder.mkdir()
+            with progress_bar(type(self).__name__, None, progress) as advance:
+                written = self.write(folder, lambda: advance(1))
+            counts = self.counts + Counter(written.counts)
             manifest = Manifest(
                 **self._identity(),
                 sources=sources,
                 shards=written.shards,
-                counts=dict(sorted((self.counts + Counter(written.counts)).items())),
+                counts=dict(sorted(counts.items())),
             )
             (folder / MANIFEST).write_text(manifest.to_json())
-            try:
-                folder.rename(out)
-            except OSError:
-                # Another process was faster.
-                if not self._reusable(out, sources):
-                    raise
+            self._reusable(out, sources)  # another process may have written there meanwhile
 
     def _identity(self) -> dict[str, Any]:
         spec = self.spec()
-        arguments = json.loads(json.dumps(spec["init_args"], default=str))
-        return {"builder": spec["class_path"], "arguments": arguments}
+        return {"builder": spec["class_path"], "arguments": spec["init_args"]}
 
     def _reusable(self, out: Path, sources: Mapping[str, str]) -> bool:
-        """Whether `out` holds this very build; says so, and refuses anything else in its place."""
+        """Tells whether `out` holds this very build; refuses anything else in its place."""
         if not out.exists() or (out.is_dir() and not any(out.iterdir())):
             return False
-        found = _read_json(out / MANIFEST)
+        try:
+            manifest = json.loads((out / MANIFEST).read_text())
+        except (OSError, ValueError):
+            manifest = None
         expected = {**self._identity(), "sources": dict(sources)}
-        if any(found.get(name) != value for name, value in expected.items()):
+        if not isinstance(manifest, dict) or manifest != {**manifest, **expected}:
             raise UserError(
                 f"expected {out} to be free or to hold this very build, it holds something else: "
                 "choose another folder or remove it"
             )
-        for shard in found["shards"]:
+        for shard in manifest["shards"]:
             file = out / shard["file"]
             if not file.is_file() or file.stat().st_size != shard["bytes"]:
                 raise UserError(
                     f"expected the complete shard {file}, it is missing or truncated: "
                     f"remove {out} and build again"
                 )
-        print(f"{out} already holds this build; it is kept", file=sys.stderr)
+        print(f"{out} already holds this build; it is reused", file=sys.stderr)
         return True
 
 
@@ -121,26 +124,37 @@ class ShardBuilder(Builder):
     A group is one record, so a minimal-change pair is never split.
 
     Args:
-        records_per_shard: Groups in one tar.
+        records_per_shard: Number of groups in one tar.
+        missing: Largest fraction of image files that may be missing; they are skipped and counted.
     """
 
-    def __init__(self, records_per_shard: int = 1000) -> None:
+    def __init__(self, records_per_shard: int = 1000, missing: float = MISSING) -> None:
         if records_per_shard < 1:
             raise UserError(f"expected records_per_shard >= 1, got {records_per_shard}: raise it")
-        self.records_per_shard = records_per_shard
+        if not 0.0 <= missing <= 1.0:
+            raise UserError(
+                f"expected a fraction of missing images from 0 to 1, got {missing}: correct it"
+            )
+        self.records_per_shard, self.missing = records_per_shard, missing
+        self._checked: Counter[bool] = Counter()  # image files, by whether they exist
+        self._missing_file: Path | None = None
 
     @abstractmethod
     def records(self) -> Iterator[Record]:
         """Yields each group with its images, encoded or as files, in the order of `image_ids`."""
 
-    def write(self, folder: Path, tick: Callable[[], None]) -> Written:
-        """Writes `shard-000000.tar`, `shard-000001.tar`, ... into `folder`.
+    def exists(self, file: Path) -> bool:
+        """Tells whether an image file exists, and counts it if not. Call it once a file."""
+        exists = file.is_file()
+        self._checked[exists] += 1
+        if not exists:
+            self.counts["skipped: image missing"] += 1
+            self._missing_file = self._missing_file or file
+        return exists
 
-        Raises:
-            UserError: There are no records, a record breaks the schema, a key occurs twice, or an
-                image is missing or not a JPEG, PNG or WebP.
-        """
-        records = self._checked()
+    @override
+    def write(self, folder: Path, tick: Callable[[], None]) -> Written:
+        records = self.checked_records()
         shards: list[ShardInfo] = []
         for first in records:
             part = chain([first], islice(records, self.records_per_shard - 1))
@@ -151,8 +165,15 @@ class ShardBuilder(Builder):
             )
         return Written(tuple(shards))
 
-    def _checked(self) -> Iterator[Record]:
+    def checked_records(self) -> Iterator[Record]:
+        """Yields the records, `shard-000000.tar` first.
+
+        Raises:
+            UserError: A record breaks the schema, a key occurs twice, or too many images are
+                missing.
+        """
         keys: set[str] = set()
+        self._checked.clear()
         for group, images in self.records():
             try:
                 check(group)
@@ -173,15 +194,42 @@ class ShardBuilder(Builder):
                 )
             keys.add(group.key)
             yield group, images
+        missing, total = self._checked[False], self._checked.total()
+        if missing > self.missing * total:
+            raise UserError(
+                f"expected at most {self.missing:.0%} of {total} images to be missing, got "
+                f"{missing}, {self._missing_file} first: download them or correct the folder"
+            )
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    """The object a JSON file holds, or an empty one where there is no such file."""
-    try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+def image_group(
+    image: str,
+    texts: Mapping[str, bool],
+    true: Iterable[str] = (),
+    exhaustive: bool = False,
+    key: str | None = None,
+) -> Group:
+    """Returns the group of one image; a text is its own id.
+
+    A text that two images share is thus never a negative of either.
+
+    Args:
+        image: Id of the image.
+        texts: Each text, and whether it is true of the image.
+        true: Further texts that are true of the image.
+        exhaustive: Whether every text of the corpus that is true of the image is listed.
+        key: Key of the record, by default the id.
+    """
+    listed = tuple(texts)
+    return Group(
+        key=re.sub(r"[^A-Za-z0-9_\-]", "_", key or image),
+        image_ids=(image,),
+        text_ids=listed,
+        texts=listed,
+        truth=torch.tensor([list(texts.values())]),
+        true_ids=(frozenset(true) | {text for text in listed if texts[text]},),
+        exhaustive=exhaustive,
+    )
 
 
 def image_extension(content: bytes) -> str | None:
@@ -191,13 +239,10 @@ def image_extension(content: bytes) -> str | None:
         >>> image_extension(bytes.fromhex("ffd8ffe0"))
         'jpg'
     """
-    if content.startswith(b"\xff\xd8\xff"):
-        return "jpg"
-    if content.startswith(b"\x89PNG\r\n\x1a\n"):
-        return "png"
     if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
         return "webp"
-    return None
+    matches = (name for start, name in _SIGNATURES.items() if content.startswith(start))
+    return next(matches, None)
 
 
 def _write_shard(path: Path, records: Iterator[Record], tick: Callable[[], None]) -> ShardInfo:
@@ -222,7 +267,7 @@ def _sample(group: Group, sources: Sequence[bytes | Path]) -> dict[str, Any]:
 
 
 def _content(key: str, source: bytes | Path) -> tuple[str, bytes]:
-    """The bytes of an image as they are, and the extension they deserve."""
+    """The extension that fits an image, and its unchanged bytes."""
     name = f"image of record {key!r}" if isinstance(source, bytes) else str(source)
     try:
         content = source if isinstance(source, bytes) else Path(source).read_bytes()
@@ -247,34 +292,3 @@ def _sha256(path: Path) -> str:
         raise UserError(
             f"expected the file {path}, got {error.strerror}: download it or correct the path"
         ) from error
-
-
-@contextlib.contextmanager
-def _temporary_sibling(out: Path) -> Iterator[Path]:
-    """A fresh folder beside `out`, removed unless it was renamed."""
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
-    except OSError as error:
-        raise UserError(
-            f"expected to write beside {out}, got {error.strerror}: choose another folder"
-        ) from error
-    # mkdtemp gives 0700; a corpus is meant to be read by others as the umask allows.
-    umask = os.umask(0)
-    os.umask(umask)
-    folder.chmod(0o777 & ~umask)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _ticking(name: str, show: bool) -> Iterator[Callable[[], None]]:
-    """Counts records on stderr while they are written, where stderr is a terminal."""
-    console = Console(stderr=True) if show else Console(file=io.StringIO())
-    columns = (SpinnerColumn(), TextColumn("{task.description} {task.completed:,.0f} records"))
-    visible = show and console.is_terminal
-    with Progress(*columns, TimeElapsedColumn(), console=console, disable=not visible) as bar:
-        task = bar.add_task(name, total=None)
-        yield lambda: bar.advance(task)

@@ -1,63 +1,54 @@
-"""PACO's annotations of objects, read as images with named objects."""
+"""Reads PACO's annotations of objects: the JSON goes in, images with named objects come out.
+
+Never opens an image.
+"""
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Sequence
+from pathlib import PurePath
 from typing import Any
 
-from data_builders.annotations import AnnotatedImage, VisualGenomeGraphs, parsed, read_json
+from typing_extensions import override
 
-_WHAT = "PACO's annotations"
+from data_builders.annotations import AnnotatedImage, GraphReader, inside
 
 
-class PacoObjects(VisualGenomeGraphs):
+class PacoObjects(GraphReader):
     """PACO-LVIS's `paco_lvis_v1_train.json` (Ramanathan et al. 2023), whole objects only.
 
-    Names are read as words, "light_blue car_(automobile)" as "light blue car"; names that would
-    then read alike keep their qualifiers. The attributes "other(...)" say nothing and are left out,
-    as are objects without others and annotations of parts.
-
-    Args:
-        path: `paco_lvis_v1_train.json`.
-        images: Folder of COCO 2017, with `train2017` and `val2017`.
-        single: Most attributes that a single-object query states.
-        multi: Most attributes that a two-object query states of each object.
+    The images folder is that of COCO 2017, with `train2017` and `val2017`. Names are read as words,
+    "light_blue car_(automobile)" as "light blue car"; a name keeps its qualifier if it would be
+    ambiguous without. Drops annotations of parts, the attributes "other(...)", and objects without
+    other attributes.
     """
 
-    def __init__(self, path: Path, images: Path, single: int = 2, multi: int = 1) -> None:
-        super().__init__(path, images, None, single, multi)
+    content = "PACO's annotations"
 
-    def sources(self) -> Mapping[str, Path]:
-        """See `SceneReader`."""
-        return {self.path.name: self.path}
-
-    def images(self) -> Iterator[AnnotatedImage]:
-        """See `SceneReader`."""
-        content = read_json(self.path, _WHAT)
-        yield from parsed(self.path, _WHAT, lambda: list(self._read(content)))
-
-    def _read(self, content: dict[str, Any]) -> Iterator[AnnotatedImage]:
-        nouns = {row["id"]: row["name"] for row in content["categories"]}
-        adjectives = {row["id"]: row["name"] for row in content["attributes"]}
-        objects = {row["id"] for row in content["categories"] if row["supercategory"] == "OBJECT"}
-        read = words([nouns[id_] for id_ in sorted(objects)])
-        said = words([name for name in adjectives.values() if not name.startswith("other(")])
-        things: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    @override
+    def parse(self, content: Any) -> Iterable[AnnotatedImage]:
+        categories = {row["id"]: row["name"] for row in content["categories"]}
+        attributes = {row["id"]: row["name"] for row in content["attributes"]}
+        whole = {row["id"] for row in content["categories"] if row["supercategory"] == "OBJECT"}
+        nouns = words([categories[id_] for id_ in sorted(whole)])
+        adjectives = words([n for n in attributes.values() if not n.startswith("other(")])
+        objects: dict[int, list[tuple[str, list[str]]]] = defaultdict(list)
         for row in content["annotations"]:
-            if row["category_id"] in objects:
-                stated = [adjectives[id_] for id_ in row.get("attribute_ids") or ()]
-                attributes = [said[name] for name in stated if name in said]
-                named = {"names": [read[nouns[row["category_id"]]]], "attributes": attributes}
-                things[row["image_id"]].append(named)
+            if row["category_id"] in whole:
+                names = [attributes[id_] for id_ in row.get("attribute_ids") or ()]
+                stated = [adjectives[name] for name in names if name in adjectives]
+                objects[row["image_id"]].append((nouns[categories[row["category_id"]]], stated))
         for row in content["images"]:
-            if found := things.get(row["id"]):
-                graph = {"image_id": row["id"], "objects": found}
-                yield self._image(graph, {str(row["id"]): Path(row["file_name"])})
+            if row["id"] in objects:
+                number = str(row["id"])
+                name = PurePath(row["file_name"])
+                nested = inside(self.folder, name, self.path, f"image {number!r}")
+                file = nested if nested.is_file() else self.folder / nested.name
+                yield self._image(number, objects[row["id"]], file)
 
 
 def words(names: Sequence[str]) -> dict[str, str]:
-    """Names with blanks for underscores and, where they stay different, without qualifiers.
+    """Returns names with spaces for underscores and, unless ambiguous, without qualifiers.
 
     Example:
         >>> words(["light_blue", "mouse_(animal)"])["light_blue"]
@@ -67,7 +58,7 @@ def words(names: Sequence[str]) -> dict[str, str]:
     """
     short = {name: _plain(re.sub(r"\([^()]*\)", " ", name)) for name in names}
     times = Counter(short.values())
-    return {name: one if times[one] == 1 else _plain(name) for name, one in short.items()}
+    return {name: text if times[text] == 1 else _plain(name) for name, text in short.items()}
 
 
 def _plain(name: str) -> str:

@@ -1,4 +1,7 @@
-"""Queries about objects and their attributes, when they hold, and words to alter them with."""
+"""Queries about objects: annotated objects go in, truth values and altered queries come out.
+
+Never chooses which queries a record holds: that is `cola`.
+"""
 
 import itertools
 import random
@@ -22,14 +25,14 @@ class Query:
         """The words of the query."""
         return " ".join([*self.attributes, self.name])
 
-    def holds_of(self, thing: AnnotatedObject) -> bool:
+    def true_of(self, obj: AnnotatedObject) -> bool:
         """Tells whether the object has the name and all attributes."""
-        return self.name == thing.name and thing.attributes.issuperset(self.attributes)
+        return self.name == obj.name and obj.attributes.issuperset(self.attributes)
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two queries said of two different objects of one image."""
+    """Two queries about two different objects of one image."""
 
     first: Query
     second: Query
@@ -40,52 +43,52 @@ class Pair:
         return both(self.first.text, self.second.text)
 
 
-def holds(query: Query | Pair, things: Sequence[AnnotatedObject]) -> bool:
-    """Tells whether a query is true of the objects of an image, all of them considered.
+def holds(query: Query | Pair, objects: Sequence[AnnotatedObject]) -> bool:
+    """Tells whether a query is true of an image, given all its objects.
 
     Example:
-        >>> def thing(color, name):
+        >>> def obj(color, name):
         ...     return AnnotatedObject(name, frozenset([color]), (color,), (color,), ((color,),))
-        >>> things = [thing("red", "cube"), thing("blue", "sphere")]
+        >>> objects = [obj("red", "cube"), obj("blue", "sphere")]
         >>> red_cube, blue_cube = Query(("red",), "cube"), Query(("blue",), "cube")
-        >>> holds(red_cube, things), holds(blue_cube, things)
+        >>> holds(red_cube, objects), holds(blue_cube, objects)
         (True, False)
-        >>> holds(Pair(red_cube, red_cube), things)  # one red cube is not two
+        >>> holds(Pair(red_cube, red_cube), objects)  # one red cube is not two
         False
     """
     if isinstance(query, Query):
-        return any(query.holds_of(thing) for thing in things)
+        return any(map(query.true_of, objects))
     return any(
-        query.first.holds_of(a) and query.second.holds_of(b)
-        for a, b in itertools.permutations(things, 2)
+        query.first.true_of(a) and query.second.true_of(b)
+        for a, b in itertools.permutations(objects, 2)
     )
 
 
 class Words:
-    """The names and attributes of a corpus, drawn as often as they occur.
+    """The names and attributes of a corpus, sampled as often as they occur.
 
-    Attributes at different places of a query are kept apart, so that a colour replaces a colour.
+    Each position of a query has its own attributes, so that a colour replaces a colour.
     """
 
     def __init__(self, images: Iterable[AnnotatedImage]) -> None:
         names: Counter[str] = Counter()
-        places: dict[tuple[int, int], Counter[str]] = {}
-        for thing in (t for image in images for t in image.objects):
-            names[thing.name] += 1
-            for stated in {thing.single, thing.multi}:
-                for place, word in enumerate(stated):
-                    places.setdefault((len(stated), place), Counter())[word] += 1
+        attributes: dict[tuple[int, int], Counter[str]] = {}
+        for obj in (obj for image in images for obj in image.objects):
+            names[obj.name] += 1
+            for stated in {obj.single, obj.multi}:
+                for position, word in enumerate(stated):
+                    attributes.setdefault((len(stated), position), Counter())[word] += 1
         self._names = _weighted(names)
-        self._places = {key: _weighted(words) for key, words in places.items()}
+        self._attributes = {key: _weighted(words) for key, words in attributes.items()}
 
     def altered(self, query: Query, rng: random.Random) -> Query:
         """Returns the query with one word, chosen at random, replaced by one of its kind."""
-        place = rng.randrange(len(query.attributes) + 1) - 1
-        if place < 0:
-            return replace(query, name=_drawn(self._names, rng))
-        word = _drawn(self._places[len(query.attributes), place], rng)
-        changed = (*query.attributes[:place], word, *query.attributes[place + 1 :])
-        return replace(query, attributes=changed)
+        position = rng.randrange(len(query.attributes) + 1) - 1
+        if position < 0:
+            return replace(query, name=_sample(self._names, rng))
+        words = list(query.attributes)
+        words[position] = _sample(self._attributes[len(words), position], rng)
+        return replace(query, attributes=tuple(words))
 
 
 _Weighted = tuple[list[str], list[int]]
@@ -96,5 +99,5 @@ def _weighted(words: Counter[str]) -> _Weighted:
     return ordered, list(itertools.accumulate(words[word] for word in ordered))
 
 
-def _drawn(words: _Weighted, rng: random.Random) -> str:
+def _sample(words: _Weighted, rng: random.Random) -> str:
     return rng.choices(words[0], cum_weights=words[1])[0]

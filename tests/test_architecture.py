@@ -54,7 +54,7 @@ UPSTREAM = {
     "__init__": {"export"},
     "__main__": {"cli"},
 }
-BUILDERS_MAY_IMPORT = BASICS | {"data.schema", "language"}
+BUILDERS_MAY_IMPORT = BASICS | {"data.schema", "storage"}
 LIGHTNING = {"pytorch_lightning", "lightning", "lightning_fabric"}
 LIGHTNING_IN = {"training", "cli", "data.datamodule"}
 NO_PROCESS_GROUP_IN = {"objectives", "metrics", "benchmarks"}

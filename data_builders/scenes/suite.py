@@ -36,7 +36,7 @@ from data_builders.scenes.formats import (
     winoground,
 )
 from data_builders.scenes.formats.context import SuiteScenes
-from data_builders.scenes.formats.files import csv_table, write_json, write_text
+from data_builders.scenes.formats.files import csv_table, write_json
 from data_builders.scenes.grammar import Composition, WorldSpec
 from data_builders.scenes.grids import AnimalGrid, Grid, PoseGrid, Singles, SparGrid
 from data_builders.scenes.image_files import SceneImage, Split, numbered, sub_seed
@@ -53,6 +53,7 @@ from data_builders.scenes.pairs import (
 from data_builders.scenes.series import Series, VariedScenes
 from data_builders.scenes.statements import stated_attributes
 from data_builders.scenes.videos import Videos, frames
+from vlmtune.storage.files import write_text
 
 _SPARE = 2  # scenes for each row, as not every scene shows every phenomenon
 _EQBEN: dict[str, type[Series]] = {

@@ -13,7 +13,7 @@ from data_builders.common import Builder, Written
 from data_builders.scenes.captions import ATTRIBUTE_ORDER
 from data_builders.scenes.compositions import RECTANGLES, swaps, unseen_compositions
 from data_builders.scenes.formats import ar4t, clevr, cola, karpathy, visual_genome
-from data_builders.scenes.formats.files import write_json, write_text
+from data_builders.scenes.formats.files import write_json
 from data_builders.scenes.grammar import Composition, WorldSpec
 from data_builders.scenes.grammar import cogent as cogent_forbidden
 from data_builders.scenes.image_files import (
@@ -32,6 +32,7 @@ from data_builders.scenes.series import Canvas, SceneSeries, Series
 from data_builders.scenes.suite import Suite
 from vlmtune.config import Spec
 from vlmtune.errors import UserError
+from vlmtune.storage.files import write_text
 
 _SPLITS = ("train", "val", "test")
 _COGENT = ("valA", "valB")

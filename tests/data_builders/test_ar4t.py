@@ -38,9 +38,9 @@ def test_embedded_world(world, tmp_path):
             row, other = rows[file], rows[group.image_ids[1 - i]]
             assert row["filename_neg"] == other["filename"]
             assert images[i] == world / "images" / file
-            own = {row["caption"], row["alt_caption"]}
-            assert group.true_ids[i] == own
-            assert group.truth[i].tolist() == [text in own for text in group.texts]
+            captions = {row["caption"], row["alt_caption"]}
+            assert group.true_ids[i] == captions
+            assert group.truth[i].tolist() == [text in captions for text in group.texts]
     assert sorted(seen) == sorted(rows)
     builder.build(tmp_path / "a", progress=False)
     AR4TBuilder(*builder.init_args.values()).build(tmp_path / "b", progress=False)
@@ -58,11 +58,11 @@ def test_rows_without_negative_and_one_sided_ones(tmp_path):
             ["dog in barn", "", "4.jpg", "gone.jpg", "u/4.jpg"],
         ],
     )
-    found = groups(path)
-    assert [g.image_ids for g in found] == [("u/3.jpg", "u/2.jpg"), ("u/1.jpg",), ("u/4.jpg",)]
-    assert found[0].texts == ("a above b", "b below a", "b above a")
-    assert found[0].truth.tolist() == [[True, True, False], [False, False, True]]
-    assert found[1].truth.tolist() == [[True]]
+    built = groups(path)
+    assert [g.image_ids for g in built] == [("u/3.jpg", "u/2.jpg"), ("u/1.jpg",), ("u/4.jpg",)]
+    assert built[0].texts == ("a above b", "b below a", "b above a")
+    assert built[0].truth.tolist() == [[True, True, False], [False, False, True]]
+    assert built[1].truth.tolist() == [[True]]
 
 
 def test_equal_file_names_in_two_folders(tmp_path):
@@ -97,11 +97,11 @@ def test_errors(tmp_path):
     path = table(tmp_path, [["p", "", "1.jpg", "", "1.jpg"]])
     (tmp_path / "1.jpg").unlink()
     with pytest.raises(UserError, match="at most 2% of 1 images"):
-        groups(path)
+        list(AR4TBuilder(path, tmp_path).checked_records())
 
 
 def test_files_outside_the_images_folder_are_refused(tmp_path):
     path = table(tmp_path, [["p", "", "1.jpg", "", "u/1.jpg"], ["q", "", "2", "", "u/../../2.jpg"]])
-    said = rf"expected image files inside {tmp_path}, .*row 2 of {path} is 'u/\.\./\.\./2\.jpg'"
-    with pytest.raises(UserError, match=said):
+    message = rf"expected image files inside {tmp_path}, .*row 2 of {path} is 'u/\.\./\.\./2\.jpg'"
+    with pytest.raises(UserError, match=message):
         groups(path)

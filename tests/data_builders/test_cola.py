@@ -26,13 +26,13 @@ def groups(builder: ColaBuilder) -> list:
 
 
 def naively_true(text: str, scene: dict) -> bool:
-    """Whether the words of a query hold, found by trying every assignment of objects."""
-    things = [{o["color"], o["material"], o["shape"]} for o in scene["objects"]]
+    """Whether the words of a query hold, decided by trying every assignment of objects."""
+    objects = [{o["color"], o["material"], o["shape"]} for o in scene["objects"]]
     match = PAIR.fullmatch(text)
     queries = [set(part.split()) for part in (match.groups() if match else (text,))]
     return any(
-        all(query <= thing for query, thing in zip(queries, chosen, strict=True))
-        for chosen in itertools.permutations(things, len(queries))
+        all(query <= obj for query, obj in zip(queries, chosen, strict=True))
+        for chosen in itertools.permutations(objects, len(queries))
     )
 
 
@@ -46,37 +46,37 @@ def compositions(text: str) -> set[tuple[str, str]]:
 
 
 def test_truth_by_brute_force(world, clevr):
-    found = groups(ColaBuilder(reader(world, "test"), multi_half_wrong=1))
-    assert len(found) == 8
-    corpus = {text for group in found for text in group.texts}
-    for group in found:
+    built = groups(ColaBuilder(reader(world, "test"), multi_half_wrong=1))
+    assert len(built) == 8
+    corpus = {text for group in built for text in group.texts}
+    for group in built:
         scene = clevr[f"test/{group.image_ids[0]}.png"]
         assert group.exhaustive
         assert group.text_ids == group.texts
         for text, true in zip(group.texts, group.truth[0].tolist(), strict=True):
             assert true == naively_true(text, scene), text
-        # Exhaustive means of every caption of the corpus, not of the group's own only.
+        # Exhaustive means of every caption of the corpus, not only of the group.
         for text in corpus:
             assert (text in group.true_ids[0]) == naively_true(text, scene), text
 
 
 def test_true_ids_list_every_query(world, clevr):
     group = groups(ColaBuilder(reader(world)))[0]
-    things = clevr[f"train/{group.image_ids[0]}.png"]["objects"]
-    singles = {f"{o['color']} {o['material']} {o['shape']}" for o in things}
+    objects = clevr[f"train/{group.image_ids[0]}.png"]["objects"]
+    singles = {f"{o['color']} {o['material']} {o['shape']}" for o in objects}
     pairs = {
         f"a {a['color']} {a['shape']} and a {b['color']} {b['shape']}"
-        for a, b in itertools.permutations(things, 2)
+        for a, b in itertools.permutations(objects, 2)
     }
     assert group.true_ids == (frozenset(singles | pairs),)
 
 
 def test_hard_negatives_are_of_the_image(world, clevr):
-    found = groups(ColaBuilder(reader(world), half_wrong=0, single=9, misbound=9, multi=9))
+    built = groups(ColaBuilder(reader(world), half_wrong=0, single=9, misbound=9, multi=9))
     twins = 0
-    for group in found:
-        things = clevr[f"train/{group.image_ids[0]}.png"]["objects"]
-        words = {o[k] for o in things for k in ("color", "material", "shape")} | {"a", "and"}
+    for group in built:
+        objects = clevr[f"train/{group.image_ids[0]}.png"]["objects"]
+        words = {o[k] for o in objects for k in ("color", "material", "shape")} | {"a", "and"}
         true = [t for t, yes in zip(group.texts, group.truth[0].tolist(), strict=True) if yes]
         false = set(group.texts) - set(true)
         assert all(set(text.split()) <= words for text in group.texts)
@@ -87,9 +87,9 @@ def test_hard_negatives_are_of_the_image(world, clevr):
     assert twins >= 5
 
 
-def scene_file(folder: Path, *things: str) -> ClevrScenes:
-    """CLEVR scenes of one image; a thing is "color shape"."""
-    objects = [dict(zip(("color", "shape"), t.split(), strict=True)) for t in things]
+def scene_file(folder: Path, *objects: str) -> ClevrScenes:
+    """CLEVR scenes of one image; an object is "color shape"."""
+    objects = [dict(zip(("color", "shape"), t.split(), strict=True)) for t in objects]
     path = folder / "scenes.json"
     path.write_text(json.dumps({"scenes": [{"image_filename": "a.png", "objects": objects}]}))
     (folder / "a.png").touch()
@@ -98,10 +98,10 @@ def scene_file(folder: Path, *things: str) -> ClevrScenes:
 
 def test_a_twin_that_is_true_of_other_objects_is_no_negative(tmp_path):
     everything = {"single": 9, "misbound": 9, "half_wrong": 0, "multi": 9, "multi_misbound": 9}
-    things = ("red cube", "blue cone", "blue cube", "red cone")
-    (group,) = groups(ColaBuilder(scene_file(tmp_path, *things), **everything))
+    objects = ("red cube", "blue cone", "blue cube", "red cone")
+    (group,) = groups(ColaBuilder(scene_file(tmp_path, *objects), **everything))
     assert group.truth.all()
-    (group,) = groups(ColaBuilder(scene_file(tmp_path, *things[:3]), **everything))
+    (group,) = groups(ColaBuilder(scene_file(tmp_path, *objects[:3]), **everything))
     false = {t for t, yes in zip(group.texts, group.truth[0].tolist(), strict=True) if not yes}
     assert "red cone" in false
     assert not any(naive in false for naive in ("red cube", "blue cone", "blue cube"))
@@ -148,7 +148,7 @@ def test_measured_images_are_left_out(world, tmp_path):
     assert builder.sources()["multi.json"] == benchmark
 
 
-def test_shards_built_before_an_option_came_are_kept(world):
+def test_idle_options_are_not_recorded(world):
     assert not {"twins", "measured"} & ColaBuilder(reader(world)).spec()["init_args"].keys()
     spec = ColaBuilder(reader(world), twins=False, measured=["a.json"]).spec()["init_args"]
     assert (spec["twins"], spec["measured"]) == (False, ["a.json"])
@@ -158,8 +158,8 @@ def test_half_wrong_queries_have_one_foreign_word(world, clevr):
     builder = ColaBuilder(reader(world), single=2, misbound=0, half_wrong=2, multi=0)
     checked = 0
     for group in groups(builder):
-        things = clevr[f"train/{group.image_ids[0]}.png"]["objects"]
-        words = {o[k] for o in things for k in ("color", "material", "shape", "size", "texture")}
+        objects = clevr[f"train/{group.image_ids[0]}.png"]["objects"]
+        words = {o[k] for o in objects for k in ("color", "material", "shape", "size", "texture")}
         for text, true in zip(group.texts, group.truth[0].tolist(), strict=True):
             assert len(set(text.split()) - words) == (0 if true else 1)
             checked += not true
@@ -195,18 +195,18 @@ def visual_genome(world: Path, **arguments) -> VisualGenomeGraphs:
 
 def test_visual_genome(world):
     graphs = {str(g["image_id"]): g for g in load(world / "visual_genome/train/scene_graphs.json")}
-    found = groups(ColaBuilder(visual_genome(world)))
-    assert len(found) == 12
-    for group in found:
+    built = groups(ColaBuilder(visual_genome(world)))
+    assert len(built) == 12
+    for group in built:
         assert not group.exhaustive
         objects = graphs[group.image_ids[0]]["objects"]
-        things = [{*o["attributes"], o["names"][0]} for o in objects]
+        objects = [{*o["attributes"], o["names"][0]} for o in objects]
         for text, true in zip(group.texts, group.truth[0].tolist(), strict=True):
             match = PAIR.fullmatch(text)
             queries = [set(part.split()) for part in (match.groups() if match else (text,))]
             held = any(
                 all(q <= t for q, t in zip(queries, chosen, strict=True))
-                for chosen in itertools.permutations(things, len(queries))
+                for chosen in itertools.permutations(objects, len(queries))
             )
             assert true == held, text
             # One spelling: attributes in alphabetical order.
@@ -275,7 +275,7 @@ def test_many_missing_images_are_an_error(world, tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "No such file"), ("{", "got no JSON"), ("[]", "another layout"),
+    [(None, "No such file"), ("{", "JSONDecodeError"), ("[]", "another layout"),
      ('{"scenes": [{"image_filename": "a.png", "objects": [{"shape": "cube"}]}]}', "'color'")],
 )  # fmt: skip
 def test_wrong_scenes(tmp_path, content, message):

@@ -1,5 +1,6 @@
 import io
 import json
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -35,7 +36,7 @@ def group(key: str, images: int = 1) -> Group:
 
 
 class Corpus(ShardBuilder):
-    """One record for each line of a file; what `bad` says goes wrong after two."""
+    """One record for each line of a file; `bad` is the fault of the third."""
 
     def __init__(self, annotations: str, bad: str = "", records_per_shard: int = 3) -> None:
         super().__init__(records_per_shard)
@@ -54,7 +55,7 @@ class Corpus(ShardBuilder):
     def spoiled(self, key: str, number: int) -> Record:
         if self.bad == "crash":
             raise RuntimeError("the corpus is odd")
-        made: dict[str, Record] = {
+        records: dict[str, Record] = {
             "": (group(key, 2), [encoded("JPEG"), encoded("WEBP")]),
             "twice": (group("a"), [encoded("PNG")]),
             "key": (group("a b"), [encoded("PNG")]),
@@ -62,7 +63,7 @@ class Corpus(ShardBuilder):
             "gif": (group(key), [encoded("GIF")]),
             "missing": (group(key), [Path("none.png")]),
         }
-        return made[self.bad]
+        return records[self.bad]
 
 
 @pytest.fixture
@@ -115,7 +116,7 @@ def test_the_same_build_twice_is_identical(annotations: str, tmp_path: Path) -> 
     assert len({shard.sha256 for shard in one.shards}) == 3
 
 
-def test_the_same_build_is_kept_and_said_so(
+def test_the_same_build_is_reused(
     annotations: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
@@ -123,7 +124,7 @@ def test_the_same_build_is_kept_and_said_so(
     before = {path: path.stat().st_mtime_ns for path in out.iterdir()}
     Corpus(annotations).build(out)
     assert {path: path.stat().st_mtime_ns for path in out.iterdir()} == before
-    assert "it is kept" in capsys.readouterr().err
+    assert "it is reused" in capsys.readouterr().err
 
 
 def test_anything_else_in_the_folder_is_refused(annotations: str, tmp_path: Path) -> None:
@@ -146,7 +147,7 @@ def test_anything_else_in_the_folder_is_refused(annotations: str, tmp_path: Path
     assert read_manifest(tmp_path / "empty").records == 2
 
 
-def test_a_build_that_lost_a_shard_is_not_kept(annotations: str, tmp_path: Path) -> None:
+def test_a_build_that_lost_a_shard_is_refused(annotations: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
     Corpus(annotations).build(out, progress=False)
     (out / "shard-000001.tar").write_bytes(b"")
@@ -184,17 +185,21 @@ def test_bad_arguments_and_sources(annotations: str, tmp_path: Path) -> None:
     Path(annotations).write_text("skip")
     with pytest.raises(UserError, match="expected records from Corpus, got none"):
         Corpus(annotations).build(tmp_path / "out", progress=False)
-    with pytest.raises(UserError, match="expected to write beside"):
+    with pytest.raises(UserError, match="expected to write"):
         Corpus(annotations).build(Path(annotations) / "out")
 
 
-def test_a_race_for_one_folder_has_one_winner(annotations: str, tmp_path: Path) -> None:
+def test_a_race_for_one_folder_has_one_winner(
+    annotations: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = tmp_path / "out"
 
     class Slow(Corpus):
         def records(self) -> Iterator[Record]:
             Slow.records = Corpus.records  # the other is not slow
+            monkeypatch.setattr("os.getpid", lambda: 1)  # and is another process
             Slow(annotations).build(out, progress=False)
+            monkeypatch.undo()
             yield from super().records()
 
     Slow(annotations).build(out, progress=False)
@@ -222,6 +227,41 @@ def test_extensions_follow_the_content(kind: str, extension: str) -> None:
     assert image_extension(b"") is None
 
 
+def image_files(folder: Path, missing: float) -> Corpus:
+    """A corpus of which `a.jpg` exists and `b.jpg` and the folder `c` do not."""
+    (folder / "a.jpg").write_bytes(encoded("JPEG"))
+    (folder / "c").mkdir()
+
+    class Files(Corpus):
+        def __init__(self) -> None:
+            ShardBuilder.__init__(self, missing=missing)
+
+        def sources(self) -> dict[str, Path]:
+            return {}
+
+        def records(self) -> Iterator[Record]:
+            for name in ("a.jpg", "b.jpg", "c"):
+                if self.exists(folder / name):
+                    yield group(name[0]), [folder / name]
+
+    return Files()
+
+
+def test_a_fraction_of_the_images_may_be_missing(tmp_path: Path) -> None:
+    builder = image_files(tmp_path, missing=0.7)
+    assert [group.key for group, _ in builder.checked_records()] == ["a"]
+    assert builder.counts == {"skipped: image missing": 2}
+    builder.missing = 0.5
+    with pytest.raises(UserError, match=r"at most 50% of 3 images .* got 2, .*b\.jpg first"):
+        list(builder.checked_records())
+
+
+@pytest.mark.parametrize("missing", [-0.1, 1.5, float("nan")])
+def test_wrong_fractions(tmp_path: Path, missing: float) -> None:
+    with pytest.raises(UserError, match="from 0 to 1"):
+        image_files(tmp_path, missing)
+
+
 def test_builders_are_plug_ins(annotations: str) -> None:
     class_path = "data_builders.common.ShardBuilder"
     with pytest.raises(TypeError, match="abstract"):
@@ -235,12 +275,12 @@ def test_progress_is_shown_on_terminals_only(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delenv("FORCE_COLOR", raising=False)
-    monkeypatch.delenv("TTY_COMPATIBLE", raising=False)
     Corpus(annotations).build(tmp_path / "plain")
     assert capsys.readouterr() == ("", "")
-    monkeypatch.setenv("FORCE_COLOR", "1")  # makes rich take stderr for a terminal
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     Corpus(annotations).build(tmp_path / "quiet", progress=False)
     assert capsys.readouterr() == ("", "")
     Corpus(annotations).build(tmp_path / "shown")
-    assert "Corpus 8 records" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert "Corpus" in shown
+    assert "8/?" in shown

@@ -33,13 +33,13 @@ def test_embedded_world(world, tmp_path):
         for i in load(path)["images"]
         if i["split"] != "test"
     }
-    found = {}
+    texts = {}
     for group, images in builder.records():
         check(group)
         assert images == [world / "images" / group.image_ids[0]]
         assert group.truth.all()
-        found[group.image_ids[0]] = list(group.texts)
-    assert found == rows
+        texts[group.image_ids[0]] = list(group.texts)
+    assert texts == rows
     for name in ("a", "b"):
         CocoBuilder(path, world / "images", ["train", "val"]).build(tmp_path / name, False)
     assert read_manifest(tmp_path / "a") == read_manifest(tmp_path / "b")
@@ -57,9 +57,9 @@ def test_equal_captions_of_an_image_are_one(tmp_path):
         ],
     )
     builder = Flickr30kBuilder(path, tmp_path)
-    found = [group for group, _ in builder.records()]
-    assert [g.texts for g in found] == [("A man .", "A dog."), ("A dog.",)]
-    assert found[0].text_ids[1] == found[1].text_ids[0]
+    groups = [group for group, _ in builder.records()]
+    assert [g.texts for g in groups] == [("A man .", "A dog."), ("A dog.",)]
+    assert groups[0].text_ids[1] == groups[1].text_ids[0]
     assert builder.counts["skipped: no caption"] == 1
 
 
@@ -72,15 +72,12 @@ def test_coco_reads_subfolders_and_both_training_splits(tmp_path):
             image("a_3.jpg", "val", "z", filepath="val2014"),
         ],
     )
-    found = [(g, files) for g, files in CocoBuilder(path, tmp_path).records()]
-    assert [g.image_ids[0] for g, _ in found] == ["train2014/a_1.jpg", "val2014/a_1.jpg"]
-    assert len({g.key for g, _ in found}) == 2
-    assert found[1][1] == [tmp_path / "val2014/a_1.jpg"]
-
-
-def test_defaults_are_the_corpora_s():
-    assert Flickr30kBuilder(Path("x"), Path("y")).splits == ("train",)
-    assert CocoBuilder(Path("x"), Path("y")).splits == ("train", "restval")
+    records = [
+        (g, files) for g, files in CocoBuilder(path, tmp_path, ["train", "restval"]).records()
+    ]
+    assert [g.image_ids[0] for g, _ in records] == ["train2014/a_1.jpg", "val2014/a_1.jpg"]
+    assert len({g.key for g, _ in records}) == 2
+    assert records[1][1] == [tmp_path / "val2014/a_1.jpg"]
 
 
 def test_errors(tmp_path):
@@ -89,7 +86,7 @@ def test_errors(tmp_path):
         list(KarpathyBuilder(path, tmp_path, ["trian"]).records())
     (tmp_path / "1.jpg").unlink()
     with pytest.raises(UserError, match="to be missing, got 1"):
-        list(KarpathyBuilder(path, tmp_path).records())
+        list(KarpathyBuilder(path, tmp_path).checked_records())
     path.write_text('{"images": [{"filename": "1.jpg"}]}')
     with pytest.raises(UserError, match="another layout"):
         list(KarpathyBuilder(path, tmp_path).records())
@@ -113,6 +110,6 @@ def test_files_outside_the_images_folder_are_refused(tmp_path, row):
     for name in ("in/1.jpg", "other/2.jpg"):
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_bytes(b"\xff\xd8\xff")
-    said = rf"inside {tmp_path}/in, .*images\[1\] of {path} is '[./]*/other/2\.jpg': "
-    with pytest.raises(UserError, match=said):
+    message = rf"inside {tmp_path}/in, .*images\[1\] of {path} is '[./]*/other/2\.jpg': "
+    with pytest.raises(UserError, match=message):
         list(KarpathyBuilder(path, tmp_path / "in", missing=1.0).records())

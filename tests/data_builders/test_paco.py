@@ -7,8 +7,8 @@ from vlmtune.errors import UserError
 
 
 def row(id_: int, image: int, category: int, attributes: list[int] | None) -> dict:
-    found = {"id": id_, "image_id": image, "category_id": category, "obj_ann_id": id_}
-    return found if attributes is None else {**found, "attribute_ids": attributes}
+    annotation = {"id": id_, "image_id": image, "category_id": category, "obj_ann_id": id_}
+    return annotation if attributes is None else {**annotation, "attribute_ids": attributes}
 
 
 def content() -> dict:
@@ -44,7 +44,7 @@ def test_objects_as_distributed(tmp_path):
     (tmp_path / "train2017/000000000003.jpg").touch()
     (image,) = reader.images()
     assert (image.id, image.file) == ("3", tmp_path / "train2017/000000000003.jpg")
-    (car,) = image.objects  # no part, and no trash can, of which nothing is said
+    (car,) = image.objects  # no part, and no trash can without attributes
     assert (car.name, car.single, car.multi) == ("car", ("light blue", "metal"), ("light blue",))
     assert PacoObjects(**reader.spec()["init_args"]).spec() == reader.spec()
     assert reader.exhaustive is False

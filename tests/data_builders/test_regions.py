@@ -47,13 +47,13 @@ def groups(builder: RegionsBuilder) -> dict:
 def test_the_phrases_of_the_annotated_images(tmp_path):
     path, reader = corpus(tmp_path)
     builder = RegionsBuilder(path, reader)
-    found = groups(builder)
-    assert {image: set(group.texts) for image, group in found.items()} == {
+    built = groups(builder)
+    assert {image: set(group.texts) for image, group in built.items()} == {
         "9": {"a dog"},
         "8": {"the sky is blue"},
         "7": {"a man in a red cap", "a dog"},
     }
-    for group in found.values():
+    for group in built.values():
         check(group)
         assert group.truth.all()
         assert not group.exhaustive
@@ -62,14 +62,14 @@ def test_the_phrases_of_the_annotated_images(tmp_path):
     assert next(files for _, files in builder.records()) == [tmp_path / "9.jpg"]
 
 
-def test_what_is_not_drawn_is_still_true(tmp_path):
+def test_all_phrases_are_true_sampled_or_not(tmp_path):
     path, reader = corpus(tmp_path)
-    drawn = set()
+    sampled = set()
     for seed in range(8):
         group = groups(RegionsBuilder(path, reader, phrases=1, seed=seed))["7"]
-        drawn.add(group.texts)
+        sampled.add(group.texts)
         assert group.true_ids == (frozenset({"a man in a red cap", "a dog"}),)
-    assert drawn == {("a man in a red cap",), ("a dog",)}
+    assert sampled == {("a man in a red cap",), ("a dog",)}
 
 
 def test_measured_images_are_left_out(tmp_path):
@@ -92,11 +92,11 @@ def test_embedded_world(world, tmp_path):
         folder / "scene_graphs.json", world / "images", folder / "image_data.json"
     )
     builder = RegionsBuilder(folder / "region_descriptions.json", reader, records_per_shard=5)
-    found = groups(builder)
-    assert {image: group.true_ids for image, group in found.items()} == {
+    built = groups(builder)
+    assert {image: group.true_ids for image, group in built.items()} == {
         image: (frozenset(phrases),) for image, phrases in described.items()
     }
-    assert all(len(g.texts) == min(4, len(g.true_ids[0])) for g in found.values())
+    assert all(len(g.texts) == min(4, len(g.true_ids[0])) for g in built.values())
     for name in ("a", "b"):
         instantiate(builder.spec(), RegionsBuilder).build(tmp_path / name, progress=False)
     first, second = (read_manifest(tmp_path / name) for name in ("a", "b"))
@@ -119,7 +119,7 @@ def test_missing_images(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "No such file"), ("{", "got no JSON"), ('{"id": 7}', "another layout"),
+    [(None, "No such file"), ("{", "JSONDecodeError"), ('{"id": 7}', "another layout"),
      ('[{"id": 7}]', "'regions'"), ('[{"regions": [{"image_id": 7}]}]', "'phrase'"),
      ('[{"regions": [{"phrase": "a dog"}]}]', "'image_id'"),
      ('[{"regions": [{"image_id": 7, "phrase": 3}]}]', "another layout")],

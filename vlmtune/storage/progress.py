@@ -27,8 +27,11 @@ class _Rate(ProgressColumn):
 
 
 @contextlib.contextmanager
-def progress(label: str, total: int, show: bool = True) -> Iterator[Callable[[int], None]]:
-    """Shows a bar on a terminal, and gives the function that advances it by a count."""
+def progress(label: str, total: int | None, show: bool = True) -> Iterator[Callable[[int], None]]:
+    """Shows a bar on a terminal, and gives the function that advances it by a count.
+
+    A total of None is an unknown total.
+    """
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate()
     bar = Progress(
         *columns,

@@ -1,4 +1,4 @@
-"""Text of annotation files: rows or objects go in, csv text or files come out.
+"""Text of annotation files: rows or objects go in, csv text or JSON files come out.
 
 Never decides on a layout.
 """
@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from vlmtune.storage.files import write_text
+
 
 def csv_table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
     """Returns the text of a csv file."""
@@ -18,12 +20,6 @@ def csv_table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
-
-
-def write_text(path: Path, content: str) -> None:
-    """Writes a text file and the folders it needs."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(content)
 
 
 def write_json(path: Path, content: Any) -> None:
