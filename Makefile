@@ -14,7 +14,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 quickstart: $(STAMP)
-	PATH="$(CURDIR)/$(BIN):$$PATH" sh scripts/quickstart.sh
+	$(BIN)/vlmtune quickstart
 
 test: lint types unit
 

@@ -112,52 +112,19 @@ def test_one_file_and_one_yaml_are_enough(plugin, model_folder, shards, capsys):
 @pytest.mark.parametrize(
     ("file", "old", "new", "said"),
     [
-        (
-            "my_adapter.yaml",
-            "ratio",
-            "ration",
-            "an argument of my_adapter.Bottleneck in model.adapter of my_adapter.yaml, "
-            "got 'ration': did you mean 'ratio'?",
-        ),
-        (
-            "my_adapter.yaml",
-            "Bottleneck",
-            "Botleneck",
-            "a class of my_adapter in model.adapter of my_adapter.yaml, "
-            "got 'my_adapter.Botleneck': did you mean 'Bottleneck'?",
-        ),
-        (
-            "my_adapter.yaml",
-            "my_adapter.B",
-            "your_adapter.B",
-            "in model.adapter of my_adapter.yaml, got 'your_adapter.Bottleneck' "
-            "(No module named 'your_adapter')",
-        ),
+        ("my_adapter.yaml", "ratio", "ration", ("'ration'", "did you mean 'ratio'?")),
+        ("my_adapter.yaml", "Bottleneck", "Botleneck", ("Botleneck'", "mean 'Bottleneck'?")),
+        ("my_adapter.yaml", "my_adapter.B", "your_adapter.B", ("No module named 'your_adapter'",)),
         (
             "my_adapter.yaml",
             "my_adapter.Bottleneck",
             "vlmtune.pairs.all_pairs.AllPairs",
-            "a subclass of Adapter in model.adapter of my_adapter.yaml, got 'vlmtune.pairs.all_",
+            ("vlmtune.pairs.all_pairs.AllPairs", "subclass of Adapter"),
         ),
-        (
-            "my_adapter.yaml",
-            "0.5",
-            "much",
-            "a value of type float in model.adapter.ratio of my_adapter.yaml, got much: correct",
-        ),
-        (
-            "my_adapter.yaml",
-            "init_args",
-            "init_arg",
-            "the keys class_path and init_args in model.adapter of my_adapter.yaml, got others",
-        ),
-        ("my_adapter.yaml", "0.5}", "0.5", "Invalid content in sub-config file my_adapter.yaml"),
-        (
-            "run.yaml",
-            "adapter: my_adapter",
-            "adapter: your_adapter",
-            "in model.adapter, got 'your_adapter.yaml' (No module named 'your_adapter')",
-        ),
+        ("my_adapter.yaml", "0.5", "much", ("ratio: ", "'float'", "much")),
+        ("my_adapter.yaml", "init_args", "init_arg", ("vlmtune.adapters.base.Adapter",)),
+        ("my_adapter.yaml", "0.5}", "0.5", ("Invalid content in sub-config file",)),
+        ("run.yaml", "my_adapter.yaml", "your.yaml", ("'your.yaml'", "No module named 'your'")),
     ],
 )
 def test_a_typing_error_is_one_line(plugin, model_folder, shards, capsys, file, old, new, said):
@@ -168,6 +135,8 @@ def test_a_typing_error_is_one_line(plugin, model_folder, shards, capsys, file, 
         status = run(plugin, model_folder, shards)
     assert status == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
-    assert said in line
+    assert line.startswith("vlmtune: error: expected a valid config, got: model.adapter: ")
+    assert file == "run.yaml" or file in line
+    assert all(part in line for part in said), line
     assert "loop" not in line
     assert not (plugin / "out").exists()

@@ -4,15 +4,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from vlmtune.cli.checkpoints import WholeCheckpoints
-
-TEMPORARY = ".last.ckpt.part"
+from vlmtune.cli.fit import AtomicCheckpoints
 
 
 def test_a_checkpoint_is_written_and_replaced(tmp_path):
     path = tmp_path / "new" / "last.ckpt"
     for step in (1, 2):
-        WholeCheckpoints().save_checkpoint({"step": step}, path)
+        AtomicCheckpoints().save_checkpoint({"step": step}, path)
         assert torch.load(path, weights_only=True) == {"step": step}
     assert os.listdir(path.parent) == ["last.ckpt"]
     assert path.stat().st_mode & 0o444 == 0o444  # others may read it, as any file
@@ -20,7 +18,7 @@ def test_a_checkpoint_is_written_and_replaced(tmp_path):
 
 @pytest.mark.parametrize("moment", ["save", "fsync", "replace"])
 def test_what_stops_halfway_leaves_the_old_checkpoint(tmp_path, monkeypatch, moment):
-    path, whole = tmp_path / "last.ckpt", WholeCheckpoints()
+    path, whole = tmp_path / "last.ckpt", AtomicCheckpoints()
     whole.save_checkpoint({"step": 1}, path)
 
     def die(*_, **__):
@@ -38,7 +36,7 @@ def test_what_stops_halfway_leaves_the_old_checkpoint(tmp_path, monkeypatch, mom
         with pytest.raises(SystemExit):
             whole.save_checkpoint({"step": 2}, path)
     assert torch.load(path, weights_only=True) == {"step": 1}
-    assert sorted(os.listdir(tmp_path)) == [TEMPORARY, "last.ckpt"]
+    assert os.listdir(tmp_path) == ["last.ckpt"]
     whole.save_checkpoint({"step": 3}, path)
     assert torch.load(path, weights_only=True) == {"step": 3}
     assert os.listdir(tmp_path) == ["last.ckpt"]
@@ -46,5 +44,5 @@ def test_what_stops_halfway_leaves_the_old_checkpoint(tmp_path, monkeypatch, mom
 
 def test_the_systems_temporary_folder_is_not_used(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "absent"))
-    WholeCheckpoints().save_checkpoint({"step": 1}, tmp_path / "last.ckpt")
+    AtomicCheckpoints().save_checkpoint({"step": 1}, tmp_path / "last.ckpt")
     assert (tmp_path / "last.ckpt").is_file()

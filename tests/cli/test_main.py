@@ -14,7 +14,7 @@ import vlmtune
 from tests.tiny import halves, write_cola
 from vlmtune.adapters.last_blocks import LastBlocks
 from vlmtune.backbones.open_clip import OpenClip
-from vlmtune.cli.checkpoints import WholeCheckpoints
+from vlmtune.cli.fit import AtomicCheckpoints
 from vlmtune.cli.main import main
 from vlmtune.report.table import count
 from vlmtune.training.module import AdaptationModule
@@ -125,7 +125,7 @@ HELP = """
 import sys
 from vlmtune.cli.main import main
 for command in ([], ["fit"], ["validate"], ["test"], ["build"], ["evaluate"], ["export"],
-                ["report"], ["score"]):
+                ["report"], ["score"], ["quickstart"], ["neighbours"], ["shuffles"]):
     assert main([*command, "--help"]) == 0, command
 assert main(["--version"]) == 0
 heavy = {"torch", "pytorch_lightning", "jsonargparse", "numpy", "rich", "open_clip"}
@@ -263,7 +263,7 @@ def test_dotted_keys_of_sweep_agents(config, monkeypatch, tmp_path):
     assert optimizer.param_groups[0]["lr"] == 0.25
     assert (cli.model.warmup, cli.datamodule.batch_size) == (0.5, 2)
     assert cli.trainer.default_root_dir == str(config.parent / "run")
-    assert isinstance(cli.trainer.strategy.checkpoint_io, WholeCheckpoints)
+    assert isinstance(cli.trainer.strategy.checkpoint_io, AtomicCheckpoints)
 
 
 @pytest.mark.parametrize("command", ["validate", "test"])
@@ -324,7 +324,7 @@ def test_scores_of_other_weights_stay_off_the_card(fitted, tmp_path, capsys):
     out = tmp_path / "export"
     arguments = ["export", checkpoint(fitted), "--out", out, "--report", tmp_path]
     assert main([str(x) for x in arguments]) == 0
-    assert "the report is of 7 steps and the checkpoint of 2: left out" in capsys.readouterr().err
+    assert "it measured 7 steps, the checkpoint has 2" in capsys.readouterr().err
     assert "accuracy" not in (out / "README.md").read_text()
     assert json.loads((out / "adapter_config.json").read_text())["provenance"]["seed"] is not None
 
@@ -393,19 +393,21 @@ def test_a_benchmark_that_cannot_be_run_does_not_stop_the_others(
 
 
 UNKNOWN = [
-    (["--model.adaptr=x"], "'model.adaptr': did you mean 'model.adapter'?"),
-    (["--trainer.max_step=2"], "'trainer.max_step': did you mean 'trainer.max_steps'?"),
-    (["--model.adapter.init_args.rnk=2"], "'rnk': known are initial_scale, learn_scale"),
-    (["--model.objectives=[nowhere.yaml]"], "a YAML in model.objectives, got 'nowhere.yaml'"),
+    (["--model.adaptr=x"], "did you mean 'model.adapter'?"),
+    (["--trainer.max_step=2"], "did you mean 'trainer.max_steps'?"),
+    (["--model.adapter.init_args.rnk=2"], "'rnk' is not accepted"),
+    (["--model.adapter.init_args.learnscale=2"], "did you mean 'learn_scale'?"),
+    (["--model.objectives=[nowhere.yaml]"], "model.objectives: "),
+    (["--model.objectives=[nowhere.yaml]"], "'nowhere.yaml'"),
     (["--model.adapter=vlmtune.adapters.nope.Nope"], "'vlmtune.adapters.nope.Nope'"),
-    (["--model.adapter=vlmtune.objectives.info_nce.InfoNCE"], "a subclass of Adapter in"),
-    (["--model.warmup=abc"], "a value of type float in model.warmup, got abc"),
+    (["--model.adapter=vlmtune.objectives.info_nce.InfoNCE"], "a subclass of Adapter"),
+    (["--model.warmup=abc"], "model.warmup: Expected a <class 'float'>. Got value: abc"),
     (["--trainer.accelerator=abacus"], "a valid trainer section, got: "),
-    (["--trainer.precision=17"], "an error in trainer.precision"),
-    (["stray"], "'stray'"),
+    (["--trainer.precision=17"], "got: trainer.precision: "),
+    (["stray"], "unrecognized arguments: stray"),
     (["--model.warmup=7"], "warmup and final_lr in [0, 1]"),
-    (["--model.optimizer.init_args.lrr=1"], "'lrr': did you mean 'lr'?"),
-    (["--config", "nowhere.yaml"], "nowhere.yaml', it is not there"),
+    (["--model.optimizer.init_args.lrr=1"], "did you mean 'lr'?"),
+    (["--config", "nowhere.yaml"], "File does not exist: "),
     (["--ckpt_path", "nowhere.ckpt"], "nowhere.ckpt"),
     (["--data.train=[]"], "at least one shard set in train"),
 ]
@@ -426,7 +428,7 @@ def test_wrong_keys_of_a_config_are_named(write_config, capsys):
 
 
 def test_a_run_without_a_config_says_what_it_needs(capsys):
-    refused(capsys, ["fit", "--trainer.max_steps=1"], "values for model.backbone, ", "a --config")
+    refused(capsys, ["fit", "--trainer.max_steps=1"], "required: model.backbone, ")
 
 
 def test_missing_and_truncated_shards(write_config, tmp_path, shards, capsys):
@@ -508,7 +510,7 @@ def test_a_benchmark_with_a_wrong_argument(model_folder, benchmark, tmp_path, ca
     path = tmp_path / "b.yaml"
     evaluate = ["evaluate", "--model", model_folder, "--out", "out", "--benchmarks", path]
     path.write_text(json.dumps({**spec, "init_args": {**spec["init_args"], "limits": 2}}))
-    refused(capsys, evaluate, "'limits': did you mean 'limit'?", "ColaMulti")
+    refused(capsys, evaluate, "'limits'", "did you mean 'limit'?", "ColaMulti")
     path.write_text(json.dumps({**spec, "init_args": {**spec["init_args"], "limit": "two"}}))
     refused(capsys, evaluate, "limit", "two")
     path.write_text("class_path: [")
@@ -567,7 +569,9 @@ def test_build(cubes, tmp_path, capsys):
 def test_wrong_arguments_of_build(cubes, capsys):
     refused(capsys, ["build", cubes, "--out", "x", "--cuont", "4"], "cuont", "'count'")
     refused(
-        capsys, ["build", cubes, "--out", "x", "--count", "many"], "type int in count, got many"
+        capsys,
+        ["build", cubes, "--out", "x", "--count", "many"],
+        "count: Expected a <class 'int'>. Got value: many",
     )
     refused(capsys, ["build", "scnes", "--out", "x"], "scenes", "'scnes'")
     refused(capsys, ["build", "scenes"], "--out")

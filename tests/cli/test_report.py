@@ -10,9 +10,9 @@ from vlmtune.report.run_report import Provenance, RunReport
 
 @pytest.fixture
 def evaluated(tmp_path):
-    """Writes a run with a blind run beside it, and returns its folder."""
+    """Writes a run with a text-only run beside it, and returns its folder."""
 
-    def made(folder, blind_value, name="mm"):
+    def made(folder, text_only_value, name="mm"):
         provenance = Provenance("b", "a", {}, "f", "", {}, {}, "c", "2026", None, 1, 0.0)
 
         def run(name, value, **more):
@@ -21,8 +21,8 @@ def evaluated(tmp_path):
             return RunReport(name, provenance, (result,), **more)
 
         run(name, 0.5).save(tmp_path / folder / "report.json")
-        blind = run("blind (n-gram)", blind_value, text_only=True)
-        blind.save(tmp_path / folder / "blind-n-gram.json")
+        text_only = run("text-only (n-gram)", text_only_value, text_only=True)
+        text_only.save(tmp_path / folder / "text-only-n-gram.json")
         return tmp_path / folder
 
     return made
@@ -34,28 +34,30 @@ def heads(tmp_path, *runs):
     return [head.strip() for head in line.strip("| ").split("|")][4:]
 
 
-def test_equal_blind_rows_stand_once_and_last(tmp_path, evaluated):
+def test_equal_text_only_runs_stand_once_and_last(tmp_path, evaluated):
     folders = evaluated("x", 0.3, "one"), evaluated("y", 0.3, "two")
-    assert heads(tmp_path, *folders) == ["one", "two", "blind (n-gram)"]
+    assert heads(tmp_path, *folders) == ["one", "two", "text-only (n-gram)"]
 
 
-def test_other_blind_rows_go_by_their_folders(tmp_path, evaluated):
+def test_other_text_only_runs_go_by_their_folders(tmp_path, evaluated):
     folders = evaluated("x", 0.3, "one"), evaluated("y", 0.4, "two")
     assert heads(tmp_path, *folders) == [
         *("one", "two"),
-        *("blind (n-gram), x", "blind (n-gram), y"),
+        *("text-only (n-gram), x", "text-only (n-gram), y"),
     ]
 
 
-def test_a_file_alone_brings_no_blind_row_and_a_blind_file_may_be_named(tmp_path, evaluated):
+def test_a_file_alone_brings_no_text_only_run_and_a_text_only_file_may_be_named(
+    tmp_path, evaluated
+):
     folder = evaluated("x", 0.3)
     assert heads(tmp_path, folder / "report.json") == ["mm"]
-    assert heads(tmp_path, folder, folder / "blind-n-gram.json") == ["mm", "blind (n-gram)"]
+    assert heads(tmp_path, folder, folder / "text-only-n-gram.json") == ["mm", "text-only (n-gram)"]
 
 
 def test_runs_of_one_name_go_by_their_folders(tmp_path, evaluated):
     folders = evaluated("x", 0.3), evaluated("y", 0.3)
-    assert heads(tmp_path, *folders) == ["x", "y", "blind (n-gram)"]
+    assert heads(tmp_path, *folders) == ["x", "y", "text-only (n-gram)"]
 
 
 def test_only_what_is_asked_for_is_written(tmp_path, evaluated):

@@ -10,7 +10,7 @@ from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.benchmarks.cola_multi import ColaMulti
 from vlmtune.benchmarks.pug_animals import PugAnimals
 from vlmtune.cli.main import main
-from vlmtune.cli.text_only import blind_runs, captions, fitted, save_blind
+from vlmtune.cli.text_only import captions, save_text_only, text_only_runs
 from vlmtune.errors import UserError
 from vlmtune.evaluation.scorer import Scorer
 from vlmtune.evaluation.text_only import BlindScore, ImageAveraged
@@ -54,7 +54,7 @@ def test_captions_of_a_text_file(tmp_path):
     assert list(captions(tmp_path / "some.txt")) == ["a dog", "a cat on a sofa"]
     (tmp_path / "none.txt").write_text("\n")
     with pytest.raises(UserError, match="got none"):
-        fitted(tmp_path / "none.txt")
+        NGram().fit(captions(tmp_path / "none.txt"))
 
 
 def test_captions_of_shards_are_the_true_ones(shards):
@@ -84,14 +84,14 @@ def test_what_holds_no_captions_is_one_line(tmp_path, kind):
     elif kind == "empty folder":
         path.mkdir()
     with pytest.raises(UserError) as error:
-        fitted(path)
+        NGram().fit(captions(path))
     assert "\n" not in str(error.value)
     assert str(path) in str(error.value)
 
 
-def test_both_blind_runs_are_the_scores_of_the_benchmarks(cola, scorer, provenance):
+def test_both_text_only_runs_are_the_scores_of_the_benchmarks(cola, scorer, provenance):
     model = NGram().fit(["a red cube", "a blue sphere"])
-    text_only, averaged = blind_runs([cola], scorer, model, "captions.txt", provenance)
+    text_only, averaged = text_only_runs([cola], scorer, model, "captions.txt", provenance)
     assert text_only.text_only
     assert averaged.text_only
     assert text_only.results[0].metrics == cola.run(BlindScore(model)).metrics
@@ -105,24 +105,24 @@ def test_both_blind_runs_are_the_scores_of_the_benchmarks(cola, scorer, provenan
     assert averaged.provenance.adapter == "MMAdapter, image averaged"
 
 
-def test_what_reads_embeddings_has_no_blind_row(cola, scorer, provenance, tmp_path, capsys):
+def test_what_reads_embeddings_has_no_text_only_run(cola, scorer, provenance, tmp_path, capsys):
     (tmp_path / "animals").mkdir()
     animals = PugAnimals.fixture(tmp_path / "animals")
     model = NGram().fit(["a red cube"])
-    for run in blind_runs([animals, cola], scorer, model, "x", provenance):
+    for run in text_only_runs([animals, cola], scorer, model, "x", provenance):
         assert [result.benchmark for result in run.results] == ["tiny"]
         assert run.not_run == ()
-    assert blind_runs([animals], scorer, model, "x", provenance) == []
-    assert "no blind rows" in capsys.readouterr().err
+    assert text_only_runs([animals], scorer, model, "x", provenance) == []
+    assert "no text-only runs" in capsys.readouterr().err
 
 
 def test_files_of_a_former_evaluation_are_replaced(tmp_path, make_run_report):
-    one = replace(make_run_report, name="blind (n-gram)", text_only=True)
-    save_blind(tmp_path, [one, replace(one, name="blind (image averaged)")])
-    names = ["blind-image-averaged.json", "blind-n-gram.json"]
+    one = replace(make_run_report, name="text-only (n-gram)", text_only=True)
+    save_text_only(tmp_path, [one, replace(one, name="text-only (image averaged)")])
+    names = ["text-only-image-averaged.json", "text-only-n-gram.json"]
     assert sorted(path.name for path in tmp_path.iterdir()) == names
     assert RunReport.load(tmp_path / names[1]) == one
-    save_blind(tmp_path, [])
+    save_text_only(tmp_path, [])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -131,7 +131,7 @@ def make_run_report(provenance):
     return RunReport("a", provenance, ())
 
 
-def test_evaluate_and_report_show_blind_rows(model_folder, tmp_path, monkeypatch, capsys):
+def test_evaluate_and_report_show_text_only_runs(model_folder, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["vlmtune"])
     monkeypatch.chdir(tmp_path)
     (tmp_path / "words.txt").write_text("a red cube\na blue sphere\n")
@@ -147,26 +147,26 @@ def test_evaluate_and_report_show_blind_rows(model_folder, tmp_path, monkeypatch
     common = ["evaluate", "--model", str(model_folder), "--benchmarks", "tiny.yaml"]
     common += ["--device", "cpu"]
     for name in ("one", "two"):
-        call = [*common, "--out", name, "--name", name, "--blind", "words.txt"]
+        call = [*common, "--out", name, "--name", name, "--text-only", "words.txt"]
         assert main(call) == 0, capsys.readouterr().err
     assert {path.name for path in (tmp_path / "one").iterdir()} == {
         *("report.json", "report.md", "report.html"),
-        *("blind-n-gram.json", "blind-image-averaged.json"),
+        *("text-only-n-gram.json", "text-only-image-averaged.json"),
     }
     head = (tmp_path / "one" / "report.md").read_text().splitlines()[2]
-    assert head.endswith("| one | blind (n-gram) | blind (image averaged) |")
+    assert head.endswith("| one | text-only (n-gram) | text-only (image averaged) |")
 
     tables = ["--csv", "tables/all.csv", "--latex", "tables/all.tex"]
     assert main(["report", "one", "two", "--out", "both", *tables]) == 0, capsys.readouterr().err
     head = (tmp_path / "both" / "report.md").read_text().splitlines()[2]
-    # Both were made of the same captions and the same model: each blind row stands once.
-    assert head.endswith("| one | two | blind (image averaged) | blind (n-gram) |")
+    # Both were made of the same captions and the same model: each text-only run stands once.
+    assert head.endswith("| one | two | text-only (image averaged) | text-only (n-gram) |")
     assert (tmp_path / "tables/all.csv").read_text().startswith("run,benchmark,")
     assert r"\toprule" in (tmp_path / "tables/all.tex").read_text()
 
-    assert main([*common, "--out", "one"]) == 0  # without blind rows none are left
-    assert not list((tmp_path / "one").glob("blind-*"))
+    assert main([*common, "--out", "one"]) == 0  # without text-only runs none are left
+    assert not list((tmp_path / "one").glob("text-only-*"))
     capsys.readouterr()
-    assert main([*common, "--out", "new", "--blind", "nowhere.txt"]) == 2
+    assert main([*common, "--out", "new", "--text-only", "nowhere.txt"]) == 2
     assert "nowhere.txt" in capsys.readouterr().err
     assert not (tmp_path / "new").exists()

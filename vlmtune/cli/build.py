@@ -1,4 +1,7 @@
-"""`vlmtune build`: writes a corpus."""
+"""`vlmtune build`: writes a corpus.
+
+In: a builder and its arguments. Out: shards with a manifest. It never changes a finished build.
+"""
 
 import argparse
 import json
@@ -10,11 +13,7 @@ from vlmtune.errors import UserError
 
 
 def run(options: argparse.Namespace) -> None:
-    """Builds the corpus `options.corpus` into `options.out`.
-
-    Raises:
-        UserError: There is no such corpus, an argument is wrong, or a source is missing.
-    """
+    """Builds the corpus `options.corpus` into `options.out`."""
     from data_builders.common import Builder  # vlmtune works without the builders
 
     source = find("builders", options.corpus)
@@ -23,9 +22,9 @@ def run(options: argparse.Namespace) -> None:
     builder.build(options.out)
     manifest = json.loads((options.out / "manifest.json").read_text(encoding="utf-8"))
     records = sum(shard["records"] for shard in manifest["shards"])
-    facts = [f"{len(manifest['shards'])} shards, {records} records"] if manifest["shards"] else []
-    facts += [f"{name} {count}" for name, count in sorted(manifest["counts"].items())]
-    print(f"{options.out}: {', '.join(facts) or 'built'}")
+    counts = [f"{len(manifest['shards'])} shards, {records} records"] if manifest["shards"] else []
+    counts += [f"{name} {count}" for name, count in sorted(manifest["counts"].items())]
+    print(f"{options.out}: {', '.join(counts) or 'built'}")
 
 
 def _changes(path: Path) -> list[str]:
@@ -34,7 +33,7 @@ def _changes(path: Path) -> list[str]:
     content = content.get("init_args", content) if isinstance(content, dict) else content
     if not isinstance(content, dict):
         raise UserError(f"expected arguments of a builder in {path}, got {content!r}: correct it")
-    # A string goes as it is: quoted, it would be read with its quotes where a path is expected.
+    # A quoted string would keep its quotes where a path is expected.
     return [
         f"--{key}={value if isinstance(value, str) else json.dumps(value)}"
         for key, value in content.items()

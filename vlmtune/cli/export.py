@@ -1,31 +1,44 @@
-"""`vlmtune export`: a checkpoint becomes a folder that loads in three lines."""
+"""`vlmtune export`: turns a checkpoint into a folder that loads in three lines.
+
+In: a checkpoint. Out: the folder, or what mixtures of weights score. It never trains.
+"""
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from vlmtune.backbones.base import Backbone
-from vlmtune.cli.sweep import sweep
+from rich.markup import escape
+from rich.table import Table
+
+from vlmtune.benchmarks.base import Benchmark
+from vlmtune.cli.plugins import find_device, make_list
+from vlmtune.cli.tables import console, frame
 from vlmtune.errors import UserError
+from vlmtune.evaluation.scorer import Scorer
+from vlmtune.evaluation.suite import SuiteResult, load_all, run_suite
 from vlmtune.export import FILES, read_checkpoint, save_export
 from vlmtune.export.files import check_target
 from vlmtune.export.model import Model
 from vlmtune.export.wise_ft import WiseFT, check_alpha
 from vlmtune.report.environment import code_commit, library_versions, now
+from vlmtune.report.result import Result
 from vlmtune.report.run_report import RunReport
+from vlmtune.report.table import number
+
+KINDS = ("compositional", "retained")
 
 
 def run(options: argparse.Namespace) -> None:
     """Writes the export of `options.checkpoint` to `options.out`, at `options.alpha`.
 
-    With `options.alphas` the model is measured at each of them; without `options.out` nothing is
-    written then. An export at one of them has its scores on the model card.
+    With `options.alphas` it measures the model at each of them. Without `options.out` it then
+    writes nothing. If `options.alpha` is one of them, the model card has its scores.
 
     Raises:
-        UserError: The checkpoint or the report cannot be used, `options.out` is taken, or options
+        UserError: The checkpoint or the report cannot be used, `options.out` exists, or options
             contradict each other.
     """
     _check_options(options)
@@ -33,28 +46,22 @@ def run(options: argparse.Namespace) -> None:
     alpha = 1.0 if options.alpha is None else options.alpha
     provenance: dict[str, Any] = {}
     if options.report is not None:
-        provenance = _told(RunReport.load(_file(options.report)), model)
+        provenance = _reported(options.report, model)
     if options.alphas is not None or alpha != 1:
-        line = WiseFT(model.backbone, model.adapter)
+        weights = WiseFT(model.backbone, model.adapter)
         if options.alphas is not None:
-            points = dict(sweep(line, options))
-            if alpha in points:
-                provenance.setdefault("results", points[alpha].results)
-        line.at(alpha)
+            suites = measure(weights, options)
+            if alpha in suites:
+                provenance.setdefault("results", suites[alpha].results)
+        weights.at(alpha)
     if options.out is None:
         return
-    provenance = {
-        "versions": library_versions(),
-        "commit": code_commit(),
-        "date": now(),
-        **model.provenance,
-        **provenance,
-    }
+    today = {"versions": library_versions(), "commit": code_commit(), "date": now()}
     save_export(
         options.out,
         model.backbone,
         model.adapter,
-        provenance=provenance,
+        provenance={**today, **model.provenance, **provenance},
         overwrite=options.overwrite,
         alpha=alpha,
     )
@@ -86,36 +93,86 @@ def _check_options(options: argparse.Namespace) -> None:
         check_target(options.out, options.overwrite)
 
 
-def _file(path: Path) -> Path:
-    return path / "report.json" if path.is_dir() else path
-
-
-def _told(report: RunReport, model: Model) -> dict[str, Any]:
-    """What a report says of where the weights come from, and its scores if it is of these."""
-    _check(report, model.backbone, model.adapter.spec()["class_path"])
-    steps, measured = _steps(model.provenance), _steps(vars(report.provenance))
+def _reported(path: Path, model: Model) -> dict[str, Any]:
+    """The provenance and the scores of a report, if it measured these weights."""
+    report = RunReport.load(path / "report.json" if path.is_dir() else path)
+    provenance, adapter = report.provenance, model.adapter.spec()["class_path"]
+    described = provenance.model.get("adapter", {}).get("class_path")
+    if provenance.fingerprint != model.backbone.fingerprint or described != adapter:
+        raise UserError(
+            f"expected the report of this checkpoint's {adapter}, got one of {described} on "
+            f"backbone {provenance.fingerprint[:12]}: pass the report of the same run"
+        )
+    steps, measured = _steps(model.provenance), _steps(vars(provenance))
     if steps is not None and steps != measured:
         print(
-            f"the report is of {measured} steps and the checkpoint of {steps}: left out; its "
-            "scores would not be those of the export",
+            f"the report is left out: it measured {measured} steps, the checkpoint has {steps}",
             file=sys.stderr,
         )
         return {}
-    told = asdict(report.provenance)
-    kept = ("config", "versions", "commit", "date", "data", "seed", "seconds")
-    return {**{key: told[key] for key in kept}, "results": report.results}
+    keys = ("config", "versions", "commit", "date", "data", "seed", "seconds")
+    return {**{key: asdict(provenance)[key] for key in keys}, "results": report.results}
 
 
 def _steps(provenance: Mapping[str, Any]) -> int | None:
-    """How long was trained, as a checkpoint or a report tells."""
+    """The number of training steps in a provenance, if it has one."""
     config = provenance.get("config")
     return config.get("steps") if isinstance(config, Mapping) else None
 
 
-def _check(report: RunReport, backbone: Backbone, adapter: str) -> None:
-    described = report.provenance.model.get("adapter", {}).get("class_path")
-    if report.provenance.fingerprint != backbone.fingerprint or described != adapter:
-        raise UserError(
-            f"expected the report of this checkpoint's {adapter}, got one of {described} on "
-            f"backbone {report.provenance.fingerprint[:12]}: pass the report of the same run"
-        )
+def measure(weights: WiseFT, options: argparse.Namespace) -> dict[float, SuiteResult]:
+    """Measures the model at each alpha, shows the numbers and returns them.
+
+    Frozen parts are encoded once for all of them.
+
+    Args:
+        weights: The model; it is left at the last alpha.
+        options: `alphas`, `benchmarks`, `store`, `device` and `batch_size`.
+
+    Raises:
+        UserError: No benchmark can be run.
+    """
+    benchmarks = make_list(Benchmark, "benchmarks", options.benchmarks)  # type: ignore[type-abstract]
+    load_all(benchmarks)
+    device = find_device(options.device)
+    parts = (weights.backbone.to(device), weights.adapter.to(device))
+    scorer = Scorer(*parts, options.store, options.batch_size)
+    suites = {}
+    for alpha in options.alphas:
+        weights.at(alpha)
+        suites[alpha] = run_suite(benchmarks, scorer)
+    _show(suites)
+    return suites
+
+
+def _show(suites: Mapping[float, SuiteResult]) -> None:
+    """Shows the primary numbers: for each kind of benchmark the mean, then each benchmark."""
+    first = next(iter(suites.values()))
+    columns = [[r.benchmark for r in first.results if r.kind == kind] for kind in KINDS]
+    table = Table("alpha", box=frame())
+    for kind, names in zip(KINDS, columns, strict=True):
+        table.add_column(f"{kind} mean", justify="right", style="bold")
+        for name in names:
+            table.add_column(f"{kind}: {escape(name)}", justify="right")
+    for alpha, suite in suites.items():
+        results = {result.benchmark: result for result in suite.results}
+        cells = [f"{alpha:g}"]
+        for names in columns:
+            cells.append(_mean([results[name] for name in names if name in results]))
+            cells += [_primary(results[name]) if name in results else "–" for name in names]
+        table.add_row(*cells)
+    console().print(table)
+    for name, why in dict(pair for suite in suites.values() for pair in suite.not_run).items():
+        console().print(f"not run: {name}: {why}", markup=False, soft_wrap=True)
+
+
+def _primary(result: Result) -> str:
+    metric = result.metrics[result.primary]
+    return number(metric.value, metric.unit)
+
+
+def _mean(results: Sequence[Result]) -> str:
+    """The mean of the primary numbers that are fractions; ranks and counts are left out."""
+    metrics = [result.metrics[result.primary] for result in results]
+    values = [m.value for m in metrics if m.unit == "fraction" and m.higher_is_better]
+    return number(sum(values) / len(values), "fraction") if values else "–"

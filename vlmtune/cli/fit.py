@@ -1,15 +1,18 @@
-"""`vlmtune fit`, `validate` and `test`: Lightning's command line over our module and data."""
+"""`vlmtune fit`, `validate` and `test`: Lightning's command line over our module and data.
+
+In: configs and arguments. Out: a run's folder. It never trains: Lightning and `training` do.
+"""
 
 import argparse
 import logging
 import os
 import sys
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import pytorch_lightning as pl
+import torch
 import yaml
 from pytorch_lightning.cli import (
     ArgsType,
@@ -20,18 +23,19 @@ from pytorch_lightning.cli import (
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 from pytorch_lightning.utilities.exceptions import MisconfigurationException, SIGTERMException
 from torch.nn import ModuleList
+from typing_extensions import override
 
-from vlmtune.cli.checkpoints import WholeCheckpoints
 from vlmtune.cli.explain import configuration_error, warning_line
 from vlmtune.cli.tables import show
 from vlmtune.data.datamodule import ShardDataModule
 from vlmtune.errors import UserError
 from vlmtune.export import check_checkpoint
 from vlmtune.report.table import count
+from vlmtune.storage.files import write_atomically
 from vlmtune.training.evaluation import Evaluation
 from vlmtune.training.module import AdaptationModule
 
-# What Lightning and torch say that a person can do nothing about, or has chosen.
+# Warnings of Lightning and torch that a user cannot act on, or has chosen.
 NOISE = (
     ".*does not have many workers.*",
     ".*worker processes in total.*",
@@ -46,21 +50,21 @@ NOISE = (
     ".*isn't a registered model.*",
 )
 
-FINDS = ("last", "best", "hpc")  # checkpoints that Lightning finds itself
+KEYWORDS = ("last", "best", "hpc")  # checkpoints that Lightning finds itself
 
 
 def run(command: str, arguments: list[str]) -> None:
     """Runs `fit`, `validate` or `test` with the arguments of the command line.
 
     Raises:
-        UserError: A key, a file or a value is wrong; said before the first step.
-        KeyboardInterrupt: The run was stopped by hand; its checkpoints are whole.
+        UserError: A key, a file or a value is wrong; raised before the first step.
+        KeyboardInterrupt: Ctrl-C; the checkpoints of the run are whole.
     """
     for name in ("pytorch_lightning", "lightning_fabric", "lightning"):
         logging.getLogger(name).setLevel(logging.WARNING)
     # Lightning calls what jsonargparse deprecates.
     os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
-    warnings.formatwarning = warning_line  # Lightning has set its own when it was imported
+    warnings.formatwarning = warning_line  # importing Lightning has set its own
     for pattern in NOISE:
         warnings.filterwarnings("ignore", pattern)
     try:
@@ -103,14 +107,30 @@ class SaveConfig(SaveConfigCallback):
                 callback.configuration = config
 
 
-class Announcement(pl.Callback):
-    """Says what is trained, of how much: a frozen copy to compare with is no part of that.
+class AtomicCheckpoints(TorchCheckpointIO):
+    """Writes a checkpoint whole or not at all, whenever a run is killed.
 
-    It is said once stores and shards are open: a run that cannot start says why, and nothing else.
+    Lightning writes to the system's temporary folder and copies if that is another file system.
     """
 
+    @override
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
+    ) -> None:
+        if "://" in str(path):  # an object store writes whole files itself
+            super().save_checkpoint(checkpoint, path, storage_options)
+            return
+        with write_atomically(Path(path)) as temporary, temporary.open("wb") as file:
+            torch.save(checkpoint, file)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+class Announcement(pl.Callback):
+    """Prints what is trained, once the run can start. A frozen reference copy is not counted."""
+
+    @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Says it."""
         if not trainer.is_global_zero:
             return
         model = cast(AdaptationModule, pl_module)
@@ -154,7 +174,7 @@ class VlmtuneCLI(LightningCLI):
         )
 
     def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]
-        """The one command, as a parser for each would take longer to make."""
+        """The one command; a parser for each would take longer to make."""
         return {self.command: LightningCLI.subcommands()[self.command]}
 
     def _prepare_subcommand_parser(
@@ -166,11 +186,7 @@ class VlmtuneCLI(LightningCLI):
         return parser
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
-        """Parses without Lightning's warning that `args` are given, and names the nearest key.
-
-        Raises:
-            UserError: A key is unknown or a value is not what it should be.
-        """
+        """Parses with errors of one line, and without Lightning's warning about `args`."""
         try:
             self.config = parser.parse_args(args)  # type: ignore[arg-type]
         except (argparse.ArgumentError, TypeError) as error:
@@ -178,42 +194,35 @@ class VlmtuneCLI(LightningCLI):
             raise configuration_error(error, keys) from error
 
     def _parse_ckpt_path(self) -> None:
-        # In place of reading hyperparameters from the checkpoint, as it holds none: what cannot be
-        # resumed is said before anything is made.
+        # Lightning reads hyperparameters here; our checkpoints hold none. A checkpoint that cannot
+        # be resumed fails here, before anything is made.
         path = self.config[self.command].get("ckpt_path")
-        if path and path not in FINDS:
+        if path and path not in KEYWORDS:
             check_checkpoint(path)
 
     def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
-        """Makes the trainer.
-
-        Raises:
-            UserError: Lightning refuses the values of the trainer section.
-        """
+        """Makes the trainer, with errors of one line."""
         try:
             trainer = super().instantiate_trainer(**kwargs)
         except (ValueError, TypeError, MisconfigurationException, ImportError) as error:
             line = " ".join(str(error).split())
             raise UserError(f"expected a valid trainer section, got: {line}: correct it") from error
         if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
-            trainer.strategy.checkpoint_io = WholeCheckpoints()
+            trainer.strategy.checkpoint_io = AtomicCheckpoints()
         return trainer
 
     def after_fit(self) -> None:
         """Shows the numbers and where the checkpoints are."""
         if not self.trainer.is_global_zero:
             return
-        for callback in self._evaluations():
-            show([callback.run_report(self.trainer, self.model)])
-        kept: Any = self.trainer.checkpoint_callback
-        path = kept and (kept.best_model_path or kept.last_model_path)
+        for callback in cast(Any, self.trainer).callbacks:
+            if isinstance(callback, Evaluation) and (callback.results or callback.not_run):
+                show([callback.run_report(self.trainer, self.model)])
+        checkpoints: Any = self.trainer.checkpoint_callback
+        path = checkpoints and (checkpoints.best_model_path or checkpoints.last_model_path)
         if path:
             print(f"checkpoint: {path}")
             print(f"next: vlmtune export {path} --out FOLDER")
-
-    def _evaluations(self) -> Iterator[Evaluation]:
-        callbacks = cast(Any, self.trainer).callbacks
-        return (c for c in callbacks if isinstance(c, Evaluation) and (c.results or c.not_run))
 
 
 def _keys(parser: LightningArgumentParser) -> list[str]:

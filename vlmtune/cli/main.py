@@ -1,4 +1,7 @@
-"""The command line. Nothing heavy is imported before a command runs, so `--help` is instant."""
+"""The command line. It imports nothing heavy before a command runs, so `--help` answers at once.
+
+In: the words of a command line. Out: an exit status. It never prints a traceback without `--debug`.
+"""
 
 import argparse
 import contextlib
@@ -13,18 +16,20 @@ from typing import Any, NoReturn
 
 from vlmtune import __version__
 from vlmtune.cli.explain import explain, is_expected, warning_line
-from vlmtune.config import find_path
+from vlmtune.config import ROOT, find_path
 from vlmtune.errors import UserError
 
 EPILOG = """\
 Examples:
+  vlmtune quickstart
   vlmtune build scenes --out data/scenes
-  vlmtune fit --config configs/experiments/NAME.yaml
+  vlmtune fit --config configs/experiments/quickstart/mm_adapter.yaml
   vlmtune evaluate --model ViT-B-32 --pretrained openai --benchmarks cola_multi --out reports/clip
   vlmtune export runs/NAME/last.ckpt --out exports/NAME
   vlmtune score exports/NAME image.jpg --text "a red cube on a blue sphere"
 
---debug, anywhere, shows the traceback of an error."""
+Paths that start with configs/ or checkpoints/ are looked for in the working directory, then among
+the files that come with vlmtune. --debug, anywhere, shows the traceback of an error."""
 
 TRAINING = {
     "fit": "train an adapter",
@@ -36,21 +41,23 @@ usage: vlmtune {command} --config YAML [--ckpt_path CKPT] [--key value ...]
 
 {summary}
 
-  --config YAML          a config of configs/experiments; further ones override it
+  --config YAML          a config, for example one of configs/experiments; if given more than once,
+                         later ones override earlier ones
   --ckpt_path CKPT       a checkpoint: to resume from (fit) or to measure
   --key value            override any key of the config, for example
                          --trainer.max_epochs 5 or --model.optimizer.init_args.lr=0.001
   --print_config         show the complete config and exit
   --model.adapter.help CLASS_PATH
-                         the arguments of a plug-in (also model.backbone, model.objectives, ...)
-  --all-help             every key there is
+                         show the arguments of a plug-in (also model.backbone, model.pairs, ...)
+  --all-help             show every key
   --debug                show the traceback of an error
 
-Plug-ins are given by class path or by YAML, whose path is relative to the config that names it."""
+Name a plug-in by its class path or by a YAML. The path of a YAML in a config is relative to that
+config."""
 
 
 class _Parser(argparse.ArgumentParser):
-    """Raises what is wrong with the arguments, in one line, in place of exiting."""
+    """Raises an error of one line instead of exiting."""
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message} (see `{self.prog} --help`)")
@@ -60,7 +67,7 @@ def main(argv: list[str] | None = None) -> int:
     """Runs a command and returns its exit status: 0, 2 for an error of the user, 130 for Ctrl-C.
 
     Args:
-        argv: The arguments, without the program's name; those of the process by default.
+        argv: The arguments without the program's name; those of the process by default.
 
     Example:
         >>> main(["report", "nowhere", "--out", "nowhere"])
@@ -70,7 +77,7 @@ def main(argv: list[str] | None = None) -> int:
     debug = "--debug" in arguments
     try:
         with _console():
-            return _run([argument for argument in arguments if argument != "--debug"])
+            return run_command([argument for argument in arguments if argument != "--debug"])
     except KeyboardInterrupt:
         print("vlmtune: interrupted", file=sys.stderr)
         return 130
@@ -88,12 +95,13 @@ def entry() -> None:
     sys.exit(main())
 
 
-def _run(arguments: list[str]) -> int:
+def run_command(arguments: list[str]) -> int:
+    """Runs a command; unlike `main`, it lets errors through."""
     arguments = [_located(word) for word in arguments]
     if arguments and arguments[0] in TRAINING:
         command, rest = arguments[0], arguments[1:]
         if not rest or {"-h", "--help"} & set(rest):
-            print(TRAINING_HELP.format(command=command, summary=TRAINING[command]))
+            print(TRAINING_HELP.format(command=command, summary=_sentence(TRAINING[command])))
             return 0 if rest else 2
         rest = ["--help" if argument == "--all-help" else argument for argument in rest]
         importlib.import_module("vlmtune.cli.fit").run(command, rest)
@@ -115,6 +123,10 @@ def _located(word: str) -> str:
     return f"{option}{equals}{path or value}"
 
 
+def _sentence(summary: str) -> str:
+    return f"{summary[0].upper()}{summary[1:]}."
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="vlmtune",
@@ -124,35 +136,60 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"vlmtune {__version__}")
+    parser.add_argument(
+        "--configs",
+        action="version",
+        version=str(ROOT / "configs"),
+        help="show the folder of the configs that come with vlmtune and exit",
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _quickstart(commands)
     for command, summary in TRAINING.items():
-        commands.add_parser(command, help=summary, add_help=False)  # handled before this parser
+        commands.add_parser(command, help=summary, add_help=False)  # run before this parser
     for add in (_build, _evaluate, _export, _neighbours, _report, _score, _shuffles):
         add(commands)
     return parser
 
 
-def _add(commands: Any, name: str, summary: str, **arguments: Any) -> argparse.ArgumentParser:
+def _add(commands: Any, name: str, summary: str, epilog: str = "") -> argparse.ArgumentParser:
     return commands.add_parser(
         name,
         help=summary,
-        description=f"{summary[0].upper()}{summary[1:]}.",
+        description=_sentence(summary),
+        epilog=epilog,
         allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        **arguments,
+    )
+
+
+def _quickstart(commands: Any) -> None:
+    epilog = (
+        "It renders a world of scenes, trains a linear probe and an MM-Adapter on it over a small\n"
+        "frozen CLIP, exports the adapter and writes the reports: a few minutes on two cores.\n"
+        "Run again, it uses what is there and continues trainings from their last checkpoints."
+    )
+    parser = _add(commands, "quickstart", "do everything once, on a laptop CPU", epilog)
+    parser.add_argument(
+        "--out", type=Path, default=Path("runs/quickstart"), help="folder to write (%(default)s)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of the trainings (%(default)s)")
+    parser.add_argument(
+        "--size",
+        choices=("full", "tiny"),
+        default="full",
+        help="tiny is 24 training images and two training steps, to see that every step runs; its "
+        "numbers mean nothing, and it needs a folder of its own",
     )
 
 
 def _build(commands: Any) -> None:
     epilog = (
-        "Further arguments are those of the builder and override its YAML: --train 100.\n"
-        "A folder that holds this very build already is kept; any other is refused."
+        "All further arguments go to the builder and override its YAML, for example --train 100.\n"
+        "If the folder already holds the same build, it is kept; any other content is refused."
     )
-    parser = _add(commands, "build", "write a corpus into shards", epilog=epilog)
-    parser.add_argument(
-        "corpus", help="a stem of configs/plugins/builders, a YAML, or a class path"
-    )
-    parser.add_argument("--config", metavar="YAML", help="arguments that override the corpus'")
+    parser = _add(commands, "build", "write a corpus into shards", epilog)
+    parser.add_argument("corpus", help="a stem of configs/plugins/builders, a YAML or a class path")
+    parser.add_argument("--config", metavar="YAML", help="arguments that override the corpus's own")
     parser.add_argument("--out", required=True, type=Path, help="folder to write")
 
 
@@ -163,49 +200,46 @@ def _evaluate(commands: Any) -> None:
         required=True,
         help="an export, a .ckpt, a hub id, an open_clip name or folder, or the YAML of a backbone",
     )
-    parser.add_argument("--pretrained", help="weights of an open_clip name, e.g. openai")
+    _pretrained(parser)
     parser.add_argument(
         "--benchmarks",
         required=True,
         nargs="+",
         metavar="B",
-        help="stems of configs/plugins/benchmarks, or YAMLs with one benchmark or a list of them; "
-        "the files they name are relative to the working directory",
+        help="stems of configs/plugins/benchmarks, or YAMLs with one benchmark or a list; the "
+        "files they name are relative to the working directory",
     )
     parser.add_argument("--out", required=True, type=Path, help="folder of the report")
-    parser.add_argument("--store", type=Path, help="folder that keeps features for the next time")
     parser.add_argument("--name", help="name of the run in reports; the model's by default")
-    parser.add_argument("--device", help="cpu, cuda, ...; the accelerator by default")
-    parser.add_argument("--batch-size", type=int, default=256, help="images encoded at a time")
     parser.add_argument(
-        "--blind",
+        "--text-only",
         type=Path,
         metavar="CAPTIONS",
-        help="also score without seeing: by n-grams of these captions (shards, or a text file with "
-        "one a line), and by the model with its images averaged out",
+        help="also measure two scores that ignore the image: an n-gram model of these captions "
+        "(shards, or a text file with one caption a line), and the model with its image scores "
+        "averaged",
     )
+    _computing(parser)
 
 
 def _export(commands: Any) -> None:
     epilog = (
-        "WiSE-FT: weights between the pre-trained (alpha 0) and the trained ones (alpha 1).\n"
-        "To choose alpha, measure; with --alphas nothing is written unless --alpha and --out say\n"
-        "what and where:\n"
+        "WiSE-FT mixes the pre-trained weights (alpha 0) with the trained ones (alpha 1). Measure\n"
+        "some alphas to choose one, then export it:\n"
         "  vlmtune export last.ckpt --alphas 0,0.25,0.5,0.75,1 --benchmarks suite.yaml\n"
-        "  vlmtune export last.ckpt --alpha 0.5 --out exports/NAME"
+        "  vlmtune export last.ckpt --alpha 0.5 --out exports/NAME\n"
+        "With --alphas, nothing is exported unless --alpha and --out are given too."
     )
     summary = "turn a checkpoint into a folder that loads in three lines"
-    parser = _add(commands, "export", summary, epilog=epilog)
+    parser = _add(commands, "export", summary, epilog)
     parser.add_argument("checkpoint", type=Path, help="a .ckpt that `vlmtune fit` wrote")
     parser.add_argument("--out", type=Path, help="folder to write")
-    parser.add_argument("--report", type=Path, help="report.json with its scores")
+    parser.add_argument("--report", type=Path, help="report.json with its scores, for the card")
     parser.add_argument("--overwrite", action="store_true", help="replace an export in --out")
-    parser.add_argument("--alpha", type=float, help="weights to export; by default 1")
-    parser.add_argument("--alphas", type=_numbers, metavar="A,A,...", help="weights to measure")
+    parser.add_argument("--alpha", type=float, help="alpha of the exported weights; 1 by default")
+    parser.add_argument("--alphas", type=_numbers, metavar="A,A,...", help="alphas to measure")
     parser.add_argument("--benchmarks", nargs="+", metavar="B", help="as for `vlmtune evaluate`")
-    parser.add_argument("--store", type=Path, help="folder that keeps features for the next time")
-    parser.add_argument("--device", help="where to measure; the accelerator by default")
-    parser.add_argument("--batch-size", type=int, default=256, help="images encoded at a time")
+    _computing(parser)
 
 
 def _numbers(text: str) -> list[float]:
@@ -219,16 +253,16 @@ def _numbers(text: str) -> list[float]:
 
 def _neighbours(commands: Any) -> None:
     epilog = (
-        "Interrupted, it goes on where it was. Then train with the folder it prints:\n"
+        "Interrupted, it continues where it stopped. Then train with the folder it prints:\n"
         "  --data.mined vlmtune.data.mined.MinedNeighbours --data.mined.cache FOLDER"
     )
-    parser = _add(commands, "neighbours", "mine images that are hard to tell apart", epilog=epilog)
+    parser = _add(commands, "neighbours", "mine images that are hard to tell apart", epilog)
     parser.add_argument(
         "--model",
         required=True,
-        help="as for `vlmtune evaluate`, or a YAML with backbone and adapter; scores captions",
+        help="as for `vlmtune evaluate`, or a YAML with backbone and adapter; it scores captions",
     )
-    parser.add_argument("--pretrained", help="weights of an open_clip name, e.g. openai")
+    _pretrained(parser)
     parser.add_argument(
         "--shards", required=True, nargs="+", type=Path, metavar="DIR", help="the training sets"
     )
@@ -240,13 +274,11 @@ def _neighbours(commands: Any) -> None:
         metavar="MODEL",
         help="model whose image features are compared; --model by default",
     )
-    parser.add_argument("--store", type=Path, help="folder that keeps features; --out by default")
-    parser.add_argument("--device", help="cpu, cuda, ...; the accelerator by default")
-    parser.add_argument("--batch-size", type=int, default=256, help="images encoded at a time")
+    _computing(parser, "; --out by default")
 
 
 def _report(commands: Any) -> None:
-    parser = _add(commands, "report", "put the reports of several runs side by side")
+    parser = _add(commands, "report", "compare the reports of several runs")
     parser.add_argument(
         "runs",
         nargs="+",
@@ -265,23 +297,33 @@ def _score(commands: Any) -> None:
     parser = _add(commands, "score", "score images against captions")
     parser.add_argument("model", help="as for `vlmtune evaluate --model`")
     parser.add_argument("images", nargs="+", type=Path, metavar="image", help="image files")
-    parser.add_argument("--text", required=True, action="append", help="a caption; may be repeated")
-    parser.add_argument("--pretrained", help="weights of an open_clip name, e.g. openai")
+    parser.add_argument("--text", required=True, action="append", help="a caption; can be repeated")
+    _pretrained(parser)
 
 
 def _shuffles(commands: Any) -> None:
     parser = _add(commands, "shuffles", "shuffle the words of captions, for ARO's order benchmarks")
     parser.add_argument(
-        "--annotations", required=True, type=Path, help="e.g. coco_karpathy_test.json"
+        "--annotations", required=True, type=Path, help="for example coco_karpathy_test.json"
     )
     parser.add_argument("--out", required=True, type=Path, help="file to write")
-    parser.add_argument("--seed", type=int, default=0, help="another seed gives other shuffles")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the shuffles (%(default)s)")
     parser.add_argument("--spacy", metavar="MODEL", help="tag with spaCy, e.g. en_core_web_sm")
+
+
+def _pretrained(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--pretrained", help="weights of an open_clip name, e.g. openai")
+
+
+def _computing(parser: argparse.ArgumentParser, store: str = "") -> None:
+    parser.add_argument("--store", type=Path, help=f"folder that keeps features{store}")
+    parser.add_argument("--device", help="cpu, cuda, ...; the accelerator by default")
+    parser.add_argument("--batch-size", type=int, default=256, help="images encoded at a time")
 
 
 @contextlib.contextmanager
 def _console() -> Iterator[None]:
-    """Shows our log and warnings as plain lines on stderr, for as long as a command runs."""
+    """Shows the log and warnings as plain lines on stderr while a command runs."""
     log, handler = logging.getLogger("vlmtune"), logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(message)s"))
     level, form = log.level, warnings.formatwarning

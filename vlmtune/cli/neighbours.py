@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.fingerprint import digest
-from vlmtune.cli.devices import find_device
+from vlmtune.cli.plugins import find_device
 from vlmtune.data.catalogue import ImagePlace, decoded_images, image_digests
 from vlmtune.data.records import Corpus, corpus, decode_image
 from vlmtune.data.shards import ShardSet

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 import yaml
 from jsonargparse import ArgumentParser
 
@@ -34,8 +35,8 @@ def make(base: type[T], source: str, overrides: Sequence[str] = ()) -> T:
     try:
         parsed = parser.parse_args([f"--{NAME}={source}", *prefixed])
     except argparse.ArgumentError as error:
-        wrong = configuration_error(error, ())
-        raise UserError(str(wrong).replace(f"{NAME}.", "").replace(f" in {NAME}", "")) from error
+        line = str(configuration_error(error, ()))
+        raise UserError(line.replace(f"{NAME}: ", "").replace(f"{NAME}.", "")) from error
     return parser.instantiate(parsed)[NAME]
 
 
@@ -96,3 +97,22 @@ def read_yaml(path: Path) -> Any:
     except (OSError, ValueError, yaml.YAMLError) as error:
         line = " ".join(str(error).split())
         raise UserError(f"expected YAML in {path}, got {line}: correct it") from error
+
+
+def find_device(name: str | None) -> torch.device:
+    """Returns the device called `name`; without a name the accelerator, or else the CPU.
+
+    Raises:
+        UserError: This machine has no such device.
+    """
+    if name is None:
+        return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        line = " ".join(str(error).split())
+        raise UserError(
+            f"expected a device of this machine, got {name!r} ({line}): use cpu"
+        ) from error
+    return device

@@ -1,4 +1,7 @@
-"""`vlmtune report`: several runs side by side."""
+"""`vlmtune report`: compares several runs.
+
+In: report.json files. Out: report.md, report.html, CSV and LaTeX. It never measures.
+"""
 
 import argparse
 from collections import Counter
@@ -17,12 +20,11 @@ from vlmtune.storage.files import write_text
 def run(options: argparse.Namespace) -> None:
     """Writes report.md and report.html of `options.runs` into `options.out`, and shows the numbers.
 
-    Runs of one name go by the names of their folders. Blind runs that lie beside a run come last,
-    each once.
+    Runs of the same name are called by their folders. Text-only runs beside a run come last, each
+    once.
 
     Raises:
-        UserError: A report cannot be read, two runs have one name and one folder name, or a file
-            cannot be written.
+        UserError: A report cannot be read, or two runs have the same name and folder name.
     """
     files = [path / "report.json" if path.is_dir() else path for path in options.runs]
     runs = [RunReport.load(file) for file in files]
@@ -31,7 +33,7 @@ def run(options: argparse.Namespace) -> None:
         run if names[run.name] == 1 else replace(run, name=_folder(file))
         for run, file in zip(runs, files, strict=True)
     ]
-    runs += _blind(runs, [path for path in options.runs if path.is_dir()])
+    runs += _text_only(runs, [path for path in options.runs if path.is_dir()])
     page = write_report(options.out, runs)
     if options.csv is not None:
         write_text(options.csv, to_csv(runs))
@@ -41,18 +43,18 @@ def run(options: argparse.Namespace) -> None:
     print(f"report: {page}")
 
 
-def _blind(runs: Sequence[RunReport], folders: Sequence[Path]) -> list[RunReport]:
-    """The blind runs of the folders; those of one name and other numbers also name their folder."""
-    found: list[tuple[RunReport, Path]] = []
+def _text_only(runs: Sequence[RunReport], folders: Sequence[Path]) -> list[RunReport]:
+    """The text-only runs of the folders; equal names with other numbers get the folder's name."""
+    loaded: list[tuple[RunReport, Path]] = []
     for file in [file for folder in folders for file in sorted(folder.glob(FILES))]:
-        one = RunReport.load(file)
-        known = [*runs, *(run for run, _ in found)]
-        if not any((run.name, run.results) == (one.name, one.results) for run in known):
-            found.append((one, file))
-    names = Counter(run.name for run in [*runs, *(run for run, _ in found)])
+        run = RunReport.load(file)
+        known = [*runs, *(other for other, _ in loaded)]
+        if not any((run.name, run.results) == (other.name, other.results) for other in known):
+            loaded.append((run, file))
+    names = Counter(run.name for run in [*runs, *(run for run, _ in loaded)])
     return [
         run if names[run.name] == 1 else replace(run, name=f"{run.name}, {_folder(file)}")
-        for run, file in found
+        for run, file in loaded
     ]
 
 

@@ -1,4 +1,4 @@
-"""`vlmtune score`: a table of images and captions."""
+"""`vlmtune score`: shows how well captions fit images. It writes nothing."""
 
 import argparse
 
@@ -12,7 +12,7 @@ def run(options: argparse.Namespace) -> None:
     """Shows the score of every image in `options.images` against every caption of `options.text`.
 
     Raises:
-        UserError: The model or an image cannot be had, or a caption has no words.
+        UserError: The model or an image cannot be loaded, or a caption has no words.
     """
     scores = resolve(options.model, options.pretrained).score(options.images, options.text)
     table = Table("image", box=frame())

@@ -7,12 +7,7 @@ from vlmtune.language.tagger import LexiconTagger, SpacyTagger
 
 
 def run(options: argparse.Namespace) -> None:
-    """Shuffles the captions of `options.annotations` in four ways and writes `options.out`.
-
-    Raises:
-        UserError: The captions cannot be read, the tagger is not installed, or the output cannot be
-            written.
-    """
+    """Shuffles the captions of `options.annotations` in four ways and writes `options.out`."""
     tagger = LexiconTagger() if options.spacy is None else SpacyTagger(options.spacy)
     count = sum(len(captions) for _, captions in read_captions(options.annotations))
     write_shuffles(options.annotations, options.out, tagger, options.seed)

@@ -1,4 +1,4 @@
-"""Tables on the screen; Markdown where the output goes to a file or a pipe."""
+"""Tables on the screen, or Markdown if the output goes to a file or a pipe."""
 
 import sys
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from vlmtune.metrics.value import MetricValue
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.table import chance, interval, number, rows
 
-WIDE = 400  # columns where nobody's screen limits them
+WIDE = 400  # columns if the output is no screen
 
 
 def console() -> Console:
@@ -26,10 +26,7 @@ def frame() -> box.Box:
 
 
 def show(runs: Sequence[RunReport]) -> None:
-    """Shows every metric of the runs, one column a run, the primary ones bold.
-
-    Below it stands what was not run, and why.
-    """
+    """Shows every metric of the runs, one column a run, primary ones bold, and what was not run."""
     table = Table("benchmark", "metric", box=frame())
     for head in ("n", "chance", *[run.name for run in runs]):
         table.add_column(escape(head), justify="right")

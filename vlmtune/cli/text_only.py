@@ -1,4 +1,7 @@
-"""The blind rows of an evaluation: what the same benchmarks give to scores that see no image."""
+"""The text-only runs of an evaluation: the same benchmarks, scored without seeing the image.
+
+In: captions and what was measured. Out: two runs, written beside the report.
+"""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,26 +18,17 @@ from vlmtune.evaluation.text_only import BlindScore, ImageAveraged
 from vlmtune.language.ngram import NGram
 from vlmtune.report.run_report import Provenance, RunReport
 
-FILES = "blind-*.json"  # beside report.json
-N_GRAM, AVERAGED = "blind (n-gram)", "blind (image averaged)"
-
-
-def fitted(source: Path) -> NGram:
-    """Fits an n-gram model to the captions of `source`.
-
-    Raises:
-        UserError: The source cannot be read or holds no caption.
-    """
-    return NGram().fit(captions(source))
+FILES = "text-only-*.json"  # beside report.json
+N_GRAM, AVERAGED = "text-only (n-gram)", "text-only (image averaged)"
 
 
 def captions(source: Path) -> Iterator[str]:
-    """The captions of a text file, one a line, or those of shards that are true of some image.
+    """The captions of a text file, one a line, or those in shards that are true of an image.
 
-    Records that are damaged are passed over; blank lines are no captions.
+    Blank lines and damaged records are left out.
 
     Raises:
-        UserError: `source` is neither text nor a folder of shards.
+        UserError: `source` is neither a text file nor a folder of shards.
     """
     if source.is_dir():
         yield from _of_shards(ShardSet(str(source)))
@@ -49,27 +43,27 @@ def captions(source: Path) -> Iterator[str]:
         ) from error
 
 
-def blind_runs(
+def text_only_runs(
     benchmarks: Sequence[Benchmark],
     scorer: Scorer,
     model: NGram,
     data: str,
     provenance: Provenance,
 ) -> list[RunReport]:
-    """Runs the benchmarks with the text-only model, and with the images averaged out of `scorer`.
+    """Runs the benchmarks with an n-gram model, and with the image scores of `scorer` averaged.
 
     Args:
-        benchmarks: What was run; those that read embeddings have no blind row.
-        scorer: The model that is evaluated.
-        model: The text-only model.
+        benchmarks: What was measured; those that read embeddings are left out.
+        scorer: The model under test.
+        model: A fitted n-gram model.
         data: What it was fitted to.
         provenance: That of the evaluation.
     """
     scored = [benchmark for benchmark in benchmarks if benchmark.reads == "scores"]
     if not scored:
-        print("no blind rows: no benchmark reads scores", file=sys.stderr)
+        print("no text-only runs: no benchmark reads scores", file=sys.stderr)
         return []
-    text_only = replace(
+    n_gram = replace(
         provenance,
         backbone="none",
         adapter=f"n-grams of up to {model.order} words",
@@ -82,19 +76,15 @@ def blind_runs(
     )
     averaged = replace(provenance, adapter=f"{provenance.adapter}, image averaged")
     return [
-        _run(N_GRAM, scored, BlindScore(model), text_only),
+        _run(N_GRAM, scored, BlindScore(model), n_gram),
         _run(AVERAGED, scored, ImageAveraged(scorer), averaged),
     ]
 
 
-def save_blind(folder: Path, runs: Sequence[RunReport]) -> None:
-    """Writes blind runs beside the report they belong to, in place of those of a former one.
-
-    Raises:
-        UserError: A file cannot be written.
-    """
-    for former in folder.glob(FILES):
-        former.unlink()
+def save_text_only(folder: Path, runs: Sequence[RunReport]) -> None:
+    """Writes the runs beside their report and removes those of an earlier evaluation."""
+    for earlier in folder.glob(FILES):
+        earlier.unlink()
     for run in runs:
         name = run.name.partition("(")[2].rstrip(")").replace(" ", "-")
         run.save(folder / FILES.replace("*", name))
@@ -117,4 +107,4 @@ def _of_shards(shards: ShardSet) -> Iterator[str]:
             except RecordError:
                 continue
             true = group.truth.any(dim=0).tolist()
-            yield from (text for text, so in zip(group.texts, true, strict=True) if so)
+            yield from (text for text, is_true in zip(group.texts, true, strict=True) if is_true)
