@@ -42,7 +42,7 @@ UPSTREAM = {
     | {"backbones.base", "adapters.base", "benchmarks.base"},
     "export": BASICS
     | {"backbones", "adapters", "evaluation", "features", "report.result"}
-    | {"metrics.value"},
+    | {"storage", "metrics.value"},
     "training": BASICS
     | {"distributed", "pairs", "features", "backbones.base", "adapters.base", "objectives.base"}
     | {"benchmarks.base", "report", "export", "evaluation"},

@@ -98,9 +98,9 @@ def test_a_fresh_process_scores_the_same_to_the_last_bit(tmp_path, model_folder,
         texts=TEXTS,
     )
     command = [sys.executable, "-W", "ignore", "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == [scores.numpy().tobytes().hex() for scores in want.values()]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.split() == [scores.numpy().tobytes().hex() for scores in want.values()]
 
 
 class Projection(ZeroShot):
@@ -111,7 +111,7 @@ class Projection(ZeroShot):
         backbone.model.text_projection.requires_grad_(True)
 
 
-def test_the_folder_describes_itself_and_holds_nothing_frozen(exported, model_folder):
+def test_the_folder_holds_no_frozen_weights(exported, model_folder):
     assert sorted(p.name for p in exported.iterdir()) == [
         "README.md",
         "adapter.safetensors",
@@ -149,7 +149,7 @@ def test_unfrozen_backbone_weights_travel_and_frozen_ones_do_not(tmp_path, model
     assert load(tmp_path / "mine").score(pictures, TEXTS).equal(want)
 
 
-def test_nothing_else_is_overwritten(exported, tmp_path, model_folder):
+def test_only_exports_are_overwritten(exported, tmp_path, model_folder):
     parts = trained(model_folder, LinearProbe())
     with pytest.raises(UserError, match="--overwrite"):
         save_export(exported, *parts, provenance={})
@@ -166,21 +166,21 @@ def test_nothing_else_is_overwritten(exported, tmp_path, model_folder):
     file.write_text("x")
     with pytest.raises(UserError, match="something else"):
         save_export(file, *parts, provenance={}, overwrite=True)
-    with pytest.raises(UserError, match="can be written"):
+    with pytest.raises(UserError, match="choose another folder"):
         save_export(file / "below", *parts, provenance={})
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "mine", "thesis"]
 
 
 def test_a_replacement_that_fails_leaves_the_old_export(exported, model_folder, monkeypatch):
     before = (exported / "README.md").read_text()
-    rename = Path.rename
+    replace = Path.replace
 
     def fail(path, target):
-        if path.name == "new":
+        if path.suffix == ".part":
             raise OSError(28, "No space left on device")
-        return rename(path, target)
+        return replace(path, target)
 
-    monkeypatch.setattr(Path, "rename", fail)
+    monkeypatch.setattr(Path, "replace", fail)
     parts = trained(model_folder, LinearProbe())
     with pytest.raises(UserError, match="No space left"):
         save_export(exported, *parts, provenance={}, overwrite=True)
@@ -204,9 +204,9 @@ def rewrite(folder, change):
     path.write_text(json.dumps(config))
 
 
-def truncate(path, share=0.5):
+def truncate(path, fraction=0.5):
     content = path.read_bytes()
-    path.write_bytes(content[: int(len(content) * share)])
+    path.write_bytes(content[: int(len(content) * fraction)])
 
 
 def drop_weight(folder):
@@ -267,8 +267,8 @@ def test_model_agrees_with_scorer_and_its_own_embeddings(exported, pictures):
     torch.testing.assert_close(image.norm(dim=1), torch.ones(3))
     torch.testing.assert_close(text.norm(dim=1), torch.ones(4))
     adapter = model.adapter
-    made = adapter.log_scale.exp() * image @ text.T + adapter.bias
-    torch.testing.assert_close(scores, made.detach())
+    expected = adapter.log_scale.exp() * image @ text.T + adapter.bias
+    torch.testing.assert_close(scores, expected.detach())
     assert model.score(pictures[0], TEXTS[1]).shape == (1, 1)
     assert model.score([], TEXTS).shape == (0, 4)
     assert model.encode_image([]).shape == (0, 16)
@@ -286,7 +286,7 @@ def test_rank_is_best_first_and_ties_keep_their_order(exported, pictures):
     assert positions.index(0) < positions.index(3)
 
 
-def test_what_is_kept_is_dropped_in_time(exported, pictures):
+def test_the_cache_is_dropped_in_time(exported, pictures):
     model = Model(*trained_parts(load(exported)), keep=3)
     first = model._scorer
     model.score(pictures, TEXTS)
@@ -309,14 +309,14 @@ def test_a_joint_adapter_has_no_embeddings(model_folder, pictures):
 
 
 def checkpoint(path, backbone, adapter, **changes):
-    made = {
+    specs = {
         "version": 1,
         "backbone": backbone.spec(),
         "fingerprint": backbone.fingerprint,
         "adapter": adapter.spec(),
         **changes,
     }
-    torch.save({"state_dict": trained_state(backbone, adapter), "vlmtune": made}, path)
+    torch.save({"state_dict": trained_state(backbone, adapter), "vlmtune": specs}, path)
     return path
 
 
@@ -327,13 +327,13 @@ def test_read_checkpoint(tmp_path, model_folder, pictures):
     assert again.equal(Model(*parts).score(pictures, TEXTS))
 
 
-@pytest.mark.parametrize("told", [None, [1], "x", {"data": 3, "seed": "0", "seconds": None}])
-def test_a_strange_provenance_is_no_obstacle(exported, told):
+@pytest.mark.parametrize("provenance", [None, [1], "x", {"data": 3, "seed": "0", "seconds": None}])
+def test_any_provenance_loads(exported, provenance):
     want = {"commit": "cafe", "config": {"objectives": ["InfoNCE"], "steps": 3}}
     assert load(exported).provenance.items() >= want.items()
-    rewrite(exported, lambda config: config.update(provenance=told))
+    rewrite(exported, lambda config: config.update(provenance=provenance))
     model = load(exported)
-    assert model.provenance == (told if isinstance(told, dict) else {})
+    assert model.provenance == (provenance if isinstance(provenance, dict) else {})
     facts = _provenance(model, Namespace(model="x", pretrained=None), [])
     assert (facts.data, facts.seed, facts.seconds) == ("", None, 0.0)
 
@@ -343,7 +343,9 @@ class Bomb:
         return (print, ("unpickled",))
 
 
-def test_a_checkpoint_that_is_none_is_one_line_and_never_unpickled(tmp_path, model_folder, capsys):
+def test_another_file_than_a_checkpoint_is_one_line_and_never_unpickled(
+    tmp_path, model_folder, capsys
+):
     parts = trained(model_folder, LinearProbe())
     good = checkpoint(tmp_path / "good.ckpt", *parts)
     files = {name: tmp_path / f"{name}.ckpt" for name in ("cut", "text", "foreign", "bomb", "list")}

@@ -57,7 +57,7 @@ def test_a_hub_id_loads_from_the_cache(exported, hub, pictures):
     assert resolve("someone/mine").score(pictures, texts).equal(want)
 
 
-def test_a_repository_of_something_else_says_how_to_name_it(tmp_path, hub):
+def test_a_repository_without_an_export_gets_advice(tmp_path, hub):
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "config.json").write_text(json.dumps({}))
     hub("someone/other", tmp_path / "other")
@@ -65,7 +65,7 @@ def test_a_repository_of_something_else_says_how_to_name_it(tmp_path, hub):
         vlmtune.load("someone/other")
 
 
-def test_what_cannot_be_had_is_one_line(hub, monkeypatch):
+def test_an_unavailable_repository_is_one_line(hub, monkeypatch):
     with pytest.raises(UserError, match="check the name and the network") as caught:
         vlmtune.load("someone/absent")
     assert "\n" not in str(caught.value)
@@ -84,7 +84,7 @@ def test_what_cannot_be_had_is_one_line(hub, monkeypatch):
 
 
 def test_a_folder_of_the_project_is_no_hub_id(tmp_path, monkeypatch, pictures):
-    """Wherever the command is run: backbones are looked for beside the package, too."""
+    """Wherever the command is run: backbones are searched beside the package, too."""
     monkeypatch.chdir(tmp_path)
     assert resolve("checkpoints/scenes-clip").score(pictures, ["red cube"]).shape == (3, 1)
 

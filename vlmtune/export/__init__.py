@@ -1,12 +1,12 @@
-"""What leaves a training run: a folder of a few MB that loads in three lines.
+"""Takes a trained model, gives a folder of a few MB; takes such a folder, gives the model.
 
 An export is a folder (or a Hugging Face hub repository) with
 
-    adapter.safetensors   what training changed: the adapter, and unfrozen backbone weights
-    adapter_config.json   how to make backbone and adapter again, and where the weights come from
+    adapter.safetensors   trained weights: the adapter, and unfrozen backbone weights
+    adapter_config.json   how to rebuild backbone and adapter, and the weights' provenance
     README.md             the model card
 
-Frozen weights are never in it, nothing is ever unpickled, and loading is strict both ways.
+It never holds frozen weights or a pickle, and loading is strict both ways.
 """
 
 from vlmtune.export.files import FILES, save_export

@@ -1,7 +1,9 @@
-"""The files of an export: how they are written and how they are read."""
+"""The files of an export: writing them and reading the configuration.
+
+In: a backbone and its trained adapter. Out: the folder. Never: another folder overwritten.
+"""
 
 import json
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -13,6 +15,7 @@ from vlmtune.backbones.base import Backbone
 from vlmtune.errors import UserError
 from vlmtune.export.model_card import model_card
 from vlmtune.report.result import Result
+from vlmtune.storage.files import write_atomically
 
 VERSION = 1
 WEIGHTS, CONFIG, CARD = "adapter.safetensors", "adapter_config.json", "README.md"
@@ -29,22 +32,20 @@ def save_export(
     overwrite: bool = False,
     alpha: float = 1.0,
 ) -> None:
-    """Writes an export, whole or not at all.
+    """Writes an export atomically.
 
     Args:
         folder: Where to write. A folder that is not an export is never replaced.
         backbone: The backbone.
         adapter: The adapter, attached to it.
-        provenance: Where the weights come from, as far as it is known: `config`, `data`, `seed`
-            and `seconds` of the training, `versions` of libraries, `commit`, `date`, and
-            `results`, the `Result`s of benchmarks, for the scores of the model card.
-        overwrite: Replace an export that is already there.
-        alpha: How far the weights are from the pre-trained model (0) to the trained one (1), where
-            they were interpolated (see `WiseFT`); it is recorded.
+        provenance: Where the weights come from, as far as known: `config`, `data`, `seed` and
+            `seconds` of the training, `versions` of libraries, `commit`, `date`, and `results`, the
+            `Result`s of benchmarks for the model card.
+        overwrite: Replace an existing export.
+        alpha: The WiSE-FT coefficient, from 0 (pre-trained) to 1 (trained), recorded in the export.
 
     Raises:
-        UserError: `folder` holds something else, or an export without `overwrite`, or cannot be
-            written.
+        UserError: `folder` holds something else, or an export and `overwrite` is False.
     """
     folder = Path(folder)
     check_target(folder, overwrite)
@@ -68,25 +69,15 @@ def save_export(
         "scores": [_scores(result) for result in results],
     }
     text = json.dumps(config, indent=2, ensure_ascii=False, default=str) + "\n"
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as temporary:
-            new = Path(temporary) / "new"
-            new.mkdir()
-            save_file(state, new / WEIGHTS)
-            (new / CONFIG).write_text(text, encoding="utf-8")
-            card = model_card(folder.name, json.loads(text), results)
-            (new / CARD).write_text(card, encoding="utf-8")
-            _replace(folder, new, Path(temporary) / "old")
-    except OSError as error:
-        raise UserError(
-            f"expected to write {folder}, got {type(error).__name__} ({error.strerror}): "
-            "choose a folder that can be written"
-        ) from error
+    with write_atomically(folder) as new:
+        new.mkdir()
+        save_file(state, new / WEIGHTS)
+        (new / CONFIG).write_text(text, encoding="utf-8")
+        (new / CARD).write_text(model_card(folder.name, json.loads(text), results), "utf-8")
 
 
 def check_target(folder: Path, overwrite: bool) -> None:
-    """Raises a `UserError` where an export may not be written to `folder`."""
+    """Raises `UserError` if an export must not be written to `folder`."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
     if not (folder / CONFIG).is_file() or {p.name for p in folder.iterdir()} - set(FILES):
@@ -100,23 +91,11 @@ def check_target(folder: Path, overwrite: bool) -> None:
         )
 
 
-def _replace(folder: Path, new: Path, old: Path) -> None:
-    """Puts `new` in the place of `folder`, which stays what it was where that fails."""
-    if folder.exists():
-        folder.rename(old)
-    try:
-        new.rename(folder)
-    except OSError:
-        if old.exists():
-            old.rename(folder)
-        raise
-
-
 def read_config(path: Path) -> dict[str, Any]:
     """Reads `adapter_config.json`.
 
     Raises:
-        UserError: It cannot be read, is incomplete or of another version.
+        UserError: The file cannot be read, is incomplete, or has another version.
     """
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
@@ -138,7 +117,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def _scores(result: Result) -> dict[str, Any]:
-    """The numbers of a benchmark as JSON values; its gallery of examples stays in the report."""
+    """The numbers of a benchmark as JSON values, without the gallery."""
     return {
         "benchmark": result.benchmark,
         "version": result.version,
@@ -149,7 +128,7 @@ def _scores(result: Result) -> dict[str, Any]:
 
 
 def one_line(error: BaseException) -> str:
-    """What went wrong inside a library, for the middle of a line.
+    """The error of a library as part of a line.
 
     Example:
         >>> one_line(ValueError("not   a number"))

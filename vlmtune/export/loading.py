@@ -1,4 +1,7 @@
-"""From an export or a checkpoint to a model."""
+"""From an export or a checkpoint to a model.
+
+In: a folder, the id of a hub repository, or a `.ckpt`. Out: the model. Never: anything unpickled.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,10 +14,9 @@ from torch import Tensor
 
 from vlmtune.adapters.base import Adapter, load_trained_state
 from vlmtune.backbones.base import Backbone
-from vlmtune.config import instantiate
+from vlmtune.config import find_path, instantiate
 from vlmtune.errors import UserError
-from vlmtune.export.files import CONFIG, VERSION, WEIGHTS, one_line, read_config
-from vlmtune.export.hub import export_folder
+from vlmtune.export.files import CONFIG, FILES, VERSION, WEIGHTS, one_line, read_config
 from vlmtune.export.model import Model
 
 CHECKPOINT_KEYS = ("version", "backbone", "fingerprint", "adapter")
@@ -26,16 +28,15 @@ def load(
     """Loads an export.
 
     Args:
-        source: A folder `save_export` wrote, or the id of a hub repository with its files.
-        backbone: The backbone, where it is at hand; else it is made as the export says. It must
-            not have been adapted before.
+        source: A folder written by `save_export`, or the id of a hub repository with its files.
+        backbone: The backbone, never adapted before; None builds it as the export describes.
         device: Where to compute.
 
     Raises:
-        UserError: There is no such export, a file is damaged, the backbone has other weights than
-            the one that was adapted, or the adapter's weights do not fit.
+        UserError: There is no such export, a file is damaged, the weights of the backbone are not
+            those of the training, or the adapter's weights do not fit.
     """
-    folder = export_folder(str(source))
+    folder = _export_folder(str(source))
     config = read_config(folder / CONFIG)
     try:
         state = load_file(folder / WEIGHTS)
@@ -43,65 +44,109 @@ def load(
         raise UserError(
             f"expected the weights {folder / WEIGHTS}, got {one_line(error)}: export again"
         ) from error
-    fingerprint = config["backbone"].pop("fingerprint")
-    made = {**config, "fingerprint": fingerprint}
-    parts = _rebuild(made, state, str(source), backbone, device)
+    specs = {**config, "fingerprint": config["backbone"].pop("fingerprint")}
+    parts = _rebuild(specs, state, str(source), backbone, device)
     return Model(*parts, provenance=config.get("provenance"))
 
 
 def read_checkpoint(path: str | Path) -> Model:
-    """Makes the model of a training checkpoint, with its weights.
-
-    Raises:
-        UserError: The file is missing, truncated or not a checkpoint of vlmtune, or the backbone
-            it was trained on cannot be had.
-    """
+    """Builds the model of a training checkpoint, with its weights."""
     checkpoint = check_checkpoint(path)
     parts = _rebuild(checkpoint["vlmtune"], checkpoint["state_dict"], str(path))
     return Model(*parts, provenance=checkpoint.get("provenance"))
 
 
 def check_checkpoint(path: str | Path) -> dict[str, Any]:
-    """Reads a training checkpoint without making anything of it.
+    """Reads a training checkpoint without building the model.
 
     Raises:
         UserError: The file is missing, truncated or not a checkpoint of vlmtune.
     """
     try:
         checkpoint = torch.load(Path(path), map_location="cpu", weights_only=True)
-    except Exception as error:  # zip, pickle and torch each have their own way to refuse a file
+    except Exception as error:  # zip, pickle and torch raise errors of their own
         raise UserError(
             f"expected a checkpoint of vlmtune in {path}, got {one_line(error)}: correct the path"
         ) from error
-    made = checkpoint.get("vlmtune") if isinstance(checkpoint, dict) else None
-    if not (isinstance(made, dict) and made.keys() >= set(CHECKPOINT_KEYS)):
+    specs = checkpoint.get("vlmtune") if isinstance(checkpoint, dict) else None
+    if not (isinstance(specs, dict) and specs.keys() >= set(CHECKPOINT_KEYS)):
         raise UserError(
-            f"expected a checkpoint of vlmtune in {path}, got a foreign one: correct the path"
+            f"expected a checkpoint of vlmtune in {path}, got another kind: correct the path"
         )
-    if made["version"] != VERSION:
+    if specs["version"] != VERSION:
         raise UserError(
-            f"expected a checkpoint of version {VERSION} in {path}, got {made['version']}: "
+            f"expected a checkpoint of version {VERSION} in {path}, got {specs['version']}: "
             "use the version of vlmtune that wrote it"
         )
     return checkpoint
 
 
+def is_hub_id(name: str, pretrained: str | None) -> bool:
+    """Whether `name` must be the id of a hub repository.
+
+    Args:
+        name: The name of a model.
+        pretrained: Weights for an open_clip name.
+    """
+    # Names of open_clip may have a slash, too, but they come with `pretrained`.
+    parts = name.split("/")
+    return (
+        len(parts) == 2
+        and all(parts)
+        and not name.startswith((".", "~", "hf-hub:", "local-dir:"))
+        and pretrained is None
+        and find_path(name) is None
+    )
+
+
+def _export_folder(source: str) -> Path:
+    """The local folder of an export; downloads it if `source` is a hub id."""
+    folder = Path(source)
+    if folder.is_dir():
+        missing = [name for name in (CONFIG, WEIGHTS) if not (folder / name).is_file()]
+        if missing:
+            raise UserError(
+                f"expected an export of vlmtune in {source}, it has no {missing[0]}: "
+                "correct the path or export again"
+            )
+        return folder
+    if not is_hub_id(source, None):
+        raise UserError(
+            f"expected the folder of an export or a hub id org/name, got {source!r}: correct it"
+        )
+    from huggingface_hub import snapshot_download  # a local folder does not need it
+
+    try:
+        folder = Path(snapshot_download(source, allow_patterns=list(FILES)))
+    except Exception as error:  # network, permission, name
+        raise UserError(
+            f"expected an export in a folder or on the Hugging Face hub, got {source!r} "
+            f"({one_line(error)}): check the name and the network"
+        ) from error
+    if not (folder / CONFIG).is_file():
+        raise UserError(
+            f"expected an export of vlmtune in the hub repository {source}, it has no {CONFIG}: "
+            f"for a model of open_clip write hf-hub:{source}"
+        )
+    return folder
+
+
 def _rebuild(
-    made: Mapping[str, Any],
+    specs: Mapping[str, Any],
     state: Mapping[str, Tensor],
     source: str,
     backbone: Backbone | None = None,
     device: torch.device | str = "cpu",
 ) -> tuple[Backbone, Adapter]:
-    backbone = backbone or instantiate(made["backbone"], Backbone)
-    if backbone.fingerprint != made["fingerprint"]:
+    backbone = backbone or instantiate(specs["backbone"], Backbone)
+    if backbone.fingerprint != specs["fingerprint"]:
         raise UserError(
-            f"expected the backbone {made['backbone']['init_args']} that {source} was trained on "
-            f"(fingerprint {made['fingerprint'][:12]}), got other weights or preprocessing "
+            f"expected the backbone {specs['backbone']['init_args']} of {source} "
+            f"(fingerprint {specs['fingerprint'][:12]}), got other weights or preprocessing "
             f"({backbone.fingerprint[:12]}): use the weights it was trained on"
         )
-    adapter = instantiate(made["adapter"], Adapter)
-    with torch.random.fork_rng(devices=[]):  # initial weights are drawn only to be replaced
+    adapter = instantiate(specs["adapter"], Adapter)
+    with torch.random.fork_rng(devices=[]):  # random initial weights are replaced at once
         adapter.attach(backbone)
     load_trained_state(backbone, adapter, state, source)
     return backbone.to(device).eval(), adapter.to(device).eval()

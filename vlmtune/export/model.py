@@ -1,4 +1,7 @@
-"""A backbone with its adapter, as a person uses it: `vlmtune.load(...)` gives one."""
+"""A backbone with its adapter, as `vlmtune.load` returns it.
+
+In: images and captions. Out: scores, ranks, embeddings. Never: gradients.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,14 +25,14 @@ Texts = Sequence[str] | str
 class Model:
     """A backbone and an adapter, ready to score images against captions.
 
-    Images are paths or PIL images, captions are strings; each argument takes one or a list. What
-    was encoded is kept, so asking again costs little, and dropped after `keep` images and captions.
+    Images are paths or PIL images, captions are strings; each argument takes one or a list.
+    Encoded images and captions are cached, so scoring them again costs little.
 
     Args:
         backbone: The backbone.
         adapter: The adapter, attached to it and loaded.
-        keep: After how many images and captions what is kept is dropped.
-        provenance: Where the weights come from, as far as an export or a checkpoint tells: a
+        keep: Drop the cache after this many images and captions.
+        provenance: Where the weights come from, as far as the export or checkpoint records it: a
             mapping with `data`, `config`, `seed` and `seconds` of the training, and more.
     """
 
@@ -40,26 +43,18 @@ class Model:
         keep: int = 2000,
         provenance: Any = None,
     ) -> None:
-        # What a file says may be anything.
+        # A file may hold anything here.
         self.provenance = dict(provenance) if isinstance(provenance, Mapping) else {}
         self.backbone, self.adapter, self.keep = backbone.eval(), adapter.eval(), keep
-        self._scorer, self._asked = Scorer(backbone, adapter), 0
+        self._scorer, self._cached = Scorer(backbone, adapter), 0
 
     def score(self, images: Images, texts: Texts) -> Float[Tensor, "N M"]:
-        """Scores N images against M captions; higher is a better fit.
-
-        Raises:
-            UserError: An image cannot be read or a caption has no words.
-        """
+        """Scores N images against M captions; higher is a better fit."""
         pictures, captions = _pictures(images), _captions(texts)
-        return self._for(len(pictures) + len(captions))(pictures, captions)
+        return self._scorer_for(len(pictures) + len(captions))(pictures, captions)
 
     def rank(self, query: str, images: Images) -> list[tuple[int, float]]:
-        """Returns `(position in images, score)` of every image, best first; ties keep their order.
-
-        Raises:
-            UserError: An image cannot be read or the query has no words.
-        """
+        """Returns `(position in images, score)` of every image, best first; ties keep order."""
         scores = self.score(images, query)[:, 0].tolist()
         return sorted(enumerate(scores), key=lambda item: -item[1])
 
@@ -67,39 +62,39 @@ class Model:
         """Returns one normalised embedding per image.
 
         Raises:
-            UserError: An image cannot be read, or the adapter is joint and has no embeddings.
+            UserError: The adapter is joint and has no embeddings.
         """
         self._check_dual()
         pictures = _pictures(images)
-        return normalize(self._for(len(pictures)).embed_images(pictures), dim=-1)
+        return normalize(self._scorer_for(len(pictures)).embed_images(pictures), dim=-1)
 
     def encode_text(self, texts: Texts) -> Float[Tensor, "n d"]:
         """Returns one normalised embedding per caption.
 
         Raises:
-            UserError: A caption has no words, or the adapter is joint and has no embeddings.
+            UserError: The adapter is joint and has no embeddings.
         """
         self._check_dual()
         captions = _captions(texts)
-        return normalize(self._for(len(captions)).embed_texts(captions), dim=-1)
+        return normalize(self._scorer_for(len(captions)).embed_texts(captions), dim=-1)
 
-    def _for(self, items: int) -> Scorer:
-        if self._asked > self.keep:
-            self._scorer, self._asked = Scorer(self.backbone, self.adapter), 0
-        self._asked += items
+    def _scorer_for(self, items: int) -> Scorer:
+        if self._cached > self.keep:
+            self._scorer, self._cached = Scorer(self.backbone, self.adapter), 0
+        self._cached += items
         return self._scorer
 
     def _check_dual(self) -> None:
         if not isinstance(self.adapter, DualAdapter):
             raise UserError(
-                f"expected an adapter with embeddings, got {type(self.adapter).__name__}, a joint "
-                "one that reads image and text together: use score or rank"
+                f"expected an adapter with embeddings, got {type(self.adapter).__name__}, which "
+                "scores image and text jointly: use score or rank"
             )
 
 
 def _pictures(images: Images) -> list[Picture]:
-    several = [images] if isinstance(images, str | Path | Image.Image) else images
-    return [x if isinstance(x, Image.Image) else ImageRef(Path(x)) for x in several]
+    images = [images] if isinstance(images, str | Path | Image.Image) else images
+    return [x if isinstance(x, Image.Image) else ImageRef(Path(x)) for x in images]
 
 
 def _captions(texts: Texts) -> list[str]:

@@ -1,4 +1,7 @@
-"""The model card of an export: what it is, how to load it, how it scores, what it cannot do."""
+"""The model card of an export: what it is, how to load it, its scores and its limitations.
+
+In: the configuration of an export and its results. Out: Markdown. Never: a number not in them.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -15,9 +18,9 @@ tags: [vision-language, compositionality, adapter]
 
 # {name}
 
-`{adapter}` trained on `{backbone}` with vlmtune, so that captions are read as more than bags of
-words: which attribute belongs to which object, which relation holds between which.
-This folder holds what is trained ({values:,} numbers) and nothing of what stayed frozen.
+`{adapter}` for `{backbone}`, trained with vlmtune for compositionality: which attribute belongs to
+which object, and how the objects relate. This folder holds the {values:,} trained parameters and
+none of the frozen ones.
 
 ## How to load it
 
@@ -27,12 +30,14 @@ model = vlmtune.load("path/to/{name}")  # this folder, or the id of a hub reposi
 print(model.score(["image.jpg"], ["a red cube on a blue sphere", "a blue cube on a red sphere"]))
 ```
 
-`model.rank(query, images)` sorts images by a query. {embeddings}
+`model.rank(query, images)` ranks images for a caption. If the adapter has separate image and text
+embeddings, `model.encode_image` and `model.encode_text` return them, normalised.
 
 ## Base model
 
-`{backbone_class}` with `{backbone_arguments}`, fingerprint `{fingerprint}`. It is loaded by itself
-and must have exactly the weights the adapter was trained on; its own licence applies.
+`{backbone_class}` with `{backbone_arguments}`, fingerprint `{fingerprint}`. vlmtune loads it
+separately and checks that its weights are the ones the adapter was trained on. Its own licence
+applies.
 
 ## Training
 
@@ -44,11 +49,11 @@ and must have exactly the weights the adapter was trained on; its own licence ap
 
 ## Limitations
 
-- Scores order images for a caption and captions for an image; they are no probabilities.
-- The scores above hold for the benchmarks they name. Binding of words, relations and domains the
-  training data did not show may be no better than the base model's.
-- What the base model got wrong or is biased towards (its training data, its image resolution,
-  its caption length) is inherited.
+- Scores rank images for a caption and captions for an image. They are not probabilities.
+- The numbers above hold for those benchmarks only. On words, relations and domains that the
+  training data lacks, the model may be no better than the base model.
+- The model inherits the base model's errors and biases, its image resolution and its limit on
+  caption length.
 """
 
 
@@ -58,7 +63,7 @@ def model_card(name: str, config: Mapping[str, Any], results: Sequence[Result]) 
     Args:
         name: Name of the export.
         config: The content of its `adapter_config.json`.
-        results: What it scored, if it was measured.
+        results: Its benchmark results, if any.
     """
     backbone, adapter = config["backbone"], config["adapter"]
     arguments = {key: value for key, value in backbone["init_args"].items() if value is not None}
@@ -67,8 +72,6 @@ def model_card(name: str, config: Mapping[str, Any], results: Sequence[Result]) 
         adapter=_short(adapter["class_path"]),
         backbone=arguments.get("model", _short(backbone["class_path"])),
         values=config["trained_values"],
-        embeddings="`model.encode_image` and `model.encode_text` give normalised embeddings where "
-        "the adapter has them.",
         backbone_class=backbone["class_path"],
         backbone_arguments=json.dumps(arguments),
         fingerprint=backbone["fingerprint"],
@@ -82,8 +85,8 @@ def _training(config: Mapping[str, Any]) -> str:
     lines = [f"- adapter: `{json.dumps(config['adapter'])}`"]
     if (alpha := config["alpha"]) != 1:
         lines.append(
-            f"- weights: {1 - alpha:.4g} of those before training and {alpha:.4g} of the trained "
-            f"ones (WiSE-FT, Wortsman et al. 2022; alpha {alpha:.4g})"
+            f"- weights: {1 - alpha:.4g} times the initial plus {alpha:.4g} times the trained ones "
+            f"(WiSE-FT, Wortsman et al. 2022; alpha {alpha:.4g})"
         )
     for key in ("data", "date", "commit"):
         if facts.get(key):
@@ -98,18 +101,18 @@ def _training(config: Mapping[str, Any]) -> str:
 
 def _scores(results: Sequence[Result]) -> str:
     if not results:
-        return "Not measured: `vlmtune evaluate --model FOLDER --benchmarks ...` does it."
+        return "Not measured yet: run `vlmtune evaluate --model FOLDER --benchmarks ...`."
     lines = ["| benchmark | metric | score | 95 % interval | chance | n |"]
     lines.append("|---|---|---:|---:|---:|---:|")
     for result in results:
         for name, metric in result.metrics.items():
-            shown = f"**{name}**" if name == result.primary else name
-            span = f"{_number(metric.low, metric)} to {_number(metric.high, metric)}"
+            label = f"**{name}**" if name == result.primary else name
+            interval = f"{_number(metric.low, metric)} to {_number(metric.high, metric)}"
             cells = [
                 f"{result.benchmark} (v{result.version})",
-                f"{shown} {'↑' if metric.higher_is_better else '↓'}",
+                f"{label} {'↑' if metric.higher_is_better else '↓'}",
                 _number(metric.value, metric),
-                "–" if metric.low is None or metric.high is None else span,
+                "–" if metric.low is None or metric.high is None else interval,
                 _number(metric.chance, metric),
                 str(metric.n),
             ]

@@ -1,4 +1,7 @@
-"""From what a person names to a model."""
+"""From the name of a model to the model.
+
+In: what a person types. Out: a model, zero-shot if it has no adapter. Never: a guess.
+"""
 
 from pathlib import Path
 
@@ -11,22 +14,21 @@ from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.config import Spec, instantiate
 from vlmtune.errors import UserError
 from vlmtune.export.files import CONFIG, one_line
-from vlmtune.export.hub import is_hub_id
-from vlmtune.export.loading import load, read_checkpoint
+from vlmtune.export.loading import is_hub_id, load, read_checkpoint
 from vlmtune.export.model import Model
 
 
 def resolve(name: str, pretrained: str | None = None) -> Model:
-    """Finds the model a person names.
+    """Loads the model with a given name.
 
     Args:
         name: An export folder, a `.ckpt` of a run, a folder of open_clip, the YAML of a backbone or
             one with `backbone` and `adapter`, an open_clip name ("ViT-B-32", "hf-hub:org/repo"), or
-            the hub id of an export. A model without an adapter is scored zero-shot.
+            the hub id of an export. A model without an adapter is zero-shot.
         pretrained: Weights for an open_clip name.
 
     Raises:
-        UserError: There is no such model, or `pretrained` is given for one that has its weights.
+        UserError: There is no such model, or the model has its own weights besides `pretrained`.
     """
     path = Path(name)
     if path.suffix in (".yaml", ".yml") and path.is_file():
@@ -39,14 +41,14 @@ def resolve(name: str, pretrained: str | None = None) -> Model:
         model, weights = Model(*_attached(OpenClip(name, pretrained), ZeroShot())), False
     if pretrained is not None and weights:
         raise UserError(
-            f"expected no pretrained for {name}, which brings its weights, got {pretrained!r}: "
+            f"expected no pretrained for {name}, which has its own weights, got {pretrained!r}: "
             "leave it out"
         )
     return model
 
 
 def _untrained(path: Path) -> tuple[Backbone, Adapter]:
-    """A backbone, with an adapter or zero-shot, as a YAML describes it."""
+    """The backbone and adapter of a YAML."""
     spec = _read_spec(path)
     if "backbone" not in spec:
         return _attached(instantiate(spec, Backbone), ZeroShot())

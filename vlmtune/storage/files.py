@@ -33,16 +33,21 @@ def write_atomically(path: Path) -> Iterator[Path]:
         ['a.txt']
     """
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    temporary, old = (path.with_name(f".{path.name}.{os.getpid()}.{x}") for x in ("part", "old"))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             yield temporary
-            if temporary.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
+            if temporary.is_dir() and path.exists():
+                path.replace(old)  # a folder cannot replace one that has files
             temporary.replace(path)
+        except OSError:
+            if old.exists():
+                old.replace(path)
+            raise
         finally:
             remove(temporary)
+            remove(old)
     except OSError as error:
         raise UserError(
             f"expected to write {path}, got {type(error).__name__} ({error.strerror}): "
