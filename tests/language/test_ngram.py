@@ -1,5 +1,4 @@
 import itertools
-import json
 import math
 import random
 from collections import Counter
@@ -53,12 +52,12 @@ def naive(captions, order, word, history):
         counts = seen(length)
         once, twice = (sum(n == r for n in counts.values()) for r in (1, 2))
         discount = once / (once + 2 * twice) if once and twice else 0.5
-        behind = {g[-1]: n for g, n in counts.items() if g[:-1] == tuple(history)}
-        if not behind:
+        after = {g[-1]: n for g, n in counts.items() if g[:-1] == tuple(history)}
+        if not after:
             return lower
-        total = sum(behind.values())
-        own = max(behind.get(word, 0) - discount, 0) / total
-        return own + discount * len(behind) / total * lower
+        total = sum(after.values())
+        discounted = max(after.get(word, 0) - discount, 0) / total
+        return discounted + discount * len(after) / total * lower
 
     return p(word, history)
 
@@ -66,14 +65,14 @@ def naive(captions, order, word, history):
 @pytest.mark.parametrize("order", [1, 2, 3, 4])
 def test_against_the_definition(order):
     model = NGram(order).fit(CAPTIONS)
-    dice = random.Random(0)
+    rng = random.Random(0)
     words = sorted(model.vocabulary)
     for _ in range(40):
-        history = dice.choices(words, k=dice.randint(0, order - 1))
+        history = rng.choices(words, k=rng.randint(0, order - 1))
         history = [w for w in history if w != END]
-        if len(history) < order - 1 and dice.random() < 0.5:
+        if len(history) < order - 1 and rng.random() < 0.5:
             history = [START, *history]
-        word = dice.choice(words)
+        word = rng.choice(words)
         assert model.probability(word, history) == pytest.approx(
             naive(CAPTIONS, order, word, history)
         )
@@ -113,12 +112,12 @@ def test_log_probability_is_the_sum_over_tokens():
     assert model.log_probability("a zebra") == model.log_probability("a giraffe")
 
 
-def test_what_was_seen_is_likelier_than_its_shuffles():
+def test_a_training_caption_is_likelier_than_its_shuffles():
     model = NGram(3).fit(CAPTIONS)
-    dice = random.Random(0)
+    rng = random.Random(0)
     for caption in CAPTIONS:
         split = caption.split()
-        shuffled = " ".join(dice.sample(split, len(split)))
+        shuffled = " ".join(rng.sample(split, len(split)))
         if shuffled != caption:
             assert model.log_probability(caption) > model.log_probability(shuffled)
 
@@ -130,42 +129,16 @@ def test_rare_words_are_unknown():
     assert model.log_probability("a horse") == model.log_probability("a zebra")
 
 
-def test_fitting_again_starts_anew():
+def test_fitting_again_forgets_the_first_captions():
     model = NGram(2).fit(["x y"]).fit(["a b"])
     assert "x" not in model.vocabulary
     assert model.log_probability("a b") == NGram(2).fit(["a b"]).log_probability("a b")
 
 
-def test_saved_and_loaded(tmp_path):
-    path = tmp_path / "ngram.json"
-    model = NGram(3, 2).fit([*CAPTIONS, "café noir", "un café"])
-    model.save(path)
-    again = NGram.load(path)
-    for caption in [*CAPTIONS, "a zebra", "café"]:
-        assert again.log_probability(caption) == model.log_probability(caption)
-    assert again.spec() == model.spec()
-    before = path.read_bytes()
-    again.save(path)
-    assert path.read_bytes() == before
-    assert [p.name for p in tmp_path.iterdir()] == ["ngram.json"]
-
-
-def test_what_is_wrong_is_one_line(tmp_path):
+def test_wrong_use_is_one_line():
     with pytest.raises(UserError, match="order of at least 1"):
         NGram(0)
     with pytest.raises(UserError, match="got none"):
         NGram().fit([])
     with pytest.raises(UserError, match="call `fit`"):
         NGram().log_probability("a dog")
-    with pytest.raises(UserError, match="expected to write"):
-        NGram().fit(["a"]).save(tmp_path / "none" / "ngram.json")
-    path = tmp_path / "ngram.json"
-    NGram(2).fit(["a b"]).save(path)
-    good = json.loads(path.read_text())
-    for wrong in ([], {}, {**good, "version": 2}, {**good, "grams": {}}, {**good, "order": 0}):
-        path.write_text(json.dumps(wrong))
-        with pytest.raises(UserError, match=r"NGram\.save") as error:
-            NGram.load(path)
-        assert "\n" not in str(error.value)
-    with pytest.raises(UserError, match=r"NGram\.save"):
-        NGram.load(tmp_path / "none.json")

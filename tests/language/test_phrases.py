@@ -1,6 +1,6 @@
 import pytest
 
-from vlmtune.language.phrases import alike, interchangeable, noun_phrases
+from vlmtune.language.phrases import compatible, interchangeable, noun_phrases
 from vlmtune.language.tagger import LexiconTagger
 from vlmtune.language.words import Sentence
 
@@ -57,5 +57,5 @@ def test_order_that_says_nothing(caption, right):
         ("big", "large", True),
     ],
 )
-def test_alike(one, other, right):
-    assert alike(one, other) == right
+def test_compatible(one, other, right):
+    assert compatible(one, other) == right

@@ -107,7 +107,7 @@ def test_rules(rule, caption, expected):
     assert found == expected
 
 
-def test_the_order_is_random_and_depends_on_the_dice_alone():
+def test_the_order_is_random_and_depends_on_the_generator_alone():
     caption = "a dog chases a cat under a tree behind a house"
     split, gaps = Sentence.split(caption)
     sentence = Sentence(split, gaps, tuple(LexiconTagger().tag(split)))

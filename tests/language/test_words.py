@@ -61,11 +61,11 @@ def test_a_name_keeps_its_capital():
 
 
 def test_replacing_every_word_by_itself_changes_only_spaces():
-    dice = random.Random(0)
+    rng = random.Random(0)
     for _ in range(50):
-        caption = " ".join(dice.choices(["the", "dog", "chases", "an", "old", "cat", ","], k=8))
+        caption = " ".join(rng.choices(["the", "dog", "chases", "an", "old", "cat", ","], k=8))
         split = words(caption)
-        edits = {(i, i + 1): [word] for i, word in enumerate(split) if dice.random() < 0.5}
+        edits = {(i, i + 1): [word] for i, word in enumerate(split) if rng.random() < 0.5}
         edits = {
             at: new
             for at, new in edits.items()

@@ -1,1 +1,4 @@
-"""Words: tags, captions rewritten so that they become false, and how likely a caption is."""
+"""Takes captions, gives tags, captions rewritten to be false, and the likelihood of a caption.
+
+Works without a network or a download. Never looks at an image.
+"""

@@ -1,4 +1,7 @@
-"""Tags by word lists, endings and the words around: the rules of the `LexiconTagger`."""
+"""The rules of the `LexiconTagger`: tags by word lists, endings and neighbouring words.
+
+In: the words of a sentence. Out: one tag a word. Never: a model or a download.
+"""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -32,15 +35,15 @@ def tagged(words: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(context.tags)
 
 
-def _options(word: str, low: str, place: int) -> tuple[str, ...]:
-    """The tags a word can have by itself, the usual one first."""
+def _options(word: str, low: str, position: int) -> tuple[str, ...]:
+    """The tags a word can have, the usual one first."""
     if not any(letter.isalnum() for letter in low) and low != "&" and low != "'":
         return ("PUNCT",)
     if NUMBER.fullmatch(low):
         return ("NUM",)
     if known := tags().get(low):
         return known
-    if place and word[:1].isupper() and not word.isupper():
+    if position and word[:1].isupper() and not word.isupper():
         return ("PROPN",)
     return _by_ending(low)
 
@@ -66,18 +69,18 @@ def _by_parts(low: str) -> tuple[str, ...]:
 
 
 def _by_stem(low: str) -> tuple[str, ...]:
-    """Comparatives of adjectives; what is left is a noun."""
+    """Adjectives for comparatives, else nouns."""
     for ending in ("er", "est"):
         stem = low.removesuffix(ending)
         if stem != low:
             near = (stem, f"{stem}e", stem[:-1], f"{stem[:-1]}y")
-            if any("ADJ" in tags().get(one, ()) and len(one) > 2 for one in near):
+            if any("ADJ" in tags().get(word, ()) and len(word) > 2 for word in near):
                 return ("ADJ",)
     return ("NOUN",)
 
 
 class _Context:
-    """What is known when the next word is tagged: the tags before, the options after."""
+    """The tags before the next word, and the options after it."""
 
     def __init__(self, low: list[str], options: list[tuple[str, ...]]) -> None:
         self.low, self.options = low, options
@@ -87,11 +90,11 @@ class _Context:
         return self.low[i] if 0 <= i < len(self.low) else ""
 
     def can(self, i: int, *kinds: str) -> bool:
-        """Whether word i, which is ahead, can be one of `kinds`."""
+        """Whether word i, not tagged yet, can have one of the tags `kinds`."""
         return 0 <= i < len(self.low) and any(kind in self.options[i] for kind in kinds)
 
     def before(self, i: int, skip: Sequence[str] = ("ADV",)) -> tuple[str, str]:
-        """The word before word i and its tag, adverbs left out."""
+        """The word before word i and its tag, skipping adverbs."""
         for j in range(i - 1, -1, -1):
             if self.tags[j] not in skip:
                 return self.low[j], self.tags[j]
@@ -110,7 +113,7 @@ class _Context:
         return self._adjective(i)
 
     def nominal(self, i: int) -> bool:
-        """Whether a noun phrase goes on at word i: a noun, or an adjective before one."""
+        """Whether a noun phrase continues at word i: a noun, or an adjective before one."""
         for j in range(i, i + LONGEST):
             if self.can(j, "NOUN", "PROPN"):
                 return True
@@ -119,7 +122,7 @@ class _Context:
         return False
 
     def phrase(self, i: int) -> bool:
-        """Whether word i is within a noun phrase that still lacks its noun."""
+        """Whether word i is in a noun phrase whose noun has not come yet."""
         word, tag = self.before(i)
         return (
             tag in ("DET", "NUM", "ADJ") or word in word_set("possessives") or word in ("'s", "'")
@@ -162,7 +165,7 @@ class _Context:
         return word.endswith("ed") or word in word_set("participles") | word_set("irregular")
 
     def _pronoun(self, i: int) -> bool:
-        """Whether what precedes stands for a noun: "one stands", "both wear"."""
+        """Whether the word before stands for a noun: "one stands", "both wear"."""
         word, tag = self.before(i)
         return tag == "NUM" or word in ("both", "all", "some", "another", "each", "this", "that")
 
@@ -182,7 +185,7 @@ class _Context:
         return "VERB"
 
     def _pronoun_subject(self, i: int) -> bool:
-        """Whether what follows has an article of its own: "one riding a wave"."""
+        """Whether a pronoun is the subject and no noun follows: "one riding a wave"."""
         return self._pronoun(i) and not self.can(i + 1, "NOUN", "PROPN")
 
     def _past(self, i: int, other: str) -> str:
@@ -231,7 +234,7 @@ class _Context:
         )
 
     def _verb_ahead(self, i: int) -> bool:
-        """Whether the clause has a finite verb later on."""
+        """Whether a finite verb follows in the clause."""
         for word, kinds in zip(self.low[i + 1 :], self.options[i + 1 :], strict=True):
             if kinds[0] in BOUNDARIES or word == "to":
                 return False
@@ -240,7 +243,7 @@ class _Context:
         return False
 
     def _verb_behind(self) -> bool:
-        """Whether the clause has had a finite verb."""
+        """Whether a finite verb precedes in the clause."""
         for word, tag in zip(
             reversed(self.low[: len(self.tags)]), reversed(self.tags), strict=True
         ):
@@ -289,7 +292,7 @@ def _there(context: _Context, i: int) -> str:
 
 
 def _side(context: _Context, i: int) -> str:
-    """Left and right: an adjective, a noun after an article, else an adverb."""
+    """Left and right: an adjective, a noun after an article, or an adverb."""
     if context.nominal(i + 1):
         return "ADJ"
     return "NOUN" if context.phrase(i) or context.before(i)[1] == "ADP" else "ADV"
@@ -300,7 +303,7 @@ def _next(context: _Context, i: int) -> str:
 
 
 def _clitic(context: _Context, i: int) -> str:
-    """'s: the owner's, or "is" after a pronoun."""
+    """'s: "is" after a pronoun, else possessive."""
     return "AUX" if context.before(i)[1] == "PRON" else "PART"
 
 

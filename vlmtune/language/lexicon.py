@@ -33,11 +33,11 @@ def tags() -> Mapping[str, tuple[str, ...]]:
         >>> tags()["the"], tags()["sitting"], tags()["wave"], tags()["orange"]
         (('DET',), ('VERB',), ('NOUN', 'VERB'), ('ADJ', 'NOUN'))
     """
-    found: dict[str, dict[str, None]] = {}
+    open_tags: dict[str, dict[str, None]] = {}
     for word, tag in _open_words():
-        found.setdefault(word, {})[tag] = None
-    closed = {word: (tag,) for tag, of in _lists()["closed"].items() for word in _words(of)}
-    return {word: tuple(options) for word, options in found.items()} | closed
+        open_tags.setdefault(word, {})[tag] = None
+    closed = {word: (tag,) for tag, lines in _lists()["closed"].items() for word in _words(lines)}
+    return {word: tuple(options) for word, options in open_tags.items()} | closed
 
 
 def _open_words() -> Iterator[tuple[str, str]]:
@@ -56,7 +56,7 @@ def _open_words() -> Iterator[tuple[str, str]]:
 
 @cache
 def groups() -> Mapping[str, str]:
-    """The group of an adjective: "colour", "material", "size", ...; those of "other" are in none.
+    """The group of each adjective, such as "colour" or "size"; adjectives of "other" have none.
 
     Example:
         >>> groups()["red"], groups()["tiny"], "happy" in groups()
@@ -68,29 +68,28 @@ def groups() -> Mapping[str, str]:
 
 @cache
 def relations() -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
-    """Phrases that say the reverse of each other, the longest first."""
-    pairs = [(tuple(a.split()), tuple(b.split())) for a, b in _lists()["relations"]]
-    both: dict[tuple[str, ...], tuple[str, ...]] = {}
-    for a, b in pairs:
-        both.setdefault(a, b)
-        both.setdefault(b, a)
-    return tuple(sorted(both.items(), key=lambda pair: -len(pair[0])))
+    """Phrases and their opposites, such as "left of" and "right of", the longest first."""
+    opposites: dict[tuple[str, ...], tuple[str, ...]] = {}
+    for a, b in _lists()["relations"]:
+        opposites.setdefault(tuple(a.split()), tuple(b.split()))
+        opposites.setdefault(tuple(b.split()), tuple(a.split()))
+    return tuple(sorted(opposites.items(), key=lambda pair: -len(pair[0])))
 
 
 @cache
 def synonyms() -> Mapping[str, frozenset[str]]:
-    """Words that may be true of what a word is true of: synonyms, and wider or narrower words.
+    """Words that may be true of the same object: synonyms, hypernyms and hyponyms.
 
     Example:
         >>> "person" in synonyms()["man"], "dog" in synonyms()["man"]
         (True, False)
     """
-    found: dict[str, frozenset[str]] = {}
+    out: dict[str, frozenset[str]] = {}
     for line in _lists()["synonyms"]:
         words = frozenset(line.split())
         for word in words:
-            found[word] = found.get(word, frozenset()) | words
-    return found
+            out[word] = out.get(word, frozenset()) | words
+    return out
 
 
 @cache
@@ -118,7 +117,7 @@ def _stem(verb: str, ending: str) -> str:
 
 
 def _doubles(verb: str) -> bool:
-    """Whether the last consonant is doubled: one syllable, one vowel before it."""
+    """Whether the last consonant doubles: one syllable with one vowel before it."""
     if verb[-1:] in VOWELS | set("wxy") or verb[-2:-1] not in VOWELS:
         return False
     syllables = sum(a in VOWELS and b not in VOWELS for a, b in pairwise(verb))
@@ -126,7 +125,7 @@ def _doubles(verb: str) -> bool:
 
 
 def plural(noun: str) -> str:
-    """The regular plural of a noun, which is the third person of a verb too.
+    """The regular plural of a noun; also the third person of a verb.
 
     Example:
         >>> [plural(noun) for noun in ("dog", "bus", "city", "boy", "bench")]

@@ -1,42 +1,36 @@
-r"""How likely a caption is as text: an interpolated Kneser-Ney model of word n-grams.
+r"""The likelihood of a caption as text: an interpolated Kneser-Ney model of word n-grams.
 
 $p_k(w \mid h) = \frac{\max(c(hw) - D_k, 0)}{\sum_v c(hv)}
   + \frac{D_k\, N_{1+}(h\bullet)}{\sum_v c(hv)}\, p_{k-1}(w \mid h')$
 
-with $h'$ the history $h$ without its first word, $N_{1+}(h\bullet)$ how many words were seen behind
-$h$, and $p_0 = 1 / |V|$. Counts $c$ are occurrences in the longest n-grams and in those that begin
-a caption, else the number of different words seen before the n-gram. The discount is
-$D_k = n_1 / (n_1 + 2 n_2)$, $n_r$ being how many n-grams of length k have count r.
+with $h'$ the history $h$ without its first word, $N_{1+}(h\bullet)$ the number of distinct words
+after $h$, and $p_0 = 1 / |V|$. Counts $c$ are occurrences for the longest n-grams and for those
+that begin a caption, else the number of distinct words before the n-gram. The discount is
+$D_k = n_1 / (n_1 + 2 n_2)$, where $n_r$ n-grams of length k have count r.
 Source: Kneser and Ney 1995; Chen and Goodman 1999, section 2.7 and equation 2.9 (interpolated).
 """
 
-import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 
 from vlmtune.config import Configured
 from vlmtune.errors import UserError
 from vlmtune.language.words import words
 
-VERSION = 1
 START, END, UNKNOWN = "<s>", "</s>", "<unk>"
 Gram = tuple[str, ...]
 
 
 class NGram(Configured):
-    """An n-gram model of captions, in lower case, punctuation marks being words.
+    """An n-gram model of captions, in lower case; punctuation marks count as words.
 
-    What it is for: a benchmark whose true captions are simply the likelier texts can be solved
-    without looking (SugarCrepe, section 3).
+    If the true captions of a benchmark are simply the likelier texts, it can be solved without the
+    images (SugarCrepe, section 3).
 
     Args:
-        order: Words of the longest n-gram.
-        minimum: Words seen less often are unknown words.
-
-    Raises:
-        UserError: One of them is below 1.
+        order: Length of the longest n-gram, in words.
+        minimum: Words with fewer occurrences count as unknown.
 
     Example:
         >>> model = NGram(order=2).fit(["a red cube", "a blue cube", "a blue ball"])
@@ -53,18 +47,13 @@ class NGram(Configured):
                 raise UserError(f"expected an {name} of at least 1, got {value}: raise it")
         self.order, self.minimum = order, minimum
         self.vocabulary: frozenset[str] = frozenset()
-        self._grams: Counter[Gram] = Counter()
         self._levels: list[_Level] = []
 
     def fit(self, captions: Iterable[str]) -> "NGram":
-        """Counts the n-grams of captions, in place of those counted before; returns itself.
-
-        Raises:
-            UserError: There is no caption.
-        """
+        """Counts the n-grams of captions, forgetting earlier ones; returns itself."""
         sentences = [_words(caption) for caption in captions]
         if not sentences:
-            raise UserError("expected captions to fit an n-gram model to, got none: give some")
+            raise UserError("expected captions for an n-gram model, got none: pass at least one")
         seen = Counter(word for sentence in sentences for word in sentence)
         known = {word for word, count in seen.items() if count >= self.minimum}
         grams: Counter[Gram] = Counter()
@@ -72,18 +61,16 @@ class NGram(Configured):
             line = [START, *(w if w in known else UNKNOWN for w in sentence), END]
             for stop in range(2, len(line) + 1):
                 grams[tuple(line[max(0, stop - self.order) : stop])] += 1
-        self._set(frozenset(known) | {END, UNKNOWN}, grams)
+        self.vocabulary = frozenset(known) | {END, UNKNOWN}
+        self._levels = _levels(grams, self.order)
         return self
 
     def probability(self, word: str, history: Sequence[str] = ()) -> float:
-        """Probability of a word behind others; those of the whole vocabulary add up to 1.
+        """Probability of a word after others; over the vocabulary it adds up to 1.
 
         Args:
             word: A word in lower case, or "</s>" for the end of the caption.
-            history: The words before, the last one last, from "<s>" on.
-
-        Raises:
-            UserError: Nothing was fitted.
+            history: The words before it, from "<s>" on.
         """
         if not self._levels:
             raise UserError("expected a fitted n-gram model, got none: call `fit` with captions")
@@ -109,67 +96,10 @@ class NGram(Configured):
 
         Args:
             caption: The caption.
-            per_token: The mean over words and the end, in place of the sum.
+            per_token: Return the mean over words and the end instead of the sum.
         """
         values = [value for _, value in self.tokens(caption)]
         return math.fsum(values) / (len(values) if per_token else 1)
-
-    def save(self, path: Path) -> None:
-        """Writes the counts as JSON, whole or not at all.
-
-        Raises:
-            UserError: The file cannot be written.
-        """
-        content = {
-            "version": VERSION,
-            "order": self.order,
-            "minimum": self.minimum,
-            "vocabulary": sorted(self.vocabulary),
-            "grams": {" ".join(gram): count for gram, count in sorted(self._grams.items())},
-        }
-        part = path.with_name(f"{path.name}.part")
-        try:
-            part.write_text(json.dumps(content, ensure_ascii=False) + "\n", encoding="utf-8")
-            part.replace(path)
-        except OSError as error:
-            raise UserError(
-                f"expected to write {path}, got {type(error).__name__} ({error}): correct the path"
-            ) from error
-
-    @classmethod
-    def load(cls, path: Path) -> "NGram":
-        """Reads what `save` wrote.
-
-        Raises:
-            UserError: The file cannot be read or holds something else.
-        """
-        try:
-            content = json.loads(Path(path).read_text(encoding="utf-8"))
-            if content["version"] != VERSION:
-                raise ValueError(f"version {content['version']}")
-            model = cls(int(content["order"]), int(content["minimum"]))
-            grams = Counter({tuple(g.split(" ")): int(n) for g, n in content["grams"].items()})
-            if not grams or any(count < 1 for count in grams.values()):
-                raise ValueError("counts below 1")
-            model._set(frozenset(map(str, content["vocabulary"])), grams)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(
-                f"expected an n-gram model as NGram.save writes it in {path}, got "
-                f"{type(error).__name__} ({error}): fit it again or correct the path"
-            ) from error
-        return model
-
-    def _set(self, vocabulary: frozenset[str], grams: Counter[Gram]) -> None:
-        self.vocabulary, self._grams = vocabulary, grams
-        counts: Counter[Gram] = grams
-        levels = []
-        for length in range(self.order, 0, -1):
-            levels.append(_Level(length, {g: n for g, n in counts.items() if len(g) == length}))
-            # What begins a caption has no word before it, and keeps its own count.
-            fewer = Counter({g: n for g, n in grams.items() if len(g) < length})
-            fewer.update(g[1:] for g in counts if len(g) == length and length > 1)
-            counts = fewer
-        self._levels = levels[::-1]
 
 
 class _Level:
@@ -177,23 +107,34 @@ class _Level:
 
     def __init__(self, length: int, counts: Mapping[Gram, int]) -> None:
         self.length = length
-        self.behind: dict[Gram, dict[str, int]] = defaultdict(dict)
+        self.next_words: dict[Gram, dict[str, int]] = defaultdict(dict)
         for gram, count in counts.items():
-            self.behind[gram[:-1]][gram[-1]] = count
-        self.totals = {history: sum(of.values()) for history, of in self.behind.items()}
+            self.next_words[gram[:-1]][gram[-1]] = count
+        self.totals = {history: sum(n.values()) for history, n in self.next_words.items()}
         once, twice = (sum(n == r for n in counts.values()) for r in (1, 2))
-        # Without n-grams seen once or twice the estimate is 0 or 1, which leave nothing to others
-        # or nothing to itself.
+        # Without n-grams of count 1 or 2 the estimate is 0 or 1, and one of the two terms vanishes.
         self.discount = once / (once + 2 * twice) if once and twice else 0.5
 
     def mixed(self, word: str, history: Gram, lower: float) -> float:
-        """The probability of a word, with `lower` that of the shorter history."""
-        of = self.behind.get(history)
-        if of is None:
+        """The probability of a word, given `lower`, its probability after the shorter history."""
+        counts = self.next_words.get(history)
+        if counts is None:
             return lower
         total = self.totals[history]
-        share = max(of.get(word, 0) - self.discount, 0) / total
-        return share + self.discount * len(of) / total * lower
+        discounted = max(counts.get(word, 0) - self.discount, 0) / total
+        return discounted + self.discount * len(counts) / total * lower
+
+
+def _levels(grams: Counter[Gram], order: int) -> list[_Level]:
+    """The counts of each length, from single words to `order`."""
+    counts, levels = grams, []
+    for length in range(order, 0, -1):
+        levels.append(_Level(length, {g: n for g, n in counts.items() if len(g) == length}))
+        # N-grams that begin a caption have no word before them, so they keep their own count.
+        fewer = Counter({g: n for g, n in grams.items() if len(g) < length})
+        fewer.update(g[1:] for g in counts if len(g) == length and length > 1)
+        counts = fewer
+    return levels[::-1]
 
 
 def _words(caption: str) -> list[str]:

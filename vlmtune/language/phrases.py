@@ -9,15 +9,15 @@ from vlmtune.language.words import Sentence
 
 @dataclass(frozen=True)
 class NounPhrase:
-    """Adjectives and the nouns they stand before; "big red fire truck" is one.
+    """Adjectives and the nouns after them, such as "big red fire truck".
 
     Attributes:
-        start: Place of the first adjective, or of the first noun where there is none.
-        noun: Place of the first noun.
+        start: Position of the first adjective, or of the first noun if there is none.
+        noun: Position of the first noun.
         stop: One past the last noun.
         adjectives: The words before the noun.
-        nouns: The nouns, of which the last is the head.
-        number: The numeral before, or "".
+        nouns: The nouns; the last is the head.
+        number: The numeral before them, or "".
     """
 
     start: int
@@ -34,12 +34,12 @@ class NounPhrase:
 
     @property
     def light(self) -> bool:
-        """Whether the noun names no thing: the "front" of "in front of", a "group" of."""
+        """Whether the noun names no object: "front" in "in front of", "group" in "a group of"."""
         return len(self.nouns) == 1 and self.nouns[0].lower() in word_set("light_nouns")
 
     @property
     def modifiers(self) -> tuple[str, ...]:
-        """What tells this thing from others of its kind, in lower case."""
+        """The words that distinguish the object from others of its kind, in lower case."""
         return tuple(word.lower() for word in (*self.adjectives, self.number))
 
 
@@ -53,7 +53,7 @@ def noun_phrases(sentence: Sentence) -> list[NounPhrase]:
         >>> phrase.adjectives, phrase.nouns
         (('black', 'and', 'white'), ('fire', 'truck'))
     """
-    found, at = [], 0
+    phrases, at = [], 0
     while at < len(sentence.words):
         if sentence.tags[at] not in ("NOUN", "PROPN"):
             at += 1
@@ -64,9 +64,9 @@ def noun_phrases(sentence: Sentence) -> list[NounPhrase]:
         start = _modified_from(sentence.tags, at)
         number = sentence.words[start - 1] if start and sentence.tags[start - 1] == "NUM" else ""
         words = sentence.words
-        found.append(NounPhrase(start, at, stop, words[start:at], words[at:stop], number))
+        phrases.append(NounPhrase(start, at, stop, words[start:at], words[at:stop], number))
         at = stop
-    return found
+    return phrases
 
 
 def _modified_from(tags: Sequence[str], noun: int) -> int:
@@ -78,21 +78,20 @@ def _modified_from(tags: Sequence[str], noun: int) -> int:
     return start
 
 
-def alike(one: str, other: str) -> bool:
-    """Whether two words are one, or may both be true of the same thing.
+def compatible(first: str, second: str) -> bool:
+    """Whether two words are the same or may both be true of one object.
 
     Example:
-        >>> alike("Man", "person"), alike("dog", "dogs"), alike("dog", "cat")
+        >>> compatible("Man", "person"), compatible("dog", "dogs"), compatible("dog", "cat")
         (True, True, False)
     """
-    a, b = one.lower(), other.lower()
+    a, b = first.lower(), second.lower()
     return a in (b, f"{b}s", f"{b}es") or b in (f"{a}s", f"{a}es") or b in synonyms().get(a, ())
 
 
 def interchangeable(sentence: Sentence, first: NounPhrase, second: NounPhrase) -> bool:
-    """Whether only "and", "next to" and the like is between: either order says the same."""
-    places = range(first.stop, second.start)
+    """Whether only "and", "next to" or the like is between two phrases, so that order is free."""
     return all(
         sentence.tags[i] in ("DET", "NUM") or sentence.words[i].lower() in word_set("symmetric")
-        for i in places
+        for i in range(first.stop, second.start)
     )

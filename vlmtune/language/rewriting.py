@@ -1,33 +1,28 @@
-"""Hard-negative captions: the caption rewritten by rules so that it becomes false."""
+"""Hard-negative captions: a true caption rewritten by rules so that it becomes false."""
 
 import random
 from collections.abc import Collection, Iterable, Iterator
-from pathlib import Path
 
 from vlmtune.config import Configured
 from vlmtune.errors import UserError
 from vlmtune.language.rules import Rule
 from vlmtune.language.tagger import LexiconTagger, Tagger
 from vlmtune.language.vocabulary import Vocabulary
-from vlmtune.language.words import Sentence, said
+from vlmtune.language.words import Sentence, canonical_parts
 
-LEARNT_FROM = 50_000  # captions; more would not change frequencies and take minutes
+MOST = 50_000  # captions to learn words from; more take minutes and do not change frequencies
 
 
 class Rewriter(Configured):
     """Rewrites captions by rules.
 
-    The rules take turns, in random order, so that all kinds of changes are equally frequent where
-    they apply. What comes out is a function of seed, key and caption alone.
+    The rules take turns in random order, so all kinds of change that apply are equally frequent.
+    The result depends on seed, key and caption alone.
 
     Args:
         rules: The rules.
-        tagger: Says what is a noun; the `LexiconTagger` by default.
-        vocabulary: File of words for rules that replace; without it, `learn` must be called.
-        seed: Seed of every choice.
-
-    Raises:
-        UserError: There is no rule, or the vocabulary cannot be read.
+        tagger: Tags parts of speech; None uses the `LexiconTagger`.
+        seed: Seed of every random choice.
 
     Example:
         >>> from vlmtune.language.rules import SwapAdjectives, SwapNouns
@@ -36,28 +31,22 @@ class Rewriter(Configured):
         ['A black dog chases an old cat.', 'An old cat chases a black dog.']
     """
 
-    def __init__(
-        self,
-        rules: list[Rule],
-        tagger: Tagger | None = None,
-        vocabulary: str | None = None,
-        seed: int = 0,
-    ) -> None:
+    def __init__(self, rules: list[Rule], tagger: Tagger | None = None, seed: int = 0) -> None:
         if not rules:
             raise UserError("expected at least one rule to rewrite captions, got none: name one")
         self.rules, self.seed = list(rules), seed
         self.tagger: Tagger = LexiconTagger() if tagger is None else tagger
-        self.vocabulary = None if vocabulary is None else Vocabulary.load(Path(vocabulary))
+        self.vocabulary: Vocabulary | None = None
 
     @property
     def needs_words(self) -> bool:
-        """Whether words of a corpus have yet to be learnt."""
+        """Whether a rule needs words of a corpus and `learn` has not been called."""
         return self.vocabulary is None and any(rule.needs_words for rule in self.rules)
 
     def learn(self, captions: Iterable[str]) -> None:
-        """Takes the words that replace others from captions, evenly chosen where there are many."""
+        """Counts the words of captions, as replacements; of many captions, evenly spaced ones."""
         texts = list(captions)
-        step = max(1, -(-len(texts) // LEARNT_FROM))
+        step = max(1, -(-len(texts) // MOST))
         self.vocabulary = Vocabulary.learn(texts[::step], self.tagger)
 
     def negatives(
@@ -67,36 +56,33 @@ class Rewriter(Configured):
 
         Args:
             caption: A true caption.
-            avoid: Further true captions.
-            count: How many rewritten ones are wanted.
-            key: Another key gives other ones.
+            avoid: Other true captions.
+            count: Number of rewritten captions.
+            key: Another key gives other captions.
 
         Returns:
-            Up to `count` captions, none of which is the caption, one of `avoid` or another of them
-            in other case or spacing, or with its parts in another order ("one black and one
-            white", "one white and one black"); empty where no rule applies.
-
-        Raises:
-            UserError: A rule needs words and there are none, or the tagger loses words.
+            Up to `count` captions; empty if no rule applies. None repeats the caption, one of
+            `avoid` or another of them, be it in other case or spacing, or with its parts in another
+            order ("one black and one white", "one white and one black").
         """
-        taken = {said(caption), *map(said, avoid)}
-        found: list[str] = []
+        taken = {canonical_parts(caption), *map(canonical_parts, avoid)}
+        negatives: list[str] = []
         for text in self._rewritten(caption, key):
-            if len(found) >= count:
+            if len(negatives) >= count:
                 break
-            if said(text) not in taken:
-                taken.add(said(text))
-                found.append(text)
-        return tuple(found)
+            if canonical_parts(text) not in taken:
+                taken.add(canonical_parts(text))
+                negatives.append(text)
+        return tuple(negatives)
 
     def _rewritten(self, caption: str, key: str) -> Iterator[str]:
         sentence = self._sentence(caption)
-        dice = random.Random(f"{self.seed}\n{key}\n{caption}")
+        rng = random.Random(f"{self.seed}\n{key}\n{caption}")
         turns = [
-            rule.rewrites(sentence, random.Random(dice.random()), self.vocabulary)
+            rule.rewrites(sentence, random.Random(rng.random()), self.vocabulary)
             for rule in self.rules
         ]
-        dice.shuffle(turns)
+        rng.shuffle(turns)
         while turns:
             for turn in list(turns):
                 edits = next(turn, None)

@@ -1,9 +1,9 @@
-"""Rules that make a caption false by a small change: who does what, which is which, what is where.
+"""Rules that make a caption false by a small change: swapped, reversed or replaced words.
 
-A rule sees one tagged caption and says which words to put where. The kinds of change are those of
-Yuksekgonul et al. 2023 (NegCLIP, section 4: swaps of nouns and adjectives), Hsieh et al. 2023
-(SugarCrepe, section 4: swap and replace) and Doveh et al. 2023 (section 3.1: replacement of a word
-by another of its kind).
+In: one tagged caption. Out: edits of its words. Never: the text of the new caption.
+The kinds of change are those of Yuksekgonul et al. 2023 (NegCLIP, section 4: swaps of nouns and
+adjectives), Hsieh et al. 2023 (SugarCrepe, section 4: swap and replace) and Doveh et al. 2023
+(section 3.1: replacement of a word by another of its kind).
 """
 
 import random
@@ -12,53 +12,55 @@ from collections.abc import Iterator
 from itertools import combinations
 from typing import ClassVar, Literal
 
+from typing_extensions import override
+
 from vlmtune.config import Configured
 from vlmtune.errors import UserError
 from vlmtune.language.lexicon import relations, word_set
-from vlmtune.language.phrases import NounPhrase, alike, interchangeable, noun_phrases
+from vlmtune.language.phrases import NounPhrase, compatible, interchangeable, noun_phrases
 from vlmtune.language.vocabulary import KINDS, Vocabulary
 from vlmtune.language.words import Edits, Sentence
 
-DRAWS = 8  # words that are tried in one place
-UNFIT = {"NOUN": "light_nouns", "ADJ": "quantifiers", "ADP": "particles"}  # lists of the lexicon
+TRIES = 8  # replacements per position
+EXCLUDED = {"NOUN": "light_nouns", "ADJ": "quantifiers", "ADP": "particles"}  # lists of the lexicon
 
 
 class Rule(Configured, ABC):
     """One kind of change.
 
     Attributes:
-        needs_words: True where words of a corpus are needed.
+        needs_words: Whether the rule needs words of a corpus.
     """
 
     needs_words: ClassVar[bool] = False
 
     @abstractmethod
     def rewrites(
-        self, sentence: Sentence, dice: random.Random, words: Vocabulary | None
+        self, sentence: Sentence, rng: random.Random, words: Vocabulary | None
     ) -> Iterator[Edits]:
-        """Yields changes, each of which alone makes the caption false, in random order.
+        """Yields edits in random order, each of which makes the caption false.
 
         Args:
             sentence: The tagged caption.
-            dice: The only source of chance.
-            words: Words of the corpus, where the rule needs them.
+            rng: The only source of randomness.
+            words: Words of the corpus, if the rule needs them.
         """
 
 
 class SwapNouns(Rule):
-    """Two things change places: "a dog chases a cat" becomes "a cat chases a dog".
+    """Swaps two nouns: "a dog chases a cat" becomes "a cat chases a dog".
 
-    Both are singular or both plural, so that verbs and articles still agree. Where the order says
-    nothing ("a dog and a cat", "a cat next to a dog") nothing is swapped, unless adjectives or
-    numerals stay where they were.
+    Both are singular or both plural, so that verbs and articles still agree. If the order is free
+    ("a dog and a cat", "a cat next to a dog"), they are swapped only if adjectives or numerals
+    distinguish them.
     """
 
+    @override
     def rewrites(
-        self, sentence: Sentence, dice: random.Random, words: Vocabulary | None
+        self, sentence: Sentence, rng: random.Random, words: Vocabulary | None
     ) -> Iterator[Edits]:
-        """Yields each pair of nouns, exchanged."""
-        for a, b in _pairs(sentence, dice):
-            if a.plural != b.plural or a.light or b.light or alike(a.nouns[-1], b.nouns[-1]):
+        for a, b in _pairs(sentence, rng):
+            if a.plural != b.plural or a.light or b.light or compatible(a.nouns[-1], b.nouns[-1]):
                 continue
             if interchangeable(sentence, a, b) and a.modifiers == b.modifiers:
                 continue
@@ -66,55 +68,57 @@ class SwapNouns(Rule):
 
 
 class SwapAdjectives(Rule):
-    """Two adjectives change places: "the red car is behind the old bus", "the old car ... red bus".
+    """Swaps two adjectives: "the red car and the old bus" becomes "the old car and the red bus".
 
-    They may also stand after their nouns ("the car is red and the bus is old").
+    They may also follow their nouns ("the car is red and the bus is old").
     """
 
+    @override
     def rewrites(
-        self, sentence: Sentence, dice: random.Random, words: Vocabulary | None
+        self, sentence: Sentence, rng: random.Random, words: Vocabulary | None
     ) -> Iterator[Edits]:
-        """Yields each pair of adjectives of different things, exchanged."""
-        owner = {
+        phrase_of = {
             i: phrase for phrase in noun_phrases(sentence) for i in range(phrase.start, phrase.noun)
         }
-        places = [i for i, tag in enumerate(sentence.tags) if tag == "ADJ" and _tells(sentence, i)]
-        for i, j in _shuffled(list(combinations(places, 2)), dice):
-            one, other = owner.get(i), owner.get(j)
-            if alike(sentence.words[i], sentence.words[j]) or (one is not None and one is other):
+        adjectives = [
+            i for i, tag in enumerate(sentence.tags) if tag == "ADJ" and _descriptive(sentence, i)
+        ]
+        for i, j in _shuffled(list(combinations(adjectives, 2)), rng):
+            a, b = phrase_of.get(i), phrase_of.get(j)
+            if compatible(sentence.words[i], sentence.words[j]) or (a is not None and a is b):
                 continue
-            if one and other and _same_things(sentence, one, other):
+            if a and b and _order_is_free(sentence, a, b):
                 continue
             yield {(i, i + 1): [sentence.words[j]], (j, j + 1): [sentence.words[i]]}
 
 
 class ExchangeAttributes(Rule):
-    """Two things exchange all their adjectives, also none: "a bus and a big red car"."""
+    """Swaps all adjectives of two nouns: "a big red bus and a car", "a bus and a big red car"."""
 
+    @override
     def rewrites(
-        self, sentence: Sentence, dice: random.Random, words: Vocabulary | None
+        self, sentence: Sentence, rng: random.Random, words: Vocabulary | None
     ) -> Iterator[Edits]:
-        """Yields each pair of things, their adjectives exchanged."""
-        for a, b in _pairs(sentence, dice):
-            told = [w.lower() for w in a.adjectives], [w.lower() for w in b.adjectives]
-            tells = not {*told[0], *told[1]} & word_set("quantifiers")
-            if told[0] == told[1] or not tells or a.light or b.light:
+        for a, b in _pairs(sentence, rng):
+            first, second = ([w.lower() for w in phrase.adjectives] for phrase in (a, b))
+            quantified = {*first, *second} & word_set("quantifiers")
+            if first == second or quantified or a.light or b.light:
                 continue
-            if _same_things(sentence, a, b):
+            if _order_is_free(sentence, a, b):
                 continue
             yield {(a.start, a.noun): b.adjectives, (b.start, b.noun): a.adjectives}
 
 
 class ReverseRelation(Rule):
-    """A relation becomes its reverse: left of and right of, above and below, on and under."""
+    """Reverses a relation: left of and right of, above and below, on and under."""
 
+    @override
     def rewrites(
-        self, sentence: Sentence, dice: random.Random, words: Vocabulary | None
+        self, sentence: Sentence, rng: random.Random, words: Vocabulary | None
     ) -> Iterator[Edits]:
-        """Yields each relation, reversed."""
         low = tuple(word.lower() for word in sentence.words)
         taken: set[int] = set()
-        found: list[Edits] = []
+        edits: list[Edits] = []
         for phrase, reverse in relations():
             for start in range(len(low) - len(phrase)):
                 stop = start + len(phrase)
@@ -122,22 +126,19 @@ class ReverseRelation(Rule):
                     continue
                 taken |= {*range(start, stop)}
                 if len(phrase) > 1 or _relates(sentence, start):
-                    found.append({(start, stop): reverse})
-        yield from _shuffled(found, dice)
+                    edits.append({(start, stop): reverse})
+        yield from _shuffled(edits, rng)
 
 
 class ReplaceWord(Rule):
-    """A word becomes another of its kind from the corpus, frequent ones more often.
+    """Replaces a word by another of its kind from the corpus, in proportion to their counts.
 
-    Nouns keep their number, verbs their form; colours, materials, sizes and the like become others
-    of their group. A word that may be true of the same thing ("man" and "person"), and a word of
-    the caption, is not taken.
+    Nouns keep their number and verbs their form; colours, materials, sizes and the like stay in
+    their group. The new word is not in the caption, and is not one that may be true of the same
+    object ("man" and "person"). Each position is tried up to eight times.
 
     Args:
-        tag: What is replaced: "NOUN", "ADJ", "VERB", "ADP" or "NUM".
-
-    Raises:
-        UserError: The tag is none of these.
+        tag: Kind of the word: "NOUN", "ADJ", "VERB", "ADP" or "NUM".
     """
 
     needs_words: ClassVar[bool] = True
@@ -147,31 +148,26 @@ class ReplaceWord(Rule):
             raise UserError(f"expected a tag of {', '.join(KINDS)}, got {tag!r}: choose one")
         self.tag = tag
 
+    @override
     def rewrites(
-        self, sentence: Sentence, dice: random.Random, words: Vocabulary | None
+        self, sentence: Sentence, rng: random.Random, words: Vocabulary | None
     ) -> Iterator[Edits]:
-        """Yields places with a word drawn for them; each place gets up to eight, in rounds.
-
-        Raises:
-            UserError: There are no words.
-        """
         if words is None:
             raise UserError(
-                "expected words of a corpus for ReplaceWord, got none: "
-                "call `learn` with captions or name a vocabulary"
+                "expected words of a corpus for ReplaceWord, got none: call `learn` with captions"
             )
-        places = _shuffled(self._places(sentence), dice)
-        for _ in range(DRAWS):
-            for start, stop in places:
-                new = self._drawn(sentence, stop - 1, words, dice)
+        positions = _shuffled(self._positions(sentence), rng)
+        for _ in range(TRIES):
+            for start, stop in positions:
+                new = self._sample(sentence, stop - 1, words, rng)
                 if new:
                     yield {(start, stop): [new]}
 
-    def _places(self, sentence: Sentence) -> list[tuple[int, int]]:
+    def _positions(self, sentence: Sentence) -> list[tuple[int, int]]:
         if self.tag == "NOUN":
             phrases = noun_phrases(sentence)
             return [(p.noun, p.stop) for p in phrases if not p.light and self._common(sentence, p)]
-        fits = {"ADJ": _tells, "ADP": _places_things}.get(self.tag, lambda sentence, i: True)
+        fits = {"ADJ": _descriptive, "ADP": _locative}.get(self.tag, lambda sentence, i: True)
         tags = enumerate(sentence.tags)
         return [(i, i + 1) for i, tag in tags if tag == self.tag and fits(sentence, i)]
 
@@ -179,51 +175,61 @@ class ReplaceWord(Rule):
     def _common(sentence: Sentence, phrase: NounPhrase) -> bool:
         return "PROPN" not in sentence.tags[phrase.noun : phrase.stop]
 
-    def _drawn(
-        self, sentence: Sentence, place: int, words: Vocabulary, dice: random.Random
+    def _sample(
+        self, sentence: Sentence, position: int, words: Vocabulary, rng: random.Random
     ) -> str | None:
-        among, sums = words.like(sentence.words[place], self.tag)
-        if not among:
+        candidates, sums = words.like(sentence.words[position], self.tag)
+        if not candidates:
             return None
-        (new,) = dice.choices(among, cum_weights=sums)
-        unfit = UNFIT.get(self.tag)
-        if unfit and new in word_set(unfit):
+        (new,) = rng.choices(candidates, cum_weights=sums)
+        excluded = EXCLUDED.get(self.tag)
+        if excluded and new in word_set(excluded):
             return None
-        return None if any(alike(new, word) for word in sentence.words) else new
+        return None if any(compatible(new, word) for word in sentence.words) else new
 
 
-def _pairs(sentence: Sentence, dice: random.Random) -> list[tuple[NounPhrase, NounPhrase]]:
-    return _shuffled(list(combinations(noun_phrases(sentence), 2)), dice)
+def _pairs(sentence: Sentence, rng: random.Random) -> list[tuple[NounPhrase, NounPhrase]]:
+    return _shuffled(list(combinations(noun_phrases(sentence), 2)), rng)
 
 
-def _shuffled(items: list, dice: random.Random) -> list:
-    return dice.sample(items, len(items))
+def _shuffled(items: list, rng: random.Random) -> list:
+    return rng.sample(items, len(items))
 
 
-def _tells(sentence: Sentence, place: int) -> bool:
-    """Whether an adjective says what a thing is like, and not how many or which."""
-    return sentence.words[place].lower() not in word_set("quantifiers")
+def _descriptive(sentence: Sentence, position: int) -> bool:
+    """Whether an adjective describes an object, unlike "many" or "other"."""
+    return sentence.words[position].lower() not in word_set("quantifiers")
 
 
-def _places_things(sentence: Sentence, place: int) -> bool:
-    """Whether a preposition says where something is, and is no part of "in front of"."""
+def _locative(sentence: Sentence, position: int) -> bool:
+    """Whether a preposition says where an object is and is not part of "in front of"."""
     near = [
-        sentence.words[i].lower() for i in (place - 1, place + 1) if i in range(len(sentence.words))
+        sentence.words[i].lower()
+        for i in (position - 1, position + 1)
+        if 0 <= i < len(sentence.words)
     ]
-    own = sentence.words[place].lower() not in word_set("particles")
-    return own and _relates(sentence, place) and not word_set("light_nouns") & {*near}
-
-
-def _same_things(sentence: Sentence, one: NounPhrase, other: NounPhrase) -> bool:
-    """Whether either order says the same: "a red car and a blue car"."""
-    return alike(one.nouns[-1], other.nouns[-1]) and interchangeable(sentence, one, other)
-
-
-def _relates(sentence: Sentence, place: int) -> bool:
-    """Whether a preposition has something behind it, and no other preposition beside it."""
-    after = sentence.tags[place + 1] if place + 1 < len(sentence.tags) else ""
-    before = sentence.words[place - 1].lower() if place else ""
-    things = ("DET", "PRON", "NUM", "ADJ", "NOUN", "PROPN")
+    word = sentence.words[position].lower()
     return (
-        sentence.tags[place] == "ADP" and after in things and before not in ("depending", "based")
+        word not in word_set("particles")
+        and _relates(sentence, position)
+        and not word_set("light_nouns") & {*near}
+    )
+
+
+def _order_is_free(sentence: Sentence, first: NounPhrase, second: NounPhrase) -> bool:
+    """Whether either order means the same: "a red car and a blue car"."""
+    return compatible(first.nouns[-1], second.nouns[-1]) and interchangeable(
+        sentence, first, second
+    )
+
+
+def _relates(sentence: Sentence, position: int) -> bool:
+    """Whether a preposition has an object after it and no other preposition beside it."""
+    after = sentence.tags[position + 1] if position + 1 < len(sentence.tags) else ""
+    before = sentence.words[position - 1].lower() if position else ""
+    nominal = ("DET", "PRON", "NUM", "ADJ", "NOUN", "PROPN")
+    return (
+        sentence.tags[position] == "ADP"
+        and after in nominal
+        and before not in ("depending", "based")
     )

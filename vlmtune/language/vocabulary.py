@@ -1,26 +1,22 @@
-"""The words of a corpus by kind, with how often each occurs: what a word may be replaced by."""
+"""The words of a corpus by kind, with their frequencies: the replacements for a word."""
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from itertools import accumulate
-from pathlib import Path
 
-from vlmtune.errors import UserError
 from vlmtune.language.lexicon import groups, is_plural, word_set
 from vlmtune.language.tagger import Tagger
 from vlmtune.language.words import words
 
-VERSION = 1
 KINDS = ("NOUN", "ADJ", "VERB", "ADP", "NUM")
 
 
 class Vocabulary:
-    """Words of one kind have one part of speech and one form, and fit into each other's place.
+    """Counts of words by kind; words of one kind share part of speech and form.
 
     Args:
-        counts: For each kind how often each word occurs.
+        counts: Count of each word, by kind.
 
     Example:
         >>> from vlmtune.language.tagger import LexiconTagger
@@ -33,9 +29,10 @@ class Vocabulary:
     """
 
     def __init__(self, counts: Mapping[str, Mapping[str, int]]) -> None:
-        self.counts = {kind: dict(sorted(of.items())) for kind, of in sorted(counts.items())}
+        self.counts = {kind: dict(sorted(words.items())) for kind, words in sorted(counts.items())}
         self._sums: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
-            kind: (tuple(of), tuple(accumulate(of.values()))) for kind, of in self.counts.items()
+            kind: (tuple(words), tuple(accumulate(words.values())))
+            for kind, words in self.counts.items()
         }
 
     @classmethod
@@ -53,50 +50,10 @@ class Vocabulary:
         """The words of the kind of `word`, sorted, and the running sums of their counts."""
         return self._sums.get(kind(word, tag), ((), ()))
 
-    def save(self, path: Path) -> None:
-        """Writes the counts as JSON, whole or not at all.
-
-        Raises:
-            UserError: The file cannot be written.
-        """
-        part = path.with_name(f"{path.name}.part")
-        try:
-            part.write_text(json.dumps({"version": VERSION, "counts": self.counts}) + "\n", "utf-8")
-            part.replace(path)
-        except OSError as error:
-            raise UserError(
-                f"expected to write {path}, got {type(error).__name__} ({error}): correct the path"
-            ) from error
-
-    @classmethod
-    def load(cls, path: Path) -> "Vocabulary":
-        """Reads what `save` wrote.
-
-        Raises:
-            UserError: The file cannot be read or holds something else.
-        """
-        wanted = "a vocabulary as Vocabulary.save writes it"
-        try:
-            content = json.loads(Path(path).read_text("utf-8"))
-            if content["version"] != VERSION:
-                raise ValueError(f"version {content['version']}")
-            counts = {
-                str(name): {str(word): int(count) for word, count in of.items()}
-                for name, of in content["counts"].items()
-            }
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(
-                f"expected {wanted} in {path}, got {type(error).__name__} ({error}): "
-                "write it again or correct the path"
-            ) from error
-        if any(count < 1 for of in counts.values() for count in of.values()):
-            raise UserError(f"expected {wanted} in {path}, got a count below 1: write it again")
-        return cls(counts)
-
 
 @cache
 def kind(word: str, tag: str) -> str:
-    """The part of speech with what else must agree for one word to stand in another's place.
+    """The part of speech and the form that a word and its replacement must share.
 
     Example:
         >>> kind("Dogs", "NOUN"), kind("red", "ADJ"), kind("riding", "VERB")

@@ -1,4 +1,4 @@
-"""A caption as words, and back: what is between the words is kept."""
+"""A caption as words and back, with the gaps between the words preserved."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -10,14 +10,14 @@ WORD = re.compile(
     r"\w+(?=n['’]t\b)|n['’]t\b|['’](?:s|re|ve|ll|d|m)\b|\w+(?:[-.,:/]\w+)*|[^\w\s]", re.IGNORECASE
 )
 PART = re.compile(r"\s*(?:[,;&]|\b(?:and|or)\b)\s*")
-# Written with a vowel and spoken with a consonant, or the other way round.
+# Words whose first letter and first sound differ: vowel letter, consonant sound; and the reverse.
 VOWELS = tuple("aeiou")
 SPOKEN_CONSONANT = re.compile(r"uni(?!n|m|d)|use|usual|util|eu|ewe|one\b|once|ufo|uk\b")
 SPOKEN_VOWEL = re.compile(r"hour|honest|honou?r|heir|8|11\b|18\b|x-|suv\b")
 
 
 class Piece(NamedTuple):
-    """A word of a rewritten caption, the gap before it, and which word it was, if one."""
+    """A word of a rewritten caption, the gap before it, and its original position, if any."""
 
     gap: str
     word: str
@@ -25,7 +25,7 @@ class Piece(NamedTuple):
 
 
 Edits = Mapping[tuple[int, int], Sequence[str]]
-"""New words for the words from the first number to the second, which is excluded."""
+"""New words for the words from position `start` up to, not including, `stop`."""
 
 
 def words(caption: str) -> list[str]:
@@ -39,9 +39,7 @@ def words(caption: str) -> list[str]:
 
 
 def canonical(caption: str) -> str:
-    """What two captions share that say the same in the same words.
-
-    Lower case, single spaces, no full stop at the end.
+    """The caption in lower case, with single spaces and without a full stop at the end.
 
     Example:
         >>> canonical(" A man  on a Horse. ")
@@ -50,20 +48,20 @@ def canonical(caption: str) -> str:
     return " ".join(caption.lower().rstrip(" .\n\t").split())
 
 
-def said(caption: str) -> tuple[str, ...]:
-    """What two captions share that say the same things, in any order: their parts, sorted.
+def canonical_parts(caption: str) -> tuple[str, ...]:
+    """The sorted parts of a caption: equal for captions that differ only in their order.
 
-    Parts are what stands between commas, semicolons, "and" and "or".
+    Commas, semicolons, "and" and "or" separate parts.
 
     Example:
-        >>> said("Two dogs, one black and one white.") == said("two dogs, one white and one black")
-        True
+        >>> canonical_parts("Two dogs, one white and one black.")
+        ('one black', 'one white', 'two dogs')
     """
     return tuple(sorted(part for part in PART.split(canonical(caption)) if part))
 
 
 def article(word: str) -> str:
-    """The indefinite article before a word, by its first sound.
+    """The indefinite article for a word, by its first sound.
 
     Example:
         >>> [article(word) for word in ("apple", "hour", "unicorn", "umbrella", "dog")]
@@ -81,7 +79,7 @@ class Sentence:
 
     Attributes:
         words: Its words and punctuation marks.
-        gaps: What is before each word, and after the last.
+        gaps: The text before each word, and after the last.
         tags: The part of speech of each word.
     """
 
@@ -97,17 +95,16 @@ class Sentence:
             >>> Sentence.split("Two dogs, one cat.")[1]
             ('', ' ', '', ' ', ' ', '', '')
         """
-        found = list(WORD.finditer(caption))
-        starts = [match.start() for match in found] + [len(caption)]
-        ends = [0] + [match.end() for match in found]
+        matches = list(WORD.finditer(caption))
+        starts = [match.start() for match in matches] + [len(caption)]
+        ends = [0] + [match.end() for match in matches]
         gaps = tuple(caption[a:b] for a, b in zip(ends, starts, strict=True))
-        return tuple(match.group() for match in found), gaps
+        return tuple(match.group() for match in matches), gaps
 
     def edited(self, edits: Edits) -> str:
         """The caption with other words.
 
-        The caption goes on to begin with a capital if it did, and "a" and "an" follow the first
-        sound of what is new behind them.
+        A capital at the start stays, and "a" and "an" agree with new words after them.
 
         Example:
             >>> caption = "A dog chases an old cat."
@@ -118,7 +115,7 @@ class Sentence:
         pieces = self._pieces(edits)
         capital = bool(self.words) and _capital(self.words[0])
         if capital:
-            pieces = [p._replace(word=self._within(p.word)) if not p.origin else p for p in pieces]
+            pieces = [p if p.origin else p._replace(word=self._inner(p.word)) for p in pieces]
         pieces = _agreed(pieces)
         if capital and pieces:
             first = pieces[0].word
@@ -127,22 +124,22 @@ class Sentence:
 
     def _pieces(self, edits: Edits) -> list[Piece]:
         out: list[Piece] = []
-        left: str | None = None  # the gap before what was taken away
+        gap: str | None = None  # the gap before removed words
         at = 0
         for (start, stop), new in [*sorted(edits.items()), ((len(self.words),) * 2, ())]:
             for i in range(at, start):
-                out.append(Piece(self.gaps[i] if left is None else left, self.words[i], i))
-                left = None
+                out.append(Piece(self.gaps[i] if gap is None else gap, self.words[i], i))
+                gap = None
             for word in new:
-                out.append(Piece(self.gaps[start] if left is None else left, word, None))
-                left = " "
+                out.append(Piece(self.gaps[start] if gap is None else gap, word, None))
+                gap = " "
             if stop > start:
-                left = None if new else left or self.gaps[start]
+                gap = None if new else gap or self.gaps[start]
             at = stop
         return out
 
-    def _within(self, word: str) -> str:
-        """The first word as it is written elsewhere."""
+    def _inner(self, word: str) -> str:
+        """The first word as it is written within a sentence."""
         first = word == self.words[0] and self.tags[0] != "PROPN" and word != "I"
         return word[:1].lower() + word[1:] if first else word
 
@@ -152,11 +149,11 @@ def _capital(word: str) -> bool:
 
 
 def _agreed(pieces: Sequence[Piece]) -> list[Piece]:
-    """The pieces, with the article that goes with what is new behind it."""
+    """The pieces, with articles that agree with new words after them."""
     out = list(pieces)
     for i, (piece, after) in enumerate(pairwise(pieces)):
-        together = piece.origin is not None and after.origin == piece.origin + 1
-        if piece.word.lower() in ("a", "an") and not together:
-            right = article(after.word)
-            out[i] = piece._replace(word=right.capitalize() if piece.word[0].isupper() else right)
+        original = piece.origin is not None and after.origin == piece.origin + 1
+        if piece.word.lower() in ("a", "an") and not original:
+            new = article(after.word)
+            out[i] = piece._replace(word=new.capitalize() if piece.word[0].isupper() else new)
     return out
