@@ -329,6 +329,14 @@ def test_each_config_is_of_a_known_kind():
     assert [relative(path) for path in ALL if path not in known] == []
 
 
+def test_the_index_lists_every_config_once():
+    links = re.findall(
+        r"^- \[.+?\]\((\S+)\): \S", (CONFIGS / "README.md").read_text(), re.MULTILINE
+    )
+    files = [path for path in CONFIGS.rglob("*") if path.suffix in (".yaml", ".json")]
+    assert sorted(links) == sorted(str(path.relative_to(CONFIGS)) for path in files)
+
+
 RUN = """\
 # vlmtune fit --config configs/experiments/toy.yaml
 # A second on a CPU.

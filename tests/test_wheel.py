@@ -1,0 +1,91 @@
+"""The wheel holds all that the documents show: it works in an empty folder, without the checkout."""
+
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LAST = "training the linear probe"  # the step of the quickstart at which the test stops
+
+
+@pytest.fixture(scope="module")
+def vlmtune(tmp_path_factory):
+    """Installs the wheel into a fresh environment; returns a function that starts its `vlmtune`."""
+    folder = tmp_path_factory.mktemp("installed")
+    python = folder / "env/bin/python"
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    for command in (
+        [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, ROOT],
+        [sys.executable, "-m", "venv", "--without-pip", folder / "env"],
+    ):
+        subprocess.run(command, check=True)
+    (wheel,) = folder.glob("*.whl")
+    subprocess.run([*pip, "--python", python, "install", "--no-deps", wheel], check=True)
+    # What vlmtune needs comes from this environment, behind what was just installed.
+    (site,) = (folder / "env/lib").glob("python*/site-packages")
+    (site / "needed.pth").write_text(sysconfig.get_path("purelib"))
+    (folder / "empty").mkdir()
+    variables = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"COLUMNS": "100"}
+
+    def start(*arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [folder / "env/bin/vlmtune", *arguments],
+            cwd=folder / "empty",
+            env=variables,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    return start
+
+
+@pytest.mark.slow
+def test_help_names_the_commands_and_the_configs_are_in_the_package(vlmtune):
+    assert "quickstart" in vlmtune("--help").communicate(timeout=60)[0]
+    configs = Path(vlmtune("--configs").communicate(timeout=60)[0].strip())
+    assert configs.parent.name == "vlmtune"
+    assert not configs.is_relative_to(ROOT)
+    shipped = {path.relative_to(configs) for path in configs.rglob("*.yaml")}
+    assert shipped == {
+        path.relative_to(ROOT / "configs") for path in ROOT.glob("configs/**/*.yaml")
+    }
+
+
+@pytest.mark.slow
+def test_a_benchmark_is_named_by_its_stem(vlmtune):
+    words = [
+        "evaluate",
+        "--model",
+        "checkpoints/scenes-clip",
+        "--benchmarks",
+        "cola_multi",
+        "--out",
+        "report",
+    ]
+    process = vlmtune(*words)
+    output = process.communicate(timeout=300)[0]
+    assert process.returncode == 2, output
+    assert "data/cola/COLA_multiobjects_matching_benchmark.json" in output.splitlines()[-1]
+    config = "configs/experiments/quickstart/mm_adapter.yaml"
+    assert (
+        "runs/quickstart/shards" in vlmtune("fit", "--config", config).communicate(timeout=300)[0]
+    )
+
+
+@pytest.mark.slow
+def test_the_quickstart_begins(vlmtune):
+    lines = []
+    with vlmtune("quickstart", "--size", "tiny") as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.append(line)
+            if LAST in line:
+                process.terminate()
+                break
+    assert LAST in lines[-1], "".join(lines)
+    assert any("frozen CLIP" in line for line in lines)
