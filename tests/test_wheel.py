@@ -1,4 +1,4 @@
-"""The wheel holds all that the documents show: it works in an empty folder, without the checkout."""
+"""The wheel has everything that the documents show: it works in an empty folder."""
 
 import os
 import subprocess
