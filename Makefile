@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: quickstart test lint types unit clean
+.PHONY: quickstart test lint types unit docs clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -16,7 +16,7 @@ $(STAMP): pyproject.toml constraints.txt
 quickstart: $(STAMP)
 	$(BIN)/vlmtune quickstart
 
-test: lint types unit
+test: lint types unit docs
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -29,5 +29,8 @@ types: $(STAMP)
 unit: $(STAMP)
 	$(BIN)/python -m pytest
 
+docs: $(STAMP)
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build
+
 clean:
-	rm -rf .venv runs
+	rm -rf .venv runs docs/_build docs/api

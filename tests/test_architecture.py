@@ -1,13 +1,11 @@
 """Imports point only upstream: shard -> batch -> features -> scores -> loss or metric -> report."""
 
-import ast
 from graphlib import CycleError, TopologicalSorter
-from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from scripts import imports as reading
+from scripts.imports import Import, room_of, sources
 
 BASICS = {"types", "errors", "config"}
 # Part of the package -> what its files may import besides their own part. A part is a file or a
@@ -60,54 +58,12 @@ LIGHTNING_IN = {"training", "cli", "data.datamodule"}
 NO_PROCESS_GROUP_IN = {"objectives", "metrics", "benchmarks"}
 
 
-class Import(NamedTuple):
-    """A module that is imported, and whether that happens as soon as the importer is."""
-
-    module: str
-    at_once: bool
+SOURCES = sources("vlmtune", "data_builders")
 
 
-def name_of(path: Path) -> str:
-    """`vlmtune/data/plan.py` is `vlmtune.data.plan`, `vlmtune/data/__init__.py` `vlmtune.data`."""
-    parts = path.with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-SOURCES = {
-    name_of(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
-    for package in ("vlmtune", "data_builders")
-    for path in sorted((ROOT / package).rglob("*.py"))
-}
-
-
-def imports(source: str, modules=SOURCES) -> set[Import]:
-    """Everything a source imports, also inside functions and by `importlib`."""
-    found = set()
-
-    def visit(node: ast.AST, at_once: bool) -> None:
-        if isinstance(node, ast.Import):
-            found.update(Import(alias.name, at_once) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "a relative import: write the full path"
-            for alias in node.names:
-                whole = f"{node.module}.{alias.name}"
-                found.add(Import(whole if whole in modules else str(node.module), at_once))
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
-            if isinstance(node.args[0], ast.Constant):
-                found.add(Import(node.args[0].value, at_once))
-        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            at_once = False
-        inside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-        for child in ast.iter_child_nodes(node):
-            visit(child, at_once and not inside)
-
-    visit(ast.parse(source), True)
-    return found
-
-
-def own_part(module: str) -> str:
-    """`vlmtune.data.plan` belongs to `data`, `vlmtune` to `__init__`."""
-    return [*module.split("."), "__init__"][1]
+def imports(source: str, modules: dict[str, str] = SOURCES) -> set[Import]:
+    """Everything that a source imports."""
+    return reading.imports(source, modules)
 
 
 def allowed(inner: str, permitted: set[str]) -> bool:
@@ -120,7 +76,7 @@ def faults(module: str, source: str) -> list[str]:
     found = imports(source)
     inside = {i for i in found if i.module.split(".")[0] in ("vlmtune", "data_builders")}
     foreign = {i.module for i in found - inside}
-    package, part = module.split(".")[0], own_part(module)
+    package, part = module.split(".")[0], room_of(module)
     inner = module.partition(".")[2]
     out = []
     if package == "data_builders":
@@ -184,7 +140,7 @@ def test_imports_point_upstream(module):
 
 
 def test_the_table_has_no_part_that_is_gone():
-    parts = {own_part(module) for module in SOURCES if "vlmtune" in module}
+    parts = {room_of(module) for module in SOURCES if "vlmtune" in module}
     assert UPSTREAM.keys() <= parts | {module.partition(".")[2] for module in SOURCES}
 
 

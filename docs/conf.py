@@ -1,0 +1,73 @@
+"""How the documentation is built: `make docs` writes docs/_build, and warnings are errors.
+
+The pages are Markdown. The reference in docs/api has a page for each room of the package, written
+here from its docstrings, which are Markdown too: `code` and $math$.
+"""
+
+import re
+from importlib.metadata import version as version_of
+from pathlib import Path
+
+from sphinx.application import Sphinx
+
+HERE = Path(__file__).parent
+PACKAGE = HERE.parent / "vlmtune"
+
+project = "vlmtune"
+release = version_of("vlmtune")
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax"]
+exclude_patterns = ["_build"]
+myst_heading_anchors = 3
+autodoc_default_options = {"members": True, "ignore-module-all": True, "show-inheritance": True}
+autodoc_member_order = "bysource"
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 88
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+html_theme = "pydata_sphinx_theme"
+html_theme_options = {"navbar_end": ["theme-switcher"], "show_prev_next": False}
+html_show_sourcelink = False
+
+
+def underlined(title: str, line: str) -> str:
+    """A reStructuredText heading."""
+    return f"{title}\n{line * len(title)}\n\n"
+
+
+def write_reference() -> None:
+    """Writes a page for each room, and one for the modules beside them."""
+    pages = {"vlmtune": sorted(PACKAGE.glob("*.py"))}
+    for room in sorted(path.parent for path in PACKAGE.glob("*/__init__.py")):
+        pages[f"vlmtune.{room.name}"] = sorted(room.rglob("*.py"))
+    folder = HERE / "api"
+    folder.mkdir(exist_ok=True)
+    for page in folder.iterdir():
+        page.unlink()
+    for name, paths in pages.items():
+        text = underlined(name, "=")
+        for path in paths:
+            parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+            module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            if parts[-1] == "__main__":
+                continue
+            text += underlined(module, "-") if module != name else ""
+            text += f".. automodule:: {module}\n\n"
+        (folder / f"{name}.rst").write_text(text, encoding="utf-8")
+    index = underlined("Reference", "=") + ".. toctree::\n\n"
+    index += "".join(f"   {name}\n" for name in pages)
+    (folder / "index.rst").write_text(index, encoding="utf-8")
+
+
+def to_restructured(lines: list[str]) -> None:
+    """Turns the Markdown of a docstring into reStructuredText: `code`, $math$, indented blocks."""
+    text = "\n".join(lines)
+    text = re.sub(r"(?<![`:\w])`([^`]+)`(?!`)", lambda m: f"``{' '.join(m[1].split())}``", text)
+    text = re.sub(r"(?<=\w``)(?=\w)", r"\\ ", text)  # a plural `s` behind code
+    text = re.sub(r"\$([^$]+)\$", lambda m: f":math:`{' '.join(m[1].split())}`", text)
+    lines[:] = re.sub(r"(?m)^(\S.*)\n\n(?= {2,}\S)", r"\1\n\n::\n\n", text).split("\n")
+
+
+def setup(app: Sphinx) -> None:
+    """Is called by Sphinx before it reads the pages."""
+    write_reference()
+    app.connect("autodoc-process-docstring", lambda *event: to_restructured(event[-1]), 400)

@@ -1,0 +1,62 @@
+"""Source files and the modules they import: what the architecture test and house.py stand on.
+
+Comes in: a checkout. Goes out: module name -> source, and the imports of a source. It imports none.
+"""
+
+import ast
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+class Import(NamedTuple):
+    """A module that is imported, and whether that happens as soon as the importer is."""
+
+    module: str
+    at_once: bool
+
+
+def name_of(path: Path) -> str:
+    """`vlmtune/data/plan.py` is `vlmtune.data.plan`, `vlmtune/data/__init__.py` `vlmtune.data`."""
+    parts = path.with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def sources(*packages: str) -> dict[str, str]:
+    """Source of each module of these packages, by name."""
+    return {
+        name_of(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
+        for package in packages
+        for path in sorted((ROOT / package).rglob("*.py"))
+    }
+
+
+def imports(source: str, modules: dict[str, str]) -> set[Import]:
+    """Everything that a source imports, also inside functions and by `importlib`."""
+    imported = set()
+
+    def visit(node: ast.AST, at_once: bool) -> None:
+        if isinstance(node, ast.Import):
+            imported.update(Import(alias.name, at_once) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "a relative import: write the full path"
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                imported.add(Import(full if full in modules else str(node.module), at_once))
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            if isinstance(node.args[0], ast.Constant):
+                imported.add(Import(str(node.args[0].value), at_once))
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            at_once = False
+        inside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        for child in ast.iter_child_nodes(node):
+            visit(child, at_once and not inside)
+
+    visit(ast.parse(source), True)
+    return imported
+
+
+def room_of(module: str) -> str:
+    """`vlmtune.data.plan` belongs to `data`, `vlmtune` to `__init__`."""
+    return [*module.split("."), "__init__"][1]

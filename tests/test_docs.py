@@ -1,0 +1,41 @@
+"""The documentation: its size, its pages, and the core path that CONTRIBUTING lists."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+LINES = 3700  # of the core path
+PAGES = sorted(path.name for path in (ROOT / "docs").glob("*.md"))
+
+
+def test_the_readme_is_short():
+    assert len(README) <= 8000
+
+
+def test_the_readme_links_every_page():
+    assert {name for name in PAGES if f"(docs/{name})" not in README} == {"index.md"}
+
+
+def test_the_index_lists_every_page():
+    index = (ROOT / "docs/index.md").read_text(encoding="utf-8")
+    listed = "\n".join(re.findall(r"```{toctree}\n(.*?)```", index, re.DOTALL)).split()
+    assert {Path(name).stem for name in PAGES} == {x for x in listed if f"{x}.md" in PAGES} | {
+        "index"
+    }
+
+
+def test_the_core_path_is_short():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (listed,) = re.findall(r"<!-- core path -->\n```text\n(.*?)```", text, re.DOTALL)
+    files = [ROOT / line.split()[0] for line in listed.splitlines()]
+    assert len(files) == len(set(files))
+    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files) <= LINES
+
+
+def test_the_wrapped_lines_of_the_pages_are_short():
+    """Tables, links and code may be wide, prose may not."""
+    for path in (ROOT / "docs").glob("*.md"):
+        prose = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
+        lines = [line for line in prose.splitlines() if not line.startswith("|")]
+        assert max(map(len, lines)) <= 110, path
