@@ -3,21 +3,18 @@
     python scripts/compare.py [--suite configs/experiments/compare/cola.yaml] [--seeds 0 1 2]
                               [--only lora ft_late] [--steps N] [--out FOLDER]
 
-Each run is a `vlmtune fit` of its own, in `FOLDER/<strategy>/seed-<seed>`, with its log beside its
-report. A run whose report is there is not trained again, and one that was stopped goes on from its
-last checkpoint, so that the command can be given again at any time. A run that fails does not stop
-the others; the exit status is then 1.
+Each run is a `vlmtune fit` of its own in `FOLDER/<strategy>/seed-<seed>`, with a log beside its
+report. Call the script again at any time: a finished run is not repeated, and a stopped run resumes
+from its last checkpoint. A run that fails does not stop the others; the exit status is then 1.
 
-Written are `FOLDER/compare.md`, for each strategy the mean over the seeds and in brackets each of
-them, and `FOLDER/compare.json`, both with all runs of these seeds that the folder holds. Numbers
-are of the weights at the end of training. Seconds per epoch leave out evaluation and the encoding
-of stored features. `--steps` shortens the trainings, to see whether everything runs; such runs have
-a folder of their own.
+`FOLDER/compare.md` has the mean over seeds and each seed, `FOLDER/compare.json` every run in the
+folder. Both hold the weights at the end of training. Seconds per epoch exclude evaluation and the
+encoding of stored features. `--steps` shortens the trainings, to check that all of them start; such
+runs have a folder of their own.
 
-A suite is a YAML with `title`; `out`, the folder; `zero_shot`, the untrained model and the list of
-`benchmarks` it is measured on, perhaps with a `store` of features; `base`, the config that all
-strategies are laid over; `columns`, heading to "benchmark metric"; `rows`, strategy to its `name`
-and `configs`.
+A suite is a YAML with `title`; `out`, the folder; `zero_shot`, options of `vlmtune evaluate` for
+the untrained model; `base`, the config that all strategies share; `columns`, heading to "benchmark
+metric"; `rows`, strategy to its `name` and `configs`.
 """
 
 import argparse
@@ -27,7 +24,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -44,22 +41,22 @@ from vlmtune.storage.files import write_text
 ROOT = Path(__file__).resolve().parents[1]
 SUITE = Path("configs/experiments/compare/cola.yaml")
 ZERO_SHOT = "zero_shot"
-MADE_OF = "made_of.json"
-KEYS = {"title", "out", "zero_shot", "base", "columns", "rows"}
+RECIPE = "recipe.json"
+KEYS = {"title", "out", ZERO_SHOT, "base", "columns", "rows"}
 
 Run = Callable[[Sequence[str], Path], None]
-"""Runs a command of vlmtune, with what it prints in a file; raises `UserError` where it fails."""
+"""Runs a command of vlmtune and writes its output to a file; raises `UserError` if it fails."""
 
 
 @dataclass(frozen=True)
 class Suite:
-    """What is compared.
+    """A comparison; see the module.
 
     Attributes:
         title: Heading of the table.
         out: Folder of the runs.
         zero_shot: Options of `vlmtune evaluate` for the untrained model.
-        base: The config that all strategies are laid over.
+        base: The config that all strategies share.
         columns: Heading -> (benchmark, metric).
         names: Strategy -> its name in the table.
         configs: Strategy -> its configs.
@@ -80,9 +77,9 @@ class Task:
 
     Attributes:
         row: The strategy, or `ZERO_SHOT`.
-        name: What it is called in reports.
-        folder: Where it leaves its report.
-        words: The command, without what resumes it.
+        name: Its name in reports.
+        folder: Where it writes its report.
+        words: The command, without the option that resumes it.
     """
 
     row: str
@@ -92,51 +89,45 @@ class Task:
 
     @property
     def report(self) -> Path:
-        """The report the run leaves behind."""
+        """The report that the run writes."""
         return self.folder / "report.json"
 
     @property
-    def made_of(self) -> str:
-        """What the run is made of: its command, and digests of the configs that this names."""
+    def recipe(self) -> str:
+        """The command of the run, with a digest of each config it names."""
         paths = [Path(word) for word in self.words if word.endswith(".yaml")]
         digests = {str(path): sha256(path.read_bytes()).hexdigest() for path in paths}
         return json.dumps({"command": self.words, "configs": digests}, indent=1) + "\n"
 
     @property
     def begun(self) -> str | None:
-        """What the run in the folder is made of; None where there is none."""
-        path = self.folder / MADE_OF
+        """The recipe of the run in the folder, or None."""
+        path = self.folder / RECIPE
         return path.read_text(encoding="utf-8") if path.is_file() else None
 
     @property
     def done(self) -> bool:
-        """Whether this very run has left its report."""
-        return self.report.is_file() and self.begun == self.made_of
+        """Whether this very run has written its report."""
+        return self.report.is_file() and self.begun == self.recipe
 
 
 def read_suite(path: Path) -> Suite:
-    """Reads a suite.
-
-    Raises:
-        UserError: It cannot be read, or is not what the module says.
-    """
+    """Reads a suite."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-        unknown = sorted(KEYS.symmetric_difference(content))
-        if unknown:
+        if unknown := sorted(KEYS.symmetric_difference(content)):
             raise ValueError(f"{unknown[0]} missing or unknown")
-        rows: Mapping[str, Any] = content["rows"]
-        columns = {title: tuple(where.split()) for title, where in content["columns"].items()}
-        if not rows or not all(len(where) == 2 for where in columns.values()):
-            raise ValueError("no rows, or a column that is not `benchmark metric`")
+        columns = {title: tuple(names.split()) for title, names in content["columns"].items()}
+        if any(len(names) != 2 for names in columns.values()):
+            raise ValueError("a column that is not `benchmark metric`")
         return Suite(
             content["title"],
             Path(content["out"]),
-            dict(content["zero_shot"]),
+            dict(content[ZERO_SHOT]),
             content["base"],
             {title: (benchmark, metric) for title, (benchmark, metric) in columns.items()},
-            {row: values["name"] for row, values in rows.items()},
-            {row: tuple(values["configs"]) for row, values in rows.items()},
+            {row: values["name"] for row, values in content["rows"].items()},
+            {row: tuple(values["configs"]) for row, values in content["rows"].items()},
         )
     except (OSError, ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError) as error:
         line = " ".join(str(error).split())
@@ -149,11 +140,7 @@ def read_suite(path: Path) -> Suite:
 def tasks(
     suite: Suite, out: Path, seeds: Sequence[int], only: Sequence[str], steps: int | None
 ) -> list[Task]:
-    """Lists the runs, the untrained model first.
-
-    Raises:
-        UserError: A strategy is not in the suite.
-    """
+    """Lists the runs, the untrained model first."""
     if unknown := sorted({*only} - {ZERO_SHOT, *suite.configs}):
         raise UserError(
             f"expected strategies out of {', '.join([ZERO_SHOT, *suite.configs])}, "
@@ -161,8 +148,8 @@ def tasks(
         )
     options = [word for key, value in suite.zero_shot.items() for word in (f"--{key}", value)]
     folder = out / ZERO_SHOT
-    evaluated = ("evaluate", *options, "--name", "zero-shot", "--out", str(folder))
-    found = [Task(ZERO_SHOT, "zero-shot", folder, evaluated)]
+    evaluate = ("evaluate", *options, "--name", "zero-shot", "--out", str(folder))
+    listed = [Task(ZERO_SHOT, "zero-shot", folder, evaluate)]
     for row, configs in suite.configs.items():
         for seed in seeds:
             folder, name = out / row / f"seed-{seed}", f"{suite.names[row]}, seed {seed}"
@@ -171,38 +158,29 @@ def tasks(
             words += [f"--trainer.default_root_dir={folder}"]
             words += [f"--trainer.callbacks.init_args.name={name}"]
             words += [] if steps is None else [f"--trainer.max_steps={steps}"]
-            found.append(Task(row, name, folder, tuple(words)))
-    return [task for task in found if not only or task.row in only]
+            listed.append(Task(row, name, folder, tuple(words)))
+    return [task for task in listed if not only or task.row in only]
 
 
-def perform(task: Task, run: Run) -> bool:
-    """Does what is left to do of a run; returns whether that was anything.
-
-    Raises:
-        UserError: The run fails, or its folder holds another one.
-    """
-    if task.begun not in (None, task.made_of):
+def perform(task: Task, run: Run) -> None:
+    """Runs what is left of a task."""
+    if task.begun not in (None, task.recipe):
         raise UserError(
             f"expected in {task.folder} a run of the same command and configs, got another "
-            f"({MADE_OF}): remove the folder or choose another --out"
+            f"({RECIPE}): remove the folder or choose another --out"
         )
     if task.done:
-        return False
-    write_text(task.folder / MADE_OF, task.made_of)
+        return
+    write_text(task.folder / RECIPE, task.recipe)
     last = task.folder / "checkpoints" / "last.ckpt"
-    resumed = ("--ckpt_path", str(last)) if last.is_file() else ()
-    run((*task.words, *resumed), task.folder / "log.txt")
+    resume = ("--ckpt_path", str(last)) if last.is_file() else ()
+    run((*task.words, *resume), task.folder / "log.txt")
     if not task.done:
         raise UserError(f"expected {task.report} after the run, got none: see the log beside it")
-    return True
 
 
-def subprocess_run(words: Sequence[str], log: Path) -> None:
-    """Runs `vlmtune` in a process of its own.
-
-    Raises:
-        UserError: It fails; with the last line it printed.
-    """
+def run_process(words: Sequence[str], log: Path) -> None:
+    """Runs `vlmtune` in a process of its own; an error has the last line it printed."""
     log.parent.mkdir(parents=True, exist_ok=True)
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
@@ -210,42 +188,36 @@ def subprocess_run(words: Sequence[str], log: Path) -> None:
         command = [sys.executable, "-m", "vlmtune", *words]
         status = subprocess.run(command, stdout=file, stderr=file, env=environment).returncode  # noqa: S603
     if status != 0:
-        said = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["nothing"]
-        raise UserError(f"expected the run to end well, got {said[-1]!r}: see {log}")
+        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        raise UserError(
+            f"expected the run to end well, got {(lines or ['nothing'])[-1]!r}: see {log}"
+        )
 
 
 def seconds_per_epoch(report: RunReport, folder: Path) -> float | None:
-    """Seconds of training over all records once; None for a model that was not trained.
-
-    Read off what the run left: its config, and the manifests of its shards.
-    """
-    steps = report.provenance.config.get("steps")
-    path = folder / "config.yaml"
+    """Seconds of training over all records once; None for a model that was not trained."""
+    steps, path = report.provenance.config.get("steps"), folder / "config.yaml"
     if not steps or not path.is_file():
         return None
     config = yaml.safe_load(path.read_text(encoding="utf-8"))
     data, records = config["data"], 0
     for shards in data["train"]:
-        folder = Path(shards.get("init_args", shards)["path"])
-        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-        records += sum(shard["records"] for shard in manifest["shards"])
+        manifest = Path(shards.get("init_args", shards)["path"]) / "manifest.json"
+        content = json.loads(manifest.read_text(encoding="utf-8"))
+        records += sum(shard["records"] for shard in content["shards"])
     seen = steps * data["batch_size"] * config["trainer"]["accumulate_grad_batches"]
     return report.provenance.seconds * records / seen
 
 
-def gathered(suite: Suite, found: Sequence[Task]) -> dict[str, Any]:
-    """The numbers of all runs that are done: what `compare.json` holds.
-
-    Raises:
-        UserError: A report cannot be read, or lacks a column.
-    """
+def collect(suite: Suite, listed: Sequence[Task]) -> dict[str, Any]:
+    """The numbers of all finished runs: the content of `compare.json`."""
     rows: dict[str, Any] = {}
-    for task in found:
+    for task in listed:
         if not task.done:
             continue
         report = RunReport.load(task.report)
         metrics = {title: _metric(report, where, task) for title, where in suite.columns.items()}
-        name = "zero-shot" if task.row == ZERO_SHOT else suite.names[task.row]
+        name = suite.names.get(task.row, "zero-shot")
         row = rows.setdefault(task.row, {"name": name, "runs": []})
         row["trainable_parameters"] = report.provenance.trainable_parameters
         row["runs"].append(
@@ -272,24 +244,23 @@ def _metric(report: RunReport, where: tuple[str, str], task: Task) -> MetricValu
         ) from error
 
 
-def markdown(comparison: Mapping[str, Any]) -> str:
+def markdown(comparison: dict[str, Any]) -> str:
     """The table: means over seeds, and in brackets each of them."""
-    titles = list(comparison["columns"])
-    lines = [f"# {comparison['title']}", ""]
-    lines.append(_line(["strategy", "trained numbers", *titles, "s/epoch"]))
-    lines.append(_line(["---", *["---:"] * (len(titles) + 2)]))
-    runs = [run for row in comparison["rows"].values() for run in row["runs"]]
-    if runs:
-        chances, units = runs[0]["chance"], runs[0]["units"]
-        written = ("–" if chances[t] is None else number(chances[t], units[t]) for t in titles)
-        lines.append(_line(["*chance*", "", *written, ""]))
-    for row in comparison["rows"].values():
-        units = row["runs"][0]["units"]
-        cells = [_cell([run["values"][t] for run in row["runs"]], units[t]) for t in titles]
-        times = [r["seconds_per_epoch"] for r in row["runs"] if r["seconds_per_epoch"] is not None]
-        time_ = f"{statistics.mean(times):.1f}" if times else "–"
-        lines.append(_line([row["name"], count(row["trainable_parameters"]), *cells, time_]))
-    return "\n".join(lines) + "\n"
+    titles, rows = list(comparison["columns"]), list(comparison["rows"].values())
+    cells = [["strategy", "trainable parameters", *titles, "s/epoch"]]
+    cells.append(["---", *["---:"] * (len(titles) + 2)])
+    for run in [run for row in rows for run in row["runs"]][:1]:
+        chances = [(run["chance"][title], run["units"][title]) for title in titles]
+        written = ("–" if chance is None else number(chance, unit) for chance, unit in chances)
+        cells.append(["*chance*", "", *written, ""])
+    for row in rows:
+        runs, units = row["runs"], row["runs"][0]["units"]
+        values = [_cell([run["values"][title] for run in runs], units[title]) for title in titles]
+        times = [r["seconds_per_epoch"] for r in runs if r["seconds_per_epoch"] is not None]
+        seconds = f"{statistics.mean(times):.1f}" if times else "–"
+        cells.append([row["name"], count(row["trainable_parameters"]), *values, seconds])
+    lines = [f"| {' | '.join(line)} |" for line in cells]
+    return "\n".join([f"# {comparison['title']}", "", *lines]) + "\n"
 
 
 def _cell(values: Sequence[float], unit: str) -> str:
@@ -297,50 +268,44 @@ def _cell(values: Sequence[float], unit: str) -> str:
     return mean if len(values) == 1 else f"{mean} ({' / '.join(number(v, unit) for v in values)})"
 
 
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def compare(options: argparse.Namespace, run: Run = subprocess_run) -> int:
-    """Trains what is left, writes the tables, and returns the exit status.
-
-    Raises:
-        UserError: The suite cannot be read, or a report cannot.
-    """
-    suite = read_suite(options.suite)
-    out = options.out or (
-        suite.out if options.steps is None else Path(f"{suite.out}-{options.steps}-steps")
-    )
-    every = tasks(suite, out, options.seeds, [], options.steps)
-    found = tasks(suite, out, options.seeds, options.only, options.steps)
-    start, failed = time.monotonic(), 0
-    for place, task in enumerate(found, 1):
+def compare(options: argparse.Namespace, run: Run = run_process) -> int:
+    """Trains what is left, writes the tables, and returns the exit status."""
+    suite, steps = read_suite(options.suite), options.steps
+    out = options.out or (suite.out if steps is None else Path(f"{suite.out}-{steps}-steps"))
+    every = tasks(suite, out, options.seeds, [], steps)
+    chosen = tasks(suite, out, options.seeds, options.only, steps)
+    start, failed = time.monotonic(), False
+    for position, task in enumerate(chosen, 1):
         seconds = time.monotonic() - start
-        print(f"[{seconds:4.0f} s] {place} of {len(found)}: {task.name}", flush=True)
+        print(f"[{seconds:4.0f} s] {position} of {len(chosen)}: {task.name}", flush=True)
         try:
-            if not perform(task, run):
-                print(f"         done before, in {task.folder}", flush=True)
+            perform(task, run)
         except UserError as error:
-            failed += 1
+            failed = True
             print(f"compare: error: {error}", file=sys.stderr)
-        comparison = gathered(suite, every)  # after each run, so that there is always a table
+        comparison = collect(suite, every)  # after each run, so that there is always a table
         write_text(out / "compare.json", json.dumps(comparison, indent=1) + "\n")
         write_text(out / "compare.md", markdown(comparison))
     print((out / "compare.md").read_text(encoding="utf-8"), end="")
     print(f"written: {out / 'compare.md'}, {out / 'compare.json'}")
-    return int(failed > 0)
+    return int(failed)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    arguments = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    arguments.add_argument("--suite", type=Path, default=SUITE)
+    arguments.add_argument("--seeds", type=int, nargs="+", default=[0])
+    arguments.add_argument("--only", nargs="+", default=[], metavar="STRATEGY")
+    arguments.add_argument("--steps", type=int, help="shorten the trainings to so many steps")
+    arguments.add_argument("--out", type=Path, help="folder of the runs, in place of the suite's")
+    return arguments
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit status, 2 for an error of the user."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--suite", type=Path, default=SUITE)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--only", nargs="+", default=[], metavar="STRATEGY")
-    parser.add_argument("--steps", type=int, help="shorten the trainings to so many steps")
-    parser.add_argument("--out", type=Path, help="folder of the runs, in place of the suite's")
     try:
-        return compare(parser.parse_args(argv))
+        return compare(parser().parse_args(argv))
     except UserError as error:
         print(f"compare: error: {error}", file=sys.stderr)
         return 2

@@ -117,7 +117,7 @@ def test_means_of_seeds_stand_in_the_table(suite, capsys, shards):
     table = Path("runs/compare.md").read_text()
     # 12 records, 30 steps of 8 of them in 6 seconds
     assert table.splitlines()[2:] == [
-        "| strategy | trained numbers | accuracy | s/epoch |",
+        "| strategy | trainable parameters | accuracy | s/epoch |",
         "| --- | ---: | ---: | ---: |",
         "| *chance* |  | 25.0 % |  |",
         "| zero-shot | 12 | 20.0 % | – |",
@@ -205,7 +205,7 @@ def test_an_unknown_strategy_and_a_wrong_column_are_refused(suite, tmp_path):
 def test_a_failing_process_leaves_its_last_line(tmp_path):
     log = tmp_path / "log.txt"
     with pytest.raises(UserError, match="expected a report"):
-        compare.subprocess_run(["report", str(tmp_path / "none"), "--out", str(tmp_path)], log)
+        compare.run_process(["report", str(tmp_path / "none"), "--out", str(tmp_path)], log)
 
 
 def test_a_strategy_is_trained_by_the_same_code_as_fit(tmp_path, monkeypatch, model_folder, shards):
