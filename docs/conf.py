@@ -1,7 +1,8 @@
 """How the documentation is built: `make docs` writes docs/_build, and warnings are errors.
 
 The pages are Markdown. The reference in docs/api has a page for each room of the package, written
-here from its docstrings, which are Markdown too: `code` and $math$.
+here from its docstrings, which are Markdown too: `code` and $math$. A browser without a network
+shows formulas as TeX.
 """
 
 import re
@@ -24,8 +25,16 @@ python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
+add_module_names = False
+html_title = "vlmtune"
 html_theme = "pydata_sphinx_theme"
-html_theme_options = {"navbar_end": ["theme-switcher"], "show_prev_next": False}
+html_theme_options = {
+    "navbar_end": ["theme-switcher"],
+    "header_links_before_dropdown": 7,
+    "secondary_sidebar_items": {"**": ["page-toc"], "experiments": []},
+    "show_prev_next": False,
+}
+html_sidebars = {name: [] for name in [page.stem for page in HERE.glob("*.md")]}
 html_show_sourcelink = False
 
 
@@ -50,7 +59,7 @@ def write_reference() -> None:
             module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
             if parts[-1] == "__main__":
                 continue
-            text += underlined(module, "-") if module != name else ""
+            text += underlined(module.removeprefix(f"{name}."), "-") if module != name else ""
             text += f".. automodule:: {module}\n\n"
         (folder / f"{name}.rst").write_text(text, encoding="utf-8")
     index = underlined("Reference", "=") + ".. toctree::\n\n"

@@ -4,17 +4,17 @@
     python scripts/pretrain_scenes_clip.py --out checkpoints/scenes-clip --measure
 
 Images are scenes of the embedded world; captions are web-like words that bind nothing
-(`data_builders.scenes.captions.web_caption`). Like CLIP on photographs, the result knows every word
-and cannot tell who wears which: on held-out scenes it prefers the right caption to a random one,
-and is at chance between the right caption and its attribute-swapped twin. Both numbers are
-measured and printed at the end.
+(`data_builders.scenes.captions.web_caption`). Like CLIP on photographs, the model knows every word
+but not which attribute belongs to which object: on held-out scenes it prefers the right caption to
+a random one, and is at chance between the right caption and its attribute-swapped twin. The script
+measures and prints both numbers at the end.
 
 The loss is symmetric InfoNCE over the batch. The image embedding is the mean of the patch tokens,
-so that every patch has to say what it shows: adapters that read tokens find words in them.
+so every patch learns to name what it shows, and adapters that read tokens find words in them.
 
-`--init FOLDER` goes on from weights, whose vocabulary may be smaller. With `--new-words-only` the
-embeddings of the words that it lacks are all that is trained, on captions in the wording of PUG's
-prompts (`prompt_caption`): captions of the old words keep their embeddings to the last bit.
+`--init FOLDER` starts from weights, whose vocabulary may be smaller. `--new-words-only` trains the
+embeddings of the missing words alone, on captions in the wording of PUG's prompts
+(`prompt_caption`). Captions of the old words then keep their embeddings to the last bit.
 """
 
 import argparse
@@ -47,7 +47,7 @@ SIZE = 64
 CONTEXT = 24
 MEAN, STD = (0.48, 0.46, 0.41), (0.27, 0.26, 0.28)
 HELD_OUT_SEED = 990_001
-# Scenes of every kind, so that every word is known: crowded ones, textures, and plain large ones.
+# Scenes of every kind, to cover every word: crowded, textured, and plain large ones.
 SPECS = (
     WorldSpec(min_objects=1, max_objects=4),
     WorldSpec(min_objects=2, max_objects=3),
@@ -107,7 +107,7 @@ def pixels(images: Tensor) -> Tensor:
 
 
 def embed_text(model: CLIP, ids: Tensor) -> Tensor:
-    """The model's own text embedding, run on no more tokens than the longest caption has."""
+    """The model's own text embedding, over the tokens of the longest caption alone."""
     part: Any = model  # its parts have no types
     length = int((ids != 0).sum(dim=1).max())
     x = part.token_embedding(ids[:, :length]) + part.positional_embedding[:length]
@@ -117,7 +117,7 @@ def embed_text(model: CLIP, ids: Tensor) -> Tensor:
 
 
 def initialise(model: CLIP, folder: Path) -> list[int]:
-    """Takes over the weights in `folder`, word by word; returns the tokens it has no words for."""
+    """Copies the weights in `folder`, word by word; returns the tokens of missing words."""
     state = load_file(folder / "open_clip_model.safetensors")
     old = WordTokenizer((folder / "vocabulary.txt").read_text().split(), CONTEXT)
     new = WordTokenizer(vocabulary(), CONTEXT)
@@ -130,7 +130,7 @@ def initialise(model: CLIP, folder: Path) -> list[int]:
 
 
 def only(model: CLIP, tokens: Sequence[int]) -> None:
-    """Freezes all but the embeddings of these tokens."""
+    """Freezes everything except the embeddings of these tokens."""
     model.requires_grad_(False)
     embedding: Any = model.token_embedding
     chosen = torch.zeros_like(embedding.weight)
@@ -179,7 +179,7 @@ def train(model: CLIP, scenes: Sequence[Scene], images: Tensor, options: argpars
 
 
 def save(model: CLIP, folder: Path) -> None:
-    """Writes the folder `OpenClip("local-dir:...")` loads: config, vocabulary, weights."""
+    """Writes the folder that `OpenClip("local-dir:...")` loads: config, vocabulary, weights."""
     folder.mkdir(parents=True, exist_ok=True)
     config = {
         "model_cfg": model_config(),
@@ -201,11 +201,11 @@ def save(model: CLIP, folder: Path) -> None:
 
 
 def measure(folder: Path, scenes: int = 1000, seed: int = HELD_OUT_SEED) -> tuple[float, float]:
-    """How often the right caption beats a random one, and its attribute-swapped twin.
+    """Returns how often the right caption beats a random one, and its attribute-swapped twin.
 
-    Scenes are held out (a seed of their own), of 2 or 3 plain objects. The caption names two
-    objects of different colour and shape, "a red cube and a blue sphere"; its twin exchanges the
-    colours and is false; the random caption is that of another scene.
+    Scenes are held out (a seed of their own) and have 2 or 3 plain objects. The caption names two
+    objects of different colour and shape, "a red cube and a blue sphere". Its twin swaps the
+    colours and is false. The random caption is that of another scene.
     """
     backbone = OpenClip(str(folder))
     sampled, rendered = SceneSeries(SPECS[3], seed).render(0, scenes, Canvas(SIZE))
@@ -225,12 +225,12 @@ def measure(folder: Path, scenes: int = 1000, seed: int = HELD_OUT_SEED) -> tupl
             rows.append(i)
             right.append(both(query(a), query(b)))
             twin.append(both(f"{b.color} {a.shape}", f"{a.color} {b.shape}"))
-    reads = FeatureSpec("pooled")
-    image = _embedded(backbone.encode_image(pixels(rendered.images[rows]), reads))
-    captions = [_embedded(backbone.encode_text(c, reads)) for c in (right, twin)]
-    own, swapped = ((image * c).sum(dim=-1) for c in captions)
+    spec = FeatureSpec("pooled")
+    image = _embedded(backbone.encode_image(pixels(rendered.images[rows]), spec))
+    captions = [_embedded(backbone.encode_text(c, spec)) for c in (right, twin)]
+    true, swapped = ((image * c).sum(dim=-1) for c in captions)
     other = (image * captions[0].roll(1, 0)).sum(dim=-1)
-    return (own > other).double().mean().item(), (own > swapped).double().mean().item()
+    return (true > other).double().mean().item(), (true > swapped).double().mean().item()
 
 
 def _measured(folder: Path) -> str:
@@ -246,12 +246,12 @@ def _embedded(features: Features) -> Tensor:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="folder to write, or to measure")
-    parser.add_argument("--measure", action="store_true", help="train nothing, print both numbers")
+    parser.add_argument("--measure", action="store_true", help="print both numbers, train nothing")
     parser.add_argument("--minutes", type=float, default=60, help="time to train")
     parser.add_argument("--scenes", type=int, default=96_000, help="scenes to render")
-    parser.add_argument("--init", type=Path, help="folder to go on from")
+    parser.add_argument("--init", type=Path, help="folder of weights to start from")
     parser.add_argument(
-        "--new-words-only", action="store_true", help="train nothing but words that --init lacks"
+        "--new-words-only", action="store_true", help="train the words that --init lacks"
     )
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--lr", type=float, default=1.3e-3)
