@@ -1,5 +1,4 @@
 import io
-import os
 import random
 import struct
 import zlib
@@ -144,13 +143,6 @@ def test_digest_depends_on_content_and_box_only(tmp_path: Path) -> None:
     refs = [ImageRef(a), ImageRef(c), ImageRef(a, (0, 0, 1, 1)), ImageRef(a, (0, 0, 1, 2))]
     assert len({digest(ref) for ref in refs}) == len(refs)
     assert read(ImageRef(a, (1, 0, 1, 1))).getpixel((0, 0)) == (0, 0, 255)
-
-
-def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe.png")
-    for use in (digest, read):
-        with pytest.raises(UserError, match=r"expected an image in .*pipe\.png"):
-            use(ImageRef(tmp_path / "pipe.png"))
 
 
 def test_a_frame_of_bytes_is_read_blue_first(tmp_path: Path) -> None:

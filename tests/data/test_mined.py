@@ -264,7 +264,7 @@ def test_unusable_neighbours_are_passed_over_and_reported(shards, cache, damage_
     assert "i4" not in mined._index.of_image
     good = mined._index.records[mined._index.of_image["i3"]].read()
     place = next(place for place in mined._index.records if place.key == "r2")
-    file, (offset, size) = place.shard, place.members["0.png"]
+    file, (offset, size) = place.shard, place.spans["0.png"]
     content = file.read_bytes()
     file.write_bytes(content[:offset] + bytes(size) + content[offset + size :])
     damaged = []

@@ -6,12 +6,12 @@ import pytest
 
 from vlmtune.data.plan import (
     Consumer,
+    apportion,
     evaluation_batches,
-    evaluation_piece,
+    evaluation_slice,
     mixture,
-    segments,
-    shares,
-    train_piece,
+    shard_ranges,
+    train_slice,
 )
 from vlmtune.errors import UserError
 
@@ -26,17 +26,17 @@ def records(parts: object) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("world", [1, 2, 3])
 @pytest.mark.parametrize("workers", [1, 2, 3, 7])
-def test_training_pieces_tile_the_line_in_full_batches(world: int, workers: int) -> None:
-    pieces = [train_piece(53, 4, c) for c in consumers(world, workers)]
-    assert pieces[0].start == 0
-    assert all(a.stop == b.start for a, b in pairwise(pieces))
-    assert pieces[-1].stop == pieces[0].total == 53 // (4 * world) * 4 * world
-    assert {size for piece in pieces for size in piece.batches} == {4}
+def test_training_slices_tile_the_epoch_in_full_batches(world: int, workers: int) -> None:
+    slices = [train_slice(53, 4, c) for c in consumers(world, workers)]
+    assert slices[0].start == 0
+    assert all(a.stop == b.start for a, b in pairwise(slices))
+    assert slices[-1].stop == slices[0].total == 53 // (4 * world) * 4 * world
+    assert {size for part in slices for size in part.batches} == {4}
     for rank in range(world):
-        mine = pieces[rank * workers : (rank + 1) * workers]
-        assert sum(len(piece.batches) for piece in mine) == 53 // (4 * world)
+        mine = slices[rank * workers : (rank + 1) * workers]
+        assert sum(len(part.batches) for part in mine) == 53 // (4 * world)
         # in turns: worker w has batches w, w + workers, ...
-        counts = [len(piece.batches) for piece in mine]
+        counts = [len(part.batches) for part in mine]
         assert counts == sorted(counts, reverse=True)
         assert max(counts) - min(counts) <= 1
 
@@ -44,53 +44,53 @@ def test_training_pieces_tile_the_line_in_full_batches(world: int, workers: int)
 @pytest.mark.parametrize("total", [3, 4, 10, 53])
 @pytest.mark.parametrize("world", [1, 2, 3])
 @pytest.mark.parametrize("workers", [1, 3, 7])
-def test_evaluation_pieces_tile_the_line_exactly(total: int, world: int, workers: int) -> None:
-    pieces = [evaluation_piece(total, 4, c) for c in consumers(world, workers)]
-    assert (pieces[0].start, pieces[-1].stop) == (0, total)
-    assert all(a.stop == b.start for a, b in pairwise(pieces))
-    assert all(1 <= size <= 4 for piece in pieces for size in piece.batches)
+def test_evaluation_slices_tile_the_epoch_exactly(total: int, world: int, workers: int) -> None:
+    slices = [evaluation_slice(total, 4, c) for c in consumers(world, workers)]
+    assert (slices[0].start, slices[-1].stop) == (0, total)
+    assert all(a.stop == b.start for a, b in pairwise(slices))
+    assert all(1 <= size <= 4 for part in slices for size in part.batches)
     assert len({len(evaluation_batches(total, 4, world, rank)) for rank in range(world)}) == 1
 
 
 def test_too_few_groups_are_an_error() -> None:
     with pytest.raises(UserError, match="at least 8 groups"):
-        train_piece(7, 4, Consumer(world=2))
+        train_slice(7, 4, Consumer(world=2))
     with pytest.raises(UserError, match="at least 3 groups"):
-        evaluation_piece(2, 4, Consumer(world=3))
+        evaluation_slice(2, 4, Consumer(world=3))
 
 
 @pytest.mark.parametrize("counts", [[5], [3, 0, 4], [1, 2, 3, 4, 5]])
-@pytest.mark.parametrize("chance", [None, (0, 0), (0, 1)])
-def test_each_pass_reads_every_record_once(
-    counts: list[int], chance: tuple[int, ...] | None
-) -> None:
+@pytest.mark.parametrize("key", [None, (0, 0), (0, 1)])
+def test_each_pass_reads_every_record_once(counts: list[int], key: tuple[int, ...] | None) -> None:
     total = sum(counts)
     everything = {(shard, i) for shard, count in enumerate(counts) for i in range(count)}
-    line = records(segments(counts, 0, 3 * total, chance))
+    sequence = records(shard_ranges(counts, 0, 3 * total, key))
     for number in range(3):
-        assert set(line[number * total : (number + 1) * total]) == everything
-    # Any two cuts of the line agree with the whole.
+        assert set(sequence[number * total : (number + 1) * total]) == everything
+    # Any two cuts of the sequence agree with the whole.
     for start, stop in [(0, 1), (2, 2 * total + 1), (total - 1, total + 1)]:
-        assert records(segments(counts, start, stop, chance)) == line[start:stop]
+        assert records(shard_ranges(counts, start, stop, key)) == sequence[start:stop]
 
 
 def test_passes_and_epochs_differ_and_repeat() -> None:
     counts = [4, 4, 4, 4]
-    lines = [records(segments(counts, 0, 32, (seed, epoch))) for seed in (0, 1) for epoch in (0, 1)]
-    assert len({tuple(line) for line in lines}) == 4
-    assert lines[0][:16] != lines[0][16:]
-    assert lines[0] == records(segments(counts, 0, 32, (0, 0)))
+    sequences = [
+        records(shard_ranges(counts, 0, 32, (seed, epoch))) for seed in (0, 1) for epoch in (0, 1)
+    ]
+    assert len({tuple(sequence) for sequence in sequences}) == 4
+    assert sequences[0][:16] != sequences[0][16:]
+    assert sequences[0] == records(shard_ranges(counts, 0, 32, (0, 0)))
 
 
 def test_one_shard_does_not_always_lose_its_tail() -> None:
-    lost = {records(segments([10], 9, 10, (0, epoch)))[0] for epoch in range(200)}
+    lost = {records(shard_ranges([10], 9, 10, (0, epoch)))[0] for epoch in range(200)}
     assert len(lost) == 10
 
 
 @pytest.mark.parametrize("weights", [[1.0], [1.0, 1.0, 1.0], [0.1, 5.0, 3.3], [1e-9, 1.0]])
-def test_shares_are_exact_and_fair(weights: list[float]) -> None:
+def test_apportioned_parts_are_exact_and_fair(weights: list[float]) -> None:
     for total in (0, 1, 7, 100):
-        parts = shares(total, weights)
+        parts = apportion(total, weights)
         assert sum(parts) == total
         exact = np.array(weights) / sum(weights) * total
         assert np.abs(np.array(parts) - exact).max() < 1

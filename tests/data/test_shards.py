@@ -80,8 +80,8 @@ def test_places_point_at_the_encoded_images(make_set: MakeSet) -> None:
         assert isinstance(whole, RawRecord)
         assert isinstance(json_only, RawRecord)
         assert list(json_only.members) == ["json"]
-        assert whole.places == json_only.places
-        for name, (offset, size) in json_only.places.items():
+        assert whole.spans == json_only.spans
+        for name, (offset, size) in json_only.spans.items():
             assert content[offset : offset + size] == whole.members[name]
 
 
@@ -183,7 +183,7 @@ def test_sets_say_what_is_wrong(make_set: MakeSet, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="truncated or foreign"):
         _ = ShardSet(data.path).manifest
     data.files[0].unlink()
-    with pytest.raises(UserError, match="it is missing"):
+    with pytest.raises(UserError, match="got no such file"):
         _ = ShardSet(data.path).manifest
 
 

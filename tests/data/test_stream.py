@@ -127,7 +127,7 @@ def corrupt(data: ShardSet, number: int, encoded_png: Callable[..., bytes]) -> N
     assert number % 3
     raw = next(iter(read_records(data.files[0], number, number + 1)))
     assert isinstance(raw, RawRecord)
-    offset, _ = raw.places["0.png"]
+    offset, _ = raw.spans["0.png"]
     content = bytearray(data.files[0].read_bytes())
     content[offset : offset + 8] = b"notapng!"
     data.files[0].write_bytes(bytes(content))

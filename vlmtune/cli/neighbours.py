@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.fingerprint import digest
 from vlmtune.cli.plugins import find_device
-from vlmtune.data.catalogue import ImagePlace, decoded_images, image_digests
+from vlmtune.data.catalogue import ImageLocation, decoded_images, image_digests
 from vlmtune.data.records import Corpus, corpus, decode_image
 from vlmtune.data.shards import ShardSet
 from vlmtune.errors import UserError
@@ -85,7 +85,7 @@ def _store(
 ) -> FeatureStore:
     """Opens the store of the images' features, which go by their content."""
     reads = _reads(backbone)
-    by_content: dict[str, ImagePlace] = {}
+    by_content: dict[str, ImageLocation] = {}
     for image, content in digests.items():
         by_content.setdefault(content, known.images[image])
 

@@ -9,8 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from vlmtune.benchmarks.base import Benchmark, Score
-from vlmtune.data.schema import RecordError
-from vlmtune.data.shards import RawRecord, ShardSet, decode_header, read_records
+from vlmtune.data.shards import ShardSet, read_headers
 from vlmtune.errors import UserError
 from vlmtune.evaluation.scorer import Scorer
 from vlmtune.evaluation.suite import run_suite
@@ -31,7 +30,9 @@ def captions(source: Path) -> Iterator[str]:
         UserError: `source` is neither a text file nor a folder of shards.
     """
     if source.is_dir():
-        yield from _of_shards(ShardSet(str(source)))
+        for _, group, _ in read_headers([ShardSet(str(source))]):
+            true = group.truth.any(dim=0).tolist()
+            yield from (text for text, yes in zip(group.texts, true, strict=True) if yes)
         return
     try:
         with source.open(encoding="utf-8") as file:
@@ -95,16 +96,3 @@ def _run(
 ) -> RunReport:
     suite = run_suite(benchmarks, score)
     return RunReport(name, provenance, suite.results, not_run=suite.not_run, text_only=True)
-
-
-def _of_shards(shards: ShardSet) -> Iterator[str]:
-    for file, count in zip(shards.files, shards.counts, strict=True):
-        for raw in read_records(file, 0, count, images=False):
-            if not isinstance(raw, RawRecord):
-                continue
-            try:
-                group, _ = decode_header(raw)
-            except RecordError:
-                continue
-            true = group.truth.any(dim=0).tolist()
-            yield from (text for text, is_true in zip(group.texts, true, strict=True) if is_true)

@@ -1,4 +1,7 @@
-"""Groups to a batch: images and texts side by side, and everything that is known to be true."""
+"""Groups to a batch: images and texts side by side, and every pair known to be true.
+
+Groups come in, one `Batch` goes out. It never reads a file and never draws at random.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,22 +20,19 @@ def collate(
 ) -> Batch:
     """Flattens groups into one batch.
 
-    Each image is a row, even where two groups share it; each text id is one column. Text j is true
-    of image i where the corpus lists it among the image's captions, whichever group it came with.
+    Each image is a row, even if two groups share it; each text id is one column. Text j is true of
+    image i if the corpus lists it among the image's captions, in any group.
 
     Args:
-        groups: The groups, with decoded images where `preprocess` is given.
-        preprocess: Turns a PIL image into pixel values (3, height, width), or None where features
-            are read instead.
-        damaged: Lines about records that were skipped.
-
-    Raises:
-        UserError: Two records give one text id different captions.
+        groups: The groups, with decoded images if `preprocess` is given.
+        preprocess: Turns a PIL image into pixel values (3, height, width); None to leave images
+            out, as their features are stored.
+        damaged: Lines about skipped records.
 
     Example:
-        >>> true = torch.ones(1, 1, dtype=torch.bool)
-        >>> a = Group("a", ("i",), ("t",), ("a cat",), true, (frozenset({"t", "u"}),), True)
-        >>> b = Group("b", ("j",), ("u",), ("a pet",), true, (frozenset({"u"}),))
+        >>> truth = torch.ones(1, 1, dtype=torch.bool)
+        >>> a = Group("a", ("i",), ("t",), ("a cat",), truth, (frozenset({"t", "u"}),), True)
+        >>> b = Group("b", ("j",), ("u",), ("a pet",), truth, (frozenset({"u"}),))
         >>> collate([a, b]).targets.truth.int().tolist()
         [[1, 1], [0, 1]]
     """
@@ -40,24 +40,24 @@ def collate(
     column = {text_id: m for m, text_id in enumerate(texts)}
     image_ids = tuple(image for group in groups for image in group.image_ids)
     flags = torch.zeros(4, len(image_ids), len(texts), dtype=torch.bool)
-    truth, own, known, mined = flags.unbind()
+    truth, same_group, known, mined = flags.unbind()
     n = 0
     for group in groups:
         columns = [column[text_id] for text_id in group.text_ids]
         for i, true in enumerate(group.true_ids):
             truth[n, [column[text_id] for text_id in true & column.keys()]] = True
-            own[n, columns] = True if group.same_group is None else group.same_group[i]
-            known[n] = own[n] | group.exhaustive
+            same_group[n, columns] = True if group.same_group is None else group.same_group[i]
+            known[n] = same_group[n] | group.exhaustive
             hard = (group.mined_negatives or frozenset()) & column.keys()
             mined[n, [column[text_id] for text_id in hard]] = True
             n += 1
-    mines = any(group.mined_negatives is not None for group in groups)
+    with_mined = any(group.mined_negatives is not None for group in groups)
     sizes = torch.tensor([len(group.image_ids) for group in groups], dtype=torch.long)
     return Batch(
         keys=tuple(group.key for group in groups),
         image_ids=image_ids,
         texts=tuple(texts.values()),
-        targets=Targets(truth, known, own, mined & ~truth if mines else None),
+        targets=Targets(truth, known, same_group, mined & ~truth if with_mined else None),
         image_group=torch.repeat_interleave(torch.arange(len(groups)), sizes),
         pixels=None if preprocess is None else _pixels(groups, preprocess),
         damaged=tuple(damaged),

@@ -1,4 +1,7 @@
-"""Opens image files that nobody vouches for: checked before they are decoded, upright, RGB."""
+"""Untrusted image files: a path or bytes come in, an upright RGB image or a digest goes out.
+
+The size is checked before anything is decoded, and nothing is ever unpickled.
+"""
 
 import hashlib
 import io
@@ -13,9 +16,9 @@ from vlmtune.errors import ImageFileError
 from vlmtune.types import ImageRef
 
 MAX_PIXELS = 64_000_000
-"""Largest image that is decoded: 64 megapixels are 192 MB of RGB."""
+"""Largest image to decode: 64 megapixels are 192 MB of RGB."""
 
-# Formats corpora come in; plug-ins that run other programs (EPS) or fetch data are left out.
+# Formats of image corpora; plug-ins that run other programs (EPS) or fetch data are left out.
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 
 Box = tuple[int, int, int, int]
@@ -26,19 +29,18 @@ def open_image(
 ) -> Image.Image:
     """Decodes an image to RGB, turned upright by its EXIF orientation, then cropped.
 
-    The size is read from the header and refused before anything is decoded. A file that ends in
-    `.npy` is a video frame as OpenCV hands it out and EqBen stores it: an array of bytes, height x
-    width x 3, blue first. It is never unpickled.
+    A file that ends in `.npy` is a video frame from OpenCV, as EqBen stores it: an array of bytes,
+    height x width x 3, blue first.
 
     Args:
-        source: The encoded image, or the file that holds it.
-        box: `(x, y, width, height)` in pixels of the upright image. It may reach outside; what
-            lies outside is black.
+        source: The encoded image, or its file.
+        box: `(x, y, width, height)` in pixels of the upright image. It may reach outside, where the
+            result is black.
         max_pixels: Largest width x height, of the file and of the box.
 
     Raises:
-        ImageFileError: `source` is a path and no such image can be had from it.
-        RecordError: `source` is bytes and no such image can be had from them.
+        ImageFileError: `source` is a path without such an image.
+        RecordError: `source` is bytes without such an image.
 
     Example:
         >>> buffer = io.BytesIO()
@@ -48,7 +50,7 @@ def open_image(
     """
     try:
         if isinstance(source, Path) and not source.is_file():
-            raise _RefusedError("it is missing" if not source.exists() else "it is not a file")
+            raise _RefusedError("it is not a file" if source.exists() else "it is missing")
         if isinstance(source, Path) and source.suffix == ".npy":
             return _crop(_frame(source, max_pixels), box, max_pixels)
         return _crop(_decode(source, max_pixels), box, max_pixels)
@@ -61,24 +63,12 @@ def open_image(
 
 
 def read(ref: ImageRef) -> Image.Image:
-    """Opens the image, or the part of it, that a benchmark names.
-
-    Raises:
-        ImageFileError: The file is missing, is not an image, or the box does not touch it.
-    """
+    """Opens the image of a benchmark, or the part of it in the box."""
     return open_image(ref.path, ref.box)
 
 
 def digest(ref: ImageRef) -> str:
-    """Returns the sha256 of the file's bytes and the box: equal digests show equal pixels.
-
-    Raises:
-        ImageFileError: The file cannot be read.
-    """
-    if ref.path.exists() and not (ref.path.is_file() or ref.path.is_dir()):
-        raise ImageFileError(  # reading a pipe or a device may never end
-            f"expected an image in {ref.path}, got a pipe or a device: pass a file"
-        )
+    """Returns the sha256 of the file's bytes and the box: equal digests mean equal pixels."""
     try:
         with ref.path.open("rb") as file:
             state = hashlib.file_digest(file, "sha256")
@@ -101,9 +91,8 @@ class _RefusedError(ValueError):
 
 def _decode(source: bytes | Path, max_pixels: int) -> Image.Image:
     file = io.BytesIO(source) if isinstance(source, bytes) else source
-    # A decoder fed with damaged bytes raises whatever its code stumbles on (SyntaxError,
-    # struct.error, zlib.error, ...), so every Exception means the same here: not an image.
-    # Its warnings speak of harmless oddities (broken EXIF, palette transparency).
+    # On damaged bytes decoders raise anything (SyntaxError, struct.error, zlib.error, ...), so
+    # every Exception means: not an image. Their warnings are about harmless details (broken EXIF).
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -122,9 +111,9 @@ def _decode(source: bytes | Path, max_pixels: int) -> Image.Image:
 
 def _frame(path: Path, max_pixels: int) -> Image.Image:
     try:
-        # Mapped, so that shape and type are known before any data is read.
+        # Memory-mapped, so that shape and type are known before any data is read.
         array = np.lib.format.open_memmap(path, mode="r")
-    except Exception as error:  # whatever a damaged header makes numpy stumble on
+    except Exception as error:  # on a damaged header numpy raises anything
         raise _RefusedError(" ".join(str(error).split()) or type(error).__name__) from error
     if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3:
         raise _RefusedError(
@@ -139,12 +128,11 @@ def _upright(image: Image.Image) -> Image.Image:
     try:
         return ImageOps.exif_transpose(image)
     except Exception:
-        # Unreadable EXIF says nothing about orientation, and the pixels are sound.
-        return image
+        return image  # unreadable EXIF has no orientation, and the pixels are sound
 
 
 def _without_address(reason: str) -> str:
-    """`cannot identify image file <_io.BytesIO object at 0x7f…>` differs from run to run."""
+    """Cuts an address: `cannot identify image file <_io.BytesIO object at 0x7f…>`."""
     return reason.partition(" <")[0]
 
 

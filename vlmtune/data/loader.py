@@ -1,4 +1,7 @@
-"""Batches of one epoch after the other, read by this process or by workers."""
+"""Batches of one epoch after the other, read by this process or by workers.
+
+A `GroupStream` and a position come in, batches go out. It never counts steps: Lightning does.
+"""
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -17,19 +20,19 @@ from vlmtune.errors import UserError
 from vlmtune.types import Batch, Group
 
 Position = tuple[int, int]
-"""Number of the epoch, and batches of it that are done."""
+"""Number of the epoch, and how many of its batches are done."""
 
 
 class EpochLoader:
     """Batches of one epoch after the other, in this process or from workers.
 
-    `position` is asked when the first batch of an epoch is fetched, not before: on resuming,
-    Lightning makes the iterator before it has corrected its counters.
+    `position` is called when the first batch of an epoch is fetched, not before: on resuming,
+    Lightning creates the iterator before it corrects its counters.
 
     Args:
         stream: What to read.
-        preprocess: Turns an image into pixels; None where features are read instead.
-        position: Says the epoch and how many of its batches are done.
+        preprocess: Turns an image into pixels; None to leave images out.
+        position: Returns the epoch and how many of its batches are done.
         rank: Which of the ranks this is.
         world: Number of ranks.
         num_workers: Worker processes, or 0.
@@ -68,7 +71,7 @@ class EpochLoader:
             yield item
 
     def state_dict(self) -> dict[str, Any]:
-        """What the order of batches depends on; the position in it is in Lightning's counters."""
+        """Returns what the order of batches depends on; Lightning saves the position in it."""
         return {
             "seed": self.stream.seed,
             "batch_size": self.stream.batch_size,
@@ -82,7 +85,7 @@ class EpochLoader:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Warns where a run resumed in the middle of an epoch has another order of batches."""
+        """Warns if a run resumed in the middle of an epoch has another order of batches."""
         now = self.state_dict()
         changed = sorted(name for name in now if now[name] != state.get(name))
         if changed and self.rank == 0:
@@ -94,14 +97,14 @@ class EpochLoader:
 
 
 class NoBatches:
-    """A loader of nothing. It states no length, as Lightning warns of a length of zero."""
+    """An empty loader. It has no length, because Lightning warns of a length of zero."""
 
     def __iter__(self) -> Iterator[Batch]:
         return iter(())
 
 
 class _Reader(IterableDataset):
-    """What one worker process does: reads its batches and collates them."""
+    """Reads and collates the batches of one worker process."""
 
     def __init__(
         self,
@@ -118,8 +121,8 @@ class _Reader(IterableDataset):
     def __iter__(self) -> Iterator[Batch | UserError]:
         info = get_worker_info()
         process, workers = (info.id, info.num_workers) if info else (0, 1)
-        # DataLoader takes the first batch from process 0, so on resuming after `done` batches
-        # process 0 does what worker `done % workers` would have gone on with.
+        # DataLoader takes the first batch from process 0. So on resuming after `done` batches
+        # process 0 continues as worker `done % workers`.
         worker = (process + self.done) % workers
         skip = len(range(worker, self.done, workers))
         consumer = Consumer(self.rank, self.world, worker, workers)
@@ -127,8 +130,7 @@ class _Reader(IterableDataset):
             for groups, damaged in self.read(consumer, skip):
                 yield self.prepare(groups, damaged)
         except UserError as error:
-            # Raised in a worker it would arrive wrapped in a traceback; as a value it stays one
-            # line.
+            # Raised in a worker it would arrive with a traceback; as a value it stays one line.
             yield error
 
 

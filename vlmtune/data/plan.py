@@ -1,8 +1,9 @@
-"""Who reads which records, in which order: arithmetic only, a pure function of seed and epoch.
+"""Which worker reads which records, in which order: a pure function of seed and epoch.
 
-The records of one epoch are a line. It is cut into consecutive pieces, one for each rank, and each
-rank's piece into batches that its workers take in turns, so that `batches[b]` of a rank comes from
-worker `b % workers` and the workers together give the stream one worker would give a length to.
+Counts and seeds come in, positions and record ranges go out. It never opens a file.
+
+The records of one epoch are a sequence. Each rank reads consecutive positions of it, cut into
+batches that its workers take in turns: batch b of a rank comes from worker `b % workers`.
 """
 
 from bisect import bisect_right
@@ -26,13 +27,13 @@ class Consumer:
 
 
 @dataclass(frozen=True)
-class Piece:
-    """A consumer's part of the line.
+class EpochSlice:
+    """The consecutive positions of an epoch that one consumer reads.
 
     Attributes:
-        start: Its first place.
-        batches: Sizes of the batches it is cut into.
-        total: Length of the whole line.
+        start: First position.
+        batches: Sizes of its batches.
+        total: Length of the whole epoch.
     """
 
     start: int
@@ -41,12 +42,12 @@ class Piece:
 
     @property
     def stop(self) -> int:
-        """One past the last place."""
+        """One past the last position."""
         return self.start + sum(self.batches)
 
 
 @dataclass(frozen=True)
-class Segment:
+class ShardRange:
     """Records `first` to `last` (exclusive) of shard number `shard`."""
 
     shard: int
@@ -57,11 +58,7 @@ class Segment:
 def train_batches(total: int, batch_size: int, world: int) -> int:
     """Returns how many full batches each rank sees in an epoch of `total` groups.
 
-    The rest, smaller than `batch_size` x `world`, is left out; which groups that are differs from
-    epoch to epoch.
-
-    Raises:
-        UserError: There is not even one batch.
+    A rest smaller than `batch_size` x `world` is left out, other groups in every epoch.
 
     Example:
         >>> train_batches(total=17, batch_size=2, world=4)
@@ -76,27 +73,23 @@ def train_batches(total: int, batch_size: int, world: int) -> int:
     return count
 
 
-def train_piece(total: int, batch_size: int, consumer: Consumer) -> Piece:
-    """Returns a consumer's part of a training epoch: every rank has equally many full batches.
+def train_slice(total: int, batch_size: int, consumer: Consumer) -> EpochSlice:
+    """Returns a consumer's slice of a training epoch; every rank has as many full batches.
 
     Example:
-        >>> train_piece(17, 2, Consumer(rank=1, world=2))
-        Piece(start=8, batches=(2, 2, 2, 2), total=16)
+        >>> train_slice(17, 2, Consumer(rank=1, world=2))
+        EpochSlice(start=8, batches=(2, 2, 2, 2), total=16)
     """
     sizes = [batch_size] * train_batches(total, batch_size, consumer.world)
-    share = sum(sizes)
-    return _worker_piece(consumer.rank * share, sizes, share * consumer.world, consumer)
+    per_rank = sum(sizes)
+    return _worker_slice(consumer.rank * per_rank, sizes, per_rank * consumer.world, consumer)
 
 
 def evaluation_batches(total: int, batch_size: int, world: int, rank: int) -> list[int]:
-    """Returns the batch sizes of one rank when every one of `total` groups is seen once.
+    """Returns the batch sizes of one rank if every one of `total` groups is seen once.
 
-    The ranks' shares differ by one group at most, and where a rank has enough groups it has as many
-    batches as the others (smaller ones), so that ranks that wait for each other at every batch do
-    not hang.
-
-    Raises:
-        UserError: There are fewer groups than ranks.
+    Ranks differ by one group at most. A rank with enough groups has as many batches as the others,
+    some of them smaller: ranks that wait for each other at every batch must not hang.
 
     Example:
         >>> [evaluation_batches(9, 2, 2, rank) for rank in (0, 1)]
@@ -107,16 +100,16 @@ def evaluation_batches(total: int, batch_size: int, world: int, rank: int) -> li
             f"expected at least {world} groups to evaluate on {world} ranks, got {total}: "
             "use fewer devices or more data"
         )
-    share = _even(total, world)[rank]
-    count = min(share, -(-_even(total, world)[0] // batch_size))
-    return _even(share, count)
+    groups = _even(total, world)[rank]
+    count = min(groups, -(-_even(total, world)[0] // batch_size))
+    return _even(groups, count)
 
 
-def evaluation_piece(total: int, batch_size: int, consumer: Consumer) -> Piece:
-    """Returns a consumer's part of an evaluation: all pieces together cover each group once."""
+def evaluation_slice(total: int, batch_size: int, consumer: Consumer) -> EpochSlice:
+    """Returns a consumer's slice of an evaluation; all slices together cover each group once."""
     sizes = evaluation_batches(total, batch_size, consumer.world, consumer.rank)
     start = sum(_even(total, consumer.world)[: consumer.rank])
-    return _worker_piece(start, sizes, total, consumer)
+    return _worker_slice(start, sizes, total, consumer)
 
 
 def _even(total: int, parts: int) -> list[int]:
@@ -124,68 +117,68 @@ def _even(total: int, parts: int) -> list[int]:
     return [total // parts + (part < total % parts) for part in range(parts)]
 
 
-def _worker_piece(start: int, sizes: Sequence[int], total: int, consumer: Consumer) -> Piece:
-    mine = [sizes[worker :: consumer.workers] for worker in range(consumer.workers)]
-    before = sum(sum(batches) for batches in mine[: consumer.worker])
-    return Piece(start + before, tuple(mine[consumer.worker]), total)
+def _worker_slice(start: int, sizes: Sequence[int], total: int, consumer: Consumer) -> EpochSlice:
+    by_worker = [sizes[worker :: consumer.workers] for worker in range(consumer.workers)]
+    before = sum(sum(batches) for batches in by_worker[: consumer.worker])
+    return EpochSlice(start + before, tuple(by_worker[consumer.worker]), total)
 
 
 def generator(*key: int) -> np.random.Generator:
-    """Returns a source of chance of its own for each key, e.g. (seed, epoch, purpose, ...)."""
+    """Returns a generator for a key, e.g. (seed, epoch, purpose, ...); each key has its own."""
     return np.random.default_rng(np.random.SeedSequence(key))
 
 
-def segments(
-    counts: Sequence[int], start: int, stop: int, chance: tuple[int, ...] | None
-) -> Iterator[Segment]:
-    """Yields what to read for the places `start` to `stop` of a set's line.
+def shard_ranges(
+    counts: Sequence[int], start: int, stop: int, key: tuple[int, ...] | None
+) -> Iterator[ShardRange]:
+    """Yields what to read for the positions `start` to `stop` of one shard set.
 
-    One pass lays all shards end to end and is `sum(counts)` long; the line is pass after pass. With
-    `chance`, each pass has the shards in another order and begins at another record (going round),
-    so that what an epoch leaves out at its end is never always the same, not even with one shard.
+    One pass reads all shards end to end and is `sum(counts)` long; passes follow each other. With a
+    key, each pass shuffles the shards and starts at a random record (going round), so that no
+    record, even of a single shard, is left out at the end of every epoch.
 
     Args:
         counts: Records in each shard.
-        start: First place.
-        stop: One past the last place.
-        chance: Key of the order, or None for the order of `counts`.
+        start: First position.
+        stop: One past the last position.
+        key: Seeds the order; None for the order of `counts`.
 
     Example:
-        >>> list(segments([3, 2], 1, 4, None))
-        [Segment(shard=0, first=1, last=3), Segment(shard=1, first=0, last=1)]
+        >>> list(shard_ranges([3, 2], 1, 4, None))
+        [ShardRange(shard=0, first=1, last=3), ShardRange(shard=1, first=0, last=1)]
     """
     total = sum(counts)
     while start < stop:
         number, offset = divmod(start, total)
         length = min(stop - start, total - offset)
-        yield from _pass_segments(counts, offset, length, chance and (*chance, number))
+        yield from _pass_ranges(counts, offset, length, key and (*key, number))
         start += length
 
 
-def _pass_segments(
-    counts: Sequence[int], offset: int, length: int, chance: tuple[int, ...] | None
-) -> Iterator[Segment]:
+def _pass_ranges(
+    counts: Sequence[int], offset: int, length: int, key: tuple[int, ...] | None
+) -> Iterator[ShardRange]:
     order, rotation, total = list(range(len(counts))), 0, sum(counts)
-    if chance is not None:
-        dice = generator(*chance)
-        order = dice.permutation(len(counts)).tolist()
-        rotation = int(dice.integers(total))
+    if key is not None:
+        rng = generator(*key)
+        order = rng.permutation(len(counts)).tolist()
+        rotation = int(rng.integers(total))
     ends = list(accumulate(counts[shard] for shard in order))
     while length:
-        place = (rotation + offset) % total
-        at = bisect_right(ends, place)
-        shard = order[at]
-        first = place - (ends[at] - counts[shard])
+        position = (rotation + offset) % total
+        index = bisect_right(ends, position)
+        shard = order[index]
+        first = position - (ends[index] - counts[shard])
         last = min(counts[shard], first + length)
-        yield Segment(shard, first, last)
+        yield ShardRange(shard, first, last)
         offset, length = offset + last - first, length - (last - first)
 
 
-def shares(total: int, weights: Sequence[float]) -> list[int]:
-    """Cuts `total` in proportion to `weights`, exactly (largest remainders).
+def apportion(total: int, weights: Sequence[float]) -> list[int]:
+    """Cuts `total` in proportion to `weights` into whole numbers (largest remainders).
 
     Example:
-        >>> shares(10, [1.0, 1.0, 2.0])
+        >>> apportion(10, [1.0, 1.0, 2.0])
         [3, 2, 5]
     """
     exact = [total * weight / sum(weights) for weight in weights]
@@ -196,18 +189,18 @@ def shares(total: int, weights: Sequence[float]) -> list[int]:
     return parts
 
 
-def mixture(parts: Sequence[int], chance: tuple[int, ...] | None) -> np.ndarray:
-    """Returns for each place of the line the number of its set: `parts[s]` places for set s.
+def mixture(parts: Sequence[int], key: tuple[int, ...] | None) -> np.ndarray:
+    """Returns the number of the shard set at each position of an epoch.
 
     Args:
-        parts: Places of each set.
-        chance: Key of the order, or None for one set after the other.
+        parts: How many positions each set has.
+        key: Seeds the order; None for one set after the other.
 
     Example:
         >>> mixture([2, 1], None).tolist()
         [0, 0, 1]
     """
-    line = np.repeat(np.arange(len(parts), dtype=np.uint16), parts)
-    if chance is not None and len(parts) > 1:
-        generator(*chance).shuffle(line)
-    return line
+    sets = np.repeat(np.arange(len(parts), dtype=np.uint16), parts)
+    if key is not None and len(parts) > 1:
+        generator(*key).shuffle(sets)
+    return sets

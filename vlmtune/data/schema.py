@@ -1,4 +1,6 @@
-"""The shard record: a `Group` on disk, the one thing builders and the loader must agree on.
+"""The shard record, a `Group` on disk: what builders write and the loader reads.
+
+Groups come in and JSON goes out, and back. It never opens a tar or an image.
 
 A shard is a WebDataset tar. Record `K` is the members `K.0.<ext>`, `K.1.<ext>`, ... (the encoded
 images, in order) followed by `K.json`:
@@ -9,8 +11,8 @@ images, in order) followed by `K.json`:
      "truth":  [[1, 0], [0, 1]],
      "exhaustive": true}
 
-`true` lists every caption known to be true of the image, in this record or in any other. The folder
-of a shard set has a `manifest.json` (see `Manifest`).
+`true` lists every caption known to be true of the image, in any record. The folder of a shard set
+has a `manifest.json` (see `Manifest`).
 """
 
 import json
@@ -32,7 +34,7 @@ EXTENSIONS = ("jpg", "jpeg", "png", "webp")
 
 
 class RecordError(ValueError):
-    """A record that breaks the schema; the loader skips, counts and reports it."""
+    """A record breaks the schema; the loader skips, counts and reports it."""
 
 
 @dataclass(frozen=True)
@@ -48,15 +50,15 @@ class ShardInfo:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a shard set is and how it was made.
+    """The contents of a shard set and how it was built.
 
     Attributes:
         builder: Class path of the builder.
         arguments: Its constructor arguments.
         sources: sha256 of each annotation file it read, by name.
         shards: The tars, in order.
-        counts: Further counts a builder wishes to state (texts, skipped records by reason, ...).
-        schema_version: `VERSION` when it was written.
+        counts: Further counts of the builder (texts, skipped records by reason, ...).
+        schema_version: `VERSION` at the time of writing.
     """
 
     builder: str
@@ -82,12 +84,7 @@ class Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Reads and checks the manifest of a shard set.
-
-    Raises:
-        UserError: No manifest, another schema version, no shards, or a shard that is missing or
-            has another size.
-    """
+    """Reads the manifest of a shard set and checks that its shards are there in full."""
     path = Path(folder) / MANIFEST
     try:
         raw = json.loads(path.read_text())
@@ -98,10 +95,10 @@ def read_manifest(folder: Path) -> Manifest:
         ) from None
     except (OSError, ValueError) as error:
         raise UserError(f"expected JSON in {path}, got {error}: build the shards again") from error
-    found = raw.get("schema_version") if isinstance(raw, dict) else None
-    if found != VERSION:
+    version = raw.get("schema_version") if isinstance(raw, dict) else None
+    if version != VERSION:
         raise UserError(
-            f"expected shards of schema version {VERSION}, got {found} in {path}: "
+            f"expected shards of schema version {VERSION}, got {version} in {path}: "
             "build the shards again"
         )
     try:
@@ -109,18 +106,19 @@ def read_manifest(folder: Path) -> Manifest:
         manifest = Manifest(shards=shards, **raw)
     except (KeyError, TypeError) as error:
         raise UserError(
-            f"expected a manifest in {path}, it is malformed ({error}): build the shards again"
+            f"expected a manifest in {path}, got a malformed one ({error}): build the shards again"
         ) from error
     if not shards:
         raise UserError(f"expected at least one shard in {path}, got none: build the shards again")
     for shard in shards:
         if not _well_formed(shard):
             raise UserError(
-                f"expected a manifest in {path}, it is malformed ({shard}): build the shards again"
+                f"expected a manifest in {path}, got a malformed one ({shard}): "
+                "build the shards again"
             )
         file = Path(folder) / shard.file
         if not file.is_file():
-            raise UserError(f"expected shard {file}, it is missing: build the shards again")
+            raise UserError(f"expected shard {file}, got no such file: build the shards again")
         if file.stat().st_size != shard.bytes:
             raise UserError(
                 f"expected {shard.bytes} bytes in shard {file}, got {file.stat().st_size}: "
@@ -130,7 +128,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def _well_formed(shard: ShardInfo) -> bool:
-    """Whether a shard has a plain file name, so that nothing outside is read, and real counts."""
+    """Whether a shard has a plain file name, which cannot lead outside, and valid counts."""
     texts, counts = (shard.file, shard.sha256), (shard.records, shard.images, shard.bytes)
     return (
         all(isinstance(text, str) for text in texts)
@@ -160,7 +158,7 @@ def decode(key: str, record: Mapping[str, Any]) -> tuple[Group, tuple[str, ...]]
     """Turns the JSON part of a record into a group without images, and the names of its images.
 
     Raises:
-        RecordError: The record breaks the schema; the message says how.
+        RecordError: The record breaks the schema.
     """
     try:
         if record["version"] != VERSION:
@@ -190,7 +188,7 @@ def decode(key: str, record: Mapping[str, Any]) -> tuple[Group, tuple[str, ...]]
 
 
 def check(group: Group) -> None:
-    """Raises `RecordError` where a group breaks the schema.
+    """Raises `RecordError` if a group breaks the schema.
 
     Example:
         >>> true = torch.ones(1, 1, dtype=torch.bool)

@@ -1,10 +1,13 @@
-"""Shard sets on disk, and reading records out of their tars without trusting them."""
+"""Shard sets on disk: a folder comes in, records and reports of damage come out.
+
+Nothing is trusted: no member is extracted to a file, and damage never stops the other records.
+"""
 
 import hashlib
 import json
 import math
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -24,13 +27,9 @@ class ShardSet(Configured):
     """A folder of shards, as `vlmtune build` writes them.
 
     Args:
-        path: The folder. It is read when it is first needed, so a config may name one that is yet
-            to be built.
-        weight: How often a record of this set is seen, relative to a record of a set of weight 1.
-            Evaluation takes no notice: there each record is seen once.
-
-    Raises:
-        UserError: The weight is not a number above 0.
+        path: The folder. It is read on first use, so that a config may name one before it is built.
+        weight: How often training sees a record of this set, relative to a set of weight 1.
+            Evaluation sees each record once.
     """
 
     def __init__(self, path: str, weight: float = 1.0) -> None:
@@ -42,12 +41,7 @@ class ShardSet(Configured):
 
     @cached_property
     def manifest(self) -> Manifest:
-        """The manifest.
-
-        Raises:
-            UserError: The folder has none, or a shard is missing, truncated or foreign, or there
-                are no records.
-        """
+        """The manifest, checked against the folder."""
         manifest = read_manifest(Path(self.path))
         if manifest.records == 0:
             raise UserError(f"expected records in {self.path}, got none: build the shards again")
@@ -64,31 +58,31 @@ class ShardSet(Configured):
         return [Path(self.path) / shard.file for shard in self.manifest.shards]
 
     def digest(self) -> str:
-        """Hex digest of the shards' checksums: equal digests show equal records."""
+        """Hex digest of the shards' checksums: equal digests mean equal records."""
         sums = "\n".join(shard.sha256 for shard in self.manifest.shards)
         return hashlib.sha256(sums.encode()).hexdigest()
 
 
 @dataclass(frozen=True)
 class RawRecord:
-    """A record as it lies in its shard.
+    """An undecoded record.
 
     Attributes:
         shard: The tar.
         key: The record's key.
         members: Contents by name within the record (`0.png`, `json`); images may be left out.
-        places: Offset and size in the tar of each member.
+        spans: Offset and size in the tar of each member.
     """
 
     shard: Path
     key: str
     members: dict[str, bytes]
-    places: dict[str, tuple[int, int]]
+    spans: dict[str, tuple[int, int]]
 
 
 @dataclass(frozen=True)
 class Damage:
-    """A record that cannot be used, and why; `str` gives the line to report."""
+    """An unusable record, and why; `str` gives the line to report."""
 
     shard: Path
     key: str
@@ -103,15 +97,15 @@ def read_records(
 ) -> Iterator[RawRecord | Damage]:
     """Yields records `first` to `last` (exclusive) of a tar: always `last - first` items.
 
-    Records before `first` are passed over by their headers alone. What cannot be had (the tar ends
+    Records before `first` are skipped by their headers alone. An unusable record (the tar ends
     early, a member is a link or has a path) comes as `Damage`, so that every other record keeps its
-    place. Nothing is ever extracted to a file.
+    position.
 
     Args:
         shard: The tar, uncompressed.
         first: First record.
         last: One past the last record.
-        images: Whether to read the images, too, or the JSON only.
+        images: Whether to read the images too, or the JSON only.
     """
     done = first
     reason = ""
@@ -127,11 +121,11 @@ def read_records(
 
 
 def _members(tar: tarfile.TarFile) -> Iterator[dict[str, Any]]:
-    """Yields name and header of each member; in place of the header, why the member is refused."""
+    """Yields the name and the header of each member; a refused member has a reason instead."""
     while (member := tar.next()) is not None:
-        # TarFile keeps every header it has seen; a shard has thousands, none needed again.
+        # TarFile keeps every header it has read: thousands in a shard, never needed again.
         tar.members = []  # type: ignore[attr-defined]
-        # Grouping by the last part of the name keeps a refused member in the record it is for.
+        # Grouping by the last part of the name keeps a refused member in its record.
         name = PurePosixPath(member.name).name
         header: tarfile.TarInfo | str = member
         if name != member.name:
@@ -146,24 +140,38 @@ def _load(
 ) -> RawRecord | Damage:
     key = record["__key__"]
     headers = {name: x for name, x in record.items() if not name.startswith("__")}
-    for refused in headers.values():
-        if isinstance(refused, str):
-            return Damage(shard, key, refused)
+    for header in headers.values():
+        if isinstance(header, str):
+            return Damage(shard, key, header)
     members = {}
     for name, header in headers.items():
         if images or name == "json":
             file = tar.extractfile(header)
             members[name] = b"" if file is None else file.read()
-    places = {name: (header.offset_data, header.size) for name, header in headers.items()}
-    return RawRecord(shard, key, members, places)
+    spans = {name: (header.offset_data, header.size) for name, header in headers.items()}
+    return RawRecord(shard, key, members, spans)
+
+
+def read_headers(
+    sets: Sequence[ShardSet],
+) -> Iterator[tuple[RawRecord, Group, tuple[str, ...]]]:
+    """Yields each record of shard sets by its JSON alone: undecoded, decoded, and its image files.
+
+    Damaged records are left out; `GroupStream` reports them.
+    """
+    for data in sets:
+        for file, count in zip(data.files, data.counts, strict=True):
+            for raw in read_records(file, 0, count, images=False):
+                if isinstance(raw, RawRecord):
+                    try:
+                        group, files = decode_header(raw)
+                    except RecordError:
+                        continue
+                    yield raw, group, files
 
 
 def decode_header(raw: RawRecord) -> tuple[Group, tuple[str, ...]]:
-    """Returns a record's group without images, and the names of its images.
-
-    Raises:
-        RecordError: The record breaks the schema.
-    """
+    """Returns a record's group without images, and its image files; `RecordError` if damaged."""
     try:
         record = json.loads(raw.members["json"])
     except KeyError:
@@ -173,14 +181,14 @@ def decode_header(raw: RawRecord) -> tuple[Group, tuple[str, ...]]:
     if not isinstance(record, dict):
         raise RecordError("has a malformed json (not an object)")
     group, files = decode(raw.key, record)
-    missing = [file for file in files if file not in raw.places]
+    missing = [file for file in files if file not in raw.spans]
     if missing:
         raise RecordError(f"lacks image {missing[0]}")
     return group, files
 
 
 def decode_group(raw: RawRecord, images: bool = True) -> Group:
-    """Returns a record's group, with its images decoded where they are wanted.
+    """Returns a record's group, with decoded images unless told otherwise.
 
     Raises:
         RecordError: The record breaks the schema, or an image cannot be decoded.

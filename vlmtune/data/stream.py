@@ -1,4 +1,8 @@
-"""The groups one consumer sees in one epoch: a pure function of seed, epoch, rank and worker."""
+"""The groups one consumer sees in one epoch: a pure function of seed, epoch, rank and worker.
+
+Shard sets come in, batches of groups and lines about damaged records go out. It never collates, and
+never shifts a position: skipping k batches gives exactly the rest, damage or not.
+"""
 
 import math
 from collections.abc import Container, Iterable, Iterator, Sequence
@@ -10,15 +14,15 @@ import numpy as np
 
 from vlmtune.data.plan import (
     Consumer,
-    Piece,
+    EpochSlice,
+    apportion,
     evaluation_batches,
-    evaluation_piece,
+    evaluation_slice,
     generator,
     mixture,
-    segments,
-    shares,
+    shard_ranges,
     train_batches,
-    train_piece,
+    train_slice,
 )
 from vlmtune.data.schema import RecordError
 from vlmtune.data.shards import Damage, RawRecord, ShardSet, decode_group, read_records
@@ -28,7 +32,7 @@ from vlmtune.types import Group
 T = TypeVar("T")
 GroupBatch = tuple[list[Group], tuple[str, ...]]
 
-# What a source of chance is for; each purpose draws from a stream of its own.
+# Each purpose has random numbers of its own.
 _MIXTURE, _SHARDS, _BUFFER = range(3)
 
 
@@ -36,14 +40,12 @@ _MIXTURE, _SHARDS, _BUFFER = range(3)
 class GroupStream:
     """Reads shard sets in batches of groups.
 
-    In training the sets are mixed: of the groups of an epoch, each set gives exactly the share
-    `weight x records` asks for, in places drawn anew each epoch, and starts over where its share is
-    larger than the set. Every rank gets equally many full batches. In evaluation each record comes
-    once, in order.
+    Training mixes the sets: each set gives a fraction of the epoch in proportion to `weight x
+    records`, at positions shuffled in each epoch. A set that is too small starts over. Every rank
+    gets as many full batches. Evaluation reads each record once, in order.
 
-    A record that cannot be used is reported and, in training, its place is filled with the
-    consumer's next good record (going round to its first). Places are never shifted, so skipping k
-    batches gives exactly the rest of the stream, damage or not.
+    An unusable record is reported. In training the consumer's next good record replaces it (going
+    round to its first).
 
     Attributes:
         sets: Where to read.
@@ -51,12 +53,12 @@ class GroupStream:
         train: Training or evaluation.
         total: Groups in a training epoch over all ranks; None for the sum of the sets.
         seed: Seed of every order.
-        buffer: Undecoded records the shuffle buffer of a training consumer holds; 0 for none.
+        buffer: Undecoded records in the shuffle buffer of a training consumer; 0 for none.
         max_damaged: Fraction of a consumer's records that may be damaged (rounded up) before
             reading fails.
         images: Whether images are read and decoded.
-        stored: Where images are not read: ids of the images whose features are at hand; a record
-            with another image counts as damaged. None where nothing is known.
+        stored: If they are not: ids of images with stored features. A record with another image
+            counts as damaged. None for all.
     """
 
     sets: tuple[ShardSet, ...]
@@ -70,11 +72,7 @@ class GroupStream:
     stored: Container[str] | None = None
 
     def length(self, rank: int, world: int) -> int:
-        """Returns the number of batches one rank sees in an epoch.
-
-        Raises:
-            UserError: There are too few groups for all ranks, or a set cannot be read.
-        """
+        """Returns the number of batches one rank sees in an epoch."""
         if self.train:
             return train_batches(self._total(), self.batch_size, world)
         return len(evaluation_batches(self._total(), self.batch_size, world, rank))
@@ -82,107 +80,106 @@ class GroupStream:
     def batches(
         self, epoch: int = 0, consumer: Consumer | None = None, skip: int = 0
     ) -> Iterator[GroupBatch]:
-        """Yields a consumer's batches: the groups, and a line for each damaged record met.
+        """Yields a consumer's batches: the groups, and a line for each new damaged record.
 
         Args:
             epoch: Number of the epoch.
             consumer: Who reads; None for the only reader.
-            skip: Batches of this consumer to pass over, undecoded (training only).
-
-        Raises:
-            UserError: More records are damaged than `max_damaged` allows.
+            skip: Batches of this consumer to skip, undecoded (training only).
         """
         consumer = consumer or Consumer()
         if not self.train:
-            yield from self._evaluation(evaluation_piece(self._total(), self.batch_size, consumer))
+            yield from self._evaluation(evaluation_slice(self._total(), self.batch_size, consumer))
             return
-        piece = train_piece(self._total(), self.batch_size, consumer)
-        ledger = _Ledger(piece.stop - piece.start, self.max_damaged)
-        groups = self._filled(piece, epoch, consumer, sum(piece.batches[:skip]), ledger)
-        for size in piece.batches[skip:]:
-            yield list(islice(groups, size)), ledger.drain()
+        positions = train_slice(self._total(), self.batch_size, consumer)
+        log = _DamageLog(positions.stop - positions.start, self.max_damaged)
+        groups = self._replacing_damage(
+            positions, epoch, consumer, sum(positions.batches[:skip]), log
+        )
+        for size in positions.batches[skip:]:
+            yield list(islice(groups, size)), log.drain()
 
     def _total(self) -> int:
         if self.train and self.total is not None:
             return self.total
         return sum(data.manifest.records for data in self.sets)
 
-    def _evaluation(self, piece: Piece) -> Iterator[GroupBatch]:
-        ledger = _Ledger(piece.stop - piece.start, self.max_damaged)
-        decoded = (self._decode(item, ledger) for item in self._items(piece, None))
+    def _evaluation(self, positions: EpochSlice) -> Iterator[GroupBatch]:
+        log = _DamageLog(positions.stop - positions.start, self.max_damaged)
+        decoded = (self._decode(item, log) for item in self._items(positions, None))
         groups = (group for group in decoded if group is not None)
-        # One batch is held back, so that damage met after the last group is still reported.
+        # One batch is held back, so that damage after the last group is still reported.
         held: list[Group] = []
-        for size in piece.batches:
+        for size in positions.batches:
             batch = list(islice(groups, size))
             if held and batch:
-                yield held, ledger.drain()
+                yield held, log.drain()
             held = batch or held
         if held:
-            yield held, ledger.drain()
+            yield held, log.drain()
 
-    def _filled(
-        self, piece: Piece, epoch: int, consumer: Consumer, skip: int, ledger: "_Ledger"
+    def _replacing_damage(
+        self, positions: EpochSlice, epoch: int, consumer: Consumer, skip: int, log: "_DamageLog"
     ) -> Iterator[Group]:
-        places = 0
-        for item in islice(self._shuffled(piece, epoch, consumer), skip, None):
-            places += 1
-            group = self._decode(item, ledger)
+        missing = 0
+        for item in islice(self._shuffled(positions, epoch, consumer), skip, None):
+            missing += 1
+            group = self._decode(item, log)
             if group is not None:
-                yield from [group] * places
-                places = 0
-        if places:
-            round_again = self._shuffled(piece, epoch, consumer)
-            good = (group for item in round_again if (group := self._decode(item)) is not None)
+                yield from [group] * missing
+                missing = 0
+        if missing:
+            from_the_start = self._shuffled(positions, epoch, consumer)
+            good = (group for item in from_the_start if (group := self._decode(item)) is not None)
             group = next(good, None)
             if group is None:
-                raise ledger.error()
-            yield from [group] * places
+                raise log.error()
+            yield from [group] * missing
 
     def _shuffled(
-        self, piece: Piece, epoch: int, consumer: Consumer
+        self, positions: EpochSlice, epoch: int, consumer: Consumer
     ) -> Iterator[RawRecord | Damage]:
-        dice = generator(self.seed, epoch, _BUFFER, consumer.rank, consumer.worker)
-        return buffer_shuffle(self._items(piece, epoch), self.buffer, dice)
+        rng = generator(self.seed, epoch, _BUFFER, consumer.rank, consumer.worker)
+        return buffer_shuffle(self._items(positions, epoch), self.buffer, rng)
 
-    def _items(self, piece: Piece, epoch: int | None) -> Iterator[RawRecord | Damage]:
-        """Yields the undecoded records of the places of `piece`; `epoch` None means in order."""
-        line = self._line(piece, epoch)
-        mine = line[piece.start : piece.stop]
+    def _items(self, positions: EpochSlice, epoch: int | None) -> Iterator[RawRecord | Damage]:
+        """Yields the undecoded records at `positions`; `epoch` None means in order."""
+        sets = self._set_numbers(positions, epoch)
+        mine = sets[positions.start : positions.stop]
         readers = []
         for number, data in enumerate(self.sets):
-            start = int(np.count_nonzero(line[: piece.start] == number))
+            start = int(np.count_nonzero(sets[: positions.start] == number))
             stop = start + int(np.count_nonzero(mine == number))
-            chance = None if epoch is None else (self.seed, epoch, _SHARDS, number)
-            readers.append(_read_set(data, start, stop, chance, self.images))
+            key = None if epoch is None else (self.seed, epoch, _SHARDS, number)
+            readers.append(_read_set(data, start, stop, key, self.images))
         for number in mine:
             yield next(readers[number])
 
-    def _line(self, piece: Piece, epoch: int | None) -> np.ndarray:
+    def _set_numbers(self, positions: EpochSlice, epoch: int | None) -> np.ndarray:
+        """The number of the set at each position of the epoch."""
         if epoch is None:
             return mixture([data.manifest.records for data in self.sets], None)
         weights = [data.weight * data.manifest.records for data in self.sets]
-        return mixture(shares(piece.total, weights), (self.seed, epoch, _MIXTURE))
+        return mixture(apportion(positions.total, weights), (self.seed, epoch, _MIXTURE))
 
-    def _decode(self, item: RawRecord | Damage, ledger: "_Ledger | None" = None) -> Group | None:
-        """Returns the group, or None where the record is damaged, which `ledger` then notes."""
+    def _decode(self, item: RawRecord | Damage, log: "_DamageLog | None" = None) -> Group | None:
+        """Returns the group, or None if the record is damaged, which goes into `log`."""
         damage = item
         if isinstance(item, RawRecord):
             try:
                 group = decode_group(item, self.images)
-                unknown = [] if self.stored is None else group.image_ids
-                for image in unknown:
+                for image in group.image_ids:
                     if self.stored is not None and image not in self.stored:
                         raise RecordError(f"image {image} has no stored features")
                 return group
             except RecordError as error:
                 damage = Damage(item.shard, item.key, str(error))
-        if ledger is not None:
-            ledger.note(str(damage))
+        if log is not None:
+            log.note(str(damage))
         return None
 
 
-class _Ledger:
+class _DamageLog:
     """Counts one consumer's damaged records in one epoch, and fails when there are too many."""
 
     def __init__(self, records: int, max_damaged: float) -> None:
@@ -212,15 +209,15 @@ class _Ledger:
 
 
 def _read_set(
-    data: ShardSet, start: int, stop: int, chance: tuple[int, ...] | None, images: bool
+    data: ShardSet, start: int, stop: int, key: tuple[int, ...] | None, images: bool
 ) -> Iterator[RawRecord | Damage]:
     files = data.files
-    for segment in segments(data.counts, start, stop, chance):
-        yield from read_records(files[segment.shard], segment.first, segment.last, images)
+    for part in shard_ranges(data.counts, start, stop, key):
+        yield from read_records(files[part.shard], part.first, part.last, images)
 
 
-def buffer_shuffle(items: Iterable[T], size: int, dice: np.random.Generator) -> Iterator[T]:
-    """Yields all items, each drawn from a buffer of `size` (0 or 1: in order).
+def buffer_shuffle(items: Iterable[T], size: int, rng: np.random.Generator) -> Iterator[T]:
+    """Yields all items, each taken at random from a buffer of `size` (0 or 1: in order).
 
     Example:
         >>> sorted(buffer_shuffle("abcd", 3, np.random.default_rng(0)))
@@ -234,19 +231,15 @@ def buffer_shuffle(items: Iterable[T], size: int, dice: np.random.Generator) -> 
         if not buffer:
             yield item
             continue
-        drawn = int(dice.integers(len(buffer)))
-        buffer[drawn], item = item, buffer[drawn]
+        slot = int(rng.integers(len(buffer)))
+        buffer[slot], item = item, buffer[slot]
         yield item
-    for at in dice.permutation(len(buffer)).tolist():
-        yield buffer[at]
+    for slot in rng.permutation(len(buffer)).tolist():
+        yield buffer[slot]
 
 
 def check_sets(sets: Sequence[ShardSet], name: str) -> tuple[ShardSet, ...]:
-    """Returns the sets, each of whose manifest has been read.
-
-    Raises:
-        UserError: There are none, or one cannot be read.
-    """
+    """Returns the sets, with their manifests read."""
     if not sets:
         raise UserError(f"expected at least one shard set in {name}, got none: name a folder")
     for data in sets:
