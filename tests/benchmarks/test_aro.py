@@ -113,10 +113,10 @@ def test_a_pair_with_exactly_the_minimum_counts(tmp_path):
 
 def test_boxes_are_cropped(tmp_path):
     fixture = Aro.fixture(tmp_path)
-    assert fixture.images()[0].box == (0, 0, 6, 4)
-    assert len(fixture.images()) == 3
-    whole = Aro(str(fixture.path), str(fixture.folder), crop=False)
-    assert whole.images() == tuple(ImageRef(fixture.folder / f"{i}.jpg") for i in (0, 1))
+    assert fixture.items.images[0].box == (0, 0, 6, 4)
+    assert len(fixture.items.images) == 3
+    whole = Aro(fixture.path, fixture.images, crop=False)
+    assert whole.items.images == tuple(ImageRef(Path(fixture.images) / f"{i}.jpg") for i in (0, 1))
 
 
 def test_symmetric_names():
@@ -130,10 +130,10 @@ def test_symmetric_names():
     ("change", "message"),
     [
         ({"bbox_w": 0}, "no area"),
-        ({"bbox_x": None}, "should be"),
+        ({"bbox_x": None}, "instead of a number"),
         ({"bbox_h": float("nan")}, "item 1"),
-        ({"true_caption": ""}, "item 1"),
-        ({"image_path": 3}, "item 1"),
+        ({"true_caption": ""}, "row 1"),
+        ({"image_path": 3}, "row 1"),
         ({"relation_name": None}, "item 1"),
     ],
 )
@@ -148,7 +148,7 @@ def test_malformed_items(tmp_path, change, message):
 def test_malformed_files(tmp_path):
     items = rows(3, [{"relation_name": "eating"}], 0)
     for wrong in (items[0], ["text"], [{}]):
-        with pytest.raises(UserError, match="expected a JSON list of objects with image_path"):
+        with pytest.raises(UserError, match="expected rows with image_path"):
             write(tmp_path, wrong).load()
     with pytest.raises(UserError, match="'attributes'"):
         write(tmp_path, items, task="attribution").load()

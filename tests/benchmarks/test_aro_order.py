@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 from vlmtune.benchmarks.aro_order import AroOrder
-from vlmtune.benchmarks.aro_orders import normalised, read_shuffles, write_shuffles
+from vlmtune.benchmarks.aro_shuffles import normalised, read_shuffles, write_shuffles
 from vlmtune.errors import UserError
 from vlmtune.language.words import words
 
@@ -97,7 +97,7 @@ def test_strict_gives_no_hint_by_spacing_and_leaves_out_what_is_not_shuffled(tmp
     assert result.metrics["identical_candidates"].value == identical
     assert result.outcomes == tuple(map(float, hits))
     assert result.metrics["accuracy"].chance == pytest.approx(sum(1 / s for s in sizes) / len(hits))
-    oracle = benchmark.run(lambda images, texts, pairs: benchmark.truth().double())
+    oracle = benchmark.run(lambda images, texts, pairs: benchmark.items.truth.double())
     assert oracle.metrics["accuracy"].value == 1.0
 
 

@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -15,7 +16,7 @@ def write(folder, raw, name="file.json"):
 
 
 def raw_of(fixture):
-    return json.loads(fixture.path.read_text())
+    return json.loads(Path(fixture.path).read_text())
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def fixture(tmp_path):
 
 def test_what_a_file_says(tmp_path, fixture):
     raw = raw_of(fixture)
-    queries = read_queries(fixture.path, tmp_path)
+    queries = read_queries(Path(fixture.path), tmp_path)
     assert queries.texts == ("red cube", "blue cube", "red cone")
     assert queries.labels.int().tolist() == [entry[2] for entry in raw["data"]]
     assert queries.hard.int().tolist() == [entry[3] for entry in raw["data"]]
@@ -125,8 +126,8 @@ def change(raw, how):
         ("image is a number", "entry 0"),
         ("same label", "same label twice"),
         ("same image", "same image twice"),
-        ("label is a number", "'3' where a label"),
-        ("object is a number", "'3' where a label"),
+        ("label is a number", "'3' instead of a label"),
+        ("object is a number", "'3' instead of a label"),
     ],
 )
 def test_malformed_file(tmp_path, fixture, how, message):
@@ -149,4 +150,4 @@ def test_malformed_file(tmp_path, fixture, how, message):
 def test_malformed_seen_file(tmp_path, fixture, raw, message):
     path = write(tmp_path, raw, "side.json")
     with pytest.raises(UserError, match=message):
-        read_subsets(path, fixture.texts())
+        read_subsets(path, fixture.items.texts)

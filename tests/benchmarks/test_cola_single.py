@@ -1,6 +1,7 @@
 import itertools
 import json
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ def write(folder, raw, name="file.json"):
 
 
 def raw_of(fixture):
-    return json.loads(fixture.path.read_text())
+    return json.loads(Path(fixture.path).read_text())
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def fixture(tmp_path):
 
 
 def values_for(benchmark, seed=0):
-    shape = benchmark.truth().shape
+    shape = benchmark.items.truth.shape
     return torch.randint(5, shape, generator=torch.Generator().manual_seed(seed)).double()
 
 
@@ -52,7 +53,7 @@ def test_both_layouts_and_both_label_forms_agree(tmp_path, fixture):
         again = ColaSingle(str(path), str(tmp_path), seen=str(fixture.seen)).run(fixed(values))
         told = {k: m for k, m in expected.items() if layout == "pairs" or "=" not in k}
         assert again.metrics == told
-    assert fixture.texts() == ("red cube", "blue cube", "red cone")
+    assert fixture.items.texts == ("red cube", "blue cube", "red cone")
 
 
 @pytest.mark.parametrize("absent", ["null", "left out"])
@@ -171,7 +172,7 @@ def test_classes_left_out_are_counted(tmp_path, fixture):
         entry[2] += [0, int(i == 0), int(i == 0)]
         entry[3] += [1, 0, int(i != 0)]
     benchmark = ColaSingle(str(write(tmp_path, raw)), str(tmp_path))
-    metrics = benchmark.run(fixed(benchmark.truth().double())).metrics
+    metrics = benchmark.run(fixed(benchmark.items.truth.double())).metrics
     assert metrics["map"].value == 1.0
     assert metrics["map"].n == 3
     assert metrics["classes_without_positives"].value == 1
@@ -179,7 +180,7 @@ def test_classes_left_out_are_counted(tmp_path, fixture):
     assert metrics["classes_without_positives_in_hard_set"].value == 1
     # the released script gives the last of them 0 and counts it
     published = ColaSingle(str(benchmark.path), str(tmp_path), convention="reference")
-    result = published.run(fixed(benchmark.truth().double()))
+    result = published.run(fixed(benchmark.items.truth.double()))
     assert result.convention == "reference"
     assert result.metrics["map"].value == pytest.approx(3 / 4)
     assert result.metrics["map"].n == 4
@@ -190,7 +191,7 @@ def test_classes_left_out_are_counted(tmp_path, fixture):
 @pytest.mark.parametrize("convention", ["strict", "reference"])
 def test_large_logits_do_not_collapse_into_ties(fixture, convention):
     # torchmetrics from 0.11 on would squash these by a sigmoid: all 1.0 in single precision.
-    one = ColaSingle(str(fixture.path), str(fixture.folder), convention=convention)
+    one = ColaSingle(fixture.path, fixture.images, convention=convention)
     values = values_for(fixture)
     assert one.run(fixed(values)).metrics == one.run(fixed((20 + values).float())).metrics
 
@@ -226,8 +227,8 @@ def test_paco_names_are_read_as_words_unless_they_would_read_alike(tmp_path, fix
     raw["labels"] = ["light_blue car_(automobile)", "other(color) mug", "other(material) mug"]
     path = write(tmp_path, raw)
     strict = ColaSingle(str(path), str(tmp_path))
-    assert strict.texts() == ("light blue car", *raw["labels"][1:])
-    assert ColaSingle(str(path), str(tmp_path), convention="reference").texts() == tuple(
+    assert strict.items.texts == ("light blue car", *raw["labels"][1:])
+    assert ColaSingle(str(path), str(tmp_path), convention="reference").items.texts == tuple(
         raw["labels"]
     )
     seen = write(tmp_path, {"seen": raw["labels"][:1], "unseen": raw["labels"][1:]}, "side.json")
@@ -237,34 +238,34 @@ def test_paco_names_are_read_as_words_unless_they_would_read_alike(tmp_path, fix
 
 def test_limit_draws_images(tmp_path, fixture):
     def limited(limit, seed=None):
-        return ColaSingle(str(fixture.path), str(tmp_path), limit=limit, seed=seed)
+        return ColaSingle(fixture.path, str(tmp_path), limit=limit, seed=seed)
 
-    assert limited(2).images() == fixture.images()[:2]
-    assert limited(99, seed=0).images() == fixture.images()
+    assert limited(2).items.images == fixture.items.images[:2]
+    assert limited(99, seed=0).items.images == fixture.items.images
     drawn = limited(4, seed=1)
-    rows = [fixture.images().index(image) for image in drawn.images()]
+    rows = [fixture.items.images.index(image) for image in drawn.items.images]
     assert rows == sorted(rows)
     assert len(rows) == 4
-    assert drawn.truth().equal(fixture.truth()[rows])
+    assert drawn.items.truth.equal(fixture.items.truth[rows])
     with pytest.raises(UserError, match="at least 1"):
         limited(0)
 
 
 def test_an_image_that_nothing_ranks_is_not_asked_for(tmp_path, fixture):
-    lean = ColaSingle(str(fixture.path), str(tmp_path), standard=False)
-    assert lean.images() == fixture.images()[:-1]
-    assert set(lean.pairs()[:, 0].tolist()) == set(range(5))
+    lean = ColaSingle(fixture.path, str(tmp_path), standard=False)
+    assert lean.items.images == fixture.items.images[:-1]
+    assert set(lean.items.pairs[:, 0].tolist()) == set(range(5))
 
 
 def test_without_standard_fewer_pairs_and_the_same_numbers(tmp_path, fixture):
-    lean = ColaSingle(str(fixture.path), str(tmp_path), standard=False)
+    lean = ColaSingle(fixture.path, str(tmp_path), standard=False)
     values = values_for(fixture, 1)
-    assert fixture.pairs() is None
-    assert len(lean.pairs()) < fixture.truth().numel()
-    assert lean.truth().equal(fixture.truth()[tuple(lean.pairs().T)])
+    assert fixture.items.pairs is None
+    assert len(lean.items.pairs) < fixture.items.truth.numel()
+    assert lean.items.truth.equal(fixture.items.truth[tuple(lean.items.pairs.T)])
     # the last image has no word of any query
-    assert set(map(tuple, fixture.truth().nonzero().tolist())) <= set(
-        map(tuple, lean.pairs().tolist())
+    assert set(map(tuple, fixture.items.truth.nonzero().tolist())) <= set(
+        map(tuple, lean.items.pairs.tolist())
     )
     metrics = lean.run(fixed(values[:5])).metrics
     full = fixture.run(fixed(values)).metrics

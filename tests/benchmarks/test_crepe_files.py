@@ -1,7 +1,8 @@
 import pytest
 from PIL import Image
 
-from vlmtune.benchmarks.crepe_files import Crops, check_chosen, items, texts
+from vlmtune.benchmarks.crepe_files import read_regions, read_texts
+from vlmtune.benchmarks.files import check_chosen
 from vlmtune.errors import UserError
 
 HEADER = "image_id,caption,x,y,width,height,negs"
@@ -11,13 +12,13 @@ ROW = "13,computer on floor,237.0,391.0,402.0,208.0,\"['a', 'b']\""
 def read(folder, text):
     path = folder / "file.csv"
     path.write_text(text, encoding="utf-8")
-    return list(items(path, Crops(folder), "negs"))
+    return read_regions(path, str(folder), "negs")
 
 
 def test_lists_and_sets():
-    assert texts("['c', \"it's\", 'a']") == ("c", "it's", "a")
-    assert texts("{'c', 'a', 'b'}") == ("a", "b", "c")
-    assert texts("[]") == ()
+    assert read_texts("['c', \"it's\", 'a']") == ("c", "it's", "a")
+    assert read_texts("{'c', 'a', 'b'}") == ("a", "b", "c")
+    assert read_texts("[]") == ()
 
 
 @pytest.mark.parametrize(
@@ -26,17 +27,17 @@ def test_lists_and_sets():
 )
 def test_what_is_no_list_raises(value):
     with pytest.raises(ValueError, match=r"list of captions|malformed"):
-        texts(value)
+        read_texts(value)
 
 
 def test_either_folder(tmp_path):
     for folder, number in (("VG_100K", 1), ("VG_100K_2", 2)):
         (tmp_path / folder).mkdir()
         Image.new("RGB", (4, 4)).save(tmp_path / folder / f"{number}.jpg")
-    crops = Crops(tmp_path)
-    box = {"x": "-3", "y": "0", "width": "9.0", "height": "2"}
-    for number, folder in ((1, "VG_100K"), (2, "VG_100K_2"), (3, "VG_100K")):
-        image = crops.image({"image_id": str(number), **box})
+    row = "{},a,-3,0,9.0,2,[]"
+    regions = read(tmp_path, "\n".join([HEADER, *(row.format(number) for number in (1, 2, 3))]))
+    places = ((1, "VG_100K"), (2, "VG_100K_2"), (3, "VG_100K"))
+    for (_, image, _), (number, folder) in zip(regions, places, strict=True):
         assert image.path == tmp_path / folder / f"{number}.jpg"
         assert image.box == (-3, 0, 9, 2)
 
@@ -51,10 +52,10 @@ def test_a_row(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "none called 'image_id'"),
-        ("image_id,caption\n1,2\n", "none called 'x'"),
-        (f"{HEADER}\n1,a\n", "line 2 with fewer values"),
-        (f"{HEADER}\n{ROW}\n{ROW.replace('13', 'x')}\n", "line 3"),
+        ("", "no image_id, caption"),
+        ("image_id,caption\n1,2\n", "no x, y"),
+        (f"{HEADER}\n1,a\n", "row 0 with fewer values"),
+        (f"{HEADER}\n{ROW}\n{ROW.replace('13', 'x')}\n", "row 1 with"),
         (f"{HEADER}\n{ROW.replace('402.0', '0')}\n", "no area"),
         (f"{HEADER}\n{ROW.replace('[', '(')}\n", "list of captions"),
     ],
@@ -68,9 +69,9 @@ def test_malformed(tmp_path, content, message):
 def test_unreadable(tmp_path):
     (tmp_path / "file.csv").write_bytes(HEADER.encode() + b"\n\xff\xfe,a,1,1,1,1,[]\n")
     with pytest.raises(UserError, match="UnicodeDecodeError"):
-        list(items(tmp_path / "file.csv", Crops(tmp_path), "negs"))
+        read_regions(tmp_path / "file.csv", str(tmp_path), "negs")
     with pytest.raises(UserError, match=r"FileNotFoundError.*CREPE"):
-        list(items(tmp_path / "none.csv", Crops(tmp_path), "negs"))
+        read_regions(tmp_path / "none.csv", str(tmp_path), "negs")
 
 
 def test_chosen():

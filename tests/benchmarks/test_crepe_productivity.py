@@ -100,13 +100,18 @@ def test_repeated_captions_and_capitals(tmp_path):
         )
 
     strict = made()
-    assert strict.texts() == ("snow on rock.", "rock on snow.", "a lamp by bed", "lamp not by bed")
-    result = strict.run(lambda images, texts, pairs: strict.truth().double())
+    assert strict.items.texts == (
+        "snow on rock.",
+        "rock on snow.",
+        "a lamp by bed",
+        "lamp not by bed",
+    )
+    result = strict.run(lambda images, texts, pairs: strict.items.truth.double())
     assert result.metrics["accuracy"].value == 1.0
     assert result.metrics["identical_candidates"].value == 2
     assert result.metrics["accuracy"].chance == 0.5
     reference = made(convention="reference")
-    assert "Lamp not by bed" in reference.texts()
+    assert "Lamp not by bed" in reference.items.texts
     # A model that lower-cases ties in both; the first candidate wins.
     result = reference.run(
         lambda images, texts, pairs: torch.tensor([float("not" not in texts[j]) for _, j in pairs])
@@ -127,10 +132,10 @@ def test_the_row_of_the_release(tmp_path):
         "under computer.']\",237.0,391.0,402.0,208.0\n"
     )
     one = CrepeProductivity(str(tmp_path), str(tmp_path), types=["atom"], complexities=[4])
-    assert one.images()[0].box == (237, 391, 402, 208)
-    assert one.images()[0].path == tmp_path / "VG_100K_2" / "2.jpg"
-    assert len(one.texts()) == 6
-    assert int(one.truth().sum()) == 1
+    assert one.items.images[0].box == (237, 391, 402, 208)
+    assert one.items.images[0].path == tmp_path / "VG_100K_2" / "2.jpg"
+    assert len(one.items.texts) == 6
+    assert int(one.items.truth.sum()) == 1
 
 
 def test_errors(tmp_path):

@@ -1,5 +1,6 @@
 import json
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -7,7 +8,7 @@ import torch
 from PIL import Image
 
 from vlmtune.benchmarks.eqben import PARTS, EqBen
-from vlmtune.benchmarks.squares import Wins
+from vlmtune.benchmarks.paired import PairedAccuracy
 from vlmtune.data.images import read
 from vlmtune.errors import UserError
 from vlmtune.metrics.item_groups import ItemGroups
@@ -38,8 +39,8 @@ def averages(scores, order=PARTS):
     for part in order:
         kinds.append(wins_of(*scores[part]))
         groups += [part] * N
-    wins = Wins(*(torch.cat(kind) for kind in zip(*kinds, strict=True)))
-    return EqBen("x", "y")._averages(wins, groups, torch.arange(len(groups)))
+    accuracy = PairedAccuracy(*(torch.cat(kind) for kind in zip(*kinds, strict=True)))
+    return EqBen("x", "y").more_metrics(accuracy, groups, torch.arange(len(groups)))
 
 
 def test_average_of_the_fifteen_scores_as_printed():
@@ -68,9 +69,9 @@ def test_kubric_is_the_mean_of_its_three_splits():
 def test_parts_weigh_alike_however_many_items_they_have(tmp_path):
     made = EqBen.fixture(tmp_path)  # two items of eqbensd, one of each other part
     made.load()
-    values = made.truth().double()
-    values[made._items.places[PARTS.index("eqbenag")]] = 0.0
-    values[made._items.places[PARTS.index("eqbenkubric_cnt")]] = 0.0
+    values = made.items.truth.double()
+    values[made.items.positions[PARTS.index("eqbenag")]] = 0.0
+    values[made.items.positions[PARTS.index("eqbenkubric_cnt")]] = 0.0
     result = made.run(lambda images, texts, pairs: values)
     assert result.metrics["average"].value == pytest.approx((1 + 1 + 0 + 2 / 3 + 1) / 5)
     assert result.metrics["group_accuracy"].value == pytest.approx(6 / 8)
@@ -95,13 +96,13 @@ def test_parts_weigh_alike_however_many_items_they_have(tmp_path):
 
 def test_one_part_alone_has_outcomes(tmp_path):
     made = EqBen.fixture(tmp_path)
-    rows = [row for row in json.loads(made.files[""].read_text()) if "eqbensd" in row["image0"]]
+    rows = [row for row in json.loads(Path(made.path).read_text()) if "eqbensd" in row["image0"]]
     path = tmp_path / "sd.json"
     path.write_text(json.dumps(rows))
     one = EqBen({"eqbensd": str(path)}, str(tmp_path))
     one.load()
-    values = torch.zeros(len(one.pairs()), dtype=torch.float64)
-    values[one._items.places] = torch.tensor([[[2.0, 1], [0, 3]], [[2.0, 1], [3, 4]]]).double()
+    values = torch.zeros(len(one.items.pairs), dtype=torch.float64)
+    values[one.items.positions] = torch.tensor([[[2.0, 1], [0, 3]], [[2.0, 1], [3, 4]]]).double()
     result = one.run(lambda images, texts, pairs: values)
     assert result.outcomes == pytest.approx((1.0, 1 / 3))
     assert result.metrics["average"].value == pytest.approx(2 / 3)
@@ -111,7 +112,7 @@ def test_one_part_alone_has_outcomes(tmp_path):
 
 def test_frames_of_youcook2_can_be_opened(tmp_path):
     made = EqBen.fixture(tmp_path)
-    frames = [image for image in made.images() if image.path.suffix == ".npy"]
+    frames = [image for image in made.items.images if image.path.suffix == ".npy"]
     assert [image.path.parent.name for image in frames] == ["eqbenyoucook2"] * 2
     blue, green, red = np.load(frames[1].path)[0, 0]
     assert read(frames[1]).getpixel((0, 0)) == (red, green, blue)
@@ -119,7 +120,7 @@ def test_frames_of_youcook2_can_be_opened(tmp_path):
 
 def test_a_file_for_each_part_may_leave_out_its_folder(tmp_path):
     made = EqBen.fixture(tmp_path)
-    rows = json.loads(made.files[""].read_text())
+    rows = json.loads(Path(made.path).read_text())
     files = {}
     for part in ("eqbenag", "eqbensd"):
         own = [row for row in rows if row["image0"].startswith(f"{part}/")]
@@ -130,7 +131,7 @@ def test_a_file_for_each_part_may_leave_out_its_folder(tmp_path):
         files[part] = str(tmp_path / f"{part}.json")
         (tmp_path / f"{part}.json").write_text(json.dumps({"video": own}))
     two = EqBen(files, str(tmp_path))
-    result = two.run(lambda images, texts, pairs: two.truth().double())
+    result = two.run(lambda images, texts, pairs: two.items.truth.double())
     assert result.metrics["average"].value == 1.0
     assert result.metrics["average"].n == 2
     assert {key for key in result.metrics if key.startswith("group")} == {
@@ -146,24 +147,24 @@ def test_light_images_are_jpeg(tmp_path):
         Image.open(path).save(path.with_suffix(".jpg"))
         path.unlink()
     with pytest.raises(UserError, match=r"expected 14 images for eqben, 12 are missing.*EqBen"):
-        EqBen(str(made.files[""]), str(tmp_path)).load()
-    EqBen(str(made.files[""]), str(tmp_path), light=True).load()
+        EqBen(made.path, str(tmp_path)).load()
+    EqBen(made.path, str(tmp_path), light=True).load()
 
 
 def test_limit_counts_within_each_part(tmp_path):
     made = EqBen.fixture(tmp_path)
-    one = EqBen(str(made.files[""]), str(tmp_path), limit=1)
-    result = one.run(lambda images, texts, pairs: one.truth().double())
+    one = EqBen(made.path, str(tmp_path), limit=1)
+    result = one.run(lambda images, texts, pairs: one.items.truth.double())
     assert {result.metrics[f"text_accuracy/{part}"].n for part in PARTS} == {1}
 
 
 def test_an_item_with_one_caption_twice_counts_and_is_never_won(tmp_path):
     made = EqBen.fixture(tmp_path)
-    rows = json.loads(made.files[""].read_text())
+    rows = json.loads(Path(made.path).read_text())
     rows[0]["caption1"] = rows[0]["caption0"]
-    made.files[""].write_text(json.dumps(rows))
-    again = EqBen(str(made.files[""]), str(tmp_path))
-    result = again.run(lambda images, texts, pairs: again.truth().double())
+    Path(made.path).write_text(json.dumps(rows))
+    again = EqBen(made.path, str(tmp_path))
+    result = again.run(lambda images, texts, pairs: again.items.truth.double())
     assert result.metrics["group_accuracy"].value == pytest.approx(7 / 8)
     assert result.metrics["group_accuracy"].n == 8
 

@@ -1,6 +1,7 @@
 import csv
 import itertools
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -188,32 +189,32 @@ def test_random_pairs_are_seeded_and_estimate_all_pairs(tmp_path):
 
 def test_only_frontal_images_are_asked_for_unless_the_angle_is_studied(tmp_path):
     benchmark = PugAnimals.fixture(tmp_path)
-    assert len(benchmark.images()) == 24
-    assert len(set(benchmark.texts())) == len(benchmark.texts()) == 24
-    pairs = benchmark.pairs()
+    assert len(benchmark.items.images) == 24
+    assert len(set(benchmark.items.texts)) == len(benchmark.items.texts) == 24
+    pairs = benchmark.items.pairs
     assert pairs.tolist() == [[i, i] for i in range(24)]
-    assert bool(benchmark.truth().all())
+    assert bool(benchmark.items.truth.all())
     turned = PugAnimals(str(benchmark.path), str(tmp_path), factors=["camera_yaw"])
-    assert len(turned.images()) == 48
-    assert len(turned.texts()) == 24
+    assert len(turned.items.images) == 48
+    assert len(turned.items.texts) == 24
     assert list(turned.run(Model(hashed(0), hashed(1))).metrics) == ["image/camera_yaw"]
 
 
 def test_animals_can_be_left_out_or_drawn(tmp_path):
     path = str(PugAnimals.fixture(tmp_path).path)
     left = PugAnimals(path, str(tmp_path), without=["Cat"])
-    assert {image.path.parent.name for image in left.images()} == {"GiantTortoise"}
+    assert {image.path.parent.name for image in left.items.images} == {"GiantTortoise"}
     result = left.run(Model(hashed(0), hashed(1)))
     assert result.metrics["image/size"].low is None  # one animal: nothing to resample
-    assert len(PugAnimals(path, str(tmp_path), limit=1).images()) == 12
+    assert len(PugAnimals(path, str(tmp_path), limit=1).items.images) == 12
     with pytest.raises(UserError, match="got 'Dog'"):
         PugAnimals(path, str(tmp_path), without=["Dog"]).load()
 
 
 def test_samples_that_lack_a_value_are_left_out_and_counted(tmp_path):
     benchmark = PugAnimals.fixture(tmp_path)
-    lines = benchmark.path.read_text().splitlines()
-    benchmark.path.write_text("\n".join(lines[:1] + lines[2:]))  # a frontal image
+    lines = Path(benchmark.path).read_text().splitlines()
+    Path(benchmark.path).write_text("\n".join(lines[:1] + lines[2:]))  # a frontal image
     result = PugAnimals(str(benchmark.path), str(tmp_path)).run(Model(hashed(0), hashed(1)))
     left_out = {k: (m.value, m.n) for k, m in result.metrics.items() if k.startswith("left_out")}
     assert left_out == {
@@ -235,32 +236,32 @@ def test_a_joint_model_is_refused(tmp_path):
 def test_embeddings_that_do_not_fit_are_refused(tmp_path):
     benchmark = PugAnimals.fixture(tmp_path)
     image, text = hashed(0), hashed(1)
-    with pytest.raises(UserError, match="of which 24 have NaN"):
+    with pytest.raises(UserError, match="24 finite embeddings"):
         benchmark.run(Model(lambda p: image(p) * torch.nan, text))
-    with pytest.raises(UserError, match="widths 6 and 3"):
+    with pytest.raises(UserError, match="width 6"):
         benchmark.run(Model(image, hashed(1, 3)))
     short = Model(image, text)
     short.embed_texts = lambda texts: torch.zeros(3, 6)
-    with pytest.raises(UserError, match="expected 24 finite embeddings for pug_animals, got 3"):
+    with pytest.raises(UserError, match=r"expected [0-9]+ finite embeddings .*3, 6"):
         benchmark.run(short)
 
 
 def test_files_that_do_not_fit_are_refused(tmp_path):
     benchmark = PugAnimals.fixture(tmp_path)
-    text = benchmark.path.read_text()
+    text = Path(benchmark.path).read_text()
     with pytest.raises(UserError, match="expected factors"):
         PugAnimals("", "", factors=["pose"])
-    benchmark.path.write_text(text.replace(",0.7,", ",0.8,"))
+    Path(benchmark.path).write_text(text.replace(",0.7,", ",0.8,"))
     with pytest.raises(UserError, match=r"got '0\.8' and '0'"):
         benchmark.load()
     lines = text.splitlines()
-    benchmark.path.write_text("\n".join([*lines, lines[1]]))
+    Path(benchmark.path).write_text("\n".join([*lines, lines[1]]))
     with pytest.raises(UserError, match="twice"):
         benchmark.load()
-    benchmark.path.write_text("\n".join(line for line in lines if "1.3" not in line))
+    Path(benchmark.path).write_text("\n".join(line for line in lines if "1.3" not in line))
     with pytest.raises(UserError, match="two values of size"):
         benchmark.load()
-    benchmark.path.write_text(text)
+    Path(benchmark.path).write_text(text)
     (tmp_path / "Cat/0.png").unlink()
     with pytest.raises(UserError, match=r"1 are missing, first '.*Cat/0\.png': get .*PUG_ANIMAL"):
         benchmark.load()

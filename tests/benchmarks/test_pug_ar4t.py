@@ -101,7 +101,7 @@ def test_table_8_has_30_attributes_of_four_kinds():
 
 def test_a_pair_is_one_item_whoever_names_the_other(tmp_path):
     for order in itertools.permutations(PAIRS[:3]):
-        assert len(make(tmp_path, order).images()) == 2
+        assert len(make(tmp_path, order).items.images) == 2
 
 
 ALIKE = [
@@ -117,7 +117,11 @@ def test_pairs_no_one_can_tell_apart_are_left_out_unless_all_are_wanted(tmp_path
     rows = [*ALIKE, *((*row[:3], row[3], f"b/{row[4]}") for row in PAIRS)]
     strict, every = make(tmp_path, rows), make(tmp_path, rows, convention="reference")
     for benchmark, items in ((strict, 3), (every, 5)):
-        truth = benchmark.truth().double() if items == 3 else torch.zeros(len(benchmark.pairs()))
+        truth = (
+            benchmark.items.truth.double()
+            if items == 3
+            else torch.zeros(len(benchmark.items.pairs))
+        )
         result = benchmark.run(scored(truth))
         assert result.metrics["group_accuracy"].n == items
         assert result.metrics["group_accuracy"].value == float(items == 3)
@@ -134,9 +138,9 @@ def test_negatives_are_looked_for_in_the_folder_first(tmp_path):
         ("On", "Mug on box", "", "gone.png", "y/2.png"),
     ]
     benchmark = make(tmp_path, rows)
-    texts = benchmark.texts()
+    texts = benchmark.items.texts
     assert texts == ("Cat on dog", "Cat under dog", "Pig on hay", "Pig under hay")
-    result = benchmark.run(scored(benchmark.truth().double()))
+    result = benchmark.run(scored(benchmark.items.truth.double()))
     assert result.metrics["negatives_missing"].value == 1
 
 
@@ -146,7 +150,7 @@ def test_a_negative_may_be_named_by_its_path(tmp_path):
         ("Under", "Cat under pig", "", "", "x/1.png"),
         ("Under", "Cat under dog", "", "", "y/1.png"),
     ]
-    assert make(tmp_path, rows).texts() == ("Cat on dog", "Cat under dog")
+    assert make(tmp_path, rows).items.texts == ("Cat on dog", "Cat under dog")
 
 
 def test_files_without_pairs_or_captions_are_refused(tmp_path):

@@ -38,7 +38,7 @@ def test_accuracy_by_factor_against_a_loop(tmp_path):
         "Jack_O_Lantern": "This is a photo of a jack o lantern",
         "Wolf": "This is a photo of a wolf",
     }
-    assert benchmark.texts() == tuple(prompts.values())
+    assert benchmark.items.texts == tuple(prompts.values())
     every, means = [], []
     for factor in FACTORS:
         wins = []
@@ -57,7 +57,7 @@ def test_accuracy_by_factor_against_a_loop(tmp_path):
     by_class = [
         sum(w for w, c in zip(every, result.clusters, strict=True) if c == k) / 20 for k in range(3)
     ]
-    assert result.series["accuracy_by_class"] == pytest.approx(by_class)
+    assert result.series["class_accuracy"] == pytest.approx(by_class)
 
 
 def reference(tmp_path, ids, names=None, **options):
@@ -90,9 +90,9 @@ def test_reference_maps_a_prediction_of_1000_classes(tmp_path):
             right += wins
         assert result.metrics["accuracy"].chance == pytest.approx((0.4 + 0.4) / 3)
     assert 0 < right < 180
-    oracle = benchmark.evaluate(benchmark.truth().double())
+    oracle = benchmark.evaluate(benchmark.items.truth.double())
     assert oracle.convention == "reference"
-    assert oracle.series["accuracy_by_class"] == (0.0, 1.0, 1.0)
+    assert oracle.series["class_accuracy"] == (0.0, 1.0, 1.0)
     assert oracle.metrics["accuracy"].value == pytest.approx(2 / 3)
 
 
@@ -101,8 +101,8 @@ def test_imagenet_has_two_classes_of_one_name(tmp_path):
     names[517] = names[134] = "crane"
     ids = {"Wolf": [517], "BirdHouse": [134], "Jack_O_Lantern": [1]}
     benchmark = reference(tmp_path, ids, names)
-    assert len(benchmark.texts()) == 999
-    wins = benchmark.evaluate(benchmark.truth().double()).series["accuracy_by_class"]
+    assert len(benchmark.items.texts) == 999
+    wins = benchmark.evaluate(benchmark.items.truth.double()).series["class_accuracy"]
     assert wins == (1.0, 1.0, 0.0)  # argmax takes the first of the two
 
 
@@ -113,7 +113,7 @@ def test_the_published_classes_have_names_of_their_own(tmp_path):
         for label in labels:
             (tmp_path / factor / label).mkdir(parents=True)
             (tmp_path / factor / label / "0.png").write_bytes(b"0")
-    texts = PugImageNet(str(tmp_path)).texts()
+    texts = PugImageNet(str(tmp_path)).items.texts
     assert len(texts) == 151
     assert texts[0] == "This is a photo of a african crocodile"
     assert "This is a photo of a power-drill" in texts
@@ -124,7 +124,7 @@ def test_words_and_prompt_are_the_user_s(tmp_path):
     words = tmp_path / "words.json"
     words.write_text(json.dumps({"Jack_O_Lantern": "pumpkin lantern"}))
     benchmark = PugImageNet(str(tmp_path), prompt="art of the {}.", words=str(words))
-    assert benchmark.texts() == (
+    assert benchmark.items.texts == (
         "art of the bird house.",
         "art of the pumpkin lantern.",
         "art of the wolf.",
@@ -147,12 +147,14 @@ def test_a_part_of_the_factors_and_of_the_images(tmp_path):
     assert [k for k in result.metrics if "/" in k] == ["accuracy/Worlds", "accuracy/Scene_Light"]
     assert {m.n for k, m in result.metrics.items() if "/" in k} == {4}
     assert (
-        some.images()
-        == PugImageNet(str(tmp_path), factors=["Worlds", "Scene_Light"], limit=4).images()
+        some.items.images
+        == PugImageNet(str(tmp_path), factors=["Worlds", "Scene_Light"], limit=4).items.images
     )
     assert (
-        some.images()
-        != PugImageNet(str(tmp_path), factors=["Worlds", "Scene_Light"], limit=4, seed=1).images()
+        some.items.images
+        != PugImageNet(
+            str(tmp_path), factors=["Worlds", "Scene_Light"], limit=4, seed=1
+        ).items.images
     )
 
 
@@ -183,7 +185,7 @@ def test_files_that_do_not_fit_are_refused(tmp_path):
         benchmark.load()
     (tmp_path / "Camera_Roll/Cat").mkdir()
     with pytest.raises(UserError, match="1 not in all, first 'Cat'"):
-        benchmark.load()
+        PugImageNet(str(tmp_path)).load()
 
 
 def test_a_class_without_images_is_named(tmp_path):

@@ -1,11 +1,10 @@
 """The set-ups on the published grid: its size, its captions, and the published percentages."""
 
 import itertools
-import random
 
 import pytest
 
-from vlmtune.benchmarks.pug_spar_setups import BLANK, DEFINITIONS, HARD, Row, coins, make
+from vlmtune.benchmarks.pug_spar_setups import BLANK, DEFINITIONS, HARD, Row, make
 from vlmtune.errors import UserError
 
 WORLDS = ("Desert", "SaltFlats")  # of ten
@@ -129,18 +128,6 @@ def test_published_percentages_are_counts_of_these_images(name, percentages):
     possible = {f"{100 * k / n:.2f}" for k in range(n + 1)}
     # 53.125 is printed as 53.12, and so is 40.625 as 40.62.
     assert {f"{p:.2f}" for p in percentages} <= possible
-
-
-def test_coins_of_a_sweep_are_those_after_all_before_it(grid):
-    last = coins(grid, None, True, 0)
-    assert {name: len(drawn) for name, drawn in last.items()} == {
-        name: 2 * SIZES[name][0] for name in HARD
-    }
-    first = coins(grid, "Desert", False, 0)
-    generator = random.Random(0)
-    stream = [generator.random() >= 0.5 for _ in range(4096)]
-    assert [coin for name in HARD for coin in first[name]] == stream
-    assert coins(grid, None, False, 0) != last
 
 
 def test_a_set_up_without_images_is_refused(grid):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from PIL import Image
 
-from vlmtune.benchmarks.retrieval import Retrieval
+from vlmtune.benchmarks.retrieval import Retrieval, read_split
 from vlmtune.errors import UserError
 
 CUTS = (1, 5, 10)
@@ -27,18 +27,18 @@ def write(folder, captions, **more):
 
 
 def values_for(benchmark, seed=0, values=1000):
-    shape = benchmark.truth().shape
+    shape = benchmark.items.truth.shape
     return torch.randint(values, shape, generator=torch.Generator().manual_seed(seed)).float()
 
 
 def test_reads_one_split(tmp_path):
     fixture = Retrieval.fixture(tmp_path)
-    assert [image.path.parent.name for image in fixture.images()] == ["val2014"] * 4
-    assert len(fixture.texts()) == 2 + 6 + 3 + 3 - 1
-    truth = fixture.truth()
+    assert [image.path.parent.name for image in fixture.items.images] == ["val2014"] * 4
+    assert len(fixture.items.texts) == 2 + 6 + 3 + 3 - 1
+    truth = fixture.items.truth
     assert truth.sum(dim=1).tolist() == [2, 6, 3, 3]
     assert truth[:, 0].tolist() == [True, False, True, False]  # "a dog runs" is said of two
-    other = Retrieval(str(fixture.path), str(tmp_path), split="val")
+    other = Retrieval(fixture.path, str(tmp_path), split="val")
     with pytest.raises(UserError, match=r"at least 2 images .* got 1 and 1"):
         other.load()
 
@@ -102,7 +102,7 @@ def test_against_sorting(tmp_path, convention, seed):
     raws = [[f"w{w}" for w in row[:n]] for row, n in zip(draw, counts, strict=True)]
     benchmark = write(tmp_path, raws, convention=convention)
     kept = [row if convention == "strict" else row[:5] for row in raws]
-    texts = list(benchmark.texts())
+    texts = list(benchmark.items.texts)
     captions = [(i, texts.index(raw)) for i, row in enumerate(kept) for raw in row]
     values = values_for(benchmark, seed, values=9)
     ties = "wrong" if convention == "strict" else "first"
@@ -121,7 +121,7 @@ def test_against_sorting(tmp_path, convention, seed):
 def test_a_caption_of_two_images_is_true_of_both_or_of_its_own_alone(tmp_path):
     captions = [["same", "a"], ["same", "b"], ["c"]]
     strict = write(tmp_path, captions)
-    assert strict.texts() == ("same", "a", "b", "c")
+    assert strict.items.texts == ("same", "a", "b", "c")
     values = torch.tensor([[0.5, 1.0, 0.0, 0.1], [0.9, 0.0, 0.8, 0.2], [0.1, 0.0, 0.0, 0.3]])
     result = strict.run(fixed(values))
     # "same" finds an image of its own, for both images that have it
@@ -171,7 +171,7 @@ def test_folds_are_ranked_by_themselves(tmp_path):
 def test_random_scores_reach_chance(tmp_path):
     benchmark = write(tmp_path, [[f"{i}{j}" for j in range(1 + i % 3)] for i in range(15)], folds=3)
     generator = torch.Generator().manual_seed(0)
-    shape = benchmark.truth().shape
+    shape = benchmark.items.truth.shape
     runs = [benchmark.run(fixed(torch.rand(shape, generator=generator))).metrics for _ in range(60)]
     for key, metric in runs[0].items():
         if metric.chance is not None:
@@ -181,7 +181,7 @@ def test_random_scores_reach_chance(tmp_path):
 
 def test_examples(tmp_path):
     benchmark = write(tmp_path, [[f"{i}{j}" for j in range(2)] for i in range(7)])
-    values = benchmark.truth().float()
+    values = benchmark.items.truth.float()
     values[0, 8] = 2.0  # "40" finds image 0 first
     examples = benchmark.run(fixed(values)).examples
     assert [e.correct for e in examples] == [True] * 4 + [False]
@@ -197,8 +197,8 @@ def test_limit_draws_images_with_their_captions(tmp_path):
     def limited(limit, seed):
         return Retrieval(str(tmp_path / "dataset.json"), str(tmp_path), limit=limit, seed=seed)
 
-    assert limited(2, None).texts() == ("00", "01", "02", "10", "11", "12")
-    assert len({limited(2, seed).texts() for seed in range(5)}) > 1
+    assert limited(2, None).items.texts == ("00", "01", "02", "10", "11", "12")
+    assert len({limited(2, seed).items.texts for seed in range(5)}) > 1
     with pytest.raises(UserError, match="at least 1"):
         limited(0, None)
     with pytest.raises(UserError, match="at least 2 folds"):
@@ -212,3 +212,50 @@ def test_a_missing_image_and_too_few(tmp_path):
         benchmark.load()
     with pytest.raises(UserError, match=r"at least 4 images .* got 2 and 2"):
         Retrieval(str(tmp_path / "dataset.json"), str(tmp_path), folds=2).load()
+
+
+def changed(how):
+    row = {"filename": "0.jpg", "split": "test", "sentences": [{"raw": "a"}]}
+    return {"images": [row | how, {**row, "filename": "1.jpg"}]}
+
+
+def write_json(folder, content):
+    path = folder / "dataset.json"
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_reads_one_split_with_folders_and_blanks_collapsed(tmp_path):
+    content = changed({"filepath": "val2014", "sentences": [{"raw": " a  dog\n"}, {"raw": "b"}]})
+    # What another split holds is not looked at.
+    content["images"].append({"filename": "", "split": "train", "sentences": []})
+    path = write_json(tmp_path, content)
+    assert read_split(path, "test") == [("val2014/0.jpg", ("a dog", "b")), ("1.jpg", ("a",))]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([], "no list `images`"),
+        ({"images": [3]}, "no list `images` of objects"),
+        ({"images": []}, r"a split out of \[\]"),
+        ({"images": [{"split": "val"}]}, r"a split out of \['val'\]"),
+        (changed({"sentences": [{"raw": " "}]}), "blank"),
+        (changed({"sentences": []}), "without a caption"),
+        (changed({"sentences": [3]}), "another layout"),
+        (changed({"sentences": None}), "another layout"),
+        (changed({"filename": ""}), "without a file name"),
+        (changed({"filename": 7}), "without a file name"),
+        (changed({"filepath": 7}), "without a file name"),
+        (changed({"filename": "1.jpg"}), "same image twice"),
+    ],
+)
+def test_malformed_file(tmp_path, content, message):
+    with pytest.raises(UserError, match=message) as error:
+        read_split(write_json(tmp_path, content), "test")
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_file(tmp_path):
+    with pytest.raises(UserError, match="FileNotFoundError"):
+        read_split(tmp_path / "none.json", "test")

@@ -85,7 +85,7 @@ def test_missing_keys_are_no_items(tmp_path):
     result = fixture.run(lambda images, texts, pairs: torch.zeros(len(pairs)))
     assert result.metrics["accuracy"].n == 6
     assert result.metrics["accuracy/swap_obj"].n == 2
-    assert len(fixture.images()) == 2
+    assert len(fixture.items.images) == 2
 
 
 def test_subsets(tmp_path):
@@ -103,11 +103,11 @@ def test_subsets(tmp_path):
     ("content", "message"),
     [
         ("[", "JSONDecodeError.*"),
-        ("[]", "no object"),
+        ("[]", "no list or object"),
         ("{}", "an empty one"),
-        ('{"0": ["a.jpg", "x", "y"]}', "under '0'"),
-        ('{"7": {"filename": "a.jpg", "caption": "x"}}', "under '7'"),
-        ('{"7": {"filename": "a.jpg", "caption": "x", "negative_caption": " "}}', "under '7'"),
+        ('{"0": ["a.jpg", "x", "y"]}', "row '0'"),
+        ('{"7": {"filename": "a.jpg", "caption": "x"}}', "row '7'"),
+        ('{"7": {"filename": "a.jpg", "caption": "x", "negative_caption": " "}}', "row '7'"),
     ],
 )
 def test_malformed_file(tmp_path, content, message):
@@ -137,6 +137,6 @@ def test_released_files(tmp_path):
         assert metric.n == RELEASED[subset]
         assert metric.value == pytest.approx(right / RELEASED[subset])
     assert "108" not in rows["swap_obj"]
-    assert len(benchmark.images()) == len(files)
-    oracle = benchmark.run(lambda images, texts, pairs: benchmark.truth().double())
+    assert len(benchmark.items.images) == len(files)
+    oracle = benchmark.run(lambda images, texts, pairs: benchmark.items.truth.double())
     assert oracle.metrics["accuracy"].value == 1.0

@@ -170,10 +170,10 @@ def test_average_is_the_mean_over_pieces(tmp_path):
 
 def test_ids_that_recur_in_another_file_are_other_rows(tmp_path):
     made = Valse.fixture(tmp_path)
-    result = made.run(lambda images, texts, pairs: made.truth().double())
+    result = made.run(lambda images, texts, pairs: made.items.truth.double())
     assert result.metrics["acc_r"].n == 11
     assert {result.metrics[f"acc_r/{piece}"].n for piece in PIECES} == {1}
-    assert len(made.texts()) == 22
+    assert len(made.items.texts) == 22
     assert result.clusters == tuple(i // 2 for i in range(11))
 
 
@@ -185,8 +185,8 @@ def test_invalid_rows_ask_for_no_image_and_captions_may_be_lists(tmp_path):
     path.write_text(json.dumps(rows))
     (tmp_path / "1.png").unlink()
     made = Valse(str(tmp_path), str(tmp_path), ["plurals"])
-    assert made.texts() == ("a", "b", "d", "e")
-    assert [image.path.name for image in made.images()] == ["0.png", "2.png"]
+    assert made.items.texts == ("a", "b", "d", "e")
+    assert [image.path.name for image in made.items.images] == ["0.png", "2.png"]
 
 
 def test_folders_by_piece_are_searched_in_turn(tmp_path):
@@ -197,7 +197,7 @@ def test_folders_by_piece_are_searched_in_turn(tmp_path):
     (tmp_path / "0.png").rename(one / "0.png")
     (tmp_path / "1.png").rename(two / "1.png")
     made = Valse(str(tmp_path), {"plurals": [str(one), str(two)]}, ["plurals"])
-    assert [image.path for image in made.images()] == [one / "0.png", two / "1.png"]
+    assert [image.path for image in made.items.images] == [one / "0.png", two / "1.png"]
     assert made.spec()["init_args"]["images"] == {"plurals": [str(one), str(two)]}
     (two / "1.png").unlink()
     with pytest.raises(
@@ -233,9 +233,9 @@ def test_limit_counts_within_each_piece(tmp_path):
 
 def test_examples_name_the_foil(example):
     right, *_, wrong = example().run(scorer(by_text)).examples
-    assert right.query == "c0 (foil: f0)"
+    assert right.query == "c0 (not: f0)"
     assert right.correct
-    assert (wrong.query, wrong.correct, wrong.scores) == ("c1 (foil: f1)", False, (0.6,))
+    assert (wrong.query, wrong.correct, wrong.scores) == ("f1 (true: c1)", False, (0.7,))
 
 
 @pytest.mark.parametrize(
@@ -243,12 +243,12 @@ def test_examples_name_the_foil(example):
     [
         ("[]", "got list"),
         ("{", "JSONDecodeError"),
-        ("{}", "valid rows in .* got none"),
+        ("{}", "expected items in the files of valse, got none"),
         ('{"a": {"caption": "x"}}', "row 'a' without votes"),
-        ('{"a": {"caption": "x", "mturk": {"caption": 3}}}', "row 'a' without one of them"),
+        ('{"a": {"caption": "x", "mturk": {"caption": 3}}}', "row 'a' with"),
         (
             '{"a": {"image_file": "a", "caption": "x", "foil": "x", "mturk": {"caption": 3}}}',
-            "differs from its caption",
+            "caption and foil different",
         ),
     ],
 )
@@ -260,11 +260,11 @@ def test_malformed_file(tmp_path, content, message):
 
 
 def test_arguments_are_checked():
-    with pytest.raises(UserError, match=r"got \['singulars'\]"):
+    with pytest.raises(UserError, match=r"pieces of .* got \['singulars'\]"):
         Valse("x", "y", ["singulars"])
-    with pytest.raises(UserError, match="got none"):
+    with pytest.raises(UserError, match=r"got \[\]"):
         Valse("x", "y", [])
-    with pytest.raises(UserError, match=r"got none for \['relations'\]"):
+    with pytest.raises(UserError, match="got none for relations"):
         Valse("x", {"plurals": "y"}, ["plurals", "relations"])
     with pytest.raises(UserError, match="at least 1"):
         Valse("x", "y", limit=0)

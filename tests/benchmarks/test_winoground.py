@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ def scorer(table):
 
 def test_fixture_has_the_released_layout(tmp_path):
     made = Winoground.fixture(tmp_path)
-    rows = [json.loads(line) for line in made.path.read_text().splitlines()]
+    rows = [json.loads(line) for line in Path(made.path).read_text().splitlines()]
     assert set(rows[0]) == {
         "id",
         "image_0",
@@ -28,16 +29,16 @@ def test_fixture_has_the_released_layout(tmp_path):
         "num_main_preds",
         "collapsed_tag",
     }
-    assert [image.path.name for image in made.images()] == [
+    assert [image.path.name for image in made.items.images] == [
         f"ex_{i}_img_{side}.png" for i in range(3) for side in (0, 1)
     ]
-    assert made.pairs().shape == (12, 2)
-    assert made.spec()["init_args"]["convention"] == "strict"
+    assert made.items.pairs.shape == (12, 2)
+    assert made.spec()["init_args"]["name"] == "winoground"
 
 
 def test_accuracy_by_tag(tmp_path):
     made = Winoground.fixture(tmp_path)
-    rows = [json.loads(line) for line in made.path.read_text().splitlines()]
+    rows = [json.loads(line) for line in Path(made.path).read_text().splitlines()]
     right = {(row[f"image_{i}"], row[f"caption_{i}"]) for row in rows[:2] for i in (0, 1)}
     result = made.run(scorer(lambda name, text: float((name, text) in right)))
     values = {key: metric.value for key, metric in result.metrics.items()}
@@ -64,13 +65,13 @@ def test_an_image_that_is_preferred_by_both_captions(tmp_path):
 
 def test_files_as_others_write_them(tmp_path):
     made = Winoground.fixture(tmp_path)
-    rows = [json.loads(line) for line in made.path.read_text().splitlines()]
+    rows = [json.loads(line) for line in Path(made.path).read_text().splitlines()]
     bare = [{key: row[key] for key in row if key[:5] in ("image", "capti")} for row in rows]
     # U+2028 is a line end to `splitlines`, and allowed unescaped within JSON.
     bare[0]["caption_0"] = "some\u2028plants"
-    made.path.write_text("\n\n".join(json.dumps(row, ensure_ascii=False) for row in bare))
-    again = Winoground(str(made.path), str(made.folder), limit=1)
-    assert again.texts()[0] == "some\u2028plants"
+    Path(made.path).write_text("\n\n".join(json.dumps(row, ensure_ascii=False) for row in bare))
+    again = Winoground(made.path, made.images, limit=1, seed=None)
+    assert again.items.texts[0] == "some\u2028plants"
     result = again.run(lambda images, texts, pairs: torch.zeros(len(pairs)))
     assert list(result.metrics) == ["text_accuracy", "image_accuracy", "group_accuracy"]
 
@@ -79,10 +80,10 @@ def test_files_as_others_write_them(tmp_path):
     ("content", "message"),
     [
         ("{", "JSONDecodeError"),
-        ("", "got none: get them from huggingface.co"),
-        ("[1]", "item 0 without"),
-        ('{"image_0": "a", "image_1": "b", "caption_0": "x"}', "item 0 without"),
-        ('{"image_0": "a", "image_1": "b", "caption_0": "x", "caption_1": " "}', "item 0 without"),
+        ("", "an empty one: get the file from huggingface.co"),
+        ("[1]", "row 0 without"),
+        ('{"image_0": "a", "image_1": "b", "caption_0": "x"}', "row 0 without"),
+        ('{"image_0": "a", "image_1": "b", "caption_0": "x", "caption_1": " "}', "row 0 without"),
         ('{"image_0": "a", "image_1": "a", "caption_0": "x", "caption_1": "y"}', "twice"),
         ('{"image_0": "a", "image_1": "b", "caption_0": "x", "caption_1": "y"}', "2 are missing"),
     ],
@@ -95,6 +96,6 @@ def test_malformed_file(tmp_path, content, message):
     assert "\n" not in str(error.value)
 
 
-def test_missing_file_says_where_it_is_to_be_had(tmp_path):
+def test_missing_file_says_where_to_get_it(tmp_path):
     with pytest.raises(UserError, match=r"FileNotFoundError.*facebook/winoground"):
         Winoground(str(tmp_path / "none.jsonl"), str(tmp_path)).load()

@@ -8,7 +8,7 @@ from PIL import Image
 
 import vlmtune
 from vlmtune.benchmarks.aro_order import AroOrder
-from vlmtune.benchmarks.aro_orders import perturb, read_shuffles
+from vlmtune.benchmarks.aro_shuffles import perturb, read_shuffles
 from vlmtune.cli.main import main
 from vlmtune.language.tagger import LexiconTagger
 
@@ -40,7 +40,7 @@ def test_what_is_written_is_what_the_benchmark_reads(annotations, capsys):
     Image.new("RGB", (4, 4)).save(annotations.with_name("0.jpg"))
     benchmark = AroOrder(str(annotations), str(annotations.parent), str(out))
     benchmark.load()
-    assert len(benchmark.images()) == 1
+    assert len(benchmark.items.images) == 1
     before = out.read_bytes()
     assert main(arguments) == 0
     assert out.read_bytes() == before
@@ -57,7 +57,7 @@ def test_the_default_tagger_finds_nouns_and_adjectives(annotations):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"--annotations": "none.json"}, "expected a JSON list"),
+        ({"--annotations": "none.json"}, "expected rows with image"),
         ({"--out": "none/shuffles.json"}, "expected to write"),
         ({"--spacy": "xx_no_such_model"}, "install both or use the LexiconTagger"),
         ({"--seed": "many"}, "--seed"),

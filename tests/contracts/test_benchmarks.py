@@ -3,7 +3,7 @@
 import importlib
 import json
 import math
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ import torch
 import yaml
 
 from vlmtune.benchmarks.base import Benchmark
+from vlmtune.config import instantiate
 from vlmtune.errors import UserError
 from vlmtune.evaluation.suite import load_all
 from vlmtune.metrics.item_groups import ItemGroups
@@ -24,8 +25,12 @@ def _class(config: Path) -> type[Benchmark]:
     return getattr(importlib.import_module(module), name)
 
 
-# What reads embeddings has no scores to hold the laws of; its own tests state its laws.
-SCORED = [config for config in CONFIGS if _class(config).reads == "scores"]
+def _made(config: Path) -> Benchmark:
+    return instantiate(yaml.safe_load(config.read_text()), Benchmark)
+
+
+# A benchmark of embeddings has no scores to hold the laws of; its own tests state its laws.
+SCORED = [config for config in CONFIGS if _made(config).needs == "scores"]
 
 
 @pytest.fixture(params=SCORED, ids=lambda path: path.stem)
@@ -46,12 +51,12 @@ def primary(result: Result) -> float:
 def coarse(benchmark: Benchmark, seed: int) -> torch.Tensor:
     """Random scores of three values: most comparisons are ties."""
     generator = torch.Generator().manual_seed(seed)
-    return torch.randint(3, benchmark.truth().shape, generator=generator).double()
+    return torch.randint(3, benchmark.items.truth.shape, generator=generator).double()
 
 
 def last(benchmark: Benchmark) -> tuple[int, ...]:
     """The place of the last score that is asked for."""
-    return tuple(size - 1 for size in benchmark.truth().shape)
+    return tuple(size - 1 for size in benchmark.items.truth.shape)
 
 
 def test_there_are_benchmarks():
@@ -59,15 +64,24 @@ def test_there_are_benchmarks():
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
-def test_yaml_names_arguments_the_class_takes(config):
-    from vlmtune.config import instantiate
-
-    made = instantiate(yaml.safe_load(config.read_text()), Benchmark)
+def test_yaml_and_plug_in_have_one_stem_and_the_common_options(config):
+    made = _made(config)
     assert made.name
+    assert type(made).__module__ == f"vlmtune.benchmarks.{config.stem}"
+    options = {field.name: field.default for field in fields(made)}
+    assert (options["limit"], options["seed"]) == (None, 0)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
+def test_a_convention_is_an_option_where_it_changes_something(config):
+    spec = yaml.safe_load(config.read_text())
+    spec["init_args"]["convention"] = "lenient"
+    with pytest.raises(UserError, match="convention"):
+        instantiate(spec, Benchmark)
 
 
 def test_states_what_it_is(benchmark):
-    result = run(benchmark, benchmark.truth().double())
+    result = run(benchmark, benchmark.items.truth.double())
     assert result.benchmark == benchmark.name
     assert result.version
     assert result.citation
@@ -76,18 +90,18 @@ def test_states_what_it_is(benchmark):
     metric = result.metrics[result.primary]
     assert metric.n > 0
     assert metric.chance is not None
-    assert all(image.path.is_file() for image in benchmark.images())
-    assert len(set(benchmark.images())) == len(benchmark.images())
-    assert len(set(benchmark.texts())) == len(benchmark.texts())
+    assert all(image.path.is_file() for image in benchmark.items.images)
+    assert len(set(benchmark.items.images)) == len(benchmark.items.images)
+    assert len(set(benchmark.items.texts)) == len(benchmark.items.texts)
 
 
 def test_pairs_are_distinct_and_in_range(benchmark):
-    pairs, shape = benchmark.pairs(), (len(benchmark.images()), len(benchmark.texts()))
+    pairs, shape = benchmark.items.pairs, (len(benchmark.items.images), len(benchmark.items.texts))
     if pairs is None:
-        assert tuple(benchmark.truth().shape) == shape
+        assert tuple(benchmark.items.truth.shape) == shape
         return
     assert pairs.dtype == torch.int64
-    assert pairs.shape == (len(benchmark.truth()), 2)
+    assert pairs.shape == (len(benchmark.items.truth), 2)
     assert len(pairs)
     assert len({tuple(pair) for pair in pairs.tolist()}) == len(pairs)
     assert pairs.min() >= 0
@@ -96,9 +110,9 @@ def test_pairs_are_distinct_and_in_range(benchmark):
 
 def test_every_image_and_every_text_is_needed(benchmark):
     # What no pair names would be encoded for nothing.
-    if (pairs := benchmark.pairs()) is not None:
-        assert len(pairs[:, 0].unique()) == len(benchmark.images())
-        assert len(pairs[:, 1].unique()) == len(benchmark.texts())
+    if (pairs := benchmark.items.pairs) is not None:
+        assert len(pairs[:, 0].unique()) == len(benchmark.items.images)
+        assert len(pairs[:, 1].unique()) == len(benchmark.items.texts)
 
 
 def test_it_asks_once_for_what_it_says(benchmark):
@@ -106,21 +120,24 @@ def test_it_asks_once_for_what_it_says(benchmark):
 
     def score(images, texts, pairs=None):
         asked.append((images, texts, pairs))
-        return benchmark.truth().double()
+        return benchmark.items.truth.double()
 
     benchmark.run(score)
     ((images, texts, pairs),) = asked
-    assert (tuple(images), tuple(texts)) == (tuple(benchmark.images()), tuple(benchmark.texts()))
-    wanted = benchmark.pairs()
+    assert (tuple(images), tuple(texts)) == (
+        tuple(benchmark.items.images),
+        tuple(benchmark.items.texts),
+    )
+    wanted = benchmark.items.pairs
     assert pairs is None if wanted is None else pairs.equal(wanted)
 
 
 def test_oracle_reaches_one(benchmark):
-    assert primary(run(benchmark, benchmark.truth().double())) == 1.0
+    assert primary(run(benchmark, benchmark.items.truth.double())) == 1.0
 
 
 def test_inverse_reaches_zero(benchmark):
-    result = run(benchmark, -benchmark.truth().double())
+    result = run(benchmark, -benchmark.items.truth.double())
     if benchmark.partial_credit:
         assert primary(result) <= result.metrics[result.primary].chance + 1e-12
     else:
@@ -129,7 +146,7 @@ def test_inverse_reaches_zero(benchmark):
 
 @pytest.mark.parametrize("constant", [-1.0, 0.0, 100.0])
 def test_constant_never_wins(benchmark, constant):
-    result = run(benchmark, torch.full(benchmark.truth().shape, constant))
+    result = run(benchmark, torch.full(benchmark.items.truth.shape, constant))
     chance = result.metrics[result.primary].chance
     assert primary(result) <= (chance + 1e-12 if benchmark.partial_credit else 0.0)
     assert not any(example.correct for example in result.examples)
@@ -138,7 +155,7 @@ def test_constant_never_wins(benchmark, constant):
 def test_random_scores_are_near_chance(benchmark):
     # Four standard errors of the mean over draws; without ties, as real scores have hardly any.
     generator = torch.Generator().manual_seed(0)
-    shape, found = benchmark.truth().shape, []
+    shape, found = benchmark.items.truth.shape, []
     for _ in range(50):
         result = run(benchmark, torch.rand(shape, generator=generator, dtype=torch.float64))
         found.append(primary(result))
@@ -152,7 +169,7 @@ def test_random_scores_are_near_chance(benchmark):
 def test_ties_are_not_broken_by_the_order_of_candidates(benchmark, seed):
     # Breaking every tie for the truth must not lower the number, breaking it against the truth must
     # not raise it; where no credit is partial, the latter must change nothing.
-    values, nudge = coarse(benchmark, seed), 0.01 * benchmark.truth().double()
+    values, nudge = coarse(benchmark, seed), 0.01 * benchmark.items.truth.double()
     tied = primary(run(benchmark, values))
     against, favoured = (primary(run(benchmark, values + sign * nudge)) for sign in (-1, 1))
     assert against <= tied + 1e-12
@@ -204,8 +221,8 @@ def test_outcomes_are_what_the_primary_metric_is_the_mean_of(benchmark, seed):
 
 
 def test_items_are_of_its_images_and_captions(benchmark):
-    images, texts = set(benchmark.images()), set(benchmark.texts())
-    for item in benchmark.compared_items():
+    images, texts = set(benchmark.items.images), set(benchmark.items.texts)
+    for item in benchmark.items.compared:
         assert images.issuperset(item.images)
         assert texts.issuperset((*item.true, *item.false))
     assert all(0 < repeat.total <= repeat.n for repeat in benchmark.repeats())
@@ -241,7 +258,7 @@ def test_files_are_read_late_and_a_missing_one_is_one_line(config, tmp_path):
 def test_an_empty_image_is_named_before_anything_is_encoded(config, tmp_path):
     kind = _class(config)
     made = kind.fixture(tmp_path)
-    path = made.images()[-1].path
+    path = made.items.images[-1].path
     path.write_bytes(b"")  # what a download that stopped leaves behind
     with pytest.raises(UserError, match="1 are empty files") as error:
         load_all([kind(**made.spec()["init_args"])])

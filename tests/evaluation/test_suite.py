@@ -2,6 +2,7 @@ import json
 import logging
 import multiprocessing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -83,11 +84,11 @@ def test_results_say_what_kind_they_are_and_of_which_items(cola, scorer):
 
 def test_results_list_what_occurs_twice(cola, scorer, tmp_path):
     benchmark = cola()
-    rows = json.loads(benchmark.path.read_text())
+    rows = json.loads(Path(benchmark.path).read_text())
     first, caption, second, other = rows[0]
-    twice = benchmark.path.with_name("twice.json")
+    twice = Path(benchmark.path).with_name("twice.json")
     twice.write_text(json.dumps([*rows, [second, other, first, caption]]))
-    again = ColaMulti(str(twice), str(benchmark.folder), name="again")
+    again = ColaMulti(str(twice), str(Path(benchmark.images)), name="again")
     plain, found = run_suite([benchmark, again], scorer()[0]).results
     assert plain.repeats == ()
     (repeat,) = found.repeats
@@ -168,7 +169,7 @@ class Wrong(ColaMulti):
 
 
 class Absent(ColaMulti):
-    def images(self):
+    def read(self):
         raise RuntimeError("out of images")
 
 
@@ -191,8 +192,8 @@ def test_a_benchmark_that_fails_does_not_stop_the_others(cola, scorer, caplog, k
 
 @pytest.mark.parametrize("stored", [False, True])
 def test_a_damaged_image_fails_the_benchmark_that_has_it(cola, scorer, tmp_path, stored):
-    benchmarks = [cola("first", limit=2), cola("all")]
-    last = cola().images()[-1].path
+    benchmarks = [cola("first", limit=2, seed=None), cola("all")]
+    last = cola().items.images[-1].path
     last.write_bytes(last.read_bytes()[:40])
     score, _ = scorer(tmp_path / "store" if stored else None)
     suite = run_suite(benchmarks, score)
@@ -208,22 +209,20 @@ def test_an_empty_image_is_known_before_anything_is_encoded(cola, scorer):
     class Careless(ColaMulti):
         """A plug-in that does not look for its images."""
 
-        def load(self):
-            pass
-
-        def images(self):
-            return (ImageRef(last),)
-
-        def texts(self):
-            return ("a cube",)
+        @property
+        def items(self):
+            arrays = self.arrange(self.read()[:1])
+            return replace(arrays, images=(ImageRef(last),))
 
         def run(self, score):
             raise AssertionError("must not be run")
 
-    last = cola().images()[-1].path
+    last = cola().items.images[-1].path
     last.write_bytes(b"")
     score, backbone = scorer()
-    suite = run_suite([cola("first", limit=2), cola("all"), cola("careless", Careless)], score)
+    suite = run_suite(
+        [cola("first", limit=2, seed=None), cola("all"), cola("careless", Careless)], score
+    )
     assert [result.benchmark for result in suite.results] == ["first"]
     assert backbone.images == 4
     for (name, why), count in zip(suite.not_run, (18, 1), strict=True):
@@ -251,7 +250,7 @@ def test_it_may_be_no_error_that_nothing_can_be_run(cola, scorer, tmp_path):
 
 def test_what_a_joint_adapter_lacks_is_known_before_anything_is_encoded(cola, model_folder, scorer):
     class Embedded(ColaMulti):
-        reads = "embeddings"
+        needs = "embeddings"
 
     backbone, adapter = Counted(str(model_folder)), MMAdapter(heads=2, hidden=2)
     adapter.attach(backbone)
@@ -282,11 +281,13 @@ def test_crops_of_one_file_are_images_of_their_own(scorer, tmp_path):
     path = write_cola(tmp_path / "cola")
 
     class Cropped(ColaMulti):
-        def images(self):
-            return tuple(replace(image, box=(0, 0, 4, 8)) for image in super().images())
+        def arrange(self, items):
+            arrays = super().arrange(items)
+            crops = tuple(replace(image, box=(0, 0, 4, 8)) for image in arrays.images)
+            return replace(arrays, images=crops)
 
     whole, part = (
-        kind(str(path), str(path.parent), kind.__name__) for kind in (ColaMulti, Cropped)
+        kind(str(path), str(path.parent), name=kind.__name__) for kind in (ColaMulti, Cropped)
     )
     score, backbone = scorer()
     suite = run_suite([whole, part], score)
@@ -316,10 +317,10 @@ def _rank(rank, folder, model_folder, results):
                 return super().evaluate(scores)
 
         benchmarks = [
-            ColaMulti(str(path), str(path.parent), "all"),
-            ColaMulti(str(here), str(path.parent), "on one rank"),
-            Moody(str(path), str(path.parent), "moody"),
-            ColaMulti(str(path), str(path.parent), "some", limit=4),
+            ColaMulti(str(path), str(path.parent), name="all"),
+            ColaMulti(str(here), str(path.parent), name="on one rank"),
+            Moody(str(path), str(path.parent), name="moody"),
+            ColaMulti(str(path), str(path.parent), name="some", limit=4),
         ]
         suite = run_suite(benchmarks, Scorer(backbone, adapter, batch_size=4))
         results.put((rank, suite, backbone.images))

@@ -18,7 +18,7 @@ from tests.tiny import write_cola
 from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.benchmarks.cola_multi import ColaMulti
-from vlmtune.benchmarks.zero_shot import Classification
+from vlmtune.benchmarks.zero_shot_classification import ZeroShotClassification
 from vlmtune.data.datamodule import ShardDataModule
 from vlmtune.data.shards import ShardSet
 from vlmtune.errors import UserError
@@ -532,15 +532,15 @@ def test_a_run_stops_where_what_is_not_run_is_monitored(
 
 def embedded(folder, name="zero_shot"):
     (folder / name).mkdir()
-    made = Classification.fixture(folder / name)
-    return Classification(str(made.folder), name, ensemble="embeddings")
+    made = ZeroShotClassification.fixture(folder / name)
+    return ZeroShotClassification(made.images, name=name, ensemble="embeddings")
 
 
 def test_what_reads_embeddings_is_not_run_of_a_joint_adapter(
     model_folder, shards, tmp_path, cola, caplog
 ):
     class Embedded(ColaMulti):
-        reads = "embeddings"
+        needs = "embeddings"
 
     path = write_cola(tmp_path / "other")
     lacking = [Embedded(str(path), str(path.parent)), embedded(tmp_path)]
@@ -550,7 +550,7 @@ def test_what_reads_embeddings_is_not_run_of_a_joint_adapter(
     assert evaluation.not_run == {}
     joint = module(model_folder, MMAdapter(heads=2, hidden=2))
     evaluation.setup(trainer, joint, "fit")
-    assert list(evaluation.not_run) == ["cola_multi", "zero_shot"]
+    assert list(evaluation.not_run) == ["test_evaluation", "zero_shot"]
     for line, one in zip(warned(caplog), lacking, strict=True):
         want = f"expected an adapter with embeddings for {one.name}, got MMAdapter, a joint one: "
         assert line.startswith(f"not run: {one.name}: {want}")

@@ -1,27 +1,46 @@
-"""What a benchmark is: images, texts and pairs to score, and the numbers that follow from them.
+"""What a benchmark is: a reader of items, common options, and a rule that evaluates scores.
 
-A benchmark never sees a model. Laws (tests/contracts/test_benchmarks.py): an oracle reaches 1.0,
-its inverse 0.0, a constant scorer never wins, NaN raises, the order of candidates is irrelevant.
+In: annotation files, then the scores of their images and captions. Out: a `Result`. Never sees a
+model. Laws (tests/contracts/test_benchmarks.py): an oracle reaches 1, its inverse 0, a constant
+scorer never wins, NaN raises, the order of candidates is irrelevant.
 """
 
-import json
+import inspect
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import (
+    Any,
+    ClassVar,
+    Generic,
+    Literal,
+    Protocol,
+    TypeVar,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+    runtime_checkable,
+)
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from vlmtune.benchmarks.repeats import Item, find_repeats
+from vlmtune.benchmarks.files import Row, read_rows
+from vlmtune.benchmarks.items import Items, find_repeats, sample
 from vlmtune.config import Configured
 from vlmtune.errors import UserError
-from vlmtune.report.result import Repeat, Result
+from vlmtune.metrics.value import MetricValue
+from vlmtune.report.result import Example, Repeat, Result
 from vlmtune.types import ImageRef
 
 Convention = Literal["strict", "reference"]
+I = TypeVar("I", bound=Items)  # noqa: E741
+SHOWN = 4  # right and wrong items each in the gallery
 
 
 @runtime_checkable
@@ -51,104 +70,210 @@ class Embed(Protocol):
         ...
 
 
-class Benchmark(Configured, ABC):
-    """A set of images and captions with a rule that turns scores into numbers.
+@dataclass_transform(eq_default=False, field_specifiers=(field,))
+@dataclass(eq=False, repr=False)
+class Benchmark(Configured, ABC, Generic[I]):
+    """Items with a rule that turns their scores into numbers.
 
-    Subclasses read their files lazily, in `load`, so that a config may name files that a builder
-    has yet to write.
+    A subclass is a dataclass: its annotated attributes are its options, in the order in which they
+    are written, and `limit`, `seed` and `name` come after them. It reads nothing until `items` is
+    asked for, so a config may name files that do not exist yet.
+
+    A benchmark whose published script counts differently from the strict rule has the option
+    `convention: Convention = "strict"`. In "strict" a tie is never a win and every item counts;
+    "reference" does what the script does.
+
+    Args:
+        name: Name in reports, unique within a run. By default the name of the plug-in's file.
+        limit: Evaluate at most so many items, of each group where `limit_per_group` is True.
+        seed: Seed that draws them; null takes the first ones.
 
     Attributes:
-        name: Name in reports and logs, unique within a run; a constructor argument.
         version: Version of the metric's definition.
-        primary: Key of the metric that stands for the whole.
+        primary_metric: Key of the metric that stands for the whole.
+        reference_metric: The same in the convention "reference", where it differs.
         citation: Where the metric is defined.
-        source: Where the files are to be had.
+        source: Where to get the files.
         partial_credit: True where the primary metric gives credit for part of an item (average
-            precision), so that inverse and constant scorers reach at most chance instead of 0.
-        reads: What `run` asks of the model: "scores", or "embeddings" of a dual one (`Embed`).
+            precision). Inverse and constant scorers then reach at most chance, not 0.
         kind: "compositional", or "retained" for an ability the model had before training, such as
-            retrieval or classification: reports show what became of it as "what it forgot".
+            retrieval or classification. Reports show its loss as forgetting.
+        limit_per_group: Whether `limit` counts within each group.
     """
 
-    name: str
-    version: ClassVar[str]
-    primary: str
+    name: str = field(default="", kw_only=True)
+    limit: int | None = field(default=None, kw_only=True)
+    # Files are often sorted by subset, so the first items would stand for one subset alone.
+    seed: int | None = field(default=0, kw_only=True)
+
+    version: ClassVar[str] = "1"
+    primary_metric: ClassVar[str] = "accuracy"
+    reference_metric: ClassVar[str] = ""
     citation: ClassVar[str]
     source: ClassVar[str] = ""
     partial_credit: ClassVar[bool] = False
-    reads: Literal["scores", "embeddings"] = "scores"
     kind: ClassVar[Literal["compositional", "retained"]] = "compositional"
+    limit_per_group: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        options = inspect.get_annotations(cls)
+        if "name" not in options:
+            cls.__annotations__ = {**options, "name": str}
+            default = cls.__module__.rpartition(".")[2]
+            setattr(cls, "name", field(default=default, kw_only=True))  # noqa: B010
+        dataclass(eq=False, repr=False)(cls)
+        super().__init_subclass__(**kwargs)
+
+    def __post_init__(self) -> None:
+        if self.limit is not None and self.limit < 1:
+            raise UserError(f"expected a limit of at least 1, got {self.limit}: leave it out")
+        hints = get_type_hints(type(self))
+        for option in fields(self):
+            known, value = get_args(hints[option.name]), getattr(self, option.name)
+            if get_origin(hints[option.name]) is Literal and value not in known:
+                raise UserError(
+                    f"expected {option.name} of {self.name} out of {list(known)}, got {value!r}: "
+                    "name one of them"
+                )
+
+    # -- what a benchmark and its rule define --------------------------------------------------
 
     @classmethod
     @abstractmethod
-    def fixture(cls, folder: Path) -> "Benchmark":
+    def fixture(cls, folder: Path) -> "Benchmark[I]":
         """Writes about three items with tiny images into `folder`; returns the benchmark of them.
 
-        What contract tests run on: the files have the real layout.
+        Contract tests run on it, so the files have the real layout.
         """
 
     @abstractmethod
-    def load(self) -> None:
-        """Reads the annotation files and finds the images; calling it again does nothing.
-
-        Raises:
-            UserError: A file is missing or is not what it should be; says where it is to be had.
-        """
+    def read(self) -> Sequence[Any]:
+        """Reads the annotation files: all items, in the order of the file."""
 
     @abstractmethod
-    def images(self) -> Sequence[ImageRef]:
-        """The N distinct images."""
-
-    @abstractmethod
-    def texts(self) -> Sequence[str]:
-        """The M distinct captions."""
-
-    @abstractmethod
-    def pairs(self) -> Int[Tensor, "P 2"] | None:
-        """The distinct pairs (image, text) whose score is needed; None for all N x M."""
-
-    @abstractmethod
-    def truth(self) -> Bool[Tensor, "P"] | Bool[Tensor, "N M"]:
-        """True where the text is stated to be true of the image, what an oracle would score.
-
-        In the order of `pairs`, or of all pairs.
-        """
-
-    def compared_items(self) -> Sequence[Item]:
-        """What is compared, item by item, in the order of the file; empty where nothing can repeat.
-
-        That is so where images are listed from folders, or files with anything twice are refused.
-        """
-        return ()
-
-    def repeats(self) -> tuple[Repeat, ...]:
-        """What occurs twice among the items, for the report."""
-        return find_repeats(self.compared_items())
+    def arrange(self, items: Sequence[Any]) -> I:
+        """Turns the items that `limit` leaves into arrays."""
 
     @abstractmethod
     def evaluate(self, scores: Float[Tensor, "P"] | Float[Tensor, "N M"]) -> Result:
-        """Turns the scores, in the order of `pairs`, into numbers."""
+        """Turns the scores, in the order of `items.pairs`, into numbers."""
+
+    # -- what all share ------------------------------------------------------------------------
+
+    @cached_property
+    def items(self) -> I:
+        """The items as arrays; the files are read once, at the first access."""
+        read = self.read()
+        groups = [item.group if self.limit_per_group else "" for item in read]
+        rows = [read[i] for i in sample(groups, self.limit, self.seed)]
+        if not rows:
+            raise UserError(
+                f"expected items in the files of {self.name}, got none: {files_from(self)}"
+            )
+        items = self.arrange(rows)
+        check_images(items.images, self)
+        return items
+
+    def load(self) -> None:
+        """Reads the annotation files and looks for the images."""
+        _ = self.items
+
+    @property
+    def strict(self) -> bool:
+        """Whether ties lose and every item counts."""
+        return getattr(self, "convention", "strict") == "strict"
+
+    @property
+    def needs(self) -> Literal["scores", "embeddings"]:
+        """What `run` needs of the model: any scores, or the embeddings of a dual one (`Embed`)."""
+        return "scores"
+
+    @property
+    def primary(self) -> str:
+        """Key of the metric that stands for the whole."""
+        return self.primary_metric if self.strict else self.reference_metric or self.primary_metric
+
+    def repeats(self) -> tuple[Repeat, ...]:
+        """What occurs twice among the items, for the report."""
+        return find_repeats(self.items.compared)
+
+    def rows(self, path: str | Path, *keys: str) -> list[Row]:
+        """Reads the rows of a JSON file, each with a text under every key."""
+        return read_rows(path, keys, self.source)
 
     def run(self, score: Score) -> Result:
-        """Loads, has everything scored once, and evaluates.
-
-        Raises:
-            UserError: A needed score is missing, NaN or infinite.
-        """
-        self.load()
-        pairs = self.pairs()
-        scores = score(self.images(), self.texts(), pairs).detach().cpu()
-        wanted = (len(self.images()), len(self.texts())) if pairs is None else (len(pairs),)
-        check_scores(scores, wanted, self.name)
+        """Scores everything once and evaluates the scores."""
+        items = self.items
+        scores = score(items.images, items.texts, items.pairs).detach().cpu()
+        check_scores(scores, items.shape, self.name)
         return self.evaluate(scores)
 
+    def result(
+        self,
+        metrics: dict[str, MetricValue],
+        outcomes: Float[Tensor, "n"],
+        clusters: Int[Tensor, "n"] | None = None,
+        **more: Any,
+    ) -> Result:
+        """Makes the result; `more` are further fields of it."""
+        return Result(
+            benchmark=self.name,
+            version=self.version,
+            primary=self.primary,
+            metrics=metrics,
+            citation=self.citation,
+            convention="strict" if self.strict else "reference",
+            outcomes=tuple(outcomes.tolist()),
+            clusters=() if clusters is None else tuple(clusters.tolist()),
+            **more,
+        )
 
-def check_scores(scores: Tensor, wanted: tuple[int, ...], name: str) -> None:
-    """Raises `UserError` unless every needed score is there and finite."""
-    if tuple(scores.shape) != wanted:
+
+def gallery(
+    right: Sequence[bool | None],
+    key: Callable[[int], Hashable],
+    example: Callable[[int], Example],
+    shown: int = SHOWN,
+    apart: bool = False,
+) -> tuple[Example, ...]:
+    """The first right and the first wrong items, each of another key.
+
+    Args:
+        right: Whether each item is right; None leaves it out.
+        key: Items of one key count as alike.
+        example: Shows an item.
+        shown: How many right and how many wrong ones.
+        apart: Whether no key may be among both the right and the wrong ones.
+
+    Example:
+        >>> show = lambda i: Example(str(i), (), (), (), i != 1)
+        >>> [one.query for one in gallery([True, False, True, True], "aabb".__getitem__, show, 2)]
+        ['0', '2', '1']
+    """
+    examples: list[Example] = []
+    keys: set[Hashable] = set()
+    for correct in (True, False):
+        keys = keys if apart else set()
+        left = shown
+        for i, won in enumerate(right):
+            if left and won is correct and key(i) not in keys:
+                keys.add(key(i))
+                examples.append(example(i))
+                left -= 1
+    return tuple(examples)
+
+
+def count(value: int, n: int) -> MetricValue:
+    """A number of items that is reported as it is, such as of those left out."""
+    return MetricValue(float(value), n, higher_is_better=False, unit="count")
+
+
+def check_scores(scores: Tensor, shape: tuple[int, ...], name: str) -> None:
+    """Raises `UserError` unless every score is there and finite."""
+    if tuple(scores.shape) != shape:
         raise UserError(
-            f"expected scores of shape {wanted} for {name}, got {tuple(scores.shape)}: "
-            "the scorer must score every pair it is asked for"
+            f"expected scores of shape {shape} for {name}, got {tuple(scores.shape)}: "
+            "the scorer must score every pair"
         )
     wrong = int((~torch.isfinite(scores)).sum())
     if wrong:
@@ -158,60 +283,44 @@ def check_scores(scores: Tensor, wanted: tuple[int, ...], name: str) -> None:
         )
 
 
-def distinct_pairs(
-    rows: Int[Tensor, "*items"], columns: Int[Tensor, "*items"]
-) -> tuple[Int[Tensor, "P 2"], Int[Tensor, "*items"]]:
-    """Each pair (row, column) once, and where every given one stands among them.
-
-    Scores of the P pairs become those of the items by `scores[where]`.
-
-    Args:
-        rows: Positions of images.
-        columns: Positions of texts, of the same shape.
-
-    Example:
-        >>> rows, columns = torch.tensor([[1, 0], [1, 1]]), torch.tensor([[0, 2], [0, 2]])
-        >>> pairs, where = distinct_pairs(rows, columns)
-        >>> pairs.tolist(), where.tolist()
-        ([[0, 2], [1, 0], [1, 2]], [[1, 0], [1, 2]])
-    """
-    width = int(columns.max()) + 1 if columns.numel() else 1
-    # One number per pair: far faster than comparing rows of two.
-    numbers, where = (rows * width + columns).unique(return_inverse=True)
-    return torch.stack([numbers // width, numbers % width], dim=1), where
-
-
-def read_json(path: Path, wanted: str) -> Any:
-    """Reads a JSON file.
-
-    Args:
-        path: The file.
-        wanted: What it should be, for the error ("a JSON list of ...").
+def embed(
+    score: Score, items: Items, name: str
+) -> tuple[Float[Tensor, "N d"], Float[Tensor, "M d"]]:
+    """Embeds all images and texts, in double precision.
 
     Raises:
-        UserError: The file cannot be read or is not JSON.
+        UserError: The model only scores pairs, or an embedding is missing, NaN or infinite.
     """
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    if not isinstance(score, Embed):
         raise UserError(
-            f"expected {wanted} in {path}, got {type(error).__name__} ({error}): correct the path"
-        ) from error
+            f"expected a model that embeds images and texts for {name}, got one that only scores "
+            "pairs: use a dual adapter, or leave the benchmark out (`ensemble: scores` where it "
+            "has that option)"
+        )
+    images, texts = score.embed_images(items.images), score.embed_texts(items.texts)
+    for rows, size in ((images, len(items.images)), (texts, len(items.texts))):
+        if rows.shape != (size, images.shape[1]) or not bool(torch.isfinite(rows).all()):
+            raise UserError(
+                f"expected {size} finite embeddings of width {images.shape[1]} for {name}, got "
+                f"others, of shape {tuple(rows.shape)}: use an adapter that projects both into one "
+                "space, a lower learning rate or fp32"
+            )
+    return images.detach().cpu().double(), texts.detach().cpu().double()
 
 
-def check_images(images: Sequence[ImageRef], benchmark: Benchmark) -> None:
+def check_images(images: Sequence[ImageRef], benchmark: Benchmark[Any]) -> None:
     """Raises `UserError` that counts the image files that are missing or empty; names the first.
 
-    An empty file is what a download that stopped leaves behind. Each file is asked for its size
-    once and none is opened: that would take minutes where there are many, and bytes behind the end
-    of a JPEG or PNG are no fault. One that is damaged inside is told when it is encoded.
+    An interrupted download leaves empty files. Each file is looked up once and none is opened: that
+    would take minutes for many, and bytes after the end of a JPEG or PNG do no harm. Encoding
+    reports a file that is damaged inside.
     """
     paths = dict.fromkeys(image.path for image in images)
     sizes = {path: _size(path) for path in paths}
     faults = []
     for fault, size in (("missing", None), ("empty files", 0)):
-        if found := [path for path in paths if sizes[path] == size]:
-            faults.append(f"{len(found)} are {fault}, first {str(found[0])!r}")
+        if wrong := [path for path in paths if sizes[path] == size]:
+            faults.append(f"{len(wrong)} are {fault}, first {str(wrong[0])!r}")
     if faults:
         raise UserError(
             f"expected {len(paths)} images for {benchmark.name}, {' and '.join(faults)}: "
@@ -219,8 +328,8 @@ def check_images(images: Sequence[ImageRef], benchmark: Benchmark) -> None:
         )
 
 
-def files_from(benchmark: Benchmark) -> str:
-    """What to do where files of a benchmark are missing or damaged: where they are to be had."""
+def files_from(benchmark: Benchmark[Any]) -> str:
+    """What to do where files of a benchmark are missing or damaged."""
     return f"get them from {benchmark.source}" if benchmark.source else "download them again"
 
 

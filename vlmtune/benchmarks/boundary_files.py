@@ -8,14 +8,13 @@ from pathlib import Path
 from string import Formatter
 from typing import Any
 
-from vlmtune.benchmarks.base import read_json
+from vlmtune.benchmarks.files import SUFFIXES, read_json
 from vlmtune.errors import UserError
 from vlmtune.types import ImageRef
 
-WANTED = "JSON `{video: [{timestamp, subject, status_before, status_after, ...}]}`"
+LAYOUT = "JSON `{video: [{timestamp, subject, status_before, status_after, ...}]}`"
 FIELDS = ("subject", "status_before", "status_after", "action_of_cause", "label")
-LATE = 1.0  # seconds that a boundary may lie behind the last frame
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
+LATE = 1.0  # seconds that a boundary may lie after the last frame
 
 
 @dataclass(frozen=True)
@@ -25,8 +24,8 @@ class Boundary:
     Attributes:
         video: Name of the video.
         time: When, in seconds.
-        before: What is so before it.
-        after: What is so after it.
+        before: Caption of what is before it.
+        after: Caption of what is after it.
     """
 
     video: str
@@ -36,7 +35,7 @@ class Boundary:
 
 
 def check_template(template: str) -> None:
-    """Raises `UserError` where a template names what no boundary has, or nothing."""
+    """Raises `UserError` unless a template names fields, and only those of a boundary."""
     try:
         named = {field for _, field, _, _ in Formatter().parse(template) if field is not None}
     except ValueError:
@@ -55,17 +54,14 @@ def read_boundaries(path: Path, before: str, after: str) -> list[Boundary]:
         path: The annotations.
         before: Template of the caption of what is before, with names of `FIELDS` in braces.
         after: Template of the caption of what is after.
-
-    Raises:
-        UserError: The file is not what it should be, or a boundary lacks what a template names.
     """
-    content = read_json(path, WANTED)
-    if not isinstance(content, dict) or not all(isinstance(own, list) for own in content.values()):
-        raise UserError(f"expected {WANTED} in {path}, got another layout: pass GEB+'s file")
+    content = read_json(path, LAYOUT)
+    if not isinstance(content, dict) or not all(isinstance(x, list) for x in content.values()):
+        raise UserError(f"expected {LAYOUT} in {path}, got another layout: pass GEB+'s file")
     return [
         _boundary(path, video, i, row, (before, after))
-        for video, own in content.items()
-        for i, row in enumerate(own)
+        for video, rows in content.items()
+        for i, row in enumerate(rows)
     ]
 
 
@@ -76,7 +72,7 @@ def _boundary(path: Path, video: str, i: int, row: Any, templates: tuple[str, st
     before, after = (_filled(template, row) for template in templates)
     if not timed or not before or not after:
         raise UserError(
-            f"expected {WANTED} in {path}, got boundary {i} of {video!r} without a time or a "
+            f"expected {LAYOUT} in {path}, got boundary {i} of {video!r} without a time or a "
             "caption: correct it, or name fields it has in `before` and `after`"
         )
     return Boundary(video, float(time), before, after)
@@ -97,16 +93,13 @@ def read_frames(
 
     Args:
         folder: The folder with a folder of frames for each video.
-        queries: The boundaries to be found.
+        queries: The boundaries.
         fps: Frames a second.
-        source: Where the videos are to be had, for the error.
-
-    Raises:
-        UserError: A video has fewer than two frames, gaps between them, or ends before a boundary.
+        source: Where to get the videos, for the error.
     """
     videos = dict.fromkeys(query.video for query in queries)
     frames = {video: _frames(folder / video) for video in videos}
-    short = [video for video, own in frames.items() if len(own) < 2]
+    short = [video for video, refs in frames.items() if len(refs) < 2]
     if short:
         raise UserError(
             f"expected a folder with frames for each of {len(frames)} videos in {folder}, "
@@ -114,12 +107,12 @@ def read_frames(
             f"({source}), or correct `frames`"
         )
     for query in queries:
-        own = len(frames[query.video])
-        if query.time > own / fps + LATE:
+        count = len(frames[query.video])
+        if query.time > count / fps + LATE:
             raise UserError(
                 f"expected frames of {query.video!r} up to its boundary at {query.time:g} s, got "
-                f"{own}, which at {fps:g} a second end at {(own - 1) / fps:g} s: correct `fps`, or "
-                "extract them again"
+                f"{count}, which at {fps:g} a second end at {(count - 1) / fps:g} s: "
+                "correct `fps`, or extract them again"
             )
     return frames
 

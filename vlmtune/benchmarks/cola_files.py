@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from vlmtune.benchmarks.base import read_json
+from vlmtune.benchmarks.files import read_json
 from vlmtune.errors import UserError
 from vlmtune.types import ImageRef
 
@@ -40,8 +40,8 @@ class Queries:
         hard: The image has one of the query's words on some object.
         every: The image has all of the query's words, on any objects; None where the objects of
             some image are not annotated.
-        attributes: How many attributes a query states, -1 where the file does not tell: where
-            neither the label nor an annotation says which of its words are the object.
+        attributes: How many attributes a query states; -1 where neither the label nor an annotation
+            says which of its words are the object.
     """
 
     images: tuple[ImageRef, ...]
@@ -53,7 +53,7 @@ class Queries:
 
     @property
     def ranked(self) -> Bool[Tensor, "N C"]:
-        """The pairs that some ranking besides that of all images needs."""
+        """The pairs that a metric other than `standard_map` ranks."""
         ranked = self.hard | self.labels
         return ranked if self.every is None else ranked | self.every
 
@@ -70,14 +70,11 @@ class Queries:
 
 
 def read_queries(path: Path, folder: Path) -> Queries:
-    """Reads a file; whether the images exist is checked afterwards.
+    """Reads a file.
 
     Args:
         path: The file.
-        folder: The folder with the images.
-
-    Raises:
-        UserError: The file is missing or is not what it should be.
+        folder: The folder with the images; whether they exist is checked later.
     """
     labels, data = _parts(read_json(path, LAYOUT), path)
     entries = [_entry(i, entry, len(labels), path) for i, entry in enumerate(data)]
@@ -105,15 +102,12 @@ def read_subsets(path: Path, texts: tuple[str, ...]) -> dict[str, Bool[Tensor, "
     Args:
         path: The JSON file.
         texts: All queries.
-
-    Raises:
-        UserError: The file is not what it should be, or names what is no query.
     """
-    wanted = 'a JSON object {"seen": [label, ...], "unseen": [label, ...]}'
-    raw = read_json(path, wanted)
+    layout = 'a JSON object {"seen": [label, ...], "unseen": [label, ...]}'
+    raw = read_json(path, layout)
     fits = isinstance(raw, dict) and raw.keys() == {"seen", "unseen"}
     if not fits or any(not isinstance(part, list) for part in raw.values()):
-        raise UserError(f"expected {wanted} in {path}, got another layout: correct the file")
+        raise UserError(f"expected {layout} in {path}, got another layout: correct the file")
     named = [str(label) for part in raw.values() for label in part]
     unknown = sorted(set(named) - set(texts))
     if unknown or len(set(named)) != len(named):
@@ -125,8 +119,8 @@ def read_subsets(path: Path, texts: tuple[str, ...]) -> dict[str, Bool[Tensor, "
 def spelled(texts: Sequence[str]) -> tuple[str, ...]:
     """Queries in plain words: PACO's names have underscores and qualifiers in parentheses.
 
-    An underscore is read as a blank and a qualifier is left out, unless two queries would then
-    read alike; these keep it. Other queries stay as they are.
+    An underscore becomes a blank and a qualifier is left out, unless two queries would then be
+    alike; these keep it. Other queries stay as they are.
 
     Example:
         >>> spelled(["light_blue car_(automobile)", "other(color) cup", "other(material) cup"])
@@ -153,26 +147,26 @@ def _parts(raw: Any, path: Path) -> tuple[list[Any], list[Any]]:
     else:
         raise _wrong(path, "neither that nor [labels, data]")
     if not (isinstance(labels, list) and isinstance(data, list) and labels and data):
-        raise _wrong(path, "labels or data that are no list, or an empty one")
+        raise _wrong(path, "labels or data that are not a list, or an empty one")
     return labels, data
 
 
 def _entry(i: int, entry: Any, classes: int, path: Path) -> tuple[str, Any, list[int], list[int]]:
     """One entry as (image, annotation or None, label, hard)."""
     if not isinstance(entry, list) or len(entry) not in (3, 4) or type(entry[0]) is not str:
-        raise _wrong(path, f"entry {i} that is no list of 3 or 4 elements, an image name first")
+        raise _wrong(path, f"entry {i} that is not a list of 3 or 4 elements, an image name first")
     image, *annotation, label, hard = entry
     for flags in (label, hard):
         fits = isinstance(flags, list) and len(flags) == classes
         if not fits or any(flag not in (0, 1) for flag in flags):
-            raise _wrong(path, f"entry {i} whose label or hard is no list of {classes} 0s or 1s")
+            raise _wrong(path, f"entry {i} whose label or hard is not a list of {classes} 0s or 1s")
     return image, annotation[0] if annotation else None, label, hard
 
 
 def _located(folder: Path, image: str) -> Path:
     """The file under the longest end of the path that is there, else under its bare name."""
-    given = urlsplit(image).path if "://" in image else image
-    parts = [part for part in PurePosixPath(given).parts if part != "/"]
+    full = urlsplit(image).path if "://" in image else image
+    parts = [part for part in PurePosixPath(full).parts if part != "/"]
     for start in range(len(parts) - 1):
         end = parts[start:]
         if ".." not in end and (path := folder.joinpath(*end)).is_file():
@@ -188,7 +182,7 @@ def _atoms(compound: Any, path: Path) -> tuple[str, ...]:
         atoms = (*compound[0], compound[1])
         if all(isinstance(atom, str) for atom in atoms) and compound[1].strip():
             return atoms
-    raise _wrong(path, f"{str(compound)[:60]!r} where a label or an object should be")
+    raise _wrong(path, f"{str(compound)[:60]!r} instead of a label or an object")
 
 
 def _every_word(
@@ -196,23 +190,23 @@ def _every_word(
 ) -> Bool[Tensor, "N C"]:
     """Which image has all words of which query."""
     # "dining table" is one atom, unless some compound is a plain string without such borders.
-    compounds = [*labels, *(thing for objects in annotations for thing in objects)]
+    compounds = [*labels, *(x for objects in annotations for x in objects)]
     loose = any(isinstance(compound, str) for compound in compounds)
 
-    def words(things: Sequence[Any]) -> Iterator[str]:
-        for thing in things:
-            for atom in _atoms(thing, path):
+    def words(compounds: Sequence[Any]) -> Iterator[str]:
+        for compound in compounds:
+            for atom in _atoms(compound, path):
                 yield from atom.split() if loose else (atom,)
 
-    wanted = [set(words([label])) for label in labels]
+    queries = [set(words([label])) for label in labels]
     present = [set(words(objects)) for objects in annotations]
-    return torch.tensor([[query <= image for query in wanted] for image in present])
+    return torch.tensor([[query <= image for query in queries] for image in present])
 
 
 def _attributes(labels: Sequence[Any], annotations: Sequence[Any], path: Path) -> Int[Tensor, "C"]:
     """How many attributes each query states; of a string, the words before its known object."""
-    listed = [thing for objects in annotations if isinstance(objects, list) for thing in objects]
-    nouns = {_atoms(thing, path)[-1] for thing in (*labels, *listed) if isinstance(thing, list)}
+    listed = [x for objects in annotations if isinstance(objects, list) for x in objects]
+    nouns = {_atoms(x, path)[-1] for x in (*labels, *listed) if isinstance(x, list)}
     counts = []
     for label in labels:
         if isinstance(label, list):

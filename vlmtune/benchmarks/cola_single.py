@@ -5,29 +5,56 @@ is described in `vlmtune.benchmarks.cola_files`. Source: Ray et al. 2023, sectio
 """
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from PIL import Image
 from torch import Tensor
+from typing_extensions import override
 
-from vlmtune.benchmarks.base import Benchmark, Convention, check_images
+from vlmtune.benchmarks.base import Benchmark, Convention, count, gallery
 from vlmtune.benchmarks.cola_files import Queries, read_queries, read_subsets, spelled
-from vlmtune.benchmarks.sampling import check_limit, sample
+from vlmtune.benchmarks.items import Items
+from vlmtune.benchmarks.ranking import best_images
 from vlmtune.errors import UserError
 from vlmtune.metrics.average_precision import ClassPrecision, class_average_precision
 from vlmtune.metrics.intervals import bootstrap_mean
 from vlmtune.metrics.ranking import f1_at_positives, mean_ranks
 from vlmtune.metrics.value import MetricValue
 from vlmtune.report.result import Example, Result
-from vlmtune.types import ImageRef
-
-SHOWN, BEST = 4, 5  # queries of each kind in the gallery, and images for each
 
 
-class ColaSingle(Benchmark):
+class QueryImage(NamedTuple):
+    """One item: an image, as a row of all queries."""
+
+    queries: Queries
+    row: int
+
+
+@dataclass(frozen=True)
+class QueryItems(Items):
+    """N images with C queries.
+
+    Attributes:
+        queries: Which image is true of, or near, which query.
+        subsets: The queries of further means, by the end of their key.
+    """
+
+    queries: Queries
+    subsets: dict[str, Bool[Tensor, "C"]]
+
+    @property
+    @override
+    def true(self) -> Int[Tensor, "T"] | Int[Tensor, "T 2"]:
+        labels, pairs = self.queries.labels, self.pairs
+        return labels.nonzero() if pairs is None else labels[tuple(pairs.T)].nonzero()[:, 0]
+
+
+class ColaSingle(Benchmark[QueryItems]):
     """Mean average precision of queries over images that hold at least one of their words.
 
     - `map`: mean over classes of the AP within the hard set (`hard` = 1: an attribute of the query
@@ -57,53 +84,28 @@ class ColaSingle(Benchmark):
     Args:
         path: The benchmark file.
         images: The folder with the image files.
-        name: Name in reports.
         seen: JSON file `{"seen": [label, ...], "unseen": [label, ...]}`, labels as in the benchmark
             file; those not named count only in the whole.
         standard: Also score images outside the hard sets, for `standard_map`. Without it a joint
             model, which pays for each pair, has a fraction of the pairs to score.
-        convention: See above.
-        limit: Rank at most so many images. AP grows as pools shrink, and so does its chance, so
+        convention: See above. `limit` counts images; AP and its chance grow as pools shrink, so
             such numbers do not compare with those of all images.
-        seed: Draw them at random with this seed; None takes the first ones.
-
-    Raises:
-        UserError: `limit` is below 1, or the convention is unknown.
     """
 
-    version: ClassVar[str] = "1"
-    primary: str = "map"
+    primary_metric: ClassVar[str] = "map"
     citation: ClassVar[str] = "Ray et al. 2023, Cola, sections 3, 5.1 and 10 (single-object mAP)"
     source: ClassVar[str] = "github.com/arijitray1993/COLA (data/)"
     partial_credit: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        path: str,
-        images: str,
-        name: str = "cola_single",
-        seen: str | None = None,
-        standard: bool = True,
-        convention: Convention = "strict",
-        limit: int | None = None,
-        seed: int | None = None,
-    ) -> None:
-        if convention not in ("strict", "reference"):
-            raise UserError(
-                f"expected the convention 'strict' or 'reference', got {convention!r}: name one"
-            )
-        check_limit(limit)
-        self.path, self.folder, self.name = Path(path), Path(images), name
-        self.seen = None if seen is None else Path(seen)
-        self.standard = standard
-        self.convention: Convention = convention
-        self.limit, self.seed = limit, seed
-        self._items: Queries | None = None
-        self._subsets: dict[str, Bool[Tensor, "C"]] = {}
+    path: str
+    images: str
+    seen: str | None = None
+    standard: bool = True
+    convention: Convention = "strict"
 
+    @override
     @classmethod
     def fixture(cls, folder: Path) -> "ColaSingle":
-        """Six images, one outside every hard set; three queries, one unseen; all annotated."""
         labels = [[["red"], "cube"], [["blue"], "cube"], [["red"], "cone"]]
         scenes = [
             ([0], ["red cube", "blue cone"]),
@@ -125,109 +127,76 @@ class ColaSingle(Benchmark):
         seen.write_text(json.dumps({"seen": ["red cube", "red cone"], "unseen": ["blue cube"]}))
         return cls(str(path), str(folder), seen=str(seen))
 
-    def load(self) -> None:
-        """Reads the files and finds the images; calling it again does nothing.
+    @override
+    def read(self) -> list[QueryImage]:
+        queries = read_queries(Path(self.path), Path(self.images))
+        rows = torch.arange(len(queries.images))
+        if not self.standard:  # an image that no metric ranks needs no encoding
+            rows = rows[queries.ranked.any(dim=1)]
+        return [QueryImage(queries, i) for i in rows.tolist()]
 
-        Raises:
-            UserError: A file is not what it should be, an image is missing, or no query has a true
-                image in its hard set.
-        """
-        if self._items is not None:
-            return
-        items = read_queries(self.path, self.folder)
-        named = {f"_{part}": own for part, own in self._read_subsets(items.texts).items()}
-        for count in sorted({int(n) for n in items.attributes if n >= 0}):
-            named[f"/attributes={count}"] = items.attributes == count
-        if not self.standard:  # an image that no metric ranks need not be encoded
-            items = items.of(items.ranked.any(dim=1).nonzero().flatten().tolist())
-        items = items.of(sample([""] * len(items.images), self.limit, self.seed))
-        check_images(items.images, self)
-        if not (items.labels & items.hard).any():
+    @override
+    def arrange(self, items: Sequence[QueryImage]) -> QueryItems:
+        queries = items[0].queries.of([item.row for item in items])
+        if not (queries.labels & queries.hard).any():
             raise UserError(
                 f"expected queries with a true image in their hard set in {self.path}, got none "
-                f"among {len(items.images)} images: raise `limit`, or download the file again"
+                f"among {len(items)} images: raise `limit`, or download the file again"
             )
-        self._items, self._subsets = items, named
+        seen = {} if self.seen is None else read_subsets(Path(self.seen), queries.texts)
+        subsets = {f"_{part}": members for part, members in seen.items()}
+        for number in sorted({int(n) for n in queries.attributes if n >= 0}):
+            subsets[f"/attributes={number}"] = queries.attributes == number
+        return QueryItems(
+            images=queries.images,
+            texts=spelled(queries.texts) if self.strict else queries.texts,
+            pairs=None if self.standard else queries.ranked.nonzero(),
+            clusters=torch.arange(len(queries.texts)),
+            compared=(),
+            queries=queries,
+            subsets=subsets,
+        )
 
-    def images(self) -> tuple[ImageRef, ...]:
-        """The images, in the order of the file."""
-        return self._loaded().images
-
-    def texts(self) -> tuple[str, ...]:
-        """The queries, in the order of the file."""
-        texts = self._loaded().texts
-        return spelled(texts) if self.convention == "strict" else texts
-
-    def pairs(self) -> Int[Tensor, "P 2"] | None:
-        """All pairs where `standard_map` is wanted, else those that some other metric ranks."""
-        return None if self.standard else self._loaded().ranked.nonzero()
-
-    def truth(self) -> Bool[Tensor, "P"] | Bool[Tensor, "N M"]:
-        """The labels."""
-        items = self._loaded()
-        return items.labels if self.standard else items.labels[items.ranked]
-
+    @override
     def evaluate(self, scores: Float[Tensor, "P"] | Float[Tensor, "N M"]) -> Result:
-        """Ranks the images for each query."""
-        items = self._loaded()
+        queries = self.items.queries
         values = scores.detach().cpu().double()
-        if not self.standard:
-            # No metric reads the others; it would raise if one did.
+        if self.items.pairs is not None:
+            # No metric reads the other pairs; NaN would raise if one did.
             chosen = values
-            values = torch.full(items.labels.shape, torch.nan, dtype=torch.float64)
-            values[items.ranked] = chosen
-        precision = class_average_precision(values, items.labels, items.hard, self.convention)
+            values = torch.full(queries.labels.shape, torch.nan, dtype=torch.float64)
+            values[queries.ranked] = chosen
+        treatment = "strict" if self.strict else "reference"
+        precision = class_average_precision(values, queries.labels, queries.hard, treatment)
         metrics = {"map": _mean(precision)}
-        for part, members in self._subsets.items():
+        for part, members in self.items.subsets.items():
             if (members & precision.counted).any():
                 metrics[f"map{part}"] = _mean(precision, members)
         if self.standard:
-            every = torch.ones_like(items.hard)
-            metrics["standard_map"] = _mean(class_average_precision(values, items.labels, every))
-        if items.every is not None:
-            metrics |= _query_all(values, items.labels, items.every)
-        metrics["f1"] = _f1(values, items)
+            every = torch.ones_like(queries.hard)
+            metrics["standard_map"] = _mean(class_average_precision(values, queries.labels, every))
+        if queries.every is not None:
+            metrics |= _query_all(values, queries.labels, queries.every)
+        metrics["f1"] = _f1(values, queries)
         metrics |= _left_out(precision)
-        return Result(
-            benchmark=self.name,
-            version=self.version,
-            primary=self.primary,
-            metrics=metrics,
-            examples=self._examples(values),
-            citation=self.citation,
-            convention=self.convention,
-            outcomes=tuple(precision.values[precision.counted].tolist()),
-        )
+        outcomes = precision.values[precision.counted]
+        return self.result(metrics, outcomes, examples=self._examples(values))
 
     def _examples(self, values: Float[Tensor, "N C"]) -> tuple[Example, ...]:
         """The first queries whose best image is true, and the first whose best image is not."""
-        items, texts = self._loaded(), self.texts()
-        shown: dict[bool, list[Example]] = {True: [], False: []}
-        for c in (items.labels & items.hard).any(dim=0).nonzero().flatten().tolist():
-            pool: Int[Tensor, "p"] = items.hard[:, c].nonzero().flatten()
-            order = pool[values[pool, c].argsort(descending=True, stable=True)][:BEST].tolist()
+        items, labels, hard = self.items, self.items.queries.labels, self.items.queries.hard
+        right: list[bool | None] = [None] * len(items.texts)
+        for c in (labels & hard).any(dim=0).nonzero().flatten().tolist():
             # A true image that a false one ties with is not retrieved.
-            ties = pool[values[pool, c] == values[order[0], c]]
-            correct = bool(items.labels[ties, c].all())
-            if len(shown[correct]) < SHOWN:
-                shown[correct].append(
-                    Example(
-                        query=texts[c],
-                        images=tuple(items.images[i] for i in order),
-                        scores=tuple(float(values[i, c]) for i in order),
-                        true=tuple(bool(items.labels[i, c]) for i in order),
-                        correct=correct,
-                    )
-                )
-        return (*shown[True], *shown[False])
+            best = values[hard[:, c], c] == values[hard[:, c], c].max()
+            right[c] = bool(labels[hard[:, c], c][best].all())
 
-    def _read_subsets(self, texts: tuple[str, ...]) -> dict[str, Bool[Tensor, "C"]]:
-        return {} if self.seen is None else read_subsets(self.seen, texts)
+        def show(c: int) -> Example:
+            pool = hard[:, c].nonzero()[:, 0]
+            true = labels[pool, c]
+            return best_images(items, items.texts[c], pool, values[pool, c], true, right[c] is True)
 
-    def _loaded(self) -> Queries:
-        self.load()
-        assert self._items is not None
-        return self._items
+        return gallery(right, lambda c: c, show)
 
 
 def _mean(precision: ClassPrecision, members: Bool[Tensor, "C"] | None = None) -> MetricValue:
@@ -241,10 +210,7 @@ def _left_out(precision: ClassPrecision) -> dict[str, MetricValue]:
         "classes_with_empty_hard_set": precision.empty_pool,
         "classes_without_positives_in_hard_set": precision.none_in_pool,
     }
-    return {
-        name: MetricValue(float(n), len(precision.values), higher_is_better=False, unit="count")
-        for name, n in counts.items()
-    }
+    return {name: count(value, len(precision.values)) for name, value in counts.items()}
 
 
 def _query_all(
@@ -270,10 +236,10 @@ def _query_all(
     return metrics
 
 
-def _f1(values: Float[Tensor, "N C"], items: Queries) -> MetricValue:
-    found, chance = [], []
-    for c in (items.labels & items.hard).any(dim=0).nonzero().flatten().tolist():
-        positives = items.labels[items.hard[:, c], c]
-        found.append(f1_at_positives(values[items.hard[:, c], c], positives))
+def _f1(values: Float[Tensor, "N C"], queries: Queries) -> MetricValue:
+    scores, chance = [], []
+    for c in (queries.labels & queries.hard).any(dim=0).nonzero().flatten().tolist():
+        positives = queries.labels[queries.hard[:, c], c]
+        scores.append(f1_at_positives(values[queries.hard[:, c], c], positives))
         chance.append(float(positives.double().mean()))
-    return bootstrap_mean(torch.tensor(found, dtype=torch.float64), sum(chance) / len(chance))
+    return bootstrap_mean(torch.tensor(scores, dtype=torch.float64), sum(chance) / len(chance))

@@ -12,17 +12,19 @@ from pathlib import Path
 from typing import ClassVar
 
 from PIL import Image
+from typing_extensions import override
 
-from vlmtune.benchmarks.base import Benchmark, Convention
-from vlmtune.benchmarks.choices import Choice, Choices
-from vlmtune.benchmarks.crepe_files import SOURCE, Crops, check_chosen, items
+from vlmtune.benchmarks.base import Convention
+from vlmtune.benchmarks.crepe_files import SOURCE, read_regions
+from vlmtune.benchmarks.files import check_chosen
+from vlmtune.benchmarks.multiple_choice import ChoiceItem, MultipleChoice
 from vlmtune.metrics.multiple_choice import Ties
 
 TYPES = ("atom", "swap", "negate")
 COMPLEXITIES = (4, 5, 6, 7, 8, 9, 10, 11, 12)
 
 
-class CrepeProductivity(Choices):
+class CrepeProductivity(MultipleChoice):
     """Recall@1 over all items, by type of negative, and by type and complexity.
 
     - `accuracy`: recall@1 over all items of all types (micro).
@@ -34,7 +36,7 @@ class CrepeProductivity(Choices):
     - `mean_rank`, `median_rank`, `recall@3`, `recall@5`.
 
     "strict": captions are lower-cased, because negations begin with a capital where true captions
-    often do not, which tells a cased tokenizer the answer. A tie is wrong. 34 of the 6,652 swaps
+    often do not, which gives a cased tokenizer the answer. A tie is wrong. 34 of the 6,652 swaps
     repeat the true caption and 222 of the 16,336 negations do so up to case; these negatives are
     not false and are left out of their items. "reference": captions as in the file and all five
     negatives; a tie is right, because the authors sort with the true caption first. The primary
@@ -45,47 +47,31 @@ class CrepeProductivity(Choices):
         images: The folder with `VG_100K` and `VG_100K_2`.
         types: Which of atom, swap and negate.
         complexities: Which numbers of atoms; None reads the `_all` files instead.
-        name: Name in reports, unique within a run.
         convention: "strict" or "reference".
-        limit: Evaluate at most so many items of all.
-        seed: Draw them at random with this seed; None takes the first ones.
-
-    Raises:
-        UserError: A type or complexity is unknown or named twice, `limit` is below 1, or the
-            convention is unknown.
     """
 
-    version: ClassVar[str] = "1"
     citation: ClassVar[str] = "Ma et al. 2023, CREPE, section 4 (productivity, recall@1)"
     source: ClassVar[str] = SOURCE
     reference_ties: ClassVar[Ties] = "right"
-    reference_primary: ClassVar[str] = "macro_accuracy"
+    reference_metric: ClassVar[str] = "macro_accuracy"
     recalls: ClassVar[tuple[int, ...]] = (3, 5)
 
-    def __init__(
-        self,
-        path: str,
-        images: str,
-        types: Sequence[str] = TYPES,
-        complexities: Sequence[int] | None = COMPLEXITIES,
-        name: str = "crepe_productivity",
-        convention: Convention = "strict",
-        limit: int | None = None,
-        seed: int | None = 0,
-    ) -> None:
-        super().__init__(name, convention, limit, seed)
-        check_chosen("types", types, TYPES)
-        if complexities is not None:
-            check_chosen("complexities", complexities, COMPLEXITIES)
-        self.path = Path(path)
-        self.crops = Crops(Path(images))
-        self.types = tuple(types)
-        self.complexities = None if complexities is None else tuple(complexities)
+    path: str
+    images: str
+    types: Sequence[str] = TYPES
+    complexities: Sequence[int] | None = COMPLEXITIES
+    convention: Convention = "strict"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_chosen("types", self.types, TYPES)
+        if self.complexities is not None:
+            check_chosen("complexities", self.complexities, COMPLEXITIES)
+
+    @override
     @classmethod
-    def fixture(cls, folder: Path) -> Benchmark:
-        """An item of each type, two complexities; lists and a set; an image in each folder."""
-        made = (
+    def fixture(cls, folder: Path) -> "CrepeProductivity":
+        rows = (
             ("atom", 4, 1, "computer on floor", ["computer in floor", "mouse on floor"]),
             ("swap", 4, 1, "big cup on red box", ["red cup on big box", "box on big red cup"]),
             ("negate", 5, 2, "dog by tree", {"Dog not by tree", "There is no dog by tree"}),
@@ -94,7 +80,7 @@ class CrepeProductivity(Choices):
             (folder / name).mkdir()
             Image.new("RGB", (8, 8), (100 * number, 50, 90)).save(folder / name / f"{number}.jpg")
         header = ["image_id", "caption", "n", "hard_negs", "x", "y", "width", "height"]
-        for kind, n, number, caption, negatives in made:
+        for kind, n, number, caption, negatives in rows:
             path = folder / kind / f"prod_vg_hard_negs_{kind}_complexity_{n}.csv"
             path.parent.mkdir()
             with path.open("w", encoding="utf-8", newline="") as file:
@@ -104,23 +90,26 @@ class CrepeProductivity(Choices):
             empty.write_text(",".join(header) + "\n", encoding="utf-8")
         return cls(str(folder), str(folder), complexities=[4, 5])
 
-    def _read(self) -> list[Choice]:
-        return [choice for kind, path in self._files() for choice in self._choices(kind, path)]
+    @override
+    def read(self) -> list[ChoiceItem]:
+        items = []
+        for kind, path in self._files():
+            for row, image, negatives in read_regions(path, self.images, "hard_negs", "n"):
+                candidates = (row["caption"], *negatives)
+                if self.strict:
+                    candidates = tuple(text.lower() for text in candidates)
+                atoms = row["n"].removesuffix(".0")
+                items.append(ChoiceItem(image, candidates, f"{kind}/{atoms}"))
+        return items
 
     def _files(self) -> Iterator[tuple[str, Path]]:
         for kind in self.types:
             if self.complexities is None:
-                yield kind, self.path / f"prod_vg_hard_negs_{kind}_all.csv"
+                yield kind, Path(self.path, f"prod_vg_hard_negs_{kind}_all.csv")
             for n in self.complexities or ():
-                yield kind, self.path / kind / f"prod_vg_hard_negs_{kind}_complexity_{n}.csv"
+                yield kind, Path(self.path, kind, f"prod_vg_hard_negs_{kind}_complexity_{n}.csv")
 
-    def _choices(self, kind: str, path: Path) -> Iterator[Choice]:
-        for row, image, negatives in items(path, self.crops, "hard_negs", ("n",)):
-            candidates = (row["caption"], *negatives)
-            if self.convention == "strict":
-                candidates = tuple(text.lower() for text in candidates)
-            yield Choice(image, candidates, f"{kind}/{row['n'].removesuffix('.0')}")
-
-    def _unions(self, groups: Sequence[str]) -> Mapping[str, Collection[str]]:
+    @override
+    def unions(self, groups: Sequence[str]) -> Mapping[str, Collection[str]]:
         united = {kind: [g for g in groups if g.startswith(f"{kind}/")] for kind in self.types}
         return {kind: members for kind, members in united.items() if members}

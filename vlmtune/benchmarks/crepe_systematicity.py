@@ -7,28 +7,24 @@ two together. Source: Ma et al. 2023, sections 3 and 4.
 """
 
 import csv
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from jaxtyping import Float
 from PIL import Image
-from torch import Tensor
+from typing_extensions import override
 
-from vlmtune.benchmarks.base import Benchmark, Convention
-from vlmtune.benchmarks.choices import Choice, Choices
-from vlmtune.benchmarks.crepe_files import SOURCE, Crops, check_chosen, items
+from vlmtune.benchmarks.base import Convention
+from vlmtune.benchmarks.crepe_files import SOURCE, read_regions
+from vlmtune.benchmarks.files import check_chosen
+from vlmtune.benchmarks.multiple_choice import ChoiceItem, MultipleChoice
 from vlmtune.metrics.multiple_choice import Ties
-from vlmtune.metrics.value import MetricValue
-from vlmtune.report.result import Result
 
-CORPORA = ("cc12m", "yfcc", "laion")
 NEGATIVES = ("atom", "comp", "combined")
 COMPOUNDS = ("seen", "unseen")
 
 
-class CrepeSystematicity(Choices):
+class CrepeSystematicity(MultipleChoice):
     """Recall@1 on seen and on unseen compounds.
 
     - `accuracy/seen`, `accuracy/unseen`: recall@1 of each file; the numbers of the authors.
@@ -51,61 +47,40 @@ class CrepeSystematicity(Choices):
         corpus: The pre-training set: "cc12m", "yfcc" or "laion".
         negatives: "atom" (one atom replaced), "comp" (compounds recombined) or "combined".
         compounds: "seen", "unseen" or both.
-        name: Name in reports, unique within a run.
         convention: "strict" or "reference".
-        limit: Evaluate at most so many items of all.
-        seed: Draw them at random with this seed; None takes the first ones.
-
-    Raises:
-        UserError: An argument is none of the values above, or `limit` is below 1.
     """
 
-    version: ClassVar[str] = "1"
     citation: ClassVar[str] = "Ma et al. 2023, CREPE, section 4 (systematicity, recall@1)"
     source: ClassVar[str] = SOURCE
     reference_ties: ClassVar[Ties] = "right"
+    reference_alone: ClassVar[bool] = True
     recalls: ClassVar[tuple[int, ...]] = (3, 5)
 
-    def __init__(
-        self,
-        path: str,
-        images: str,
-        corpus: Literal["cc12m", "yfcc", "laion"] = "laion",
-        negatives: Literal["atom", "comp", "combined"] = "combined",
-        compounds: Sequence[str] = COMPOUNDS,
-        name: str = "crepe_systematicity",
-        convention: Convention = "strict",
-        limit: int | None = None,
-        seed: int | None = 0,
-    ) -> None:
-        super().__init__(name, convention, limit, seed)
-        for argument, given, known in (
-            ("corpus", [corpus], CORPORA),
-            ("negatives", [negatives], NEGATIVES),
-            ("compounds", list(compounds), COMPOUNDS),
-        ):
-            check_chosen(argument, given, known)
-        self.path = Path(path)
-        self.crops = Crops(Path(images))
-        self.corpus = corpus
-        self.column = f"valid_hard_negs_{negatives}"
-        self.compounds = tuple(compounds)
-        self._alone: list[Choice] = []
+    path: str
+    images: str
+    corpus: Literal["cc12m", "yfcc", "laion"] = "laion"
+    negatives: Literal["atom", "comp", "combined"] = "combined"
+    compounds: Sequence[str] = COMPOUNDS
+    convention: Convention = "strict"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_chosen("compounds", self.compounds, COMPOUNDS)
+
+    @override
     @classmethod
-    def fixture(cls, folder: Path) -> Benchmark:
-        """Two items of seen compounds, one of unseen ones; one or three negatives."""
+    def fixture(cls, folder: Path) -> "CrepeSystematicity":
         (folder / "VG_100K").mkdir()
         header = ["region_id", "caption", "x", "y", "width", "height", "image_id"]
         header += [f"valid_hard_negs_{kind}" for kind in NEGATIVES]
-        made = {
+        rows_of = {
             "seen": [
                 ("a red brick path", ["a brown brick path"], ["a red mall and blue path"] * 2),
                 ("a tall tree", ["a short tree"], []),
             ],
             "unseen": [("a blue dog", ["a red dog"], ["a blue cat and a red dog"])],
         }
-        for compound, rows in made.items():
+        for compound, rows in rows_of.items():
             path = folder / f"syst_vg_hard_negs_{compound}_compounds_in_laion.csv"
             with path.open("w", encoding="utf-8", newline="") as file:
                 writer = csv.writer(file)
@@ -118,42 +93,16 @@ class CrepeSystematicity(Choices):
             image.save(folder / "VG_100K" / f"{number}.jpg")
         return cls(str(folder), str(folder))
 
-    def _read(self) -> list[Choice]:
-        return [choice for compound in self.compounds for choice in self._choices(compound)]
-
-    def _choices(self, compound: str) -> Iterator[Choice]:
-        path = self.path / f"syst_vg_hard_negs_{compound}_compounds_in_{self.corpus}.csv"
-        for row, image, negatives in items(path, self.crops, self.column):
-            candidates = (row["caption"], *negatives)
-            if self.convention == "strict":
-                candidates = tuple(text.lower() for text in candidates)
-            if negatives or self.convention == "reference":
-                yield Choice(image, candidates, compound)
-
-    def _checked(self, choices: Sequence[Choice]) -> tuple[list[Choice], int]:
-        """Items without negatives come last; alone they make no benchmark."""
-        self._alone = [choice for choice in choices if len(choice.candidates) == 1]
-        kept, identical = super()._checked([c for c in choices if len(c.candidates) > 1])
-        return kept + self._alone if kept else [], identical
-
-    def evaluate(self, scores: Float[Tensor, "P"]) -> Result:
-        """Chooses the best candidate of each item; the gallery has those with a choice."""
-        result = super().evaluate(scores)
-        if not self._alone:
-            return result
-        left_out = [(one.image, f"{one.candidates[0]} (not: ") for one in self._alone]
-        count = MetricValue(
-            float(len(left_out)), result.metrics["accuracy"].n, higher_is_better=False, unit="count"
-        )
-        return replace(
-            result,
-            metrics=dict(result.metrics) | {"without_negatives": count},
-            examples=tuple(
-                example
-                for example in result.examples
-                if not any(
-                    example.images == (image,) and example.query.startswith(said)
-                    for image, said in left_out
-                )
-            ),
-        )
+    @override
+    def read(self) -> list[ChoiceItem]:
+        items = []
+        for compound in self.compounds:
+            path = Path(self.path, f"syst_vg_hard_negs_{compound}_compounds_in_{self.corpus}.csv")
+            column = f"valid_hard_negs_{self.negatives}"
+            for row, image, negatives in read_regions(path, self.images, column):
+                candidates = (row["caption"], *negatives)
+                if self.strict:
+                    candidates = tuple(text.lower() for text in candidates)
+                if negatives or not self.strict:
+                    items.append(ChoiceItem(image, candidates, compound))
+        return items

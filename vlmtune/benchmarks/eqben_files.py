@@ -4,7 +4,7 @@
    subset, the 20 items a part for chat models, Kubric, Stable Diffusion), by video (YouCook2,
    GEBC), or by video and subject (Action Genome, whose captions are lists: the first counts).
    Winoground's spelling `image_0`, `caption_0` is read too.
-2. Scores to be given: `{"image", "caption", "private_info": {"dataset", "name", "sample_cnt"}}` in
+2. Scores to fill in: `{"image", "caption", "private_info": {"dataset", "name", "sample_cnt"}}` in
    any order, four an item, named `c0i0`, `c0i1`, `c1i0`, `c1i1`.
 
 The part an item belongs to is the first folder of its image's name.
@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vlmtune.benchmarks.base import read_json
+from vlmtune.benchmarks.files import is_text, read_json
 from vlmtune.errors import UserError
 
-WANTED = "EqBen items with image0, image1, caption0 and caption1"
+LAYOUT = "EqBen items with image0, image1, caption0 and caption1"
 SLOTS = ("c0i0", "c0i1", "c1i0", "c1i1")
 
 
@@ -34,45 +34,41 @@ class Entry(NamedTuple):
 
 
 def read_entries(path: Path) -> list[Entry]:
-    """Reads a released file of any layout; items keep its order, `sample_cnt`'s where there is one.
+    """Reads a released file of any layout, in its order or in that of `sample_cnt`."""
 
-    Raises:
-        UserError: The file cannot be read, or something in it is no item.
-    """
-
-    def fail(place: str, what: str) -> UserError:
+    def fail(where: str, what: str) -> UserError:
         return UserError(
-            f"expected {WANTED} in {path}, got {what} at {place}: download the file again"
+            f"expected {LAYOUT} in {path}, got {what} at {where}: download the file again"
         )
 
-    content = read_json(path, WANTED)
+    content = read_json(path, LAYOUT)
     if isinstance(content, list) and content and _is_score(content[0]):
         return _from_scores(content, fail)
-    return [_entry(record, place, fail) for record, place in _records(content, "top", fail)]
+    return [_entry(record, where, fail) for record, where in _records(content, "top", fail)]
 
 
 Fail = Callable[[str, str], UserError]
 
 
-def _records(node: Any, place: str, fail: Fail) -> Iterator[tuple[dict[str, Any], str]]:
+def _records(node: Any, where: str, fail: Fail) -> Iterator[tuple[dict[str, Any], str]]:
     """All items of a tree of lists and mappings, each with where it stands."""
     if isinstance(node, dict) and ("image0" in node or "image_0" in node):
-        yield node, place
+        yield node, where
     elif isinstance(node, dict | list):
         children = node.items() if isinstance(node, dict) else enumerate(node)
         for key, child in children:
-            yield from _records(child, f"{place}/{key}", fail)
+            yield from _records(child, f"{where}/{key}", fail)
     else:
-        raise fail(place, f"{type(node).__name__} {str(node)[:40]!r}")
+        raise fail(where, f"{type(node).__name__} {str(node)[:40]!r}")
 
 
-def _entry(record: dict[str, Any], place: str, fail: Fail) -> Entry:
+def _entry(record: dict[str, Any], where: str, fail: Fail) -> Entry:
     mark = "_" if "image_0" in record else ""
     kinds = [[record.get(f"{kind}{mark}{i}") for i in (0, 1)] for kind in ("image", "caption")]
     kinds[1] = [x[0] if isinstance(x, list) and x else x for x in kinds[1]]
-    names, texts = [tuple(x for x in kind if isinstance(x, str) and x.strip()) for kind in kinds]
+    names, texts = [tuple(x for x in kind if is_text(x)) for kind in kinds]
     if len(names) != 2 or len(texts) != 2:
-        raise fail(place, "an item without two image names and two captions")
+        raise fail(where, "an item without two image names and two captions")
     return Entry((names[0], names[1]), (texts[0], texts[1]))
 
 
@@ -81,7 +77,7 @@ def _is_score(record: Any) -> bool:
 
 
 def _from_scores(records: list[Any], fail: Fail) -> list[Entry]:
-    """Puts the four scores of each item together again."""
+    """Puts the four scores of each item together."""
     items: dict[tuple[str, int], dict[str, tuple[Any, Any]]] = {}
     for i, record in enumerate(records):
         info = record.get("private_info") if isinstance(record, dict) else None
@@ -92,12 +88,12 @@ def _from_scores(records: list[Any], fail: Fail) -> list[Entry]:
         items.setdefault(key, {})[info["name"]] = record.get("image"), record.get("caption")
     entries = []
     for (part, number), scores in sorted(items.items(), key=lambda item: item[0][1]):
-        place = f"sample {number} of {part}"
+        where = f"sample {number} of {part}"
         if set(scores) != set(SLOTS):
-            raise fail(place, f"only {sorted(scores)} of {list(SLOTS)}")
+            raise fail(where, f"only {sorted(scores)} of {list(SLOTS)}")
         (image0, caption0), (image1, caption1) = scores["c0i0"], scores["c1i1"]
         if (scores["c0i1"], scores["c1i0"]) != ((image1, caption0), (image0, caption1)):
-            raise fail(place, "four scores that are not of two images and two captions")
+            raise fail(where, "four scores that are not of two images and two captions")
         record = {"image0": image0, "image1": image1, "caption0": caption0, "caption1": caption1}
-        entries.append(_entry(record, place, fail))
+        entries.append(_entry(record, where, fail))
     return entries

@@ -14,21 +14,25 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from PIL import Image
 from torch import Tensor
 from torch.nn.functional import normalize
+from typing_extensions import override
 
-from vlmtune.benchmarks.base import Benchmark, Convention, Embed, Score, check_images
+from vlmtune.benchmarks.base import Benchmark, Convention, Score, count, embed
+from vlmtune.benchmarks.files import check_chosen, read_csv
+from vlmtune.benchmarks.items import Items, number
 from vlmtune.benchmarks.pug_animals_samples import (
     COLUMNS,
     DESCRIBED,
     FACTORS,
     Samples,
+    Scene,
     group_samples,
-    read_scenes,
+    read_scene,
 )
-from vlmtune.benchmarks.pug_files import SITE, check_options, drawn
+from vlmtune.benchmarks.pug_files import SITE
 from vlmtune.errors import UserError
 from vlmtune.metrics.equivariance import agreement, alignment, mean_cosine, paired_alignment
 from vlmtune.metrics.value import MetricValue
@@ -37,14 +41,18 @@ from vlmtune.types import ImageRef
 
 
 @dataclass(frozen=True)
-class _Items:
-    images: tuple[ImageRef, ...]
-    texts: tuple[str, ...]
-    captions: tuple[int, ...]
+class AnimalItems(Items):
+    """The images with their captions, and the samples of each factor."""
+
     samples: dict[str, Samples]
 
+    @property
+    @override
+    def true(self) -> Int[Tensor, "T"]:
+        return torch.arange(len(self.clusters))
 
-class PugAnimals(Benchmark):
+
+class PugAnimals(Benchmark[AnimalItems]):
     r"""Equivariance of image embeddings, of text embeddings, and across both, by factor.
 
     A sample is an animal with all its factors but one. For each change of that one from b to b',
@@ -55,7 +63,7 @@ class PugAnimals(Benchmark):
     - `across/<factor>` that of $\delta^{image}_i$ and $\delta^{text}_i$,
 
     over samples and then over changes (both directions of a change give the same). They are
-    cosines, from -1 to 1; 0 is what vectors with nothing in common have. `series` has the mean of
+    cosines, from -1 to 1; vectors with nothing in common reach 0. `series` has the mean of
     each sample; intervals resample animals. See `vlmtune.metrics.equivariance`.
 
     Captions are "A photo of a [size] sized [animal] textured with [texture] on a [background]
@@ -67,56 +75,43 @@ class PugAnimals(Benchmark):
     Conventions: "strict" takes all pairs of samples, exactly; "reference" pairs them at random, as
     appendix C.1 says (no script is published), with `seed`.
 
-    It needs embeddings, so it cannot judge a joint model.
+    It needs embeddings, so it cannot evaluate a joint model.
 
     Args:
         path: The csv.
         images: The folder with a folder for each animal.
-        name: Name in reports.
         factors: Which of "background", "size", "texture", "camera_yaw"; the first of them in this
             order gives the primary metric, `image/<factor>`.
         without: Animals to leave out; about 192 images of "Goldfish" are badly rendered.
-        convention: See above.
-        limit: At most so many animals, drawn with `seed`.
-        seed: Seed of the draw and of the pairing.
-
-    Raises:
-        UserError: An argument is none of its values.
+        convention: See above; `limit` counts animals.
     """
 
-    version: ClassVar[str] = "1"
     citation: ClassVar[str] = "Bordes et al. 2023, PUG, section 3.2, equations 1 and 2"
     source: ClassVar[str] = f"PUG_ANIMAL.tar.gz (78 GB), {SITE}"
-    reads: Literal["scores", "embeddings"] = "embeddings"
 
-    def __init__(
-        self,
-        path: str,
-        images: str,
-        name: str = "pug_animals",
-        factors: Sequence[str] = DESCRIBED,
-        without: Sequence[str] = (),
-        convention: Convention = "strict",
-        limit: int | None = None,
-        seed: int = 0,
-    ) -> None:
-        check_options(convention, limit)
-        if not factors or not set(factors) <= set(FACTORS):
-            raise UserError(f"expected factors of {FACTORS}, got {list(factors)}: correct them")
-        self.path = Path(path)
-        self.folder = Path(images)
-        self.name = name
-        self.factors = tuple(factor for factor in FACTORS if factor in factors)
-        self.without = frozenset(without)
-        self.convention: Convention = convention
-        self.limit = limit
-        self.seed = seed
-        self.primary = f"image/{self.factors[0]}"
-        self._items: _Items | None = None
+    path: str
+    images: str
+    factors: Sequence[str] = DESCRIBED
+    without: Sequence[str] = ()
+    convention: Convention = "strict"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_chosen("factors", self.factors, FACTORS)
+
+    @property
+    @override
+    def needs(self) -> Literal["scores", "embeddings"]:
+        return "embeddings"
+
+    @property
+    @override
+    def primary(self) -> str:
+        return f"image/{next(factor for factor in FACTORS if factor in self.factors)}"
+
+    @override
     @classmethod
     def fixture(cls, folder: Path) -> "PugAnimals":
-        """The whole grid of two animals, three backgrounds, two sizes, textures and angles."""
         with (folder / "labels_pug_animal.csv").open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(COLUMNS)
@@ -130,90 +125,66 @@ class PugAnimals(Benchmark):
                 Image.new("RGB", (8, 8), (5 * i, 250 - 5 * i, i)).save(folder / animal / f"{i}.png")
         return cls(str(folder / "labels_pug_animal.csv"), str(folder))
 
-    def load(self) -> None:
-        """Reads the csv and finds the images; calling it again does nothing.
-
-        Raises:
-            UserError: The csv is not what it should be or has too few samples, or an image is
-                missing.
-        """
-        if self._items is None:
-            self._items = self._read()
-
-    def images(self) -> tuple[ImageRef, ...]:
-        """The images that the factors need."""
-        return self._loaded().images
-
-    def texts(self) -> tuple[str, ...]:
-        """The distinct captions."""
-        return self._loaded().texts
-
-    def pairs(self) -> Int[Tensor, "P 2"]:
-        """Each image with its caption."""
-        return torch.tensor(list(enumerate(self._loaded().captions)))
-
-    def truth(self) -> Bool[Tensor, "P"]:
-        """Each caption is true of its image."""
-        return torch.ones(len(self._loaded().captions), dtype=torch.bool)
-
-    def evaluate(self, scores: Float[Tensor, "P"] | Float[Tensor, "N M"]) -> Result:
-        """Raises.
-
-        Raises:
-            UserError: Always; scores do not say how embeddings change.
-        """
-        raise self._needs_embeddings()
-
-    def run(self, score: Score) -> Result:
-        """Has everything embedded, and evaluates.
-
-        Raises:
-            UserError: `score` is not an `Embed`, or an embedding is missing, NaN or infinite.
-        """
-        self.load()
-        if not isinstance(score, Embed):
-            raise self._needs_embeddings()
-        images = self._checked(score.embed_images(self.images()), len(self.images()))
-        texts = self._checked(score.embed_texts(self.texts()), len(self.texts()))
-        if images.shape[1] != texts.shape[1]:
+    @override
+    def read(self) -> list[dict[int, Scene]]:
+        """Reads the scenes of each animal, by row of the csv."""
+        animals: dict[str, dict[int, Scene]] = {}
+        for i, row in enumerate(read_csv(self.path, COLUMNS, self.source)):
+            scene = read_scene(self.path, row)
+            animals.setdefault(scene.animal, {})[i] = scene
+        if unknown := set(self.without) - set(animals):
             raise UserError(
-                f"expected embeddings of one space for {self.name}, got widths {images.shape[1]} "
-                f"and {texts.shape[1]}: use an adapter that projects both into one"
+                f"expected animals of {self.path} in `without`, got {min(unknown)!r}: correct it"
             )
-        return self.evaluate_embeddings(images, texts)
+        return [scenes for animal, scenes in animals.items() if animal not in self.without]
+
+    @override
+    def arrange(self, items: Sequence[dict[int, Scene]]) -> AnimalItems:
+        turned = "camera_yaw" in self.factors
+        rows = {i: scene for scenes in items for i, scene in scenes.items()}
+        scenes = [rows[i] for i in sorted(rows) if turned or rows[i].frontal]
+        texts = number(scene.caption for scene in scenes)
+        captions = [texts[scene.caption] for scene in scenes]
+        factors = [factor for factor in FACTORS if factor in self.factors]
+        animals = number(scene.animal for scene in scenes)
+        return AnimalItems(
+            images=tuple(ImageRef(Path(self.images, scene.file)) for scene in scenes),
+            texts=tuple(texts),
+            pairs=torch.tensor(list(enumerate(captions))),
+            clusters=torch.tensor([animals[scene.animal] for scene in scenes]),
+            compared=(),
+            samples={x: group_samples(x, scenes, captions, self.path) for x in factors},
+        )
+
+    @override
+    def evaluate(self, scores: Float[Tensor, "P"]) -> Result:
+        raise UserError(
+            f"expected embeddings for {self.name}, got scores, which do not say how embeddings "
+            "change: evaluate it with a dual adapter, or leave it out"
+        )
+
+    @override
+    def run(self, score: Score) -> Result:
+        return self.evaluate_embeddings(*embed(score, self.items, self.name))
 
     def evaluate_embeddings(
         self, images: Float[Tensor, "N d"], texts: Float[Tensor, "M d"]
     ) -> Result:
-        """Turns the embeddings, in the order of `images` and `texts`, into numbers."""
+        """Turns the embeddings, in the order of the images and texts, into numbers."""
         images, texts = normalize(images.double(), dim=1), normalize(texts.double(), dim=1)
-        generator = torch.Generator().manual_seed(self.seed)
+        generator = torch.Generator().manual_seed(self.seed or 0)
         metrics: dict[str, MetricValue] = {}
         series: dict[str, tuple[float, ...]] = {}
-        for factor, samples in self._loaded().samples.items():
+        for factor, samples in self.items.samples.items():
             for side, values in self._cosines(images, texts, samples, generator).items():
                 degree = 1 if side == "across" else 2
                 metrics[f"{side}/{factor}"] = mean_cosine(values, samples.clusters, degree)
                 series[f"{side}/{factor}"] = tuple(values.tolist())
-            if samples.left_out:
-                metrics[f"left_out/{factor}"] = MetricValue(
-                    float(samples.left_out),
-                    samples.left_out + len(samples.clusters),
-                    higher_is_better=False,
-                    unit="count",
-                )
-        return Result(
-            benchmark=self.name,
-            version=self.version,
-            primary=self.primary,
-            metrics=metrics,
-            citation=self.citation,
-            convention=self.convention,
-            outcomes=series[self.primary],
-            clusters=tuple(self._loaded().samples[self.factors[0]].clusters.tolist()),
-            degree=2,
-            series=series,
-        )
+            if left_out := samples.left_out:
+                metrics[f"left_out/{factor}"] = count(left_out, left_out + len(samples.clusters))
+        clusters = next(iter(self.items.samples.values())).clusters
+        outcomes = torch.tensor(series[self.primary], dtype=torch.float64)
+        return self.result(metrics, outcomes, clusters, degree=2, series=series)
 
     def _cosines(
         self,
@@ -225,7 +196,7 @@ class PugAnimals(Benchmark):
         """Mean over changes of what each sample contributes to each kind of equivariance."""
 
         def aligned(differences: Float[Tensor, "n d"]) -> Float[Tensor, "n"]:
-            if self.convention == "strict":
+            if self.strict:
                 return alignment(differences)
             return paired_alignment(differences, generator)
 
@@ -234,50 +205,10 @@ class PugAnimals(Benchmark):
         sides = ("image",) if samples.texts is None else ("image", "text", "across")
         totals = {side: torch.zeros(n, dtype=torch.float64) for side in sides}
         for b, other in changes:
-            seen = images[samples.images[:, other]] - images[samples.images[:, b]]
-            totals["image"] += aligned(seen)
+            image = images[samples.images[:, other]] - images[samples.images[:, b]]
+            totals["image"] += aligned(image)
             if samples.texts is not None:
-                said = texts[samples.texts[:, other]] - texts[samples.texts[:, b]]
-                totals["text"] += aligned(said)
-                totals["across"] += agreement(seen, said)
+                text = texts[samples.texts[:, other]] - texts[samples.texts[:, b]]
+                totals["text"] += aligned(text)
+                totals["across"] += agreement(image, text)
         return {side: total / len(changes) for side, total in totals.items()}
-
-    def _checked(self, rows: Float[Tensor, "n d"], wanted: int) -> Float[Tensor, "n d"]:
-        if len(rows) != wanted or not bool(torch.isfinite(rows).all()):
-            raise UserError(
-                f"expected {wanted} finite embeddings for {self.name}, got {len(rows)}, of which "
-                f"{int((~torch.isfinite(rows)).any(dim=1).sum())} have NaN or infinite numbers: "
-                "lower the learning rate or use fp32, then evaluate again"
-            )
-        return rows.detach().cpu()
-
-    def _needs_embeddings(self) -> UserError:
-        return UserError(
-            f"expected a model that embeds images and texts for {self.name}, got one that only "
-            "scores pairs: evaluate it with a dual adapter, or leave this benchmark out"
-        )
-
-    def _loaded(self) -> _Items:
-        self.load()
-        assert self._items is not None
-        return self._items
-
-    def _read(self) -> _Items:
-        scenes = read_scenes(self.path)
-        known = list(dict.fromkeys(scene.animal for scene in scenes))
-        if unknown := self.without - set(known):
-            raise UserError(
-                f"expected animals of {self.path} in `without`, got {min(unknown)!r}: correct it"
-            )
-        animals = [animal for animal in known if animal not in self.without]
-        kept = {animals[i] for i in drawn(len(animals), self.limit, self.seed)}
-        turned = "camera_yaw" in self.factors
-        scenes = [s for s in scenes if s.animal in kept and (turned or s.frontal)]
-        texts = {text: j for j, text in enumerate(dict.fromkeys(s.caption for s in scenes))}
-        captions = tuple(texts[scene.caption] for scene in scenes)
-        samples = {
-            factor: group_samples(factor, scenes, captions, self.path) for factor in self.factors
-        }
-        images = tuple(ImageRef(self.folder / scene.file) for scene in scenes)
-        check_images(images, self)
-        return _Items(images, tuple(texts), captions, samples)

@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from vlmtune.benchmarks.pug_files import read_rows, spoken
+from vlmtune.benchmarks.pug_files import spoken
 from vlmtune.errors import UserError
 
 SIZES = {0.7: "small", 1.0: "medium", 1.3: "big"}
@@ -50,7 +49,7 @@ class Scene:
 
 @dataclass(frozen=True)
 class Samples:
-    """n samples that differ in other things than one factor, each with all v values of it.
+    """n samples, each with all v values of one factor; samples differ in the other factors.
 
     Attributes:
         images: Numbers of the images.
@@ -65,16 +64,8 @@ class Samples:
     left_out: int
 
 
-def read_scenes(path: Path) -> list[Scene]:
-    """Reads the csv.
-
-    Raises:
-        UserError: It lacks a column, or a size or an angle is none.
-    """
-    return [_scene(path, values) for values in read_rows(path, COLUMNS)]
-
-
-def _scene(path: Path, values: Mapping[str, str]) -> Scene:
+def read_scene(path: str, values: Mapping[str, str]) -> Scene:
+    """Turns a row of the csv at `path` into a scene."""
     file, world, animal, scale, yaw, texture = (values[name] for name in COLUMNS)
     try:
         size, angle = SIZES[float(scale)], f"{float(yaw):g}"
@@ -87,44 +78,41 @@ def _scene(path: Path, values: Mapping[str, str]) -> Scene:
 
 
 def group_samples(
-    factor: str, scenes: Sequence[Scene], captions: Sequence[int], path: Path
+    factor: str, scenes: Sequence[Scene], captions: Sequence[int], path: str
 ) -> Samples:
-    """Groups the scenes that differ in one factor only.
+    """ItemGroups the scenes that differ in one factor only.
 
     Args:
         factor: One of `FACTORS`.
         scenes: The scenes.
         captions: The number of the caption of each.
         path: The csv, for errors.
-
-    Raises:
-        UserError: A scene is there twice, or there are too few.
     """
-    place = FACTORS.index(factor)
+    position = FACTORS.index(factor)
     described = factor in DESCRIBED
     usable = [i for i, scene in enumerate(scenes) if scene.frontal or not described]
-    values = list(dict.fromkeys(scenes[i].values[place] for i in usable))
+    values = list(dict.fromkeys(scenes[i].values[position] for i in usable))
     groups: dict[tuple[str, ...], dict[str, int]] = {}
     for i in usable:
         scene = scenes[i]
-        others = (scene.animal, *scene.values[:place], *scene.values[place + 1 :])
+        others = (scene.animal, *scene.values[:position], *scene.values[position + 1 :])
         group = groups.setdefault(others, {})
-        if group.setdefault(scene.values[place], i) != i:
+        if group.setdefault(scene.values[position], i) != i:
             raise UserError(
                 f"expected each combination of factors once in {path}, got "
                 f"{scene.caption!r} twice: download it again"
             )
-    whole = {others: group for others, group in groups.items() if len(group) == len(values)}
-    if len(values) < 2 or len(whole) < 2:
+    complete = {others: group for others, group in groups.items() if len(group) == len(values)}
+    if len(values) < 2 or len(complete) < 2:
         raise UserError(
             f"expected two samples with at least two values of {factor} in {path}, got "
-            f"{len(whole)} with {len(values)}: pass the whole csv, or leave the factor out"
+            f"{len(complete)} with {len(values)}: pass the whole csv, or leave the factor out"
         )
-    images = torch.tensor([[group[value] for value in values] for group in whole.values()])
-    animals = {animal: number for number, (animal, *_) in enumerate(whole)}
+    images = torch.tensor([[group[value] for value in values] for group in complete.values()])
+    animals = {animal: number for number, (animal, *_) in enumerate(complete)}
     return Samples(
         images,
         torch.tensor(captions)[images] if described else None,
-        torch.tensor([animals[animal] for animal, *_ in whole]),
-        len(groups) - len(whole),
+        torch.tensor([animals[animal] for animal, *_ in complete]),
+        len(groups) - len(complete),
     )

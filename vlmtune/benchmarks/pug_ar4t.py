@@ -10,16 +10,19 @@ Source: Bordes et al. 2023, PUG, section 3.4.1 and appendix B.5.
 import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import ClassVar
 
 from jaxtyping import Int
 from PIL import Image
 from torch import Tensor
+from typing_extensions import override
 
-from vlmtune.benchmarks.base import Benchmark, Convention
-from vlmtune.benchmarks.pug_files import SITE, read_rows, spoken
-from vlmtune.benchmarks.squares import Square, Squares, Wins
+from vlmtune.benchmarks.base import Convention, count
+from vlmtune.benchmarks.files import read_csv
+from vlmtune.benchmarks.paired import Paired, PairedAccuracy, PairedItem
+from vlmtune.benchmarks.pug_files import SITE, spoken
 from vlmtune.errors import UserError
 from vlmtune.metrics.value import MetricValue
 from vlmtune.types import ImageRef
@@ -48,13 +51,13 @@ class _Scene:
     negative: str
 
 
-class PugAR4T(Squares):
+class PugAR4T(Paired):
     """Text, image and group accuracy over pairs of a scene and its hard negative.
 
     Items are the unordered pairs of rows of which one names the other as its negative; the 2 x 2
     captions are their `caption`s. They are `/relations` or `/attributes`: exchanging attributes
     leaves the words of the caption the same, an opposite relation does not. Within them the numbers
-    are given by relation (`/to the left of`, ...; an item has two) and by kind of attribute
+    are reported by relation (`/to the left of`, ...; an item has two) and by kind of attribute
     (`/material`, `/size`, `/colour`, `/texture`; an item has one or two), that of the first word of
     each caption. The paper proposes these scores and prints none.
 
@@ -66,36 +69,20 @@ class PugAR4T(Squares):
     Args:
         path: The csv.
         images: The folder under which `filepath` names the files.
-        name: Name in reports, unique within a run.
         convention: See above.
-        limit: Evaluate at most so many pairs.
-        seed: Draw them at random with this seed; None takes the first ones.
-
-    Raises:
-        UserError: `limit` is below 1, or the convention is unknown.
     """
 
     citation: ClassVar[str] = "Bordes et al. 2023, PUG, appendix B.5; Thrush et al. 2022"
     source: ClassVar[str] = f"PUG_AR4T.tar.gz (97 GB), {SITE}"
     twins_differ: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        path: str,
-        images: str,
-        name: str = "pug_ar4t",
-        convention: Convention = "strict",
-        limit: int | None = None,
-        seed: int | None = None,
-    ) -> None:
-        super().__init__(name, convention, limit, seed)
-        self.path = Path(path)
-        self.folder = Path(images)
-        self._counts: dict[str, MetricValue] = {}
+    path: str
+    images: str
+    convention: Convention = "strict"
 
+    @override
     @classmethod
-    def fixture(cls, folder: Path) -> Benchmark:
-        """A pair with a relation, one with attributes, and a scene of one object."""
+    def fixture(cls, folder: Path) -> "PugAR4T":
         left, right = (
             "Banana to the left of chair in museum",
             "Banana to the right of chair in museum",
@@ -112,67 +99,70 @@ class PugAR4T(Squares):
         with (folder / "PUG_ARmerged_test.csv").open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(["", "Relation", "caption", "alt_caption", "filename", *COLUMNS[3:]])
-            for i, (*values, own, negative) in enumerate(rows):
-                writer.writerow([i, *values, own, negative, f"test/{own}"])
-                Image.new("RGB", (8, 8), (50 * i, 90, 200)).save(folder / "test" / own)
+            for i, (*values, file_name, negative) in enumerate(rows):
+                writer.writerow([i, *values, file_name, negative, f"test/{file_name}"])
+                Image.new("RGB", (8, 8), (50 * i, 90, 200)).save(folder / "test" / file_name)
         return cls(str(folder / "PUG_ARmerged_test.csv"), str(folder))
 
-    def _read(self) -> list[Square]:
-        scenes = [_scene(values) for values in read_rows(self.path, COLUMNS)]
+    @override
+    def read(self) -> list[PairedItem]:
+        return self._read[0]
+
+    @cached_property
+    def _read(self) -> tuple[list[PairedItem], dict[str, MetricValue]]:
+        """The pairs, and how many the csv lacks or the convention leaves out."""
+        scenes = [_scene(values) for values in read_csv(self.path, COLUMNS, self.source)]
         if blank := sum(not (scene.file and scene.caption) for scene in scenes):
             raise UserError(
                 f"expected a filepath and a caption in each row of {self.path}, {blank} lack one: "
                 "download it again"
             )
-        found = _Index(scenes)
+        index = _Index(scenes)
         pairs: dict[frozenset[str], tuple[_Scene, _Scene]] = {}
         missing = 0
         for scene in scenes:
-            negative = found.negative(scene)
+            negative = index.negative(scene)
             missing += bool(scene.negative) and negative is None
             if negative is not None:
                 pairs.setdefault(frozenset((scene.file, negative.file)), (scene, negative))
-        alike = [key for key, pair in pairs.items() if _alike(*pair)]
+        apart = [pair for pair in pairs.values() if not _alike(*pair)]
         counts = {
-            "pairs_alike": (len(alike), len(pairs)),
-            "negatives_missing": (missing, len(scenes)),
+            "pairs_alike": count(len(pairs) - len(apart), len(pairs)),
+            "negatives_missing": count(missing, len(scenes)),
         }
-        self._counts = {
-            name: MetricValue(float(count), n, higher_is_better=False, unit="count")
-            for name, (count, n) in counts.items()
-        }
-        if self.convention == "strict":
-            pairs = {key: pair for key, pair in pairs.items() if key not in set(alike)}
-        return [self._square(*pair) for pair in pairs.values()]
+        return [self._item(*x) for x in (apart if self.strict else pairs.values())], counts
 
-    def _square(self, scene: _Scene, negative: _Scene) -> Square:
+    def _item(self, scene: _Scene, negative: _Scene) -> PairedItem:
         exchanged = _words(scene.caption) == _words(negative.caption)
-        return Square(
-            (ImageRef(self.folder / scene.file), ImageRef(self.folder / negative.file)),
+        return PairedItem(
+            (
+                ImageRef(Path(self.images, scene.file)),
+                ImageRef(Path(self.images, negative.file)),
+            ),
             (scene.caption, negative.caption),
             "attributes" if exchanged else "relations",
             _kinds(scene, negative) if exchanged else _relations(scene, negative),
         )
 
-    def _averages(
-        self, wins: Wins, groups: Sequence[str], clusters: Int[Tensor, "n"]
+    @override
+    def more_metrics(
+        self, accuracy: PairedAccuracy, groups: Sequence[str], clusters: Int[Tensor, "n"]
     ) -> dict[str, MetricValue]:
-        return self._counts
+        return self._read[1]
 
 
 def _scene(values: dict[str, str]) -> _Scene:
-    # pandas writes an empty cell as "nan" when it was told to.
-    said = (" ".join(values[name].split()) for name in COLUMNS)
+    # pandas may write an empty cell as "nan".
+    cells = (" ".join(values[name].split()) for name in COLUMNS)
     relation, caption, alternative, negative, file = (
-        "" if text.lower() == "nan" else text for text in said
+        "" if text.lower() == "nan" else text for text in cells
     )
     return _Scene(file.lstrip("/"), relation, caption, alternative, negative)
 
 
 def _alike(scene: _Scene, negative: _Scene) -> bool:
     """Whether the caption of the negative is true of the scene too."""
-    said = negative.caption.lower()
-    return said in (scene.caption.lower(), scene.alternative.lower())
+    return negative.caption.lower() in (scene.caption.lower(), scene.alternative.lower())
 
 
 def _words(caption: str) -> list[str]:
@@ -189,7 +179,7 @@ def _kinds(*scenes: _Scene) -> tuple[str, ...]:
 
 
 class _Index:
-    """Finds scenes by file name: in the folder of the asking one first, as names may recur."""
+    """Finds scenes by file name, first in the folder of the scene that names it."""
 
     def __init__(self, scenes: Sequence[_Scene]) -> None:
         self.by_path = {scene.file: scene for scene in scenes}
@@ -199,7 +189,7 @@ class _Index:
             self.by_name[name] = None if name in self.by_name else scene
 
     def negative(self, scene: _Scene) -> _Scene | None:
-        """The negative of a scene; None where it has none, or it is not there or ambiguous."""
+        """The negative of a scene; None where it has none, or it is missing or ambiguous."""
         if not scene.negative:
             return None
         name = PurePosixPath(scene.negative).name
@@ -207,5 +197,5 @@ class _Index:
         ways = [self.by_path.get(beside), self.by_path.get(scene.negative), self.by_name.get(name)]
         if name != scene.negative:  # a path says more than a name
             ways[:2] = ways[1::-1]
-        found = next((way for way in ways if way is not None), None)
-        return None if found is scene else found
+        negative = next((way for way in ways if way is not None), None)
+        return None if negative is scene else negative

@@ -5,13 +5,14 @@ Captions are those of the published script, letter for letter: names as the csv 
 Source: Bordes et al. 2023, PUG, section 3.4, figure 6 and tables 2 and 11.
 """
 
-import random
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from vlmtune.benchmarks.files import read_csv
+from vlmtune.benchmarks.pug_files import SITE
 from vlmtune.errors import UserError
 
+SOURCE = f"PUG_SPAR.tar.gz (16 GB), {SITE}"
 BLANK = "blank"
 COLUMNS = (
     "filename",
@@ -24,7 +25,7 @@ COLUMNS = (
 )
 SIDES = {"left_right": ("left", "right"), "bottom_top": ("bottom", "top")}
 TEXTURES = {"default": "Default", "blue_red": "Blue", "grass_stone": "Grass"}
-PLACES = {"below": "bottom", "above": "top"}  # what some copies call them
+RENAMED = {"below": "bottom", "above": "top"}  # sides in some copies
 
 
 @dataclass(frozen=True)
@@ -66,16 +67,16 @@ class SetUp:
 
 @dataclass(frozen=True)
 class Definition:
-    """How a set-up is made: which rows it has, their captions, and the candidates.
+    """Which rows a set-up has, their captions, and the candidates.
 
     Attributes:
         name: Name in metrics and configs.
         has: Whether an image belongs to it.
         caption: The caption of an image, without its background.
-        candidates: All captions of the images, given them and the endings that name a background.
+        candidates: All captions of some images, with each of the endings that name a background.
         negative: The hard negative of the caption, where there is one.
         endings: Whether captions may end in the background.
-        published: How many of the images the published script takes; None for all.
+        published: How many images the published script takes; None for all.
     """
 
     name: str
@@ -90,7 +91,7 @@ class Definition:
 def as_row(values: dict[str, str]) -> Row:
     """A row of the csv."""
     file, world, first, second, side, texture, texture2 = (values[name] for name in COLUMNS)
-    return Row(file, world, first, second, PLACES.get(side, side), texture, texture2)
+    return Row(file, world, first, second, RENAMED.get(side, side), texture, texture2)
 
 
 def ending(world: str) -> str:
@@ -215,10 +216,9 @@ def _swapped(
     return Definition(name, two, caption, candidates, negative)
 
 
-# In the order of the published run, which its coins follow.
 DEFINITIONS = {
-    made.name: made
-    for made in (
+    one.name: one
+    for one in (
         _scene(),
         *(_single(name, texture) for name, texture in TEXTURES.items()),
         *(_single_place(name, sides) for name, sides in SIDES.items()),
@@ -227,75 +227,71 @@ DEFINITIONS = {
         *(_attributes(name, TEXTURES[name]) for name in ("blue_red", "grass_stone")),
     )
 }
-HARD = tuple(name for name, made in DEFINITIONS.items() if made.negative)
+HARD = tuple(name for name, one in DEFINITIONS.items() if one.negative)
 
 
 def make(name: str, rows: Sequence[Row], background: bool, published: bool) -> SetUp:
-    """Makes a set-up of the rows at hand.
+    """Makes a set-up of some rows.
 
     Args:
         name: One of `DEFINITIONS`.
         rows: The rows of all worlds that are compared.
         background: Whether captions name the background; candidates then name each.
         published: Whether to take no more images than the published script does.
-
-    Raises:
-        UserError: No row belongs to it.
     """
-    made = DEFINITIONS[name]
-    chosen = members(made, rows)[: made.published if published else None]
+    definition = DEFINITIONS[name]
+    # Of single animals, those in the second position come first.
+    chosen = sorted(
+        (row for row in rows if definition.has(row)), key=lambda row: row.first != BLANK
+    )
+    chosen = chosen[: definition.published if published else None]
     if not chosen:
         raise UserError(
             f"expected images of the set-up {name!r}, got none among {len(rows)} rows: "
             "leave it out of `setups`, or pass the whole csv"
         )
+    if len({row.file for row in chosen}) < len(chosen):
+        raise UserError(f"expected each filename of the set-up {name!r} once: download it again")
     worlds = dict.fromkeys(row.world for row in rows)
-    named = background and made.endings
+    named = background and definition.endings
     endings = [ending(world) for world in worlds] if named else [""]
 
     def ended(caption: str, row: Row) -> str:
         return caption + ending(row.world) if named else caption
 
-    negative = made.negative
+    negative = definition.negative
     return SetUp(
         name,
         tuple(chosen),
-        tuple(ended(made.caption(row), row) for row in chosen),
+        tuple(ended(definition.caption(row), row) for row in chosen),
         None if negative is None else tuple(ended(negative(row), row) for row in chosen),
-        tuple(dict.fromkeys(made.candidates(chosen, endings))),
+        tuple(dict.fromkeys(definition.candidates(chosen, endings))),
     )
 
 
-def members(made: Definition, rows: Sequence[Row]) -> list[Row]:
-    """The rows of a set-up; of single animals, those in the second place come first."""
-    return sorted((row for row in rows if made.has(row)), key=lambda row: row.first != BLANK)
-
-
-def coins(
-    rows: Sequence[Row], world: str | None, background: bool, seed: int
-) -> dict[str, list[bool]]:
-    """For each image of the hard-negative set-ups, whether its negative was put first.
-
-    The published script draws them from one generator in one run: the sweeps over single worlds,
-    then all worlds without, then all worlds with the background in the captions. Those of any
-    sweep are found by drawing those before it.
+def read_setups(
+    path: str,
+    setups: Sequence[str],
+    world: str | None,
+    background: bool = True,
+    published: bool = False,
+) -> list[SetUp]:
+    """Reads the csv and makes set-ups of it, in the published order.
 
     Args:
-        rows: All rows of the csv.
-        world: The only world of the sweep, or None for all.
-        background: Whether the captions name the background.
-        seed: Seed of the run; the published one is 0.
+        path: `labels.csv`.
+        setups: Their names.
+        world: The only background; None for all.
+        background: Whether captions name the background.
+        published: Whether to take no more images than the published script does.
     """
-    worlds = list(dict.fromkeys(row.world for row in rows))
-    images = {
-        name: Counter(row.world for row in rows if DEFINITIONS[name].has(row)) for name in HARD
-    }
-    sweeps: list[str | None] = [*worlds, None, None]
-    wanted = len(worlds) + background if world is None else worlds.index(world)
-    generator = random.Random(seed)
-    drawn: dict[str, list[bool]] = {}
-    for sweep in sweeps[: wanted + 1]:
-        for name in HARD:
-            count = images[name].total() if sweep is None else images[name][sweep]
-            drawn[name] = [generator.random() >= 0.5 for _ in range(count)]
-    return drawn
+    rows = [as_row(values) for values in read_csv(path, COLUMNS, SOURCE)]
+    worlds = dict.fromkeys(row.world for row in rows)
+    if world is not None and world not in worlds:
+        raise UserError(
+            f"expected a world of {path} ({', '.join(worlds)}), got {world!r}: choose one, or "
+            "leave it out"
+        )
+    rows = [row for row in rows if world in (None, row.world)]
+    names = [name for name in DEFINITIONS if name in setups]
+    return [make(name, rows, background, published) for name in names]

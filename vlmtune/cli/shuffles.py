@@ -2,7 +2,7 @@
 
 import argparse
 
-from vlmtune.benchmarks.aro_orders import read_captions, write_shuffles
+from vlmtune.benchmarks.aro_shuffles import read_captions, write_shuffles
 from vlmtune.language.tagger import LexiconTagger, SpacyTagger
 
 

@@ -60,7 +60,7 @@ def text_only_runs(
         data: What it was fitted to.
         provenance: That of the evaluation.
     """
-    scored = [benchmark for benchmark in benchmarks if benchmark.reads == "scores"]
+    scored = [benchmark for benchmark in benchmarks if benchmark.needs == "scores"]
     if not scored:
         print("no text-only runs: no benchmark reads scores", file=sys.stderr)
         return []

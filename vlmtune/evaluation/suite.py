@@ -134,7 +134,7 @@ def _load(
         def contained(one: Benchmark = benchmark) -> tuple[Sequence[ImageRef], Sequence[str]]:
             _check_embeddings(one, scorer)
             one.load()
-            images, texts = one.images(), one.texts()
+            images, texts = one.items.images, one.items.texts
             check_images(images, one)
             return images, texts
 
@@ -148,7 +148,7 @@ def _load(
 
 
 def _check_embeddings(benchmark: Benchmark, scorer: Score | None) -> None:
-    if benchmark.reads == "embeddings" and isinstance(scorer, Scorer) and not scorer.embeds:
+    if benchmark.needs == "embeddings" and isinstance(scorer, Scorer) and not scorer.embeds:
         raise UserError(
             f"expected an adapter with embeddings for {benchmark.name}, got "
             f"{type(scorer.adapter).__name__}, a joint one: leave the benchmark out, or have it "

@@ -5,7 +5,7 @@ import pytest
 from data_builders.scenes.grammar import WorldSpec
 from data_builders.scenes.grids import FACTORS, AnimalGrid, PoseGrid, Singles, SparGrid
 from vlmtune.benchmarks.pug_imagenet import PugImageNet
-from vlmtune.benchmarks.zero_shot import Classification
+from vlmtune.benchmarks.zero_shot_classification import ZeroShotClassification
 
 SPEC = WorldSpec(min_objects=2, max_objects=3)
 
@@ -84,9 +84,9 @@ def test_singles_take_turns(suite, graphs):
 
 def test_the_reader_reads_the_poses(suite):
     benchmark = PugImageNet(str(suite / "images/pug_imagenet"), factors=list(FACTORS))
-    metrics = benchmark.run(lambda *_: benchmark.truth().float()).metrics
+    metrics = benchmark.run(lambda *_: benchmark.items.truth.float()).metrics
     assert metrics["accuracy"].value == 1.0
-    assert benchmark.texts()[0] == "This is a photo of a cone"
+    assert benchmark.items.texts[0] == "This is a photo of a cone"
 
 
 def test_the_class_of_a_pose_is_its_folder(suite, graphs):
@@ -96,7 +96,7 @@ def test_the_class_of_a_pose_is_its_folder(suite, graphs):
 
 
 def test_the_reader_reads_the_classes(suite):
-    benchmark = Classification(str(suite / "images/classification"))
-    metrics = benchmark.run(lambda *_: benchmark.truth().float()).metrics
+    benchmark = ZeroShotClassification(str(suite / "images/classification"))
+    metrics = benchmark.run(lambda *_: benchmark.items.truth.float()).metrics
     assert metrics["accuracy"].value == 1.0
-    assert benchmark.texts()[0] == "a photo of a cone."
+    assert benchmark.items.texts[0] == "a photo of a cone."

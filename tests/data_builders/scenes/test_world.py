@@ -88,7 +88,7 @@ def test_an_oracle_wins_cola_multi(world, name):
 
     def oracle(images, texts, pairs=None):
         benchmark.load()
-        return benchmark.truth().float()
+        return benchmark.items.truth.float()
 
     result = benchmark.run(oracle)
     assert result.metrics["accuracy"].value == 1.0

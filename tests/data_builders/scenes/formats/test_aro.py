@@ -50,6 +50,6 @@ def test_the_reader_reads_it(suite, task):
     benchmark = Aro(
         str(suite / f"aro/visual_genome_{task}.json"), str(suite / "images/suite"), task
     )
-    result = benchmark.run(lambda *_: benchmark.truth().float())
+    result = benchmark.run(lambda *_: benchmark.items.truth.float())
     assert result.metrics["accuracy"].value == 1.0
     assert result.metrics["accuracy"].n == SUITE["benchmarks"]

@@ -56,6 +56,6 @@ def test_the_reader_reads_it(suite):
         str(suite / "images"),
         str(suite / "aro/coco_karpathy_test_shuffles.json"),
     )
-    result = benchmark.run(lambda *_: benchmark.truth().float())
+    result = benchmark.run(lambda *_: benchmark.items.truth.float())
     assert result.metrics["accuracy"].value == 1.0
     assert "identical_candidates" not in result.metrics

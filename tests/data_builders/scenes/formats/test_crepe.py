@@ -110,6 +110,6 @@ def test_the_readers_read_it(suite):
         ),
         CrepeSystematicity(str(suite / "crepe/syst_hard_negatives"), str(suite / "crepe")),
     ):
-        result = benchmark.run(lambda *_, b=benchmark: b.truth().float())
+        result = benchmark.run(lambda *_, b=benchmark: b.items.truth.float())
         assert result.metrics["accuracy"].value == 1.0
         assert "identical_candidates" not in result.metrics

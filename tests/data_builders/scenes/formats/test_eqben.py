@@ -94,8 +94,8 @@ def test_the_reader_reads_it(suite, whole):
     parts = {part: str(suite / f"eqben/{part}.json") for part in PARTS}
     path = str(suite / "eqben/eqben_kubric.json") if whole else parts
     benchmark = EqBen(path, str(suite / "images/eqben"))
-    metrics = benchmark.run(lambda *_: benchmark.truth().float()).metrics
+    metrics = benchmark.run(lambda *_: benchmark.items.truth.float()).metrics
     assert metrics["average"].value == 1.0
     assert metrics["group_accuracy"].n == (3 * EACH if whole else sum(COUNTS.values()))
-    for image in benchmark.images():
+    for image in benchmark.items.images:
         assert isinstance(open_image(image.path), Image.Image)

@@ -29,8 +29,6 @@ def test_states_hold_before_and_after_the_boundary_only(suite, graphs):
 
 
 def test_the_reader_reads_it(suite):
-    benchmark = BoundaryGrounding(
-        str(suite / "geb/test.json"), str(suite / "images/geb"), fps=FPS, thresholds=[0.1, 0.5]
-    )
-    result = benchmark.run(lambda *_: benchmark.truth().float())
-    assert result.metrics["mean_accuracy"].value == pytest.approx(1.0)
+    benchmark = BoundaryGrounding(str(suite / "geb/test.json"), str(suite / "images/geb"), fps=FPS)
+    metrics = benchmark.run(lambda *_: benchmark.items.truth.float()).metrics
+    assert metrics["accuracy@0.1"].value == metrics["accuracy@0.5"].value == pytest.approx(1.0)

@@ -28,5 +28,5 @@ def test_five_captions_of_what_is_there(world, clevr):
 
 def test_the_reader_reads_it(world):
     benchmark = Retrieval(str(world / "karpathy/dataset_scenes.json"), str(world / "images"))
-    result = benchmark.run(lambda *_: benchmark.truth().float())
+    result = benchmark.run(lambda *_: benchmark.items.truth.float())
     assert result.metrics["text_to_image_recall@5"].value == 1.0

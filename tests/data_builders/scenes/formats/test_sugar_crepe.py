@@ -26,6 +26,6 @@ def test_only_the_caption_is_true(suite, graphs, subset):
 
 def test_the_reader_reads_it(suite):
     benchmark = SugarCrepe(str(suite / "sugar_crepe"), str(suite / "images/suite"))
-    result = benchmark.run(lambda *_: benchmark.truth().float())
+    result = benchmark.run(lambda *_: benchmark.items.truth.float())
     assert result.metrics["accuracy"].value == 1.0
     assert result.metrics["accuracy"].n == 7 * SUITE["benchmarks"]

@@ -63,5 +63,5 @@ def test_all_eleven_pieces_are_written(suite):
 
 def test_the_reader_reads_it(suite):
     benchmark = Valse(str(suite / "valse"), str(suite / "images/suite"))
-    metrics = benchmark.run(lambda *_: benchmark.truth().float()).metrics
+    metrics = benchmark.run(lambda *_: benchmark.items.truth.float()).metrics
     assert metrics["acc_r"].value == metrics["acc_r/average"].value == 1.0

@@ -23,6 +23,6 @@ def test_each_caption_is_true_of_its_image_alone(suite, graphs):
 
 def test_the_reader_reads_it(suite):
     benchmark = Winoground(str(suite / "winoground/examples.jsonl"), str(suite / "images/suite"))
-    metrics = benchmark.run(lambda *_: benchmark.truth().float()).metrics
+    metrics = benchmark.run(lambda *_: benchmark.items.truth.float()).metrics
     assert metrics["group_accuracy"].value == 1.0
     assert metrics["group_accuracy/Object"].n == SUITE["benchmarks"] / 2

@@ -1,12 +1,12 @@
-"""The four ways in which ARO shuffles a caption, and the file that keeps them.
+"""The four ways in which ARO shuffles a caption, and the file that keeps the shuffles.
 
-Shuffles depend on a tagger and on chance, so they are made once, with `vlmtune shuffles`, and every
-model is scored on the same ones. The file is JSON:
+Shuffles depend on a tagger and on chance, so `vlmtune shuffles` writes them once, and every model
+is scored on the same ones. The file is JSON:
 
     {"version": 1, "annotations": sha256 of the caption file, "tagger": its class and arguments,
      "seed": 0, "shuffles": [[four texts], ...], "sha256": digest of the shuffles}
 
-with one list of four for each caption, image by image in the order of the caption file.
+with a list of four for each caption, image by image in the order of the caption file.
 Source: Yuksekgonul et al. 2023, section 2 and appendix (COCO-Order, Flickr30k-Order).
 """
 
@@ -14,22 +14,21 @@ import hashlib
 import json
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vlmtune.benchmarks.base import read_json
+from vlmtune.benchmarks.files import is_text, read_json, read_rows
 from vlmtune.config import Configured
 from vlmtune.errors import UserError
 from vlmtune.language.tagger import Tagger
 from vlmtune.language.words import words
 
 VERSION = 1
-LONGEST = 30  # words of a caption that are read
-CAPTIONS = 'a JSON list of {"image": path, "caption": [captions]}'
+LONGEST = 30  # words of a caption that count
+LAYOUT = 'a JSON list of {"image": path, "caption": [captions]}'
 NOUNS = ("NOUN", "PROPN")
 REMOVED = re.compile(r"[.!\"()*#:;~]")
-Shuffle = Callable[[list[str], list[str], random.Random], list[str]]
 
 
 def normalised(caption: str) -> str:
@@ -51,7 +50,7 @@ def perturb(caption: str, tagger: Tagger, seed: int) -> tuple[str, str, str, str
     shuffles, whatever was shuffled before.
 
     Raises:
-        UserError: The tagger does not give one tag a word.
+        UserError: The tagger does not return one tag a word.
 
     Example:
         >>> class Last:
@@ -69,21 +68,25 @@ def perturb(caption: str, tagger: Tagger, seed: int) -> tuple[str, str, str, str
             f"expected {len(split)} tags for {caption[:60]!r}, got {len(tags)}: correct the tagger"
         )
     rng = random.Random(f"{seed}\n{caption}")
-    first, second, third, fourth = (" ".join(shuffle(split, tags, rng)) for shuffle in SHUFFLES)
-    return first, second, third, fourth
+    nouns = [i for i, tag in enumerate(tags) if tag in NOUNS]
+    adjectives = [i for i, tag in enumerate(tags) if tag == "ADJ"]
+    others = [i for i in range(len(split)) if i not in {*nouns, *adjectives}]
+    trigrams = [split[i : i + 3] for i in range(0, len(split), 3)]
+    first = _shuffled(_shuffled(split, nouns, rng), adjectives, rng)
+    second = _shuffled(split, others, rng)
+    third = [word for trigram in trigrams for word in rng.sample(trigram, len(trigram))]
+    fourth = [word for trigram in rng.sample(trigrams, len(trigrams)) for word in trigram]
+    return " ".join(first), " ".join(second), " ".join(third), " ".join(fourth)
 
 
 def write_shuffles(annotations: Path, output: Path, tagger: Tagger, seed: int = 0) -> None:
-    """Shuffles all captions of a file and writes them, whole or not at all.
+    """Shuffles all captions of a file and writes the shuffles atomically.
 
     Args:
         annotations: The caption file, such as `coco_karpathy_test.json`.
         output: The file to write.
         tagger: Tags the words.
         seed: Seed of the shuffles.
-
-    Raises:
-        UserError: The caption file cannot be read, or the output cannot be written.
     """
     shuffles = [
         list(perturb(caption, tagger, seed))
@@ -108,22 +111,19 @@ def write_shuffles(annotations: Path, output: Path, tagger: Tagger, seed: int = 
         ) from error
 
 
-def read_shuffles(path: Path, annotations: Path, count: int) -> list[list[str]]:
-    """The shuffles of `count` captions.
+def read_shuffles(path: str | Path, annotations: str | Path, count: int) -> list[list[str]]:
+    """Reads the shuffles of the `count` captions of a caption file.
 
     Args:
         path: What `write_shuffles` wrote.
         annotations: The caption file they must belong to.
         count: How many captions it has.
-
-    Raises:
-        UserError: The file cannot be read, is damaged, or belongs to other captions.
     """
-    wanted = "shuffles as `vlmtune shuffles` writes them"
-    content = read_json(path, wanted)
+    layout = "shuffles as `vlmtune shuffles` writes them"
+    content = read_json(path, layout)
     if not isinstance(content, dict) or content.get("version") != VERSION:
-        raise UserError(f"expected {wanted} in {path}, got another layout: write them again")
-    if content.get("annotations") != _digest(annotations.read_bytes()):
+        raise UserError(f"expected {layout} in {path}, got another layout: write them again")
+    if content.get("annotations") != _digest(Path(annotations).read_bytes()):
         raise UserError(
             f"expected shuffles of {annotations} in {path}, got those of other captions: "
             "write them again"
@@ -138,33 +138,22 @@ def read_shuffles(path: Path, annotations: Path, count: int) -> list[list[str]]:
     return shuffles
 
 
-def read_captions(path: Path, source: str = "") -> list[tuple[str, list[str]]]:
-    """Images with their captions.
+def read_captions(path: str | Path, source: str = "its authors") -> list[tuple[str, list[str]]]:
+    """Reads images with their captions.
 
     Args:
         path: The caption file.
-        source: Where it is to be had, for the error.
-
-    Raises:
-        UserError: The file cannot be read or has another layout.
+        source: Where to get it.
     """
-    rows = read_json(path, f"{CAPTIONS} from {source}" if source else CAPTIONS)
-    if not isinstance(rows, list):
-        raise UserError(f"expected {CAPTIONS} in {path}, got no list: download it again")
+    rows = read_rows(path, ["image"], source)
     for i, row in enumerate(rows):
-        if not _captioned(row):
+        captions: Any = row.get("caption")
+        if not isinstance(captions, list) or not all(map(is_text, captions)):
             raise UserError(
-                f"expected {CAPTIONS} in {path}, got {str(row)[:60]} as item {i}: download it again"
+                f"expected {LAYOUT} in {path}, got {str(row)[:60]} as item {i}: get the file from "
+                f"{source}"
             )
     return [(row["image"], row["caption"]) for row in rows]
-
-
-def _captioned(row: Any) -> bool:
-    if not isinstance(row, dict) or not isinstance(row.get("image"), str):
-        return False
-    captions: Any = row.get("caption")
-    texts = isinstance(captions, list) and all(isinstance(text, str) for text in captions)
-    return texts and all(text.strip() for text in captions)
 
 
 def _four(texts: Any) -> bool:
@@ -179,40 +168,10 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _among(split: list[str], places: list[int], rng: random.Random) -> list[str]:
-    """The words with those at `places` shuffled."""
-    order = rng.sample(places, len(places))
+def _shuffled(split: list[str], positions: list[int], rng: random.Random) -> list[str]:
+    """The words with those at `positions` shuffled."""
+    order = rng.sample(positions, len(positions))
     shuffled = list(split)
-    for place, other in zip(places, order, strict=True):
-        shuffled[place] = split[other]
+    for position, other in zip(positions, order, strict=True):
+        shuffled[position] = split[other]
     return shuffled
-
-
-def _places(tags: list[str], *kinds: str) -> list[int]:
-    return [i for i, tag in enumerate(tags) if tag in kinds]
-
-
-def _nouns_and_adjectives(split: list[str], tags: list[str], rng: random.Random) -> list[str]:
-    return _among(_among(split, _places(tags, *NOUNS), rng), _places(tags, "ADJ"), rng)
-
-
-def _others(split: list[str], tags: list[str], rng: random.Random) -> list[str]:
-    kept = {*_places(tags, *NOUNS, "ADJ")}
-    return _among(split, [i for i in range(len(split)) if i not in kept], rng)
-
-
-def _within_trigrams(split: list[str], tags: list[str], rng: random.Random) -> list[str]:
-    return [word for trigram in _trigrams(split) for word in rng.sample(trigram, len(trigram))]
-
-
-def _trigram_order(split: list[str], tags: list[str], rng: random.Random) -> list[str]:
-    trigrams = _trigrams(split)
-    return [word for trigram in rng.sample(trigrams, len(trigrams)) for word in trigram]
-
-
-def _trigrams(split: list[str]) -> list[list[str]]:
-    return [split[i : i + 3] for i in range(0, len(split), 3)]
-
-
-SHUFFLES: tuple[Shuffle, ...]
-SHUFFLES = (_nouns_and_adjectives, _others, _within_trigrams, _trigram_order)

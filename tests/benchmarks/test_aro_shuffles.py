@@ -3,7 +3,7 @@ import random
 
 import pytest
 
-from vlmtune.benchmarks.aro_orders import (
+from vlmtune.benchmarks.aro_shuffles import (
     normalised,
     perturb,
     read_captions,
@@ -140,7 +140,7 @@ def test_shuffles_of_other_captions_or_damaged_ones_raise(tmp_path):
 def test_malformed_captions(tmp_path, rows):
     path = tmp_path / "captions.json"
     path.write_text(json.dumps(rows))
-    with pytest.raises(UserError, match="expected a JSON list"):
+    with pytest.raises(UserError, match=r"expected rows with image|a JSON list"):
         read_captions(path)
     path.write_text(json.dumps([{"image": "0.jpg", "caption": ["a", " "]}]))
     with pytest.raises(UserError, match="as item 0"):

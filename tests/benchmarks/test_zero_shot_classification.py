@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 from torch.nn.functional import normalize
 
-from vlmtune.benchmarks.zero_shot import Classification
+from vlmtune.benchmarks.zero_shot_classification import ZeroShotClassification
 from vlmtune.errors import UserError
 
 
@@ -16,7 +16,7 @@ def write(folder, sizes, **more):
         (folder / "data" / f"c{i}").mkdir(parents=True, exist_ok=True)
         for k in range(size):
             Image.new("RGB", (2, 2)).save(folder / "data" / f"c{i}" / f"{k}.png")
-    return Classification(str(folder / "data"), **more)
+    return ZeroShotClassification(str(folder / "data"), **more)
 
 
 def fixed(values):
@@ -28,8 +28,8 @@ class Dual:
 
     def __init__(self, benchmark, seed=0, width=8):
         generator = torch.Generator().manual_seed(seed)
-        self.image = torch.randn(len(benchmark.images()), width, generator=generator)
-        self.text = torch.randn(len(benchmark.texts()), width, generator=generator)
+        self.image = torch.randn(len(benchmark.items.images), width, generator=generator)
+        self.text = torch.randn(len(benchmark.items.texts), width, generator=generator)
 
     def __call__(self, images, texts, pairs=None):
         return normalize(self.image, dim=1) @ normalize(self.text, dim=1).T
@@ -49,9 +49,9 @@ def test_accuracies_against_a_loop(tmp_path, convention, seed):
     benchmark = write(tmp_path, sizes, templates=templates, convention=convention)
     shape = (sum(sizes), 3 * len(sizes))
     values = torch.randint(3, shape, generator=torch.Generator().manual_seed(seed)).float()
-    texts = list(benchmark.texts())
+    texts = list(benchmark.items.texts)
     first, fifth, of_class = [], [], {}
-    for i, image in enumerate(benchmark.images()):
+    for i, image in enumerate(benchmark.items.images):
         true = int(image.path.parent.name.removeprefix("c"))
         score = [
             sum(float(values[i, texts.index(t.format(f"c{c}"))]) for t in templates)
@@ -85,7 +85,7 @@ def test_five_classes_have_no_top_five(tmp_path):
 def test_mean_embeddings_are_clips_classifier(tmp_path):
     templates = ("a {}.", "the {}.", "one {}!")
     benchmark = write(tmp_path, (4, 4, 4), templates=templates, ensemble="embeddings")
-    texts = list(benchmark.texts())
+    texts = list(benchmark.items.texts)
     differ = 0
     for seed in range(10):
         dual = Dual(benchmark, seed)
@@ -109,7 +109,7 @@ def test_with_one_template_both_ensembles_agree(tmp_path):
 
 def test_embeddings_of_a_model_that_has_none_or_bad_ones(tmp_path):
     benchmark = write(tmp_path, (1, 1), ensemble="embeddings")
-    with pytest.raises(UserError, match="use a dual adapter, or `ensemble: scores`"):
+    with pytest.raises(UserError, match="use a dual adapter, or leave the benchmark"):
         benchmark.run(fixed(torch.eye(2)))
     dual = Dual(benchmark)
     dual.text[0, 0] = torch.nan
@@ -128,11 +128,11 @@ def test_many_images_are_scored_in_parts(tmp_path, monkeypatch):
     asked = []
 
     def score(images, texts, pairs=None):
-        rows = [benchmark.images().index(image) for image in images]
+        rows = [benchmark.items.images.index(image) for image in images]
         asked.append(len(rows))
         return dual(images, texts)[rows]
 
-    monkeypatch.setattr("vlmtune.benchmarks.zero_shot.NUMBERS", 13)
+    monkeypatch.setattr("vlmtune.benchmarks.classification.NUMBERS", 13)
     assert benchmark.run(score) == whole
     assert asked == [4, 4, 1]
 
@@ -148,7 +148,9 @@ def test_names_come_from_folders_a_list_or_an_object(tmp_path):
     def texts(names=None):
         if names is not None:
             path.write_text(json.dumps(names))
-        return Classification(str(tmp_path / "data"), classes=names and str(path)).texts()
+        return ZeroShotClassification(
+            str(tmp_path / "data"), classes=names and str(path)
+        ).items.texts
 
     assert texts() == ("a photo of a cat.", "a photo of a fire truck.")
     assert texts(["tabby", "lorry"]) == ("a photo of a tabby.", "a photo of a lorry.")
@@ -171,19 +173,22 @@ def test_a_class_that_is_gone_is_no_easier_benchmark(tmp_path):
     write(tmp_path, (1, 1, 1, 1))
     path = tmp_path / "names.json"
     path.write_text(json.dumps({f"c{i}": f"thing {i}" for i in range(4)}))
-    benchmark = Classification(str(tmp_path / "data"), classes=str(path))
     shutil.move(tmp_path / "data" / "c2", tmp_path / "elsewhere")
     for names in ({f"c{i}": f"thing {i}" for i in range(4)}, [f"thing {i}" for i in range(4)]):
         path.write_text(json.dumps(names))
         with pytest.raises(UserError, match=r"first 'c2'|got 4 names") as error:
-            benchmark.load()
-        assert Classification.source in str(error.value)
+            ZeroShotClassification(str(tmp_path / "data"), classes=str(path)).load()
+        assert ZeroShotClassification.source in str(error.value)
         assert "\n" not in str(error.value)
     (tmp_path / "data" / "c2").mkdir()
+    benchmark = ZeroShotClassification(str(tmp_path / "data"), classes=str(path))
     with pytest.raises(UserError, match="no image in 'c2': get them from"):
         benchmark.load()
     (tmp_path / "data" / "c2" / "0.png").write_bytes(b"")
-    with pytest.raises(UserError, match=r"4 images for zero_shot, 1 are empty files.*c2/0\.png"):
+    benchmark = ZeroShotClassification(str(tmp_path / "data"), classes=str(path))
+    with pytest.raises(
+        UserError, match=r"4 images for zero_shot_classification, 1 are empty files.*c2/0\.png"
+    ):
         benchmark.load()
 
 
@@ -191,11 +196,11 @@ def test_limit_is_of_each_class(tmp_path):
     write(tmp_path, (5, 1, 3))
 
     def limited(limit, seed=None):
-        return Classification(str(tmp_path / "data"), limit=limit, seed=seed)
+        return ZeroShotClassification(str(tmp_path / "data"), limit=limit, seed=seed)
 
-    labels = [image.path.parent.name for image in limited(2).images()]
+    labels = [image.path.parent.name for image in limited(2).items.images]
     assert labels == ["c0", "c0", "c1", "c2", "c2"]
-    assert len({limited(2, seed).images() for seed in range(5)}) > 1
+    assert len({limited(2, seed).items.images for seed in range(5)}) > 1
     with pytest.raises(UserError, match="at least 1"):
         limited(0)
 
@@ -203,7 +208,7 @@ def test_limit_is_of_each_class(tmp_path):
 @pytest.mark.parametrize("templates", [(), ("a photo",), ("{} {}",), ("a {}", "a {}")])
 def test_wrong_templates(templates):
     with pytest.raises(UserError, match=r"different templates, each with \{\} once"):
-        Classification("x", templates=templates)
+        ZeroShotClassification("x", templates=templates)
 
 
 @pytest.mark.parametrize(

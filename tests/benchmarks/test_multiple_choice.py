@@ -3,6 +3,7 @@
 import random
 import time
 from collections import defaultdict
+from dataclasses import field
 from pathlib import Path
 
 import pytest
@@ -10,52 +11,49 @@ import torch
 from jaxtyping import TypeCheckError
 from PIL import Image
 
-from vlmtune.benchmarks.choices import SHOWN, Choice, Choices
+from vlmtune.benchmarks.base import SHOWN, Convention
+from vlmtune.benchmarks.multiple_choice import ChoiceItem, MultipleChoice
 from vlmtune.errors import UserError
 from vlmtune.metrics.item_groups import ItemGroups
 from vlmtune.types import ImageRef
 
 
-class Held(Choices):
+class Held(MultipleChoice):
     """Items given to it."""
 
     version = "1"
     citation = "a test"
     source = "nowhere"
     reference_ties = "right"
-    reference_primary = "macro_accuracy"
+    reference_metric = "macro_accuracy"
     recalls = (2,)
-    items: list[Choice] = []  # noqa: RUF012
-    united: dict[str, list[str]] = {}  # noqa: RUF012
-    least = 0
+    given: list[ChoiceItem]
+    united: dict[str, list[str]] = field(default_factory=dict)
+    least: int = 0
+    convention: Convention = "strict"
 
     @classmethod
     def fixture(cls, folder):
-        return cls("held")
+        return cls([])
 
-    def _read(self):
-        return list(self.items)
+    def read(self):
+        return self.given
 
-    def _unions(self, groups):
+    def unions(self, groups):
         return self.united
 
-    def _reference_groups(self, sizes):
+    def reference_groups(self, sizes):
         return {group for group, size in sizes.items() if size >= self.least}
 
 
-def made(folder: Path, items: list[Choice], **settings) -> Held:
+def made(folder: Path, items: list[ChoiceItem], **settings) -> Held:
     folder.mkdir(exist_ok=True)
     for path in {item.image.path for item in items}:
         Image.new("RGB", (4, 4)).save(path)
-    arguments = {k: settings.pop(k) for k in ("convention", "limit", "seed") if k in settings}
-    benchmark = Held("held", **arguments)
-    benchmark.items = items
-    for key, value in settings.items():
-        setattr(benchmark, key, value)
-    return benchmark
+    return Held(items, name="held", **settings)
 
 
-def drawn(folder: Path, count: int, seed: int) -> list[Choice]:
+def drawn(folder: Path, count: int, seed: int) -> list[ChoiceItem]:
     """Random items: few images and texts, so that pairs, ties and repeats abound."""
     rng = random.Random(seed)
     items = []
@@ -64,7 +62,7 @@ def drawn(folder: Path, count: int, seed: int) -> list[Choice]:
         texts = rng.sample([f"text {i}" for i in range(12)], rng.randint(2, 5))
         if rng.random() < 0.2:
             texts.insert(rng.randint(1, len(texts)), texts[0])
-        items.append(Choice(image, tuple(texts), rng.choice("abc")))
+        items.append(ChoiceItem(image, tuple(texts), rng.choice("abc")))
     return items
 
 
@@ -141,18 +139,18 @@ def test_against_a_loop(tmp_path, convention, seed):
 def test_pairs_are_those_of_the_items(tmp_path):
     items = drawn(tmp_path, 60, 7)
     benchmark = made(tmp_path, items)
-    images, texts = benchmark.images(), benchmark.texts()
-    asked = {(images[i], texts[j]) for i, j in benchmark.pairs().tolist()}
+    images, texts = benchmark.items.images, benchmark.items.texts
+    asked = {(images[i], texts[j]) for i, j in benchmark.items.pairs.tolist()}
     assert asked == {(item.image, text) for item in items for text in item.candidates}
     stated = {(item.image, item.candidates[0]) for item in items}
-    found = zip(benchmark.pairs().tolist(), benchmark.truth().tolist(), strict=True)
+    found = zip(benchmark.items.pairs.tolist(), benchmark.items.truth.tolist(), strict=True)
     assert {(images[i], texts[j]) for (i, j), true in found if true} == stated
 
 
 def test_unions(tmp_path):
     image = ImageRef(tmp_path / "0.png")
-    items = [Choice(image, ("yes", "no"), group) for group in "aabc"]
-    items += [Choice(image, ("no", "yes"), "c")]
+    items = [ChoiceItem(image, ("yes", "no"), group) for group in "aabc"]
+    items += [ChoiceItem(image, ("no", "yes"), "c")]
     united = {"ab": ["a", "b"], "c or d": ["c", "d"]}
     result = made(tmp_path, items, united=united).run(
         lambda images, texts, pairs: torch.tensor([float(texts[j] == "yes") for _, j in pairs])
@@ -166,7 +164,7 @@ def test_unions(tmp_path):
 
 def test_two_candidates_have_no_ranks_and_no_groups_no_macro(tmp_path):
     image = ImageRef(tmp_path / "0.png")
-    result = made(tmp_path, [Choice(image, ("yes", "no"))]).run(
+    result = made(tmp_path, [ChoiceItem(image, ("yes", "no"))]).run(
         lambda images, texts, pairs: torch.zeros(len(pairs))
     )
     assert result.metrics.keys() == {"accuracy"}
@@ -174,7 +172,7 @@ def test_two_candidates_have_no_ranks_and_no_groups_no_macro(tmp_path):
 
 def test_a_candidate_that_repeats_the_caption(tmp_path):
     image = ImageRef(tmp_path / "0.png")
-    items = [Choice(image, ("yes", "yes", "no")), Choice(image, ("maybe", "maybe"))]
+    items = [ChoiceItem(image, ("yes", "yes", "no")), ChoiceItem(image, ("maybe", "maybe"))]
 
     def score(images, texts, pairs):
         return torch.tensor([float(texts[j] == "yes") for _, j in pairs])
@@ -184,28 +182,28 @@ def test_a_candidate_that_repeats_the_caption(tmp_path):
     assert strict.metrics["accuracy"].chance == 0.5
     assert strict.metrics["identical_candidates"].value == 2
     kept = made(tmp_path, items, convention="reference")
-    kept.primary = "accuracy"
+    kept.reference_metric = "accuracy"
     result = kept.run(score)
     assert result.outcomes == (1.0, 1.0)
     assert result.metrics["accuracy"].chance == pytest.approx((1 / 3 + 1 / 2) / 2)
 
 
 def test_limit_and_seed(tmp_path):
-    items = [Choice(ImageRef(tmp_path / f"{i}.png"), (f"{i}", "no")) for i in range(30)]
+    items = [ChoiceItem(ImageRef(tmp_path / f"{i}.png"), (f"{i}", "no")) for i in range(30)]
 
     def taken(**settings):
-        return [int(text) for text in made(tmp_path, items, **settings).texts() if text != "no"]
+        return [int(text) for text in made(tmp_path, items, **settings).items.texts if text != "no"]
 
     assert taken(limit=5, seed=None) == [0, 1, 2, 3, 4]
     assert taken(limit=5, seed=0) == taken(limit=5, seed=0) == sorted(taken(limit=5, seed=0))
     assert taken(limit=5, seed=0) != taken(limit=5, seed=1)
     assert taken(limit=100) == list(range(30))
     with pytest.raises(UserError, match="at least 1"):
-        Held("held", limit=0)
+        Held([], limit=0)
 
 
 def test_examples_show_what_was_chosen(tmp_path):
-    items = [Choice(ImageRef(tmp_path / f"{i}.png"), (f"{i}", "no")) for i in range(20)]
+    items = [ChoiceItem(ImageRef(tmp_path / f"{i}.png"), (f"{i}", "no")) for i in range(20)]
 
     def score(images, texts, pairs):
         return torch.tensor(
@@ -224,33 +222,35 @@ def test_errors_are_one_line(tmp_path):
     image = ImageRef(tmp_path / "0.png")
     for items, message in (
         ([], "expected items"),
-        ([Choice(image, ("yes",))], "at least one other"),
-        ([Choice(image, ("yes", " "))], "none blank"),
+        ([ChoiceItem(image, ("yes",))], "at least one other"),
+        ([ChoiceItem(image, ("yes", " "))], "none blank"),
     ):
         with pytest.raises(UserError, match=message) as error:
             made(tmp_path, items).load()
         assert "\n" not in str(error.value)
-    lost = made(tmp_path, [Choice(ImageRef(tmp_path / f"{i}.png"), ("a", "b")) for i in range(3)])
+    lost = made(
+        tmp_path, [ChoiceItem(ImageRef(tmp_path / f"{i}.png"), ("a", "b")) for i in range(3)]
+    )
     (tmp_path / "1.png").unlink()
     (tmp_path / "2.png").unlink()
     with pytest.raises(UserError, match=r"3 images .* 2 are missing, first .*1.png.*nowhere"):
         lost.load()
     with pytest.raises(UserError, match="a group that counts"):
-        made(tmp_path, [Choice(image, ("a", "b"), "g")], convention="reference", least=5).load()
+        made(tmp_path, [ChoiceItem(image, ("a", "b"), "g")], convention="reference", least=5).load()
     with pytest.raises((UserError, TypeCheckError), match="'loose'"):
-        Held("held", convention="loose")
+        Held([], convention="loose")
 
 
 def test_forty_thousand_items_take_less_than_a_second(tmp_path):
     rng = random.Random(0)
     images = [ImageRef(tmp_path / f"{i}.png") for i in range(50)]
     items = [
-        Choice(rng.choice(images), tuple(f"{i} {c}" for c in range(6)), f"g{i % 100}")
+        ChoiceItem(rng.choice(images), tuple(f"{i} {c}" for c in range(6)), f"g{i % 100}")
         for i in range(40_000)
     ]
     benchmark = made(tmp_path, items)
     benchmark.load()
-    values = torch.rand(len(benchmark.pairs()), generator=torch.Generator().manual_seed(0))
+    values = torch.rand(len(benchmark.items.pairs), generator=torch.Generator().manual_seed(0))
     start = time.process_time()
     result = benchmark.evaluate(values)
     assert time.process_time() - start < 1

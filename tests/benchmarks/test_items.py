@@ -1,0 +1,110 @@
+import random
+from pathlib import Path
+
+from vlmtune.benchmarks.items import LISTED, Comparison, find_repeats, sample
+from vlmtune.report.result import Occurrence, Repeat
+from vlmtune.types import ImageRef
+
+A, B, C = (ImageRef(Path(f"root/folder/{name}.png")) for name in "abc")
+NAMES = ("folder/a.png", "folder/b.png", "folder/c.png")
+
+
+def test_nothing_repeats():
+    items = [
+        Comparison((A,), ("x",), ("y", "z")),
+        Comparison((A,), ("y",), ("x", "z")),  # another right one
+        Comparison((B,), ("x",), ("y", "z")),
+        Comparison((ImageRef(A.path, (0, 0, 2, 2)),), ("x",), ("y", "z")),  # another crop
+        Comparison((A, B), ("x", "y")),
+        Comparison((A, B), ("y", "x")),  # the other way round
+        Comparison((A,), ("w",), ("y", "y")),  # wrong ones alike
+    ]
+    assert find_repeats(items) == ()
+    assert find_repeats([]) == ()
+
+
+def test_items_that_occur_again_in_whatever_order():
+    choices = [Comparison((A,), ("x",), ("y", "z")), Comparison((A,), ("x",), ("z", "y"))]
+    paired = [
+        Comparison((A, B), ("x", "y")),
+        Comparison((B, A), ("y", "x")),
+        Comparison((A, B), ("x", "y")),
+    ]
+    (found,) = find_repeats([*choices, *paired])
+    assert (found.kind, found.total, found.n) == ("item", 3, 5)
+    assert found.listed == (
+        Occurrence((0, 1), NAMES[:1], ("x",)),
+        Occurrence((2, 3, 4), NAMES[:2], ("x", "y")),
+    )
+
+
+def test_captions_and_images_within_an_item():
+    box = ImageRef(C.path, (1, 2, 3, 4))
+    items = [
+        Comparison((box,), ("x",), ("y", "x")),
+        Comparison((A, B), ("same", "same")),
+        Comparison((A, A), ("x", "y")),
+        Comparison((A,), ("before", "before")),
+    ]
+    captions, images = find_repeats(items)
+    assert captions == Repeat(
+        "caption",
+        3,
+        4,
+        (
+            Occurrence((0,), ("folder/c.png [1, 2, 3, 4]",), ("x",)),
+            Occurrence((1,), NAMES[:2], ("same",)),
+            Occurrence((3,), NAMES[:1], ("before",)),
+        ),
+    )
+    assert images == Repeat("image", 1, 4, (Occurrence((2,), NAMES[:1], ("x", "y")),))
+
+
+def test_all_are_counted_and_the_first_are_listed():
+    many = [Comparison((A,), (f"{i}",), (f"{i}",)) for i in range(2 * LISTED)]
+    same, captions = find_repeats(many + many)
+    assert (same.total, captions.total, captions.n) == (2 * LISTED, 4 * LISTED, 4 * LISTED)
+    assert [len(one.listed) for one in (same, captions)] == [LISTED, LISTED]
+    assert same.listed[1].items == (1, 2 * LISTED + 1)
+    (one,) = (find.listed for find in find_repeats([Comparison((A,), ("x",))] * 99))
+    assert one[0].items == tuple(range(LISTED))
+
+
+def test_against_a_loop():
+    rng = random.Random(0)
+    for _ in range(20):
+        items = []
+        for _ in range(25):
+            images = tuple(rng.choice((A, B, C)) for _ in range(2))
+            items.append(Comparison(images, tuple(rng.choice("xy") for _ in range(2))))
+        pairs = [
+            sorted((str(i.path), t) for i, t in zip(x.images, x.true, strict=True)) for x in items
+        ]
+        # An item of two equal pairs is that of one.
+        pairs = [p[:1] if p[0] == p[1] else p for p in pairs]
+        expected = {
+            "item": sum(pair in pairs[:i] for i, pair in enumerate(pairs)),
+            "caption": sum(item.true[0] == item.true[1] for item in items),
+            "image": sum(item.images[0] == item.images[1] for item in items),
+        }
+        found = {one.kind: one.total for one in find_repeats(items)}
+        assert found == {kind: n for kind, n in expected.items() if n}
+
+
+GROUPS = ["a"] * 10 + ["b"] * 3 + ["a"] * 2
+
+
+def test_all_or_the_first_of_each_group():
+    assert sample(GROUPS, None, 3) == list(range(15))
+    assert sample(GROUPS, 4, None) == [0, 1, 2, 3, 10, 11, 12]
+    assert sample([], 4, None) == []
+
+
+def test_drawn_ones_are_spread_reproducible_and_in_order():
+    drawn = [sample(GROUPS, 4, seed) for seed in range(20)]
+    assert drawn[0] == sample(GROUPS, 4, 0)
+    assert len({tuple(one) for one in drawn}) > 10
+    assert {i for one in drawn for i in one} == set(range(15))
+    for one in drawn:
+        assert one == sorted(set(one))
+        assert sum(GROUPS[i] == "a" for i in one) == 4

@@ -1,0 +1,345 @@
+"""The classification rule: each image is of one of several classes, whose prompts are scored.
+
+In: `ClassItem`s and their `Candidate`s from a reader. Out: top-1 accuracy, by group where there are
+groups, and top-k. Reads no file.
+"""
+
+from abc import abstractmethod
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from typing_extensions import override
+
+from vlmtune.benchmarks.base import SHOWN, Benchmark, Score, check_scores, gallery
+from vlmtune.benchmarks.items import Items, number
+from vlmtune.metrics.cluster_robust import cluster_robust_mean, macro_mean
+from vlmtune.metrics.value import MetricValue
+from vlmtune.report.result import Example, Result
+from vlmtune.types import ImageRef
+
+AT_ONCE = 4_000_000  # scores that are compared at a time
+NUMBERS = 2**28  # scores held at a time; more images are scored in parts
+
+
+@dataclass(frozen=True)
+class ClassItem:
+    """One image of one class.
+
+    Attributes:
+        image: The image.
+        label: Its class.
+        group: What accuracies are reported by, and what `limit` counts within.
+        cluster: Items of one cluster do not vary independently.
+    """
+
+    image: ImageRef
+    label: str
+    group: str
+    cluster: Hashable
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What an image may be taken for.
+
+    Attributes:
+        prompts: Its prompts; its score is their mean score.
+        label: The class it stands for; None for one that is never right.
+        name: What the gallery calls it.
+    """
+
+    prompts: tuple[str, ...]
+    label: str | None
+    name: str
+
+
+@dataclass(frozen=True)
+class Bank:
+    """Images with the same candidates.
+
+    Attributes:
+        items: Numbers of the n items.
+        images: Numbers of their images.
+        texts: Numbers of the distinct prompts.
+        prompts: Positions in `texts` of the t prompts of each of C candidates.
+        labels: Number of the class of each item.
+        classes: Number of the class that each candidate stands for, -1 for none.
+        names: What each candidate is called.
+    """
+
+    items: Int[Tensor, "n"]
+    images: Int[Tensor, "n"]
+    texts: Int[Tensor, "m"]
+    prompts: Int[Tensor, "C t"]
+    labels: Int[Tensor, "n"]
+    classes: Int[Tensor, "C"]
+    names: tuple[str, ...]
+
+    @property
+    def true(self) -> Int[Tensor, "T 2"]:
+        """The true pairs of an image and a prompt."""
+        rows, right = (self.labels[:, None] == self.classes).nonzero().unbind(dim=1)
+        prompts = self.texts[self.prompts[right]]
+        return torch.stack([self.images[rows][:, None].expand_as(prompts), prompts], -1).view(-1, 2)
+
+    def by_candidate(self, scores: Float[Tensor, "k m"]) -> Float[Tensor, "k C"]:
+        """The mean score of the prompts of each candidate."""
+        if self.prompts.equal(torch.arange(len(self.texts))[:, None]):
+            return scores
+        total = torch.zeros(len(scores), len(self.prompts), dtype=torch.float64)
+        for columns in self.prompts.unbind(dim=1):
+            total += scores[:, columns]
+        return total / self.prompts.shape[1]
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The best true candidate of each of n items: its rank, and what it is compared with.
+
+    Attributes:
+        ranks: Its rank among the false candidates, from 1.
+        best: Positions of the best true and the best false candidate.
+        scores: Their scores.
+    """
+
+    ranks: Int[Tensor, "n"]
+    best: Int[Tensor, "n 2"]
+    scores: Float[Tensor, "n 2"]
+
+
+@dataclass(frozen=True)
+class ClassItems(Items):
+    """The n items as arrays.
+
+    Attributes:
+        banks: The items by candidates.
+        groups: The distinct groups.
+        members: Number of the group of each item.
+        labels: Number of the class of each item, in alphabetical order.
+        chance: What random scores reach for each item.
+        candidates: Number of candidates of each item.
+    """
+
+    banks: tuple[Bank, ...]
+    groups: tuple[str, ...]
+    members: Int[Tensor, "n"]
+    labels: Int[Tensor, "n"]
+    chance: Float[Tensor, "n"]
+    candidates: Int[Tensor, "n"]
+
+    @property
+    @override
+    def true(self) -> Int[Tensor, "T 2"]:
+        return torch.cat([bank.true for bank in self.banks])
+
+
+class Classification(Benchmark[ClassItems]):
+    """Images that are classified by the prompts of their candidates; the best scored one wins.
+
+    - `accuracy`: fraction of images for which a candidate of their class scores best.
+    - `macro_accuracy`: mean over groups of the accuracy within each.
+    - `accuracy@k` and the like as `keys` says, over all images, with more than k candidates.
+    - `accuracy/<group>` and the like as `group_keys` says.
+
+    Conventions: in "strict" a tie is wrong, in "reference" the first candidate wins, as with
+    argmax. A reader returns `ClassItem`s from `read` and the candidates of each group from
+    `candidates`.
+
+    Attributes:
+        keys: Names of top-k accuracies over all items, with their k.
+        group_keys: Names of top-k accuracies of each group.
+        bank_per_group: Whether each group has candidates of its own.
+        class_series: Whether `series` has the accuracy of each class, in alphabetical order.
+        shown: Right and wrong images in the gallery, of each group with `group_keys`.
+    """
+
+    keys: ClassVar[Mapping[str, int]] = {"accuracy": 1}
+    group_keys: ClassVar[Mapping[str, int]] = {"accuracy": 1}
+    limit_per_group: ClassVar[bool] = True
+    bank_per_group: ClassVar[bool] = False
+    class_series: ClassVar[bool] = True
+    shown: ClassVar[int] = SHOWN
+
+    @abstractmethod
+    def read(self) -> Sequence[ClassItem]:
+        """Reads which images there are, and their classes."""
+
+    @abstractmethod
+    def candidates(self, group: str) -> Sequence[Candidate]:
+        """The candidates of a group; of every group without `bank_per_group`."""
+
+    def group_clusters(self, group: str, items: Int[Tensor, "n"]) -> Int[Tensor, "n"]:
+        """The clusters of the items of a group."""
+        return self.items.clusters[items]
+
+    @override
+    def arrange(self, items: Sequence[ClassItem]) -> ClassItems:
+        groups = number(item.group for item in items)
+        images = number(item.image for item in items)
+        clusters = number(item.cluster for item in items)
+        labels = number(sorted({item.label for item in items}))
+        members = torch.tensor([groups[item.group] for item in items])
+        label = torch.tensor([labels[item.label] for item in items])
+        image = torch.tensor([images[item.image] for item in items])
+        texts: dict[str, int] = {}
+        banks = []
+        chance = torch.zeros(len(items), dtype=torch.float64)
+        candidate_counts = torch.zeros(len(items), dtype=torch.int64)
+        for g, group in enumerate(groups if self.bank_per_group else [""]):
+            candidates = self.candidates(group)
+            columns = number(prompt for one in candidates for prompt in one.prompts)
+            texts_of_bank = torch.tensor([texts.setdefault(text, len(texts)) for text in columns])
+            rows = torch.arange(len(items))
+            rows = rows[members == g] if self.bank_per_group else rows
+            classes = torch.tensor([labels.get(one.label or "", -1) for one in candidates])
+            bank = Bank(
+                rows,
+                image[rows],
+                texts_of_bank,
+                torch.tensor([[columns[text] for text in one.prompts] for one in candidates]),
+                label[rows],
+                classes,
+                tuple(one.name for one in candidates),
+            )
+            banks.append(bank)
+            of_class = torch.bincount(classes[classes >= 0], minlength=len(labels))
+            chance[rows] = of_class[label[rows]].double() / len(candidates)
+            candidate_counts[rows] = len(candidates)
+        return ClassItems(
+            images=tuple(images),
+            texts=tuple(texts),
+            pairs=None,
+            clusters=torch.tensor([clusters[item.cluster] for item in items]),
+            compared=(),
+            banks=tuple(banks),
+            groups=tuple(groups),
+            members=members,
+            labels=label,
+            chance=chance,
+            candidates=candidate_counts,
+        )
+
+    @override
+    def run(self, score: Score) -> Result:
+        items = self.items
+        ranks = []
+        for bank in items.banks:
+            texts = [items.texts[j] for j in bank.texts.tolist()]
+            images = [items.images[i] for i in bank.images.tolist()]
+            size = max(1, NUMBERS // len(texts))
+            where = f"{items.groups[int(items.members[bank.items[0]])]} of {self.name}"
+            for start in range(0, len(images), size):
+                part = images[start : start + size]
+                scores = score(part, texts, None).detach().cpu()
+                name = where if self.bank_per_group else self.name
+                check_scores(scores, (len(part), len(texts)), name)
+                ranks.append(self._ranks(bank.by_candidate(scores), bank, start))
+        return self._judged(ranks)
+
+    @override
+    def evaluate(self, scores: Float[Tensor, "N M"]) -> Result:
+        scores = scores.detach().cpu()
+        banks = self.items.banks
+        values = (x.by_candidate(scores[x.images][:, x.texts]) for x in banks)
+        return self._judged([self._ranks(v, bank) for v, bank in zip(values, banks, strict=True)])
+
+    def ranked(self, values: Float[Tensor, "n C"]) -> Result:
+        """Evaluates the scores of the candidates of the only bank."""
+        return self._judged([self._ranks(values, self.items.banks[0])])
+
+    def _ranks(self, values: Float[Tensor, "k C"], bank: Bank, start: int = 0) -> Ranks:
+        """Ranks the candidates of the items from `start` on."""
+        labels = bank.labels[start : start + len(values)]
+        # In parts: comparisons of a bank of 10^8 scores would not fit beside it.
+        rows = max(1, AT_ONCE // values.shape[1])
+        parts = zip(values.split(rows), labels.split(rows), strict=True)
+        ranks = [_rank(part, true[:, None] == bank.classes, self.strict) for part, true in parts]
+        return _joined(ranks)
+
+    def _judged(self, parts: Sequence[Ranks]) -> Result:
+        items = self.items
+        ranked = _joined(parts)
+        order = torch.cat([bank.items for bank in items.banks]).argsort()
+        ranked = Ranks(ranked.ranks[order], ranked.best[order], ranked.scores[order])
+        hits = (ranked.ranks == 1).double()
+        everything = torch.arange(len(hits))
+        metrics = {}
+        for key, k in self.keys.items():
+            if k == 1 or k < int(items.candidates.min()):
+                metrics[key] = self._rate(ranked, k, everything, items.clusters)
+        expected = macro_mean(items.chance, items.members, items.clusters).value
+        macro = macro_mean(hits, items.members, items.clusters, expected)
+        metrics["macro_accuracy"] = macro
+        members = [(items.members == g).nonzero()[:, 0] for g in range(len(items.groups))]
+        rows_of = dict(zip(items.groups, members, strict=True)) if self.group_keys else {}
+        for name, rows in rows_of.items():
+            clusters = self.group_clusters(name, rows)
+            for key, k in self.group_keys.items():
+                metrics[f"{key}/{name}"] = self._rate(ranked, k, rows, clusters)
+        galleries = rows_of.values() or [everything]
+        sizes = torch.bincount(items.labels)
+        series = torch.bincount(items.labels, weights=hits) / sizes
+        return self.result(
+            metrics,
+            hits,
+            items.clusters,
+            series={"class_accuracy": tuple(series.tolist())} if self.class_series else {},
+            examples=tuple(x for rows in galleries for x in self._examples(ranked, rows)),
+        )
+
+    def _rate(
+        self, ranked: Ranks, k: int, rows: Int[Tensor, "k"], clusters: Int[Tensor, "k"]
+    ) -> MetricValue:
+        """How often a true candidate is among the first k."""
+        items, hits = self.items, (ranked.ranks[rows] <= k).double()
+        chance = items.chance[rows]
+        if k > 1:
+            by_chance = [min(1.0, k / size) for size in items.candidates[rows].tolist()]
+            chance = torch.tensor(by_chance, dtype=torch.float64)
+        same = bool((chance == chance[0]).all())  # the mean of equal numbers may differ from them
+        return cluster_robust_mean(hits, clusters, float(chance[0] if same else chance.mean()))
+
+    def _examples(self, ranked: Ranks, rows: Int[Tensor, "k"]) -> tuple[Example, ...]:
+        """The first right and wrong images, with the candidate that won and the other."""
+        items = self.items
+
+        def show(row: int) -> Example:
+            i = int(rows[row])
+            bank = items.banks[int(items.members[i]) if self.bank_per_group else 0]
+            correct = int(ranked.ranks[i]) == 1
+            first, second = (0, 1) if correct else (1, 0)
+            names = [bank.names[int(ranked.best[i, side])] for side in (first, second)]
+            known = bool((bank.classes == items.labels[i]).any()) and names[0] != names[1]
+            other = f" ({'not' if correct else 'true'}: {names[1]})" if known else ""
+            query = names[0] + other
+            image = items.images[int(bank.images[(bank.items == i).nonzero()[0, 0]])]
+            return Example(query, (image,), (float(ranked.scores[i, first]),), (correct,), correct)
+
+        right = (ranked.ranks[rows] == 1).tolist()
+        labels = rows if self.group_keys else items.labels[rows]
+        return gallery(right, labels.tolist().__getitem__, show, self.shown)
+
+
+def _rank(values: Float[Tensor, "n C"], is_true: Bool[Tensor, "n C"], strict: bool) -> Ranks:
+    """Ranks the best true candidate; of equal scores a false one comes first, or by position."""
+    true, best = torch.where(is_true, values, -torch.inf).max(dim=1)
+    rival = torch.where(is_true, -torch.inf, values).argmax(dim=1)
+    above = values > true[:, None]
+    level = values == true[:, None]
+    if not strict:
+        level &= torch.arange(values.shape[1]) < best[:, None]
+    ranks = 1 + ((above | level) & ~is_true).sum(dim=1)
+    # A class without a candidate is never right; a true candidate without a rival is its own.
+    ranks = torch.where(is_true.any(dim=1), ranks, values.shape[1] + 1)
+    rival = torch.where(is_true.all(dim=1), best, rival)
+    scores = values.gather(1, torch.stack([best, rival], dim=1)).double()
+    return Ranks(ranks, torch.stack([best, rival], dim=1), scores)
+
+
+def _joined(parts: Sequence[Ranks]) -> Ranks:
+    columns = zip(*((part.ranks, part.best, part.scores) for part in parts), strict=True)
+    return Ranks(*(torch.cat(column) for column in columns))

@@ -1,0 +1,148 @@
+"""Annotation files as rows: JSON, JSON lines, csv, and boxes.
+
+In: a path and the keys that a row needs. Out: rows that have them, or one line that says what is
+wrong and where to get the file. Knows no benchmark.
+"""
+
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeGuard
+
+from vlmtune.errors import UserError
+
+Row = dict[str, Any]
+Box = tuple[int, int, int, int]
+SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".ppm")
+
+
+def read_json(path: str | Path, layout: str, source: str = "") -> Any:
+    """Reads a JSON file.
+
+    Args:
+        path: The file.
+        layout: What it should hold, for the error ("a JSON list of ...").
+        source: Where to get it.
+    """
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, layout, source, error) from error
+
+
+def read_rows(path: str | Path, keys: Sequence[str], source: str) -> list[Row]:
+    """Reads rows that have a text under each of the keys.
+
+    Args:
+        path: JSON lines (`.jsonl`), or JSON with a list of objects or an object of objects.
+        keys: Keys under which each row must have a text that is not blank.
+        source: Where to get the file.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     path = Path(folder, "rows.json")
+        ...     _ = path.write_text('{"0": {"caption": "a dog", "votes": 3}}')
+        ...     read_rows(path, ["caption"], "example.org")
+        [{'caption': 'a dog', 'votes': 3}]
+    """
+    layout = f"rows with {', '.join(keys)}"
+    if str(path).endswith(".jsonl"):
+        content = _json_lines(path, layout, source)
+    else:
+        content = read_json(path, layout, source)
+    if not isinstance(content, list | dict) or not content:
+        raise UserError(
+            f"expected {layout} in {path}, got no list or object of rows, or an empty one: "
+            f"get the file from {source}"
+        )
+    rows = list(content.items() if isinstance(content, dict) else enumerate(content))
+    for position, row in rows:
+        lacking = [key for key in keys if not is_text(row.get(key) if type(row) is dict else None)]
+        if lacking:
+            raise UserError(
+                f"expected {layout} in {path}, got row {position!r} without {lacking[0]}: "
+                f"get the file from {source}"
+            )
+    return [row for _, row in rows]
+
+
+def read_csv(path: str | Path, columns: Sequence[str], source: str) -> list[dict[str, str]]:
+    """Reads a csv with at least the given columns; a value may be blank."""
+    layout = f"a csv with the columns {', '.join(columns)}"
+    try:
+        with Path(path).open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file, strict=True)
+            lacking = [name for name in columns if name not in (reader.fieldnames or ())]
+            rows = [] if lacking else list(reader)
+    except (OSError, csv.Error, UnicodeError) as error:
+        raise _unreadable(path, layout, source, error) from error
+    short = next((i for i, row in enumerate(rows) if None in row.values()), None)
+    if lacking or short is not None:
+        came = f"no {', '.join(lacking)}" if lacking else f"row {short} with fewer values"
+        raise UserError(f"expected {layout} in {path}, got {came}: get the file from {source}")
+    return rows
+
+
+def is_text(value: Any) -> TypeGuard[str]:
+    """Whether a value is a string that is not blank."""
+    return isinstance(value, str) and bool(value.strip())
+
+
+def check_chosen(argument: str, values: Sequence[object], known: Sequence[object]) -> None:
+    """Raises `UserError` unless one or more of the known values are given, each once."""
+    if not values or len(set(values)) != len(values) or any(x not in known for x in values):
+        raise UserError(
+            f"expected {argument} of {', '.join(map(str, known))}, each once, got {list(values)}: "
+            f"correct `{argument}`"
+        )
+
+
+def find_images(folder: Path) -> list[Path]:
+    """Lists the image files of a folder and the folders below it, sorted."""
+    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
+
+
+def pixel_box(x: Any, y: Any, width: Any, height: Any) -> Box:
+    """The box in whole pixels that PIL's `crop((x, y, x + width, y + height))` cuts.
+
+    Corners are rounded, not sizes. Each value is a number or the text of one.
+
+    Raises:
+        ValueError: A value is not a finite number, or the box has no area.
+
+    Example:
+        >>> pixel_box("237.0", 391, 402.0, 208)
+        (237, 391, 402, 208)
+        >>> pixel_box(0.4, 0, 1.2, 1)
+        (0, 0, 2, 1)
+    """
+    left, top, wide, high = (_number(value) for value in (x, y, width, height))
+    try:
+        first, last = (round(left), round(top)), (round(left + wide), round(top + high))
+    except OverflowError as error:
+        raise ValueError(f"an infinite number in the box {(x, y, width, height)}") from error
+    if last[0] <= first[0] or last[1] <= first[1]:
+        raise ValueError(f"the box {(x, y, width, height)}, which has no area")
+    return (*first, last[0] - first[0], last[1] - first[1])
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError(f"{value!r} instead of a number")
+    return float(value)
+
+
+def _json_lines(path: str | Path, layout: str, source: str) -> list[Any]:
+    try:
+        # Not splitlines: it would also split at characters that JSON allows within a line.
+        lines = Path(path).read_text(encoding="utf-8").split("\n")
+        return [json.loads(line) for line in lines if line.strip()]
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, layout, source, error) from error
+
+
+def _unreadable(path: str | Path, layout: str, source: str, error: Exception) -> UserError:
+    cure = f"get the file from {source}, or correct the path" if source else "correct the path"
+    return UserError(f"expected {layout} in {path}, got {type(error).__name__} ({error}): {cure}")

@@ -1,0 +1,188 @@
+"""The arrays that items become, which items `limit` leaves, and what occurs twice among them.
+
+In: items as a reader returns them. Out: distinct images, captions and pairs with their truth.
+Knows no file format and no score.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from vlmtune.report.result import Occurrence, Repeat
+from vlmtune.types import ImageRef
+
+LISTED = 20  # repeats of each kind in the report
+T = TypeVar("T", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The images and captions that one item compares, for the list of repeats.
+
+    Attributes:
+        images: Its images.
+        true: Its true captions; with as many images as captions, caption i belongs to image i.
+        false: Its false captions.
+    """
+
+    images: tuple[ImageRef, ...]
+    true: tuple[str, ...]
+    false: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for two items of the same images and captions, in whatever order."""
+        paired = len(self.images) == len(self.true)
+        right = frozenset(zip(self.images, self.true, strict=True)) if paired else None
+        return right or (self.images, self.true), frozenset(self.false)
+
+    @property
+    def repeated(self) -> tuple[str, ...]:
+        """The true captions that occur twice in the item."""
+        again = {text for text in self.true if self.true.count(text) > 1} | {*self.false}
+        return tuple(dict.fromkeys(text for text in self.true if text in again))
+
+
+@dataclass(frozen=True)
+class Items(ABC):
+    """What a benchmark scores: n items over N distinct images and M distinct captions.
+
+    Attributes:
+        images: The images.
+        texts: The captions.
+        pairs: The distinct pairs (image, caption) that need a score; None for all N x M.
+        clusters: Items of one number share an image; intervals resample clusters.
+        compared: The items, for the list of repeats; empty where nothing can repeat.
+    """
+
+    images: tuple[ImageRef, ...]
+    texts: tuple[str, ...]
+    pairs: Int[Tensor, "P 2"] | None
+    clusters: Int[Tensor, "n"]
+    compared: tuple[Comparison, ...]
+
+    @property
+    @abstractmethod
+    def true(self) -> Int[Tensor, "T"] | Int[Tensor, "T 2"]:
+        """Positions in `pairs` of the true ones; without `pairs` the true pairs themselves."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the scores."""
+        return (len(self.images), len(self.texts)) if self.pairs is None else (len(self.pairs),)
+
+    @property
+    def truth(self) -> Bool[Tensor, "P"] | Bool[Tensor, "N M"]:
+        """True where the caption is true of the image, in the order of the scores."""
+        truth = torch.zeros(self.shape, dtype=torch.bool)
+        truth[tuple(self.true.T) if self.pairs is None else self.true] = True
+        return truth
+
+
+def number(values: Iterable[T]) -> dict[T, int]:
+    """Numbers the distinct values in the order of first appearance.
+
+    Example:
+        >>> number("abca")
+        {'a': 0, 'b': 1, 'c': 2}
+    """
+    return {value: i for i, value in enumerate(dict.fromkeys(values))}
+
+
+def distinct_pairs(
+    rows: Int[Tensor, "*items"], columns: Int[Tensor, "*items"]
+) -> tuple[Int[Tensor, "P 2"], Int[Tensor, "*items"]]:
+    """Lists each pair (row, column) once, with the position of every given pair in the list.
+
+    `scores[positions]` turns the scores of the P pairs into those of the items.
+
+    Args:
+        rows: Numbers of images.
+        columns: Numbers of captions.
+
+    Example:
+        >>> rows, columns = torch.tensor([[1, 0], [1, 1]]), torch.tensor([[0, 2], [0, 2]])
+        >>> pairs, positions = distinct_pairs(rows, columns)
+        >>> pairs.tolist(), positions.tolist()
+        ([[0, 2], [1, 0], [1, 2]], [[1, 0], [1, 2]])
+    """
+    width = int(columns.max()) + 1 if columns.numel() else 1
+    # One number per pair: far faster than comparing rows of two.
+    numbers, positions = (rows * width + columns).unique(return_inverse=True)
+    return torch.stack([numbers // width, numbers % width], dim=1), positions
+
+
+def sample(groups: Sequence[str], limit: int | None, seed: int | None) -> list[int]:
+    """Positions of at most `limit` items of each group, in ascending order.
+
+    Args:
+        groups: The group of each item.
+        limit: Items of each group; None for all.
+        seed: Seed of a random draw; None takes the first ones.
+
+    Example:
+        >>> sample(["a", "b", "a", "a", "b"], limit=2, seed=None)
+        [0, 1, 2, 4]
+        >>> len(sample(["a"] * 9, limit=3, seed=0))
+        3
+    """
+    if limit is None:
+        return list(range(len(groups)))
+    members: dict[str, list[int]] = {}
+    for i, group in enumerate(groups):
+        members.setdefault(group, []).append(i)
+    sampled: list[int] = []
+    for rows in members.values():
+        order = range(len(rows))
+        if seed is not None:
+            generator = torch.Generator().manual_seed(seed)
+            order = torch.randperm(len(rows), generator=generator).tolist()
+        sampled += [rows[i] for i in order[:limit]]
+    return sorted(sampled)
+
+
+def find_repeats(items: Sequence[Comparison]) -> tuple[Repeat, ...]:
+    """Lists items that occur twice, and captions and images that do so within an item.
+
+    A repeated item counts twice. An item whose true caption is also a false one cannot be won, or
+    is won by chance.
+
+    Example:
+        >>> from pathlib import Path
+        >>> cat, dog = ImageRef(Path("a/cat.png")), ImageRef(Path("a/dog.png"))
+        >>> one, two = (Comparison((cat,), ("a cat",), (text,)) for text in ("a dog", "a cat"))
+        >>> for repeat in find_repeats([one, two, one]):
+        ...     print(repeat.kind, repeat.total, repeat.n, repeat.listed)
+        item 1 3 (Occurrence(items=(0, 2), images=('a/cat.png',), texts=('a cat',)),)
+        caption 1 3 (Occurrence(items=(1,), images=('a/cat.png',), texts=('a cat',)),)
+    """
+    rows_of: dict[Hashable, list[int]] = {}
+    for i, item in enumerate(items):
+        rows_of.setdefault(item.key, []).append(i)
+    same = [rows for rows in rows_of.values() if len(rows) > 1]
+    captions = [[i] for i, item in enumerate(items) if item.repeated]
+    images = [[i] for i, item in enumerate(items) if len(set(item.images)) < len(item.images)]
+
+    def repeat(kind: Literal["item", "caption", "image"], rows: list[list[int]]) -> Repeat:
+        total = sum(len(group) - 1 for group in rows) if kind == "item" else len(rows)
+        listed = []
+        for group in rows[:LISTED]:
+            item = items[group[0]]
+            texts = item.repeated if kind == "caption" else item.true
+            names = tuple(dict.fromkeys(map(_name, item.images)))
+            listed.append(Occurrence(tuple(group[:LISTED]), names, texts))
+        return Repeat(kind, total, len(items), tuple(listed))
+
+    found = (repeat("item", same), repeat("caption", captions), repeat("image", images))
+    return tuple(one for one in found if one.total)
+
+
+def _name(image: ImageRef) -> str:
+    """Folder and file name, and the box of a crop."""
+    name = "/".join(image.path.parts[-2:])
+    return name if image.box is None else f"{name} {list(image.box)}"

@@ -1,0 +1,178 @@
+"""Zero-shot classification of a folder of images: what a model still knows after training.
+
+Files: a folder for each class with its images, at any depth (`root/class/image.png`), as CIFAR-10
+(10 classes, 10,000 test images) and ImageNet's validation split (1,000 classes, 50,000 images) are
+exported. Source: Radford et al. 2021, CLIP, sections 3.1.2 and 3.1.4.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import torch
+from PIL import Image
+from torch.nn.functional import normalize
+from typing_extensions import override
+
+from vlmtune.benchmarks.base import Convention, Score, embed, files_from
+from vlmtune.benchmarks.classification import Candidate, Classification, ClassItem
+from vlmtune.benchmarks.files import find_images, is_text, read_json
+from vlmtune.errors import UserError
+from vlmtune.report.result import Result
+from vlmtune.types import ImageRef
+
+
+class ZeroShotClassification(Classification):
+    """Top-1 and top-5 accuracy of the class whose prompts score best.
+
+    - `accuracy`: fraction of images whose class scores best.
+    - `accuracy@5`: fraction whose class is among the five best, with more than five classes.
+    - `macro_accuracy`: mean over classes of the accuracy within each. `series` has the latter as
+      `class_accuracy`, in the order of the folders' names.
+
+    Several templates are one classifier. With `ensemble: scores` a class scores the mean of the
+    scores of its prompts, which works for any model. With `ensemble: embeddings` the image is
+    compared with the normalised mean of their normalised embeddings, as CLIP's authors do; it needs
+    a dual model. For cosines the former is the latter times the length of that mean, which differs
+    from class to class, so published numbers of several templates need the latter. With one
+    template they agree.
+
+    Args:
+        images: The folder with a folder for each class.
+        classes: JSON file with the names of the classes, either a list in the order of the sorted
+            folders or an object `{folder: name}`; None takes the folders' names with blanks for
+            underscores. Names without a folder are refused: with fewer candidates the numbers would
+            be higher. Without the file a missing folder goes unnoticed.
+        templates: The prompts, each with {} for the name of the class.
+        ensemble: "scores" or "embeddings".
+        convention: "strict" counts a tie as wrong; "reference" takes the first class, as argmax.
+    """
+
+    keys: ClassVar[Mapping[str, int]] = {"accuracy": 1, "accuracy@5": 5}
+    group_keys: ClassVar[Mapping[str, int]] = {}
+    kind: ClassVar[Literal["compositional", "retained"]] = "retained"
+    citation: ClassVar[str] = "Radford et al. 2021, CLIP, section 3.1 (zero-shot transfer)"
+    source: ClassVar[str] = "cs.toronto.edu/~kriz/cifar.html or image-net.org, as class folders"
+
+    images: str
+    classes: str | None = None
+    templates: Sequence[str] = ("a photo of a {}.",)
+    ensemble: Literal["scores", "embeddings"] = "scores"
+    convention: Convention = "strict"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        wrong = [one for one in self.templates if one.count("{}") != 1]
+        if wrong or not self.templates or len(set(self.templates)) != len(self.templates):
+            raise UserError(
+                "expected different templates, each with {} once, got "
+                f"{wrong[0] if wrong else list(self.templates)!r}: correct them"
+            )
+
+    @property
+    @override
+    def needs(self) -> Literal["scores", "embeddings"]:
+        return self.ensemble
+
+    @override
+    @classmethod
+    def fixture(cls, folder: Path) -> "ZeroShotClassification":
+        names = {}
+        for i, word in enumerate(("airplane", "bird", "fire truck", "horse", "ship", "tree frog")):
+            label = f"n{i:04d}"
+            (folder / "val" / label).mkdir(parents=True)
+            names[label] = word
+            for k in range(1 + i % 2):
+                colour = (40 * i, 100 * k, 250 - 40 * i)
+                Image.new("RGB", (8, 8), colour).save(folder / "val" / label / f"{k}.png")
+        (folder / "names.json").write_text(json.dumps(names), encoding="utf-8")
+        templates = ("a photo of a {}.", "art of the {}.")
+        return cls(str(folder / "val"), classes=str(folder / "names.json"), templates=templates)
+
+    @override
+    def read(self) -> list[ClassItem]:
+        return [
+            ClassItem(ImageRef(path), label, label, path)
+            for label, paths in self._paths.items()
+            for path in paths
+        ]
+
+    @cached_property
+    def _paths(self) -> dict[str, list[Path]]:
+        """The images of each folder."""
+        layout = "at least two folders of images, one for each class,"
+        try:
+            folders = sorted(path for path in Path(self.images).iterdir() if path.is_dir())
+        except OSError as error:
+            raise UserError(
+                f"expected {layout} in {self.images}, got {error.strerror}: correct `images`, or "
+                f"{files_from(self)}"
+            ) from error
+        folders = [path for path in folders if not path.name.startswith(".")]
+        paths = {folder.name: find_images(folder) for folder in folders}
+        empty = [name for name, files in paths.items() if not files]
+        if len(paths) < 2 or empty:
+            came = f"no image in {empty[0]!r}" if empty else f"{len(paths)} folders"
+            raise UserError(
+                f"expected {layout} in {self.images}, got {came}: {files_from(self)}, or correct "
+                "`images`"
+            )
+        return paths
+
+    @override
+    def candidates(self, group: str) -> list[Candidate]:
+        return [
+            Candidate(tuple(one.replace("{}", name) for one in self.templates), label, name)
+            for label, name in self._names().items()
+        ]
+
+    def _names(self) -> dict[str, str]:
+        """What the class of each folder is called, no two alike."""
+        folders = list(self._paths)
+        names: Sequence[Any] = [folder.replace("_", " ") for folder in folders]
+        if self.classes is not None:
+            names = self._read_names(self.classes, folders)
+        folder_of: dict[str, str] = {}
+        for folder, name in zip(folders, names, strict=True):
+            if not is_text(name) or name in folder_of:
+                came = f"{name!r} for {folder!r}"
+                came += f" and {folder_of[name]!r}" if is_text(name) else ""
+                raise UserError(
+                    f"expected a different name for each class of {self.name}, got {came}: "
+                    f"correct {self.classes or 'the folders, or pass `classes`'}"
+                )
+            folder_of[name] = folder
+        return {folder: name for name, folder in folder_of.items()}
+
+    def _read_names(self, path: str, folders: Sequence[str]) -> Sequence[Any]:
+        """One entry for each folder; with a class missing the numbers would be higher."""
+        layout = f"a JSON list of {len(folders)} names, or an object {{folder: name}},"
+        names = read_json(path, layout)
+        if isinstance(names, dict):
+            if lost := sorted(set(names) - set(folders)):
+                raise UserError(
+                    f"expected a folder for each class of {path}, {len(lost)} have none, first "
+                    f"{lost[0]!r}: {files_from(self)}, or take the names out"
+                )
+            return [names.get(folder) for folder in folders]
+        if not isinstance(names, list) or len(names) != len(folders):
+            came = f"{len(names)} names" if isinstance(names, list) else "another layout"
+            raise UserError(
+                f"expected {layout} in {path}, got {came}: correct it, or get all folders from "
+                f"{self.source}"
+            )
+        return names
+
+    @override
+    def run(self, score: Score) -> Result:
+        if self.ensemble == "scores":
+            return super().run(score)
+        items, prompts = self.items, self.items.banks[0].prompts
+        images, texts = embed(score, items, self.name)
+        unit = normalize(texts, dim=1)
+        classes = torch.zeros(len(prompts), unit.shape[1], dtype=unit.dtype)
+        for columns in prompts.unbind(dim=1):
+            classes += unit[columns]
+        return self.ranked(normalize(images, dim=1) @ normalize(classes, dim=1).T)
