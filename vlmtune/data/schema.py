@@ -102,7 +102,7 @@ def read_manifest(folder: Path) -> Manifest:
             "build the shards again"
         )
     try:
-        shards = tuple(ShardInfo(**shard) for shard in raw.pop("shards"))
+        shards = tuple(_checked(ShardInfo(**shard)) for shard in raw.pop("shards"))
         manifest = Manifest(shards=shards, **raw)
     except (KeyError, TypeError) as error:
         raise UserError(
@@ -111,11 +111,6 @@ def read_manifest(folder: Path) -> Manifest:
     if not shards:
         raise UserError(f"expected at least one shard in {path}, got none: build the shards again")
     for shard in shards:
-        if not _well_formed(shard):
-            raise UserError(
-                f"expected a manifest in {path}, got a malformed one ({shard}): "
-                "build the shards again"
-            )
         file = Path(folder) / shard.file
         if not file.is_file():
             raise UserError(f"expected shard {file}, got no such file: build the shards again")
@@ -127,14 +122,16 @@ def read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def _well_formed(shard: ShardInfo) -> bool:
-    """Whether a shard has a plain file name, which cannot lead outside, and valid counts."""
+def _checked(shard: ShardInfo) -> ShardInfo:
+    """Refuses a file name that leads outside the folder, and counts that are no counts."""
     texts, counts = (shard.file, shard.sha256), (shard.records, shard.images, shard.bytes)
-    return (
+    if (
         all(isinstance(text, str) for text in texts)
         and Path(shard.file).name == shard.file
         and all(type(count) is int and count >= 0 for count in counts)
-    )
+    ):
+        return shard
+    raise TypeError(shard)
 
 
 def encode(group: Group, extensions: Sequence[str]) -> dict[str, Any]:

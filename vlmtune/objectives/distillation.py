@@ -14,8 +14,8 @@ from typing_extensions import override
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import UserError
 from vlmtune.objectives.base import ShardedObjective
-from vlmtune.objectives.functional import mean_over_ranks
-from vlmtune.types import Scores, ScoreShard
+from vlmtune.objectives.functional import mean_over_ranks, reference_of
+from vlmtune.types import ScoreShard
 
 
 class Distillation(ShardedObjective):
@@ -40,7 +40,7 @@ class Distillation(ShardedObjective):
         temperature: $\tau$ > 0; above 1 small probabilities count for more.
 
     Example:
-        >>> from vlmtune.types import Targets
+        >>> from vlmtune.types import Scores, Targets
         >>> values, eye = torch.zeros(2, 2), torch.eye(2, dtype=torch.bool)
         >>> scores = Scores(values, torch.ones_like(eye), reference=values + 3)
         >>> Distillation()(scores, Targets(eye, eye, eye))
@@ -59,8 +59,9 @@ class Distillation(ShardedObjective):
     @override
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
         rows, columns = shard.rows, shard.columns
-        by_row = self._divergence(rows.values, _reference(rows), rows.computed)
-        by_column = self._divergence(columns.values.T, _reference(columns).T, columns.computed.T)
+        row_scores, column_scores = (reference_of(side, "Distillation") for side in (rows, columns))
+        by_row = self._divergence(rows.values, row_scores, rows.computed)
+        by_column = self._divergence(columns.values.T, column_scores.T, columns.computed.T)
         to_text = mean_over_ranks(by_row, rows.computed.any(dim=1), group)
         return (to_text + mean_over_ranks(by_column, columns.computed.any(dim=0), group)) / 2
 
@@ -73,16 +74,7 @@ class Distillation(ShardedObjective):
         lowest = torch.finfo(values.dtype).min
         log_p, log_r = (
             log_softmax((x / self.temperature).masked_fill(~computed, lowest), dim=1)
-            for x in (values, reference)
+            for x in (values, reference.detach().to(values.dtype))
         )
         gaps = (log_r - log_p).masked_fill(~computed, 0)
         return self.temperature**2 * (log_r.exp() * gaps).sum(dim=1)
-
-
-def _reference(scores: Scores) -> Float[Tensor, "N M"]:
-    if scores.reference is None:
-        raise UserError(
-            "expected the frozen backbone's scores for Distillation, got none: "
-            "choose a dual backbone, or remove the objective"
-        )
-    return scores.reference.detach().to(scores.values.dtype)

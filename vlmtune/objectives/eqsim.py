@@ -16,6 +16,7 @@ from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import UserError
 from vlmtune.objectives.base import ShardedObjective
 from vlmtune.objectives.close_partners import By, partners
+from vlmtune.objectives.functional import reference_of
 from vlmtune.objectives.true_pairs import Normalise, TruePairs
 from vlmtune.types import Scores, ScoreShard, Targets
 
@@ -261,12 +262,7 @@ class EqSim(ShardedObjective):
         """Whether two pairs are close, and how often that counts for the local one."""
         rows, columns = shard.rows.values, shard.columns.values
         if self.ranked_by == "reference":
-            rows, columns = shard.rows.reference, shard.columns.reference
-            if rows is None or columns is None:
-                raise UserError(
-                    "expected scores of the frozen backbone for ranked_by reference of EqSim, got "
-                    "none: set it to scores"
-                )
+            rows, columns = (reference_of(side, "EqSim") for side in (shard.rows, shard.columns))
         listed = partners(pairs, rows, columns, self.k, self.by, self.close == "draw")
         forward, backward = pairs.count_listings(listed)
         close = forward + backward > 0

@@ -80,3 +80,13 @@ def embedded_of(scores: Scores, objective: str) -> Embedded:
             "choose an adapter with one embedding per image and text, or another objective"
         )
     return scores.embedded
+
+
+def reference_of(scores: Scores, objective: str) -> Float[Tensor, "N M"]:
+    """The frozen backbone's own scores; `objective` names the loss for the error."""
+    if scores.reference is None:
+        raise UserError(
+            f"expected the frozen backbone's scores for {objective}, got none: "
+            "choose a dual backbone, or another objective"
+        )
+    return scores.reference

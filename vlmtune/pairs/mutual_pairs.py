@@ -32,12 +32,6 @@ class MutualPairs(NegativePairs):
     Source: EqSim (Wang et al. 2023), section 3 and appendix C, for the scores compared; the mutual
     choice is ours.
 
-    Args:
-        negatives: False texts per image.
-        hard: How many of them are hard by the scores of the backbone.
-        mined: How many of them are mined negatives, which `MinedNeighbours` adds to the batch.
-            Others replace missing ones.
-
     Example:
         >>> eye = torch.eye(4, dtype=torch.bool)
         >>> chosen = MutualPairs(negatives=1)(Targets(eye, eye, eye), torch.Generator())
