@@ -10,7 +10,6 @@ import sys
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
@@ -33,14 +32,6 @@ MISSING = 0.02  # default for the largest fraction of image files that may be mi
 _SIGNATURES = {b"\xff\xd8\xff": "jpg", b"\x89PNG\r\n\x1a\n": "png"}
 
 
-@dataclass(frozen=True)
-class Written:
-    """The shards a builder wrote, if any, and counts for the manifest."""
-
-    shards: tuple[ShardInfo, ...] = ()
-    counts: dict[str, int] = field(default_factory=dict)
-
-
 class Builder(Configured, ABC):
     """Writes a corpus into a folder. Subclasses implement `write` and name their `sources`."""
 
@@ -54,8 +45,11 @@ class Builder(Configured, ABC):
         return {}
 
     @abstractmethod
-    def write(self, folder: Path, tick: Callable[[], None]) -> Written:
-        """Writes everything into the empty `folder`, calling `tick` after each record."""
+    def write(self, folder: Path, tick: Callable[[], None]) -> Sequence[ShardInfo]:
+        """Writes everything into the empty `folder` and returns its shards, if any.
+
+        Calls `tick` after each record.
+        """
 
     def build(self, out: Path, progress: bool = True) -> None:
         """Writes the corpus to `out`, whole or not at all.
@@ -78,13 +72,12 @@ class Builder(Configured, ABC):
         with write_atomically(out) as folder:
             folder.mkdir()
             with progress_bar(type(self).__name__, None, progress) as advance:
-                written = self.write(folder, lambda: advance(1))
-            counts = self.counts + Counter(written.counts)
+                shards = self.write(folder, lambda: advance(1))
             manifest = Manifest(
                 **self._identity(),
                 sources=sources,
-                shards=written.shards,
-                counts=dict(sorted(counts.items())),
+                shards=tuple(shards),
+                counts=dict(sorted((+self.counts).items())),
             )
             (folder / MANIFEST).write_text(manifest.to_json())
             self._reusable(out, sources)  # another process may have written there meanwhile
@@ -153,7 +146,7 @@ class ShardBuilder(Builder):
         return exists
 
     @override
-    def write(self, folder: Path, tick: Callable[[], None]) -> Written:
+    def write(self, folder: Path, tick: Callable[[], None]) -> Sequence[ShardInfo]:
         records = self.checked_records()
         shards: list[ShardInfo] = []
         for first in records:
@@ -163,7 +156,7 @@ class ShardBuilder(Builder):
             raise UserError(
                 f"expected records from {type(self).__name__}, got none: check the annotation files"
             )
-        return Written(tuple(shards))
+        return shards
 
     def checked_records(self) -> Iterator[Record]:
         """Yields the records, `shard-000000.tar` first.
@@ -175,24 +168,17 @@ class ShardBuilder(Builder):
         keys: set[str] = set()
         self._checked.clear()
         for group, images in self.records():
+            key, ids = group.key, group.image_ids
             try:
                 check(group)
+                if key in keys or len(images) != len(ids):
+                    raise RecordError("twice" if key in keys else f"{len(images)} images for {ids}")
             except RecordError as error:
                 raise UserError(
-                    f"expected valid records, got {group.key!r} from {type(self).__name__} "
-                    f"({error}): correct the annotations or the builder"
+                    f"expected valid records from {type(self).__name__}, got {key!r} ({error}): "
+                    "correct the annotations or the builder"
                 ) from error
-            if group.key in keys:
-                raise UserError(
-                    f"expected each key once, got {group.key!r} twice from {type(self).__name__}: "
-                    "make keys unique"
-                )
-            if len(images) != len(group.image_ids):
-                raise UserError(
-                    f"expected {len(group.image_ids)} images in record {group.key!r}, got "
-                    f"{len(images)}: give one per image id"
-                )
-            keys.add(group.key)
+            keys.add(key)
             yield group, images
         missing, total = self._checked[False], self._checked.total()
         if missing > self.missing * total:

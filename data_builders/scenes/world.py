@@ -4,12 +4,12 @@ Never writes shards: the builders of the corpora read these files as they read t
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from typing_extensions import override
 
-from data_builders.common import Builder, Written
+from data_builders.common import Builder
 from data_builders.scenes.captions import ATTRIBUTE_ORDER
 from data_builders.scenes.compositions import RECTANGLES, swaps, unseen_compositions
 from data_builders.scenes.formats import ar4t, clevr, cola, karpathy, visual_genome
@@ -31,6 +31,7 @@ from data_builders.scenes.scene import COLORS, FLOORS, MATERIALS, SHAPES, SIZES,
 from data_builders.scenes.series import Canvas, SceneSeries, Series
 from data_builders.scenes.suite import Suite
 from vlmtune.config import Spec
+from vlmtune.data.schema import ShardInfo
 from vlmtune.errors import UserError
 from vlmtune.storage.files import write_text
 
@@ -134,20 +135,12 @@ class ScenesBuilder(Builder):
         self.seed, self.relational = seed, relational
         self.single_attributes, self.processes = tuple(single_attributes), processes
         self.unseen = unseen_compositions(unseen, colors, shapes)
-        self._world: dict[str, Any] = {
-            "min_objects": min_objects,
-            "max_objects": max_objects,
-            "shapes": tuple(shapes),
-            "colors": tuple(colors),
-            "materials": tuple(materials),
-            "textures": tuple(textures),
-            "sizes": tuple(sizes),
-            "floors": tuple(floors),
-            "stack_probability": stack,
-            "min_visible": min_visible,
-        }
+        self.world = WorldSpec(
+            min_objects, max_objects, tuple(shapes), tuple(colors), tuple(materials),
+            tuple(textures), tuple(sizes), tuple(floors),
+            stack_probability=stack, min_visible=min_visible,
+        )  # fmt: skip
         self.benchmarks = benchmarks
-        self._world_spec()  # an impossible world must fail here, not after minutes
 
     @override
     def spec(self) -> Spec:
@@ -156,17 +149,12 @@ class ScenesBuilder(Builder):
         idle = {"processes"} if self.benchmarks else {"processes", "benchmarks"}
         return {**spec, "init_args": {k: v for k, v in spec["init_args"].items() if k not in idle}}
 
-    def _world_spec(
-        self, forbidden: frozenset[Composition] = frozenset(), **changes: Any
-    ) -> WorldSpec:
-        return WorldSpec(**{**self._world, "forbidden": forbidden, **changes})
-
     def _at_least_two(self, forbidden: frozenset[Composition] = frozenset()) -> WorldSpec:
-        counts = {name: max(2, self._world[name]) for name in ("min_objects", "max_objects")}
-        return self._world_spec(forbidden, **counts)
+        low, high = (max(2, count) for count in (self.world.min_objects, self.world.max_objects))
+        return replace(self.world, forbidden=forbidden, min_objects=low, max_objects=high)
 
     @override
-    def write(self, folder: Path, tick: Callable[[], None]) -> Written:
+    def write(self, folder: Path, tick: Callable[[], None]) -> Sequence[ShardInfo]:
         spec = self._at_least_two() if self.benchmarks else None
         suite = Suite(self.benchmarks, spec, self.unseen, self.seed) if spec else None
         splits = self._splits() | (suite.splits if suite else {})
@@ -178,10 +166,11 @@ class ScenesBuilder(Builder):
         self._write_pairs(folder, images, splits)
         if suite:
             suite.write(folder, images)
-        seen = self._world_spec(self.unseen).compositions()
+        seen = replace(self.world, forbidden=self.unseen).compositions()
         sides = {"unseen": sorted(map(list, self.unseen)), "seen": sorted(map(list, seen))}
         write_json(folder / "compositions.json", sides)
-        return Written(counts={f"images: {split}": len(rows) for split, rows in images.items()})
+        self.counts.update({f"images: {split}": len(rows) for split, rows in images.items()})
+        return ()
 
     def _splits(self) -> dict[str, Split]:
         forbidden = {"train": self.unseen, "val": self.unseen, "test": frozenset()}
@@ -193,13 +182,14 @@ class ScenesBuilder(Builder):
 
         for split, count in self.scenes.items():
             if count:
-                spec = self._world_spec(forbidden[split])
+                spec = replace(self.world, forbidden=forbidden[split])
                 add(split, SceneSeries(spec, self._seed(split)), count)
         for side in ("seen", "unseen") if self.multi else ():
             add(f"cola_{side}", self._cola(side), 2 * self.multi)
         for split, count in self.ar4t.items():
             if count:
-                spec = self._world_spec(forbidden[split], min_objects=2, max_objects=2)
+                two = {"min_objects": 2, "max_objects": 2}
+                spec = replace(self.world, forbidden=forbidden[split], **two)
                 name = f"ar4t_{split}"
                 add(name, AR4TPairs(spec, self._seed(name)), 2 * count)
         return splits
@@ -208,7 +198,7 @@ class ScenesBuilder(Builder):
         return sub_seed(self.seed, name)
 
     def _cola(self, name: str) -> ColaPairs:
-        seen = frozenset(self._world_spec(self.unseen).compositions())
+        seen = frozenset(replace(self.world, forbidden=self.unseen).compositions())
         chosen = swaps(seen if name == "seen" else self.unseen)
         if not chosen:
             raise UserError(

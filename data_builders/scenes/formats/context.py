@@ -6,11 +6,18 @@ Every row has its own random generator and depends on no other row. Never words 
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
+from data_builders.scenes.captions import PHRASES, related
 from data_builders.scenes.image_files import SceneImage
-from data_builders.scenes.scene import Scene
-from data_builders.scenes.statements import Noun, clear_relations, describe
+from data_builders.scenes.scene import GROUND_RELATIONS, Scene
+from data_builders.scenes.statements import (
+    Noun,
+    absent,
+    clear_relations,
+    describe,
+    relation_holds,
+)
 
 T = TypeVar("T")
 
@@ -74,3 +81,42 @@ class SuiteScenes:
             if len(rows) < self.count and (row := write(self.context(image, name))) is not None:
                 rows.append((image, row))
         return rows
+
+
+class Foil(NamedTuple):
+    """A true caption and a false one, and the words that differ."""
+
+    caption: str
+    foil: str
+    word: str
+    foil_word: str
+
+
+def replaced_object(context: SceneContext) -> Foil | None:
+    """Returns a relation whose first object is replaced by an absent one."""
+    for first, name, second in context.relations():
+        for shape in context.shuffled(context.shapes):
+            other = first.replaced("shape", shape)
+            if absent(context.scene, other):
+                texts = related(first, name, second), related(other, name, second)
+                return Foil(*texts, first.shape, shape)
+    return None
+
+
+def replaced_relation(context: SceneContext) -> Foil | None:
+    """Returns a relation that is replaced by a false one."""
+    for first, name, second in context.relations():
+        for other in context.shuffled(GROUND_RELATIONS):
+            if relation_holds(context.scene, first, other, second) is False:
+                texts = related(first, name, second), related(first, other, second)
+                return Foil(*texts, PHRASES[name], PHRASES[other])
+    return None
+
+
+def swapped_objects(context: SceneContext) -> Foil | None:
+    """Returns a relation whose objects change positions."""
+    for first, name, second in context.relations():
+        if relation_holds(context.scene, second, name, first) is False:
+            texts = related(first, name, second), related(second, name, first)
+            return Foil(*texts, str(first), str(second))
+    return None

@@ -7,18 +7,23 @@ from collections.abc import Callable
 from itertools import permutations, product
 
 from data_builders.scenes.captions import both, related, with_article
-from data_builders.scenes.formats.context import SceneContext, SuiteScenes
-from data_builders.scenes.scene import GROUND_RELATIONS
+from data_builders.scenes.formats.context import (
+    Foil,
+    SceneContext,
+    SuiteScenes,
+    replaced_object,
+    replaced_relation,
+    swapped_objects,
+)
 from data_builders.scenes.statements import (
     Noun,
     absent,
     describe,
     exchange,
-    relation_holds,
     stated_kinds,
 )
 
-Captions = tuple[str, str]  # true, false
+Captions = tuple[str, str] | Foil  # true, false
 Entries = dict[str, dict[str, str]]
 
 
@@ -27,20 +32,10 @@ def subsets(scenes: SuiteScenes) -> dict[str, Entries]:
     return {
         name: {
             str(k): {"filename": image.name, "caption": true, "negative_caption": false}
-            for k, (image, (true, false)) in enumerate(scenes.rows(name, write))
+            for k, (image, (true, false, *_)) in enumerate(scenes.rows(name, write))
         }
         for name, write in _WRITERS.items()
     }
-
-
-def _replace_object(context: SceneContext) -> Captions | None:
-    """Returns a relation with the first shape replaced by an absent one."""
-    for first, name, second in context.relations():
-        for shape in context.shuffled(context.shapes):
-            other = first.replaced("shape", shape)
-            if absent(context.scene, other):
-                return related(first, name, second), related(other, name, second)
-    return None
 
 
 def _replace_attribute(context: SceneContext) -> Captions | None:
@@ -51,21 +46,6 @@ def _replace_attribute(context: SceneContext) -> Captions | None:
                 other = noun.replaced(kind, value)
                 if absent(context.scene, other):
                     return f"a photo of {with_article(noun)}", f"a photo of {with_article(other)}"
-    return None
-
-
-def _replace_relation(context: SceneContext) -> Captions | None:
-    for first, name, second in context.relations():
-        for other in context.shuffled(GROUND_RELATIONS):
-            if relation_holds(context.scene, first, other, second) is False:
-                return related(first, name, second), related(first, other, second)
-    return None
-
-
-def _swap_object(context: SceneContext) -> Captions | None:
-    for first, name, second in context.relations():
-        if relation_holds(context.scene, second, name, first) is False:
-            return related(first, name, second), related(second, name, first)
     return None
 
 
@@ -102,8 +82,8 @@ _WRITERS: dict[str, Callable[[SceneContext], Captions | None]] = {
     "add_att": _add_attribute,
     "add_obj": _add_object,
     "replace_att": _replace_attribute,
-    "replace_obj": _replace_object,
-    "replace_rel": _replace_relation,
+    "replace_obj": replaced_object,
+    "replace_rel": replaced_relation,
     "swap_att": _swap_attribute,
-    "swap_obj": _swap_object,
+    "swap_obj": swapped_objects,
 }

@@ -8,24 +8,22 @@ has a first sentence and one that refers back, "there is one cube. this object i
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-from data_builders.scenes.captions import NUMBERS, PHRASES, PLURALS, counting, related
-from data_builders.scenes.formats.context import SceneContext, SuiteScenes
+from data_builders.scenes.captions import NUMBERS, PLURALS, counting
+from data_builders.scenes.formats.context import (
+    Foil,
+    SceneContext,
+    SuiteScenes,
+    replaced_object,
+    replaced_relation,
+    swapped_objects,
+)
 from data_builders.scenes.image_files import SceneImage
-from data_builders.scenes.scene import GROUND_RELATIONS, SceneObject
-from data_builders.scenes.statements import absent, object_count, relation_holds, stated_kinds
+from data_builders.scenes.scene import SceneObject
+from data_builders.scenes.statements import object_count, stated_kinds
 
 SMALL = 3  # the largest number that VALSE calls small
-
-
-class _Row(NamedTuple):
-    """Caption and foil, and the words that differ."""
-
-    caption: str
-    foil: str
-    word: str
-    foil_word: str
 
 
 def pieces(scenes: SuiteScenes) -> dict[str, dict[str, dict[str, Any]]]:
@@ -42,7 +40,7 @@ def pieces(scenes: SuiteScenes) -> dict[str, dict[str, dict[str, Any]]]:
     }
 
 
-def _record(piece: str, image: SceneImage, row: _Row) -> dict[str, Any]:
+def _record(piece: str, image: SceneImage, row: Foil) -> dict[str, Any]:
     return {
         "dataset": "scenes",
         "original_split": "test",
@@ -69,78 +67,61 @@ def _sole(context: SceneContext) -> list[tuple[SceneObject, str]]:
     return context.shuffled([(o, k) for o in objects for k in stated_kinds(o, context.kinds)])
 
 
-def _existence(context: SceneContext) -> _Row | None:
+def _existence(context: SceneContext) -> Foil | None:
     missing = context.shuffled([s for s in context.shapes if not object_count(context.scene, s)])
     negated = bool(missing) and context.rng.random() < 0.5
     shape = missing[0] if negated else _any_shape(context)
     # The same two sentences either way: the words alone do not tell which one is the foil.
     words = ("no", "a") if negated else ("a", "no")
     caption, foil = (f"there is {word} {shape}" for word in words)
-    return _Row(caption, foil, *words)
+    return Foil(caption, foil, *words)
 
 
-def _plurals(context: SceneContext) -> _Row | None:
+def _plurals(context: SceneContext) -> Foil | None:
     several = [s for s in context.shapes if object_count(context.scene, s) > 1]
     shape = context.rng.choice(several) if several else _any_shape(context)
     singular, plural = f"there is one {shape}", f"there are some {PLURALS[shape]}"
     if several:
-        return _Row(plural, singular, PLURALS[shape], shape)
-    return _Row(singular, plural, shape, PLURALS[shape])
+        return Foil(plural, singular, PLURALS[shape], shape)
+    return Foil(singular, plural, shape, PLURALS[shape])
 
 
-def _counting(context: SceneContext, shape: str | None, numbers: Sequence[int]) -> _Row | None:
+def _counting(context: SceneContext, shape: str | None, numbers: Sequence[int]) -> Foil | None:
     number = object_count(context.scene, shape)
     others = [n for n in numbers if n not in (number, 0)]
     if not others:
         return None
     other = context.rng.choice(others)
     texts = counting(number, shape), counting(other, shape)
-    return _Row(*texts, NUMBERS[number], NUMBERS[other])
+    return Foil(*texts, NUMBERS[number], NUMBERS[other])
 
 
-def _counting_hard(context: SceneContext) -> _Row | None:
+def _counting_hard(context: SceneContext) -> Foil | None:
     return _counting(context, None, range(1, len(NUMBERS)))
 
 
-def _counting_small(context: SceneContext) -> _Row | None:
+def _counting_small(context: SceneContext) -> Foil | None:
     shape = _any_shape(context)
     small = object_count(context.scene, shape) <= SMALL
     return _counting(context, shape, range(1, SMALL + 1)) if small else None
 
 
-def _counting_adversarial(context: SceneContext) -> _Row | None:
+def _counting_adversarial(context: SceneContext) -> Foil | None:
     # The foil is a smaller number, which models are known to prefer.
     return _counting(context, None, range(1, object_count(context.scene, None)))
 
 
-def _relations(context: SceneContext) -> _Row | None:
-    for first, name, second in context.relations():
-        for other in context.shuffled(GROUND_RELATIONS):
-            if relation_holds(context.scene, first, other, second) is False:
-                texts = related(first, name, second), related(first, other, second)
-                return _Row(*texts, PHRASES[name], PHRASES[other])
-    return None
-
-
-def _actant_swap(context: SceneContext) -> _Row | None:
-    for first, name, second in context.relations():
-        if relation_holds(context.scene, second, name, first) is False:
-            texts = related(first, name, second), related(second, name, first)
-            return _Row(*texts, str(first), str(second))
-    return None
-
-
-def _action_replacement(context: SceneContext) -> _Row | None:
+def _action_replacement(context: SceneContext) -> Foil | None:
     for obj, kind in _sole(context):
         value = getattr(obj, kind)
         if others := [other for other in context.kinds[kind] if other != value]:
             other = context.rng.choice(others)
             subject = f"the {obj.shape} is"
-            return _Row(f"{subject} {value}", f"{subject} {other}", value, other)
+            return Foil(f"{subject} {value}", f"{subject} {other}", value, other)
     return None
 
 
-def _coreference(context: SceneContext, hard: bool) -> _Row | None:
+def _coreference(context: SceneContext, hard: bool) -> Foil | None:
     """The second sentence affirms a true attribute of the object, or denies a false one.
 
     In hard rows another object of the scene has the opposite answer. In the others an attribute is
@@ -157,31 +138,21 @@ def _coreference(context: SceneContext, hard: bool) -> _Row | None:
             start, chosen = f"there is one {obj.shape}. this object is", context.rng.choice(values)
             positive, negative = f"{start} {chosen}", f"{start} not {chosen}"
             if negated:
-                return _Row(negative, positive, "no", "yes")
-            return _Row(positive, negative, "yes", "no")
+                return Foil(negative, positive, "no", "yes")
+            return Foil(positive, negative, "yes", "no")
     return None
 
 
-def _foil_it(context: SceneContext) -> _Row | None:
-    for first, name, second in context.relations():
-        for shape in context.shuffled(context.shapes):
-            other = first.replaced("shape", shape)
-            if absent(context.scene, other):
-                texts = related(first, name, second), related(other, name, second)
-                return _Row(*texts, first.shape, shape)
-    return None
-
-
-PIECES: Mapping[str, Callable[[SceneContext], _Row | None]] = {
+PIECES: Mapping[str, Callable[[SceneContext], Foil | None]] = {
     "existence": _existence,
     "plurals": _plurals,
     "counting-hard": _counting_hard,
     "counting-small-quant": _counting_small,
     "counting-adversarial": _counting_adversarial,
-    "relations": _relations,
+    "relations": replaced_relation,
     "action-replacement": _action_replacement,
-    "actant-swap": _actant_swap,
+    "actant-swap": swapped_objects,
     "coreference-standard": partial(_coreference, hard=False),
     "coreference-hard": partial(_coreference, hard=True),
-    "foil-it": _foil_it,
+    "foil-it": replaced_object,
 }
