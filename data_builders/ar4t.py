@@ -4,7 +4,8 @@ Never splits a scene from its hard-negative scene.
 """
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -70,10 +71,10 @@ class AR4TBuilder(ShardBuilder):
         """Every pair once, then the scenes without a pair."""
         captioned = [scene for scene in scenes if scene.captions]
         self.counts["skipped: no caption"] += len(scenes) - len(captioned)
-        index = _Index(captioned)
+        negative_of = _negatives(captioned)
         pairs: dict[frozenset[str], list[_Scene]] = {}
         for scene in captioned:
-            negative = index.negative(scene)
+            negative = negative_of(scene)
             if negative is not None:
                 pairs.setdefault(frozenset((scene.file, negative.file)), [scene, negative])
         paired = frozenset[str]().union(*pairs)
@@ -110,24 +111,22 @@ def _scene(row: Mapping[str, str | None]) -> _Scene:
     )
 
 
-class _Index:
-    """Finds scenes by file name, first in the folder of the other scene, as names may recur."""
+def _negatives(scenes: Sequence[_Scene]) -> Callable[[_Scene], _Scene | None]:
+    """Finds negatives by file name, first in the folder of the scene, as names may recur."""
+    by_path = {scene.file: scene for scene in scenes}
+    names = Counter(PurePosixPath(scene.file).name for scene in scenes)
+    by_name = {PurePosixPath(scene.file).name: scene for scene in scenes}
 
-    def __init__(self, scenes: Sequence[_Scene]) -> None:
-        self.by_path = {scene.file: scene for scene in scenes}
-        self.by_name: dict[str, _Scene | None] = {}
-        for scene in scenes:
-            name = PurePosixPath(scene.file).name
-            self.by_name[name] = None if name in self.by_name else scene
-
-    def negative(self, scene: _Scene) -> _Scene | None:
-        if not scene.negative:
-            return None
+    def negative_of(scene: _Scene) -> _Scene | None:
         name = PurePosixPath(scene.negative).name
+        if not name:
+            return None
         beside = str(PurePosixPath(scene.file).parent / name)
-        match = self.by_path.get(scene.negative) or self.by_path.get(beside)
-        match = match or self.by_name.get(name)
+        match = by_path.get(scene.negative) or by_path.get(beside)
+        match = match or (by_name[name] if names[name] == 1 else None)
         return None if match is scene else match
+
+    return negative_of
 
 
 def _group(key: str, scenes: Sequence[_Scene]) -> Group:

@@ -6,7 +6,7 @@ Image n of a series depends on the series alone: never on the number of processe
 import hashlib
 import multiprocessing
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -73,6 +73,11 @@ class Chunk:
     files: tuple[str, ...]
     canvas: Canvas
     folder: Path
+
+
+def pairs_of(images: Sequence[SceneImage]) -> Iterator[tuple[int, Sequence[SceneImage]]]:
+    """Yields the two images of each item of a series of pairs, numbered."""
+    return enumerate(images[k : k + 2] for k in range(0, len(images), 2))
 
 
 def sub_seed(seed: int, name: str) -> int:

@@ -1,1 +1,4 @@
-"""The embedded world in the raw formats of the real corpora: pure functions, a module each."""
+"""Takes rendered scenes and gives annotation files in the formats of real corpora, one a module.
+
+Never samples or renders a scene.
+"""

@@ -3,12 +3,12 @@
 Two captions a scene, and the file of its hard-negative scene. Never writes files.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from data_builders.scenes.captions import FLOOR_PHRASES, INVERSE, PHRASES, clear_relation
 from data_builders.scenes.formats.files import csv_table
-from data_builders.scenes.image_files import SceneImage
+from data_builders.scenes.image_files import SceneImage, pairs_of
 from data_builders.scenes.pairs import AR4TPairs
 from data_builders.scenes.scene import CAMERA_AZIMUTH, CAMERA_PITCH, Scene
 
@@ -68,11 +68,9 @@ def _row(image: SceneImage, negative: SceneImage, attribute: str | None) -> dict
 
 def table(images: Sequence[SceneImage], series: AR4TPairs) -> str:
     """Returns the csv: two rows an item, each the other's hard negative."""
-
-    def rows() -> Iterator[dict[str, Any]]:
-        for k in range(0, len(images), 2):
-            attribute = series.attribute(k // 2)
-            yield _row(images[k], images[k + 1], attribute)
-            yield _row(images[k + 1], images[k], attribute)
-
-    return csv_table(COLUMNS, rows())
+    rows = (
+        _row(image, negative, series.attribute(k))
+        for k, (first, second) in pairs_of(images)
+        for image, negative in ((first, second), (second, first))
+    )
+    return csv_table(COLUMNS, rows)

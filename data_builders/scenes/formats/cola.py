@@ -8,7 +8,7 @@ from typing import Any
 
 from data_builders.scenes.captions import both, clear_relation, query, related
 from data_builders.scenes.grammar import Composition
-from data_builders.scenes.image_files import SceneImage
+from data_builders.scenes.image_files import SceneImage, pairs_of
 from data_builders.scenes.pairs import ColaPairs
 from data_builders.scenes.scene import Scene
 
@@ -24,11 +24,10 @@ def multi(images: Sequence[SceneImage], series: ColaPairs) -> list[list[str]]:
     Images are named without a folder, as in Cola.
     """
     items = []
-    for k in range(0, len(images), 2):
-        relational = series.is_relational(k // 2)
-        relation = clear_relation(images[k].scene, 0, 1) if relational else None
+    for k, pair in pairs_of(images):
+        relation = clear_relation(pair[0].scene, 0, 1) if series.is_relational(k) else None
         item: list[str] = []
-        for image in images[k : k + 2]:
+        for image in pair:
             item += [image.name, _caption(image.scene, relation)]
         items.append(item)
     return items

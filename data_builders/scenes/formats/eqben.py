@@ -17,7 +17,7 @@ from data_builders.scenes.captions import (
     related,
     with_article,
 )
-from data_builders.scenes.image_files import SceneImage
+from data_builders.scenes.image_files import SceneImage, pairs_of
 from data_builders.scenes.pairs import (
     ChangedPairs,
     CountedPairs,
@@ -38,10 +38,9 @@ Item = dict[str, str]
 def items(images: Sequence[SceneImage], series: PairSeries) -> list[Item]:
     """Returns `{"image0", "image1", "caption0", "caption1"}` of each item."""
     rows = []
-    for k in range(0, len(images), 2):
-        pair = images[k : k + 2]
+    for k, pair in pairs_of(images):
         first, second = (image.scene for image in pair)
-        texts = [_caption(scene, (first, second), series, k // 2) for scene in (first, second)]
+        texts = [_caption(scene, (first, second), series, k) for scene in (first, second)]
         rows.append(_images(pair) | {f"caption{i}": text for i, text in enumerate(texts)})
     return rows
 
@@ -76,8 +75,7 @@ def action_genome(images: Sequence[SceneImage]) -> dict[str, dict[str, list[dict
     with a template and reads only the first caption.
     """
     content = {}
-    for k in range(0, len(images), 2):
-        pair = images[k : k + 2]
+    for _, pair in pairs_of(images):
         row: dict[str, Any] = {**_images(pair)}
         for i, image in enumerate(pair):
             name = clear_relation(image.scene, 0, 1) or ""
@@ -93,8 +91,7 @@ def action_genome(images: Sequence[SceneImage]) -> dict[str, dict[str, list[dict
 def youcook2(images: Sequence[SceneImage]) -> dict[str, list[Item]]:
     """Returns `{video: [item]}` of a series of `StepPairs`: "a red cube and a blue cone"."""
     content = {}
-    for k in range(0, len(images), 2):
-        pair = images[k : k + 2]
+    for _, pair in pairs_of(images):
         captions = {f"caption{i}": both(*first_two(x.scene)) for i, x in enumerate(pair)}
         content[video_name(pair[0])] = [_images(pair) | captions]
     return content

@@ -2,8 +2,8 @@
 
 Rendered scenes go in, captions with foils come out. Nobody acts in the world, so action replacement
 changes the status of the subject, "the cube is red", and not a verb. Nobody asks, so coreference
-has a first sentence and one that refers back, "there is one cube. this object is not red"; whether
-"not" is there is the answer. Never writes files.
+has a first sentence and one that refers back, "there is one cube. this object is not red"; the
+word "not" stands for the answer. Never writes files.
 """
 
 from collections.abc import Callable, Mapping, Sequence

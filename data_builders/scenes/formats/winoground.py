@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 
 from data_builders.scenes.captions import both, clear_relation, related
-from data_builders.scenes.image_files import SceneImage
+from data_builders.scenes.image_files import SceneImage, pairs_of
 from data_builders.scenes.pairs import AR4TPairs
 from data_builders.scenes.statements import describe
 
@@ -20,9 +20,9 @@ def examples(images: Sequence[SceneImage], series: AR4TPairs) -> str:
     Relation), as in Thrush et al. 2022, section 3.2.
     """
     lines = []
-    for k in range(0, len(images), 2):
-        pair, attribute = images[k : k + 2], series.attribute(k // 2)
-        row = {"id": k // 2}
+    for k, pair in pairs_of(images):
+        attribute = series.attribute(k)
+        row = {"id": k}
         row |= {f"image_{i}": image.name.removesuffix(".png") for i, image in enumerate(pair)}
         row |= {f"caption_{i}": text for i, text in enumerate(_captions(pair, attribute))}
         tag = f"Adjective-{attribute.capitalize()}" if attribute else "Noun"
