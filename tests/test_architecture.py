@@ -20,29 +20,30 @@ UPSTREAM = {
     "pairs": BASICS,
     "data": BASICS | {"language"},
     "backbones": BASICS,
-    "features": {"types", "errors", "backbones.base"},
+    "features": {"types", "errors", "storage", "distributed", "data.images"}
+    | {"backbones.base", "backbones.evaluation_mode"},
     "adapters": BASICS | {"backbones.base"},
     "objectives": BASICS | {"distributed"},
     "metrics": BASICS,
     "report": {"types", "errors", "metrics", "storage"},
     "benchmarks": BASICS | {"metrics", "language", "data.schema", "report.result"},
-    "mining": {"errors", "features", "data.neighbours"},
-    "evaluation": {
-        "types",
-        "errors",
-        "distributed",
-        "storage",
-        "features",
-        "data.images",
-        "language",
-        "report.result",
-    }
-    | {"backbones.base", "adapters.base", "benchmarks.base"},
+    "mining": {"types", "errors", "storage", "data"},
+    "evaluation": {"types", "errors", "distributed", "storage", "features", "language"}
+    | {"report.result", "backbones.base", "backbones.evaluation_mode", "adapters.base"}
+    | {"benchmarks.base"},
     "export": BASICS
     | {"backbones", "adapters", "evaluation", "features", "report.result"}
     | {"storage", "metrics.value"},
     "training": BASICS
-    | {"distributed", "pairs", "features", "backbones.base", "adapters.base", "objectives.base"}
+    | {
+        "distributed",
+        "storage",
+        "pairs",
+        "features",
+        "backbones.base",
+        "adapters.base",
+        "objectives.base",
+    }
     | {"benchmarks.base", "report", "export", "evaluation"},
     # The one file of training that names methods.
     "training.methods": BASICS | {"pairs", "backbones.base", "adapters", "objectives", "training"},

@@ -1,6 +1,5 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -40,7 +39,7 @@ class Toy(LightningModule):
     def __init__(self, die_at: int | None = None) -> None:
         super().__init__()
         self.layer = torch.nn.Linear(1, 1)
-        self.backbone = SimpleNamespace(preprocess=preprocess)
+        self.preprocess = preprocess
         self.die_at = die_at
         self.steps = 0
         self.seen: list[tuple[int, tuple[str, ...]]] = []
@@ -158,7 +157,7 @@ def test_a_resumed_run_goes_on_where_the_killed_one_was(
 
     def data() -> ShardDataModule:
         module = ShardDataModule([make_set(9, 4)], 2, num_workers=workers, seed=5, shuffle_buffer=3)
-        module.decode_images = False
+        module.use_stored_images()
         return module
 
     whole = fit(Toy(), data(), tmp_path, **limit).seen
@@ -209,16 +208,13 @@ def test_resuming_with_another_order_warns(make_set: MakeSet, tmp_path: Path) ->
 
 def test_a_damaged_record_reaches_the_batch(make_set: MakeSet, tmp_path: Path) -> None:
     data = ShardDataModule([make_set(9)], 3)
-    data.decode_images = False
-    data.stored_images = {f"image-r{i}-{j}" for i in range(9) for j in (0, 1)} - {"image-r1-0"}
+    data.use_stored_images({f"image-r{i}-{j}" for i in range(9) for j in (0, 1)} - {"image-r1-0"})
     lines = [line for batch in data.train_dataloader() for line in batch.damaged]
     assert len(lines) == 1
     assert "image-r1-0 has no stored features" in lines[0]
 
 
-def test_pixels_come_from_the_backbone_of_the_trainers_module(
-    make_set: MakeSet, tmp_path: Path
-) -> None:
+def test_pixels_come_from_the_trainers_module(make_set: MakeSet, tmp_path: Path) -> None:
     shades: list[float] = []
 
     class Looking(Toy):
@@ -246,15 +242,15 @@ def test_what_works_without_a_trainer(make_set: MakeSet) -> None:
     assert len(pixels) == 2
     assert data.digest() != data.digest("val")
     assert data.digest() == ShardDataModule([train], 7).digest()
-    with pytest.raises(UserError, match="set decode_images to False"):
+    with pytest.raises(UserError, match="whose module preprocesses images"):
         data.train_dataloader()
-    data.decode_images = False
+    data.use_stored_images()
     assert {batch.pixels for batch in data.train_dataloader()} == {None}
 
 
 def test_the_length_of_an_epoch_can_be_set(make_set: MakeSet) -> None:
     data = ShardDataModule([make_set(4)], 2, epoch_groups=10)
-    data.decode_images = False
+    data.use_stored_images()
     loader = data.train_dataloader()
     assert len(loader) == len(keys(loader)) == 5
 
@@ -283,6 +279,6 @@ def test_missing_sets_are_said_at_setup(tmp_path: Path, make_set: MakeSet) -> No
     # Without validation records `vlmtune validate` still measures benchmarks.
     ShardDataModule([make_set(1)], 1).setup("validate")
     data = ShardDataModule([make_set(1)], 2)
-    data.decode_images = False
+    data.use_stored_images()
     with pytest.raises(UserError, match="lower batch_size or add data"):
         data.train_dataloader()

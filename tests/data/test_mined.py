@@ -14,14 +14,14 @@ from tests.data.test_datamodule import Killed, Toy, fit
 from vlmtune.adapters.matching import Matching
 from vlmtune.backbones.vilt import Vilt
 from vlmtune.data.datamodule import EpochLoader, ShardDataModule
-from vlmtune.data.mined import MinedNeighbours, _captions
-from vlmtune.data.neighbours import SimilarityCache
 from vlmtune.data.records import corpus, corpus_digest, record_index
 from vlmtune.data.schema import RecordError
 from vlmtune.data.shards import ShardSet
 from vlmtune.data.stream import GroupStream
 from vlmtune.errors import UserError
-from vlmtune.mining import CacheKey, open_or_build
+from vlmtune.mining.build import open_or_build
+from vlmtune.mining.cache import CacheKey, SimilarityCache
+from vlmtune.mining.neighbours import MinedNeighbours, _captions
 from vlmtune.objectives.eqsim import EqSim
 from vlmtune.objectives.itm import ITM
 from vlmtune.pairs.ranking_pairs import RankingPairs
@@ -84,7 +84,7 @@ def cache(shards, tmp_path):
     known = corpus([shards])
     angle = torch.arange(COUNT) * 2 * torch.pi / COUNT
     x = torch.stack([angle.cos(), angle.sin()], dim=1)
-    key = CacheKey("b", "", known.digest, neighbours=8, block=7)
+    key = CacheKey("b", "", known.digest, neighbours=8, tile=7)
     return str(open_or_build(tmp_path / "caches", key, known.captions, lambda: x).folder)
 
 
@@ -244,7 +244,7 @@ def test_it_travels_to_worker_processes(shards, cache):
     mined.prepare([shards])
     group = record_index([shards]).records[9].read()
     there = pickle.loads(pickle.dumps(mined))
-    keys = [[one.key for one in x.added([group], 1, 2)[0]] for x in (mined, there)]
+    keys = [[one.key for one in x.extend([group], 1, 2)[0]] for x in (mined, there)]
     assert keys[0] == keys[1]
 
 
@@ -252,9 +252,9 @@ def test_epochs_draw_anew(shards, cache):
     mined = MinedNeighbours(cache, count=1, among=6)
     mined.prepare([shards])
     group = record_index([shards]).records[9].read()
-    drawn = {mined.added([group], 0, epoch)[0][1].key for epoch in range(30)}
+    drawn = {mined.extend([group], 0, epoch)[0][1].key for epoch in range(30)}
     assert len(drawn) == 6
-    assert mined.added([group], 0, 4)[0][1].key == mined.added([group], 0, 4)[0][1].key
+    assert mined.extend([group], 0, 4)[0][1].key == mined.extend([group], 0, 4)[0][1].key
 
 
 def test_unusable_neighbours_are_passed_over_and_reported(shards, cache, damage_set):
@@ -269,7 +269,7 @@ def test_unusable_neighbours_are_passed_over_and_reported(shards, cache, damage_
     file.write_bytes(content[:offset] + bytes(size) + content[offset + size :])
     damaged = []
     for epoch in range(9):
-        groups, lines = mined.added([good], 0, epoch)
+        groups, lines = mined.extend([good], 0, epoch)
         assert len(groups) == 2
         assert groups[1].key in {"r1", "r5"}
         damaged += lines
@@ -282,10 +282,10 @@ def test_neighbours_without_stored_features_are_passed_over(shards, cache):
     mined.prepare([shards])
     group = record_index([shards]).records[8].read()
     for epoch in range(6):
-        groups, damaged = mined.added([group], 0, epoch, images=False, stored={"i8", "i9"})
+        groups, damaged = mined.extend([group], 0, epoch, images=False, stored={"i8", "i9"})
         assert [one.key for one in groups] == ["r8", "r9"]
         assert damaged == []
-    assert len(mined.added([group], 0, 0, images=False, stored={"i8"})[0]) == 1
+    assert len(mined.extend([group], 0, 0, images=False, stored={"i8"})[0]) == 1
 
 
 def test_a_cache_of_other_shards_is_refused(shards, cache, tmp_path, encoded_png):

@@ -164,7 +164,7 @@ def data(tmp_path: Path) -> Callable[..., ShardDataModule]:
     def make(**changes: object) -> ShardDataModule:
         settings = {"negatives": CaptionNegatives(Rewriter(rules), 2), **changes}
         module = ShardDataModule([ShardSet(str(folder))], 2, [ShardSet(str(folder))], **settings)
-        module.decode_images = False
+        module.use_stored_images()
         return module
 
     return make

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from vlmtune.evaluation.request import requested
+from vlmtune.evaluation.request import make_request
 from vlmtune.types import ImageRef
 
 
@@ -12,7 +12,7 @@ def make(tmp_path):
     def made(images, texts, pairs=None):
         refs = [ImageRef(tmp_path / letter) for letter in images]
         chosen = None if pairs is None else torch.tensor(pairs, dtype=torch.int64).view(-1, 2)
-        return requested(refs, list(texts), chosen, lambda some: [ref.path.name for ref in some])
+        return make_request(refs, list(texts), chosen, lambda some: [ref.path.name for ref in some])
 
     return made
 
@@ -44,15 +44,15 @@ def test_blocks_of_all_ranks_give_back_what_was_asked_for(make, seed, ranks, siz
         done = rows.stop
         columns = set()
         for top in range(rows.start, rows.stop, size):
-            block = request.block(range(top, min(top + size, rows.stop)))
-            columns |= set(block.columns.tolist())
-            values = torch.full(block.needed.shape, torch.nan)
-            for i, j in block.needed.nonzero().tolist():
-                values[i, j] = score(request, top + i, int(block.columns[j]))
-            parts.append(block.of(values))
+            tile = request.tile(range(top, min(top + size, rows.stop)))
+            columns |= set(tile.columns.tolist())
+            values = torch.full(tile.mask.shape, torch.nan)
+            for i, j in tile.mask.nonzero().tolist():
+                values[i, j] = score(request, top + i, int(tile.columns[j]))
+            parts.append(tile.select(values))
         assert columns == set(request.columns(rows).tolist()) or not rows
     assert done == len(request.images)
-    placed = request.place(torch.cat(parts))
+    placed = request.restore(torch.cat(parts))
     if pairs is None:
         want = [[100 * ord(image) + ord(text) for text in TEXTS] for image in IMAGES]
     else:

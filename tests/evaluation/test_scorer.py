@@ -572,5 +572,5 @@ def test_what_fails_on_one_rank_fails_on_all(images, tmp_path):
         return out
 
     one, other = on_two_ranks(tmp_path, job)
-    assert all("expected scores of rank 1" in text for text in one)
+    assert all("expected a result of rank 1" in text for text in one)
     assert all("expected an image in" in text for text in other)

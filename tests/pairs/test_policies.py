@@ -252,7 +252,7 @@ BATCH = batch([group for part in groups((2, 2)) for group in part])
 def share(scores):
     ranks = ProcessGroup()
     where = shard_layout(BATCH, ranks, merged=False)
-    return scores.share(BATCH, where, ranks, torch.Generator())
+    return scores.shard(BATCH, where, ranks, torch.Generator())
 
 
 def own_scores(backbone):

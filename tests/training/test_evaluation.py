@@ -572,7 +572,7 @@ def test_images_are_encoded_once_for_all_benchmarks(
     monkeypatch.setattr(made.backbone, "encode_image", counted)
     trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
     evaluation = Evaluation(benchmarks)
-    monkeypatch.setattr(evaluation, "_log", lambda *_: None)  # for which there is no trainer
+    monkeypatch.setattr("vlmtune.training.evaluation.log_results", lambda *_: {})  # no trainer
     evaluation.setup(trainer, made, "fit")
     evaluation.evaluate(trainer, made)
     assert sum(encoded) == 18

@@ -483,7 +483,7 @@ def test_nothing_to_train(model_folder, shards, tmp_path):
     [
         ({"warmup": 1.5}, "got 1.5 and 0.0"),
         ({"warmup": -0.1}, "got -0.1"),
-        ({"final_lr": 2.0}, "2.0: both are shares"),
+        ({"final_lr": 2.0}, "2.0: both are fractions"),
         ({"chunk": 0}, "a chunk of at least 1, got 0"),
     ],
 )

@@ -21,7 +21,7 @@ from vlmtune.objectives.pair_bce import PairBCE
 from vlmtune.pairs.base import PairPolicy
 from vlmtune.training.finite import finite_gradients
 from vlmtune.training.module import AdaptationModule
-from vlmtune.training.score_shards import whole
+from vlmtune.training.score_shards import gather_all
 from vlmtune.training.shard_layout import shard_layout
 from vlmtune.types import Scores, ScoreShard, Tokens
 
@@ -104,7 +104,7 @@ def places(rank, corpora, merged):
         where = shard_layout(collate(corpus[rank]), ProcessGroup(), merged)
         scores = [Scores.full(torch.zeros(x.truth.shape)) for x in (where.rows, where.columns)]
         share = ScoreShard(scores[0], where.rows, scores[1], where.columns)
-        found.append((where, whole(share, ProcessGroup())[1]))
+        found.append((where, gather_all(share, ProcessGroup())[1]))
     return found
 
 

@@ -97,14 +97,15 @@ class SaveConfig(SaveConfigCallback):
             self.config_filename = whole
 
     def save_config(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Gives the config to the loggers, so that runs can be compared by it, and to reports."""
+        """Gives the config to the loggers, so that runs can be compared by it."""
         del pl_module, stage
-        config = yaml.safe_load(self.parser.dump(self.config, format="yaml"))
         for logger in trainer.loggers:
-            logger.log_hyperparams(config)
-        for callback in cast(Any, trainer).callbacks:
-            if isinstance(callback, Evaluation):
-                callback.configuration = config
+            logger.log_hyperparams(self.configuration)
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """The complete config of the run, which its report repeats."""
+        return yaml.safe_load(self.parser.dump(self.config, format="yaml"))
 
 
 class AtomicCheckpoints(TorchCheckpointIO):

@@ -254,7 +254,7 @@ def _numbers(text: str) -> list[float]:
 def _neighbours(commands: Any) -> None:
     epilog = (
         "Interrupted, it continues where it stopped. Then train with the folder it prints:\n"
-        "  --data.mined vlmtune.data.mined.MinedNeighbours --data.mined.cache FOLDER"
+        "  --data.mined vlmtune.mining.neighbours.MinedNeighbours --data.mined.cache FOLDER"
     )
     parser = _add(commands, "neighbours", "mine images that are hard to tell apart", epilog)
     parser.add_argument(

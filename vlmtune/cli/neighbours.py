@@ -1,8 +1,11 @@
-"""`vlmtune neighbours`: mines the images of a corpus that are hard to tell apart."""
+"""`vlmtune neighbours`: mines the images of a corpus that are hard to tell apart.
+
+In: shards and a model. Out: the folder of a similarity cache, on stdout.
+Never: a change of the shards.
+"""
 
 import argparse
-from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -12,59 +15,60 @@ from torch import Tensor, nn
 from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.fingerprint import digest
 from vlmtune.cli.plugins import find_device
-from vlmtune.data.catalogue import ImageLocation, decoded_images, image_digests
+from vlmtune.data.catalogue import decoded_images, image_digests
 from vlmtune.data.records import Corpus, corpus, decode_image
 from vlmtune.data.shards import ShardSet
 from vlmtune.errors import UserError
 from vlmtune.evaluation.scorer import Scorer
 from vlmtune.export import resolve
 from vlmtune.export.model import Model
-from vlmtune.features.store import FeatureStore, StoreKey, shared, source_digest
-from vlmtune.features.store import open_or_build as open_store
-from vlmtune.mining import CacheKey, Score, open_or_build
-from vlmtune.types import Features, FeatureSpec, Pooled
+from vlmtune.features.encode import FeatureSource
+from vlmtune.features.store import FeatureStore
+from vlmtune.mining.build import Score, open_or_build
+from vlmtune.mining.cache import CacheKey
+from vlmtune.types import FeatureSpec, Pooled
 
 MAX_DAMAGED = 0.01
 ROWS = 1024
 
 
 def run(options: argparse.Namespace) -> None:
-    """Builds the similarity cache of `options.shards` under `options.out` and names its folder.
+    """Builds the similarity cache of `options.shards` under `options.out` and prints its folder.
 
-    A build that was interrupted goes on where it was. The features of images are kept in
-    `options.store`, or else beside the cache.
+    An interrupted build continues. The features of images are stored in `options.store`, or else
+    beside the cache.
 
     Raises:
-        UserError: The model or the shards cannot be had, or the model has no image features.
+        UserError: The model or the shards are not available, or the model has no image features.
     """
     device = find_device(options.device)
-    model = _resolved(options.model, options.pretrained, device)
-    compared = model if options.features is None else _resolved(options.features, None, device)
+    model = _resolve(options.model, options.pretrained, device)
+    compared = model if options.features is None else _resolve(options.features, None, device)
     known = corpus([ShardSet(str(folder)) for folder in options.shards])
-    # Where an adapter trains the image tower, features are not those of the backbone as loaded.
+    # If an adapter trains the image tower, features are not those of the pre-trained backbone.
     frozen = compared.adapter.image_input.frozen
-    name = compared.backbone.fingerprint if frozen else _digest(compared)
+    fingerprint = compared.backbone.fingerprint if frozen else _digest(compared)
     key = CacheKey(
-        backbone=name,
+        backbone=fingerprint,
         scorer="" if options.images_only else _digest(model),
         source=known.digest,
         neighbours=options.neighbours,
     )
     digests = image_digests(known.images)
-    root = options.store or options.out
-    store = _store(root, compared.backbone, name, known, digests, options.batch_size)
-    rows = [image for image in known.images if digests.get(image, "") in store]
+    root = Path(options.store or options.out)
+    store = _store(root, compared.backbone, fingerprint, known, digests, options.batch_size)
+    images = [image for image in known.images if digests.get(image, "") in store]
     cache = open_or_build(
         options.out,
         key,
-        {image: known.captions[image] for image in rows},
-        lambda: _vectors(store, [digests[image] for image in rows], device),
+        {image: known.captions[image] for image in images},
+        lambda: _vectors(store, [digests[image] for image in images], device),
         None if options.images_only else _score(model, known, options.batch_size),
     )
     print(cache.folder)
 
 
-def _resolved(name: str, pretrained: str | None, device: torch.device) -> Model:
+def _resolve(name: str, pretrained: str | None, device: torch.device) -> Model:
     model = resolve(name, pretrained)
     model.backbone.to(device)
     model.adapter.to(device)
@@ -78,38 +82,30 @@ def _digest(model: Model) -> str:
 def _store(
     root: Path,
     backbone: Backbone,
-    name: str,
+    fingerprint: str,
     known: Corpus,
-    digests: Mapping[str, str],
+    digests: dict[str, str],
     batch_size: int,
 ) -> FeatureStore:
-    """Opens the store of the images' features, which go by their content."""
-    reads = _reads(backbone)
-    by_content: dict[str, ImageLocation] = {}
-    for image, content in digests.items():
-        by_content.setdefault(content, known.images[image])
+    """Opens the store of the images' features, by the digest of their content."""
+    spec = _image_spec(backbone)
+    places = {digest: known.images[image] for image, digest in reversed(digests.items())}
 
-    def encode(left: list[str]) -> Iterable[tuple[Sequence[str], Features]]:
-        chosen = {content: by_content[content] for content in left}
-        batches = decoded_images(
-            chosen, backbone.preprocess, batch_size, 0, MAX_DAMAGED, len(by_content)
-        )
-        for names, pixels in batches:
-            with torch.no_grad():
-                features = backbone.encode_image(pixels.to(backbone.device), reads)
-            yield names, features.to("cpu")
+    def pixels(names: Sequence[str]) -> Iterable[tuple[Sequence[str], Tensor]]:
+        chosen = {name: places[name] for name in names}
+        preprocess, total = backbone.preprocess, len(places)
+        return decoded_images(chosen, preprocess, batch_size, 0, MAX_DAMAGED, total)
 
-    key = StoreKey(name, "image", reads, source_digest(by_content))
-    produce = partial(shared, root, key, list(by_content), encode)
-    return open_store(root, key, produce, len(by_content))
+    source = FeatureSource(backbone, spec, spec, root, batch_size, fingerprint=fingerprint)
+    return source.store("image", list(dict.fromkeys(digests.values())), pixels)
 
 
-def _reads(backbone: Backbone) -> FeatureSpec:
-    """Embeddings, or where a fusion encoder has none, tokens, whose mean is taken."""
-    for reads in (FeatureSpec("pooled"), FeatureSpec("tokens")):
-        reason = backbone.fits(reads, "image")
+def _image_spec(backbone: Backbone) -> FeatureSpec:
+    """Returns embeddings, or tokens if a fusion encoder has no embeddings; their mean is taken."""
+    for spec in (FeatureSpec("pooled"), FeatureSpec("tokens")):
+        reason = backbone.fits(spec, "image")
         if reason is None:
-            return reads
+            return spec
     raise UserError(
         f"expected a backbone with image features, got {type(backbone).__name__} ({reason}): "
         "name another model with --features"
@@ -130,16 +126,16 @@ def _vectors(
 
 
 def _score(model: Model, known: Corpus, batch_size: int) -> Score:
-    """Scores images of the corpus; what has few numbers is kept from block to block."""
+    """Returns a function that scores images of the corpus; small features stay in memory."""
     adapter = model.adapter
     small = {adapter.image_input.kind, adapter.text_input.kind} == {"pooled"}
-    kept = Scorer(model.backbone, adapter, None, batch_size)
+    shared = Scorer(model.backbone, adapter, None, batch_size)
 
     def score(
         images: Sequence[str], captions: Sequence[str], pairs: Int[Tensor, "P 2"]
     ) -> Float[Tensor, "P"]:
         pictures = [decode_image(known.images[image]) for image in images]
-        scorer = kept if small else Scorer(model.backbone, adapter, None, batch_size)
+        scorer = shared if small else Scorer(model.backbone, adapter, None, batch_size)
         return scorer(pictures, captions, pairs)
 
     return score

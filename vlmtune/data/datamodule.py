@@ -1,30 +1,44 @@
-"""Shard sets as the loaders Lightning asks for."""
+"""Shard sets as the loaders that Lightning asks for.
+
+In: shard sets. Out: batches, and the distinct images and captions for the feature store.
+Never: features; the module of the trainer preprocesses images.
+"""
 
 import hashlib
 from collections.abc import Callable, Collection, Container, Iterator
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from jaxtyping import Float
 from pytorch_lightning import LightningDataModule
 from torch import Tensor
+from typing_extensions import override
 
 from vlmtune.data.catalogue import Catalogue, catalogue, decoded_images, image_digests
-from vlmtune.data.loader import EpochLoader, NoBatches, Position
-from vlmtune.data.mined import MinedNeighbours
+from vlmtune.data.loader import BatchNeighbours, EpochLoader, NoBatches, Position
 from vlmtune.data.negatives import CaptionNegatives
 from vlmtune.data.shards import ShardSet
 from vlmtune.data.stream import GroupStream, check_sets
 from vlmtune.errors import UserError
 
 
+@runtime_checkable
+class Preprocessing(Protocol):
+    """The module of the trainer, as the datamodule sees it."""
+
+    @property
+    def preprocess(self) -> Callable[[Any], Tensor]:
+        """Turns images into pixels."""
+        ...
+
+
 class ShardDataModule(LightningDataModule):
     """Feeds shard sets to training and validation.
 
-    Batches are a pure function of seed, epoch, rank and worker, and a run resumed in the middle of
-    an epoch goes on with exactly the batches an uninterrupted run would have seen.
+    Batches are a pure function of seed, epoch, rank and worker, so a run that resumes in the middle
+    of an epoch repeats the batches of an uninterrupted run.
 
-    Ids of images and texts mean the same in every set, so sets that differ need different ids.
+    An id of an image or a text means the same in every set.
 
     Args:
         train: Shard sets to train on.
@@ -35,15 +49,8 @@ class ShardDataModule(LightningDataModule):
         epoch_groups: Groups in an epoch over all ranks; None for the sum of the training sets.
         shuffle_buffer: Undecoded records a reader shuffles among; 0 keeps the order of the shards.
         max_damaged: Fraction of the records that may be unusable before training fails.
-        negatives: Makes false captions for training; None for those of the records alone.
-        mined: Adds to the groups of a training batch others whose images are hard to tell from
-            theirs; None for none.
-
-    Attributes:
-        decode_images: Set it to False where features are read from a store: images are then not
-            decoded and `Batch.pixels` is None.
-        stored_images: Where images are not decoded: ids of the images whose features are stored,
-            or None for all. Records with other images count as damaged.
+        negatives: Makes false captions for training, beside those of the records; None for none.
+        mined: Adds hard neighbours to training batches, such as `MinedNeighbours`; None for none.
 
     Raises:
         UserError: A number is out of range.
@@ -60,7 +67,7 @@ class ShardDataModule(LightningDataModule):
         shuffle_buffer: int = 1000,
         max_damaged: float = 0.01,
         negatives: CaptionNegatives | None = None,
-        mined: MinedNeighbours | None = None,
+        mined: BatchNeighbours | None = None,
     ) -> None:
         super().__init__()
         _at_least("batch_size", batch_size, 1)
@@ -76,11 +83,21 @@ class ShardDataModule(LightningDataModule):
         self.batch_size, self.num_workers, self.seed = batch_size, num_workers, seed
         self.epoch_groups, self.shuffle_buffer = epoch_groups, shuffle_buffer
         self.max_damaged, self.negatives, self.mined = max_damaged, negatives, mined
-        self.decode_images = True
-        self.stored_images: Container[str] | None = None
+        self._decodes = True
+        self._stored: Container[str] | None = None
 
+    def use_stored_images(self, stored: Container[str] | None = None) -> None:
+        """Leaves images undecoded from now on, as their features are stored.
+
+        Args:
+            stored: Ids of the stored images, so that records with others count as damaged; None for
+                all images.
+        """
+        self._decodes, self._stored = False, stored
+
+    @override
     def setup(self, stage: str) -> None:
-        """Reads the manifests, so that what is missing is said before the first step.
+        """Reads the manifests, so that a missing set is known before the first step.
 
         Raises:
             UserError: There is no shard set, or one cannot be read.
@@ -90,8 +107,9 @@ class ShardDataModule(LightningDataModule):
         if self.sets["val"]:
             check_sets(self.sets["val"], "val")
 
+    @override
     def train_dataloader(self) -> EpochLoader:
-        """Returns the loader of training batches; it asks the trainer for the epoch each time.
+        """Returns the loader of training batches.
 
         Raises:
             UserError: There is no training set, one cannot be read, or an epoch has no batch.
@@ -103,8 +121,8 @@ class ShardDataModule(LightningDataModule):
             seed=self.seed,
             buffer=self.shuffle_buffer,
             max_damaged=self.max_damaged,
-            images=self.decode_images,
-            stored=self._stored(),
+            images=self._decodes,
+            stored=self._stored,
         )
         if self.negatives is not None:
             self.negatives.prepare(lambda: catalogue(stream.sets).texts)
@@ -112,6 +130,7 @@ class ShardDataModule(LightningDataModule):
             self.mined.prepare(stream.sets)
         return self._loader(stream, self._position, self.negatives, self.mined)
 
+    @override
     def val_dataloader(self) -> EpochLoader | NoBatches:
         """Returns the loader that sees each validation record once.
 
@@ -128,17 +147,18 @@ class ShardDataModule(LightningDataModule):
             self.batch_size,
             train=False,
             max_damaged=self.max_damaged,
-            images=self.decode_images,
-            stored=self._stored(),
+            images=self._decodes,
+            stored=self._stored,
         )
         return self._loader(stream, _beginning)
 
+    @override
     def test_dataloader(self) -> NoBatches:
-        """Returns no batches: tests are benchmarks, which callbacks run."""
+        """Returns no batches: callbacks run the benchmarks of a test."""
         return NoBatches()
 
     def digest(self, split: Literal["train", "val"] = "train") -> str:
-        """Returns a hex digest of a split's records: another digest means other data."""
+        """Returns a hex digest of the records of a split."""
         sums = "\n".join(data.digest() for data in self.sets[split])
         return hashlib.sha256(sums.encode()).hexdigest()
 
@@ -180,19 +200,16 @@ class ShardDataModule(LightningDataModule):
     def _catalogue(self) -> Catalogue:
         return catalogue(check_sets(self.sets["train"] + self.sets["val"], "train and val"))
 
-    def _stored(self) -> Container[str] | None:
-        return None if self.decode_images else self.stored_images
-
     def _loader(
         self,
         stream: GroupStream,
         position: Callable[[], Position],
         negatives: CaptionNegatives | None = None,
-        mined: MinedNeighbours | None = None,
+        mined: BatchNeighbours | None = None,
     ) -> EpochLoader:
         rank = self.trainer.global_rank if self.trainer else 0
         world = self.trainer.world_size if self.trainer else 1
-        preprocess = self._preprocess() if self.decode_images else None
+        preprocess = self._preprocess() if self._decodes else None
         return EpochLoader(
             stream, preprocess, position, rank, world, self.num_workers, negatives, mined
         )
@@ -200,20 +217,20 @@ class ShardDataModule(LightningDataModule):
     def _preprocess(self) -> Callable[[Any], Tensor]:
         if self.trainer is None:
             raise UserError(
-                "expected a trainer whose module has a backbone to preprocess images, got none: "
-                "set decode_images to False or pass the datamodule to a trainer"
+                "expected a trainer whose module preprocesses images, got none: "
+                "pass the datamodule to a trainer, or call use_stored_images()"
             )
-        module: Any = self.trainer.lightning_module
-        return module.backbone.preprocess
+        module: Preprocessing = self.trainer.lightning_module  # pyright: ignore[reportAssignmentType]
+        return module.preprocess
 
     def _position(self) -> Position:
-        """Where Lightning's own counters stand, which it restores from a checkpoint."""
+        """Returns the position by Lightning's counters, which it restores from a checkpoint."""
         if self.trainer is None or not self.trainer.training:
             return 0, 0
         batches = self.trainer.fit_loop.epoch_loop.batch_progress
         done = batches.current.completed
-        # Lightning's own number of the epoch is one too high after resuming a run limited by steps
-        # from the end of an epoch; its count of batches is right.
+        # Lightning's number of the epoch is one too high when a run limited by steps resumes from
+        # the end of an epoch; its count of batches is right.
         length = max(1, int(self.trainer.num_training_batches))
         return (batches.total.completed - done) // length, done
 

@@ -4,23 +4,56 @@ A `GroupStream` and a position come in, batches go out. It never counts steps: L
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Container, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
+from vlmtune.config import Configured
 from vlmtune.data.collate import collate
-from vlmtune.data.mined import MinedNeighbours
 from vlmtune.data.negatives import CaptionNegatives
 from vlmtune.data.plan import Consumer
+from vlmtune.data.shards import ShardSet
 from vlmtune.data.stream import GroupStream
 from vlmtune.errors import UserError
 from vlmtune.types import Batch, Group
 
 Position = tuple[int, int]
 """Number of the epoch, and how many of its batches are done."""
+
+
+class BatchNeighbours(Configured, ABC):
+    """Adds to the groups of a training batch other groups that are hard to tell from them."""
+
+    @abstractmethod
+    def prepare(self, sets: Sequence[ShardSet]) -> None:
+        """Finds the records of the training sets."""
+
+    @abstractmethod
+    def state(self) -> dict[str, int | str]:
+        """Returns what the choice depends on besides the data."""
+
+    @abstractmethod
+    def extend(
+        self,
+        groups: Sequence[Group],
+        seed: int,
+        epoch: int,
+        images: bool = True,
+        stored: Container[str] | None = None,
+    ) -> tuple[list[Group], list[str]]:
+        """Returns the extended batch, and one line for each neighbour that cannot be decoded.
+
+        Args:
+            groups: The groups of the batch, which come first in the result.
+            seed: Seed of the training data.
+            epoch: Number of the epoch.
+            images: Whether images are decoded.
+            stored: If they are not: ids of images with stored features; None for all.
+        """
 
 
 class EpochLoader:
@@ -49,7 +82,7 @@ class EpochLoader:
         world: int,
         num_workers: int,
         negatives: CaptionNegatives | None = None,
-        mined: MinedNeighbours | None = None,
+        mined: BatchNeighbours | None = None,
     ) -> None:
         self.stream, self.preprocess, self.position = stream, preprocess, position
         self.rank, self.world, self.num_workers = rank, world, num_workers
@@ -137,14 +170,14 @@ class _Reader(IterableDataset):
 def _prepared(
     preprocess: Callable[[Any], Tensor] | None,
     negatives: CaptionNegatives | None,
-    mined: MinedNeighbours | None,
+    mined: BatchNeighbours | None,
     stream: GroupStream,
     epoch: int,
     groups: list[Group],
     damaged: Sequence[str],
 ) -> Batch:
     if mined is not None:
-        groups, lines = mined.added(groups, stream.seed, epoch, stream.images, stream.stored)
+        groups, lines = mined.extend(groups, stream.seed, epoch, stream.images, stream.stored)
         damaged = [*damaged, *lines]
     if negatives is not None:
         groups = negatives.added(groups, stream.seed, epoch)

@@ -1,51 +1,61 @@
-"""Images and texts to scores: what benchmarks, reports and exported models call."""
+"""From images and texts to scores: what benchmarks, reports and exported models call.
+
+In: images, texts and pairs of them. Out: their scores or embeddings, in float32 on the CPU.
+Never: the same image, text or pair computed twice in a call, or a change of any weight.
+"""
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast, get_args
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from vlmtune.adapters.base import Adapter, DualAdapter
 from vlmtune.backbones.base import Backbone
+from vlmtune.backbones.evaluation_mode import evaluation_mode
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import UserError
-from vlmtune.evaluation.encoding import Bank, Encoder, Modality, Picture
-from vlmtune.evaluation.request import Request, requested
-from vlmtune.features.files import DType, progress
-from vlmtune.features.store import MemoryStore
-from vlmtune.types import Features, FeatureSpec, Pooled
+from vlmtune.evaluation.request import Request, make_request
+from vlmtune.features.encode import FeatureRows, FeatureSource
+from vlmtune.features.pictures import Failures, Picture, PictureReader
+from vlmtune.features.store import MemoryStore, Modality, StoreDType, storable
+from vlmtune.storage.progress import progress
+from vlmtune.types import Features, Pooled
 
 __all__ = ["Picture", "Scorer"]
 
 NUMBERS = 2**24
-"""How many scores, or numbers of embeddings laid out by pair, are on the device at a time."""
+"""Scores, or numbers of embeddings laid out by pair, on the device at a time."""
+
+Items = Mapping[Modality, Mapping[str, Any]]
+"""Pictures by digest, and captions by themselves."""
 
 
 class Scorer:
     """Scores images against texts with a backbone and an adapter.
 
-    However often an image, a caption or a pair occurs, it is encoded and scored once: frozen
-    representations stay in the feature store, or without one in memory from call to call; live ones
-    are encoded anew in each call, or once within a `session`. Images are told apart by their
-    content. A dual adapter embeds each image and each text, then compares the pairs that are asked
-    for; a joint one scores those pairs block by block.
+    Each image, caption and pair is encoded and scored once, however often it occurs. Frozen
+    features stay in the feature store, or in memory without one, from call to call; live features
+    are computed in each call, or once within a `session`. Images are compared by their content. A
+    dual adapter embeds each image and each text, then compares the pairs; a joint adapter scores
+    the pairs tile by tile.
 
-    Where `torch.distributed` is initialised the work is split over the ranks, every rank must make
-    the same calls, and every rank returns all scores (or raises what one rank raised).
+    All ranks of `torch.distributed` share the work: every rank must make the same calls, and every
+    rank returns all scores, or raises if one rank fails.
 
     Args:
         backbone: The backbone.
         adapter: The adapter, attached to the backbone.
-        store: Folder of feature stores, or None to keep features in memory.
+        store: Folder of feature stores, or None to hold features in memory.
         batch_size: Images, or texts, encoded at a time.
-        dtype: The type features are stored as on disk.
+        dtype: The type of stored numbers.
 
     Raises:
-        UserError: `batch_size` is below 1 or `dtype` is none a store has.
+        UserError: `batch_size` is below 1 or `dtype` is unknown.
     """
 
     def __init__(
@@ -54,15 +64,25 @@ class Scorer:
         adapter: Adapter,
         store: Path | None = None,
         batch_size: int = 256,
-        dtype: DType = "float32",
+        dtype: StoreDType = "float32",
     ) -> None:
         if batch_size < 1:
             raise UserError(f"expected a batch_size of at least 1, got {batch_size}: raise it")
-        if dtype not in get_args(DType):
-            raise UserError(f"expected dtype {get_args(DType)}, got {dtype!r}: choose one")
+        if dtype not in get_args(StoreDType):
+            raise UserError(f"expected dtype {get_args(StoreDType)}, got {dtype!r}: choose one")
         self.backbone, self.adapter, self.batch_size = backbone, adapter, batch_size
-        self._encoder = Encoder(backbone, store, batch_size, dtype)
-        self._embedded: dict[Modality, MemoryStore] | None = None
+        self._group, self._failures = ProcessGroup(), Failures()
+        self._pictures = PictureReader(backbone.preprocess, batch_size, self._failures)
+        self._source = FeatureSource(
+            backbone,
+            adapter.image_input,
+            adapter.text_input,
+            store,
+            batch_size,
+            dtype,
+            failures=self._failures,
+        )
+        self._embeddings: dict[Modality, MemoryStore] | None = None
 
     def __call__(
         self,
@@ -72,175 +92,146 @@ class Scorer:
     ) -> Float[Tensor, "P"] | Float[Tensor, "N M"]:
         """Scores the P pairs (row of `images`, row of `texts`), or all N x M without `pairs`.
 
-        The scores are on the CPU, in float32.
-
         Raises:
             UserError: An image cannot be read or a caption cannot be encoded.
-            ValueError: A pair names no image or no text.
+            ValueError: A pair is out of range.
         """
-        with _evaluating(self.backbone, self.adapter):
-            asked = requested(images, texts, pairs, self._ids)
-            if asked.images and asked.texts:
+        with evaluation_mode(self.backbone, self.adapter):
+            request = make_request(images, texts, pairs, self._digests)
+            if request.images and request.texts:
                 score = self._dual if _is_dual(self.adapter) else self._joint
-                return asked.place(score(asked))
+                return request.restore(score(request))
         return torch.zeros(len(images), len(texts)) if pairs is None else torch.zeros(0)
 
     @property
     def embeds(self) -> bool:
-        """Whether it has embeddings: a joint adapter only scores pairs."""
+        """Whether images and texts have embeddings of their own; a joint adapter only has pairs."""
         return isinstance(self.adapter, DualAdapter)
 
     @contextlib.contextmanager
     def session(self, images: Sequence[Picture], texts: Sequence[str]) -> Iterator[None]:
         """Serves several calls on parts of `images` and `texts`; no weight may change meanwhile.
 
-        The calls read from one feature store, where there is one, and embeddings and live
-        representations are kept until the end. What cannot be read or encoded is left out, and
-        raises in the call that asks for it.
+        All calls read from one feature store, and embeddings and live features are computed once.
+        An image or caption that cannot be encoded is skipped here; the call that needs it raises.
         """
-        self._embedded = {"image": MemoryStore(), "text": MemoryStore()}
+        self._embeddings = _empty()
         try:
-            with self._encoder.keeping():
-                self._prepare(images, texts)
+            with self._source.session():
+                with evaluation_mode(self.backbone, self.adapter), self._failures.skipped():
+                    self._prepare(images, texts)
                 yield
         finally:
-            self._embedded = None
+            self._embeddings = None
 
     def embed_images(self, images: Sequence[Picture]) -> Float[Tensor, "N d"]:
-        """Embeds N images with a dual adapter; not normalised, on the CPU, in float32.
+        """Embeds N images with a dual adapter; not normalised.
 
         Raises:
             UserError: The adapter is joint, or an image cannot be read.
         """
         self._check_dual()
-        with _evaluating(self.backbone, self.adapter):
-            ids = self._ids(images)
-            return self._embedded_rows("image", dict(zip(ids, images, strict=True)), ids)
+        with evaluation_mode(self.backbone, self.adapter):
+            ids = self._digests(images)
+            items = dict(zip(ids, images, strict=True))
+            return self._rows(self._embed({"image": items})["image"], ids)
 
     def embed_texts(self, texts: Sequence[str]) -> Float[Tensor, "M d"]:
-        """Embeds M captions with a dual adapter; not normalised, on the CPU, in float32.
+        """Embeds M captions with a dual adapter; not normalised.
 
         Raises:
             UserError: The adapter is joint, or a caption cannot be encoded.
         """
         self._check_dual()
-        with _evaluating(self.backbone, self.adapter):
-            return self._embedded_rows("text", dict(zip(texts, texts, strict=True)), texts)
+        with evaluation_mode(self.backbone, self.adapter):
+            return self._rows(self._embed({"text": _by_name(texts)})["text"], texts)
 
     def _prepare(self, images: Sequence[Picture], texts: Sequence[str]) -> None:
-        """Stores, and embeds, what the calls of a session will ask for."""
-        with _evaluating(self.backbone, self.adapter):
-            named = dict(zip(self._ids(images, passing_over=True), images, strict=True))
-            named.pop("", None)
-            things: dict[Modality, Mapping[str, Any]] = {
-                "image": named,
-                "text": dict(zip(texts, texts, strict=True)),
-            }
+        """Stores and embeds what the calls of a session may need."""
+        by_digest = dict(zip(self._digests(images), images, strict=True))
+        by_digest.pop("", None)
+        items: Items = {"image": by_digest, "text": _by_name(texts)}
 
-            def fill() -> None:  # a store is one for all: the first rank makes it, others wait
-                for modality, some in things.items():
-                    if self._encoder.stores(self._reads(modality)):
-                        self._encoder.bank(modality, some, self._reads(modality), True)
+        def fill() -> None:  # the first rank builds a store, the others wait and open it
+            for modality, named in items.items():
+                if self._source.uses_store(modality):
+                    self._open(modality, named, [])
 
-            ProcessGroup().run(fill)
-            if _is_dual(self.adapter):
-                self._embed(things, passing_over=True)
+        self._group.run(fill)
+        if _is_dual(self.adapter):
+            self._embed(items)
 
-    def _ids(self, images: Sequence[Picture], passing_over: bool = False) -> list[str]:
-        """Digests of the images; each rank reads its share of the files."""
-        group = ProcessGroup()
-        mine = images[group.slice(len(images))]
-        parts = group.run(lambda: self._encoder.digests(mine, passing_over))
-        names = [name for part in parts for name in part]
-        if len(parts) > 1:
-            self._encoder.note(images, names)
-        return names
+    def _digests(self, images: Sequence[Picture]) -> list[str]:
+        return self._pictures.digests(images, self._group)
 
     # -- dual adapters ------------------------------------------------------------------------
 
-    def _dual(self, asked: Request) -> Float[Tensor, "P"] | Float[Tensor, "N M"]:
+    def _dual(self, request: Request) -> Float[Tensor, "P"] | Float[Tensor, "N M"]:
         """Compares embeddings: row by row for chosen pairs, by matrix products for all."""
         adapter, device = cast(DualAdapter, self.adapter), self.backbone.device
-        things: dict[Modality, Mapping[str, Any]] = {
-            "image": asked.images,
-            "text": dict(zip(asked.texts, asked.texts, strict=True)),
-        }
-        kept = self._embed(things)
-        image = self._rows(kept["image"], asked.images).to(device)
-        text = self._rows(kept["text"], asked.texts).to(device)
-        if asked.pairs is None:
+        embeddings = self._embed({"image": request.images, "text": _by_name(request.texts)})
+        image = self._rows(embeddings["image"], request.images).to(device)
+        text = self._rows(embeddings["text"], request.texts).to(device)
+        if request.pairs is None:
             scores = torch.empty(len(image), len(text))
             step = max(1, NUMBERS // len(text))
             for top in range(0, len(image), step):
                 scores[top : top + step] = adapter.compare(image[top : top + step], text).cpu()
             return scores
         step = max(1, NUMBERS // image.shape[1])
-        parts = asked.pairs.to(device).split(step)
+        chunks = request.pairs.to(device).split(step)
         return torch.cat(
-            [adapter.compare_pairs(image[p[:, 0]], text[p[:, 1]]).float().cpu() for p in parts]
+            [adapter.compare_pairs(image[p[:, 0]], text[p[:, 1]]).float().cpu() for p in chunks]
         )
 
-    def _embed(
-        self, things: Mapping[Modality, Mapping[str, Any]], passing_over: bool = False
-    ) -> dict[Modality, MemoryStore]:
-        """Embeddings of images and texts by id; each rank makes its share of those not there."""
-        kept = self._embedded or {"image": MemoryStore(), "text": MemoryStore()}
+    def _embed(self, items: Items) -> dict[Modality, MemoryStore]:
+        """Returns embeddings by id, after each rank has computed its part of the missing ones."""
+        embeddings = self._embeddings or _empty()
         missing: dict[Modality, dict[str, Any]] = {
-            modality: {name: some[name] for name in some if name not in kept[modality]}
-            for modality, some in things.items()
+            modality: {name: named[name] for name in named if name not in embeddings[modality]}
+            for modality, named in items.items()
         }
-        if not any(missing.values()):
-            return kept
+        if any(missing.values()):
 
-        def mine() -> list[tuple[Modality, Sequence[str], Tensor]]:
-            return [
-                (modality, *block)
-                for modality, some in missing.items()
-                for block in self._embeddings(modality, some, passing_over)
-            ]
+            def embed() -> list[tuple[Modality, Sequence[str], Tensor]]:
+                return [
+                    (modality, *chunk)
+                    for modality, named in missing.items()
+                    for chunk in self._embed_part(modality, named)
+                ]
 
-        for part in ProcessGroup().run(mine):
-            for modality, names, values in part:
-                kept[modality].add(names, Pooled(values))
-        return kept
+            for part in self._group.run(embed):
+                for modality, names, values in part:
+                    embeddings[modality].add(names, Pooled(values))
+        return embeddings
 
-    def _embeddings(
-        self,
-        modality: Modality,
-        things: Mapping[str, Any],
-        passing_over: bool,
+    def _embed_part(
+        self, modality: Modality, items: Mapping[str, Any]
     ) -> Iterator[tuple[Sequence[str], Float[Tensor, "n d"]]]:
-        """Embeds one rank's share of `things`, block by block."""
-        adapter, reads = cast(DualAdapter, self.adapter), self._reads(modality)
+        """Embeds this rank's part of `items`, chunk by chunk."""
+        adapter, source = cast(DualAdapter, self.adapter), self._source
         embed = adapter.embed_image if modality == "image" else adapter.embed_text
-        mine = list(things)[ProcessGroup().slice(len(things))]
-        if not mine:
+        ids = list(items)[self._group.slice(len(items))]
+        if not ids:
             return
-        if reads.frozen and reads.kind != "words":
-            bank = self._bank(modality, things, mine, passing_over)
-            mine = [name for name in mine if name in bank]
-            starts = range(0, len(mine), self.batch_size)
-            chunks = (mine[start : start + self.batch_size] for start in starts)
-            blocks = ((names, self._get(bank, names)) for names in chunks)
-        else:  # nothing but the embedding is kept
-            blocks = self._encoder.blocks(modality, things, reads, mine, passing_over)
-        with progress(f"embedding {modality}s", len(mine)) as advance:
-            for names, features in blocks:
+        if storable(source.specs[modality]):
+            rows = self._open(modality, items, ids)
+            ids = [name for name in ids if name in rows]
+            starts = range(0, len(ids), self.batch_size)
+            parts = (ids[start : start + self.batch_size] for start in starts)
+            chunks = ((names, self._get(rows, names)) for names in parts)
+        else:  # only the embedding is needed again
+            chunks = source.encode(modality, ids, partial(self._pictures.batches, items))
+        with progress(f"embedding {modality}s", len(ids)) as advance:
+            for names, features in chunks:
                 yield names, embed(features).float().cpu()
                 advance(len(names))
 
-    def _embedded_rows(
-        self, modality: Modality, things: Mapping[str, Any], ids: Sequence[str]
-    ) -> Float[Tensor, "n d"]:
-        return self._rows(self._embed({modality: things})[modality], ids)
-
-    def _rows(self, embedded: MemoryStore, ids: Iterable[str]) -> Float[Tensor, "n d"]:
+    def _rows(self, embeddings: MemoryStore, ids: Iterable[str]) -> Float[Tensor, "n d"]:
         names = list(ids)
         if not names:
             return torch.zeros(0, self.backbone.embed_dim)
-        rows = embedded.features(names)
-        assert isinstance(rows, Pooled)
-        return rows.values
+        return cast(Pooled, embeddings.features(names)).values
 
     def _check_dual(self) -> None:
         if not self.embeds:
@@ -251,81 +242,67 @@ class Scorer:
 
     # -- joint adapters -----------------------------------------------------------------------
 
-    def _joint(self, asked: Request) -> Float[Tensor, "P"] | Float[Tensor, "N M"]:
-        """Scores the pairs; each rank has the images that hold its share of them."""
-        group = ProcessGroup()
-        rows = asked.rows(group.rank, group.size)
-        return torch.cat(group.run(lambda: self._blocks(asked, rows)))
+    def _joint(self, request: Request) -> Float[Tensor, "P"] | Float[Tensor, "N M"]:
+        """Scores the pairs; each rank takes the images that have its part of them."""
+        rows = request.rows(self._group.rank, self._group.size)
+        return torch.cat(self._group.run(lambda: self._score_rows(request, rows)))
 
-    def _blocks(self, asked: Request, rows: range) -> Float[Tensor, "P"] | Float[Tensor, "rows M"]:
-        """Scores the pairs of `rows`; holds one block of images and one of texts at a time."""
+    def _score_rows(
+        self, request: Request, rows: range
+    ) -> Float[Tensor, "P"] | Float[Tensor, "rows M"]:
+        """Scores the pairs of `rows`, one tile of images and texts at a time."""
         if not rows:
-            return torch.zeros(0) if asked.pairs is not None else torch.zeros(0, len(asked.texts))
-        names, size = list(asked.images), self.batch_size
-        texts = dict(zip(asked.texts, asked.texts, strict=True))
-        needed = [asked.texts[j] for j in asked.columns(rows).tolist()]
-        image = self._bank("image", asked.images, names[rows.start : rows.stop])
-        text = self._bank("text", texts, needed)
+            none = torch.zeros(0, len(request.texts))
+            return none if request.pairs is None else torch.zeros(0)
+        names, size = list(request.images), self.batch_size
+        columns = request.columns(rows).tolist()
+        image = self._open("image", request.images, names[rows.start : rows.stop])
+        text = self._open("text", _by_name(request.texts), [request.texts[j] for j in columns])
         parts = []
-        with progress("scoring", asked.count(rows)) as advance:
+        with progress("scoring", request.count(rows)) as advance:
             for top in range(rows.start, rows.stop, size):
-                block = asked.block(range(top, min(top + size, rows.stop)))
-                values = torch.zeros(block.needed.shape)
-                for left in range(0, len(block.columns), size):
-                    needed = block.needed[:, left : left + size]
-                    i = needed.any(dim=1).nonzero()[:, 0]
-                    columns = block.columns[left : left + size].tolist()
+                tile = request.tile(range(top, min(top + size, rows.stop)))
+                values = torch.zeros(tile.mask.shape)
+                for left in range(0, len(tile.columns), size):
+                    mask = tile.mask[:, left : left + size]
+                    i = mask.any(dim=1).nonzero()[:, 0]
+                    columns = tile.columns[left : left + size].tolist()
                     scores = self.adapter(
                         self._get(image, [names[top + k] for k in i.tolist()]),
-                        self._get(text, [asked.texts[j] for j in columns]),
-                        needed[i].to(self.backbone.device),
+                        self._get(text, [request.texts[j] for j in columns]),
+                        mask[i].to(self.backbone.device),
                     )
-                    # A pair that was left out must not pass for one that scored 0.
-                    found = scores.values.float().masked_fill(~scores.computed, torch.nan)
-                    values[i, left : left + size] = found.cpu()
-                    advance(int(needed.sum()))
-                parts.append(block.of(values))
+                    # NaN marks a pair without a score: 0 would be a score.
+                    computed = scores.values.float().masked_fill(~scores.computed, torch.nan)
+                    values[i, left : left + size] = computed.cpu()
+                    advance(int(mask.sum()))
+                parts.append(tile.select(values))
         return torch.cat(parts)
 
     # -- features -----------------------------------------------------------------------------
 
-    def _reads(self, modality: Modality) -> FeatureSpec:
-        return self.adapter.image_input if modality == "image" else self.adapter.text_input
+    def _open(
+        self, modality: Modality, items: Mapping[str, Any], ids: Sequence[str]
+    ) -> FeatureRows:
+        """Opens features of this rank's `ids`; of all items if a store holds them for all ranks."""
+        wanted = list(items) if self._source.uses_store(modality) else ids
+        return self._source.open(modality, wanted, partial(self._pictures.batches, items))
 
-    def _bank(
-        self,
-        modality: Modality,
-        things: Mapping[str, Any],
-        mine: Sequence[str],
-        passing_over: bool = False,
-    ) -> Bank:
-        """Features of this rank's things; of all where they are stored, as a store is one."""
-        reads = self._reads(modality)
-        some = things if self._encoder.stores(reads) else {name: things[name] for name in mine}
-        return self._encoder.bank(modality, some, reads, passing_over)
+    def _get(self, rows: FeatureRows, ids: Sequence[str]) -> Features:
+        return rows.features(ids).to(self.backbone.device)
 
-    def _get(self, bank: Bank, ids: Sequence[str]) -> Features:
-        return bank.features(ids).to(self.backbone.device)
+
+def _empty() -> dict[Modality, MemoryStore]:
+    return {"image": MemoryStore(), "text": MemoryStore()}
+
+
+def _by_name(texts: Sequence[str]) -> dict[str, str]:
+    return dict(zip(texts, texts, strict=True))
 
 
 def _is_dual(adapter: Adapter) -> bool:
-    """True where scores are comparisons of embeddings, not some forward of the adapter's own."""
+    """Whether scores are comparisons of embeddings, not the result of a special `forward`."""
     if not isinstance(adapter, DualAdapter) or type(adapter).forward is not DualAdapter.forward:
         return False
-    own, base = type(adapter), DualAdapter
-    return own.compare is base.compare or own.compare_pairs is not base.compare_pairs
-
-
-@contextlib.contextmanager
-def _evaluating(*modules: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients; afterwards each submodule is in its own mode again."""
-    modes = [(part, part.training) for module in modules for part in module.modules()]
-    for module in modules:
-        module.eval()
-    try:
-        # Not inference_mode: features that are kept may be read by a training step later.
-        with torch.no_grad():
-            yield
-    finally:
-        for part, training in modes:
-            part.training = training
+    kind, base = type(adapter), DualAdapter
+    return kind.compare is base.compare or kind.compare_pairs is not base.compare_pairs

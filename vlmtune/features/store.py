@@ -1,48 +1,119 @@
-"""The feature store: what is frozen is computed once, kept on disk and read by memory mapping.
+"""The feature store: frozen features on disk, read by memory mapping.
 
-It is written under a temporary name and renamed, so that it is there whole or not at all.
+In: a key, and features by id. Out: rows of features by id, on the CPU.
+Never: live features, or a call of the backbone (see `encode`).
+
+A store is a folder `<stem>-<short digest of its key>` with
+
+    values.bin    pooled vectors (n, d), or the real tokens of all rows one after another (sum t, w)
+    offsets.bin   int64 (n + 1), where the tokens of each row begin; tokens only
+    ids.json      the n row ids
+    meta.json     key, sizes, sha256 of each file, versions
 """
 
 import contextlib
+import hashlib
 import json
 import logging
-import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
-from filelock import FileLock, Timeout
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from vlmtune.errors import UserError
-from vlmtune.features.files import (
-    Blocks,
-    DamagedStoreError,
-    StoreKey,
-    checked_meta,
-    source_digest,
-    write,
-)
-from vlmtune.types import Features, Pooled, Tokens
-
-__all__ = [
-    "DamagedStoreError",
-    "FeatureStore",
-    "MemoryStore",
-    "StoreKey",
-    "locked",
-    "make_root",
-    "open_or_build",
-    "shared",
-    "source_digest",
-]
+from vlmtune.storage import folder as folders
+from vlmtune.storage.folder import DamagedError, FolderWriter
+from vlmtune.storage.progress import progress
+from vlmtune.types import Features, FeatureSpec, Pooled, Tokens
 
 COPIED_AT_A_TIME = 256
 
+Modality = Literal["image", "text"]
+StoreDType = Literal["float32", "float16", "bfloat16"]
+Chunks = Iterable[tuple[Sequence[str], Features]]
+"""Ids and their features, a few at a time."""
+
 log = logging.getLogger("vlmtune")
+
+
+class EmptyStoreError(UserError):
+    """There is no row to store."""
+
+
+@dataclass(frozen=True)
+class StoreKey:
+    """What the stored numbers depend on; another key is another store.
+
+    Attributes:
+        backbone: `Backbone.fingerprint`.
+        modality: "image" or "text".
+        spec: The representation, which must be frozen.
+        source: `source_digest` of the row ids.
+        dtype: The type of the stored numbers.
+
+    Raises:
+        UserError: `spec` is live, or of words, whose token ids a store would lose.
+
+    Example:
+        >>> StoreKey("f00d", "text", FeatureSpec("tokens", -2), "cafe", "float16").folder
+        'text-tokens-2-float16-cea7e5556b173c38'
+    """
+
+    backbone: str
+    modality: Modality
+    spec: FeatureSpec
+    source: str
+    dtype: StoreDType = "float32"
+
+    def __post_init__(self) -> None:
+        if not storable(self.spec):
+            live = "" if self.spec.frozen else "live "
+            raise UserError(
+                f"expected a frozen representation to store, got {live}{self.spec.kind} of "
+                f"{self.modality}s: encode them in each step"
+            )
+        if self.dtype not in ("float32", "float16", "bfloat16"):
+            raise UserError(
+                f"expected dtype float32, float16 or bfloat16, got {self.dtype!r}: choose one"
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the key as JSON values, without the layer if nothing depends on it."""
+        key = asdict(self)
+        if self.spec.kind == "pooled":
+            del key["spec"]["layer"]
+        return {**key, "version": folders.VERSION}
+
+    @property
+    def folder(self) -> str:
+        """Name of the store's folder."""
+        layer = "" if self.spec.kind == "pooled" else str(self.spec.layer)
+        stem = f"{self.modality}-{self.spec.kind}{layer}-{self.dtype}"
+        return f"{stem}-{folders.digest(self.to_dict())[:16]}"
+
+
+def storable(spec: FeatureSpec) -> bool:
+    """Whether features may be stored: they are frozen, and no table of words."""
+    return spec.frozen and spec.kind != "words"
+
+
+def source_digest(parts: Iterable[str]) -> str:
+    """Returns a digest of a set of strings, whatever their order.
+
+    Example:
+        >>> source_digest(["a", "b"]) == source_digest(["b", "a", "a"]) != source_digest(["ab"])
+        True
+    """
+    state = hashlib.sha256()
+    for part in sorted(set(parts)):
+        data = part.encode("utf-8", "surrogatepass")
+        state.update(len(data).to_bytes(8, "little") + data)
+    return state.hexdigest()
 
 
 class FeatureStore:
@@ -56,30 +127,40 @@ class FeatureStore:
 
     Attributes:
         ids: The row ids, in storage order.
-        meta: What `meta.json` says.
+        meta: The content of `meta.json`.
 
     Raises:
-        DamagedStoreError: A file is missing, truncated, changed or of another key.
+        DamagedError: A file is missing, truncated, changed or of another key.
     """
 
     def __init__(self, folder: Path, key: StoreKey | None = None) -> None:
         self.folder = Path(folder)
-        self.meta = checked_meta(self.folder, key)
+        expected = None if key is None else key.to_dict()
+        self.meta = folders.read_meta(self.folder, expected, ("values.bin", "ids.json"))
         self.ids: tuple[str, ...] = tuple(json.loads((self.folder / "ids.json").read_text()))
-        self._index = {name: row for row, name in enumerate(self.ids)}
-        dtype, width = getattr(torch, self.meta["key"]["dtype"]), self.meta["width"]
-        count = self.meta["files"]["values.bin"]["bytes"] // dtype.itemsize
-        self._values = _mapped(self.folder / "values.bin", count, dtype).view(-1, width)
+        self._row = {name: row for row, name in enumerate(self.ids)}
         self._offsets: Tensor | None = None
-        if "offsets.bin" in self.meta["files"]:
-            offsets = self.folder / "offsets.bin"
-            self._offsets = _mapped(offsets, len(self.ids) + 1, torch.int64)
+        try:
+            width, dtype = self.meta["width"], getattr(torch, self.meta["key"]["dtype"])
+            if self.meta["key"]["spec"]["kind"] != "pooled":
+                self._offsets = self._mapped("offsets.bin", torch.int64)
+            self._values = self._mapped("values.bin", dtype).view(-1, width)
+            rows = len(self._values) if self._offsets is None else len(self._offsets) - 1
+        except (KeyError, TypeError, RuntimeError) as error:
+            raise DamagedError("meta.json contradicts itself") from error
+        if not rows == self.meta["rows"] == len(self.ids):
+            raise DamagedError("meta.json contradicts itself")
+
+    def _mapped(self, name: str, dtype: torch.dtype) -> Tensor:
+        count = self.meta["files"][name]["bytes"] // dtype.itemsize
+        # Not shared: a stray write into a batch could otherwise reach the file.
+        return torch.from_file(str(self.folder / name), shared=False, size=count, dtype=dtype)
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._index
+        return name in self._row
 
     def __reduce__(self) -> tuple[Any, ...]:
         return FeatureStore, (self.folder,)
@@ -91,9 +172,9 @@ class FeatureStore:
             UserError: An id is not in the store.
         """
         try:
-            rows = torch.tensor([self._index[name] for name in ids], dtype=torch.int64)
+            rows = torch.tensor([self._row[name] for name in ids], dtype=torch.int64)
         except KeyError:
-            missing = [name for name in ids if name not in self._index]
+            missing = [name for name in ids if name not in self._row]
             raise UserError(
                 f"expected ids of the {len(self)} stored in {self.folder}, {len(missing)} of "
                 f"{len(ids)} are not among them, first {missing[0]!r}: store them first"
@@ -115,7 +196,7 @@ class FeatureStore:
 
 
 class MemoryStore:
-    """Features by id for as long as the process lives; padding is not kept.
+    """Features by id for as long as the process lives; padding is not stored.
 
     Example:
         >>> memory = MemoryStore()
@@ -131,7 +212,7 @@ class MemoryStore:
         return name in self._rows
 
     def add(self, ids: Sequence[str], features: Features) -> None:
-        """Keeps the rows of `features` under `ids`."""
+        """Stores the rows of `features` under `ids`."""
         if isinstance(features, Pooled):
             self._rows.update(zip(ids, features.values, strict=True))
             return
@@ -150,112 +231,131 @@ class MemoryStore:
 
 
 def open_or_build(
-    root: Path, key: StoreKey, produce: Callable[[], Blocks], rows: int
+    root: Path, key: StoreKey, produce: Callable[[], Chunks], rows: int
 ) -> FeatureStore:
-    """Opens the store of `key` under `root`, after building it where it is missing or damaged.
-
-    Two processes that want the same store do not collide: the second waits, then opens.
+    """Opens the store of `key` under `root`, after building it if it is missing or damaged.
 
     Args:
         root: Folder of stores, shared by runs and processes; made if needed.
-        key: What the numbers depend on.
-        produce: Gives blocks of `(ids, features)`; called only if there is something to build.
-            An id that comes again is passed over.
-        rows: How many rows `produce` will give, for the announced size and the progress bar.
+        key: The key.
+        produce: Gives the features; called only to build. Only the first row of an id is stored.
+        rows: Expected number of rows, for the announced size and the progress bar.
 
     Raises:
-        UserError: The disk is too small, or features are not finite in `key.dtype`.
+        UserError: The disk is too small, there are no rows, or features are not finite in
+            `key.dtype`.
     """
-    root = Path(root)
-    final = root / key.folder
-    with contextlib.suppress(DamagedStoreError):
-        return FeatureStore(final, key)
-    make_root(root)
-    with locked(final):
-        try:
-            return FeatureStore(final, key)  # another process has built it meanwhile
-        except DamagedStoreError as reason:
-            if os.path.lexists(final):
-                log.warning("Rebuilding the feature store %s: %s", final, reason)
-        for leftover in root.glob(f".{key.folder}.*"):  # of a process that was killed
-            shutil.rmtree(leftover, ignore_errors=True)
-        temporary = root / f".{key.folder}.{os.getpid()}"
-        try:
-            write(temporary, final, key, produce(), rows)
-            if final.is_symlink() or final.is_file():  # the store is built here, not where it leads
-                final.unlink()
-            shutil.rmtree(final, ignore_errors=True)
-            temporary.rename(final)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-        return FeatureStore(final, key)
+    path = Path(root) / key.folder
+
+    def write(writer: FolderWriter) -> None:
+        _write(writer, path, key, produce(), rows)
+
+    return folders.open_or_build(path, "feature store", lambda: FeatureStore(path, key), write)
 
 
-def make_root(root: Path) -> None:
-    """Makes the folder of stores where it is missing.
-
-    Raises:
-        UserError: It cannot be made.
-    """
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"expected a folder for features, got {root} ({error.strerror}): choose another"
-        ) from error
-
-
-def shared(
-    root: Path, key: StoreKey, ids: Iterable[str], encode: Callable[[list[str]], Blocks]
+def copy_or_encode(
+    root: Path, key: StoreKey, ids: Iterable[str], encode: Callable[[list[str]], Chunks]
 ) -> Iterator[tuple[Sequence[str], Features]]:
-    """Gives blocks of the rows of `ids`, copied where another store of `root` has them.
+    """Copies rows from other stores of the same backbone, representation and type.
 
-    Those are stores of the same backbone, representation and type, whatever they were made for: an
-    id must mean the same everywhere (a caption is its own, an image goes by its content).
+    An id must mean the same in all stores: a caption is its own id, an image has the digest of its
+    content.
 
     Args:
         root: Folder of stores.
-        key: That of the store to be made.
-        ids: The rows.
-        encode: Gives the blocks of ids that no store has; not called where there are none.
+        key: The key of the new store.
+        ids: Its rows.
+        encode: Gives the features of ids that no other store has.
     """
-    left = dict.fromkeys(ids)
-    for other in _others(Path(root), key):
-        there = [name for name in left if name in other]
-        for start in range(0, len(there), COPIED_AT_A_TIME):
-            names = there[start : start + COPIED_AT_A_TIME]
-            yield names, other.features(names)
-        for name in there:
-            del left[name]
-    if left:
-        yield from encode(list(left))
+    missing = dict.fromkeys(ids)
+    for store in _similar_stores(Path(root), key):
+        known = [name for name in missing if name in store]
+        for start in range(0, len(known), COPIED_AT_A_TIME):
+            names = known[start : start + COPIED_AT_A_TIME]
+            yield names, store.features(names)
+        for name in known:
+            del missing[name]
+    if missing:
+        yield from encode(list(missing))
 
 
-def _others(root: Path, key: StoreKey) -> Iterator[FeatureStore]:
-    """Stores that differ from that of `key` in nothing but their source."""
+def _similar_stores(root: Path, key: StoreKey) -> Iterator[FeatureStore]:
+    """Opens the stores whose keys differ from `key` in the source only."""
+    wanted = {**key.to_dict(), "source": ""}
     for path in sorted(root.glob("*/meta.json")):
-        # One that is damaged, or that another process removes, is of no use here.
-        with contextlib.suppress(DamagedStoreError, OSError, ValueError, KeyError, TypeError):
-            made = json.loads(path.read_text())["key"]
-            if made != key.to_dict() and {**made, "source": ""} == {**key.to_dict(), "source": ""}:
+        # Skip a store that is damaged, or that another process removes.
+        with contextlib.suppress(DamagedError, OSError, ValueError, KeyError, TypeError):
+            other = json.loads(path.read_text())["key"]
+            if other != key.to_dict() and {**other, "source": ""} == wanted:
                 yield FeatureStore(path.parent)
 
 
-@contextlib.contextmanager
-def locked(final: Path) -> Iterator[None]:
-    """Lets one process at a time build `final`; the others wait."""
-    lock = FileLock(final.with_name(f"{final.name}.lock"))
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        log.info("Waiting for another process that builds %s", final)
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
+def _write(writer: FolderWriter, path: Path, key: StoreKey, chunks: Chunks, rows: int) -> None:
+    ids: dict[str, None] = {}
+    width, lengths = 0, [torch.zeros(1, dtype=torch.int64)]
+    with progress(f"storing {key.modality} features", rows) as advance:
+        for names, features in chunks:
+            assert len(names) == len(features)
+            first = dict(zip(reversed(names), reversed(range(len(names))), strict=True))
+            new = sorted(row for name, row in first.items() if name not in ids)
+            flat, counts = _flatten(features[torch.tensor(new, dtype=torch.int64)], key)
+            if not ids:
+                size = flat.numel() * flat.element_size() / len(new)
+                _announce(int(size * max(rows, len(new))), key, path, rows)
+            ids |= dict.fromkeys(names)
+            width = flat.shape[1]
+            writer.append("values.bin", _bytes(flat))
+            lengths.append(counts)
+            advance(len(names))
+    if not ids:
+        raise EmptyStoreError(f"expected rows to store in {path}, got none: check the data source")
+    if key.spec.kind != "pooled":
+        writer.append("offsets.bin", _bytes(torch.cat(lengths).cumsum(0)))
+    writer.append("ids.json", json.dumps(list(ids)).encode())
+    writer.finish(key.to_dict(), rows=len(ids), width=width)
 
 
-def _mapped(path: Path, count: int, dtype: torch.dtype) -> Tensor:
-    # Not shared: a stray write into a batch could otherwise reach the file.
-    return torch.from_file(str(path), shared=False, size=count, dtype=dtype)
+def _bytes(values: Tensor) -> Any:
+    return values.contiguous().reshape(-1).view(torch.uint8).numpy()
+
+
+def _flatten(features: Features, key: StoreKey) -> tuple[Tensor, Tensor]:
+    """Returns the real rows, (sum t, w) or (n, d), in the stored type, and their number by id."""
+    if isinstance(features, Pooled):
+        flat, counts = features.values, torch.ones(len(features), dtype=torch.int64)
+    else:
+        counts = features.lengths.cpu()
+        prefix = torch.arange(features.mask.shape[1]) < counts[:, None]
+        assert prefix.equal(features.mask.cpu()), "real tokens come before padding"
+        flat = features.values[features.mask]
+    flat = flat.detach().to(device="cpu", dtype=getattr(torch, key.dtype))
+    if not bool(torch.isfinite(flat).all()):
+        raise UserError(
+            f"expected finite {key.modality} features in {key.dtype}, got NaN or infinity: "
+            "use dtype float32, or check the backbone's weights"
+        )
+    return flat, counts
+
+
+def _announce(size: int, key: StoreKey, path: Path, rows: int) -> None:
+    """Logs the expected size before anything is written."""
+    free = shutil.disk_usage(path.parent).free
+    log.info(
+        "Storing %s of %d %ss: about %s in %s (%s free)",
+        key.spec.kind, rows, key.modality, _readable(size), path, _readable(free),
+    )  # fmt: skip
+    if size > free:
+        raise UserError(
+            f"expected {_readable(size)} of disk for the features of {rows} {key.modality}s, got "
+            f"{_readable(free)} free in {path.parent}: free some, choose another folder, or "
+            "dtype float16"
+        )
+
+
+def _readable(size: int) -> str:
+    amount = float(size)
+    for unit in ("B", "kB", "MB"):
+        if amount < 1000:
+            return f"{amount:.3g} {unit}"
+        amount /= 1000
+    return f"{amount:,.1f} GB"

@@ -1,6 +1,4 @@
-"""Mines images hard to tell apart: builds the cache that `vlmtune.data.neighbours` reads."""
+"""Shards and a model in, images that are hard to tell apart out, as groups of training batches.
 
-from vlmtune.mining.cache import CacheKey, Score, open_or_build
-from vlmtune.mining.nearest import nearest
-
-__all__ = ["CacheKey", "Score", "nearest", "open_or_build"]
+It builds and reads the similarity cache, and never trains.
+"""

@@ -1,43 +1,36 @@
-"""Builds the similarity cache, from coarse to fine: similar images first, then their captions.
+"""The similarity cache: for each image its most similar images, and their captions by hardness.
 
-Each block of images is a file of its own, written under a temporary name and renamed, so that a
-build that was killed goes on after the last whole block. The cache itself is there whole or not at
-all.
+In: the folder of a cache. Out: neighbours of an image, and the hardest of them.
+Never: a computation of features or scores (see `build`).
+
+A cache is a folder with the n images, their captions and
+
+    neighbours.bin      int32 (n, k), images in order of falling similarity
+    true_offsets.bin    int64 (n + 1)   and  true.bin: the captions true of each image
+    false_offsets.bin   int64 (n + 1)   and  false.bin: for each image the false captions of its
+                        neighbours, highest score first; empty if nothing was scored
+    images.json, captions.json, meta.json
 """
 
-import contextlib
-import hashlib
 import json
-import logging
-import os
-import shutil
-import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from jaxtyping import Float, Int
-from torch import Tensor
-from torch.nn.functional import normalize
 
-import vlmtune
-from vlmtune.data.neighbours import ARRAYS, DamagedCacheError, SimilarityCache, array_file, entry
 from vlmtune.errors import UserError
-from vlmtune.features.files import progress
-from vlmtune.features.store import locked, make_root
-from vlmtune.mining.nearest import nearest
+from vlmtune.storage import folder as folders
 
-VERSION = 1
-Score = Callable[[Sequence[str], Sequence[str], Int[Tensor, "P 2"]], Float[Tensor, "P"]]
-"""Scores pairs (row of the image ids, row of the captions); higher is a better fit."""
-
-Block = dict[str, np.ndarray]
-_PARTS = ("neighbours", "similarities", "counts", "captions", "scores")
-
-log = logging.getLogger("vlmtune")
+ARRAYS: dict[str, Any] = {
+    "neighbours": np.int32,
+    "true_offsets": np.int64,
+    "true": np.int32,
+    "false_offsets": np.int64,
+    "false": np.int32,
+}
+FILES = (*(f"{name}.bin" for name in ARRAYS), "images.json", "captions.json")
 
 
 @dataclass(frozen=True)
@@ -48,38 +41,38 @@ class CacheKey:
         backbone: Fingerprint of the backbone whose image features are compared.
         scorer: Digest of the adapter (its spec and weights) that scores captions; "" for none.
         source: Digest of the corpus.
-        neighbours: k, images kept for each image at most. EqSim keeps 128.
-        block: Images in a block.
+        neighbours: k, the most similar images of each image; EqSim has 128.
+        tile: Images compared at a time.
 
     Raises:
         UserError: A number is below 1.
 
     Example:
         >>> CacheKey("f00d", "", "cafe").folder
-        'neighbours-128-50c9a93f6fd51f13'
+        'neighbours-128-0bc53a0e63e8f971'
     """
 
     backbone: str
     scorer: str
     source: str
     neighbours: int = 128
-    block: int = 32
+    tile: int = 32
 
     def __post_init__(self) -> None:
-        if min(self.neighbours, self.block) < 1:
+        if min(self.neighbours, self.tile) < 1:
             raise UserError(
-                f"expected neighbours and a block of at least 1, got {self.neighbours} and "
-                f"{self.block}: raise them"
+                f"expected neighbours and a tile of at least 1, got {self.neighbours} and "
+                f"{self.tile}: raise them"
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """The key as JSON values."""
-        return {**asdict(self), "version": VERSION}
+        """Returns the key as JSON values."""
+        return {**asdict(self), "version": folders.VERSION}
 
     @property
     def digest(self) -> str:
         """Hex digest of the key."""
-        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()
+        return folders.digest(self.to_dict())
 
     @property
     def folder(self) -> str:
@@ -87,244 +80,110 @@ class CacheKey:
         return f"neighbours-{self.neighbours}-{self.digest[:16]}"
 
 
-def open_or_build(
-    root: Path,
-    key: CacheKey,
-    captions: Mapping[str, Sequence[str]],
-    features: Callable[[], Float[Tensor, "n d"]],
-    score: Score | None = None,
-) -> SimilarityCache:
-    """Opens the cache of `key` under `root`, after building it where it is missing or damaged.
+class SimilarityCache:
+    """An opened cache, read by memory mapping.
 
-    Two processes that want the same cache do not collide: the second waits, then opens. Building
-    takes memory for the features and, at its end, about 32 bytes for each scored pair.
+    It travels to worker processes as its path and is mapped again there.
 
     Args:
-        root: Folder of caches; made if needed.
-        key: What the numbers depend on.
-        captions: By image id the captions known to be true of the n images.
-        features: Gives the images' features, in the order of `captions`; called only where a block
-            is missing.
-        score: Scores an image against captions of its neighbours; None to compare images alone.
+        folder: The folder of the cache.
+        key: The key it must have; None accepts any.
+
+    Attributes:
+        meta: The content of `meta.json`.
+        image_ids: The images.
 
     Raises:
-        UserError: There are fewer than two images, features or scores are not finite, or the disk
-            cannot be written.
-
-    Example:
-        >>> import tempfile
-        >>> captions = {"cat": ["a cat"], "dog": ["a dog"], "car": ["a car"]}
-        >>> x = torch.tensor([[1.0, 0.2], [1.0, 0.3], [0.0, 1.0]])
-        >>> with tempfile.TemporaryDirectory() as root:
-        ...     key = CacheKey("backbone", "", "corpus", neighbours=1)
-        ...     open_or_build(Path(root), key, captions, lambda: x).similar("cat")
-        ['dog']
+        DamagedError: A file is missing, truncated, changed or of another key.
     """
-    if len(captions) < 2:
-        raise UserError(
-            f"expected at least 2 images to compare, got {len(captions)}: check the shards"
-        )
-    final = Path(root) / key.folder
-    with contextlib.suppress(DamagedCacheError):
-        return _opened(final, key, captions)
-    make_root(Path(root))
-    with locked(final):
+
+    def __init__(self, folder: Path, key: CacheKey | None = None) -> None:
+        self.folder = Path(folder)
+        self.meta = folders.read_meta(self.folder, None if key is None else key.to_dict(), FILES)
+        self.image_ids = self._names("images.json")
+        self._row = {name: row for row, name in enumerate(self.image_ids)}
+        self._arrays = {name: _mapped(self.folder / f"{name}.bin", ARRAYS[name]) for name in ARRAYS}
+
+    @cached_property
+    def captions(self) -> tuple[str, ...]:
+        """The captions, sorted."""
+        return self._names("captions.json")
+
+    def __contains__(self, image: str) -> bool:
+        return image in self._row
+
+    def __len__(self) -> int:
+        return len(self.image_ids)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SimilarityCache, (self.folder,)
+
+    @property
+    def scored(self) -> bool:
+        """Whether captions were scored; otherwise images were only compared."""
+        return bool(self.meta["scored"])
+
+    def similar(self, image: str, count: int | None = None) -> list[str]:
+        """Returns the images most like `image`, best first, without `image`.
+
+        Raises:
+            UserError: The image is not in the cache.
+        """
+        return [self.image_ids[j] for j in self._neighbours(self._at(image))[:count]]
+
+    def false_captions(self, image: str, count: int | None = None) -> list[str]:
+        """Returns the captions of its neighbours that are false of `image`, highest score first.
+
+        Raises:
+            UserError: The image is not in the cache.
+        """
+        return [self.captions[column] for column in self._part("false", self._at(image))[:count]]
+
+    def counterparts(self, image: str, count: int | None = None) -> list[str]:
+        """Returns the neighbours of `image` in order of their hardest caption.
+
+        Without scores they are in order of similarity. Neighbours whose captions are all true of
+        `image` are left out: they add no negative.
+
+        Raises:
+            UserError: The image is not in the cache.
+        """
+        row = self._at(image)
+        neighbours = self._neighbours(row)
+        if not self.scored:
+            true = set(self._part("true", row))
+            hard = [j for j in neighbours if set(self._part("true", j)) - true]
+            return [self.image_ids[j] for j in hard[:count]]
+        hardness = {column: i for i, column in enumerate(self._part("false", row))}
+        ranked = []
+        for order, j in enumerate(neighbours):
+            ranks = [hardness[column] for column in self._part("true", j) if column in hardness]
+            if ranks:
+                ranked.append((min(ranks), order, j))
+        return [self.image_ids[j] for _, _, j in sorted(ranked)[:count]]
+
+    def _neighbours(self, row: int) -> list[int]:
+        k = self.meta["neighbours"]
+        return self._arrays["neighbours"][row * k : (row + 1) * k].tolist()
+
+    def _part(self, name: str, row: int) -> list[int]:
+        start, stop = self._arrays[f"{name}_offsets"][row : row + 2].tolist()
+        return self._arrays[name][start:stop].tolist()
+
+    def _at(self, image: str) -> int:
         try:
-            return _opened(final, key, captions)  # another process has built it meanwhile
-        except DamagedCacheError as reason:
-            if final.exists():
-                log.warning("Rebuilding the similarity cache %s: %s", final, reason)
-        try:
-            _Building(final, key, captions, features, score).run()
-        except OSError as error:
+            return self._row[image]
+        except KeyError:
             raise UserError(
-                f"expected to write a similarity cache to {root}, got {error.strerror}: "
-                "free the disk or choose another folder"
-            ) from error
-    return _opened(final, key, captions)
+                f"expected one of the {len(self)} images in {self.folder}, got {image!r}: "
+                "build the cache of this corpus"
+            ) from None
+
+    def _names(self, name: str) -> tuple[str, ...]:
+        return tuple(json.loads((self.folder / name).read_text(encoding="utf-8")))
 
 
-def _opened(final: Path, key: CacheKey, captions: Mapping[str, Sequence[str]]) -> SimilarityCache:
-    cache = SimilarityCache(final, key.to_dict())
-    if cache.image_ids != tuple(captions):  # of one corpus more images may be readable than before
-        raise DamagedCacheError("it is of other images")
-    return cache
-
-
-class _Building:
-    """One build, as far as a former one got and then to its end."""
-
-    def __init__(
-        self,
-        final: Path,
-        key: CacheKey,
-        captions: Mapping[str, Sequence[str]],
-        features: Callable[[], Tensor],
-        score: Score | None,
-    ) -> None:
-        self.final, self.key, self.features, self.score = final, key, features, score
-        self.images = list(captions)
-        self.texts = sorted({text for several in captions.values() for text in several})
-        column = {text: number for number, text in enumerate(self.texts)}
-        self.true = [
-            np.array(sorted({column[text] for text in several}), dtype=np.int32)
-            for several in captions.values()
-        ]
-        self.k = min(key.neighbours, len(self.images) - 1)
-        # Numbers of images and captions in blocks mean something for these images only.
-        names = json.dumps([self.images, self.texts, [some.tolist() for some in self.true]])
-        digest = hashlib.sha256(names.encode()).hexdigest()[:16]
-        self.blocks = final.with_name(f".{final.name}.{digest}.blocks")
-
-    def run(self) -> None:
-        for leftover in self.final.parent.glob(f".{self.final.name}.*"):  # of a killed process
-            if leftover != self.blocks:
-                shutil.rmtree(leftover, ignore_errors=True)
-        self.blocks.mkdir(exist_ok=True)
-        size = self.key.block
-        all_rows = [
-            range(start, min(start + size, len(self.images)))
-            for start in range(0, len(self.images), size)
-        ]
-        with progress("finding neighbours", len(self.images)) as advance:
-            bank: Tensor | None = None
-            for number, rows in enumerate(all_rows):
-                if self._block(number, rows) is None:
-                    bank = self._bank() if bank is None else bank
-                    self._write(number, self._made(bank, rows))
-                advance(len(rows))
-        temporary = self.final.with_name(f".{self.final.name}.{os.getpid()}")
-        try:
-            self._join(temporary, all_rows)
-            shutil.rmtree(self.final, ignore_errors=True)
-            temporary.rename(self.final)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-        shutil.rmtree(self.blocks, ignore_errors=True)
-
-    def _bank(self) -> Tensor:
-        bank = normalize(self.features().float(), dim=1)
-        if len(bank) != len(self.images):
-            raise ValueError(f"expected features of {len(self.images)} images, got {len(bank)}")
-        if not bool(torch.isfinite(bank).all()):
-            raise UserError(
-                "expected finite features of images, got NaN or infinity: check the backbone's "
-                "weights"
-            )
-        return bank
-
-    # -- one block ----------------------------------------------------------------------------
-
-    def _made(self, bank: Tensor, rows: range) -> Block:
-        found, similarity = (x.cpu().numpy() for x in nearest(bank, rows, self.k))
-        sizes = np.zeros(len(rows), dtype=np.int64)
-        columns, scores = np.empty(0, dtype=np.int32), np.empty(0, dtype=np.float32)
-        if self.score is not None:
-            false = [self._false(row, found[i]) for i, row in enumerate(rows)]
-            sizes = np.array([len(some) for some in false], dtype=np.int64)
-            columns = np.concatenate(false)
-            scores = self._scored(rows, np.repeat(np.arange(len(rows)), sizes), columns)
-            order = np.lexsort((columns, -scores, np.repeat(np.arange(len(rows)), sizes)))
-            columns, scores = columns[order], scores[order]
-        values = (found.astype(np.int32), similarity, sizes, columns, scores)
-        return dict(zip(_PARTS, values, strict=True))
-
-    def _false(self, row: int, neighbours: np.ndarray) -> np.ndarray:
-        """The captions of neighbours that are not known to be true of the image, each once."""
-        theirs = np.concatenate([self.true[j] for j in neighbours])
-        return np.setdiff1d(theirs, self.true[row])
-
-    def _scored(self, rows: range, i: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        assert self.score is not None
-        if not len(columns):
-            return np.empty(0, dtype=np.float32)
-        used, j = np.unique(columns, return_inverse=True)
-        pairs = torch.from_numpy(np.stack([i, j.reshape(-1)], axis=1))
-        images = self.images[rows.start : rows.stop]
-        scores = self.score(images, [self.texts[column] for column in used], pairs)
-        if scores.shape != (len(pairs),):
-            raise ValueError(f"expected {len(pairs)} scores, got shape {tuple(scores.shape)}")
-        if not bool(torch.isfinite(scores).all()):
-            raise UserError(
-                "expected finite scores of captions, got NaN or infinity: check the model's weights"
-            )
-        return scores.detach().float().cpu().numpy()
-
-    def _write(self, number: int, block: Block) -> None:
-        path = self._path(number)
-        temporary = path.with_name(f".{path.name}")
-        with temporary.open("wb") as file:
-            np.savez(file, **block)  # pyright: ignore[reportArgumentType]
-        temporary.replace(path)
-
-    def _block(self, number: int, rows: range) -> Block | None:
-        """Returns a finished block, or None where there is none or it is damaged."""
-        try:
-            # Opened here, as numpy leaves a file open that is no archive.
-            with self._path(number).open("rb") as file:
-                arrays = np.load(file, allow_pickle=False)
-                block = {name: arrays[name] for name in _PARTS}  # zip checks each by its CRC
-        except (OSError, ValueError, LookupError, EOFError, zipfile.BadZipFile):
-            return None
-        pairs = int(block["counts"].sum())
-        shapes = [(len(rows), self.k), (len(rows), self.k), (len(rows),), (pairs,), (pairs,)]
-        return block if [block[name].shape for name in _PARTS] == shapes else None
-
-    def _path(self, number: int) -> Path:
-        return self.blocks / f"{number:06d}.npz"
-
-    # -- the whole ----------------------------------------------------------------------------
-
-    def _join(self, folder: Path, all_rows: Sequence[range]) -> None:
-        """Writes the cache of all blocks into `folder`."""
-        folder.mkdir()
-        counts = []
-        for block in self._finished(all_rows):
-            counts.append(block["counts"])
-            for name in ("neighbours", "similarities", "captions", "scores"):
-                _append(folder, name, block[name])
-        counts = np.concatenate(counts)
-        _append(folder, "image_offsets", _offsets(counts))
-        _append(folder, "true_offsets", _offsets(np.array([len(some) for some in self.true])))
-        _append(folder, "true", np.concatenate(self.true))
-        self._turn(folder, counts)
-        for name, names in (("images", self.images), ("captions", self.texts)):
-            (folder / f"{name}.json").write_text(json.dumps(names), encoding="utf-8")
-        meta = {
-            "key": self.key.to_dict(),
-            "digest": self.key.digest,
-            "neighbours": self.k,
-            "captions": len(self.texts),
-            "scored": self.score is not None,
-            "files": {path.name: entry(path) for path in sorted(folder.iterdir())},
-            "written_with": {"vlmtune": vlmtune.__version__, "torch": torch.__version__},
-        }
-        (folder / "meta.json").write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
-
-    def _finished(self, all_rows: Sequence[range]) -> Iterator[Block]:
-        for number, rows in enumerate(all_rows):
-            block = self._block(number, rows)
-            if block is None:
-                raise OSError(None, f"block {number} is gone")
-            yield block
-
-    def _turn(self, folder: Path, counts: np.ndarray) -> None:
-        """Writes the table of the captions: the same pairs by caption, highest score first."""
-        columns = np.fromfile(array_file(folder, "captions"), ARRAYS["captions"])
-        scores = np.fromfile(array_file(folder, "scores"), ARRAYS["scores"])
-        rows = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
-        order = np.lexsort((rows, -scores, columns))
-        _append(folder, "images", rows[order])
-        _append(folder, "image_scores", scores[order])
-        _append(
-            folder, "caption_offsets", _offsets(np.bincount(columns, minlength=len(self.texts)))
-        )
-
-
-def _append(folder: Path, name: str, values: np.ndarray) -> None:
-    with array_file(folder, name).open("ab") as file:
-        file.write(np.ascontiguousarray(values, dtype=ARRAYS[name]).tobytes())
-
-
-def _offsets(counts: np.ndarray) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum(counts)])
+def _mapped(path: Path, dtype: Any) -> np.ndarray:
+    if not path.stat().st_size:  # an empty file cannot be mapped
+        return np.empty(0, dtype)
+    return np.memmap(path, dtype, "r").view(np.ndarray)  # whose slices cost less than a memmap's

@@ -1,4 +1,8 @@
-"""What objectives read beside scores, and whether backbone and adapter can give it."""
+"""Checks that backbone, adapter and data give what objectives and pairs read beside scores.
+
+In: objectives or pairs, with an adapter, a backbone or targets. Out: nothing, or a `UserError`.
+Never: a change of any of them.
+"""
 
 from collections.abc import Iterable
 
@@ -13,11 +17,7 @@ POOLED = FeatureSpec("pooled")
 
 
 def check_needs(objectives: Iterable[Objective], adapter: Adapter, backbone: Backbone) -> None:
-    """Refuses an objective that reads what is not there.
-
-    Raises:
-        UserError: An objective needs something; says what can give it.
-    """
+    """Raises a `UserError` if an objective reads what adapter and backbone do not give."""
     for objective in objectives:
         for need in sorted(objective.needs):
             if reason := _missing(need, adapter, backbone):
@@ -25,21 +25,13 @@ def check_needs(objectives: Iterable[Objective], adapter: Adapter, backbone: Bac
 
 
 def check_pairs(pairs: PairPolicy, backbone: Backbone) -> None:
-    """Refuses a choice of pairs that reads scores the backbone does not have.
-
-    Raises:
-        UserError: It reads them and there are none; says what has them.
-    """
+    """Raises a `UserError` if the pairs read scores that the backbone does not have."""
     if pairs.needs_reference and (reason := _no_reference(backbone)):
         raise UserError(f"expected {reason} or other pairs than {type(pairs).__name__}")
 
 
 def check_mined(pairs: PairPolicy, targets: Targets) -> None:
-    """Refuses training batches without the mined neighbours that a choice of pairs takes.
-
-    Raises:
-        UserError: There are none; says what adds them.
-    """
+    """Raises a `UserError` if the pairs take mined neighbours and the batch has none."""
     if pairs.needs_mined_negatives and targets.mined_negatives is None:
         raise UserError(
             f"expected batches with mined neighbours for {type(pairs).__name__}, got none: "
@@ -64,9 +56,9 @@ def _missing(need: Need, adapter: Adapter, backbone: Backbone) -> str | None:
 
 def _no_reference(backbone: Backbone) -> str | None:
     for modality in ("image", "text"):
-        if why := backbone.fits(POOLED, modality):
+        if reason := backbone.fits(POOLED, modality):
             return (
                 f"a backbone with pooled {modality} embeddings to compare with, got "
-                f"{type(backbone).__name__} ({why}): choose a dual encoder such as OpenClip,"
+                f"{type(backbone).__name__} ({reason}): choose a dual encoder such as OpenClip,"
             )
     return None

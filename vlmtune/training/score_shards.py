@@ -1,4 +1,8 @@
-"""A rank's share of the scores of all ranks, and the whole of them."""
+"""A rank's shard of the scores of all ranks, and the full matrix from all shards.
+
+In: embeddings or scores of this rank's batch, and its `ShardLayout`. Out: a `ScoreShard`.
+Never: scores over the network if embeddings are enough; memory grows with N, not with its square.
+"""
 
 from dataclasses import replace
 
@@ -18,32 +22,30 @@ def dual_score_shard(
     adapter: DualAdapter,
     image: Embeddings,
     text: Embeddings,
-    place: ShardLayout,
-    ranks: ProcessGroup,
+    layout: ShardLayout,
+    group: ProcessGroup,
 ) -> ScoreShard:
-    """Scores the rank's images against all texts and all images against its texts.
-
-    Embeddings travel, scores do not, so memory grows with N and not with its square.
+    """Scores the rank's images against all texts, and all images against the rank's texts.
 
     Args:
-        adapter: What compares embeddings.
-        image: Embeddings of the n images of the rank's batch, with tokens where there are any.
-        text: Embeddings of the texts of the rank's batch, likewise.
-        place: Where they are among those of all ranks.
-        ranks: All ranks.
+        adapter: Compares embeddings.
+        image: Embeddings of the n images of the rank's batch.
+        text: Embeddings of the texts of the rank's batch.
+        layout: Their position among those of all ranks.
+        group: All ranks.
     """
-    if ranks.size == 1:
-        both = _scores(adapter, image, text)
-        return ScoreShard(both, place.rows, both, place.columns)
-    text = text[place.texts]
-    images, texts = ranks.gather(image), ranks.gather(text)
+    if group.size == 1:
+        scores = _scores(adapter, image, text)
+        return ScoreShard(scores, layout.rows, scores, layout.columns)
+    text = text[layout.texts]
+    images, texts = group.gather(image), group.gather(text)
     return ScoreShard(
         _scores(adapter, image, texts),
-        place.rows,
+        layout.rows,
         _scores(adapter, images, text),
-        place.columns,
-        place.row_start,
-        place.column_start,
+        layout.columns,
+        layout.row_start,
+        layout.column_start,
     )
 
 
@@ -56,89 +58,91 @@ def _scores(adapter: DualAdapter, image: Embeddings, text: Embeddings) -> Scores
     return replace(scores, embedded=embedded)
 
 
-def joint_score_shard(scores: Scores, place: ShardLayout, ranks: ProcessGroup) -> ScoreShard:
-    """Puts the scores of a rank's own pairs where they belong; those across ranks do not exist.
+def joint_score_shard(scores: Scores, layout: ShardLayout, group: ProcessGroup) -> ScoreShard:
+    """Pads the scores of a rank's own pairs to the size of all ranks; other pairs have no score.
 
     Args:
         scores: Scores of the n images of the rank's batch against its m texts.
-        place: Where they are among those of all ranks, which share no column.
-        ranks: All ranks.
+        layout: Their position among those of all ranks, which share no column.
+        group: All ranks.
     """
-    if ranks.size == 1:
-        return ScoreShard(scores, place.rows, scores, place.columns)
+    if group.size == 1:
+        return ScoreShard(scores, layout.rows, scores, layout.columns)
     n, m = scores.values.shape
-    left, right = place.column_start, place.rows.truth.shape[1] - place.column_start - m
-    above, below = place.row_start, place.columns.truth.shape[0] - place.row_start - n
+    left, right = layout.column_start, layout.rows.truth.shape[1] - layout.column_start - m
+    above, below = layout.row_start, layout.columns.truth.shape[0] - layout.row_start - n
     rows, columns = (
         Scores(pad(scores.values, edges), pad(scores.computed, edges))
         for edges in ((left, right), (0, 0, above, below))
     )
-    return ScoreShard(rows, place.rows, columns, place.columns, place.row_start, place.column_start)
+    return ScoreShard(
+        rows, layout.rows, columns, layout.columns, layout.row_start, layout.column_start
+    )
 
 
 def with_reference(
-    share: ScoreShard,
+    shard: ScoreShard,
     image: Float[Tensor, "n d"],
-    text: Float[Tensor, "texts d"],
+    text: Float[Tensor, "m d"],
     scale: float,
     bias: float,
-    place: ShardLayout,
-    ranks: ProcessGroup,
+    layout: ShardLayout,
+    group: ProcessGroup,
 ) -> ScoreShard:
-    """Adds the scores of the frozen backbone.
+    """Adds the scores of the frozen backbone itself.
 
     Args:
-        share: The rank's share.
+        shard: The shard.
         image: The backbone's embeddings of the images of the rank's batch.
         text: The backbone's embeddings of the texts of the rank's batch.
         scale: Factor on cosines.
         bias: Term added to them.
-        place: Where images and texts are among those of all ranks.
-        ranks: All ranks.
+        layout: The position of images and texts among those of all ranks.
+        group: All ranks.
     """
-    image, text = normalize(image, dim=-1), normalize(text[place.texts], dim=-1)
-    rows = scale * image @ ranks.gather(text).transpose(0, 1) + bias
-    if ranks.size == 1:
-        both = replace(share.rows, reference=rows)
-        return replace(share, rows=both, columns=both)
-    columns = scale * ranks.gather(image) @ text.transpose(0, 1) + bias
+    image, text = normalize(image, dim=-1), normalize(text[layout.texts], dim=-1)
+    rows = scale * image @ group.gather(text).transpose(0, 1) + bias
+    if group.size == 1:
+        scores = replace(shard.rows, reference=rows)
+        return replace(shard, rows=scores, columns=scores)
+    columns = scale * group.gather(image) @ text.transpose(0, 1) + bias
     return replace(
-        share,
-        rows=replace(share.rows, reference=rows),
-        columns=replace(share.columns, reference=columns),
+        shard,
+        rows=replace(shard.rows, reference=rows),
+        columns=replace(shard.columns, reference=columns),
     )
 
 
-def whole(share: ScoreShard, ranks: ProcessGroup) -> tuple[Scores, Targets]:
-    """Returns the N x M scores and what is true, for objectives that cannot be shared."""
-    rows, targets = share.rows, share.row_targets
-    if ranks.size == 1:
+def gather_all(shard: ScoreShard, group: ProcessGroup) -> tuple[Scores, Targets]:
+    """Returns the N x M scores and targets, for objectives that need the full matrix."""
+    rows, targets = shard.rows, shard.row_targets
+    if group.size == 1:
         return rows, targets
     embedded = rows.embedded
-    if embedded is not None and share.columns.embedded is not None:
-        images = share.columns.embedded
+    if embedded is not None and shard.columns.embedded is not None:
+        images = shard.columns.embedded
         embedded = replace(embedded, image=images.image, image_tokens=images.image_tokens)
     scores = Scores(
-        ranks.gather(rows.values),
-        ranks.gather(rows.computed),
+        group.gather(rows.values),
+        group.gather(rows.computed),
         embedded,
-        None if rows.reference is None else ranks.gather(rows.reference),
+        None if rows.reference is None else group.gather(rows.reference),
     )
-    return scores, targets.map(ranks.gather)
+    return scores, targets.map(group.gather)
 
 
-def local_scores(share: ScoreShard) -> tuple[Scores, Targets]:
-    """Returns the scores of the rank's images against its own texts, and what is true there."""
-    start, stop = share.column_start, share.column_start + share.columns.values.shape[1]
-    rows, targets = share.rows, share.row_targets
+def local_scores(shard: ScoreShard) -> tuple[Scores, Targets]:
+    """Returns the scores and targets of the rank's images against its own texts."""
+    columns = slice(shard.column_start, shard.column_start + shard.columns.values.shape[1])
+    rows, targets = shard.rows, shard.row_targets
     embedded = rows.embedded
-    if embedded is not None and share.columns.embedded is not None:
-        texts = share.columns.embedded
+    if embedded is not None and shard.columns.embedded is not None:
+        texts = shard.columns.embedded
         embedded = replace(embedded, text=texts.text, text_tokens=texts.text_tokens)
     scores = Scores(
-        rows.values[:, start:stop],
-        rows.computed[:, start:stop],
+        rows.values[:, columns],
+        rows.computed[:, columns],
         embedded,
-        None if rows.reference is None else rows.reference[:, start:stop],
+        None if rows.reference is None else rows.reference[:, columns],
     )
-    return scores, targets.map(lambda part: part[:, start:stop])
+    return scores, targets.map(lambda part: part[:, columns])

@@ -1,4 +1,8 @@
-"""From a batch to a rank's share of the scores of all ranks: features, embeddings, comparison."""
+"""From a batch to this rank's shard of the scores of all ranks.
+
+In: a batch and its `ShardLayout`. Out: a `ScoreShard`, with the gradients of what is trained.
+Never: a loss.
+"""
 
 import copy
 from collections.abc import Callable, Collection
@@ -12,9 +16,10 @@ from torch.nn.functional import normalize
 from vlmtune.adapters.base import Adapter, DualAdapter
 from vlmtune.backbones.base import Backbone
 from vlmtune.distributed.process_group import ProcessGroup
+from vlmtune.features.store import Modality
 from vlmtune.objectives.base import Need
 from vlmtune.pairs.base import PairPolicy
-from vlmtune.training.inputs import Inputs, Modality
+from vlmtune.training.batch_features import BatchFeatures
 from vlmtune.training.needs import POOLED, check_mined, check_pairs
 from vlmtune.training.recompute import in_chunks
 from vlmtune.training.score_shards import (
@@ -30,19 +35,20 @@ SIDES: tuple[Modality, Modality] = ("image", "text")
 
 
 class TrainingScores:
-    """Scores batches with a backbone and an adapter, which is attached here.
+    """Scores batches with a backbone and an adapter, and attaches the adapter.
 
     Args:
         backbone: The pre-trained model.
-        adapter: What is trained on it.
+        adapter: The trained part.
         pairs: Which pairs a joint adapter scores.
-        needs: What objectives read beside scores; pairs may need the backbone's own scores too.
+        needs: Inputs of objectives beside scores; pairs may need the reference too.
         chunk: How many images or texts are embedded at a time (see `recompute`); None for all.
 
     Attributes:
         inputs: The features the adapter reads.
         reference: The frozen backbone's own pooled embeddings.
-        original: A copy of the backbone as it was, where those are needed and training changes it.
+        original: A frozen copy of the backbone, if the reference is needed and training changes
+            the backbone.
 
     Raises:
         UserError: The backbone lacks what the adapter or the choice of pairs reads.
@@ -61,63 +67,64 @@ class TrainingScores:
             needs = {*needs, "reference"}
         spare = copy.deepcopy(backbone).requires_grad_(False) if "reference" in needs else None
         adapter.attach(backbone)
-        reads = (adapter.image_input, adapter.text_input)
-        changes = not all(one.frozen for one in reads)
+        specs = (adapter.image_input, adapter.text_input)
+        changes = not all(spec.frozen for spec in specs)
         changes = changes or any(p.requires_grad for p in backbone.parameters())
         self.original = spare if changes else None
-        self.inputs = Inputs(backbone, *reads)
-        self.reference = Inputs(self.original or backbone, POOLED, POOLED)
+        self.inputs = BatchFeatures(backbone, *specs)
+        self.reference = BatchFeatures(self.original or backbone, POOLED, POOLED)
         self.adapter, self.pairs, self.needs, self.chunk = adapter, pairs, needs, chunk
 
-    def share(
-        self, batch: Batch, where: ShardLayout, ranks: ProcessGroup, generator: torch.Generator
+    def shard(
+        self, batch: Batch, layout: ShardLayout, group: ProcessGroup, generator: torch.Generator
     ) -> ScoreShard:
-        """Scores this rank's share of the batch of all ranks.
+        """Scores this rank's shard of the batch of all ranks.
 
         Args:
-            batch: The rank's own part.
-            where: Its place in the whole.
-            ranks: Who takes part.
-            generator: What pairs are drawn with.
+            batch: The rank's own batch.
+            layout: Its position among the batches of all ranks.
+            group: All ranks.
+            generator: Draws the pairs.
         """
-        kept: dict[Modality, Features] = {}
+        computed: dict[Modality, Features] = {}
         if isinstance(self.adapter, DualAdapter):
-            image, text = (self._embedded(side, batch, kept) for side in SIDES)
-            share = dual_score_shard(self.adapter, image, text, where, ranks)
+            image, text = (self._embed(side, batch, computed) for side in SIDES)
+            shard = dual_score_shard(self.adapter, image, text, layout, group)
         else:
-            image, text = (self.inputs.all(side, batch, self.chunk) for side in SIDES)
-            pairs = self._chosen(batch, generator) if self.adapter.joint else None
-            share = joint_score_shard(self.adapter(image, text, pairs), where, ranks)
+            image, text = (self.inputs.encode_batch(side, batch, self.chunk) for side in SIDES)
+            pairs = self._choose_pairs(batch, generator) if self.adapter.joint else None
+            shard = joint_score_shard(self.adapter(image, text, pairs), layout, group)
         if "reference" not in self.needs:
-            return share
+            return shard
         with torch.no_grad():
-            pooled = [self._pooled(side, batch, kept) for side in SIDES]
+            pooled = [self._reference(side, batch, computed) for side in SIDES]
             scale, bias = self._temperature()
-            return with_reference(share, pooled[0], pooled[1], scale, bias, where, ranks)
+            return with_reference(shard, pooled[0], pooled[1], scale, bias, layout, group)
 
-    def _chosen(self, batch: Batch, generator: torch.Generator) -> Tensor:
-        """The pairs of the rank's own batch that are scored."""
-        if self.adapter.training:  # validation has no neighbours: there others take their place
+    def _choose_pairs(self, batch: Batch, generator: torch.Generator) -> Tensor:
+        if self.adapter.training:  # validation batches have no mined neighbours
             check_mined(self.pairs, batch.targets)
         if not self.pairs.needs_reference:
             return self.pairs(batch.targets, generator)
         with torch.no_grad():
-            image, text = (normalize(self._pooled(side, batch, {}), dim=-1) for side in SIDES)
+            image, text = (normalize(self._reference(side, batch, {}), dim=-1) for side in SIDES)
             scale, bias = self._temperature()
             return self.pairs(batch.targets, generator, scale * image @ text.T + bias)
 
     def _temperature(self) -> tuple[float, float]:
         return self.reference.backbone.logit_scale, self.reference.backbone.logit_bias
 
-    def _embedded(self, side: Modality, batch: Batch, kept: dict[Modality, Features]) -> Embeddings:
-        """Embeds one side, with tokens where they are needed; keeps features that are frozen."""
+    def _embed(
+        self, side: Modality, batch: Batch, computed: dict[Modality, Features]
+    ) -> Embeddings:
+        """Embeds one side, with tokens if an objective needs them; notes frozen features."""
         embed, device = self._embedder(side), self.inputs.backbone.device
-        if not self.inputs.reads[side].frozen:
+        if not self.inputs.specs[side].frozen:
             rows = len(batch.image_ids if side == "image" else batch.texts)
-            fresh = partial(self.inputs.some, side, batch)
-            return in_chunks(lambda part: embed(fresh(part)), rows, self.chunk, device)
-        # A frozen backbone has no activations to compute again, only the adapter has.
-        kept[side] = features = self.inputs.all(side, batch, self.chunk)
+            encode = partial(self.inputs.encode_rows, side, batch)
+            return in_chunks(lambda part: embed(encode(part)), rows, self.chunk, device)
+        # A frozen backbone has no activations to recompute, only the adapter has.
+        computed[side] = features = self.inputs.encode_batch(side, batch, self.chunk)
         return in_chunks(lambda part: embed(features[part]), len(features), self.chunk, device)
 
     def _embedder(self, side: Modality) -> Callable[[Features], Embeddings]:
@@ -129,9 +136,14 @@ class TrainingScores:
         tokens: Any = adapter.embed_patches if side == "image" else adapter.embed_words
         return lambda features: PooledTokens(embed(features), tokens(features))
 
-    def _pooled(self, side: Modality, batch: Batch, kept: dict[Modality, Features]) -> Tensor:
-        """The frozen backbone's own embeddings, taken from `kept` where they are those."""
-        same = self.original is None and self.inputs.reads[side].kind == "pooled" and side in kept
-        source = kept[side] if same else self.reference.all(side, batch, self.chunk)
-        assert isinstance(source, Pooled)
-        return source.values
+    def _reference(
+        self, side: Modality, batch: Batch, computed: dict[Modality, Features]
+    ) -> Tensor:
+        """Returns the frozen backbone's own embeddings; `computed` may hold them already."""
+        same = self.original is None and self.inputs.specs[side].kind == "pooled"
+        if same and side in computed:
+            features = computed[side]
+        else:
+            features = self.reference.encode_batch(side, batch, self.chunk)
+        assert isinstance(features, Pooled)
+        return features.values

@@ -1,4 +1,8 @@
-"""Batches of images that look alike: each group brings groups of its mined neighbours."""
+"""Batches of images that look alike: each group brings groups of its hard neighbours.
+
+In: the groups of a batch, and a similarity cache. Out: the batch with neighbours.
+Never: a choice that depends on anything but seed, epoch and the batch.
+"""
 
 import hashlib
 from collections.abc import Container, Iterator, Sequence
@@ -7,39 +11,41 @@ from itertools import islice, zip_longest
 from pathlib import Path
 
 import numpy as np
+from typing_extensions import override
 
-from vlmtune.config import Configured
-from vlmtune.data.neighbours import DamagedCacheError, SimilarityCache
+from vlmtune.data.loader import BatchNeighbours
 from vlmtune.data.records import RecordIndex, corpus_digest, record_index
 from vlmtune.data.schema import RecordError
 from vlmtune.data.shards import Damage, ShardSet
 from vlmtune.errors import UserError
+from vlmtune.mining.cache import SimilarityCache
+from vlmtune.storage.folder import DamagedError
 from vlmtune.types import Group
 
 
-class MinedNeighbours(Configured):
+class MinedNeighbours(BatchNeighbours):
     """Adds to each group of a training batch groups whose images are its hard neighbours.
 
-    Of a group's `among` hardest other records `count` are drawn, uniformly and without
-    replacement. A record that is in the batch already is not added again; the next one drawn takes
-    its place, and where there is none, the next hardest. They are a function of seed, epoch and the
-    batch, so that a resumed run sees them again. A batch of b groups grows to b x (1 + count), less
-    where lists end, so lower `batch_size` accordingly. What is true across groups is known from the
-    ids of their true captions, as in any batch.
+    Each group draws `count` of its `among` hardest other records, uniformly and without
+    replacement. A record that is already in the batch is not added again: the next drawn one
+    replaces it, then the next hardest. The draw is a function of seed, epoch and the batch, so a
+    resumed run repeats it. A batch of b groups grows to b x (1 + count), or less if lists end, so
+    lower `batch_size` accordingly. Ids of true captions tell what is true across groups, as in any
+    batch.
 
-    Each group of the batch, added ones included, is told the captions of those `among` records of
-    the batch that are hardest for it (`Group.mined_negatives`), for pairs such as
+    Each group of the batch, added ones included, gets the captions of those `among` records of the
+    batch that are hardest for it (`Group.mined_negatives`), for pairs such as
     `RankingPairs(mined=8)`.
 
-    Hardest is the neighbour with the caption that scores highest for the image, where the cache has
+    The hardest neighbour has the caption with the highest score for the image, if the cache has
     scores of captions (EqSim: Wang et al. 2023, appendix C, which takes captions and their images),
     and else the most similar image (NegCLIP: Yuksekgonul et al. 2023, section 4, which draws one of
     the three nearest).
 
     Args:
-        cache: Folder of the cache, as `vlmtune neighbours` names it.
+        cache: Folder of the cache, as `vlmtune neighbours` prints it.
         count: Groups added for each group, at most.
-        among: Of how many hardest ones they are drawn.
+        among: How many hardest records they are drawn from.
 
     Raises:
         UserError: A number is out of range.
@@ -55,15 +61,16 @@ class MinedNeighbours(Configured):
         self._opened: SimilarityCache | None = None
         self._index = RecordIndex([], {})
 
+    @override
     def prepare(self, sets: Sequence[ShardSet]) -> None:
         """Opens the cache and finds the records of the training sets.
 
         Raises:
-            UserError: There is no such cache, it is damaged, or it is of other sets.
+            UserError: The cache is missing, damaged or of other sets.
         """
         try:
             self._opened = SimilarityCache(Path(self.cache))
-        except DamagedCacheError as error:
+        except DamagedError as error:
             raise UserError(
                 f"expected a similarity cache in {self.cache}, got none ({error}): "
                 "build it with `vlmtune neighbours`"
@@ -76,13 +83,14 @@ class MinedNeighbours(Configured):
             )
         self._index = record_index(sets)
 
+    @override
     def state(self) -> dict[str, int | str]:
-        """What the choice depends on besides the data; caches with one digest are the same."""
         assert self._opened is not None
         digest = str(self._opened.meta["digest"])
         return {"cache": digest, "count": self.count, "among": self.among}
 
-    def added(
+    @override
+    def extend(
         self,
         groups: Sequence[Group],
         seed: int,
@@ -90,66 +98,57 @@ class MinedNeighbours(Configured):
         images: bool = True,
         stored: Container[str] | None = None,
     ) -> tuple[list[Group], list[str]]:
-        """Returns a batch with neighbours, and a line for each neighbour that cannot be decoded.
-
-        Args:
-            groups: The groups of the batch, which come first in the result.
-            seed: Seed of the training data.
-            epoch: Number of the epoch; each draws anew.
-            images: Whether images are decoded.
-            stored: Where they are not: ids of images whose features are at hand; None for all.
-        """
         present = {number for group in groups for number in self._records(group)}
         extended, damaged = list(groups), []
         for group in groups:
-            left = self.count
-            for number in self._drawn(group, f"{seed}/{epoch}/{group.key}/{group.image_ids}"):
-                if left == 0:
+            missing = self.count
+            for number in self._draw(group, f"{seed}/{epoch}/{group.key}/{group.image_ids}"):
+                if missing == 0:
                     break
                 if number in present:
                     continue
                 present.add(number)
-                place = self._index.records[number]
+                record = self._index.records[number]
                 try:
-                    found = place.read(images)
+                    neighbour = record.read(images)
                 except RecordError as error:
-                    damaged.append(str(Damage(place.shard, place.key, str(error))))
+                    damaged.append(str(Damage(record.shard, record.key, str(error))))
                     continue
-                if images or stored is None or all(name in stored for name in found.image_ids):
-                    extended.append(found)
-                    left -= 1
-        return self._marked(extended), damaged
+                if images or stored is None or all(name in stored for name in neighbour.image_ids):
+                    extended.append(neighbour)
+                    missing -= 1
+        return self._mark(extended), damaged
 
-    def _marked(self, groups: Sequence[Group]) -> list[Group]:
-        """The groups with the captions of the others that are hardest for them."""
+    def _mark(self, groups: Sequence[Group]) -> list[Group]:
+        """Gives each group the captions of the other groups that are hardest for it."""
         captions = {number: _captions(group) for group in groups for number in self._records(group)}
         marked = []
         for group in groups:
-            here = (captions[number] for number in self._ranked(group) if number in captions)
-            hardest = frozenset[str]().union(*islice(here, self.among))
+            ranked = (captions[number] for number in self._rank(group) if number in captions)
+            hardest = frozenset[str]().union(*islice(ranked, self.among))
             marked.append(replace(group, mined_negatives=hardest))
         return marked
 
-    def _drawn(self, group: Group, key: str) -> Iterator[int]:
-        """Other records: the hardest in an order drawn by `key`, then the rest by hardness."""
-        ranked = self._ranked(group)
+    def _draw(self, group: Group, key: str) -> Iterator[int]:
+        """Yields other records: the hardest in an order drawn by `key`, then the others."""
+        ranked = self._rank(group)
         number = int.from_bytes(hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()[:16])
         hardest = min(self.among, len(ranked))
         for at in np.random.default_rng(number).permutation(hardest).tolist():
             yield ranked[at]
         yield from ranked[hardest:]
 
-    def _ranked(self, group: Group) -> list[int]:
-        """Other records by hardness, taken from the lists of the group's images in turns."""
+    def _rank(self, group: Group) -> list[int]:
+        """Returns other records by hardness, from the lists of the group's images in turns."""
         assert self._opened is not None
-        own, found = set(self._records(group)), dict[int, None]()
+        group_records, ranked = set(self._records(group)), dict[int, None]()
         lists = [self._opened.counterparts(i) for i in group.image_ids if i in self._opened]
         for names in zip_longest(*lists):
             for name in names:
                 number = None if name is None else self._index.of_image.get(name)
-                if number is not None and number not in own:
-                    found.setdefault(number)
-        return list(found)
+                if number is not None and number not in group_records:
+                    ranked.setdefault(number)
+        return list(ranked)
 
     def _records(self, group: Group) -> list[int]:
         numbers = (self._index.of_image.get(image) for image in group.image_ids)
@@ -157,6 +156,6 @@ class MinedNeighbours(Configured):
 
 
 def _captions(group: Group) -> frozenset[str]:
-    """Ids of the texts that are true of an image of the group."""
+    """Returns the ids of the texts that are true of an image of the group."""
     true = group.truth.any(dim=0).tolist()
     return frozenset(name for name, yes in zip(group.text_ids, true, strict=True) if yes)

@@ -1,13 +1,17 @@
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 
 from tests.tiny import halves
 from tests.toy import Toy, batch, groups
+from vlmtune.backbones.evaluation_mode import evaluation_mode
+from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import UserError
-from vlmtune.evaluation.encoding import Encoder
-from vlmtune.training.inputs import Inputs, frozen
+from vlmtune.features.encode import FeatureSource
+from vlmtune.features.pictures import Failures, PictureReader
+from vlmtune.training.batch_features import BatchFeatures
 from vlmtune.types import FeatureSpec, ImageRef, Tokens
 
 BATCH = batch(groups((3,))[0])
@@ -41,9 +45,12 @@ class Data:
     def distinct_texts(self):
         return self.texts
 
+    def use_stored_images(self, stored):
+        raise AssertionError("the module calls it")
+
 
 def inputs(kind="pooled", frozen=True, dropout=0.0):
-    return Inputs(Toy(dropout), FeatureSpec(kind, -1, frozen), FeatureSpec(kind, -1, frozen))
+    return BatchFeatures(Toy(dropout), FeatureSpec(kind, -1, frozen), FeatureSpec(kind, -1, frozen))
 
 
 def assert_equal(one, other, **tolerance):
@@ -64,11 +71,11 @@ def test_captions_that_are_not_stored_are_encoded(tmp_path, kind, known, dtype, 
     else:
         stored.open(tmp_path, Data(["another"]), "toy", dtype)
     stored.backbone.texts.clear()
-    got = stored.all("text", BATCH)
-    assert_equal(got, fresh.all("text", BATCH), rtol=error, atol=error)
+    got = stored.encode_batch("text", BATCH)
+    assert_equal(got, fresh.encode_batch("text", BATCH), rtol=error, atol=error)
     assert stored.backbone.texts == [[text for text in BATCH.texts if text not in texts]]
-    assert_equal(stored.all("text", BATCH), got, rtol=0, atol=0)
-    assert_equal(stored.some("text", BATCH, slice(1, 3)), got[1:3], rtol=0, atol=1e-7)
+    assert_equal(stored.encode_batch("text", BATCH), got, rtol=0, atol=0)
+    assert_equal(stored.encode_rows("text", BATCH, slice(1, 3)), got[1:3], rtol=0, atol=1e-7)
     values = got.values
     assert values.equal(values.to(getattr(torch, dtype)).float())
 
@@ -80,14 +87,20 @@ def test_a_store_is_read_and_nothing_encoded(tmp_path):
     stored.backbone.texts.clear()
     without = replace(BATCH, pixels=None)
     for side in ("image", "text"):
-        assert_equal(stored.all(side, without, 2), inputs().all(side, BATCH), rtol=1e-5, atol=1e-6)
+        assert_equal(
+            stored.encode_batch(side, without, 2),
+            inputs().encode_batch(side, BATCH),
+            rtol=1e-5,
+            atol=1e-6,
+        )
     assert stored.backbone.images == stored.backbone.texts == []
 
 
 def test_words_are_not_stored(tmp_path):
-    words = Inputs(Toy(), FeatureSpec("pooled"), FeatureSpec("words"))
+    words = BatchFeatures(Toy(), FeatureSpec("pooled"), FeatureSpec("words"))
     words.open(tmp_path, Data(), "toy", "float32")
-    assert list(words.stored) == ["image"]
+    assert words.images is not None
+    assert words.texts is None
     assert not list(tmp_path.glob("text-*"))
 
 
@@ -105,13 +118,13 @@ def test_images_of_other_shards_are_copied_by_their_content(tmp_path):
     second.open(tmp_path, data, "toy", "float32")
     assert data.decoded == []
     assert second.backbone.images == []
-    want = inputs().all("image", BATCH).values
-    got = second.all("image", pixels_of(names)).values
+    want = inputs().encode_batch("image", BATCH).values
+    got = second.encode_batch("image", pixels_of(names)).values
     torch.testing.assert_close(got.double(), want[[2, 1, 0, 0]], rtol=1e-5, atol=1e-6)
-    assert "a" in second.stored["image"]
-    assert BATCH.image_ids[2] not in second.stored["image"]
+    assert "a" in second.images
+    assert BATCH.image_ids[2] not in second.images
     with pytest.raises(UserError, match="1 of 1 are not among them"):
-        second.all("image", pixels_of(["picture 0 of nobody"]))
+        second.encode_batch("image", pixels_of(["picture 0 of nobody"]))
 
 
 def test_only_what_no_store_has_is_encoded(tmp_path):
@@ -125,7 +138,12 @@ def test_only_what_no_store_has_is_encoded(tmp_path):
     )
     without = replace(BATCH, pixels=None)
     for side in ("image", "text"):
-        assert_equal(second.all(side, without), inputs().all(side, BATCH), rtol=1e-5, atol=1e-6)
+        assert_equal(
+            second.encode_batch(side, without),
+            inputs().encode_batch(side, BATCH),
+            rtol=1e-5,
+            atol=1e-6,
+        )
 
 
 @pytest.mark.parametrize("other", [{"dtype": "float16"}, {"fingerprint": "another"}])
@@ -161,36 +179,38 @@ def test_evaluation_and_training_share_rows(tmp_path):
         halves(name, "blue", number).save(pictures[-1].path)
     backbone = Toy()
     backbone.preprocess = lambda image: torch.tensor(image.getpixel((0, 0))).double()[:, None, None]
-    rows = Encoder(backbone, tmp_path / "store", 8, "float32")
-    names = rows.digests(pictures)
-    rows.bank("image", dict(zip(names, pictures, strict=True)), FeatureSpec("pooled"))
-    rows.bank("text", {text: text for text in BATCH.texts}, FeatureSpec("pooled"))
+    reader = PictureReader(backbone.preprocess, 8, Failures())
+    names = reader.digests(pictures, ProcessGroup())
+    pixels = partial(reader.batches, dict(zip(names, pictures, strict=True)))
+    pooled = FeatureSpec("pooled")
+    source = FeatureSource(backbone, pooled, pooled, tmp_path / "store", 8)
+    rows = source.open("image", names, pixels)
+    source.open("text", BATCH.texts)
     data = Data(names=("x", "y"), images=[0, 1])
     data.image_digests = lambda: {"x": names[1], "y": names[0]}
-    training = Inputs(backbone, FeatureSpec("pooled"), FeatureSpec("pooled"))
+    training = BatchFeatures(backbone, FeatureSpec("pooled"), FeatureSpec("pooled"))
     backbone.images.clear()
     backbone.texts.clear()
     training.open(tmp_path / "store", data, backbone.fingerprint, "float32")
     assert data.decoded == backbone.images == backbone.texts == []
-    bank = rows.bank("image", dict(zip(names, pictures, strict=True)), FeatureSpec("pooled"))
-    want = bank.features([names[1], names[0]]).values
-    assert training.all("image", pixels_of(("x", "y"))).values.equal(want)
+    want = rows.features([names[1], names[0]]).values
+    assert training.encode_batch("image", pixels_of(("x", "y"))).values.equal(want)
 
 
 def test_live_representations_are_not_stored(tmp_path):
     live = inputs(frozen=False)
     live.open(tmp_path, Data(), "toy", "float32")
-    assert live.stored == {}
+    assert live.images is live.texts is None
     live.backbone.requires_grad_()
-    assert live.all("image", BATCH).values.requires_grad
-    assert not inputs().all("image", BATCH).values.requires_grad
+    assert live.encode_batch("image", BATCH).values.requires_grad
+    assert not inputs().encode_batch("image", BATCH).values.requires_grad
 
 
 def test_frozen_representations_have_no_dropout_in_training():
     plain, dropping = inputs(), inputs(dropout=0.5)
     dropping.backbone.train()
     for side in ("image", "text"):
-        assert_equal(dropping.all(side, BATCH), plain.all(side, BATCH))
+        assert_equal(dropping.encode_batch(side, BATCH), plain.encode_batch(side, BATCH))
     assert dropping.backbone.training
     assert dropping.backbone.drop.training
 
@@ -200,7 +220,7 @@ def test_modes_are_set_back_after_an_error():
     backbone.text.eval()
 
     def fail():
-        with frozen(backbone):
+        with evaluation_mode(backbone):
             raise ValueError(backbone.drop.training)
 
     with pytest.raises(ValueError, match="False"):

@@ -1,0 +1,154 @@
+"""Image files and pictures: named by a digest of their content, and read into pixels.
+
+In: files or pictures. Out: digests, and batches of preprocessed pixels.
+Never: the same pixels under two digests while a file stays as it is.
+"""
+
+import contextlib
+import hashlib
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import torch
+from jaxtyping import Float
+from PIL import Image
+from torch import Tensor
+
+from vlmtune.data.images import digest, read
+from vlmtune.distributed.process_group import ProcessGroup
+from vlmtune.errors import UserError
+from vlmtune.types import ImageRef
+
+Picture = ImageRef | Image.Image
+WORKERS = min(8, os.cpu_count() or 1)
+T = TypeVar("T")
+
+
+class Failures:
+    """Says whether inputs that cannot be read or encoded raise or are skipped.
+
+    Example:
+        >>> failures = Failures()
+        >>> def fail():
+        ...     raise UserError("no such file")
+        >>> with failures.skipped():
+        ...     failures.attempt(fail)
+    """
+
+    def __init__(self) -> None:
+        self.skip = False
+
+    @contextlib.contextmanager
+    def skipped(self) -> Iterator[None]:
+        """Skips them inside the block."""
+        self.skip = True
+        try:
+            yield
+        finally:
+            self.skip = False
+
+    def attempt(self, function: Callable[[], T]) -> T | None:
+        """Returns the result of `function`, or None if it fails while failures are skipped."""
+        try:
+            return function()
+        except UserError:
+            if not self.skip:
+                raise
+            return None
+
+
+class PictureReader:
+    """Computes digests of pictures and reads their pixels.
+
+    Args:
+        preprocess: Turns a picture into pixels.
+        batch_size: Pictures read at a time.
+        failures: Whether unreadable files raise or are skipped.
+    """
+
+    def __init__(
+        self, preprocess: Callable[[Any], Tensor], batch_size: int, failures: Failures
+    ) -> None:
+        self.preprocess, self.batch_size, self.failures = preprocess, batch_size, failures
+        self._digests: dict[tuple[Any, ...], str] = {}
+
+    def digests(self, pictures: Sequence[Picture], group: ProcessGroup) -> list[str]:
+        """Returns digests of the content; a skipped picture has "".
+
+        Each rank reads its part of the files. A file is read again only if its size or time
+        changes.
+
+        Raises:
+            UserError: A file cannot be read.
+        """
+        local = pictures[group.slice(len(pictures))]
+        names = [name for part in group.run(lambda: self._local_digests(local)) for name in part]
+        if group.size > 1:
+            for picture, name in zip(pictures, names, strict=True):
+                if name and (state := _file_state(picture)) is not None:
+                    self._digests.setdefault(state, name)
+        return names
+
+    def _local_digests(self, pictures: Sequence[Picture]) -> list[str]:
+        def attempt(picture: Picture) -> str:
+            return self.failures.attempt(lambda: self._digest(picture)) or ""
+
+        if len(pictures) < self.batch_size:  # starting threads would take longer
+            return [attempt(picture) for picture in pictures]
+        with ThreadPoolExecutor(WORKERS) as pool:
+            return list(pool.map(attempt, pictures))
+
+    def _digest(self, picture: Picture) -> str:
+        if not isinstance(picture, ImageRef):
+            picture = picture.convert("RGB")
+            return hashlib.sha256(repr(picture.size).encode() + picture.tobytes()).hexdigest()
+        state = _file_state(picture)
+        if state is None:
+            return digest(picture)  # raises with the reason
+        if state not in self._digests:
+            self._digests[state] = digest(picture)
+        return self._digests[state]
+
+    def batches(
+        self, pictures: Mapping[str, Picture], names: Sequence[str]
+    ) -> Iterator[tuple[list[str], Float[Tensor, "n 3 height width"]]]:
+        """Yields names and pixels; threads read the next batch while one is encoded.
+
+        Raises:
+            UserError: A file cannot be read.
+        """
+
+        def load(name: str) -> Tensor | None:
+            picture = pictures[name]
+            image = self.failures.attempt(
+                lambda: read(picture) if isinstance(picture, ImageRef) else picture.convert("RGB")
+            )
+            return None if image is None else self.preprocess(image)
+
+        waiting: deque[tuple[Sequence[str], Any]] = deque()
+        starts = range(0, len(names), self.batch_size)
+        with ThreadPoolExecutor(WORKERS) as pool:
+            for start in (*starts, None):  # None hands out the last batch
+                if start is not None:
+                    batch = names[start : start + self.batch_size]
+                    waiting.append((batch, [pool.submit(load, name) for name in batch]))
+                if len(waiting) > (start is not None):
+                    batch, futures = waiting.popleft()
+                    loaded = dict(zip(batch, (future.result() for future in futures), strict=True))
+                    pixels = {name: x for name, x in loaded.items() if x is not None}
+                    if pixels:
+                        yield list(pixels), torch.stack(list(pixels.values()))
+
+
+def _file_state(picture: Picture) -> tuple[Any, ...] | None:
+    """Path, box, size and time of a file; None for anything else."""
+    if not isinstance(picture, ImageRef):
+        return None
+    try:
+        status = picture.path.stat()
+    except OSError:
+        return None
+    return picture.path, picture.box, status.st_size, status.st_mtime_ns

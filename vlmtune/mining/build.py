@@ -1,0 +1,247 @@
+"""Builds the similarity cache: first the similar images, then the scores of their captions.
+
+In: features of images, their captions, and a model's scores. Out: a `SimilarityCache`.
+Never: a half-built cache. Each tile of images is a file, so a killed build continues after the last
+whole tile.
+"""
+
+import json
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from vlmtune.errors import UserError
+from vlmtune.mining.cache import ARRAYS, CacheKey, SimilarityCache
+from vlmtune.storage import folder as folders
+from vlmtune.storage.files import remove, write_atomically
+from vlmtune.storage.folder import DamagedError, FolderWriter
+from vlmtune.storage.progress import progress
+
+Score = Callable[[Sequence[str], Sequence[str], Int[Tensor, "P 2"]], Float[Tensor, "P"]]
+"""Scores pairs (row of the image ids, row of the captions); higher is a better fit."""
+
+Tile = dict[str, np.ndarray]
+PARTS = ("neighbours", "counts", "false")
+COLUMNS = 2**15
+"""Images compared with a tile at a time."""
+
+
+def open_or_build(
+    root: Path,
+    key: CacheKey,
+    captions: Mapping[str, Sequence[str]],
+    features: Callable[[], Float[Tensor, "n d"]],
+    score: Score | None = None,
+) -> SimilarityCache:
+    """Opens the cache of `key` under `root`, after building it if it is missing or damaged.
+
+    Args:
+        root: Folder of caches; made if needed.
+        key: The key.
+        captions: By image id the captions known to be true of the n images.
+        features: Gives the images' features, in the order of `captions`; called only to build.
+        score: Scores an image against captions of its neighbours; None to compare images alone.
+
+    Raises:
+        UserError: There are fewer than two images, features or scores are not finite, or the disk
+            cannot be written.
+
+    Example:
+        >>> import tempfile
+        >>> captions = {"cat": ["a cat"], "dog": ["a dog"], "car": ["a car"]}
+        >>> x = torch.tensor([[1.0, 0.2], [1.0, 0.3], [0.0, 1.0]])
+        >>> with tempfile.TemporaryDirectory() as root:
+        ...     key = CacheKey("backbone", "", "corpus", neighbours=1)
+        ...     open_or_build(Path(root), key, captions, lambda: x).similar("cat")
+        ['dog']
+    """
+    if len(captions) < 2:
+        raise UserError(
+            f"expected at least 2 images to compare, got {len(captions)}: check the shards"
+        )
+    path = Path(root) / key.folder
+    builder = _Builder(path, key, captions, features, score)
+
+    def opened() -> SimilarityCache:
+        cache = SimilarityCache(path, key)
+        if cache.image_ids != tuple(captions):  # an image may have been unreadable before
+            raise DamagedError("it is of other images")
+        return cache
+
+    cache = folders.open_or_build(path, "similarity cache", opened, builder.write)
+    remove(builder.tiles)
+    return cache
+
+
+class _Builder:
+    """One build, from the tiles of an earlier one to its end."""
+
+    def __init__(
+        self,
+        path: Path,
+        key: CacheKey,
+        captions: Mapping[str, Sequence[str]],
+        features: Callable[[], Tensor],
+        score: Score | None,
+    ) -> None:
+        self.path, self.key, self.features, self.score = path, key, features, score
+        self.images = list(captions)
+        self.texts = sorted({text for texts in captions.values() for text in texts})
+        column = {text: number for number, text in enumerate(self.texts)}
+        self.true = [
+            np.array(sorted({column[text] for text in texts}), dtype=np.int32)
+            for texts in captions.values()
+        ]
+        self.k = min(key.neighbours, len(self.images) - 1)
+        # Tiles hold numbers of images and captions, so they belong to exactly these.
+        names = folders.digest([self.images, self.texts, [row.tolist() for row in self.true]])
+        self.tiles = path.with_name(f".{path.name}.{names[:16]}.tiles")
+
+    def write(self, writer: FolderWriter) -> None:
+        for leftover in self.path.parent.glob(f".{self.path.name}.*.tiles"):  # of other images
+            if leftover != self.tiles:
+                remove(leftover)
+        self.tiles.mkdir(exist_ok=True)
+        n, size = len(self.images), self.key.tile
+        bank: Tensor | None = None
+        counts = []
+        with progress("finding neighbours", n) as advance:
+            for start in range(0, n, size):
+                rows = range(start, min(start + size, n))
+                tile = self._read(rows)
+                if tile is None:
+                    bank = self._bank() if bank is None else bank
+                    tile = self._compute(bank, rows)
+                    self._save(rows, tile)
+                counts.append(tile["counts"])
+                _append(writer, "neighbours", tile["neighbours"])
+                _append(writer, "false", tile["false"])
+                advance(len(rows))
+        _append(writer, "false_offsets", _offsets(np.concatenate(counts)))
+        _append(writer, "true_offsets", _offsets(np.array([len(row) for row in self.true])))
+        _append(writer, "true", np.concatenate(self.true))
+        writer.append("images.json", json.dumps(self.images).encode())
+        writer.append("captions.json", json.dumps(self.texts).encode())
+        facts = {"digest": self.key.digest, "neighbours": self.k, "scored": self.score is not None}
+        writer.finish(self.key.to_dict(), **facts)
+
+    def _bank(self) -> Tensor:
+        bank = normalize(self.features().float(), dim=1)
+        if len(bank) != len(self.images):
+            raise ValueError(f"expected features of {len(self.images)} images, got {len(bank)}")
+        if not bool(torch.isfinite(bank).all()):
+            raise UserError(
+                "expected finite features of images, got NaN or infinity: check the backbone's "
+                "weights"
+            )
+        return bank
+
+    def _compute(self, bank: Tensor, rows: range) -> Tile:
+        neighbours = nearest(bank, rows, self.k)[0].cpu().numpy()
+        counts, columns = np.zeros(len(rows), dtype=np.int64), np.empty(0, dtype=np.int32)
+        if self.score is not None:
+            false = [self._false(row, neighbours[i]) for i, row in enumerate(rows)]
+            counts = np.array([len(captions) for captions in false], dtype=np.int64)
+            columns, i = np.concatenate(false), np.repeat(np.arange(len(rows)), counts)
+            scores = self._scores(rows, i, columns)
+            columns = columns[np.lexsort((columns, -scores, i))]
+        values = (neighbours.astype(np.int32), counts, columns)
+        return dict(zip(PARTS, values, strict=True))
+
+    def _false(self, row: int, neighbours: np.ndarray) -> np.ndarray:
+        """Returns the captions of neighbours that are not known to be true, each once."""
+        return np.setdiff1d(np.concatenate([self.true[j] for j in neighbours]), self.true[row])
+
+    def _scores(self, rows: range, i: np.ndarray, columns: np.ndarray) -> np.ndarray:
+        assert self.score is not None
+        if not len(columns):
+            return np.empty(0, dtype=np.float32)
+        used, j = np.unique(columns, return_inverse=True)
+        pairs = torch.from_numpy(np.stack([i, j.reshape(-1)], axis=1))
+        images = self.images[rows.start : rows.stop]
+        scores = self.score(images, [self.texts[column] for column in used], pairs)
+        if scores.shape != (len(pairs),):
+            raise ValueError(f"expected {len(pairs)} scores, got shape {tuple(scores.shape)}")
+        if not bool(torch.isfinite(scores).all()):
+            raise UserError(
+                "expected finite scores of captions, got NaN or infinity: check the model's weights"
+            )
+        return scores.detach().float().cpu().numpy()
+
+    def _save(self, rows: range, tile: Tile) -> None:
+        with write_atomically(self._path(rows)) as temporary, temporary.open("wb") as file:
+            np.savez(file, **tile)  # pyright: ignore[reportArgumentType]
+
+    def _read(self, rows: range) -> Tile | None:
+        """Returns a finished tile, or None if it is missing or damaged."""
+        try:
+            # Opened here: numpy leaves a file open that is no archive.
+            with self._path(rows).open("rb") as file:
+                arrays = np.load(file, allow_pickle=False)
+                tile = {name: arrays[name] for name in PARTS}  # zip checks each by its CRC
+        except (OSError, ValueError, LookupError, EOFError, zipfile.BadZipFile):
+            return None
+        shapes = [(len(rows), self.k), (len(rows),), (int(tile["counts"].sum()),)]
+        return tile if [tile[name].shape for name in PARTS] == shapes else None
+
+    def _path(self, rows: range) -> Path:
+        return self.tiles / f"{rows.start // self.key.tile:06d}.npz"
+
+
+def nearest(
+    bank: Float[Tensor, "n d"], rows: range, k: int, columns: int = COLUMNS
+) -> tuple[Int[Tensor, "b k"], Float[Tensor, "b k"]]:
+    r"""Finds the k other rows of a bank with the highest cosine to each of `rows`, exactly.
+
+    $\cos_{ij} = x_i \cdot x_j$ for normalised x. Of equal cosines the lower row comes first.
+    At most b x (k + `columns`) cosines are in memory.
+
+    Args:
+        bank: n vectors, normalised.
+        rows: Which b of them to find neighbours for.
+        k: How many, below n.
+        columns: Vectors compared at a time.
+
+    Returns:
+        The rows, best first, and their cosines.
+
+    Example:
+        >>> nearest(torch.eye(3), range(1), 2)[0]
+        tensor([[1, 2]])
+    """
+    queries = bank[rows.start : rows.stop].float()
+    query_rows = torch.arange(rows.start, rows.stop, device=bank.device)[:, None]
+    cosines = queries.new_empty(len(rows), 0)
+    numbers = torch.empty(len(rows), 0, dtype=torch.int64, device=bank.device)
+    for start in range(0, len(bank), columns):
+        part = bank[start : start + columns].float()
+        number = torch.arange(start, start + len(part), device=bank.device).expand(len(rows), -1)
+        similar = (queries @ part.T).masked_fill_(number == query_rows, -torch.inf)
+        cosines, numbers = torch.cat([cosines, similar], 1), torch.cat([numbers, number], 1)
+        best = _highest(cosines, min(k, cosines.shape[1]))
+        cosines, numbers = cosines.gather(1, best), numbers.gather(1, best)
+    return numbers, cosines
+
+
+def _highest(values: Float[Tensor, "b c"], k: int) -> Int[Tensor, "b k"]:
+    """Returns the positions of the k highest values of each row; of equal values the first."""
+    lowest = values.topk(k, dim=1).values[:, -1:]  # topk itself picks any of equal values
+    above, equal = values > lowest, values == lowest
+    chosen = above | (equal & (equal.cumsum(dim=1) <= k - above.sum(dim=1, keepdim=True)))
+    positions = chosen.nonzero()[:, 1].view(len(values), k)
+    order = values.gather(1, positions).sort(dim=1, descending=True, stable=True).indices
+    return positions.gather(1, order)
+
+
+def _append(writer: FolderWriter, name: str, values: np.ndarray) -> None:
+    writer.append(f"{name}.bin", np.ascontiguousarray(values, dtype=ARRAYS[name]).tobytes())
+
+
+def _offsets(counts: np.ndarray) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(counts)])

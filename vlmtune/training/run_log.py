@@ -1,0 +1,106 @@
+"""Benchmark numbers in Lightning's metrics and loggers, and the provenance of a run.
+
+In: results, and the trainer with its module. Out: logged numbers, tables and pictures; a record of
+where the weights come from. Never: a number that an earlier step scored.
+"""
+
+import functools
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.loggers import WandbLogger
+
+from vlmtune.report.environment import code_commit, library_versions, now
+from vlmtune.report.media import COLUMNS, metric_table, retrievals
+from vlmtune.report.result import Result
+from vlmtune.training.module import AdaptationModule
+from vlmtune.training.monitors import benchmark_of
+
+
+@runtime_checkable
+class HasConfiguration(Protocol):
+    """A callback that knows the complete config of the run."""
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """The config, as plain values."""
+        ...
+
+
+def log_results(
+    trainer: pl.Trainer,
+    module: pl.LightningModule,
+    results: Mapping[str, Result],
+    not_run: Mapping[str, str],
+) -> dict[str, float]:
+    """Logs each number as `<benchmark>/<metric>`, and a table to Weights & Biases; returns them."""
+    numbers = {
+        f"{name}/{metric}": number.value
+        for name, result in results.items()
+        for metric, number in result.metrics.items()
+    }
+    # Every rank has the same numbers: nothing to reduce, nothing to wait for.
+    if trainer.state.fn != "fit":  # Lightning returns and shows these
+        for name, value in numbers.items():
+            module.log(name, value, batch_size=1)
+        return numbers
+    for name in [n for n in trainer.callback_metrics if benchmark_of(n, not_run)]:
+        del trainer.callback_metrics[name]  # an earlier step scored it
+    # Some hooks have no `log`, and loggers get its numbers at every log_every_n_steps only.
+    for name, value in numbers.items():
+        trainer.callback_metrics[name] = torch.tensor(value)
+    for logger in trainer.loggers:
+        logger.log_metrics({**numbers, "epoch": trainer.current_epoch}, trainer.global_step)
+        if isinstance(logger, WandbLogger):
+            table = metric_table(tuple(results.values()))
+            logger.log_table("benchmarks", list(COLUMNS), table, step=trainer.global_step)
+        logger.save()
+    return numbers
+
+
+def log_retrievals(trainer: pl.Trainer, results: Mapping[str, Result]) -> None:
+    """Logs pictures of retrievals to Weights & Biases."""
+    loggers = [logger for logger in trainer.loggers if isinstance(logger, WandbLogger)]
+    for name, result in results.items() if loggers else ():
+        pictures, texts = retrievals(result)
+        for logger in loggers if pictures else ():
+            logger.log_image(f"{name}/retrievals", pictures, trainer.global_step, caption=texts)
+
+
+def provenance(
+    trainer: pl.Trainer, module: AdaptationModule, benchmarks: Mapping[str, Any], seconds: float
+) -> dict[str, Any]:
+    """Returns where the weights of this step come from, for reports and checkpoints.
+
+    Args:
+        trainer: The trainer.
+        module: The module.
+        benchmarks: Specs of the benchmarks.
+        seconds: Time spent on training.
+    """
+    data = getattr(trainer, "datamodule", None)
+    callbacks = trainer.callbacks  # type: ignore[attr-defined]
+    configs = (c.configuration for c in callbacks if isinstance(c, HasConfiguration))
+    return {
+        "data": ", ".join(str(s.path) for s in data.sets["train"]) if data else "",
+        "config": {
+            "objectives": [o.spec() for o in module.objectives],  # type: ignore[operator]
+            "pairs": module.pairs.spec(),
+            "steps": trainer.global_step,
+            "benchmarks": dict(benchmarks),
+            "fit": next(configs, {}),
+        },
+        "versions": library_versions(),
+        "commit": _commit(),
+        "date": now(),
+        "seed": module.seed,
+        "seconds": seconds,
+    }
+
+
+@functools.cache
+def _commit() -> str:
+    # Once: a checkpoint must not wait for git, and the running code is that of the start.
+    return code_commit()
