@@ -1,3 +1,5 @@
+import csv
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,19 @@ SMALL: dict[str, Any] = {
 
 def load(path: Path) -> Any:
     return json.loads(path.read_text())
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    return {
+        str(f.relative_to(folder)): hashlib.sha256(f.read_bytes()).hexdigest()
+        for f in sorted(folder.rglob("*"))
+        if f.is_file()
+    }
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def eqben_items(content: Any) -> list[dict[str, Any]]:

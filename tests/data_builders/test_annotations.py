@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ from data_builders.annotations import (
     inside,
     measured_images,
 )
+from data_builders.gqa import GQAGraphs
+from data_builders.paco import PacoObjects
 from vlmtune.errors import UserError
 
 
@@ -63,31 +66,34 @@ def test_visual_genome_as_distributed(tmp_path):
     assert plain.file == tmp_path / "7.jpg"
 
 
-@pytest.mark.parametrize("name", ["../7.png", "a/../../7.png", "/7.png"])
-def test_clevr_files_outside_the_images_folder_are_refused(tmp_path, name):
-    path = tmp_path / "s.json"
-    scenes = [{"image_filename": file, "objects": []} for file in ("1.png", name)]
-    path.write_text(json.dumps({"scenes": scenes}))
-    message = rf"inside {tmp_path}/in, .*scenes\[1\] of {path} is '{name}': "
+def visual_genome(path: Path, images: Path) -> VisualGenomeGraphs:
+    return VisualGenomeGraphs(path, images, path.with_name("data.json"))
+
+
+PACO = {"annotations": [{"image_id": 3, "category_id": 1, "attribute_ids": [1]}],
+        "attributes": [{"id": 1, "name": "red"}],
+        "categories": [{"id": 1, "name": "car", "supercategory": "OBJECT"}]}  # fmt: skip
+OUTSIDE = [
+    *((ClevrScenes, {"scenes": [{"image_filename": name, "objects": []}]}, r"scenes\[0\]", name)
+      for name in ("../7.png", "a/../../7.png", "/7.png")),
+    *((VisualGenomeGraphs, [{"image_id": id_, "objects": []}], f"image '{id_}'", f"{id_}.jpg")
+      for id_ in ("../7", "/7")),
+    (visual_genome, [{"image_id": 7, "objects": []}], "image '7'", "../7.jpg"),
+    (GQAGraphs, {"../7": {"objects": {}}}, r"image '\.\./7'", "../7.jpg"),
+    *((PacoObjects, {**PACO, "images": [{"id": 3, "file_name": name}]}, "image '3'", name)
+      for name in ("../3.jpg", "/3.jpg")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("reader", "content", "entry", "name"), OUTSIDE)
+def test_files_outside_the_images_folder_are_refused(tmp_path, reader, content, entry, name):
+    path = tmp_path / "annotations.json"
+    path.write_text(json.dumps(content))
+    data = [{"image_id": 7, "url": "https://cs.example.edu/../7.jpg"}]
+    path.with_name("data.json").write_text(json.dumps(data))
+    message = rf"inside {tmp_path}/in, {entry} of {tmp_path}/\w+\.json is '{re.escape(name)}': "
     with pytest.raises(UserError, match=message):
-        list(ClevrScenes(path, tmp_path / "in").images())
-
-
-@pytest.mark.parametrize("number", ["../7", "/7"])
-def test_visual_genome_ids_outside_the_images_folder_are_refused(tmp_path, number):
-    path = tmp_path / "g.json"
-    path.write_text(json.dumps([{"image_id": number, "objects": []}]))
-    message = rf"inside {tmp_path}/in, .*image '{number}' of {path} is '{number}\.jpg': "
-    with pytest.raises(UserError, match=message):
-        list(VisualGenomeGraphs(path, tmp_path / "in").images())
-
-
-def test_visual_genome_urls_outside_the_images_folder_are_refused(tmp_path):
-    path, data = tmp_path / "g.json", tmp_path / "d.json"
-    path.write_text(json.dumps([{"image_id": 7, "objects": []}]))
-    data.write_text(json.dumps([{"image_id": 7, "url": "https://cs.example.edu/../7.jpg"}]))
-    with pytest.raises(UserError, match=rf"image '7' of {data} is '\.\./7\.jpg': "):
-        list(VisualGenomeGraphs(path, tmp_path / "in", data).images())
+        list(reader(path, tmp_path / "in").images())
 
 
 @pytest.mark.parametrize("name", ["../a.jpg", "b/../../a.jpg", "b/..", "..", "/a.jpg", "//a.jpg"])

@@ -2,7 +2,6 @@
 
 import ast
 import csv
-import hashlib
 import json
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 
 from data_builders.scenes.captions import vocabulary
 from data_builders.scenes.world import ScenesBuilder
-from tests.data_builders.conftest import SUITE, eqben_items, load
+from tests.data_builders.conftest import SUITE, eqben_items, hashes, load
 from vlmtune.errors import UserError
 
 # A world as plain as the quickstart's: one texture, one size, two or three objects.
@@ -18,14 +17,6 @@ PLAIN = {**SUITE, "benchmarks": 4, "textures": ["plain"], "sizes": ["large"], "m
          "max_objects": 3, "stack": 0.0}  # fmt: skip
 
 SIDES = ("before", "after")
-
-
-def hashes(folder: Path) -> dict[str, str]:
-    return {
-        str(f.relative_to(folder)): hashlib.sha256(f.read_bytes()).hexdigest()
-        for f in sorted(folder.rglob("*"))
-        if f.is_file()
-    }
 
 
 def leaves(value):

@@ -1,4 +1,3 @@
-import hashlib
 import json
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import torch
 from data_builders.scenes.captions import vocabulary
 from data_builders.scenes.grammar import cogent
 from data_builders.scenes.world import ScenesBuilder
-from tests.data_builders.conftest import SMALL, load
+from tests.data_builders.conftest import SMALL, hashes, load
 from vlmtune.benchmarks.cola_multi import ColaMulti
 from vlmtune.benchmarks.cola_single import ColaSingle
 from vlmtune.errors import UserError
@@ -20,14 +19,6 @@ def compositions(scene):
 
 def unseen_of(world: Path):
     return {tuple(pair) for pair in load(world / "compositions.json")["unseen"]}
-
-
-def hashes(folder: Path) -> dict[str, str]:
-    return {
-        str(f.relative_to(folder)): hashlib.sha256(f.read_bytes()).hexdigest()
-        for f in sorted(folder.rglob("*"))
-        if f.is_file()
-    }
 
 
 def test_same_arguments_same_bytes(world, tmp_path):

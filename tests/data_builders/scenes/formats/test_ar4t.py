@@ -1,6 +1,6 @@
-import csv
-
 import pytest
+
+from tests.data_builders.conftest import rows_of
 
 INVERSE = {
     "to the left of": "to the right of",
@@ -12,8 +12,7 @@ INVERSE = {
 
 @pytest.mark.parametrize(("name", "count"), [("PUG_AR_train", 16), ("PUG_ARmerged_test", 4)])
 def test_rows(world, name, count):
-    with (world / f"ar4t/{name}.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = rows_of(world / f"ar4t/{name}.csv")
     assert len(rows) == count
     assert len(rows[0]) == 25
     by_name = {row["filename"]: row for row in rows}

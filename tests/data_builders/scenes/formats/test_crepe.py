@@ -1,19 +1,13 @@
 import ast
-import csv
 
 import pytest
 from PIL import Image
 
 from data_builders.scenes.formats.crepe import COMPLEXITIES, PRODUCTIVITY, TYPES
-from tests.data_builders.conftest import SUITE, load
+from tests.data_builders.conftest import SUITE, load, rows_of
 from tests.data_builders.scenes.truth import KIND, holds
 from vlmtune.benchmarks.crepe_productivity import CrepeProductivity
 from vlmtune.benchmarks.crepe_systematicity import CrepeSystematicity
-
-
-def rows_of(path):
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def shown(graphs, row):

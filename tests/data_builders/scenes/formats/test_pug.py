@@ -1,20 +1,14 @@
-import csv
-
 import pytest
 import torch
 
 from data_builders.scenes.formats.pug import ANIMALS, SPAR
+from tests.data_builders.conftest import rows_of
 from vlmtune.benchmarks.pug_animals import PugAnimals
 from vlmtune.benchmarks.pug_spar import PugSpar
 from vlmtune.benchmarks.pug_spar_retrieval import PugSparRetrieval
 
 SETUPS = ["single_left_right", "single_bottom_top", "double_left_right", "double_bottom_top",
           "attributes_blue_red"]  # fmt: skip
-
-
-def rows_of(path):
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 @pytest.fixture(scope="module")
