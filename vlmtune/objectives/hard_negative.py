@@ -77,17 +77,11 @@ class HardNegative(ShardedObjective):
         group: ProcessGroup,
     ) -> Float[Tensor, ""]:
         true, false = truth & computed, ~truth & computed
-        chances = _chances(values.detach(), false)
+        lowest = torch.finfo(values.dtype).min
+        chances = values.detach().masked_fill(~false, lowest).softmax(dim=1) * false
         if self.relative:
             return mean_over_ranks(_against_true(values, true, chances), true.any(dim=1), group)
         return mean_over_ranks((chances * softplus(values)).sum(dim=1), true.any(dim=1), group)
-
-
-def _chances(
-    values: Float[Tensor, "rows columns"], false: Bool[Tensor, "rows columns"]
-) -> Float[Tensor, "rows columns"]:
-    """The probability that each false entry of a row is drawn; 0 in a row without one."""
-    return values.masked_fill(~false, torch.finfo(values.dtype).min).softmax(dim=1) * false
 
 
 def _against_true(
