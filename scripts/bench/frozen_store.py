@@ -3,26 +3,12 @@
 ViT-B/32 at 224 px with random weights, captions of 12 words. All epochs take the same training
 steps (forward, backward, AdamW) on the same preprocessed images. One reads frozen features from the
 store. The others encode them in each step, with captions padded to 77 tokens as in published code,
-or cut to the longest of the batch as in `OpenClip`. No epoch reads or decodes image files, which
-would only favour the store.
+or cut to the longest of the batch as in `OpenClip`. No epoch reads image files, which would only
+favour the store. Required: 5x for the MM-Adapter, 50x for the linear probe, 2.2x for the last two
+layers. docs/costs.md derives the bounds.
 
-Bounds against the padded epoch, by multiplications in millions; a backward pass counts as two
-forward passes. The image tower takes 4,370 an image, the text tower 38 a token: 2,900 a caption of
-77. With B for the frozen part and A for training the rest, per image, the bound is (B + A) / A:
-
-- MM-Adapter, 4 pairs an image: B = 4,370 + 4 x 2,900 = 16,000. The paper's form takes 3.2 for each
-  of 63 tokens of a pair in its encoder and 0.5 in its decoder, 3 x 4 x 231 = 2,770 in training: 6.8
-  (less is needed, because pairs share the first layer's projections).
-- Linear probe: A is below 1, so the optimizer and the reading of rows decide.
-- Last two of the twelve layers of both towers: (10 + 3 x 2) / (3 x 2) = 2.7 (captions cut or not;
-  more against padded ones, because the trained layers see cut captions).
-
-Required: 5x for the MM-Adapter, 50x for the linear probe, 2.2x for the last two layers.
-
-`--memory` prints the peak of the whole process over one step of the MM-Adapter with 256 images of 4
-pairs. Required: under 6 GB on a CPU. A pair keeps 3.0 MB for the backward pass: 512 x 19 numbers of
-4 bytes for each of its 63 tokens and [CLS], and 512 x 4 for each gathered token. 1,024 pairs make
-3.1 GB; beyond 3 GiB activations are computed again.
+`--memory` prints the peak of the whole process over one step of the MM-Adapter. Required: under
+6 GB on a CPU with 256 images of 4 pairs.
 
     python -m scripts.bench.frozen_store [--images 32] [--rounds 3]
     python -m scripts.bench.frozen_store --memory --images 256 --batch 256

@@ -1,21 +1,9 @@
 """Measures what EqSim adds to a training step of a fusion encoder, in pairs scored and in time.
 
 A step as METER fine-tunes (Dou et al. 2022): each image is matched with its caption and 15 false
-captions, 8 of them hard. EqSim (Wang et al. 2023, appendix C) compares an anchor (I0, T0) with the
-true pair (Ik, Tk) of each false caption, so it also needs s(Ik, T0) and s(Ik, Tk). With negatives
-from the whole corpus these are 1 + 3 x 15 = 46 pairs an anchor instead of 16, 2.9 times as many;
-the paper reports 1.95 times the time of a step, encoders and optimizer included.
-
-Here negatives come from the batch. s(Ik, Tk) is then another anchor's positive and already known.
-Only s(Ik, T0) is new, unless Ik sampled T0 too. With N pairs in the batch, p = 15 / (N - 1) and
-captions sampled uniformly, an anchor has
-
-    1 + (N - 1) (2 p - p^2)  pairs: 1.00 times those of ITM for N = 16, 1.32 for 24, 1.48 for 32,
-                             1.71 for 64 and 31 / 16 = 1.94 for very many.
-
-With `RankingPairs(mirrored=True)` the required 1.4x thus holds for batches up to about 27. With
-`MutualPairs`, where Ik meets T0 exactly if I0 meets Tk, nothing is new at any size: 1.00x. The
-bound of the time is the ratio of pairs, because the rest of the step is the same.
+captions of the batch, 8 of them hard. EqSim (Wang et al. 2023, appendix C) needs further pairs;
+docs/costs.md derives how many. Required: under 1.4 times the time. The bound of the time is the
+ratio of pairs, because the rest of the step is the same.
 
 Measured: forward, backward and AdamW of BLIP's text encoder with cross-attention, random and small
 by default, with all layers and the matching head trained. Its frozen inputs are computed before, so

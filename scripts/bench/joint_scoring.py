@@ -1,28 +1,17 @@
 """Measures how fast an MM-Adapter scores image-text pairs, in pairs per second and in memory.
 
-Requirement: at least 3 times as fast as the straightforward form, on two CPU cores, with ViT-B/32's
+Required: at least 3 times as fast as the straightforward form, on two CPU cores, with ViT-B/32's
 sizes (49 image tokens of width 768, text tokens of width 512) and captions of 12 words; the same
 scores, in less memory.
 
 Straightforward is the paper's form: each caption padded to 77 tokens, and each pair taken through
 the whole stack of torch's own transformer layers, with the same weights, 128 pairs in one call. It
-also projects image tokens once per image.
+also projects image tokens once per image. The printed bound is the ratio of operations that torch
+counts; docs/costs.md derives 3.1 for MDETR's style and very many images and captions.
 
-How much faster it can be by counting multiplications, for the MDETR style: a pair has T tokens,
-126 padded (49 + 77) and 63 trimmed (49 + 12 + start and end); w is 512 and the feed-forward layer
-has 4 w hidden units.
-
-    straightforward  encoder: queries, keys, values and output 4 T w^2, feed-forward 8 T w^2,
-                     attention 2 T^2 w; decoder: keys and values 2 T w^2, and for one token
-                     6 w^2 + 8 w^2 and 2 T w.  T = 126: 482 million
-    vlmtune          the same without queries, keys and values of the encoder (3 T w^2, once per
-                     image and caption) and without keys and values of the decoder (w^2 for folding
-                     the query, once; 2 h T w for h = 4 heads), trimmed.  T = 63: 156 million
-
-That is 3.1 for very many images and captions. The printed bound is the ratio that torch counts for
-the style and the numbers of this run. Both forms score the same features with the same weights,
-each in a process of its own, which has its own peak of memory. They take turns, and the best of the
-rounds counts. On CUDA, where there is a GPU, also in bfloat16.
+Both forms score the same features with the same weights, each in a process of its own, which has
+its own peak of memory. They take turns, and the best of the rounds counts. On CUDA, where there is
+a GPU, also in bfloat16.
 
     python -m scripts.bench.joint_scoring [--style Mdetr] [--images 32] [--texts 32] [--rounds 4]
 """

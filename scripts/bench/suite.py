@@ -3,28 +3,12 @@
 The published scripts take one item after the other (ARO in batches of 32) through both towers, each
 caption padded to 77 tokens, however often an image or a caption occurs. `Scorer` encodes each
 distinct image, crop and caption once, captions cut to the longest of their batch, into a feature
-store that the next adapter over the same frozen backbone reads. Three comparisons:
-
-- First run, nothing stored. Required: 3x.
-- Next adapter, a linear probe over the store. Required: 20x; its own work is a 512 x 512 matrix for
-  each embedding, so digests of files and the reading of rows decide.
-- MM-Adapter on ARO's pairs, against pair by pair through backbone and adapter. Required: 5x.
+store that the next adapter over the same frozen backbone reads. Required: 3x for the first run, 20x
+for the next adapter (a linear probe), 5x for the MM-Adapter on ARO's pairs.
 
 Weights and images are random: `--scale` of the counts, images of 64 x 64 pixels, crops that share
 files as ARO's and CREPE's do. Both sides must have the same scores. Loading and hashing of weights
-are left out.
-
-Bounds, by multiplications in millions. `PARTS` has the published counts. Assumed are 7 words for
-ARO's templates ("the horse is eating the grass"), 11 for COCO, 12 for Flickr30K, 11 for SugarCrepe
-and 18 for CREPE, each with a start and an end token. Crops of CREPE's three types and their true
-captions overlap: about 17,000 and 215,000 are distinct. Item by item that is
-
-    129,921 images x 4,370 + 508,732 captions x 77 x 38  =  2.06e9
-     77,245 images x 4,370 + 7.05 million tokens x 38    =  0.61e9   3.4x; 3.8x with 12 tokens each.
-
-For the MM-Adapter on ARO: 255,420 pairs, and 58,685 images and 222,405 captions once each. A pair
-takes about 150 in the adapter (joint_scoring.py): 4.8x on a first run, 50x from the store. Batches
-are faster than single rows, so a first run can exceed it.
+are left out. docs/costs.md derives the bounds at the published counts.
 
     python -m scripts.bench.suite [--scale 0.0025] [--joint-scale 0.0005]
 """
