@@ -2,31 +2,38 @@
 # Both are complete on a machine with Python 3.11+ and make.
 PYTHON ?= python3
 BIN := .venv/bin
-STAMP := .venv/.installed
+RUN := .venv/.installed
+DEV := .venv/.installed-dev
+# pip would compile every file of torch and of the others, half a minute; Python does it on import.
+INSTALL := $(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt
 
 .PHONY: quickstart test lint types unit docs clean
 
-$(STAMP): pyproject.toml constraints.txt
+$(RUN): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "expected Python 3.11 or newer: make PYTHON=python3.12 ..." >&2; exit 2; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(INSTALL) --editable .
 	@touch $@
 
-quickstart: $(STAMP)
+$(DEV): $(RUN)
+	$(INSTALL) --editable '.[dev]'
+	@touch $@
+
+quickstart: $(RUN)
 	$(BIN)/vlmtune quickstart
 
 test: lint types unit docs
 
-lint: $(STAMP)
+lint: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell
 
-types: $(STAMP)
+types: $(DEV)
 	$(BIN)/pyright
 
-unit: $(STAMP)
+unit: $(DEV)
 	$(BIN)/python -m pytest
 
 docs: $(STAMP)

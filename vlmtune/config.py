@@ -1,4 +1,7 @@
-"""Objects that remember how they were made, so that an export or a checkpoint makes them again."""
+"""Plug-ins that record their arguments, so that a checkpoint or an export can make them again.
+
+In: constructor calls and specs. Out: specs and objects. It never imports a plug-in by itself.
+"""
 
 import functools
 import importlib
@@ -12,7 +15,7 @@ from typing import Any, TypeVar
 from vlmtune.errors import UserError
 
 Spec = dict[str, Any]
-# Subclasses and relatives, such as numpy's numbers, would not survive a checkpoint.
+# Other kinds of numbers and strings, such as numpy's, are converted: checkpoints refuse them.
 PLAIN: tuple[tuple[type, Callable[[Any], Any]], ...]
 PLAIN = ((str, str), (Integral, int), (Real, float))
 T = TypeVar("T", bound="Configured")
@@ -43,8 +46,8 @@ def find_path(path: str | Path) -> Path | None:
 class Configured:
     """Base of every plug-in: records the arguments of its constructor in `init_args`.
 
-    The outermost constructor wins, so a subclass that calls `super().__init__(...)` is recorded
-    with its own arguments and not with its parent's.
+    A subclass that calls `super().__init__(...)` is recorded with its own arguments, not with
+    those of its parent.
 
     Example:
         >>> class Box(Configured):
@@ -62,13 +65,13 @@ class Configured:
             cls.__init__ = _recording(cls.__init__)  # type: ignore[method-assign]
 
     def spec(self) -> Spec:
-        """Returns `{"class_path": ..., "init_args": ...}`, the form configs and exports use.
+        """Returns `{"class_path": ..., "init_args": ...}`, the form that configs and exports use.
 
-        It holds plain values only, as JSON has them: paths become strings, tuples lists, and
-        objects that are `Configured` themselves their specs.
+        It holds only values of JSON: paths become strings, tuples lists, and `Configured` objects
+        their specs.
 
         Raises:
-            UserError: An argument is none of these.
+            UserError: An argument has no such form.
         """
         cls = type(self)
         arguments = self.__dict__.get("init_args", {})
@@ -81,22 +84,22 @@ class Configured:
         }
 
 
-def _plain(value: Any, place: str) -> Any:
+def _plain(value: Any, name: str) -> Any:
     if isinstance(value, Configured):
         return value.spec()
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, Mapping):
-        return {str(key): _plain(item, place) for key, item in value.items()}
+        return {str(key): _plain(item, name) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item, place) for item in value]
+        return [_plain(item, name) for item in value]
     if value is None or isinstance(value, bool):
         return value
     for kind, plain in PLAIN:
         if isinstance(value, kind):
             return plain(value)
     raise UserError(
-        f"expected numbers, strings, paths, lists, mappings or configured objects in {place}, "
+        f"expected numbers, strings, paths, lists, mappings or configured objects in {name}, "
         f"got {type(value).__name__}: pass one of these"
     )
 
@@ -114,7 +117,7 @@ def _recording(init: Any) -> Any:
                 if parameter.kind is inspect.Parameter.VAR_KEYWORD:
                     arguments |= arguments.pop(name)
             arguments.pop("self", None)
-            # nn.Module forbids nothing here: a plain dict needs no registration.
+            # By way of __dict__, as an nn.Module has no attributes yet.
             self.__dict__["init_args"] = arguments
         init(self, *args, **kwargs)
 
@@ -126,7 +129,7 @@ def instantiate(spec: Spec, base: type[T]) -> T:
 
     Args:
         spec: `{"class_path": dotted path, "init_args": keyword arguments}`.
-        base: The class the result must be an instance of.
+        base: The class that the result must be an instance of.
 
     Raises:
         UserError: The path does not import, is not a subclass of `base`, or refuses the arguments.
@@ -147,7 +150,7 @@ def instantiate(spec: Spec, base: type[T]) -> T:
         ) from error
     if not (inspect.isclass(cls) and issubclass(cls, base)):
         raise UserError(f"expected a {base.__name__}, got {path!r}: name a subclass of it")
-    arguments = {name: _made(value) for name, value in spec.get("init_args", {}).items()}
+    arguments = {name: _instantiated(value) for name, value in spec.get("init_args", {}).items()}
     try:
         inspect.signature(cls).bind(**arguments)
     except TypeError as error:
@@ -158,25 +161,25 @@ def instantiate(spec: Spec, base: type[T]) -> T:
     return cls(**arguments)
 
 
-def _made(value: Any) -> Any:
-    """An argument of a spec, the specs within it made into their objects."""
+def _instantiated(value: Any) -> Any:
+    """An argument of a spec, with objects in place of the specs in it."""
     if isinstance(value, dict) and value.keys() == {"class_path", "init_args"}:
         return instantiate(value, Configured)
     if isinstance(value, dict):
-        return {key: _made(item) for key, item in value.items()}
-    return [_made(item) for item in value] if isinstance(value, list) else value
+        return {key: _instantiated(item) for key, item in value.items()}
+    return [_instantiated(item) for item in value] if isinstance(value, list) else value
 
 
 def differences(here: Any, there: Any, key: str, where: str) -> list[str]:
-    """Says where two specs differ, by dotted key, for an error.
+    """Lists the differences of two specs by dotted key, for an error.
 
-    Specs of different classes differ in `class_path` alone, as their arguments are unrelated.
+    Of specs of different classes only `class_path` is listed.
 
     Args:
-        here: A spec, or what is at `key` of one.
-        there: The same of the other.
-        key: What the keys begin with.
-        where: What the other is of.
+        here: A spec, or a part of one.
+        there: The same part of the other spec.
+        key: The dotted key of that part.
+        where: The name of the other spec's source.
 
     Example:
         >>> one = {"class_path": "a.B", "init_args": {"layers": 2, "heads": 4}}
@@ -191,13 +194,15 @@ def differences(here: Any, there: Any, key: str, where: str) -> list[str]:
     if here == there:
         return []
     if not (isinstance(here, Mapping) and isinstance(there, Mapping)):
-        first, second = ("nothing" if x is ABSENT else repr(x) for x in (here, there))
+        first, second = ("nothing" if part is ABSENT else repr(part) for part in (here, there))
         return [f"{key} {first} here, {second} in {where}"]
     keys = dict.fromkeys([*here, *there])
     if here.get("class_path") != there.get("class_path"):
         keys = {"class_path": None}
-    found = (
-        differences(here.get(one, ABSENT), there.get(one, ABSENT), f"{key}.{one}", where)
-        for one in keys
-    )
-    return [line for lines in found for line in lines]
+    return [
+        line
+        for name in keys
+        for line in differences(
+            here.get(name, ABSENT), there.get(name, ABSENT), f"{key}.{name}", where
+        )
+    ]

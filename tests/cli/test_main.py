@@ -561,8 +561,8 @@ def test_build(cubes, tmp_path, capsys):
     assert "5 records" in capsys.readouterr().out
     assert json.loads(Path("five/manifest.json").read_text())["arguments"]["name"] == "x"
     assert main(["build", "cubes_for_test.Cubes", "--out", "two"]) == 0
-    assert main(arguments) == 0  # is kept
-    assert "is kept" in capsys.readouterr().err
+    assert main(arguments) == 0  # is reused
+    assert "is reused" in capsys.readouterr().err
     refused(capsys, ["build", cubes, "--out", "five"], "something else")
 
 

@@ -82,10 +82,11 @@ def run(command: str, arguments: list[str]) -> None:
 class SaveConfig(SaveConfigCallback):
     """Writes the complete config into the run's folder, and to the loggers (W&B shows it)."""
 
+    @override
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Writes the file whole or not at all: to a temporary name in its folder, then renamed."""
+        # Whole or not at all: written to a temporary name, then renamed.
         folder, whole = str(trainer.log_dir), self.config_filename  # the same folder on all ranks
-        if self.already_saved or "://" in folder:  # an object store writes whole files by itself
+        if self.already_saved or "://" in folder:  # an object store writes whole files itself
             super().setup(trainer, pl_module, stage)
             return
         self.config_filename = f".{whole}.part"
@@ -96,8 +97,8 @@ class SaveConfig(SaveConfigCallback):
         finally:
             self.config_filename = whole
 
+    @override
     def save_config(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Gives the config to the loggers, so that runs can be compared by it."""
         del pl_module, stage
         for logger in trainer.loggers:
             logger.log_hyperparams(self.configuration)

@@ -215,9 +215,9 @@ def _evaluate(commands: Any) -> None:
         "--text-only",
         type=Path,
         metavar="CAPTIONS",
-        help="also measure two scores that ignore the image: an n-gram model of these captions "
-        "(shards, or a text file with one caption a line), and the model with its image scores "
-        "averaged",
+        help="also measure two scores that see no image: an n-gram model of these captions "
+        "(shards, or a text file with one caption a line), and the mean of the model's scores "
+        "over all images",
     )
     _computing(parser)
 
@@ -267,7 +267,9 @@ def _neighbours(commands: Any) -> None:
         "--shards", required=True, nargs="+", type=Path, metavar="DIR", help="the training sets"
     )
     parser.add_argument("--out", required=True, type=Path, help="folder of caches")
-    parser.add_argument("--neighbours", type=int, default=128, help="images kept for each image")
+    parser.add_argument(
+        "--neighbours", type=int, default=128, help="images kept for each image (%(default)s)"
+    )
     parser.add_argument("--images-only", action="store_true", help="score no captions")
     parser.add_argument(
         "--features",
@@ -316,9 +318,13 @@ def _pretrained(parser: argparse.ArgumentParser) -> None:
 
 
 def _computing(parser: argparse.ArgumentParser, store: str = "") -> None:
-    parser.add_argument("--store", type=Path, help=f"folder that keeps features{store}")
+    parser.add_argument(
+        "--store", type=Path, metavar="DIR", help=f"folder that keeps encoded features{store}"
+    )
     parser.add_argument("--device", help="cpu, cuda, ...; the accelerator by default")
-    parser.add_argument("--batch-size", type=int, default=256, help="images encoded at a time")
+    parser.add_argument(
+        "--batch-size", type=int, default=256, help="images encoded at a time (%(default)s)"
+    )
 
 
 @contextlib.contextmanager

@@ -1,4 +1,7 @@
-"""Plug-ins from YAML files: every value checked, unknown keys refused before anything runs."""
+"""From names on the command line to objects: plug-ins, lists of them, devices.
+
+In: stems, YAMLs, class paths. Out: objects. An unknown key or a wrong value fails before any work.
+"""
 
 import argparse
 import json
@@ -27,7 +30,7 @@ def make(base: type[T], source: str, overrides: Sequence[str] = ()) -> T:
         overrides: `--key value` or `--key=value` for its arguments.
 
     Raises:
-        UserError: There is no such file or class, or an argument is unknown or of another type.
+        UserError: There is no such file or class, or an argument is unknown or of a wrong type.
     """
     parser = ArgumentParser(exit_on_error=False, allow_abbrev=False)
     parser.add_subclass_arguments(base, NAME, required=True, fail_untyped=False)
@@ -66,20 +69,15 @@ def find(kind: str, name: str) -> str:
 
 
 def make_list(base: type[T], kind: str, names: Sequence[str]) -> list[T]:
-    """Makes the plug-ins of several YAMLs, each with one of them or a list.
+    """Makes the plug-ins of several YAMLs, each with one plug-in or a list.
 
-    An item of a list is a plug-in or the path of its YAML, relative to the list.
-
-    Raises:
-        UserError: One cannot be made.
+    An item of a list is a plug-in, or the path of its YAML relative to the list.
     """
-    return [make(base, one) for name in names for one in _several(find(kind, name))]
+    return [make(base, source) for name in names for source in _sources(find(kind, name))]
 
 
-def _several(source: str) -> list[str]:
-    if not Path(source).is_file():
-        return [source]
-    content = read_yaml(Path(source))
+def _sources(source: str) -> list[str]:
+    content = read_yaml(Path(source)) if Path(source).is_file() else None
     if not isinstance(content, list):
         return [source]
     folder = Path(source).parent
@@ -87,11 +85,7 @@ def _several(source: str) -> list[str]:
 
 
 def read_yaml(path: Path) -> Any:
-    """Reads a YAML file.
-
-    Raises:
-        UserError: It cannot be read or is not YAML.
-    """
+    """Reads a YAML file; raises `UserError` if it cannot be read or is no YAML."""
     try:
         return yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
