@@ -297,15 +297,23 @@ def embed(
             "pairs: use a dual adapter, or leave the benchmark out (`ensemble: scores` where it "
             "has that option)"
         )
-    images, texts = score.embed_images(items.images), score.embed_texts(items.texts)
-    for rows, size in ((images, len(items.images)), (texts, len(items.texts))):
-        if rows.shape != (size, images.shape[1]) or not bool(torch.isfinite(rows).all()):
-            raise UserError(
-                f"expected {size} finite embeddings of width {images.shape[1]} for {name}, got "
-                f"others, of shape {tuple(rows.shape)}: use an adapter that projects both into one "
-                "space, a lower learning rate or fp32"
-            )
-    return images.detach().cpu().double(), texts.detach().cpu().double()
+    images = embedded(score.embed_images(items.images), len(items.images), name)
+    texts = score.embed_texts(items.texts)
+    return images, embedded(texts, len(items.texts), name, images.shape[1])
+
+
+def embedded(
+    rows: Float[Tensor, "n d"], count: int, name: str, width: int | None = None
+) -> Float[Tensor, "n d"]:
+    """Embeddings in double precision; raises `UserError` unless all are there and finite."""
+    width = rows.shape[1] if width is None else width
+    if rows.shape != (count, width) or not bool(torch.isfinite(rows).all()):
+        raise UserError(
+            f"expected {count} finite embeddings of width {width} for {name}, got others, of shape "
+            f"{tuple(rows.shape)}: use an adapter that projects both into one space, a lower "
+            "learning rate or fp32"
+        )
+    return rows.detach().cpu().double()
 
 
 def check_images(images: Sequence[ImageRef], benchmark: Benchmark[Any]) -> None:

@@ -178,8 +178,8 @@ def find_repeats(items: Sequence[Comparison]) -> tuple[Repeat, ...]:
             listed.append(Occurrence(tuple(group[:LISTED]), names, texts))
         return Repeat(kind, total, len(items), tuple(listed))
 
-    found = (repeat("item", same), repeat("caption", captions), repeat("image", images))
-    return tuple(one for one in found if one.total)
+    kinds = (repeat("item", same), repeat("caption", captions), repeat("image", images))
+    return tuple(kind for kind in kinds if kind.total)
 
 
 def _name(image: ImageRef) -> str:

@@ -12,9 +12,10 @@ from typing import ClassVar
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.functional import normalize
 from typing_extensions import override
 
-from vlmtune.benchmarks.base import Benchmark, count, gallery
+from vlmtune.benchmarks.base import Benchmark, Embed, Score, count, embedded, gallery
 from vlmtune.benchmarks.items import Comparison, Items, distinct_pairs, number
 from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_robust import cluster_robust_mean, cluster_robust_rank, macro_mean
@@ -84,8 +85,7 @@ class ChoiceItems(Items):
     def chance(self) -> Float[Tensor, "n"]:
         """The probability that random scores put all true candidates first."""
         shapes = list(zip(self.sizes.tolist(), self.true_counts.tolist(), strict=True))
-        ways = {shape: comb(*shape) for shape in set(shapes)}
-        return 1 / torch.tensor([ways[shape] for shape in shapes]).double()
+        return 1 / torch.tensor([comb(*shape) for shape in shapes]).double()
 
 
 class MultipleChoice(Benchmark[ChoiceItems]):
@@ -100,6 +100,8 @@ class MultipleChoice(Benchmark[ChoiceItems]):
     - `accuracy/<group>` and `accuracy/<union>`.
     - `mean_rank` and `median_rank` (rounded down) of the true caption, where an item has more than
       two candidates, and `recall@<k>` for each k of `recalls`.
+    - `text_to_text_accuracy`, where items have several true captions and the model is dual: how
+      often the first true caption is closer to the second than to any false one.
     - `identical_candidates`: how many items have a candidate that repeats the true one, as shuffles
       and swaps at times do; only where there are any.
 
@@ -207,6 +209,28 @@ class MultipleChoice(Benchmark[ChoiceItems]):
         return checked, identical
 
     @override
+    def run(self, score: Score) -> Result:
+        result = super().run(score)
+        several = (self.items.true_counts > 1).nonzero()[:, 0]
+        if not len(several) or not isinstance(score, Embed) or not getattr(score, "embeds", True):
+            return result
+        key, value = "text_to_text_accuracy", self._text_to_text(score, several)
+        return replace(result, metrics={**result.metrics, key: value})
+
+    def _text_to_text(self, score: Embed, rows: Int[Tensor, "k"]) -> MetricValue:
+        """How often the first true caption is closer to the second than to any false one."""
+        items = self.items
+        assert items.pairs is not None
+        unit = normalize(embedded(score.embed_texts(items.texts), len(items.texts), self.name))
+        texts = unit[items.pairs[items.positions[rows].clamp(min=0), 1]]
+        cosines = torch.einsum("nd,nmd->nm", texts[:, 0], texts[:, 1:])
+        column = torch.arange(1, items.positions.shape[1])
+        false = (column >= items.true_counts[rows, None]) & (items.positions[rows, 1:] >= 0)
+        wins = cosines[:, 0] > torch.where(false, cosines, -torch.inf).amax(dim=1)
+        chance = (1 / (1 + false.sum(dim=1).double())).mean()
+        return cluster_robust_mean(wins.double(), items.clusters[rows], float(chance))
+
+    @override
     def evaluate(self, scores: Float[Tensor, "P"]) -> Result:
         items = self.items
         values = scores.detach().cpu().double()[items.positions.clamp(min=0)]
@@ -218,12 +242,10 @@ class MultipleChoice(Benchmark[ChoiceItems]):
         metrics = self._accuracies(credit, values, macro, counted)
         metrics |= self._ranks(chosen, ties)
         alone = items.sizes == items.true_counts
-        for name, number_of in (
-            ("identical_candidates", items.identical),
-            ("without_negatives", int(alone.sum())),
-        ):
-            if number_of:
-                metrics[name] = count(number_of, len(credit))
+        if items.identical:
+            metrics["identical_candidates"] = count(items.identical, len(credit))
+        if alone.any():
+            metrics["without_negatives"] = count(int(alone.sum()), len(credit))
         rows = counted.nonzero()[:, 0].tolist()
         return self.result(
             metrics,

@@ -118,7 +118,7 @@ def _single(name: str, texture: str) -> Definition:
         return f"This is a photo of a {animal}"
 
     def candidates(rows: Sequence[Row], endings: Sequence[str]) -> list[str]:
-        # The names of the first place: "blank" is among them, a candidate that is never true.
+        # The names of the first animals: "blank" is among them, a candidate that is never true.
         names = dict.fromkeys([*(row.first for row in rows), *(row.animal for row in rows)])
         return [caption(name) + end for name in names for end in endings]
 
@@ -139,15 +139,15 @@ def _single_place(name: str, sides: tuple[str, str]) -> Definition:
         animals = [name for name in names if name != BLANK]
         return [caption(a, side) + end for a in animals for end in endings for side in sides]
 
-    def place(row: Row) -> int:
+    def position(row: Row) -> int:
         return int(row.first == BLANK)
 
     return Definition(
         f"single_{name}",
         lambda row: row.animals == 1 and row.texture == "Default" and row.side == sides[0],
-        lambda row: caption(row.animal, sides[place(row)]),
+        lambda row: caption(row.animal, sides[position(row)]),
         candidates,
-        lambda row: caption(row.animal, sides[1 - place(row)]),
+        lambda row: caption(row.animal, sides[1 - position(row)]),
     )
 
 

@@ -1,0 +1,54 @@
+"""ColorSwap: two images and two captions whose colours change places.
+
+File: `data/test.json` (300 items; `train.json` 700), a JSON list of `{"id", "caption_1",
+"caption_2", "image_1", "image_2", "image_source", "caption_source"}`; caption i is true of image i.
+Source: Burapacheep et al. 2024, ColorSwap, section 4.
+"""
+
+import json
+from pathlib import Path
+from typing import ClassVar
+
+from PIL import Image
+from typing_extensions import override
+
+from vlmtune.benchmarks.paired import Paired, PairedItem
+from vlmtune.types import ImageRef
+
+KEYS = ("image_1", "image_2", "caption_1", "caption_2")
+
+
+class ColorSwap(Paired):
+    """Winoground's text, image and group accuracy, strict as in the published evaluation.
+
+    Args:
+        path: The JSON list.
+        images: The folder that `image_1` and `image_2` start from, of `images.zip`.
+    """
+
+    citation: ClassVar[str] = "Burapacheep et al. 2024, ColorSwap, section 4"
+    source: ClassVar[str] = "huggingface.co/datasets/stanfordnlp/colorswap (with a token)"
+
+    path: str
+    images: str
+
+    @override
+    @classmethod
+    def fixture(cls, folder: Path) -> "ColorSwap":
+        rows = []
+        for i, shape in enumerate(("cube", "ball", "cone")):
+            names = [f"{i}_{side}.png" for side in (1, 2)]
+            for name, colour in zip(names, ((200, 50 * i, 0), (0, 50 * i, 200)), strict=True):
+                Image.new("RGB", (8, 8), colour).save(folder / name)
+            texts = f"a red {shape} and a blue cup", f"a blue {shape} and a red cup"
+            rows.append({"id": i, **dict(zip(KEYS, (*names, *texts), strict=True))})
+        (folder / "test.json").write_text(json.dumps(rows), encoding="utf-8")
+        return cls(str(folder / "test.json"), str(folder))
+
+    @override
+    def read(self) -> list[PairedItem]:
+        items = []
+        for row in self.rows(self.path, *KEYS):
+            first, second = (ImageRef(Path(self.images, row[key])) for key in KEYS[:2])
+            items.append(PairedItem((first, second), (row["caption_1"], row["caption_2"])))
+        return items

@@ -1,0 +1,56 @@
+"""SugarCrepe++: two true captions of different wording against one false caption.
+
+Files: `replace_att.json`, `replace_obj.json`, `replace_rel.json`, `swap_att.json`, `swap_obj.json`,
+JSON lists of `{"id", "filename", "caption", "caption2", "negative_caption"}`, 4,757 items on whole
+images of COCO val2017. Source: Dumpala et al. 2024, SugarCrepe++, section 4.
+"""
+
+import json
+from pathlib import Path
+from typing import ClassVar
+
+from PIL import Image
+from typing_extensions import override
+
+from vlmtune.benchmarks.multiple_choice import ChoiceItem, MultipleChoice
+from vlmtune.types import ImageRef
+
+SUBSETS = ("replace_att", "replace_obj", "replace_rel", "swap_att", "swap_obj")
+KEYS = ("filename", "caption", "caption2", "negative_caption")
+
+
+class SugarCrepePP(MultipleChoice):
+    """ITT and TOT, strict as in the published evaluation, over all items and by subset.
+
+    `accuracy` (ITT): both true captions score above the false one; chance 1/3.
+    `text_to_text_accuracy` (TOT, of a dual model): the first true caption is closer to the second
+    than to the false one; chance 1/2.
+
+    Args:
+        path: The folder with the JSON files.
+        images: The folder of COCO val2017.
+    """
+
+    citation: ClassVar[str] = "Dumpala et al. 2024, SugarCrepe++, section 4 (ITT and TOT)"
+    source: ClassVar[str] = "github.com/Sri-Harsha/scpp (data/); cocodataset.org, val2017"
+
+    path: str
+    images: str
+
+    @override
+    @classmethod
+    def fixture(cls, folder: Path) -> "SugarCrepePP":
+        Image.new("RGB", (8, 8), "red").save(folder / "0.jpg")
+        for subset in SUBSETS:
+            texts = (f"a dog {subset}", f"{subset} of a dog", f"a {subset} dog")
+            row = dict(zip(KEYS, ("0.jpg", *texts), strict=True))
+            (folder / f"{subset}.json").write_text(json.dumps([{"id": 0, **row}]))
+        return cls(str(folder), str(folder))
+
+    @override
+    def read(self) -> list[ChoiceItem]:
+        rows = [(s, x) for s in SUBSETS for x in self.rows(Path(self.path, f"{s}.json"), *KEYS)]
+        return [
+            ChoiceItem(ImageRef(Path(self.images, x[KEYS[0]])), tuple(x[k] for k in KEYS[1:]), s, 2)
+            for s, x in rows
+        ]
