@@ -286,17 +286,14 @@ def test_rank_is_best_first_and_ties_keep_their_order(exported, pictures):
     assert positions.index(0) < positions.index(3)
 
 
-def test_the_cache_is_dropped_in_time(exported, pictures):
-    model = Model(*trained_parts(load(exported)), keep=3)
+def test_the_cache_is_dropped_in_time(exported, pictures, monkeypatch):
+    monkeypatch.setattr("vlmtune.export.model.CACHED", 3)
+    model = load(exported)
     first = model._scorer
     model.score(pictures, TEXTS)
     assert model._scorer is first
     model.score(pictures, TEXTS)
     assert model._scorer is not first
-
-
-def trained_parts(model):
-    return model.backbone, model.adapter
 
 
 def test_a_joint_adapter_has_no_embeddings(model_folder, pictures):

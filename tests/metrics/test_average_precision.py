@@ -47,7 +47,6 @@ def test_six_by_four_toy():
     assert result.values[:3].tolist() == pytest.approx([5 / 6, 0.5, 0.5])
     assert math.isnan(result.values[3])
     assert float(result.values[result.counted].mean()) == pytest.approx(0.6111111, abs=1e-7)
-    assert result.prevalence[:3].tolist() == pytest.approx([2 / 5, 2 / 4, 1 / 4])
     assert (result.no_positives, result.empty_pool, result.none_in_pool) == (1, 0, 0)
 
 

@@ -72,11 +72,11 @@ def test_a_limit_is_listed_with_its_seed(run_of):
         return replace(run, provenance=replace(run.provenance, config=config))
 
     sampled, first = made("a", limit=6, seed=3), made("b", limit=6, seed=None)
-    part = "only 6 items (limit), "
+    part = "limit 6: "
     texts = [caveat.text for caveat in caveats([sampled, replace(sampled, name="c")])]
-    assert texts == [f"{part}sampled with seed 3"]
+    assert texts == [f"{part}items sampled with seed 3"]
     texts = [caveat.text for caveat in caveats([sampled, first, made("whole", limit=None)])]
-    assert texts == [f"{part}sampled with seed 3 (a)", f"{part}the first ones (b)"]
+    assert texts == [f"{part}items sampled with seed 3 (a)", f"{part}the first items only (b)"]
     assert caveats([made("whole", limit=None), replace(sampled, text_only=True)]) == ()
 
 

@@ -92,11 +92,7 @@ def check_target(folder: Path, overwrite: bool) -> None:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Reads `adapter_config.json`.
-
-    Raises:
-        UserError: The file cannot be read, is incomplete, or has another version.
-    """
+    """Reads and checks `adapter_config.json`."""
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
         version = config["version"]

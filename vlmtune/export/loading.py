@@ -57,11 +57,7 @@ def read_checkpoint(path: str | Path) -> Model:
 
 
 def check_checkpoint(path: str | Path) -> dict[str, Any]:
-    """Reads a training checkpoint without building the model.
-
-    Raises:
-        UserError: The file is missing, truncated or not a checkpoint of vlmtune.
-    """
+    """Reads and checks a training checkpoint without building the model."""
     try:
         checkpoint = torch.load(Path(path), map_location="cpu", weights_only=True)
     except Exception as error:  # zip, pickle and torch raise errors of their own
@@ -82,12 +78,7 @@ def check_checkpoint(path: str | Path) -> dict[str, Any]:
 
 
 def is_hub_id(name: str, pretrained: str | None) -> bool:
-    """Whether `name` must be the id of a hub repository.
-
-    Args:
-        name: The name of a model.
-        pretrained: Weights for an open_clip name.
-    """
+    """Whether `name` must be the id of a hub repository."""
     # Names of open_clip may have a slash, too, but they come with `pretrained`.
     parts = name.split("/")
     return (

@@ -20,6 +20,7 @@ from vlmtune.types import ImageRef
 
 Images = Sequence[str | Path | Image.Image] | str | Path | Image.Image
 Texts = Sequence[str] | str
+CACHED = 2000  # images and captions, after which the cache is dropped
 
 
 class Model:
@@ -31,7 +32,6 @@ class Model:
     Args:
         backbone: The backbone.
         adapter: The adapter, attached to it and loaded.
-        keep: Drop the cache after this many images and captions.
         provenance: Where the weights come from, as far as the export or checkpoint records it: a
             mapping with `data`, `config`, `seed` and `seconds` of the training, and more.
     """
@@ -40,12 +40,11 @@ class Model:
         self,
         backbone: Backbone,
         adapter: Adapter,
-        keep: int = 2000,
         provenance: Any = None,
     ) -> None:
         # A file may hold anything here.
         self.provenance = dict(provenance) if isinstance(provenance, Mapping) else {}
-        self.backbone, self.adapter, self.keep = backbone.eval(), adapter.eval(), keep
+        self.backbone, self.adapter = backbone.eval(), adapter.eval()
         self._scorer, self._cached = Scorer(backbone, adapter), 0
 
     def score(self, images: Images, texts: Texts) -> Float[Tensor, "N M"]:
@@ -59,27 +58,19 @@ class Model:
         return sorted(enumerate(scores), key=lambda item: -item[1])
 
     def encode_image(self, images: Images) -> Float[Tensor, "n d"]:
-        """Returns one normalised embedding per image.
-
-        Raises:
-            UserError: The adapter is joint and has no embeddings.
-        """
+        """Returns one normalised embedding per image; a joint adapter has none."""
         self._check_dual()
         pictures = _pictures(images)
         return normalize(self._scorer_for(len(pictures)).embed_images(pictures), dim=-1)
 
     def encode_text(self, texts: Texts) -> Float[Tensor, "n d"]:
-        """Returns one normalised embedding per caption.
-
-        Raises:
-            UserError: The adapter is joint and has no embeddings.
-        """
+        """Returns one normalised embedding per caption; a joint adapter has none."""
         self._check_dual()
         captions = _captions(texts)
         return normalize(self._scorer_for(len(captions)).embed_texts(captions), dim=-1)
 
     def _scorer_for(self, items: int) -> Scorer:
-        if self._cached > self.keep:
+        if self._cached > CACHED:
             self._scorer, self._cached = Scorer(self.backbone, self.adapter), 0
         self._cached += items
         return self._scorer

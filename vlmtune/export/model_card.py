@@ -58,13 +58,7 @@ applies.
 
 
 def model_card(name: str, config: Mapping[str, Any], results: Sequence[Result]) -> str:
-    """Writes the README.md of an export.
-
-    Args:
-        name: Name of the export.
-        config: The content of its `adapter_config.json`.
-        results: Its benchmark results, if any.
-    """
+    """Writes the README.md of an export with this `adapter_config.json` and these results."""
     backbone, adapter = config["backbone"], config["adapter"]
     arguments = {key: value for key, value in backbone["init_args"].items() if value is not None}
     return CARD.format(

@@ -30,7 +30,6 @@ class NGram(Configured):
 
     Args:
         order: Length of the longest n-gram, in words.
-        minimum: Words with fewer occurrences count as unknown.
 
     Example:
         >>> model = NGram(order=2).fit(["a red cube", "a blue cube", "a blue ball"])
@@ -41,11 +40,10 @@ class NGram(Configured):
         1.0
     """
 
-    def __init__(self, order: int = 3, minimum: int = 1) -> None:
-        for name, value in (("order", order), ("minimum", minimum)):
-            if value < 1:
-                raise UserError(f"expected an {name} of at least 1, got {value}: raise it")
-        self.order, self.minimum = order, minimum
+    def __init__(self, order: int = 3) -> None:
+        if order < 1:
+            raise UserError(f"expected an order of at least 1, got {order}: raise it")
+        self.order = order
         self.vocabulary: frozenset[str] = frozenset()
         self._levels: list[_Level] = []
 
@@ -54,14 +52,12 @@ class NGram(Configured):
         sentences = [_words(caption) for caption in captions]
         if not sentences:
             raise UserError("expected captions for an n-gram model, got none: pass at least one")
-        seen = Counter(word for sentence in sentences for word in sentence)
-        known = {word for word, count in seen.items() if count >= self.minimum}
         grams: Counter[Gram] = Counter()
         for sentence in sentences:
-            line = [START, *(w if w in known else UNKNOWN for w in sentence), END]
+            line = [START, *sentence, END]
             for stop in range(2, len(line) + 1):
                 grams[tuple(line[max(0, stop - self.order) : stop])] += 1
-        self.vocabulary = frozenset(known) | {END, UNKNOWN}
+        self.vocabulary = frozenset(w for s in sentences for w in s) | {END, UNKNOWN}
         self._levels = _levels(grams, self.order)
         return self
 

@@ -9,15 +9,10 @@ from vlmtune.language.words import Sentence
 
 @dataclass(frozen=True)
 class NounPhrase:
-    """Adjectives and the nouns after them, such as "big red fire truck".
+    """Adjectives and the nouns after them, such as "big red fire truck"; the last noun is the head.
 
-    Attributes:
-        start: Position of the first adjective, or of the first noun if there is none.
-        noun: Position of the first noun.
-        stop: One past the last noun.
-        adjectives: The words before the noun.
-        nouns: The nouns; the last is the head.
-        number: The numeral before them, or "".
+    The adjectives have the positions from `start`, the nouns those from `noun`, up to `stop`.
+    `number` is the numeral before them, or "".
     """
 
     start: int

@@ -6,10 +6,10 @@ adjectives), Hsieh et al. 2023 (SugarCrepe, section 4: swap and replace) and Dov
 (section 3.1: replacement of a word by another of its kind).
 """
 
-import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from itertools import combinations
+from random import Random
 from typing import ClassVar, Literal
 
 from typing_extensions import override
@@ -21,6 +21,7 @@ from vlmtune.language.phrases import NounPhrase, compatible, interchangeable, no
 from vlmtune.language.vocabulary import KINDS, Vocabulary
 from vlmtune.language.words import Edits, Sentence
 
+Words = Vocabulary | None
 TRIES = 8  # replacements per position
 EXCLUDED = {"NOUN": "light_nouns", "ADJ": "quantifiers", "ADP": "particles"}  # lists of the lexicon
 
@@ -35,9 +36,7 @@ class Rule(Configured, ABC):
     needs_words: ClassVar[bool] = False
 
     @abstractmethod
-    def rewrites(
-        self, sentence: Sentence, rng: random.Random, words: Vocabulary | None
-    ) -> Iterator[Edits]:
+    def rewrites(self, sentence: Sentence, rng: Random, words: Words) -> Iterator[Edits]:
         """Yields edits in random order, each of which makes the caption false.
 
         Args:
@@ -56,9 +55,7 @@ class SwapNouns(Rule):
     """
 
     @override
-    def rewrites(
-        self, sentence: Sentence, rng: random.Random, words: Vocabulary | None
-    ) -> Iterator[Edits]:
+    def rewrites(self, sentence: Sentence, rng: Random, words: Words) -> Iterator[Edits]:
         for a, b in _pairs(sentence, rng):
             if a.plural != b.plural or a.light or b.light or compatible(a.nouns[-1], b.nouns[-1]):
                 continue
@@ -74,9 +71,7 @@ class SwapAdjectives(Rule):
     """
 
     @override
-    def rewrites(
-        self, sentence: Sentence, rng: random.Random, words: Vocabulary | None
-    ) -> Iterator[Edits]:
+    def rewrites(self, sentence: Sentence, rng: Random, words: Words) -> Iterator[Edits]:
         phrase_of = {
             i: phrase for phrase in noun_phrases(sentence) for i in range(phrase.start, phrase.noun)
         }
@@ -96,9 +91,7 @@ class ExchangeAttributes(Rule):
     """Swaps all adjectives of two nouns: "a big red bus and a car", "a bus and a big red car"."""
 
     @override
-    def rewrites(
-        self, sentence: Sentence, rng: random.Random, words: Vocabulary | None
-    ) -> Iterator[Edits]:
+    def rewrites(self, sentence: Sentence, rng: Random, words: Words) -> Iterator[Edits]:
         for a, b in _pairs(sentence, rng):
             first, second = ([w.lower() for w in phrase.adjectives] for phrase in (a, b))
             quantified = {*first, *second} & word_set("quantifiers")
@@ -113,9 +106,7 @@ class ReverseRelation(Rule):
     """Reverses a relation: left of and right of, above and below, on and under."""
 
     @override
-    def rewrites(
-        self, sentence: Sentence, rng: random.Random, words: Vocabulary | None
-    ) -> Iterator[Edits]:
+    def rewrites(self, sentence: Sentence, rng: Random, words: Words) -> Iterator[Edits]:
         low = tuple(word.lower() for word in sentence.words)
         taken: set[int] = set()
         edits: list[Edits] = []
@@ -149,9 +140,7 @@ class ReplaceWord(Rule):
         self.tag = tag
 
     @override
-    def rewrites(
-        self, sentence: Sentence, rng: random.Random, words: Vocabulary | None
-    ) -> Iterator[Edits]:
+    def rewrites(self, sentence: Sentence, rng: Random, words: Words) -> Iterator[Edits]:
         if words is None:
             raise UserError(
                 "expected words of a corpus for ReplaceWord, got none: call `learn` with captions"
@@ -176,7 +165,7 @@ class ReplaceWord(Rule):
         return "PROPN" not in sentence.tags[phrase.noun : phrase.stop]
 
     def _sample(
-        self, sentence: Sentence, position: int, words: Vocabulary, rng: random.Random
+        self, sentence: Sentence, position: int, words: Vocabulary, rng: Random
     ) -> str | None:
         candidates, sums = words.like(sentence.words[position], self.tag)
         if not candidates:
@@ -188,11 +177,11 @@ class ReplaceWord(Rule):
         return None if any(compatible(new, word) for word in sentence.words) else new
 
 
-def _pairs(sentence: Sentence, rng: random.Random) -> list[tuple[NounPhrase, NounPhrase]]:
+def _pairs(sentence: Sentence, rng: Random) -> list[tuple[NounPhrase, NounPhrase]]:
     return _shuffled(list(combinations(noun_phrases(sentence), 2)), rng)
 
 
-def _shuffled(items: list, rng: random.Random) -> list:
+def _shuffled(items: list, rng: Random) -> list:
     return rng.sample(items, len(items))
 
 

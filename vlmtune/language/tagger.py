@@ -48,9 +48,6 @@ class SpacyTagger(Configured):
 
     Args:
         model: Name of an installed pipeline, or its folder.
-
-    Raises:
-        UserError: spaCy or the pipeline is not installed (raised on first use).
     """
 
     def __init__(self, model: str = "en_core_web_sm") -> None:
@@ -62,13 +59,8 @@ class SpacyTagger(Configured):
         if not words:
             return []
         pipeline = self._loaded()
-        document = pipeline(self._document(pipeline, words))
-        return [token.pos_ for token in document]
-
-    @staticmethod
-    def _document(pipeline: Any, words: Sequence[str]) -> Any:
-        spacy: Any = importlib.import_module("spacy.tokens")
-        return spacy.Doc(pipeline.vocab, words=list(words))
+        tokens: Any = importlib.import_module("spacy.tokens")
+        return [token.pos_ for token in pipeline(tokens.Doc(pipeline.vocab, words=list(words)))]
 
     def _loaded(self) -> Any:
         if self._pipeline is None:

@@ -15,9 +15,6 @@ KINDS = ("NOUN", "ADJ", "VERB", "ADP", "NUM")
 class Vocabulary:
     """Counts of words by kind; words of one kind share part of speech and form.
 
-    Args:
-        counts: Count of each word, by kind.
-
     Example:
         >>> from vlmtune.language.tagger import LexiconTagger
         >>> captions = ["a red cube", "a green cube", "two cubes"]

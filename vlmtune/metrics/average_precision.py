@@ -69,9 +69,8 @@ class ClassPrecision:
     """Average precision of C classes, and why classes were left out.
 
     Attributes:
-        values: AP of each class; NaN if the class does not count. So are the next two.
-        chance: What random scores reach in each class, see `random_average_precision`.
-        prevalence: Fraction of positives in the pool of each class, the AP of a constant scorer.
+        values: AP of each class; NaN if the class does not count.
+        chance: What random scores reach in each class (`random_average_precision`), or NaN.
         no_positives: Number of classes without a positive image.
         empty_pool: Number of classes with positives but without an image in their pool.
         none_in_pool: Number of classes with positives and a pool, but no positive in the pool.
@@ -79,7 +78,6 @@ class ClassPrecision:
 
     values: Float[Tensor, "C"]
     chance: Float[Tensor, "C"]
-    prevalence: Float[Tensor, "C"]
     no_positives: int
     empty_pool: int
     none_in_pool: int
@@ -119,7 +117,7 @@ def class_average_precision(
     """
     classes = labels.shape[1]
     values = torch.full((classes,), torch.nan, dtype=torch.float64)
-    chance, prevalence = values.clone(), values.clone()
+    chance = values.clone()
     no_positives = empty_pool = none_in_pool = 0
     for c in range(classes):
         ranked = pool[:, c]
@@ -131,9 +129,8 @@ def class_average_precision(
         elif not positives.any():
             none_in_pool += 1
             if treatment == "reference":
-                values[c] = chance[c] = prevalence[c] = 0.0
+                values[c] = chance[c] = 0.0
         else:
             values[c] = average_precision(scores[ranked, c], positives)
             chance[c] = random_average_precision(int(positives.sum()), len(positives))
-            prevalence[c] = positives.double().mean()
-    return ClassPrecision(values, chance, prevalence, no_positives, empty_pool, none_in_pool)
+    return ClassPrecision(values, chance, no_positives, empty_pool, none_in_pool)

@@ -10,15 +10,11 @@ from vlmtune.errors import UserError
 
 
 def class_of_id(ids: Mapping[str, Sequence[int]], n: int) -> Int[Tensor, "n"]:
-    """The class of each of n predicted ids, -1 for ids that map to no class.
+    """The class of each of n predicted ids, from the ids of each class; -1 for ids without a class.
 
     Classes are numbered in the order of their sorted names. If classes share an id, the last one
     gets it, as in a dictionary that is filled class by class. A class without an id of its own can
     then never be right (PUG: ImageNet, "Shirt": its only id, 841, goes to "Sweatshirt").
-
-    Args:
-        ids: The ids of each class.
-        n: Number of ids.
 
     Example:
         >>> class_of_id({"Wolf": [1, 2], "Cat": [0]}, 4).tolist()

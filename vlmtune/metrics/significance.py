@@ -51,11 +51,8 @@ def mcnemar(won: int, lost: int) -> float:
 
     If the models are equally good, each of the $m = b + c$ items on which they differ is won with
     probability 1/2: $p = \min(1, 2 \sum_{k=0}^{\min(b, c)} \binom{m}{k} 2^{-m})$.
+    Only the first model has the b `won` items right, only the second the c `lost` ones.
     Source: McNemar 1947; exact form as in Agresti 2013, section 11.1.
-
-    Args:
-        won: b, items that only the first model gets right.
-        lost: c, items that only the second gets right.
 
     Example:
         >>> mcnemar(1, 5), mcnemar(3, 3)  # 2 * (1 + 6) / 64
@@ -138,7 +135,6 @@ def paired_difference(
     outcomes: Float[Tensor, "n"],
     baseline: Float[Tensor, "n"],
     clusters: Int[Tensor, "n"] | None = None,
-    seed: int = 0,
     groups: ItemGroups | None = None,
     degree: int = 1,
 ) -> PairedDifference:
@@ -148,7 +144,6 @@ def paired_difference(
         outcomes: The outcome of each item under the model.
         baseline: The outcome of each item under the other model.
         clusters: The image of each item; None if no two items share one.
-        seed: Seed of the bootstrap.
         groups: The groups, if the metric is a mean over groups of the mean within each. Items
             without a group are left out.
         degree: 2 if an outcome is a mean over pairs of its item with others.
@@ -175,7 +170,7 @@ def paired_difference(
     low = high = p = None
     if len(torch.unique(clusters)) > 1:
         weights = None if groups is None else groups.item_weights()
-        low, high, p = paired_bootstrap(differences, clusters, seed, RESAMPLES, weights, degree)
+        low, high, p = paired_bootstrap(differences, clusters, weights=weights, degree=degree)
     test: Literal["McNemar", "bootstrap"] = "bootstrap"
     if binary and independent and groups is None and degree == 1:
         test, p = "McNemar", mcnemar(won, lost)

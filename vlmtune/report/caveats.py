@@ -149,8 +149,8 @@ def _limits(benchmark: str, runs: Sequence[RunReport]) -> list[str]:
         if run.text_only or not isinstance(options, dict) or options.get("limit") is None:
             continue
         seed = options.get("seed")
-        how = "the first ones" if seed is None else f"sampled with seed {seed}"
-        texts[run.name] = f"only {options['limit']} items (limit), {how}"
+        how = "the first items only" if seed is None else f"items sampled with seed {seed}"
+        texts[run.name] = f"limit {options['limit']}: {how}"
     return _by_text(texts.items(), len(set(texts.values())) == 1)
 
 

@@ -44,10 +44,7 @@ class Chart(NamedTuple):
 def charts(rows: Sequence[Row], names: Sequence[str], colours: Sequence[int]) -> list[Chart]:
     """One chart for each unit: fractions from 0 to 1, cosines from -1 to 1, ranks from 0.
 
-    Args:
-        rows: The metrics; counts are left out.
-        names: Names of the runs.
-        colours: Number of the colour of each run.
+    `names` and `colours` are those of the runs. Counts have no chart.
     """
     out = []
     for unit in ("fraction", "cosine", "rank"):
@@ -64,14 +61,7 @@ def chart(
     names: Sequence[str],
     colours: Sequence[int],
 ) -> Chart:
-    """A chart of metrics of one unit.
-
-    Args:
-        rows: At least one metric.
-        labels: Label and note of each.
-        names: Names of the runs.
-        colours: Number of the colour of each run.
-    """
+    """A chart of metrics of one unit, each with a label and a note."""
     axis = _Axis.of(rows)
     lines = [
         Line(
@@ -89,10 +79,7 @@ def chart(
 
 
 def changes(values: Sequence[tuple[float, str]]) -> list[tuple[Literal["less", "more"], float]]:
-    """Bars on both sides of zero: the side and the length, 50 for the largest of its unit.
-
-    Args:
-        values: Each difference with its unit.
+    """Bars for differences with their units: side of zero, and length (50 for the largest).
 
     Example:
         >>> changes([(-0.02, "fraction"), (0.01, "fraction"), (3.0, "rank")])

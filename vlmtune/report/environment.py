@@ -7,15 +7,8 @@ from importlib import metadata
 from pathlib import Path
 
 LIBRARIES = (
-    "vlmtune",
-    "torch",
-    "torchvision",
-    "open_clip_torch",
-    "transformers",
-    "pytorch-lightning",
-    "webdataset",
-    "numpy",
-    "pillow",
+    *("vlmtune", "torch", "torchvision", "open_clip_torch", "transformers", "pytorch-lightning"),
+    *("webdataset", "numpy", "pillow"),
 )
 
 

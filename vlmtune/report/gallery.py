@@ -18,9 +18,6 @@ class Gallery:
 
     If they hold more than `PICTURES`, every benchmark of every run gets the same number of
     pictures, alternating right and wrong examples, and at least one of each.
-
-    Args:
-        runs: The runs.
     """
 
     def __init__(self, runs: Sequence[RunReport]) -> None:

@@ -29,14 +29,8 @@ TILES = 4  # most benchmarks that get a tile at the top of the page
 def write_report(folder: Path, runs: Sequence[RunReport]) -> Path:
     """Writes `report.md` and `report.html` atomically, the runs side by side in the order given.
 
-    The first run that is not text-only is the one to compare the others with.
-
-    Args:
-        folder: Where to write; created if absent.
-        runs: At least one, with different names.
-
-    Returns:
-        The path of `report.html`.
+    The first run that is not text-only is the one to compare the others with. Returns the path of
+    `report.html`.
     """
     markdown, html = to_markdown(runs), to_html(runs)
     write_text(folder / "report.md", markdown)

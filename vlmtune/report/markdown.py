@@ -2,24 +2,11 @@
 
 from collections.abc import Sequence
 
+from vlmtune.report import table
 from vlmtune.report.caveats import caveats
 from vlmtune.report.compare import LEVEL, Comparison, compare_with_first
 from vlmtune.report.run_report import RunReport
-from vlmtune.report.table import (
-    Row,
-    Section,
-    baseline,
-    chance,
-    change,
-    check_runs,
-    count,
-    duration,
-    interval,
-    number,
-    p_value,
-    sections,
-    signed_interval,
-)
+from vlmtune.report.table import Row, Section
 
 NOTE = (
     "Brackets hold 95 % intervals (Wilson for proportions, wider if items share images; bootstrap "
@@ -40,12 +27,12 @@ def to_markdown(runs: Sequence[RunReport]) -> str:
     Primary metrics, changes from the first run, retained abilities, caveats, one table for each
     benchmark, provenance, sources.
     """
-    check_runs(runs)
-    parts, comparisons = sections(runs), compare_with_first(runs)
+    table.check_runs(runs)
+    parts, comparisons = table.sections(runs), compare_with_first(runs)
     primary = [row for part in parts for row in part.primary]
     lines = ["# vlmtune report", "", *_primary(runs, primary), "", NOTE, ""]
     lines += _not_run(runs)
-    first = baseline(runs)
+    first = table.baseline(runs)
     if first is not None:
         name = _cell(runs[first].name)
         lines += _changes(f"Change from {name}", comparisons, runs, "compositional")
@@ -62,13 +49,13 @@ def to_markdown(runs: Sequence[RunReport]) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _primary(runs: Sequence[RunReport], table: Sequence[Row]) -> list[str]:
+def _primary(runs: Sequence[RunReport], rows: Sequence[Row]) -> list[str]:
     lines = _head(["benchmark", "metric", "n", "chance"], runs)
-    parameters = [count(run.provenance.trainable_parameters) for run in runs]
+    parameters = [table.count(run.provenance.trainable_parameters) for run in runs]
     lines.append(_line(["*trainable parameters*", "", "", "", *parameters]))
-    for row in table:
+    for row in rows:
         scores = [_score(row, i) for i in range(len(runs))]
-        facts = [row.title, f"{row.metric} {row.arrow}", str(row.first.n), chance(row.first)]
+        facts = [row.title, f"{row.metric} {row.arrow}", str(row.first.n), table.chance(row.first)]
         lines.append(_line([*facts, *scores]))
     return lines
 
@@ -96,14 +83,14 @@ def _changes(
 
 def _change(comparison: Comparison, name: str) -> list[str]:
     unit = comparison.metric.unit
-    text = "–" if comparison.change is None else change(comparison.change, unit)
+    text = "–" if comparison.change is None else table.change(comparison.change, unit)
     facts = [comparison.title, name, text]
     if comparison.paired is None:
         return [*facts, "", "", "", "", "", f"not tested: {comparison.reason}"]
     paired = comparison.paired
-    p = "–" if paired.p is None else f"{p_value(paired.p)} ({paired.test})"
+    p = "–" if paired.p is None else f"{table.p_value(paired.p)} ({paired.test})"
     numbers = [str(paired.won), str(paired.lost), str(paired.n), p]
-    interval = signed_interval(paired.low, paired.high, unit) or "–"
+    interval = table.signed_interval(paired.low, paired.high, unit) or "–"
     return [*facts, interval, *numbers, comparison.verdict]
 
 
@@ -127,7 +114,7 @@ def _section(runs: Sequence[RunReport], part: Section) -> list[str]:
     for row in part.rows:
         scores = [_score(row, i) for i in range(len(runs))]
         metric = f"{row.metric} {row.arrow}".strip()
-        lines.append(_line([metric, str(row.first.n), chance(row.first), *scores]))
+        lines.append(_line([metric, str(row.first.n), table.chance(row.first), *scores]))
     return lines
 
 
@@ -138,7 +125,7 @@ def _provenance(run: RunReport) -> list[str]:
         "adapter": origin.adapter,
         "trainable parameters": f"{origin.trainable_parameters:,}",
         "data": origin.data or "none",
-        "time": duration(origin.seconds),
+        "time": table.duration(origin.seconds),
         "date": origin.date,
         "commit": origin.commit,
         "seed": "none" if origin.seed is None else str(origin.seed),
@@ -151,9 +138,9 @@ def _score(row: Row, i: int) -> str:
     metric = row.cells[i]
     if metric is None:
         return "–"
-    text = number(metric.value, metric.unit)
+    text = table.number(metric.value, metric.unit)
     text = f"**{text}**" if i in row.best else text
-    brackets = interval(metric)
+    brackets = table.interval(metric)
     return f"{text} [{brackets}]" if brackets else text
 
 

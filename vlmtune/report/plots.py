@@ -1,6 +1,7 @@
 """Plots as inline SVG with the colours of the page, for light and dark mode.
 
-In: numbers of runs. Out: `<svg>` elements. Never: a file or a fixed colour.
+In: numbers of runs, the number of each run's colour, and a prefix for the ids of the SVG (`key`),
+unique within the page. Out: `<svg>` elements. Never: a file or a fixed colour.
 """
 
 import re
@@ -53,13 +54,7 @@ STYLE: Any = {
 
 
 def curve_plot(curves: Sequence[Curve | None], colours: Sequence[int], key: str) -> str:
-    """Draws one line over training steps for each run.
-
-    Args:
-        curves: The curve of each run, or None; values that were not finite leave a gap.
-        colours: Number of the colour of each run.
-        key: Prefix of the ids within the SVG, unique within the page.
-    """
+    """Draws one line over training steps for each run with a curve; None values leave gaps."""
     with mpl.rc_context(STYLE):
         figure, axes = _axes()
         for curve, colour in zip(curves, colours, strict=True):
@@ -82,12 +77,7 @@ def line_plot(
 ) -> str:
     """Draws one line over numbered groups for each run, with intervals and chance.
 
-    Args:
-        positions: The number of each group.
-        rows: The metric of each group.
-        colours: Number of the colour of each run.
-        axis: What the numbers count.
-        key: Prefix of the ids within the SVG, unique within the page.
+    `rows[i]` is the metric of group `positions[i]`; `axis` says what the numbers count.
     """
     order = sorted(range(len(positions)), key=positions.__getitem__)
     with mpl.rc_context(STYLE):
@@ -119,13 +109,7 @@ def line_plot(
 
 
 def density_plot(values: Sequence[Sequence[float] | None], colours: Sequence[int], key: str) -> str:
-    """Draws the distribution of a series over its items, one curve for each run.
-
-    Args:
-        values: The numbers of each run, or None.
-        colours: Number of the colour of each run.
-        key: Prefix of the ids within the SVG, unique within the page.
-    """
+    """Draws the distribution of each run's numbers over the items; None leaves a run out."""
     arrays = [(np.asarray(x), colour) for x, colour in zip(values, colours, strict=True) if x]
     left, right = min(array.min() for array, _ in arrays), max(array.max() for array, _ in arrays)
     pad = 0.04 * (right - left) or 0.5

@@ -104,11 +104,7 @@ class RunReport:
 
     @classmethod
     def load(cls, path: Path) -> "RunReport":
-        """Reads `report.json`.
-
-        Raises:
-            UserError: The file cannot be read, or a field does not fit the layout.
-        """
+        """Reads and checks `report.json`."""
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             if (schema := content.pop("schema", None)) != SCHEMA or schema is True:

@@ -92,11 +92,7 @@ def families(rows: Sequence[Row]) -> tuple[tuple[Family, ...], tuple[Row, ...]]:
 
 
 class Views:
-    """Makes the views of the benchmarks of `runs`.
-
-    Args:
-        runs: The runs, in the order of the columns.
-    """
+    """Builds the sections of the page, one for each benchmark of `runs`."""
 
     def __init__(self, runs: Sequence[RunReport]) -> None:
         self.runs, self.colours = runs, colours(runs)
