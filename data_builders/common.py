@@ -107,7 +107,7 @@ class Builder(Configured, ABC):
                     f"expected the complete shard {file}, it is missing or truncated: "
                     f"remove {out} and build again"
                 )
-        print(f"{out} already holds this build; it is reused", file=sys.stderr)
+        print(f"{out} already holds this build; it is kept", file=sys.stderr)
         return True
 
 

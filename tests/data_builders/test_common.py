@@ -124,7 +124,7 @@ def test_the_same_build_is_reused(
     before = {path: path.stat().st_mtime_ns for path in out.iterdir()}
     Corpus(annotations).build(out)
     assert {path: path.stat().st_mtime_ns for path in out.iterdir()} == before
-    assert "it is reused" in capsys.readouterr().err
+    assert "it is kept" in capsys.readouterr().err
 
 
 def test_anything_else_in_the_folder_is_refused(annotations: str, tmp_path: Path) -> None:
