@@ -36,7 +36,7 @@ types: $(DEV)
 unit: $(DEV)
 	$(BIN)/python -m pytest
 
-docs: $(STAMP)
+docs: $(DEV)
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build
 
 clean:

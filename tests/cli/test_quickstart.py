@@ -32,6 +32,7 @@ def run(tmp_path, monkeypatch):
                 raise UserError("expected a step, got a toy: choose another")
 
         monkeypatch.setattr(quickstart, "run_command", command)
+        monkeypatch.setattr(quickstart, "cores", lambda: 1)
         assert main(["quickstart", *arguments]) == (2 if fails else 0)
         return calls
 
@@ -45,8 +46,8 @@ def value(call: list[str], option: str) -> str:
 def test_the_steps_and_what_is_printed(run, capsys):
     calls = run()
     assert [call[0] for call in calls] == [
-        *("build", "build", "evaluate", "fit", "fit", "export", "score"),
-        *("evaluate", "evaluate", "report", "report"),
+        *("build", "build", "evaluate", "fit", "evaluate", "fit", "export", "score"),
+        *("evaluate", "report", "report"),
     ]
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(calls) + 1
@@ -84,7 +85,7 @@ def test_a_seed_has_folders_of_its_own_and_shares_the_data(run):
     seeded = "--seed_everything 3 --model.seed 3 --data.seed 3"
     assert [seeded in " ".join(call) for call in other] == [call[0] == "fit" for call in other]
     assert other[:3] == calls[:3]
-    for call in other[3:5]:
+    for call in (call for call in other if call[0] == "fit"):
         assert value(call, "--trainer.default_root_dir").startswith("runs/quickstart/seed-3/")
 
 
@@ -105,6 +106,18 @@ def test_a_step_that_fails_ends_it(run, capsys):
 
 
 @pytest.mark.slow
+def test_a_second_process_that_fails_ends_it(tmp_path):
+    lane = [("scoring", ["score", tmp_path / "nowhere", "image.png", "--text", "a cube"])]
+    with (
+        pytest.raises(
+            UserError, match=r"second process to finish, got .*nowhere.*see .*frozen.log"
+        ),
+        quickstart.beside(lane, 0.0, tmp_path / "frozen.log"),
+    ):
+        pass
+
+
+@pytest.mark.slow
 def test_it_runs_from_end_to_end_and_again(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["vlmtune"])
@@ -113,12 +126,15 @@ def test_it_runs_from_end_to_end_and_again(tmp_path, monkeypatch, capsys):
     assert main(arguments) == 0, capsys.readouterr().err
     assert {path.name for path in out.iterdir()} == {
         *("configs", "world", "shards", "features", "zero-shot", "seed-0", "export", "report"),
-        "suite",
+        *("suite", "frozen.log"),
     }
     for name in ("linear-probe", "mm-adapter"):
         files = {path.name for path in (out / "seed-0" / name / "checkpoints").iterdir()}
         assert files == {"best.ckpt", "last.ckpt"}
-    assert "Storing " in capsys.readouterr().err
+    shown = capsys.readouterr()
+    assert "Storing " in shown.err  # tokens, for the MM-Adapter
+    assert "training the linear probe" in shown.out  # twice: announced, and from the log
+    assert "Storing " in (out / "frozen.log").read_text()  # embeddings
     table = (out / "report/report.md").read_text()
     for name in ("zero-shot", "linear probe", "MM-Adapter"):
         assert f"| {name} |" in table
@@ -127,14 +143,14 @@ def test_it_runs_from_end_to_end_and_again(tmp_path, monkeypatch, capsys):
 
     # The image that is scored is the first item's, with its two captions.
     first = json.loads((out / "world/cola/multi_unseen.json").read_text())[0]
-    calls = quickstart.steps(out, out / "configs", 0)
-    (score,) = (call for _, call in calls if call[0] == "score")
+    plan = quickstart.steps(out, out / "configs", 0)
+    (score,) = (call for _, call in plan.adapted if call[0] == "score")
     assert Path(score[2]).name == first[0]
     assert [score[4], score[6]] == [first[1], first[3]]
 
     assert main(arguments) == 0, capsys.readouterr().err
     again = capsys.readouterr().err
     assert again.count("already holds this build; it is reused") == 2
-    assert "Storing " not in again  # features are there
+    assert "Storing " not in again + (out / "frozen.log").read_text()  # features are there
     files = {path.name for path in (out / "seed-0/mm-adapter/checkpoints").iterdir()}
     assert files == {"best.ckpt", "last.ckpt"}

@@ -76,7 +76,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
     try:
-        with _console():
+        with plain_log():
             return run_command([argument for argument in arguments if argument != "--debug"])
     except KeyboardInterrupt:
         print("vlmtune: interrupted", file=sys.stderr)
@@ -328,7 +328,7 @@ def _computing(parser: argparse.ArgumentParser, store: str = "") -> None:
 
 
 @contextlib.contextmanager
-def _console() -> Iterator[None]:
+def plain_log() -> Iterator[None]:
     """Shows the log and warnings as plain lines on stderr while a command runs."""
     log, handler = logging.getLogger("vlmtune"), logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(message)s"))

@@ -4,16 +4,23 @@ In: a folder and a seed. Out: that folder. It never computes: each step is a com
 """
 
 import argparse
+import contextlib
+import importlib
+import multiprocessing
+import os
+import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
-from vlmtune.cli.main import run_command
+from vlmtune.cli.explain import explain
+from vlmtune.cli.main import plain_log, run_command
 from vlmtune.cli.plugins import read_yaml
 from vlmtune.config import find_path
+from vlmtune.errors import UserError
 
 CONFIGS = "configs/experiments/quickstart"
 OUT = "runs/quickstart"  # the folder that the configs name
@@ -26,23 +33,97 @@ TINY = {  # config -> values of the size "tiny"
     "mm_adapter": RUN_SIZES,
 }
 
+Step = tuple[str, list[Any]]
+
+
+class Plan(NamedTuple):
+    """All steps: first `prepare`, then `frozen` beside `adapted`, then `compare`."""
+
+    prepare: list[Step]
+    frozen: list[Step]
+    adapted: list[Step]
+    compare: list[Step]
+
 
 def run(options: argparse.Namespace) -> None:
     """Runs all steps, each behind a line with the seconds since the start.
 
     World, shards and features in `options.out` are used again. A training goes on from its last
-    checkpoint, or is only measured if it is complete.
+    checkpoint, or is only measured if it is complete. Each process computes with one thread, so the
+    number of cores changes no number; on two cores or more, the steps of the frozen CLIP and the
+    linear probe run beside those of the MM-Adapter.
+
+    Raises:
+        UserError: A step failed.
     """
     start = time.monotonic()
-
-    def announce(text: str) -> None:
-        print(f"[{time.monotonic() - start:4.0f} s] {text}", flush=True)
-
     configs = write_configs(options.out, options.size)
-    for title, arguments in steps(options.out, configs, options.seed):
-        announce(title)
+    plan = steps(options.out, configs, options.seed)
+    execute(plan.prepare, start)
+    if cores() > 1:
+        with beside(plan.frozen, start, options.out / "frozen.log"):
+            execute(plan.adapted, start)
+    else:
+        execute([*plan.frozen, *plan.adapted], start)
+    execute(plan.compare, start)
+    announce(f"done: open {options.out / 'report/report.html'}", start)
+
+
+def execute(lane: Sequence[Step], start: float) -> None:
+    """Runs steps one after another, each with one thread."""
+    torch = importlib.import_module("torch")  # slow to import; --help does not need it
+    for title, arguments in lane:
+        torch.set_num_threads(1)
+        announce(title, start)
         run_command([str(argument) for argument in arguments])
-    announce(f"done: open {options.out / 'report/report.html'}")
+
+
+@contextlib.contextmanager
+def beside(lane: Sequence[Step], start: float, log: Path) -> Iterator[None]:
+    """Runs steps in a second process while the block runs, and prints their output afterwards.
+
+    Raises:
+        UserError: A step of the second process failed.
+    """
+    process = multiprocessing.get_context("spawn").Process(target=_logged, args=(lane, start, log))
+    announce(f"in a second process, with its output in {log}:", start)
+    for title, _ in lane:
+        print(f"         {title}")
+    process.start()
+    try:
+        yield
+        process.join()
+    finally:
+        process.terminate()
+        process.join()
+    output = log.read_text(encoding="utf-8")
+    if process.exitcode:
+        reason = output.strip().rpartition("\n")[2]
+        raise UserError(f"expected the second process to finish, got {reason!r}: see {log}")
+    print(output, end="", flush=True)
+
+
+def _logged(lane: Sequence[Step], start: float, log: Path) -> None:
+    """Runs steps with their output in a file."""
+    with log.open("w", encoding="utf-8") as file:
+        for stream in (1, 2):
+            os.dup2(file.fileno(), stream)
+        try:
+            with plain_log():
+                execute(lane, start)
+        except Exception as error:
+            print(explain(error), file=sys.stderr, flush=True)
+            raise SystemExit(2) from error
+
+
+def cores() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def announce(text: str, start: float) -> None:
+    """Prints a line with the seconds since the start."""
+    print(f"[{time.monotonic() - start:4.0f} s] {text}", flush=True)
 
 
 def write_configs(out: Path, size: str) -> Path:
@@ -59,45 +140,60 @@ def write_configs(out: Path, size: str) -> Path:
     return folder
 
 
-def steps(out: Path, configs: Path, seed: int) -> Iterator[tuple[str, list[Any]]]:
+def steps(out: Path, configs: Path, seed: int) -> Plan:
     """The title and the command line of each step; each seed has its own folder of runs."""
     world, shards, export, suite = (out / name for name in ("world", "shards", "export", "suite"))
     probe, adapter = (out / f"seed-{seed}" / name for name in ("linear-probe", "mm-adapter"))
     store = ["--store", out / "features"]
     untrained = ["evaluate", "--model", CLIP, "--name", "zero-shot", *store, "--text-only", shards]
+    trained = ["evaluate", "--model", export, "--name", "MM-Adapter", *store]
     cola, others = (["--benchmarks", configs / f"{name}.yaml"] for name in ("benchmarks", "suite"))
-    yield (
-        "rendering the world",
-        ["build", "scenes", "--config", configs / "world.yaml", "--out", world],
-    )
-    yield (
-        "writing Cola's training queries",
-        ["build", "cola", "--config", configs / "queries.yaml", "--out", shards],
-    )
-    yield "measuring the frozen CLIP on Cola", [*untrained, *cola, "--out", out / "zero-shot"]
-    yield "training the linear probe", _fit(configs / "linear_probe.yaml", probe, seed)
-    yield "training the MM-Adapter", _fit(configs / "mm_adapter.yaml", adapter, seed)
-    checkpoint = adapter / "checkpoints/last.ckpt"
-    yield (
-        "exporting the MM-Adapter",
-        ["export", checkpoint, "--report", adapter, "--out", export, "--overwrite"],
-    )
-    image = world / "images/cola/cola_unseen_000000.png"
+    scenes = ["scenes", "--config", configs / "world.yaml", "--out", world]
+    queries = ["cola", "--config", configs / "queries.yaml", "--out", shards]
+    checkpoint = [adapter / "checkpoints/last.ckpt", "--report", adapter]
     texts = [word for caption in CAPTIONS for word in ("--text", caption)]
-    yield "scoring an image against its caption and a false one", ["score", export, image, *texts]
-    yield (
-        "measuring the frozen CLIP on the other benchmarks",
-        [*untrained, *others, "--out", suite / "zero-shot"],
-    )
-    measured = ["evaluate", "--model", export, "--name", "MM-Adapter", *store, *others]
-    yield "measuring the MM-Adapter on them", [*measured, "--out", suite / "mm-adapter"]
-    yield (
-        "comparing the two on them",
-        ["report", suite / "zero-shot", suite / "mm-adapter", "--out", suite / "report"],
-    )
-    yield (
-        "comparing all three on Cola",
-        ["report", out / "zero-shot", probe, adapter, "--out", out / "report"],
+    image = world / "images/cola/cola_unseen_000000.png"
+    return Plan(
+        prepare=[
+            ("rendering the world", ["build", *scenes]),
+            ("writing Cola's training queries", ["build", *queries]),
+        ],
+        frozen=[
+            (
+                "measuring the frozen CLIP on Cola",
+                [*untrained, *cola, "--out", out / "zero-shot"],
+            ),
+            ("training the linear probe", _fit(configs / "linear_probe.yaml", probe, seed)),
+            (
+                "measuring the frozen CLIP on the other benchmarks",
+                [*untrained, *others, "--out", suite / "zero-shot"],
+            ),
+        ],
+        adapted=[
+            ("training the MM-Adapter", _fit(configs / "mm_adapter.yaml", adapter, seed)),
+            (
+                "exporting the MM-Adapter",
+                ["export", *checkpoint, "--out", export, "--overwrite"],
+            ),
+            (
+                "scoring an image against its caption and a false one",
+                ["score", export, image, *texts],
+            ),
+        ],
+        compare=[
+            (
+                "measuring the MM-Adapter on the other benchmarks",
+                [*trained, *others, "--out", suite / "mm-adapter"],
+            ),
+            (
+                "comparing the two on them",
+                ["report", suite / "zero-shot", suite / "mm-adapter", "--out", suite / "report"],
+            ),
+            (
+                "comparing all three on Cola",
+                ["report", out / "zero-shot", probe, adapter, "--out", out / "report"],
+            ),
+        ],
     )
 
 
