@@ -1,5 +1,6 @@
 import pytest
 import torch
+from torch.nn.functional import one_hot
 
 from vlmtune.errors import UserError
 from vlmtune.metrics.ranking import (
@@ -24,19 +25,26 @@ def test_true_ranks_agree_with_counting():
     expected = [
         sum(y >= row[t] for y in row) for row, t in zip(scores.tolist(), true.tolist(), strict=True)
     ]
-    assert true_ranks(scores, true).tolist() == expected
+    assert true_ranks(scores, one_hot(true, 6) > 0).tolist() == expected
 
 
 @pytest.mark.parametrize("candidates", [2, 6, 17, 1000])
 def test_constant_scorer_ranks_last(candidates):
-    ranks = true_ranks(torch.zeros(1, candidates), torch.tensor([0]))
+    ranks = true_ranks(torch.zeros(1, candidates), torch.arange(candidates)[None] == 0)
     assert ranks.tolist() == [candidates]
     assert not recall_at(ranks, candidates - 1).any()
 
 
 def test_padding_with_minus_infinity_is_no_candidate():
     scores = torch.tensor([[0.2, 0.1, -torch.inf]])
-    assert true_ranks(scores, torch.tensor([1])).tolist() == [2]
+    assert true_ranks(scores, torch.tensor([[False, True, False]])).tolist() == [2]
+
+
+def test_the_best_of_several_true_candidates_counts_and_none_ranks_last():
+    scores = torch.tensor([[0.2, 0.9, 0.5], [0.2, 0.5, 0.5], [0.2, 0.9, 0.5]])
+    true = torch.tensor([[True, True, False], [False, True, True], [False, False, False]])
+    for ties in ("wrong", "first"):
+        assert true_ranks(scores, true, ties).tolist() == [1, 1, 4]
 
 
 def test_mean_ranks():
@@ -56,7 +64,7 @@ def test_bad_input_raises():
         pessimistic_ranks(torch.tensor([0.1, torch.nan]))
     for ties in ("wrong", "first"):
         with pytest.raises(UserError, match="1 of 2 are NaN"):
-            true_ranks(torch.tensor([[0.1, torch.nan]]), torch.tensor([0]), ties)
+            true_ranks(torch.tensor([[0.1, torch.nan]]), torch.eye(2)[:1] > 0, ties)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -68,7 +76,7 @@ def test_ties_in_order_against_pythons_stable_sort(seed):
         sorted(range(7), key=lambda j: -row[j]).index(t) + 1
         for row, t in zip(scores.tolist(), true.tolist(), strict=True)
     ]
-    ranks = true_ranks(scores, true, "first")
+    ranks = true_ranks(scores, one_hot(true, 7) > 0, "first")
     assert ranks.tolist() == naive
     assert (ranks == 1).equal(scores.argmax(dim=1) == true)
 

@@ -17,6 +17,7 @@ from typing_extensions import override
 from vlmtune.benchmarks.base import SHOWN, Benchmark, Score, check_scores, gallery
 from vlmtune.benchmarks.items import Items, number
 from vlmtune.metrics.cluster_robust import cluster_robust_mean, macro_mean
+from vlmtune.metrics.ranking import true_ranks
 from vlmtune.metrics.value import MetricValue
 from vlmtune.report.result import Example, Result
 from vlmtune.types import ImageRef
@@ -326,18 +327,12 @@ class Classification(Benchmark[ClassItems]):
 
 def _rank(values: Float[Tensor, "n C"], is_true: Bool[Tensor, "n C"], strict: bool) -> Ranks:
     """Ranks the best true candidate; of equal scores a false one comes first, or by position."""
-    true, best = torch.where(is_true, values, -torch.inf).max(dim=1)
+    best = torch.where(is_true, values, -torch.inf).argmax(dim=1)
     rival = torch.where(is_true, -torch.inf, values).argmax(dim=1)
-    above = values > true[:, None]
-    level = values == true[:, None]
-    if not strict:
-        level &= torch.arange(values.shape[1]) < best[:, None]
-    ranks = 1 + ((above | level) & ~is_true).sum(dim=1)
-    # A class without a candidate is never right; a true candidate without a rival is its own.
-    ranks = torch.where(is_true.any(dim=1), ranks, values.shape[1] + 1)
-    rival = torch.where(is_true.all(dim=1), best, rival)
-    scores = values.gather(1, torch.stack([best, rival], dim=1)).double()
-    return Ranks(ranks, torch.stack([best, rival], dim=1), scores)
+    # A true candidate without a rival is its own.
+    pair = torch.stack([best, torch.where(is_true.all(dim=1), best, rival)], dim=1)
+    ranks = true_ranks(values, is_true, "wrong" if strict else "first")
+    return Ranks(ranks, pair, values.gather(1, pair).double())
 
 
 def _joined(parts: Sequence[Ranks]) -> Ranks:

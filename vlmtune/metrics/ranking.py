@@ -24,31 +24,37 @@ def pessimistic_ranks(scores: Float[Tensor, "n"]) -> Int[Tensor, "n"]:
 
 
 def true_ranks(
-    scores: Float[Tensor, "n m"], true: Int[Tensor, "n"], ties: Literal["wrong", "first"] = "wrong"
+    scores: Float[Tensor, "n m"],
+    true: Bool[Tensor, "n m"],
+    ties: Literal["wrong", "first"] = "wrong",
 ) -> Int[Tensor, "n"]:
-    r"""Rank of the true one of m candidates, for n items; the item is correct if it is 1.
+    r"""Rank of the best true one of m candidates among the false ones; rank 1 is correct.
 
-    `ties="wrong"` is pessimistic: $|\{j : s_j \ge s_t\}|$. `ties="first"` ranks equal candidates
-    in their order, as published scripts with `argmax` do:
-    $1 + |\{j : s_j > s_t\}| + |\{j < t : s_j = s_t\}|$. A constant scorer is then correct wherever
-    the true candidate comes first, so use it only to repeat published numbers.
+    With the best true score $s_t$, at t, and false candidates j: `ties="wrong"` is pessimistic,
+    $1 + |\{j : s_j \ge s_t\}|$. `ties="first"` ranks equal candidates in their order, as published
+    scripts with `argmax` do: $1 + |\{j : s_j > s_t\}| + |\{j < t : s_j = s_t\}|$. A constant scorer
+    is then correct wherever the true candidate comes first, so use it only to repeat published
+    numbers. An item without a true candidate ranks last.
 
     Args:
         scores: Scores of the candidates; -inf pads a row with fewer candidates.
-        true: Position of the true candidate in each row.
+        true: Which candidates are true.
         ties: The rule for ties.
 
     Example:
-        >>> scores, true = torch.tensor([[0.3, 0.1], [0.3, 0.3]]), torch.tensor([0, 1])
-        >>> true_ranks(scores, true), true_ranks(scores, 1 - true, "first")
+        >>> scores, true = torch.tensor([[0.3, 0.1], [0.3, 0.3]]), torch.eye(2) > 0
+        >>> true_ranks(scores, true), true_ranks(scores, ~true, "first")
         (tensor([1, 2]), tensor([2, 1]))
     """
     values = comparable(scores)
-    own_score = values.gather(1, true[:, None])
+    best, position = torch.where(true, values, -torch.inf).max(dim=1, keepdim=True)
+    before = values > best
     if ties == "wrong":
-        return (values >= own_score).sum(dim=1)
-    earlier = torch.arange(values.shape[1], device=values.device) < true[:, None]
-    return 1 + ((values > own_score) | ((values == own_score) & earlier)).sum(dim=1)
+        before |= values == best
+    else:
+        earlier = torch.arange(values.shape[1], device=values.device) < position
+        before |= (values == best) & earlier
+    return 1 + (before & ~true).sum(dim=1)
 
 
 def recall_at(ranks: Int[Tensor, "n"], k: int) -> Bool[Tensor, "n"]:
