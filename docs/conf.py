@@ -30,7 +30,7 @@ html_title = "vlmtune"
 html_theme = "pydata_sphinx_theme"
 html_theme_options = {
     "navbar_end": ["theme-switcher"],
-    "header_links_before_dropdown": 7,
+    "header_links_before_dropdown": 5,
     "secondary_sidebar_items": {"**": ["page-toc"], "experiments": []},
     "show_prev_next": False,
 }
