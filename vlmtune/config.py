@@ -62,7 +62,7 @@ class Configured:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "__init__" in cls.__dict__:
-            cls.__init__ = _recording(cls.__init__)  # type: ignore[method-assign]
+            cls.__init__ = _recording(cls.__init__, super(cls, cls).__init__)  # type: ignore[method-assign]
 
     def spec(self) -> Spec:
         """Returns `{"class_path": ..., "init_args": ...}`, the form that configs and exports use.
@@ -104,8 +104,8 @@ def _plain(value: Any, name: str) -> Any:
     )
 
 
-def _recording(init: Any) -> Any:
-    signature = inspect.signature(init)
+def _recording(init: Any, parent: Any) -> Any:
+    signature = _with_parents_options(inspect.signature(init), inspect.signature(parent))
 
     @functools.wraps(init)
     def wrapper(self: Configured, *args: Any, **kwargs: Any) -> None:
@@ -121,7 +121,21 @@ def _recording(init: Any) -> Any:
             self.__dict__["init_args"] = arguments
         init(self, *args, **kwargs)
 
+    vars(wrapper)["__signature__"] = signature
     return wrapper
+
+
+def _with_parents_options(own: inspect.Signature, parent: inspect.Signature) -> inspect.Signature:
+    """Replaces `**options` of a constructor by the options of its parent's, by keyword only."""
+    *named, last = own.parameters.values()
+    if last.kind is not inspect.Parameter.VAR_KEYWORD:
+        return own
+    inherited = [
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for name, parameter in parent.parameters.items()
+        if name not in own.parameters and parameter.default is not inspect.Parameter.empty
+    ]
+    return own.replace(parameters=[*named, *inherited] if inherited else [*named, last])
 
 
 def instantiate(spec: Spec, base: type[T]) -> T:

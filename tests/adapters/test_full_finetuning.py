@@ -66,16 +66,6 @@ def test_one_side(family):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_embeddings_can_stay(family):
-    _, model = attached(FullFineTuning(embeddings=False), family)
-    want = set()
-    for tower in (model.image_tower, model.text_tower):
-        want |= {id(p) for block in tower.blocks for p in block.parameters()}
-        want |= {id(p) for p in tower.tail}
-    assert {id(p) for p in model.parameters() if p.requires_grad} == want
-
-
-@pytest.mark.parametrize("family", FAMILIES)
 def test_rates_of_layers(family):
     adapter, model = attached(FullFineTuning(decay=0.5), family)
     scales = {id(p): scale for p, scale in adapter.lr_scales()}

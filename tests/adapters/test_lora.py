@@ -64,19 +64,6 @@ def test_it_is_the_backbone_with_products_added(family):
         near(got, want)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_merged_weights_score_the_same_and_are_ordinary(family):
-    adapter, model = attached(LoRA(rank=2, targets=["query", "out", "mlp"]), family)
-    fit(adapter, model)
-    with torch.no_grad():
-        want = embedded(adapter, model)
-        adapter.merge()
-        for got, same in zip(embedded(adapter, model), want, strict=True):
-            assert got.equal(same)
-    assert model.state_dict().keys() == backbone(family).state_dict().keys()
-    assert trained(model) == set()
-
-
 def test_packed_projections_are_chosen_one_by_one():
     adapter, model = attached(LoRA(rank=2, targets=["query", "value"], image=False))
     fit(adapter, model)

@@ -16,7 +16,7 @@ def test_it_is_linear_in_the_outputs_the_adapter_compares(style):
     shared = {n: p for n, p in head.state_dict().items() if not n.startswith("predict")}
     adapter.load_state_dict(shared, strict=False)
     outputs = []
-    adapter.judge = lambda fused, goal: outputs.append(fused) or fused[:, 0, 0]
+    adapter.score_head = lambda fused, target: outputs.append(fused) or fused[:, 0, 0]
     image, text = features()
     adapter(image, text)
     fused = outputs[0].flatten(1)
@@ -27,7 +27,7 @@ def test_it_is_linear_in_the_outputs_the_adapter_compares(style):
     torch.testing.assert_close(got, want)
 
 
-def test_it_has_no_scale_and_no_goal():
+def test_it_has_no_scale_and_no_target():
     head = MMPred()
     head.attach(Widths())
     names = {name for name, _ in head.named_parameters()}
@@ -42,7 +42,7 @@ def test_the_words_do_not_matter_beyond_the_fusion():
     for cls, moved in ((MMPred, False), (MMAdapter, True)):
         adapter = made(Mdetr, cls).eval()
         want = adapter(image, text).values
-        goal = adapter.goal(text)
-        assert goal.shape == (3, 8 if moved else 0)
-        adapter.goal = lambda text, goal=goal: goal + 1
+        target = adapter.target(text)
+        assert target.shape == (3, 8 if moved else 0)
+        adapter.target = lambda text, target=target: target + 1
         assert adapter(image, text).values.equal(want) != moved

@@ -12,7 +12,7 @@ from vlmtune.adapters.deep_prompts import DeepPrompts
 from vlmtune.adapters.full_finetuning import FullFineTuning
 from vlmtune.adapters.last_blocks import LastBlocks
 from vlmtune.adapters.lora import LoRA
-from vlmtune.adapters.towers import decayed, needed, thaw
+from vlmtune.adapters.towers import layer_scales, params_with_grad, unfreeze
 from vlmtune.adapters.word_prompts import WordPrompts
 from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.errors import UserError
@@ -24,7 +24,7 @@ MAKERS = {
     "last_blocks": lambda: LastBlocks(image=1, text=2, decay=0.5),
     "full_finetuning": lambda: FullFineTuning(),
     "full_finetuning_tokens": lambda: FullFineTuning(tokens=True),
-    "text_only": lambda: FullFineTuning(image=False, embeddings=False),
+    "text_only": lambda: FullFineTuning(image=False, tokens=True),
     "word_prompts": lambda: WordPrompts(),
     "context_prompts": lambda: ContextPrompts(length=2),
     "deep_prompts": lambda: DeepPrompts(),
@@ -58,7 +58,7 @@ def test_a_backbone_without_towers_is_refused(name):
 
 @pytest.mark.parametrize("name", ["last_blocks", "full_finetuning"])
 def test_weights_in_16_bits_are_not_fine_tuned(name, model_folder):
-    with pytest.raises(UserError, match=r"got torch\.bfloat16, in which small steps are lost"):
+    with pytest.raises(UserError, match=r"got torch\.bfloat16, which loses small steps"):
         MAKERS[name]().attach(OpenClip(str(model_folder), precision="bf16"))
 
 
@@ -102,7 +102,7 @@ def test_chunks_give_the_gradient_of_the_whole(model_folder, shards, tmp_path):
 def test_needed_finds_what_is_used_and_leaves_all_as_it_was():
     used, unused = torch.nn.Linear(2, 3), torch.nn.Linear(2, 3).requires_grad_(False)
     parameters = [*used.parameters(), *unused.parameters()]
-    assert needed(lambda: used(torch.ones(1, 2)), parameters) == list(used.parameters())
+    assert params_with_grad(lambda: used(torch.ones(1, 2)), parameters) == list(used.parameters())
     assert [p.requires_grad for p in parameters] == [True, True, False, False]
     assert all(p.grad is None for p in parameters)
 
@@ -110,7 +110,7 @@ def test_needed_finds_what_is_used_and_leaves_all_as_it_was():
 def test_thaw_thaws_what_it_is_given():
     model = backbone()
     assert trained(model) == set()
-    thaw(model, list(model.model.ln_final.parameters()))
+    unfreeze(model, list(model.model.ln_final.parameters()))
     assert trained(model) == {"model.ln_final.weight", "model.ln_final.bias"}
 
 
@@ -120,6 +120,6 @@ def test_rates_fall_from_the_top_to_the_bottom(family):
     tower = model.text_tower
     groups = [tower.embedding, *tower.blocks]
     for place, module in enumerate(groups):
-        scales = {scale for _, scale in decayed(tower, module.parameters(), 0.5)}
+        scales = {scale for _, scale in layer_scales(tower, module.parameters(), 0.5)}
         assert scales == {0.5 ** (4 - place)}
-    assert {scale for _, scale in decayed(tower, tower.tail, 0.5)} == {1.0}
+    assert {scale for _, scale in layer_scales(tower, tower.tail, 0.5)} == {1.0}

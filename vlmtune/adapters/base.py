@@ -1,8 +1,11 @@
 """What an adapter is: the trained part, from the features of both modalities to scores.
 
-Laws (tests/contracts/test_adapters.py holds every adapter to them): scores equal the backbone's own
-at initialisation unless `identity_at_init` is False; only `requires_grad` parameters move; the
-order of a batch does not matter; export and load change nothing.
+In: features, as `image_input` and `text_input` describe them. Out: `Scores` of all or chosen pairs.
+Never: encoding; features come from a backbone or from a store.
+
+Laws (tests/contracts/test_adapters.py): scores equal the backbone's own at initialisation unless
+`identity_at_init` is False; only parameters that require a gradient change; the order of a batch
+does not matter; export and load change nothing.
 """
 
 import math
@@ -15,35 +18,35 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 from torch.utils.checkpoint import checkpoint
-from typing_extensions import TypeVar
+from typing_extensions import TypeVar, override
 
 from vlmtune.backbones.base import Backbone
 from vlmtune.config import Configured
 from vlmtune.errors import UserError
-from vlmtune.types import Embedded, Features, FeatureSpec, Rows, Scores, Tokens
+from vlmtune.types import Embedded, Features, FeatureSpec, Pooled, Rows, Scores, Tokens
 
 ImageT = TypeVar("ImageT", bound=Features, default=Any)
 TextT = TypeVar("TextT", bound=Features, default=Any)
 PreparedT = TypeVar("PreparedT", bound=Rows, default=Any)
 
-CACHED = 64 * 2**20  # bytes; larger chunks are slower on a CPU
+CPU_CHUNK = 64 * 2**20  # bytes; larger chunks are slower on a CPU
 TOWERS = (
     "OpenClip with a plain vision transformer and open_clip's own text transformer, HFCLIP, "
     "SigLIP, Flava, Blip or BridgeTower"
 )
-"""Backbones with tokens of many layers, whose towers run block by block."""
+"""Backbones with tokens of many layers, whose towers run layer by layer."""
 EMBEDDING = "OpenClip, HFCLIP, SigLIP, Flava, Blip, or BridgeTower with its contrastive heads"
 """Backbones with an embedding of each image and of each text."""
 
 
 class Adapter(Configured, nn.Module, ABC, Generic[ImageT, TextT]):
-    """Scores images against texts from what it reads of the backbone.
+    """Scores images against texts from features of a backbone.
 
     Attributes:
-        image_input: The representation of images it reads.
-        text_input: The representation of texts it reads.
-        identity_at_init: True where the untrained adapter gives the backbone's own scores.
-        joint: True where a score needs image and text together, so that pairs are chosen.
+        image_input: The image features it takes.
+        text_input: The text features it takes.
+        identity_at_init: True if the untrained adapter has the backbone's own scores.
+        joint: True if a score needs image and text together, so that pairs are chosen.
     """
 
     image_input: FeatureSpec
@@ -52,17 +55,17 @@ class Adapter(Configured, nn.Module, ABC, Generic[ImageT, TextT]):
     joint: ClassVar[bool] = False
 
     def attach(self, backbone: Backbone) -> None:
-        """Makes the layers to fit the backbone's widths. Called once, before training or loading.
+        """Makes the layers, in the backbone's widths. Called once, before training or loading.
 
         Raises:
-            UserError: The backbone cannot give what the adapter reads.
+            UserError: The backbone lacks the features that the adapter takes.
         """
-        for modality, reads in (("image", self.image_input), ("text", self.text_input)):
-            if reason := backbone.fits(reads, modality):
-                pooled = reads.kind == "pooled"
-                what = "embeddings" if pooled else f"{reads.kind} of layer {reads.layer}"
+        for modality, spec in (("image", self.image_input), ("text", self.text_input)):
+            if reason := backbone.fits(spec, modality):
+                pooled = spec.kind == "pooled"
+                wanted = "embeddings" if pooled else f"{spec.kind} of layer {spec.layer}"
                 raise UserError(
-                    f"expected a backbone with {what} for {modality}s, got "
+                    f"expected a backbone with {wanted} for {modality}s, got "
                     f"{type(backbone).__name__} ({reason}): choose "
                     f"{EMBEDDING if pooled else TOWERS}"
                     + ("" if backbone.fusion is None else "; or the adapter Matching")
@@ -82,8 +85,12 @@ class Adapter(Configured, nn.Module, ABC, Generic[ImageT, TextT]):
 class DualAdapter(Adapter[ImageT, TextT]):
     r"""An adapter with one embedding per image and one per text.
 
-    $s_{ij} = e^{\tau} \cos(f(v_i), g(t_j)) + b$ with $f$, $g$ from the subclass, $\tau$ starting at
-    the backbone's temperature, and $b = 0$ unless the subclass learns it.
+    $s_{ij} = e^{\tau} \cos(f(v_i), g(t_j)) + b$ with $f$, $g$ from the subclass and $b = 0$ at the
+    start.
+
+    Args:
+        learn_scale: Whether $\tau$ and $b$ are trained, which a sigmoid loss needs.
+        initial_scale: $e^{\tau}$ at the start, or None for the backbone's.
 
     Attributes:
         gives_tokens: True where `embed_patches` and `embed_words` are given, for objectives that
@@ -92,31 +99,27 @@ class DualAdapter(Adapter[ImageT, TextT]):
 
     gives_tokens: ClassVar[bool] = False
 
+    def __init__(self, learn_scale: bool = False, initial_scale: float | None = None) -> None:
+        super().__init__()
+        self.learn_scale, self.initial_scale = learn_scale, initial_scale
+
+    @override
     def attach(self, backbone: Backbone) -> None:
-        """Takes over the temperature of the backbone."""
         super().attach(backbone)
-        scale = torch.tensor(math.log(backbone.logit_scale))
-        self.log_scale = nn.Parameter(scale, requires_grad=False)
-        self.bias = nn.Parameter(torch.zeros(()), requires_grad=False)
+        scale = self.initial_scale
+        log_scale = math.log(backbone.logit_scale) if scale is None else log_of_scale(scale)
+        self.log_scale = nn.Parameter(torch.tensor(log_scale), self.learn_scale)
+        self.bias = nn.Parameter(torch.zeros(()), self.learn_scale)
 
-    def set_scale(self, learned: bool, initial: float | None = None) -> None:
-        r"""Says whether $\tau$ and $b$ are trained and, unless None, what $e^{\tau}$ is at first.
-
-        Raises:
-            UserError: `initial` is not above 0.
-        """
-        if initial is not None:
-            self.log_scale.data.fill_(log_of_scale(initial))
-        self.log_scale.requires_grad_(learned)
-        self.bias.requires_grad_(learned)
-
-    @abstractmethod
     def embed_image(self, image: ImageT) -> Float[Tensor, "n d"]:
-        """Embeds images; need not be normalised."""
+        """Embeds images, by default with the backbone's embeddings; need not be normalised."""
+        assert isinstance(image, Pooled)
+        return image.values
 
-    @abstractmethod
     def embed_text(self, text: TextT) -> Float[Tensor, "n d"]:
-        """Embeds texts; need not be normalised."""
+        """Embeds texts, by default with the backbone's embeddings; need not be normalised."""
+        assert isinstance(text, Pooled)
+        return text.values
 
     def embed_patches(self, image: Tokens) -> Tokens:
         """Embeds patch tokens in the shared space (n, t, d), where `gives_tokens` is True."""
@@ -126,15 +129,15 @@ class DualAdapter(Adapter[ImageT, TextT]):
         """Embeds word tokens in the shared space (n, t, d), where `gives_tokens` is True."""
         raise NotImplementedError
 
+    @override
     def forward(
         self, image: ImageT, text: TextT, pairs: Bool[Tensor, "N M"] | None = None
     ) -> Scores:
-        """Scores every pair with one matrix product."""
-        del pairs
+        del pairs  # one matrix product gives all
         return self.scores(self.embed_image(image), self.embed_text(text))
 
     def scores(self, image: Float[Tensor, "N d"], text: Float[Tensor, "M d"]) -> Scores:
-        """Scores embedded images against embedded texts, with what the scores are made of."""
+        """Scores embedded images against embedded texts; the result holds the embeddings."""
         values = self.compare(image, text)
         embedded = Embedded(normalize(image, dim=-1), normalize(text, dim=-1), self.log_scale.exp())
         return Scores(values, torch.ones_like(values, dtype=torch.bool), embedded)
@@ -157,16 +160,16 @@ class DualAdapter(Adapter[ImageT, TextT]):
 class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
     """An adapter that reads image and text together: chosen pairs are scored in chunks.
 
-    What depends on one modality alone goes into `prepare_image` and `prepare_text`, which run once
+    Computation on one modality alone goes into `prepare_image` and `prepare_text`, which run once
     per image and once per text; `score_pairs` runs once per pair. Chunks bound memory and never
     change a score. In training, activations of the first chunks are kept until `training_memory`
-    is full; those of later ones are computed again in the backward pass, dropout included.
+    is full; those of later chunks are computed again in the backward pass, dropout included.
 
     Attributes:
-        chunk: How many pairs `score_pairs` gets at a time; None for what `memory` has room for, or
-            1,024 where `pair_bytes` is not known.
-        memory: Bytes that scoring a chunk may take. Outside training a CPU takes no more than
-            64 MiB of it, which its caches serve faster.
+        chunk: Number of pairs in a call of `score_pairs`; None for as many as `memory` allows, or
+            1,024 if `pair_bytes` is 0.
+        memory: Bytes that scoring a chunk may take. Outside training a CPU takes at most 64 MiB,
+            which its caches serve faster.
         training_memory: Bytes of activations that may be kept for the backward pass.
     """
 
@@ -178,31 +181,28 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
 
     @abstractmethod
     def prepare_image(self, image: ImageT) -> PreparedT:
-        """The part of the computation that needs images only."""
+        """Computes what needs images only."""
 
     @abstractmethod
     def prepare_text(self, text: TextT) -> PreparedT:
-        """The part of the computation that needs texts only."""
+        """Computes what needs texts only."""
 
     @abstractmethod
     def score_pairs(self, image: PreparedT, text: PreparedT) -> Float[Tensor, "P"]:
         """Scores image i against text i for each of the P rows."""
 
     def pair_bytes(self, image: PreparedT, text: PreparedT, training: bool) -> int:
-        """Estimates the bytes that `score_pairs` takes for one pair; 0 where that is not known.
+        """Estimates the bytes that `score_pairs` takes for the longest prepared pair; 0: unknown.
 
-        Args:
-            image: Prepared images.
-            text: Prepared texts; the pair is as long as the longest of them.
-            training: Bytes kept for the backward pass, rather than needed at one time without one.
+        With `training` these are the bytes kept for the backward pass, else the peak without one.
         """
         del image, text, training
         return 0
 
+    @override
     def forward(
         self, image: ImageT, text: TextT, pairs: Bool[Tensor, "N M"] | None = None
     ) -> Scores:
-        """Scores the chosen pairs (all without `pairs`)."""
         if pairs is None:
             pairs = torch.ones(len(image), len(text), dtype=torch.bool, device=image.device)
         images, texts = self.prepare_image(image), self.prepare_text(text)
@@ -220,14 +220,14 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
     ) -> list[Tensor]:
         """Scores the pairs (row of `image`, row of `text`), chunk by chunk."""
         training = torch.is_grad_enabled()
-        needed = self.pair_bytes(image, text, training)
+        pair_bytes = self.pair_bytes(image, text, training)
         cached = rows.device.type == "cpu" and not training
-        memory = min(self.memory, CACHED) if cached else self.memory
-        size = self.chunk or (max(1, memory // needed) if needed else 1024)
-        kept = size * needed if training else 0
+        memory = min(self.memory, CPU_CHUNK) if cached else self.memory
+        size = self.chunk or (max(1, memory // pair_bytes) if pair_bytes else 1024)
+        chunk_bytes = size * pair_bytes if training else 0
         scores, held = [], 0
         for i in range(0, len(rows), size):
-            held += kept
+            held += chunk_bytes
             chunk = (image, text, rows[i : i + size], columns[i : i + size])
             if held > self.training_memory:
                 scores.append(checkpoint(self._score_chunk, *chunk, use_reentrant=False))
@@ -249,20 +249,16 @@ def _gather(prepared: PreparedT, rows: Int[Tensor, "P"]) -> PreparedT:
 
 
 def log_of_scale(initial: float) -> float:
-    r"""Returns $\tau$ of an initial scale $e^{\tau}$.
-
-    Raises:
-        UserError: It is not above 0.
-    """
+    r"""Returns $\tau$ of an initial scale $e^{\tau}$, which must be above 0."""
     if not 0 < initial < math.inf:
         raise UserError(f"expected an initial scale above 0, got {initial}: correct it")
     return math.log(initial)
 
 
 def trained_state(backbone: Backbone, adapter: Adapter) -> dict[str, Tensor]:
-    """Everything training changes and nothing else: the adapter, and unfrozen backbone weights.
+    """The state of the adapter and the unfrozen weights of the backbone.
 
-    Keys are `adapter.<name>` and `backbone.<name>`; frozen backbone weights are never among them.
+    Keys are `adapter.<name>` and `backbone.<name>`.
     """
     state = {f"adapter.{name}": value for name, value in adapter.state_dict().items()}
     for name, parameter in backbone.named_parameters():
@@ -274,20 +270,17 @@ def trained_state(backbone: Backbone, adapter: Adapter) -> dict[str, Tensor]:
 def load_trained_state(
     backbone: Backbone, adapter: Adapter, state: Mapping[str, Tensor], source: str
 ) -> None:
-    """Puts a `trained_state` back, strict both ways: no name and no shape may differ.
+    """Loads a `trained_state` strictly: no name and no shape may differ.
 
     Args:
         backbone: The backbone the adapter is attached to.
         adapter: The adapter, attached.
-        state: What `trained_state` gave.
+        state: From `trained_state`.
         source: Where it came from, for the error.
-
-    Raises:
-        UserError: A name is missing or unknown, or a shape differs.
     """
-    own = trained_state(backbone, adapter)
-    wrong = sorted(own.keys() ^ state.keys()) or sorted(
-        name for name in own if own[name].shape != state[name].shape
+    current = trained_state(backbone, adapter)
+    wrong = sorted(current.keys() ^ state.keys()) or sorted(
+        name for name in current if current[name].shape != state[name].shape
     )
     if wrong:
         raise UserError(
@@ -296,5 +289,5 @@ def load_trained_state(
             "use the config the checkpoint was trained with"
         )
     with torch.no_grad():
-        for name, value in own.items():
+        for name, value in current.items():
             value.copy_(state[name])

@@ -1,8 +1,11 @@
 """CLIP-Adapter: a residual bottleneck after the frozen embeddings of either side."""
 
+from typing import Any
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from typing_extensions import override
 
 from vlmtune.adapters.base import DualAdapter
 from vlmtune.backbones.base import Backbone
@@ -25,8 +28,7 @@ class Bottleneck(DualAdapter[Pooled, Pooled]):
         image: $\alpha$ of the images, in (0, 1); 0 leaves them as they are.
         text: $\alpha$ of the texts, likewise.
         reduction: r.
-        learn_scale: Whether $\tau$ and $b$ are trained, which a sigmoid loss needs.
-        initial_scale: $e^{\tau}$ at the start, or None for the backbone's.
+        options: Options of `DualAdapter`.
 
     Raises:
         UserError: A ratio is out of range, both are 0, or `reduction` is below 1.
@@ -41,10 +43,9 @@ class Bottleneck(DualAdapter[Pooled, Pooled]):
         image: float = 0.2,
         text: float = 0.0,
         reduction: int = 4,
-        learn_scale: bool = False,
-        initial_scale: float | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__()
+        super().__init__(**options)
         if not (0 <= image < 1 and 0 <= text < 1 and image + text > 0):
             raise UserError(
                 f"expected ratios in [0, 1), one of them above 0, got {image=} and {text=}: "
@@ -53,17 +54,11 @@ class Bottleneck(DualAdapter[Pooled, Pooled]):
         if reduction < 1:
             raise UserError(f"expected a reduction of at least 1, got {reduction}: raise it")
         self.image_ratio, self.text_ratio, self.reduction = image, text, reduction
-        self.learn_scale, self.initial_scale = learn_scale, initial_scale
         self.image_input = self.text_input = FeatureSpec("pooled")
 
+    @override
     def attach(self, backbone: Backbone) -> None:
-        """Makes the bottlenecks.
-
-        Raises:
-            UserError: `reduction` is more than the width of the embeddings.
-        """
         super().attach(backbone)
-        self.set_scale(self.learn_scale, self.initial_scale)
         if self.reduction > backbone.embed_dim:
             raise UserError(
                 f"expected a reduction of at most {backbone.embed_dim}, the width of the "
@@ -74,12 +69,12 @@ class Bottleneck(DualAdapter[Pooled, Pooled]):
         if self.text_ratio:
             self.text = _layers(backbone.embed_dim, self.reduction)
 
+    @override
     def embed_image(self, image: Pooled) -> Float[Tensor, "n d"]:
-        """Mixes image embeddings with their bottleneck's output."""
         return self._mixed(image.values, "image", self.image_ratio)
 
+    @override
     def embed_text(self, text: Pooled) -> Float[Tensor, "n d"]:
-        """Mixes text embeddings with their bottleneck's output."""
         return self._mixed(text.values, "text", self.text_ratio)
 
     def _mixed(self, pooled: Float[Tensor, "n d"], name: str, ratio: float) -> Float[Tensor, "n d"]:

@@ -1,8 +1,11 @@
 """Deep prompts in both towers, coupled as in MaPLe or on their own as in visual prompt tuning."""
 
+from typing import Any
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from typing_extensions import override
 
 from vlmtune.adapters.base import DualAdapter
 from vlmtune.adapters.prompting import DEVIATION, check_room, insert, word_embeddings
@@ -37,8 +40,7 @@ class DeepPrompts(DualAdapter[Features, Features]):
         text: Whether texts have prompts.
         coupled: Whether those of images are made from those of texts; needs both.
         init: Words whose first m embeddings $P_0$ starts as; None for random ones.
-        learn_scale: Whether $\tau$ and $b$ are trained, which a sigmoid loss needs.
-        initial_scale: $e^{\tau}$ at the start, or None for the backbone's.
+        options: Options of `DualAdapter`.
 
     Raises:
         UserError: A number is below 1, neither side has prompts, or one side alone is coupled.
@@ -58,10 +60,9 @@ class DeepPrompts(DualAdapter[Features, Features]):
         text: bool = True,
         coupled: bool = True,
         init: str | None = None,
-        learn_scale: bool = False,
-        initial_scale: float | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__()
+        super().__init__(**options)
         if length < 1 or (depth is not None and depth < 1):
             raise UserError(f"expected length and depth >= 1, got {length=}, {depth=}: raise them")
         if not (image or text):
@@ -75,18 +76,12 @@ class DeepPrompts(DualAdapter[Features, Features]):
             raise UserError("expected `text` prompts for `init`, got none: leave `init` out")
         self.length, self.depth, self.coupled, self.init = length, depth, coupled, init
         self.on_image, self.on_text = image, text
-        self.learn_scale, self.initial_scale = learn_scale, initial_scale
         # Which layer the first block's input is, counted from the end, the tower tells.
         self.image_input = FeatureSpec("state" if image else "pooled")
         self.text_input = FeatureSpec("words" if text else "pooled")
 
+    @override
     def attach(self, backbone: Backbone) -> None:
-        """Makes the prompts.
-
-        Raises:
-            UserError: A tower cannot be had, has fewer than `depth` blocks, does not know a word of
-                `init` or has no room for the prompts.
-        """
         towers: list[Tower] = []
         if self.on_image:
             self.image_tower = image_tower(backbone)
@@ -97,7 +92,6 @@ class DeepPrompts(DualAdapter[Features, Features]):
             check_room(self.text_tower, self.length, backbone.text_special)
             towers.append(self.text_tower)
         super().attach(backbone)
-        self.set_scale(self.learn_scale, self.initial_scale)
         self.special = backbone.text_special
         fewest = min(tower.layers for tower in towers)
         if self.depth is not None and self.depth > fewest:
@@ -107,16 +101,16 @@ class DeepPrompts(DualAdapter[Features, Features]):
             )
         depths = [self.depth or (fewest if self.coupled else tower.layers) for tower in towers]
         if self.on_text:
-            self.text = nn.Parameter(self._drawn(depths[-1], self.text_tower))
+            self.text = nn.Parameter(self._random(depths[-1], self.text_tower))
             if self.init is not None:
                 self._start_as(self.init)
         if self.coupled:
             widths = self.text_tower.width, self.image_tower.width
             self.coupling = nn.ModuleList(nn.Linear(*widths) for _ in range(depths[0]))
         elif self.on_image:
-            self.image = nn.Parameter(self._drawn(depths[0], self.image_tower))
+            self.image = nn.Parameter(self._random(depths[0], self.image_tower))
 
-    def _drawn(self, depth: int, tower: Tower) -> Float[Tensor, "depth m w"]:
+    def _random(self, depth: int, tower: Tower) -> Float[Tensor, "depth m w"]:
         return DEVIATION * torch.randn(depth, self.length, tower.width)
 
     def _start_as(self, init: str) -> None:
@@ -135,8 +129,8 @@ class DeepPrompts(DualAdapter[Features, Features]):
         pairs = zip(self.coupling, self.text, strict=True)
         return torch.stack([layer(prompts) for layer, prompts in pairs])
 
+    @override
     def embed_image(self, image: Features) -> Float[Tensor, "n d"]:
-        """Runs the image tower with prompts after the patches."""
         if isinstance(image, Pooled):
             return image.values
         prompts, patches = self.image_prompts(), image.values.shape[1]
@@ -144,8 +138,8 @@ class DeepPrompts(DualAdapter[Features, Features]):
         state = _deep(self.image_tower, Tokens.full(joined), prompts, patches)
         return self.image_tower.finish(state.cut(patches))
 
+    @override
     def embed_text(self, text: Features) -> Float[Tensor, "n d"]:
-        """Runs the text tower with prompts before the words."""
         if isinstance(text, Pooled):
             return text.values
         tower, first = self.text_tower, _repeated(self.text[0], len(text))

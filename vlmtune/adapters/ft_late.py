@@ -2,9 +2,10 @@
 
 from jaxtyping import Float
 from torch import Tensor, nn
+from typing_extensions import override
 
 from vlmtune.adapters.base import DualAdapter
-from vlmtune.adapters.fusion_styles.layers import Blocks, initialise
+from vlmtune.adapters.fusion_styles.layers import LayerFactory, initialise
 from vlmtune.adapters.words import masked_mean, word_mask
 from vlmtune.backbones.base import Backbone
 from vlmtune.errors import UserError
@@ -56,33 +57,31 @@ class FTLate(DualAdapter[Tokens, Tokens]):
         text_layer: int = -2,
         initial_scale: float = 10.0,
     ) -> None:
-        super().__init__()
+        super().__init__(learn_scale=True, initial_scale=initial_scale)
         if layers < 1:
             raise UserError(f"expected at least 1 layer, got {layers}: raise it")
         self.layers, self.heads, self.hidden, self.dropout = layers, heads, hidden, dropout
-        self.norm_first, self.initial_scale = norm_first, initial_scale
-        self.image_input, self.text_input = (
-            FeatureSpec("tokens", image_layer),
-            FeatureSpec("tokens", text_layer),
-        )
+        self.norm_first = norm_first
+        self.image_input = FeatureSpec("tokens", image_layer)
+        self.text_input = FeatureSpec("tokens", text_layer)
 
+    @override
     def attach(self, backbone: Backbone) -> None:
-        """Makes the projection and both encoders in the text's width."""
         super().attach(backbone)
         width = backbone.text_width
-        blocks = Blocks(width, self.heads, self.hidden * width, self.dropout, self.norm_first)
+        hidden = self.hidden * width
+        factory = LayerFactory(width, self.heads, hidden, self.dropout, self.norm_first)
         self.special = backbone.text_special
         self.project = nn.Linear(backbone.image_width, width)
-        self.image, self.text = blocks.encoder(self.layers), blocks.encoder(self.layers)
+        self.image, self.text = factory.encoder(self.layers), factory.encoder(self.layers)
         initialise([self.image, self.text])
-        self.set_scale(True, self.initial_scale)
 
+    @override
     def embed_image(self, image: Tokens) -> Float[Tensor, "n d"]:
-        """The mean patch after the image encoder."""
         return masked_mean(self.image.all(self.project(image.values), image.mask), image.mask)
 
+    @override
     def embed_text(self, text: Tokens) -> Float[Tensor, "n d"]:
-        """The mean word after the text encoder."""
         return masked_mean(
             self.text.all(text.values, text.mask), word_mask(text.mask, self.special)
         )

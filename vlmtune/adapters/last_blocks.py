@@ -1,18 +1,21 @@
 """Fine-tuning of the last blocks: what comes before them stays frozen and may be stored."""
 
+from typing import Any
+
 from jaxtyping import Float
 from torch import Tensor, nn
+from typing_extensions import override
 
 from vlmtune.adapters.base import DualAdapter
 from vlmtune.adapters.towers import (
-    after_last_block,
     check_decay,
-    decayed,
     image_tower,
-    length_of,
+    layer_scales,
+    longest_state,
+    params_of_last,
+    run_last,
     text_tower,
-    thaw,
-    used_by,
+    unfreeze,
 )
 from vlmtune.backbones.base import Backbone, Tower
 from vlmtune.errors import UserError
@@ -37,8 +40,7 @@ class LastBlocks(DualAdapter[Features, Features]):
         image: n of the image tower; 0 leaves it frozen, and its embeddings are read.
         text: n of the text tower, likewise.
         decay: $\gamma$; None for one rate.
-        learn_scale: Whether $\tau$ and $b$ are trained, which a sigmoid loss needs.
-        initial_scale: $e^{\tau}$ at the start, or None for the backbone's.
+        options: Options of `DualAdapter`.
 
     Raises:
         UserError: A number is out of range or nothing is trained.
@@ -53,10 +55,9 @@ class LastBlocks(DualAdapter[Features, Features]):
         image: int = 2,
         text: int = 2,
         decay: float | None = None,
-        learn_scale: bool = False,
-        initial_scale: float | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__()
+        super().__init__(**options)
         if min(image, text) < 0 or image + text == 0:
             raise UserError(
                 f"expected numbers of blocks to train, got {image=} and {text=}: "
@@ -64,15 +65,11 @@ class LastBlocks(DualAdapter[Features, Features]):
             )
         check_decay(decay)
         self.counts = {"image": image, "text": text}
-        self.decay, self.learn_scale, self.initial_scale = decay, learn_scale, initial_scale
-        self.image_input, self.text_input = _reads(image), _reads(text)
+        self.decay = decay
+        self.image_input, self.text_input = _spec(image), _spec(text)
 
+    @override
     def attach(self, backbone: Backbone) -> None:
-        """Thaws the last blocks.
-
-        Raises:
-            UserError: A tower cannot be had block by block, has fewer blocks, or is not float32.
-        """
         self.towers: dict[str, Tower] = {}
         if self.counts["image"]:
             self.towers["image"] = image_tower(backbone)
@@ -85,39 +82,38 @@ class LastBlocks(DualAdapter[Features, Features]):
                     f"got {self.counts[modality]}: lower `{modality}`"
                 )
         super().attach(backbone)
-        self.set_scale(self.learn_scale, self.initial_scale)
-        self.thawed = {
-            modality: _last(tower, self.counts[modality], length_of(tower, backbone))
+        self.trained = {
+            modality: _last(tower, self.counts[modality], longest_state(tower, backbone))
             for modality, tower in self.towers.items()
         }
-        thaw(backbone, [p for parameters in self.thawed.values() for p in parameters])
+        unfreeze(backbone, [p for parameters in self.trained.values() for p in parameters])
 
+    @override
     def lr_scales(self) -> list[tuple[nn.Parameter, float]]:
-        """Factors on the learning rate, where there is a decay."""
         if self.decay is None:
             return []
         return [
             pair
             for modality, tower in self.towers.items()
-            for pair in decayed(tower, self.thawed[modality], self.decay)
+            for pair in layer_scales(tower, self.trained[modality], self.decay)
         ]
 
+    @override
     def embed_image(self, image: Features) -> Float[Tensor, "n d"]:
-        """Runs the last image blocks, or returns the frozen embeddings."""
         return self._embed("image", image)
 
+    @override
     def embed_text(self, text: Features) -> Float[Tensor, "n d"]:
-        """Runs the last text blocks, or returns the frozen embeddings."""
         return self._embed("text", text)
 
     def _embed(self, modality: str, features: Features) -> Float[Tensor, "n d"]:
         if isinstance(features, Pooled):
             return features.values
         tower, count = self.towers[modality], self.counts[modality]
-        return tower.finish(after_last_block(tower, features.trimmed(), count))
+        return tower.finish(run_last(tower, features.trimmed(), count))
 
 
-def _reads(count: int) -> FeatureSpec:
+def _spec(count: int) -> FeatureSpec:
     return FeatureSpec("state", -(count + 1)) if count else FeatureSpec("pooled")
 
 
@@ -125,4 +121,4 @@ def _last(tower: Tower, count: int, length: int) -> list[nn.Parameter]:
     """The parameters of the last blocks and what follows, those that an embedding uses."""
     blocks = tower.blocks[tower.layers - count :]
     candidates = [p for block in blocks for p in block.parameters()]
-    return used_by(tower, count, length, [*candidates, *tower.tail])
+    return params_of_last(tower, count, length, [*candidates, *tower.tail])

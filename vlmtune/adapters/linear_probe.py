@@ -3,6 +3,7 @@
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from typing_extensions import override
 
 from vlmtune.adapters.base import DualAdapter
 from vlmtune.backbones.base import Backbone
@@ -12,11 +13,11 @@ from vlmtune.types import FeatureSpec, Pooled
 class LinearProbe(DualAdapter[Pooled, Pooled]):
     r"""Scores $s_{ij} = e^{\tau} \cos(W_I v_i + b_I, W_T t_j + b_T) + b$.
 
-    $W_I$ and $W_T$ are d x d (512 x 512 on CLIP ViT-B/32) and start as the identity, so that the
-    probe starts as the frozen model. Temperature $\tau$ and offset $b$ are learned, because a
-    sigmoid loss on a frozen CLIP temperature (100) would start saturated.
+    $W_I$ and $W_T$ are d x d (512 x 512 on CLIP ViT-B/32) and start as the identity, so the probe
+    starts as the frozen model. Temperature $\tau$ and offset $b$ are learned, because a sigmoid
+    loss at CLIP's temperature (100) would start saturated.
 
-    Source: Cola (Ray et al. 2023), section 11.1, "Linear". The paper does not state its
+    Source: Cola (Ray et al. 2023), section 11.1, "Linear". The paper states neither its
     initialisation nor a temperature.
 
     Args:
@@ -25,23 +26,21 @@ class LinearProbe(DualAdapter[Pooled, Pooled]):
     """
 
     def __init__(self, learn_scale: bool = True, initial_scale: float | None = None) -> None:
-        super().__init__()
-        self.learn_scale, self.initial_scale = learn_scale, initial_scale
+        super().__init__(learn_scale, initial_scale)
         self.image_input = self.text_input = FeatureSpec("pooled")
 
+    @override
     def attach(self, backbone: Backbone) -> None:
-        """Makes two identity maps of the backbone's embedding width."""
         super().attach(backbone)
         self.image = _identity(backbone.embed_dim)
         self.text = _identity(backbone.embed_dim)
-        self.set_scale(self.learn_scale, self.initial_scale)
 
+    @override
     def embed_image(self, image: Pooled) -> Float[Tensor, "n d"]:
-        """Maps the pooled image embeddings."""
         return self.image(image.values)
 
+    @override
     def embed_text(self, text: Pooled) -> Float[Tensor, "n d"]:
-        """Maps the pooled text embeddings."""
         return self.text(text.values)
 
 

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from vlmtune.adapters.base import JointAdapter
-from vlmtune.adapters.towers import thaw
+from vlmtune.adapters.towers import unfreeze
 from vlmtune.backbones.base import Backbone, Fusion
 from vlmtune.errors import UserError
 from vlmtune.types import Tokens
@@ -72,7 +72,7 @@ class Matching(JointAdapter[Tokens, Tokens, Tokens]):
         super().attach(backbone)
         last = fusion.blocks[len(fusion.blocks) - self.blocks :]
         if last:
-            thaw(backbone, [*(p for block in last for p in block.parameters()), *fusion.tail])
+            unfreeze(backbone, [*(p for block in last for p in block.parameters()), *fusion.tail])
         moving = {id(module) for block in last for module in block.modules()}
         self._still = [module for module in backbone.modules() if id(module) not in moving]
 

@@ -1,4 +1,8 @@
-"""What adapters share that work inside a backbone's towers: finding them and thawing them."""
+"""What adapters that work inside a backbone's towers share: finding, running and training them.
+
+In: a backbone. Out: its towers, states, and the parameters to train.
+Never: a choice of what to train; adapters make it.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
@@ -17,7 +21,7 @@ def image_tower(backbone: Backbone) -> ImageTower:
     """Returns the image tower.
 
     Raises:
-        UserError: It cannot be had block by block.
+        UserError: The backbone has no image tower that runs layer by layer.
     """
     if backbone.image_tower is None:
         raise _without(backbone, "image")
@@ -28,7 +32,7 @@ def text_tower(backbone: Backbone) -> TextTower:
     """Returns the text tower.
 
     Raises:
-        UserError: It cannot be had block by block.
+        UserError: The backbone has no text tower that runs layer by layer.
     """
     if backbone.text_tower is None:
         raise _without(backbone, "text")
@@ -44,93 +48,97 @@ def _without(backbone: Backbone, modality: Literal["image", "text"]) -> UserErro
     )
 
 
-def after_last_block(tower: Tower, state: Tokens, count: int) -> Tokens:
-    """Runs the last `count` blocks on the state before them."""
+def run_last(tower: Tower, state: Tokens, count: int) -> Tokens:
+    """Runs the last `count` layers on the state before them."""
     return tower.run(state, tower.layers - count, tower.layers)
 
 
+def run_all(tower: TextTower, words: Tokens) -> Tokens:
+    """Runs all layers on word embeddings; padding that no row needs is cut."""
+    return tower.run(tower.start(words.trimmed()), 0, tower.layers)
+
+
 def each_token(tower: Tower, tokens: Float[Tensor, "n w"], special: int) -> Float[Tensor, "n d"]:
-    """Embeds single tokens of the last block: what `finish` gives where all tokens are that one.
+    """Embeds single tokens after the last layer as if all tokens were equal to that one.
 
     For CLIP this is the final norm and the projection of each token. For attentional pooling
     (SigLIP) it is the pooling of that token alone.
 
     Args:
         tower: The tower.
-        tokens: States after the last block.
-        special: How many leading positions of a state are no patches.
+        tokens: States after the last layer.
+        special: Leading positions of a state that are not patches.
     """
-    rows = tokens[:, None].expand(-1, special + 1, -1)  # one patch, for those that pool patches
+    rows = tokens[:, None].expand(-1, special + 1, -1)  # one patch, for towers that pool patches
     return tower.finish(Tokens.full(rows))
 
 
-def needed(
+def params_with_grad(
     embed: Callable[[], Float[Tensor, "n d"]], parameters: Iterable[nn.Parameter]
 ) -> list[nn.Parameter]:
-    """Returns those of `parameters` that the embeddings `embed` makes depend on.
+    """Returns the parameters that the embeddings returned by `embed` depend on.
 
     A model may hold weights that no embedding uses, such as heads of its pre-training. Training
     them would stop `DistributedDataParallel`, which waits for a gradient of each.
     """
-    asked = list({id(parameter): parameter for parameter in parameters}.values())
-    before = [parameter.requires_grad for parameter in asked]
+    distinct = list({id(parameter): parameter for parameter in parameters}.values())
+    before = [parameter.requires_grad for parameter in distinct]
     try:
-        for parameter in asked:
+        for parameter in distinct:
             parameter.requires_grad_()
         with torch.enable_grad():
-            gradients = torch.autograd.grad(embed().sum(), asked, allow_unused=True)
+            gradients = torch.autograd.grad(embed().sum(), distinct, allow_unused=True)
     finally:
-        for parameter, trained in zip(asked, before, strict=True):
-            parameter.requires_grad_(trained)
-    return [p for p, gradient in zip(asked, gradients, strict=True) if gradient is not None]
+        for parameter, requires_grad in zip(distinct, before, strict=True):
+            parameter.requires_grad_(requires_grad)
+    return [p for p, gradient in zip(distinct, gradients, strict=True) if gradient is not None]
 
 
-def used_by(
+def params_of_last(
     tower: Tower, count: int, length: int, parameters: Iterable[nn.Parameter]
 ) -> list[nn.Parameter]:
-    """Returns those of `parameters` that the last `count` blocks and the end of a tower use.
+    """Returns the parameters that the last `count` layers and the end of a tower use.
 
-    Blocks may hold more, such as the cross-attention of a text tower that a fusion shares.
+    Layers may hold more, such as the cross-attention of a text tower that a fusion shares.
 
     Args:
         tower: The tower.
-        count: How many blocks.
-        length: How many positions its states have.
-        parameters: What to choose from.
+        count: Number of layers.
+        length: Number of positions of its states.
+        parameters: The candidates.
     """
-    asked = list(parameters)
-    tokens = torch.zeros(1, length, tower.width, device=asked[0].device)
-    state = Tokens.full(tokens)
-    return needed(lambda: tower.finish(after_last_block(tower, state, count)), asked)
+    candidates = list(parameters)
+    state = Tokens.full(torch.zeros(1, length, tower.width, device=candidates[0].device))
+    return params_with_grad(lambda: tower.finish(run_last(tower, state, count)), candidates)
 
 
-def length_of(tower: Tower, backbone: Backbone) -> int:
-    """How many positions the longest state of a tower has."""
+def longest_state(tower: Tower, backbone: Backbone) -> int:
+    """Number of positions of the longest state of a tower."""
     if isinstance(tower, ImageTower):
         return tower.special + backbone.image_tokens
     assert isinstance(tower, TextTower)
     return tower.positions
 
 
-def thaw(backbone: Backbone, parameters: Sequence[nn.Parameter]) -> None:
+def unfreeze(backbone: Backbone, parameters: Sequence[nn.Parameter]) -> None:
     """Makes weights of a backbone trainable.
 
     Raises:
         UserError: One is not in 32 bits.
     """
-    keep_fingerprint(backbone)
+    fix_fingerprint(backbone)
     types = {parameter.dtype for parameter in parameters} - {torch.float32}
     if types:
         raise UserError(
-            f"expected float32 weights to fine-tune, got {types.pop()}, in which small steps are "
-            "lost: set the backbone's precision to fp32 (the trainer's may be bf16-mixed)"
+            f"expected float32 weights to fine-tune, got {types.pop()}, which loses small steps: "
+            "set the backbone's precision to fp32 (the trainer's may be bf16-mixed)"
         )
     for parameter in parameters:
         parameter.requires_grad_()
 
 
-def keep_fingerprint(backbone: Backbone) -> str:
-    """Has the backbone name its weights before they change; it keeps that name."""
+def fix_fingerprint(backbone: Backbone) -> str:
+    """Computes the backbone's fingerprint, which it keeps, before its weights change."""
     return backbone.fingerprint
 
 
@@ -140,20 +148,20 @@ def check_decay(decay: float | None) -> None:
         raise UserError(f"expected a decay in (0, 1], got {decay}: correct it or leave it out")
 
 
-def decayed(
+def layer_scales(
     tower: Tower, parameters: Iterable[nn.Parameter], decay: float
 ) -> list[tuple[nn.Parameter, float]]:
     r"""Factors on learning rates that fall from the top of a tower to its bottom.
 
-    $\gamma^{L - l}$ for block l = 0, ..., L - 1, 1 for what follows the blocks and
+    $\gamma^{L - l}$ for layer l = 0, ..., L - 1, 1 for what follows the layers and
     $\gamma^{L + 1}$ for the embeddings before them, $\gamma$ being `decay`.
 
     Source: Clark et al. 2020 (ELECTRA), section A; Bao et al. 2022 (BEiT), section A.
     """
-    place = {
+    power = {
         id(parameter): tower.layers - number
         for number, block in enumerate(tower.blocks)
         for parameter in block.parameters()
     } | {id(parameter): 0 for parameter in tower.tail}
     embeddings = tower.layers + 1
-    return [(p, decay ** place.get(id(p), embeddings)) for p in parameters]
+    return [(p, decay ** power.get(id(p), embeddings)) for p in parameters]

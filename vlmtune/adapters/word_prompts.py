@@ -1,16 +1,18 @@
-"""Prompt tuning as Cola has it: the embeddings of the words of the queries are trained."""
+"""Prompt tuning as in Cola: trains the word embeddings of the queries."""
 
 import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from typing_extensions import override
 
 from vlmtune.adapters.base import DualAdapter
-from vlmtune.adapters.towers import text_tower
+from vlmtune.adapters.towers import run_all, text_tower
 from vlmtune.adapters.words import word_mask
 from vlmtune.backbones.base import Backbone, TextTower
 from vlmtune.errors import UserError
@@ -23,24 +25,23 @@ class WordPrompts(DualAdapter[Pooled, Tokens]):
     r"""Trains word embeddings; both towers stay frozen and images come from the feature store.
 
     $s_{ij} = e^{\tau} \cos(v_i, G(E_{y_j} + \Delta_{y_j})) + b$. $E$ (V x w) is the frozen table of
-    word embeddings, $y_j$ the token ids of text j (t of them), $\Delta$ (V x w) what is learned,
-    zero at the start, $G$ the frozen text tower from words to d. Start and end tokens have no
-    $\Delta$. The row of a word that no training text contains gets no gradient and stays zero, so
-    "the words of the training queries" need not be listed.
+    word embeddings, $y_j$ the t token ids of text j, $\Delta$ (V x w) the learned difference, zero
+    at the start, $G$ the frozen text tower from words to d. Start and end tokens have no $\Delta$.
+    The row of a word that no training text contains gets no gradient and stays zero, so "the words
+    of the training queries" need no list.
 
-    An export holds all rows, or where `words` are listed those alone: $\Delta$ of CLIP is 101 MB,
-    that of 500 words 1 MB.
+    An export holds all rows, or only the rows of listed `words`: $\Delta$ of CLIP takes 101 MB,
+    $\Delta$ of 500 words 1 MB.
 
     Source: Ray et al. 2023 (Cola), sections 5.2 and 11.1, "Prompt-tune: we tune the embedding layer
-    of the text words used in our training queries while keeping everything else frozen". That the
-    special tokens stay, and learning a difference, so that weight decay pulls to the pre-trained
-    embedding, are ours.
+    of the text words used in our training queries while keeping everything else frozen". Ours:
+    special tokens stay, and a difference is learned, so weight decay pulls to the pre-trained
+    embedding.
 
     Args:
         words: The words whose embeddings are trained: a list, or a text file of words or captions
             (which a checkpoint or an export does not need again). None for all.
-        learn_scale: Whether $\tau$ and $b$ are trained, which a sigmoid loss needs.
-        initial_scale: $e^{\tau}$ at the start, or None for the backbone's.
+        options: Options of `DualAdapter`.
 
     Raises:
         UserError: The file cannot be read, or there are no words.
@@ -50,29 +51,18 @@ class WordPrompts(DualAdapter[Pooled, Tokens]):
         ('blue', 'cube', 'red')
     """
 
-    def __init__(
-        self,
-        words: list[str] | str | os.PathLike | None = None,
-        learn_scale: bool = False,
-        initial_scale: float | None = None,
-    ) -> None:
-        super().__init__()
+    def __init__(self, words: list[str] | str | os.PathLike | None = None, **options: Any) -> None:
+        super().__init__(**options)
         self.words = None if words is None else _distinct(words)
         if self.words is not None:
-            # The file may be gone where the weights are loaded.
+            # The file may be gone by the time the weights are loaded.
             self.init_args["words"] = list(self.words)
-        self.learn_scale, self.initial_scale = learn_scale, initial_scale
         self.image_input, self.text_input = FeatureSpec("pooled"), FeatureSpec("words")
 
+    @override
     def attach(self, backbone: Backbone) -> None:
-        """Makes a zero for each trained number.
-
-        Raises:
-            UserError: The text tower cannot be had, or lacks a word.
-        """
         self.tower = text_tower(backbone)
         super().attach(backbone)
-        self.set_scale(self.learn_scale, self.initial_scale)
         self.special = backbone.text_special
         rows = torch.arange(self.tower.embedding.num_embeddings)
         if self.words is not None:
@@ -80,31 +70,26 @@ class WordPrompts(DualAdapter[Pooled, Tokens]):
         self.register_buffer("rows", rows, persistent=False)
         self.delta = nn.Parameter(torch.zeros(len(rows), self.tower.width))
 
-    def embed_image(self, image: Pooled) -> Float[Tensor, "n d"]:
-        """Returns the frozen embeddings."""
-        return image.values
-
+    @override
     def embed_text(self, text: Tokens) -> Float[Tensor, "n d"]:
-        """Adds what was learned to the words and runs the tower."""
-        words = self.prompted(text.trimmed())
-        return self.tower.finish(self.tower.run(self.tower.start(words), 0, self.tower.layers))
+        return self.tower.finish(run_all(self.tower, self.prompted(text.trimmed())))
 
     def prompted(self, words: Tokens) -> Tokens:
-        """Words with what was learned added to them."""
+        """Adds the learned differences to word embeddings."""
         rows: Int[Tensor, "rows"] = self.get_buffer("rows")
-        place = torch.searchsorted(rows, words.word_ids.contiguous()).clamp_max(len(rows) - 1)
-        trained = (rows[place] == words.ids) & word_mask(words.mask, self.special)
-        learned = self.delta[place] * trained[:, :, None]
+        row = torch.searchsorted(rows, words.word_ids.contiguous()).clamp_max(len(rows) - 1)
+        trained = (rows[row] == words.ids) & word_mask(words.mask, self.special)
+        learned = self.delta[row] * trained[:, :, None]
         return replace(words, values=words.values + learned)
 
 
 def _distinct(words: list[str] | str | os.PathLike) -> tuple[str, ...]:
     """The distinct words of a list or file of words or captions, sorted."""
     lines = words if isinstance(words, list) else _lines(Path(words))
-    found = tuple(sorted({word for line in lines for word in line.split()}))
-    if not found:
+    distinct = tuple(sorted({word for line in lines for word in line.split()}))
+    if not distinct:
         raise UserError("expected words to train, got none: list some or leave `words` out")
-    return found
+    return distinct
 
 
 def _lines(path: Path) -> list[str]:
@@ -117,9 +102,9 @@ def _lines(path: Path) -> list[str]:
 
 
 def _rows(tower: TextTower, words: Sequence[str], special: tuple[int, int]) -> Int[Tensor, "rows"]:
-    """The token ids of words, each once, in order."""
-    found = []
+    """The distinct token ids of words, in order."""
+    ids = []
     for start in range(0, len(words), WORDS_AT_A_TIME):
         features = tower.words(words[start : start + WORDS_AT_A_TIME])
-        found.append(features.word_ids[word_mask(features.mask, special)])
-    return torch.cat(found).unique()
+        ids.append(features.word_ids[word_mask(features.mask, special)])
+    return torch.cat(ids).unique()

@@ -1,7 +1,4 @@
-"""No adaptation: the backbone's own scores, the row everything is compared with."""
-
-from jaxtyping import Float
-from torch import Tensor
+"""No adaptation: the backbone's own scores, the baseline of every comparison."""
 
 from vlmtune.adapters.base import DualAdapter
 from vlmtune.types import FeatureSpec, Pooled
@@ -17,11 +14,3 @@ class ZeroShot(DualAdapter[Pooled, Pooled]):
     def __init__(self) -> None:
         super().__init__()
         self.image_input = self.text_input = FeatureSpec("pooled")
-
-    def embed_image(self, image: Pooled) -> Float[Tensor, "n d"]:
-        """Returns the pooled embeddings as they are."""
-        return image.values
-
-    def embed_text(self, text: Pooled) -> Float[Tensor, "n d"]:
-        """Returns the pooled embeddings as they are."""
-        return text.values

@@ -1,11 +1,12 @@
 """ALBEF-style fusion: a [CLS] token and the text attend to the image."""
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
+from typing_extensions import override
 
-from vlmtune.adapters.fusion_styles.base import FusionStyle, parts, tokens_only, with_cls
-from vlmtune.adapters.fusion_styles.layers import Blocks
+from vlmtune.adapters.fusion_styles.base import FusionStyle, tokens_only, with_cls
+from vlmtune.adapters.fusion_styles.layers import LayerFactory
 from vlmtune.types import PooledTokens, Tokens
 
 
@@ -17,56 +18,48 @@ class Albef(FusionStyle):
     tokens, $\mathrm{Enc}_I$ `image_encoder`, $\mathrm{Enc}_T$ `text_encoder`, Dec `decoder`,
     [CLS] `query`. In a decoder layer [CLS] and the text attend to each other, then to the image.
 
-    Computed once per image and once per text: both encoders, and the decoder's first layer up to
-    its cross-attention. With one decoder layer what is left for a pair is one token: its attention
-    to the image (without key and value projections) and its feed-forward part.
+    Once per image and once per text: both encoders, and the decoder's first layer up to its
+    cross-attention. With one decoder layer a pair costs one token: its attention to the image
+    (without key and value projections) and its feed-forward part.
 
     Parameters on CLIP ViT-B/32 (v 768, w 512, 4 heads, 2,048 hidden): W 393,728, two encoder layers
     of 3,152,384, a decoder layer 4,204,032, three final norms 3,072, [CLS] 512: 10,906,112. Table 5
     says 10.9M. MM-Adapter adds 2, MM-Pred 513.
     """
 
+    @override
     def build(
-        self, blocks: Blocks, encoder_layers: int, decoder_layers: int
+        self, factory: LayerFactory, encoder_layers: int, decoder_layers: int
     ) -> dict[str, nn.Module]:
-        """Makes an encoder for each modality and the decoder of the text."""
-        self.image_encoder = blocks.encoder(encoder_layers)
-        self.text_encoder = blocks.encoder(encoder_layers)
-        self.decoder = blocks.decoder(decoder_layers)
+        self.image_encoder = factory.encoder(encoder_layers)
+        self.text_encoder = factory.encoder(encoder_layers)
+        self.decoder = factory.decoder(decoder_layers)
         return {
             "image_encoder": self.image_encoder,
             "text_encoder": self.text_encoder,
             "decoder": self.decoder,
         }
 
-    def prepare_image(
-        self,
-        tokens: Float[Tensor, "n t w"],
-        mask: Bool[Tensor, "n t"],
-        query: Float[Tensor, "1 c w"],
-    ) -> PooledTokens:
-        """Image tokens that have seen each other, with what the decoder reads of them."""
-        return tokens_only(self.decoder.memory(self.image_encoder.all(tokens, mask)), mask)
+    @override
+    def prepare_image(self, image: Tokens, query: Float[Tensor, "1 c w"]) -> PooledTokens:
+        states = self.image_encoder.all(image.values, image.mask)
+        return tokens_only(self.decoder.prepare_memory(states), image.mask)
 
-    def prepare_text(
-        self,
-        tokens: Float[Tensor, "n t w"],
-        mask: Bool[Tensor, "n t"],
-        query: Float[Tensor, "1 c w"],
-    ) -> PooledTokens:
-        """[CLS] (`pooled`) and text tokens that have seen each other, ready to read an image."""
-        states = self.text_encoder.all(tokens, mask)
+    @override
+    def prepare_text(self, text: Tokens, query: Float[Tensor, "1 c w"]) -> PooledTokens:
+        states = self.text_encoder.all(text.values, text.mask)
         states = torch.cat([query.expand(len(states), -1, -1), states], dim=1)
-        cls, others = self.decoder.target(states, with_cls(mask))
-        return PooledTokens(cls, Tokens(others, mask))
+        cls, others = self.decoder.prepare_target(states, with_cls(text.mask))
+        return PooledTokens(cls, Tokens(others, text.mask))
 
+    @override
     def fuse(
         self, image: PooledTokens, text: PooledTokens, query: Float[Tensor, "1 c w"]
     ) -> Float[Tensor, "P c w"]:
-        """[CLS] and, but for the last layer, text tokens read the image."""
-        (memory, patch_mask), (others, word_mask) = parts(image), parts(text)
-        return self.decoder.decode(text.pooled, others, with_cls(word_mask), memory, patch_mask)
+        memory, words = image.tokens, text.tokens
+        mask = with_cls(words.mask)
+        return self.decoder.decode(text.pooled, words.values, mask, memory.values, memory.mask)
 
-    def rows(self, image_tokens: int, text_tokens: int) -> list[int]:
-        """[CLS] and the text, in the last layer [CLS] alone."""
+    @override
+    def tokens_per_layer(self, image_tokens: int, text_tokens: int) -> list[int]:
         return [1 + text_tokens] * (len(self.decoder.layers) - 1) + [1]

@@ -1,4 +1,8 @@
-"""Attention over whole sequences, and of one query in a form that projects no key and no value."""
+"""Multi-head attention: over whole sequences, and of one query without key and value projections.
+
+In: an `nn.MultiheadAttention` and tokens. Out: attended tokens, its output projection included.
+Never: weights of its own.
+"""
 
 import torch
 from jaxtyping import Bool, Float

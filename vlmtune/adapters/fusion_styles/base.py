@@ -1,4 +1,8 @@
-"""What a fusion style is: which layers image and text tokens go through together."""
+"""What a fusion style is: which layers image and text tokens go through together.
+
+In: image and text tokens of one width, and learned [CLS] tokens. Out: the [CLS] tokens of pairs.
+Never: weights of its own; it returns its layers and the adapter owns them.
+"""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar
@@ -6,25 +10,23 @@ from typing import ClassVar
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
+from typing_extensions import override
 
-from vlmtune.adapters.fusion_styles.layers import Blocks
+from vlmtune.adapters.fusion_styles.layers import Encoder, LayerFactory
 from vlmtune.config import Configured
 from vlmtune.types import PooledTokens, Tokens
 
 
 class FusionStyle(Configured, ABC):
-    """Turns image tokens and text tokens of one width into the output of one or two [CLS] tokens.
+    """Fuses image tokens and text tokens into one or two [CLS] tokens.
 
-    A plain object and not a module: the adapter owns the layers it makes, so that weights keep one
-    name each. All of `prepare_image` and `prepare_text` is computed once per image and once per
-    text, `fuse` once per pair. Masks are True where a token may be seen; what is masked never
-    changes an output.
+    `prepare_image` and `prepare_text` run once per image and once per text, `fuse` once per pair.
+    Masked tokens never change an output.
 
     Attributes:
-        encoder_layers: Self-attention layers where the adapter is told no number.
-        decoder_layers: Cross-attention layers where the adapter is told no number; 0 where the
-            style has none.
-        queries: c, its [CLS] tokens.
+        encoder_layers: Self-attention layers by default.
+        decoder_layers: Cross-attention layers by default; 0 for a style without them.
+        queries: c, the number of [CLS] tokens.
     """
 
     encoder_layers: ClassVar[int] = 1
@@ -33,65 +35,64 @@ class FusionStyle(Configured, ABC):
 
     @abstractmethod
     def build(
-        self, blocks: Blocks, encoder_layers: int, decoder_layers: int
+        self, factory: LayerFactory, encoder_layers: int, decoder_layers: int
     ) -> dict[str, nn.Module]:
-        """Makes the layers and returns them by name, for the adapter to own."""
+        """Makes the layers and returns them by name."""
 
     @abstractmethod
-    def prepare_image(
-        self,
-        tokens: Float[Tensor, "n t w"],
-        mask: Bool[Tensor, "n t"],
-        query: Float[Tensor, "1 c w"],
-    ) -> PooledTokens:
-        """The part of the computation that needs images only, as `pooled`, `tokens` and `mask`."""
+    def prepare_image(self, image: Tokens, query: Float[Tensor, "1 c w"]) -> PooledTokens:
+        """Computes what needs images only; `query` are the [CLS] tokens."""
 
     @abstractmethod
-    def prepare_text(
-        self,
-        tokens: Float[Tensor, "n t w"],
-        mask: Bool[Tensor, "n t"],
-        query: Float[Tensor, "1 c w"],
-    ) -> PooledTokens:
-        """The part of the computation that needs texts only, as `pooled`, `tokens` and `mask`."""
+    def prepare_text(self, text: Tokens, query: Float[Tensor, "1 c w"]) -> PooledTokens:
+        """Computes what needs texts only; `query` are the [CLS] tokens."""
 
     @abstractmethod
     def fuse(
         self, image: PooledTokens, text: PooledTokens, query: Float[Tensor, "1 c w"]
     ) -> Float[Tensor, "P c w"]:
-        """The [CLS] outputs of P prepared pairs."""
+        """Returns the [CLS] outputs of P prepared pairs."""
 
     @abstractmethod
-    def rows(self, image_tokens: int, text_tokens: int) -> list[int]:
-        """How many tokens of one pair each layer of `fuse` computes, for estimates of memory."""
+    def tokens_per_layer(self, image_tokens: int, text_tokens: int) -> list[int]:
+        """How many tokens of a pair each layer of `fuse` computes, to estimate memory."""
 
 
-def seen(*masks: Bool[Tensor, "P _"]) -> Bool[Tensor, "P t"] | None:
-    """Masks side by side, or None where nothing is hidden: attention without a mask is faster.
+class JointEncoderStyle(FusionStyle):
+    """A style whose first layer sees image and text together: W I and Q are packed for it."""
+
+    encoder: Encoder
+
+    @override
+    def prepare_image(self, image: Tokens, query: Float[Tensor, "1 c w"]) -> PooledTokens:
+        return tokens_only(self.encoder.pack(image.values), image.mask)
+
+    @override
+    def prepare_text(self, text: Tokens, query: Float[Tensor, "1 c w"]) -> PooledTokens:
+        return tokens_only(self.encoder.pack(text.values), text.mask)
+
+
+def tokens_only(values: Float[Tensor, "n t w"], mask: Bool[Tensor, "n t"]) -> PooledTokens:
+    """Prepared tokens without a vector beside them."""
+    return PooledTokens(values.new_zeros(len(values), 0), Tokens(values, mask))
+
+
+def side_by_side(*parts: Tokens) -> tuple[Float[Tensor, "P t w"], Bool[Tensor, "P t"] | None]:
+    """Tokens one after the other and their mask: None without padding, which is faster.
 
     Example:
-        >>> seen(torch.ones(2, 3, dtype=torch.bool), torch.ones(2, 1, dtype=torch.bool)) is None
-        True
+        >>> side_by_side(Tokens.full(torch.ones(2, 3, 4)), Tokens.full(torch.ones(2, 1, 4)))[1]
     """
-    mask = torch.cat(masks, dim=1)
-    return None if bool(mask.all()) else mask
+    mask = torch.cat([part.mask for part in parts], dim=1)
+    values = torch.cat([part.values for part in parts], dim=1)
+    return values, None if bool(mask.all()) else mask
 
 
 def with_cls(mask: Bool[Tensor, "P t"]) -> Bool[Tensor, "P t1"]:
-    """The mask with a [CLS] token, which is always seen, before its tokens.
+    """The mask with a [CLS] token, which is always real, before its tokens.
 
     Example:
         >>> with_cls(torch.tensor([[True, False]])).tolist()
         [[True, True, False]]
     """
     return nn.functional.pad(mask, (1, 0), value=True)
-
-
-def parts(prepared: PooledTokens) -> tuple[Float[Tensor, "n t w"], Bool[Tensor, "n t"]]:
-    """Values and mask of prepared tokens."""
-    return prepared.tokens.values, prepared.tokens.mask
-
-
-def tokens_only(values: Float[Tensor, "n t w"], mask: Bool[Tensor, "n t"]) -> PooledTokens:
-    """Prepared tokens without a vector beside them."""
-    return PooledTokens(values.new_zeros(len(values), 0), Tokens(values, mask))

@@ -3,9 +3,10 @@
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
+from typing_extensions import override
 
-from vlmtune.adapters.fusion_styles.base import FusionStyle, parts, with_cls
-from vlmtune.adapters.fusion_styles.layers import Blocks, Decoder
+from vlmtune.adapters.fusion_styles.base import FusionStyle, with_cls
+from vlmtune.adapters.fusion_styles.layers import Decoder, LayerFactory
 from vlmtune.types import PooledTokens, Tokens
 
 
@@ -21,8 +22,8 @@ class Fiber(FusionStyle):
     tokens, $\mathrm{Enc}_I$ `image_encoder`, $\mathrm{Dec}_T$ `text_decoder` and so on, the [CLS]
     tokens `query`, that of the text first. Both directions read the encoders' output.
 
-    Computed once per image and once per text: both encoders, and both decoders' first layers up to
-    their cross-attention. With one decoder layer what is left for a pair is two tokens.
+    Once per image and once per text: both encoders, and both decoders' first layers up to their
+    cross-attention. With one decoder layer a pair costs two tokens.
 
     Parameters on CLIP ViT-B/32 (v 768, w 512, 4 heads, 2,048 hidden): W 393,728, two encoder layers
     of 3,152,384, two decoder layers of 4,204,032, four final norms 4,096, [CLS] 1,024: 15,111,680.
@@ -31,40 +32,32 @@ class Fiber(FusionStyle):
 
     queries = 2
 
+    @override
     def build(
-        self, blocks: Blocks, encoder_layers: int, decoder_layers: int
+        self, factory: LayerFactory, encoder_layers: int, decoder_layers: int
     ) -> dict[str, nn.Module]:
-        """Makes an encoder and a decoder for each modality."""
-        self.image_encoder = blocks.encoder(encoder_layers)
-        self.text_encoder = blocks.encoder(encoder_layers)
+        self.image_encoder = factory.encoder(encoder_layers)
+        self.text_encoder = factory.encoder(encoder_layers)
         return {
             "image_encoder": self.image_encoder,
             "text_encoder": self.text_encoder,
-            **self.decoders(blocks, decoder_layers),
+            **self.decoders(factory, decoder_layers),
         }
 
-    def decoders(self, blocks: Blocks, layers: int) -> dict[str, nn.Module]:
+    def decoders(self, factory: LayerFactory, layers: int) -> dict[str, nn.Module]:
         """Makes the decoders of both directions."""
-        self.image_decoder, self.text_decoder = blocks.decoder(layers), blocks.decoder(layers)
+        self.image_decoder, self.text_decoder = factory.decoder(layers), factory.decoder(layers)
         return {"image_decoder": self.image_decoder, "text_decoder": self.text_decoder}
 
-    def prepare_image(
-        self,
-        tokens: Float[Tensor, "n t w"],
-        mask: Bool[Tensor, "n t"],
-        query: Float[Tensor, "1 c w"],
-    ) -> PooledTokens:
-        """Image tokens that have seen each other, ready to read and to be read."""
-        return self.image_side(self.image_encoder.all(tokens, mask), mask, query)
+    @override
+    def prepare_image(self, image: Tokens, query: Float[Tensor, "1 c w"]) -> PooledTokens:
+        states = self.image_encoder.all(image.values, image.mask)
+        return self.image_side(states, image.mask, query)
 
-    def prepare_text(
-        self,
-        tokens: Float[Tensor, "n t w"],
-        mask: Bool[Tensor, "n t"],
-        query: Float[Tensor, "1 c w"],
-    ) -> PooledTokens:
-        """Text tokens that have seen each other, ready to read and to be read."""
-        return self.text_side(self.text_encoder.all(tokens, mask), mask, query)
+    @override
+    def prepare_text(self, text: Tokens, query: Float[Tensor, "1 c w"]) -> PooledTokens:
+        states = self.text_encoder.all(text.values, text.mask)
+        return self.text_side(states, text.mask, query)
 
     def image_side(
         self,
@@ -72,7 +65,7 @@ class Fiber(FusionStyle):
         mask: Bool[Tensor, "n t"],
         query: Float[Tensor, "1 c w"],
     ) -> PooledTokens:
-        """What the decoders need of encoded images; `pooled` is that of [CLS]."""
+        """What the decoders need of encoded images; `pooled` belongs to [CLS]."""
         return _side(states, mask, query[:, 1:], self.image_decoder, self.text_decoder)
 
     def text_side(
@@ -81,19 +74,18 @@ class Fiber(FusionStyle):
         mask: Bool[Tensor, "n t"],
         query: Float[Tensor, "1 c w"],
     ) -> PooledTokens:
-        """What the decoders need of encoded texts; `pooled` is that of [CLS]."""
+        """What the decoders need of encoded texts; `pooled` belongs to [CLS]."""
         return _side(states, mask, query[:, :1], self.text_decoder, self.image_decoder)
 
+    @override
     def fuse(
         self, image: PooledTokens, text: PooledTokens, query: Float[Tensor, "1 c w"]
     ) -> Float[Tensor, "P c w"]:
-        """Each side reads the other; the outputs are that of the text and that of the image."""
-        return torch.cat(
-            [_read(self.text_decoder, text, image), _read(self.image_decoder, image, text)], dim=1
-        )
+        outputs = _decode(self.text_decoder, text, image), _decode(self.image_decoder, image, text)
+        return torch.cat(outputs, dim=1)
 
-    def rows(self, image_tokens: int, text_tokens: int) -> list[int]:
-        """[CLS] and the tokens of each side, in the last layers [CLS] alone."""
+    @override
+    def tokens_per_layer(self, image_tokens: int, text_tokens: int) -> list[int]:
         early = len(self.text_decoder.layers) - 1
         return [1 + text_tokens, 1 + image_tokens] * early + [1, 1]
 
@@ -102,19 +94,17 @@ def _side(
     states: Float[Tensor, "n t w"],
     mask: Bool[Tensor, "n t"],
     query: Float[Tensor, "1 1 w"],
-    own: Decoder,
+    decoder: Decoder,
     other: Decoder,
 ) -> PooledTokens:
-    """Target of its own decoder and, after it, memory of the other one."""
+    """The target of one decoder, with the memory of the other beside its tokens."""
     tokens = torch.cat([query.expand(len(states), -1, -1), states], dim=1)
-    cls, others = own.target(tokens, with_cls(mask))
-    values = torch.cat([others, other.memory(states)], dim=2)
-    return PooledTokens(cls, Tokens(values, mask))
+    cls, others = decoder.prepare_target(tokens, with_cls(mask))
+    return PooledTokens(cls, Tokens(torch.cat([others, other.prepare_memory(states)], dim=2), mask))
 
 
-def _read(decoder: Decoder, target: PooledTokens, memory: PooledTokens) -> Float[Tensor, "P 1 w"]:
-    (others, mask), (packed, memory_mask) = parts(target), parts(memory)
-    width = decoder.target_widths()[1]  # both sides' decoders have as many layers
-    return decoder.decode(
-        target.pooled, others[..., :width], with_cls(mask), packed[..., width:], memory_mask
-    )
+def _decode(decoder: Decoder, target: PooledTokens, memory: PooledTokens) -> Tensor:
+    width = decoder.other_width  # both decoders have the same number of layers
+    others, packed = target.tokens.values[..., :width], memory.tokens.values[..., width:]
+    mask = with_cls(target.tokens.mask)
+    return decoder.decode(target.pooled, others, mask, packed, memory.tokens.mask)
