@@ -61,11 +61,11 @@ class ViTB32(Backbone):
         """Is never called."""
         raise NotImplementedError
 
-    def encode_image(self, pixels: Tensor, reads: FeatureSpec) -> Features:
+    def encode_image(self, pixels: Tensor, spec: FeatureSpec) -> Features:
         """Is never called."""
         raise NotImplementedError
 
-    def encode_text(self, texts: Sequence[str], reads: FeatureSpec) -> Features:
+    def encode_text(self, texts: Sequence[str], spec: FeatureSpec) -> Features:
         """Is never called."""
         raise NotImplementedError
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 import yaml
 from torch.nn.functional import binary_cross_entropy_with_logits
+from torch.nn.utils import parametrize
 
 import vlmtune
 from tests.backbones.hf_models import write_flava
@@ -140,7 +141,12 @@ def test_weights_lie_on_the_line(adapter, alpha, model_folder):
 
 def test_lora_interpolates_the_weights_it_updates(model_folder):
     made = trained(model_folder, LoRA(rank=2))
-    module, name = made.adapter.updated[0]
+    module, name = next(
+        (module, name)
+        for module in made.backbone.modules()
+        if parametrize.is_parametrized(module)
+        for name in module.parametrizations
+    )
     plain = OpenClip(str(model_folder))
     path = next(n for n, m in made.backbone.named_modules() if m is module)
     start = getattr(plain.get_submodule(path), name).detach()

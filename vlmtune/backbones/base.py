@@ -1,11 +1,12 @@
-"""What a backbone is: a model that turns images and texts into features, and nothing else.
+"""What a backbone is: a model that turns images and texts into features.
 
-A backbone never asks which method is using it. It offers representations (`FeatureSpec`) and says
-what they are; adapters choose.
+In: pixels or captions, and a `FeatureSpec`. Out: `Pooled` or `Tokens`.
+Never: knowledge of the adapter that uses it.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import cached_property
 
 import torch
 from jaxtyping import Float
@@ -13,14 +14,15 @@ from PIL import Image
 from torch import Tensor, nn
 
 from vlmtune.config import Configured
+from vlmtune.errors import UserError
 from vlmtune.types import Features, FeatureSpec, Tokens
 
 
 class Tower(ABC):
-    """One modality's transformer, block by block: what fine-tuning and prompts work on.
+    """One modality's transformer, block by block, for fine-tuning and prompts.
 
-    A plain object and not a module, so that the model's weights keep one name each. States are
-    `Tokens`: every position the tower needs, class tokens included.
+    It is no module, so the model's weights keep one name each. States are `Tokens` with every
+    position that the tower needs, class tokens included.
 
     Attributes:
         layers: Number of blocks.
@@ -46,21 +48,21 @@ class Tower(ABC):
 
     @abstractmethod
     def finish(self, state: Tokens) -> Float[Tensor, "n d"]:
-        """From the state after the last block to embeddings, not normalised."""
+        """Returns the embeddings, not normalised, of the state after the last block."""
 
 
 class ImageTower(Tower, ABC):
     """A vision transformer.
 
     Attributes:
-        special: Leading positions of a state that are no patches.
+        special: Leading positions of a state that are not patches.
     """
 
     special: int
 
     @abstractmethod
     def start(self, pixels: Float[Tensor, "n 3 height width"]) -> Tokens:
-        """From pixels to what the first block gets."""
+        """Returns the input of the first block."""
 
 
 class TextTower(Tower, ABC):
@@ -76,24 +78,35 @@ class TextTower(Tower, ABC):
 
     @abstractmethod
     def words(self, texts: Sequence[str]) -> Tokens:
-        """Word embeddings before positions, with ids and mask."""
+        """Returns word embeddings before positions, with ids, special tokens included.
+
+        Raises:
+            UserError: A caption has no words.
+        """
 
     @abstractmethod
     def start(self, words: Tokens) -> Tokens:
-        """From word embeddings (`tokens` and `mask`) to what the first block gets."""
+        """Returns the input of the first block.
+
+        Raises:
+            UserError: There are more words than positions.
+        """
+
+    @abstractmethod
+    def norm(self, state: Tokens) -> Tokens:
+        """Applies the final norm."""
 
 
 class Fusion(ABC):
     """The part of a fusion encoder that sees image and text together, with its matching head.
 
-    A plain object and not a module, as towers are. What depends on one modality alone and is not
-    read from the towers goes into `prepare_image` and `prepare_text`, once per image and text;
-    `match` runs once per pair.
+    It is no module, as towers are none. `prepare_image` and `prepare_text` run once per image and
+    once per text, `match` once per pair.
 
     Attributes:
-        image_input: What it reads of images.
-        text_input: What it reads of texts.
-        reuses_image: True where `match` computes less for a single row of `image`.
+        image_input: The image features it takes.
+        text_input: The text features it takes.
+        reuses_image: True if `match` saves work when all pairs share one image.
     """
 
     image_input: FeatureSpec
@@ -101,11 +114,11 @@ class Fusion(ABC):
     reuses_image: bool = False
 
     def prepare_image(self, image: Tokens) -> Tokens:
-        """From what is read of images to what `match` takes, row by row."""
+        """Computes what needs images only."""
         return image
 
     def prepare_text(self, text: Tokens) -> Tokens:
-        """From what is read of texts to what `match` takes, row by row."""
+        """Computes what needs texts only."""
         return text
 
     @property
@@ -120,7 +133,7 @@ class Fusion(ABC):
 
     @abstractmethod
     def match(self, image: Tokens, text: Tokens) -> Float[Tensor, "P"]:
-        """Log-odds that text i is true of image i, for each of P prepared rows.
+        """Returns log-odds that text i is true of image i, for P prepared rows.
 
         A single row of `image` stands for all P.
         """
@@ -133,15 +146,14 @@ class Backbone(Configured, nn.Module, ABC):
         embed_dim: d, width of the shared embedding space.
         image_width: w of the image tokens.
         text_width: w of the text tokens.
-        image_tokens: t of the images (patches; class tokens are left out).
-        text_special: How many special tokens lead and trail each text, e.g. (1, 1) for start and
-            end; words lie between.
-        logit_scale: Factor on cosines the model was pre-trained with (exponentiated).
+        image_tokens: t of the images: patches without class tokens.
+        text_special: Number of special tokens before and after the words, such as (1, 1).
+        logit_scale: Factor on cosines in pre-training (exponentiated).
         logit_bias: Term added to scaled cosines (sigmoid-trained models), else 0.
-        image_tower: The image side block by block, or None where it cannot be had.
-        text_tower: The text side block by block, or None where it cannot be had.
-        fusion: The part that sees both modalities, or None where there is none.
-        no_fusion: Why there is none, where `fusion` is None.
+        image_tower: The image tower, or None if it cannot run block by block.
+        text_tower: The text tower, or None if it cannot run block by block.
+        fusion: The part that sees both modalities, or None.
+        no_fusion: Why `fusion` is None.
     """
 
     embed_dim: int
@@ -156,33 +168,41 @@ class Backbone(Configured, nn.Module, ABC):
     fusion: Fusion | None = None
     no_fusion: str = "it is a dual encoder"
 
-    @property
-    @abstractmethod
+    @cached_property
     def fingerprint(self) -> str:
-        """Hex digest of weights and preprocessing: equal digests give equal features."""
+        """Hex digest of weights, preprocessing and tokenizer: equal digests give equal features."""
+        raise NotImplementedError
 
     @abstractmethod
     def preprocess(self, image: Image.Image) -> Float[Tensor, "3 height width"]:
-        """Turns an RGB image into pixel values. Must be picklable for worker processes."""
+        """Turns an RGB image into pixel values. Must be picklable, for worker processes."""
 
     @abstractmethod
     def encode_image(
-        self, pixels: Float[Tensor, "n 3 height width"], reads: FeatureSpec
+        self, pixels: Float[Tensor, "n 3 height width"], spec: FeatureSpec
     ) -> Features:
-        """Encodes preprocessed images. Gradients flow unless `reads.frozen`."""
+        """Encodes preprocessed images. Gradients flow unless `spec.frozen`."""
 
     @abstractmethod
-    def encode_text(self, texts: Sequence[str], reads: FeatureSpec) -> Features:
-        """Tokenizes and encodes captions; tokens are trimmed to the longest of them.
+    def encode_text(self, texts: Sequence[str], spec: FeatureSpec) -> Features:
+        """Tokenizes and encodes captions; tokens are trimmed to the longest caption.
 
         Raises:
-            UserError: A caption has no tokens between its special ones.
+            UserError: A caption has no words.
         """
 
-    def fits(self, reads: FeatureSpec, modality: str) -> str | None:
-        """Returns why `reads` cannot be had for "image" or "text", or None where it can."""
-        del reads, modality
+    def fits(self, spec: FeatureSpec, modality: str) -> str | None:
+        """Returns why "image" or "text" has no features for `spec`, or None if it has."""
+        del spec, modality
         return None
+
+    def check_fits(self, spec: FeatureSpec, modality: str) -> None:
+        """Raises a `UserError` where `spec` does not fit."""
+        if reason := self.fits(spec, modality):
+            raise UserError(
+                f"expected features that the backbone has, got {modality} {spec.kind} of layer "
+                f"{spec.layer} ({reason}): choose others"
+            )
 
     @property
     def device(self) -> torch.device:

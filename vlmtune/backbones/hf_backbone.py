@@ -1,7 +1,13 @@
-"""What the backbones of Hugging Face have in common: files, preprocessing and fingerprint."""
+"""What the backbones of Hugging Face share: files, preprocessing, fingerprint and two towers.
+
+In: a hub id or a folder, then images and captions. Out: features.
+Never: the architecture of one model; subclasses take their model apart.
+"""
 
 import math
 from abc import abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -9,16 +15,19 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
 from transformers import PreTrainedModel
+from typing_extensions import override
 
 from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.fingerprint import digest
 from vlmtune.backbones.hf_loading import Loaded, describe, load
+from vlmtune.backbones.hf_towers import HFImageTower, HFTextTower
+from vlmtune.backbones.staging import encode_with_tower, no_such_layer, state_after, unmasked
 from vlmtune.errors import UserError
-from vlmtune.types import FeatureSpec
+from vlmtune.types import Features, FeatureSpec, Pooled
 
 
 class HFBackbone(Backbone):
-    """A model of Hugging Face, frozen and in evaluation mode until told otherwise.
+    """A model of Hugging Face, loaded frozen and in evaluation mode.
 
     Args:
         model: Hub id ("org/repo") or a folder as `save_pretrained` writes it: config, weights,
@@ -29,12 +38,12 @@ class HFBackbone(Backbone):
 
     Attributes:
         kind: Class of the module.
-        attention: Which of the library's attentions it runs.
+        attention: The library's attention implementation.
         optional: Parts of the module that a checkpoint may lack.
         model: The module of the library.
 
     Raises:
-        UserError: There is no such model, it is of another type, or its files do not fit together.
+        UserError: There is no such model, it has another type, or its files do not fit together.
     """
 
     kind: ClassVar[type[PreTrainedModel]]
@@ -55,7 +64,6 @@ class HFBackbone(Backbone):
         self.model: Any = loaded.network
         self.check(model)
         self._described = describe(loaded)
-        self._fingerprint: str | None = None
         self.transform = self.preprocessing(loaded, model)
         # Shadows the method: a bound method would carry the weights into every worker process.
         vars(self)["preprocess"] = self.transform
@@ -72,46 +80,107 @@ class HFBackbone(Backbone):
         self.eval()
 
     def check(self, model: str) -> None:
-        """Raises a `UserError` where the model is known not to compute what it should."""
+        """Raises a `UserError` if the model cannot compute what it should."""
 
     def preprocessing(self, loaded: Loaded, model: str) -> "Preprocess":
-        """Makes what turns images into pixel values."""
+        """Makes the function from images to pixel values."""
         del model
         return Preprocess(loaded.processor)
 
     @abstractmethod
     def assemble(self, loaded: Loaded) -> None:
-        """Makes the parts of `self.model` that can be used one by one."""
+        """Takes `self.model` apart into towers and fusion."""
 
     @abstractmethod
     def measure(self, pixels: Float[Tensor, "1 3 height width"]) -> None:
-        """Sets the sizes a `Backbone` has, from one preprocessed image."""
+        """Sets the sizes of a `Backbone`, from one preprocessed image."""
 
-    @property
+    @cached_property
+    @override
     def fingerprint(self) -> str:
-        """sha256 of weights, config, preprocessing and tokenizer, when first asked."""
-        if self._fingerprint is None:
-            self._fingerprint = digest(self._described, self.model)
-        return self._fingerprint
+        return digest(self._described, self.model)
 
+    @override
     def preprocess(self, image: Image.Image) -> Float[Tensor, "3 height width"]:
-        """Resizes, crops and normalises as the model's image processor does."""
         return self.transform(image)
 
-    def must_fit(self, reads: FeatureSpec, modality: str) -> None:
-        """Raises a `UserError` where `reads` cannot be had."""
-        if reason := self.fits(reads, modality):
-            raise UserError(
-                f"expected something that can be read, got {modality} {reads.kind} of layer "
-                f"{reads.layer} ({reason}): read something else"
-            )
+
+class HFDualEncoder(HFBackbone):
+    """A dual encoder of Hugging Face, loaded frozen and in evaluation mode.
+
+    Embeddings, tokens and states are float32 whatever the precision of the weights. Captions are
+    cut to the longest of the batch where that cannot change a value, and only the blocks up to the
+    layer of the `FeatureSpec` run. Tokens of the last layer have the tower's final norm, even if
+    the library's `last_hidden_state` lacks it. Arguments are those of `HFBackbone`.
+
+    Attributes:
+        no_pooled: Why there are no embeddings, or None if there are.
+    """
+
+    no_pooled: str | None = None
+
+    @abstractmethod
+    def towers(self, loaded: Loaded) -> tuple[HFImageTower, HFTextTower]:
+        """Makes the two towers of `self.model`."""
+
+    @override
+    def assemble(self, loaded: Loaded) -> None:
+        self._image, self._text = self.towers(loaded)
+        self.image_tower, self.text_tower = self._image, self._text
+
+    @override
+    def measure(self, pixels: Float[Tensor, "1 3 height width"]) -> None:
+        state = self._image.start(pixels)
+        self.embed_dim = self._text.width
+        if self.no_pooled is None:
+            self.embed_dim = int(self._image.finish(state).shape[1])
+        self.image_width, self.text_width = self._image.width, self._text.width
+        self.image_tokens = state.mask.shape[1] - self._image.special
+        self.text_special = self._text.tokenizer.special
+        self.logit_scale, self.logit_bias = self.temperature()
+
+    def temperature(self) -> tuple[float, float]:
+        """Returns the factor on cosines in pre-training, and the term added to them."""
+        bias = getattr(self.model, "logit_bias", None)
+        scale = float(self.model.logit_scale.detach().float().exp())
+        return scale, 0.0 if bias is None else float(bias.detach())
+
+    @override
+    def encode_image(
+        self, pixels: Float[Tensor, "n 3 height width"], spec: FeatureSpec
+    ) -> Features:
+        self.check_fits(spec, "image")
+        tower = self._image
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not spec.frozen):
+            start = tower.start(pixels.to(self.device))
+            if spec.kind == "pooled":
+                return Pooled(tower.finish(state_after(tower, start, -1)))
+            state = state_after(tower, start, spec.layer)
+            if spec.kind == "state":
+                return state
+            state = tower.norm(state) if spec.layer == -1 else state
+            return unmasked(state.values[:, tower.special :])
+
+    @override
+    def encode_text(self, texts: Sequence[str], spec: FeatureSpec) -> Features:
+        self.check_fits(spec, "text")
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not spec.frozen):
+            return encode_with_tower(self._text, texts, spec)
+
+    @override
+    def fits(self, spec: FeatureSpec, modality: str) -> str | None:
+        if modality == "image" and spec.kind == "words":
+            return "images have no words"
+        if spec.kind == "pooled":
+            return self.no_pooled
+        return no_such_layer(spec, (self._image if modality == "image" else self._text).layers)
 
 
 class Preprocess:
-    """The image processor of a model: an image to pixel values; picklable and small.
+    """The image processor of a model, from an image to pixel values; picklable and small.
 
-    Processors that cut both sides down to multiples of a number leave nothing of an image that is
-    very long and thin. Such an image is first made as thick as one multiple.
+    Processors that cut both sides down to multiples of a number leave nothing of a very long, thin
+    image. Such an image is first widened to one multiple.
 
     Args:
         processor: The library's processor.
@@ -133,12 +202,9 @@ class Preprocess:
 
 
 def longest_side(processor: Any) -> int:
-    """Longest side, in pixels, of what a processor of ViLT's family gives, before it is cut down.
+    """Longest side, in pixels, of images from a processor of ViLT's family, before it cuts them.
 
-    The shorter side becomes `shortest_edge`, unless the longer one then exceeds this.
-
-    Raises:
-        UserError: The processor has no `shortest_edge`.
+    The shorter side becomes `shortest_edge`, unless the longer side then exceeds this.
     """
     size = dict(processor.size)
     shortest = size.get("shortest_edge")

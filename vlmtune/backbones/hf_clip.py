@@ -1,4 +1,4 @@
-"""CLIP of Hugging Face: OpenAI's weights and everything saved in their format."""
+"""CLIP of Hugging Face: OpenAI's weights and all others saved in that format."""
 
 from functools import partial
 from typing import Any
@@ -6,8 +6,9 @@ from typing import Any
 from jaxtyping import Bool, Float
 from torch import Tensor
 from transformers import CLIPModel
+from typing_extensions import override
 
-from vlmtune.backbones.hf_dual import HFDualEncoder
+from vlmtune.backbones.hf_backbone import HFDualEncoder
 from vlmtune.backbones.hf_loading import Loaded
 from vlmtune.backbones.hf_towers import HFImageTower, HFTextTower, HFTokenizer, first_token
 from vlmtune.backbones.locating import named_openai
@@ -19,18 +20,14 @@ class HFCLIP(HFDualEncoder):
     """CLIP (Radford et al. 2021, arXiv 2103.00020) as `transformers.CLIPModel` computes it.
 
     The image embedding is the projected class token, the text embedding the projected end token.
-    Arguments are those of `HFDualEncoder`. Weights named as OpenAI's are refused where the config
-    would run them with another activation than QuickGELU.
+    Arguments are those of `HFBackbone`. Weights named as OpenAI's are refused if the config runs
+    them with another activation than QuickGELU, with which they were trained.
     """
 
     kind = CLIPModel
 
+    @override
     def check(self, model: str) -> None:
-        """Refuses OpenAI's weights with an activation they were not trained with.
-
-        Raises:
-            UserError: The name is OpenAI's and the activation is not QuickGELU.
-        """
         config = self.model.config
         acts = {config.text_config.hidden_act, config.vision_config.hidden_act}
         if named_openai(model) and acts != {"quick_gelu"}:
@@ -39,13 +36,13 @@ class HFCLIP(HFDualEncoder):
                 f"the config of {model}: correct config.json"
             )
 
+    @override
     def towers(self, loaded: Loaded) -> tuple[HFImageTower, HFTextTower]:
-        """Makes the two towers of the model."""
         vision, text, model = self.model.vision_model, self.model.text_model, self.model
         image_tower = HFImageTower(
             embed=partial(_embed, vision),
-            blocks=vision.encoder.layers,
-            norm=vision.post_layernorm,
+            block_list=vision.encoder.layers,
+            final_norm=vision.post_layernorm,
             head=partial(first_token, model.visual_projection),
             owners=(vision.post_layernorm, model.visual_projection),
             special=1,
@@ -58,8 +55,8 @@ class HFCLIP(HFDualEncoder):
             tokenizer=tokenizer,
             embedding=text.embeddings.token_embedding,
             table=table,
-            blocks=text.encoder.layers,
-            norm=text.final_layer_norm,
+            block_list=text.encoder.layers,
+            final_norm=text.final_layer_norm,
             projection=model.text_projection,
             dtype=self._dtype,
         )
@@ -67,17 +64,16 @@ class HFCLIP(HFDualEncoder):
 
 
 class CLIPTextTower(HFTextTower):
-    """No token sees a later one, so padding is cut; the end token is pooled."""
+    """Attention is causal, so padding is cut; the end token is pooled."""
 
+    @override
     def attention(self, mask: Bool[Tensor, "n t"]) -> dict[str, Any]:
-        """Causal; padding comes last and is seen by no real token."""
-        del mask
         return {"attention_mask": None, "is_causal": True}
 
+    @override
     def pool(
         self, tokens: Float[Tensor, "n t w"], mask: Bool[Tensor, "n t"]
     ) -> Float[Tensor, "n w"]:
-        """The end token."""
         return last_real(tokens, mask)
 
 
@@ -86,10 +82,10 @@ def _embed(vision: Any, pixels: Float[Tensor, "n 3 height width"]) -> Float[Tens
 
 
 def _check_end(tokenizer: HFTokenizer, end: int) -> None:
-    """Checks that the token the model pools is the last of a caption.
+    """Raises a `UserError` unless the model pools the last token of a caption.
 
-    The library pools the first token with id `end`, or the highest id where `end` is 2, the value
-    of configs written before that was told apart.
+    The library pools the first token with id `end`, or the highest id if `end` is 2, the value in
+    old configs.
     """
     ids, mask = tokenizer(["a"])
     pooled = ids[0].argmax() if end == 2 else (ids[0] == end).int().argmax()

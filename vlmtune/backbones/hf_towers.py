@@ -1,37 +1,43 @@
-"""Towers of Hugging Face dual encoders, and their tokenizer."""
+"""Towers of Hugging Face dual encoders, and their tokenizer.
+
+In: modules of a loaded model. Out: towers that run block by block.
+Never: loading, nor a choice of features.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from typing_extensions import override
 
 from vlmtune.backbones.base import ImageTower, TextTower
 from vlmtune.backbones.staging import (
+    check_words,
     checked_length,
+    embed_words,
     masked,
     parameters_of,
     unmasked,
-    with_words,
 )
 from vlmtune.errors import UserError
 from vlmtune.types import Tokens
 
 
 class HFTokenizer:
-    """A Hugging Face tokenizer that cuts captions and fills them up on the right.
+    """A Hugging Face tokenizer that cuts captions and pads them on the right.
 
     Args:
         tokenizer: The library's tokenizer.
         positions: Longest caption, special tokens included.
-        lower: Whether captions are put in lower case first.
+        lower: Whether captions are lower-cased first.
 
     Attributes:
         special: Special tokens before and after the words.
-        pad: The id that fills rows up.
+        pad: The id of the padding token.
 
     Raises:
         UserError: It has no padding token.
@@ -47,14 +53,14 @@ class HFTokenizer:
         self.special = (words[0], len(added) - words[-1] - 1)
 
     def __call__(self, texts: Sequence[str]) -> tuple[Int[Tensor, "n t"], Bool[Tensor, "n t"]]:
-        """Returns ids, cut to the longest caption, and which of them are real.
+        """Returns ids up to the longest caption, and their mask.
 
         Raises:
-            UserError: A caption has no tokens between its special ones.
+            UserError: A caption has no words.
         """
         output = self._encode(list(texts))
         mask = output["attention_mask"].bool()
-        with_words(texts, mask, sum(self.special))
+        check_words(texts, mask, sum(self.special))
         return output["input_ids"], mask
 
     def _encode(self, texts: list[str], **options: Any) -> Any:
@@ -70,89 +76,83 @@ class HFTokenizer:
         )
 
 
+@dataclass(eq=False)
 class HFImageTower(ImageTower):
     """A vision transformer of the library.
 
     Args:
-        embed: From pixels to what the first block gets.
-        blocks: The blocks.
-        norm: The final norm.
+        embed: From pixels to the input of the first block.
+        block_list: The blocks.
+        final_norm: The final norm.
         head: From tokens after the norm to embeddings.
-        owners: The modules that `norm` and `head` use.
-        special: Leading positions that are no patches.
+        owners: The modules that `final_norm` and `head` use.
+        special: Leading positions that are not patches.
         dtype: Type of the weights, in which it computes.
     """
 
-    def __init__(
-        self,
-        embed: Callable[[Tensor], Tensor],
-        blocks: nn.ModuleList,
-        norm: nn.Module,
-        head: Callable[[Tensor], Tensor],
-        owners: Sequence[nn.Module],
-        special: int,
-        dtype: torch.dtype,
-    ) -> None:
-        self._embed, self._blocks, self._norm, self._head = embed, blocks, norm, head
-        self._owners, self._dtype = owners, dtype
-        self.special = special
-        self.layers, self.width = len(blocks), int(norm.weight.shape[0])  # type: ignore[arg-type]
+    embed: Callable[[Tensor], Tensor]
+    block_list: nn.ModuleList
+    final_norm: Any
+    head: Callable[[Tensor], Tensor]
+    owners: Sequence[nn.Module]
+    special: int
+    dtype: torch.dtype
+
+    def __post_init__(self) -> None:
+        self.layers, self.width = len(self.block_list), int(self.final_norm.weight.shape[0])
 
     @property
+    @override
     def blocks(self) -> Sequence[nn.Module]:
-        """The blocks, first to last."""
-        return list(self._blocks)
+        return list(self.block_list)
 
     @property
+    @override
     def tail(self) -> Sequence[nn.Parameter]:
-        """Final norm, pooling and projection."""
-        return parameters_of(*self._owners)
+        return parameters_of(*self.owners)
 
+    @override
     def start(self, pixels: Float[Tensor, "n 3 height width"]) -> Tokens:
-        """Patches, class tokens where there are any, and positions."""
-        return unmasked(self._embed(pixels.to(self._dtype)))
+        return unmasked(self.embed(pixels.to(self.dtype)))
 
+    @override
     def run(self, state: Tokens, first: int, stop: int) -> Tokens:
-        """Runs blocks `first` to `stop - 1`."""
-        return unmasked(through(self.blocks[first:stop], state.values.to(self._dtype), None))
+        return unmasked(through(self.blocks[first:stop], state.values.to(self.dtype), None))
 
     def norm(self, state: Tokens) -> Tokens:
         """Applies the final norm."""
-        return unmasked(self._norm(state.values.to(self._dtype)))
+        return unmasked(self.final_norm(state.values.to(self.dtype)))
 
+    @override
     def finish(self, state: Tokens) -> Float[Tensor, "n d"]:
-        """Final norm, pooling and projection."""
-        return self._head(self.norm(state).values.to(self._dtype)).float()
+        return self.head(self.norm(state).values.to(self.dtype)).float()
 
 
+@dataclass(eq=False)
 class HFTextTower(TextTower, ABC):
-    """A text transformer of the library; subclasses say which tokens see which and what is pooled.
+    """A text transformer of the library; subclasses define its attention mask and its pooling.
 
     Args:
         tokenizer: The model's tokenizer.
         embedding: The word embeddings.
         table: The position embeddings.
-        blocks: The blocks.
-        norm: The final norm.
+        block_list: The blocks.
+        final_norm: The final norm.
         projection: The last layer.
         dtype: Type of the weights, in which it computes.
     """
 
-    def __init__(
-        self,
-        tokenizer: HFTokenizer,
-        embedding: nn.Embedding,
-        table: nn.Embedding,
-        blocks: nn.ModuleList,
-        norm: nn.Module,
-        projection: nn.Module,
-        dtype: torch.dtype,
-    ) -> None:
-        self.tokenizer, self.embedding, self.table = tokenizer, embedding, table
-        self._blocks, self._norm, self._projection = blocks, norm, projection
-        self._dtype = dtype
-        self.layers, self.width = len(blocks), embedding.embedding_dim
-        self.positions = table.num_embeddings
+    tokenizer: HFTokenizer
+    embedding: nn.Embedding
+    table: nn.Embedding
+    block_list: nn.ModuleList
+    final_norm: nn.Module
+    projection: nn.Module
+    dtype: torch.dtype
+
+    def __post_init__(self) -> None:
+        self.layers, self.width = len(self.block_list), self.embedding.embedding_dim
+        self.positions = self.table.num_embeddings
 
     def embed(self, tokens: Float[Tensor, "n t w"]) -> Float[Tensor, "n t w"]:
         """Adds positions to word embeddings."""
@@ -160,7 +160,7 @@ class HFTextTower(TextTower, ABC):
 
     @abstractmethod
     def attention(self, mask: Bool[Tensor, "n t"]) -> dict[str, Any]:
-        """What a block is told about which tokens see which."""
+        """The attention mask as options of a block."""
 
     @abstractmethod
     def pool(
@@ -169,63 +169,102 @@ class HFTextTower(TextTower, ABC):
         """The token that stands for a caption, after the final norm."""
 
     def fill(self, words: Tokens) -> Tokens:
-        """Fills captions up where the tower needs its full length."""
+        """Fills captions up if the tower needs its full length."""
         return words
 
     @property
+    @override
     def blocks(self) -> Sequence[nn.Module]:
-        """The blocks, first to last."""
-        return list(self._blocks)
+        return list(self.block_list)
 
     @property
+    @override
     def tail(self) -> Sequence[nn.Parameter]:
-        """Final norm and projection."""
-        return parameters_of(self._norm, self._projection)
+        return parameters_of(self.final_norm, self.projection)
 
+    @override
     def words(self, texts: Sequence[str]) -> Tokens:
-        """Word embeddings of captions, special tokens included, cut to the longest.
+        return embed_words(self.embedding, *self.tokenizer(texts))
 
-        Raises:
-            UserError: A caption has no tokens between its special ones.
-        """
-        ids, mask = self.tokenizer(texts)
-        device = self.embedding.weight.device
-        ids, mask = ids.to(device), mask.to(device)
-        words = masked(self.embedding(ids), mask)
-        return replace(words, ids=ids)
-
+    @override
     def start(self, words: Tokens) -> Tokens:
-        """Adds positions, after filling up towers that need their full length.
-
-        Raises:
-            UserError: There are more words than positions.
-        """
         words = self.fill(checked_length(words, self.positions))
-        tokens, mask = words.values, words.mask
-        return masked(self.embed(tokens.to(self._dtype)), mask)
+        return masked(self.embed(words.values.to(self.dtype)), words.mask)
 
+    @override
     def run(self, state: Tokens, first: int, stop: int) -> Tokens:
-        """Runs blocks `first` to `stop - 1`."""
-        tokens, mask = state.values, state.mask
-        options = self.attention(mask)
-        return masked(through(self.blocks[first:stop], tokens.to(self._dtype), **options), mask)
+        tokens, options = state.values.to(self.dtype), self.attention(state.mask)
+        return masked(through(list(self.block_list)[first:stop], tokens, **options), state.mask)
 
+    @override
     def norm(self, state: Tokens) -> Tokens:
-        """Applies the final norm."""
-        tokens, mask = state.values, state.mask
-        return masked(self._norm(tokens.to(self._dtype)), mask)
+        return masked(self.final_norm(state.values.to(self.dtype)), state.mask)
 
+    @override
     def finish(self, state: Tokens) -> Float[Tensor, "n d"]:
-        """Final norm, pooling and projection."""
         state = self.norm(state)
-        tokens, mask = state.values, state.mask
-        return self._projection(self.pool(tokens, mask).to(self._dtype)).float()
+        pooled = self.pool(state.values, state.mask)
+        return self.projection(pooled.to(self.dtype)).float()
+
+
+@dataclass(eq=False)
+class BertTextTower(HFTextTower):
+    """BERT: every token attends to all but padding, and the first token is pooled.
+
+    Args:
+        first_position: Row of the table that belongs to the first token.
+    """
+
+    embeddings: Any = None
+    first_position: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.positions -= self.first_position
+
+    @override
+    def embed(self, tokens: Float[Tensor, "n t w"]) -> Float[Tensor, "n t w"]:
+        embeddings, first = self.embeddings, self.first_position
+        if (types := getattr(embeddings, "token_type_embeddings", None)) is not None:
+            tokens = tokens + types.weight[0]
+        tokens = tokens + self.table.weight[first : first + tokens.shape[1]]
+        return embeddings.dropout(embeddings.LayerNorm(tokens))
+
+    @override
+    def attention(self, mask: Bool[Tensor, "n t"]) -> dict[str, Any]:
+        return {"attention_mask": hide_padding(mask, self.dtype)}
+
+    @override
+    def pool(
+        self, tokens: Float[Tensor, "n t w"], mask: Bool[Tensor, "n t"]
+    ) -> Float[Tensor, "n w"]:
+        return tokens[:, 0]
+
+
+def bert_tower(
+    tokenizer: Any, model: Any, projection: nn.Module, dtype: torch.dtype, **options: Any
+) -> BertTextTower:
+    """Makes the text tower of a BERT model of the library."""
+    embeddings = model.embeddings
+    kind = options.pop("kind", BertTextTower)
+    table, first = embeddings.position_embeddings, options.get("first_position", 0)
+    return kind(
+        tokenizer=HFTokenizer(tokenizer, table.num_embeddings - first),
+        embedding=embeddings.word_embeddings,
+        table=table,
+        block_list=model.encoder.layer,
+        final_norm=options.pop("final_norm", nn.Identity()),
+        projection=projection,
+        dtype=dtype,
+        embeddings=embeddings,
+        **options,
+    )
 
 
 def through(
     blocks: Sequence[nn.Module], tokens: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> Tensor:
-    """Runs blocks of the library, some of which give a tuple."""
+    """Runs blocks of the library, some of which return a tuple."""
     for block in blocks:
         output = block(tokens, attention_mask, **options)
         tokens = output[0] if isinstance(output, tuple) else output
@@ -233,19 +272,19 @@ def through(
 
 
 def first_token(projection: nn.Module, tokens: Float[Tensor, "n t w"]) -> Float[Tensor, "n d"]:
-    """Projects the token that stands for the whole: a tower's head, as `partial(first_token, p)`.
+    """Projects the first token: a tower's head, as `partial(first_token, projection)`.
 
-    A partial, unlike a lambda, still belongs to a model after the model was copied.
+    A partial, unlike a lambda, belongs to the copy when a model is copied.
     """
     return projection(tokens[:, 0])
 
 
-def unseen(mask: Bool[Tensor, "n t"], dtype: torch.dtype) -> Float[Tensor, "n 1 1 t"]:
-    """The term that, added to attention scores, hides padding from all tokens."""
+def hide_padding(mask: Bool[Tensor, "n t"], dtype: torch.dtype) -> Float[Tensor, "n 1 1 t"]:
+    """The term to add to attention logits so that no token attends to padding."""
     hidden = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
     return hidden.masked_fill(~mask, torch.finfo(dtype).min)[:, None, None, :]
 
 
 def log_odds(logits: Float[Tensor, "P 2"]) -> Float[Tensor, "P"]:
-    """From the logits of "does not match" and "matches" to the log-odds of the latter."""
+    """The log-odds of "matches" from the logits of "does not match" and "matches"."""
     return (logits[:, 1] - logits[:, 0]).float()

@@ -1,6 +1,11 @@
-"""Every open_clip model: by built-in name, from the Hugging Face hub, or from a folder."""
+"""Every open_clip model: by built-in name, from the Hugging Face hub, or from a folder.
+
+In: a model name, then images and captions. Out: features.
+Never: finding files, which is open_clip_loading's; nor running towers, which is the sides'.
+"""
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -9,15 +14,15 @@ from open_clip import get_model_preprocess_cfg
 from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image
 from torch import Tensor
+from typing_extensions import override
 
 from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.fingerprint import digest
 from vlmtune.backbones.open_clip_loading import load
 from vlmtune.backbones.open_clip_text import TextSide, Tokenizer
 from vlmtune.backbones.open_clip_towers import ImageSide
-from vlmtune.backbones.staging import state_after, unmasked
 from vlmtune.errors import UserError
-from vlmtune.types import Features, FeatureSpec, Pooled
+from vlmtune.types import Features, FeatureSpec
 
 CHOICES = {
     "interpolation": ("bicubic", "bilinear"),
@@ -26,12 +31,12 @@ CHOICES = {
 
 
 class OpenClip(Backbone):
-    """A dual encoder of open_clip, frozen and in evaluation mode until someone decides otherwise.
+    """A dual encoder of open_clip, loaded frozen and in evaluation mode.
 
-    Embeddings and tokens are float32 whatever the precision of the weights. Tokens are those of the
-    patches (no class token) and of the caption up to its end token. Captions are cut to the longest
-    of the batch before the text tower runs where that cannot change a value, and only the blocks up
-    to the layer that is read are run.
+    Embeddings and tokens are float32 whatever the precision of the weights. Image tokens are the
+    patches (no class token), text tokens the caption up to its end token. Captions are cut to the
+    longest of the batch where that cannot change a value, and only the blocks up to the layer of
+    the `FeatureSpec` run.
 
     Args:
         model: A built-in name ("ViT-B-32-quickgelu"), "hf-hub:org/repo", or a folder with
@@ -41,21 +46,21 @@ class OpenClip(Backbone):
         pretrained: For a built-in name: a tag of open_clip ("openai", "laion2b_s34b_b79k") or a
             weights file; None for random weights.
         precision: Type of the weights.
-        preprocessing: Fields of the model's own preprocessing that are to be otherwise: `mean`,
-            `std`, `interpolation` ("bicubic", "bilinear") and `resize_mode` ("shortest", "longest",
-            "squash"). Some published numbers need it, such as PUG: SPAR's, whose script gives every
-            model ImageNet's mean and deviation.
+        preprocessing: Replacements in the model's preprocessing: `mean`, `std`, `interpolation`
+            ("bicubic", "bilinear") and `resize_mode` ("shortest", "longest", "squash"). Some
+            published numbers need it, such as PUG: SPAR's, whose script gives every model
+            ImageNet's mean and deviation.
 
     Attributes:
         model: The open_clip module.
-        image_tower: A native ViT or timm's plain one (SigLIP) block by block; None for others.
-        text_tower: open_clip's own text transformer block by block; None for Hugging Face text
-            towers and for those that mask padding by ids (CoCa).
+        image_tower: A native ViT or timm's plain one (SigLIP); None for others.
+        text_tower: open_clip's own text transformer; None for Hugging Face text towers and for
+            towers that mask padding by ids (CoCa).
 
     Raises:
         UserError: There is no such model, tag or file; the weights do not fit; OpenAI's weights
-            are asked for without QuickGELU, the activation they were trained with; or
-            `preprocessing` has another field or a value that is none.
+            would run without QuickGELU, the activation they were trained with; or `preprocessing`
+            has another field or an impossible value.
 
     Example:
         >>> backbone = OpenClip("ViT-S-32-alt")
@@ -79,8 +84,8 @@ class OpenClip(Backbone):
         self._dtype = torch.bfloat16 if precision == "bf16" else torch.float32
         self._preprocessing = dict(get_model_preprocess_cfg(network)) | (preprocessing or {})
         self._tokenizer = Tokenizer(tokenizer)
-        self._fingerprint: str | None = None
-        self.transform = Preprocess(self._preprocessing)
+        config = PreprocessCfg(**self._preprocessing)
+        self.transform: Any = image_transform_v2(config, is_train=False)
         # Shadows the method: a bound method would carry the weights into every worker process.
         vars(self)["preprocess"] = self.transform
         blank = self.transform(Image.new("RGB", (8, 8)))[None].to(self._dtype)
@@ -99,71 +104,34 @@ class OpenClip(Backbone):
         self.logit_scale = float(scale.detach().float().exp())
         self.logit_bias = 0.0 if bias is None else float(bias.detach())
 
-    @property
+    @cached_property
+    @override
     def fingerprint(self) -> str:
-        """sha256 of weights, architecture, preprocessing and vocabulary, when first asked."""
-        if self._fingerprint is None:
-            words = getattr(self._tokenizer.encode, "words", None)
-            described = [self._config, self._preprocessing, words]
-            self._fingerprint = digest(described, self.model)
-        return self._fingerprint
+        words = getattr(self._tokenizer.encode, "words", None)
+        return digest([self._config, self._preprocessing, words], self.model)
 
+    @override
     def preprocess(self, image: Image.Image) -> Float[Tensor, "3 height width"]:
-        """Resizes, crops and normalises as in the model's evaluation."""
         return self.transform(image)
 
+    @override
     def encode_image(
-        self, pixels: Float[Tensor, "n 3 height width"], reads: FeatureSpec
+        self, pixels: Float[Tensor, "n 3 height width"], spec: FeatureSpec
     ) -> Features:
-        """Encodes preprocessed images; see the base class."""
-        self._check(reads, "image")
+        self.check_fits(spec, "image")
         pixels = pixels.to(device=self.device, dtype=self._dtype)
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not reads.frozen):
-            if reads.kind == "pooled":
-                return Pooled(self._image.pooled(pixels).float())
-            if reads.kind == "tokens":
-                return unmasked(self._image.tokens(pixels, reads.layer))
-            assert self.image_tower is not None
-            return state_after(self.image_tower, self.image_tower.start(pixels), reads.layer)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not spec.frozen):
+            return self._image.encode(pixels, spec)
 
-    def encode_text(self, texts: Sequence[str], reads: FeatureSpec) -> Features:
-        """Encodes captions; see the base class."""
-        self._check(reads, "text")
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not reads.frozen):
-            if reads.kind == "pooled":
-                return Pooled(self._text.pooled(texts).float())
-            if reads.kind == "tokens":
-                return self._text.tokens(texts, reads.layer)
-            if reads.kind == "state":
-                return self._text.state(texts, reads.layer)
-            assert self.text_tower is not None
-            return self.text_tower.words(texts)
+    @override
+    def encode_text(self, texts: Sequence[str], spec: FeatureSpec) -> Features:
+        self.check_fits(spec, "text")
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not spec.frozen):
+            return self._text.encode(texts, spec)
 
-    def fits(self, reads: FeatureSpec, modality: str) -> str | None:
-        """Returns why `reads` cannot be had for "image" or "text", or None where it can."""
-        return (self._image if modality == "image" else self._text).fits(reads)
-
-    def _check(self, reads: FeatureSpec, modality: str) -> None:
-        if reason := self.fits(reads, modality):
-            raise UserError(
-                f"expected something that can be read, got {modality} {reads.kind} of layer "
-                f"{reads.layer} ({reason}): read something else"
-            )
-
-
-class Preprocess:
-    """The evaluation transform of a model: an image to pixel values; picklable and small.
-
-    Args:
-        config: Fields of open_clip's `PreprocessCfg`.
-    """
-
-    def __init__(self, config: dict[str, Any]) -> None:
-        self._transform: Any = image_transform_v2(PreprocessCfg(**config), is_train=False)
-
-    def __call__(self, image: Image.Image) -> Float[Tensor, "3 height width"]:
-        """Returns the pixel values of an image."""
-        return self._transform(image)
+    @override
+    def fits(self, spec: FeatureSpec, modality: str) -> str | None:
+        return (self._image if modality == "image" else self._text).fits(spec)
 
 
 def _check_preprocessing(given: dict[str, Any]) -> None:

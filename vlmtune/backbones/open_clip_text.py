@@ -1,7 +1,10 @@
-"""The text side of an open_clip model: tokenizer and tower, block by block where that is exact."""
+"""The text side of an open_clip model: tokenizer and tower, block by block if that is exact.
+
+In: captions. Out: features.
+Never: images.
+"""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -9,20 +12,22 @@ from jaxtyping import Bool, Float, Int
 from open_clip.hf_model import HFTextEncoder
 from open_clip.transformer import text_global_pool
 from torch import Tensor, nn
+from typing_extensions import override
 
 from vlmtune.backbones.base import TextTower
-from vlmtune.backbones.open_clip_towers import first as first_output
+from vlmtune.backbones.open_clip_towers import first_of
 from vlmtune.backbones.staging import (
+    check_words,
     checked_length,
+    embed_words,
+    encode_with_tower,
     last_real,
     masked,
     no_such_layer,
     padded,
     parameters_of,
-    state_after,
-    with_words,
 )
-from vlmtune.types import FeatureSpec, Tokens
+from vlmtune.types import Features, FeatureSpec, Pooled, Tokens
 
 
 class Tokenizer:
@@ -32,7 +37,7 @@ class Tokenizer:
         encode: A callable from captions to padded ids.
 
     Attributes:
-        pad: The id that fills rows up.
+        pad: The id of the padding token.
         end: The id of the end token.
     """
 
@@ -67,22 +72,18 @@ class Tokenizer:
     def checked(
         self, texts: Sequence[str], special: int
     ) -> tuple[Int[Tensor, "n t"], Bool[Tensor, "n t"]]:
-        """Returns ids and mask of captions that all have words.
-
-        Raises:
-            UserError: A caption has no tokens between its `special` ones.
-        """
+        """Returns ids and mask, or raises a `UserError` if a caption has only `special` tokens."""
         ids, mask = self(list(texts))
-        with_words(texts, mask, special)
+        check_words(texts, mask, special)
         return ids, mask
 
 
 class NativeTextTower(TextTower):
     """open_clip's own text transformer.
 
-    Where no token sees a later one and the end token is pooled, padding is cut: states hold the
-    caption only. Other towers (SigLIP: every token sees all, the last position is pooled) need
-    their full length; `start` fills it with the padding token's embedding, and all of it is real.
+    If attention is causal and the end token is pooled, padding is cut: states hold the caption
+    only. Other towers (SigLIP: attention to all tokens, the last position is pooled) need their
+    full length; `start` fills it with the padding token's embedding, and all of it is real.
 
     Args:
         tower: The module that holds the text transformer.
@@ -101,61 +102,46 @@ class NativeTextTower(TextTower):
         self.embedding: nn.Embedding = tower.token_embedding
 
     @property
+    @override
     def blocks(self) -> Sequence[nn.Module]:
-        """The blocks, first to last."""
         return list(self.tower.transformer.resblocks)
 
     @property
+    @override
     def tail(self) -> Sequence[nn.Parameter]:
-        """Final norm and projection."""
         return parameters_of(self.tower.ln_final, self.tower.text_projection)
 
+    @override
     def words(self, texts: Sequence[str]) -> Tokens:
-        """Word embeddings of captions, start and end tokens included, cut to the longest.
-
-        Raises:
-            UserError: A caption has no tokens between its special ones.
-        """
         ids, mask = self._tokenizer.checked(texts, self._special)
         longest = int(mask.sum(dim=1).max()) if len(mask) else 0
-        ids = ids[:, :longest].to(self.embedding.weight.device)
-        mask = mask[:, :longest].to(ids.device)
-        words = masked(self.embedding(ids), mask)
-        return replace(words, ids=ids)
+        return embed_words(self.embedding, ids[:, :longest], mask[:, :longest])
 
+    @override
     def start(self, words: Tokens) -> Tokens:
-        """Adds positions, after filling up towers that need their full length.
-
-        Raises:
-            UserError: There are more words than positions.
-        """
         checked_length(words, self.positions)
         if not self.trims:
-            ids = torch.tensor(self._tokenizer.pad, device=words.values.device)
+            ids = torch.tensor(self._tokenizer.pad, device=words.device)
             words = padded(words, self.embedding(ids), self.positions)
-        tokens, mask = words.values, words.mask
-        positions = self.tower.positional_embedding[: tokens.shape[1]]
-        return masked(tokens.to(self._dtype) + positions.to(self._dtype), mask)
+        positions = self.tower.positional_embedding[: words.mask.shape[1]]
+        return masked(words.values.to(self._dtype) + positions.to(self._dtype), words.mask)
 
+    @override
     def run(self, state: Tokens, first: int, stop: int) -> Tokens:
-        """Runs blocks `first` to `stop - 1`, under the causal mask where the tower has one."""
-        tokens, mask = state.values, state.mask
-        tokens, length = tokens.to(self._dtype), tokens.shape[1]
+        tokens, length = state.values.to(self._dtype), state.mask.shape[1]
         causal = self.tower.attn_mask
         causal = None if causal is None else causal[:length, :length]
         for block in self.blocks[first:stop]:
             tokens = block(tokens, attn_mask=causal)
-        return masked(tokens, mask)
+        return masked(tokens, state.mask)
 
+    @override
     def norm(self, state: Tokens) -> Tokens:
-        """Applies the final norm."""
-        tokens, mask = state.values, state.mask
-        return masked(self.tower.ln_final(tokens.to(self._dtype)), mask)
+        return masked(self.tower.ln_final(state.values.to(self._dtype)), state.mask)
 
+    @override
     def finish(self, state: Tokens) -> Float[Tensor, "n d"]:
-        """Final norm, the last real position (or the first, if pooled so), and projection."""
-        state = self.norm(state)
-        tokens, mask = state.values, state.mask
+        tokens, mask = self.norm(state).values, state.mask
         pooled = tokens[:, 0] if pool_type(self.tower) == "first" else last_real(tokens, mask)
         projection, pooled = self.tower.text_projection, pooled.to(self._dtype)
         if projection is None:
@@ -165,9 +151,9 @@ class NativeTextTower(TextTower):
 
 
 class TextSide:
-    """What can be read of the captions of any open_clip model.
+    """The text features of any open_clip model.
 
-    A plain object and not a module, so that the model's weights keep one name each.
+    It is no module, so the model's weights keep one name each.
 
     Args:
         model: The open_clip model.
@@ -176,8 +162,8 @@ class TextSide:
 
     Attributes:
         special: Special tokens before and after the words.
-        tower: The tower block by block, or None where it cannot be had.
-        layers: Number of blocks, 0 where none can be read.
+        tower: The tower, or None if it cannot run block by block.
+        layers: Number of blocks; 0 if none has tokens.
         width: w of the tokens.
     """
 
@@ -200,7 +186,7 @@ class TextSide:
         if self.foreign:
             return "its text tower is a Hugging Face model that gives pooled vectors only"
         if getattr(self.text, "cls_emb", None) is not None:
-            return "its class token sees padding through a mask made of ids, as in CoCa"
+            return "its class token attends to padding by a mask made of ids, as in CoCa"
         if getattr(self.text, "use_pad_mask", False):
             return "it masks padding by ids"
         ids, mask = self.tokenizer([word])
@@ -211,52 +197,39 @@ class TextSide:
         if self.text.attn_mask is None:
             return "it pools the end token but sees the padding after it"
         end = getattr(self.text, "text_eos_id", getattr(self.text, "eos_id", None))
-        place = text_global_pool(torch.arange(ids.shape[1])[None], ids, pool, eos_token_id=end)
-        return None if place.tolist() == [int(mask.sum()) - 1] else "it does not pool the end token"
+        pooled = text_global_pool(torch.arange(ids.shape[1])[None], ids, pool, eos_token_id=end)
+        return (
+            None if pooled.tolist() == [int(mask.sum()) - 1] else "it does not pool the end token"
+        )
 
-    def fits(self, reads: FeatureSpec) -> str | None:
-        """Returns why `reads` cannot be had of captions, or None where it can."""
-        if reads.kind == "pooled":
+    def fits(self, spec: FeatureSpec) -> str | None:
+        """Returns why captions have no features for `spec`, or None if they have."""
+        if spec.kind == "pooled":
             return None
-        if self.foreign or reads.kind != "tokens":
-            return self.no_tower or no_such_layer(reads, self.layers)
-        return no_such_layer(reads, self.layers)
+        if self.foreign or spec.kind != "tokens":
+            return self.no_tower or no_such_layer(spec, self.layers)
+        return no_such_layer(spec, self.layers)
 
-    def pooled(self, texts: Sequence[str]) -> Float[Tensor, "n d"]:
-        """Embeddings, not normalised."""
-        if self.tower is None:
-            ids, _ = self._ids(texts)
-            return first_output(self.model.encode_text(ids, normalize=False))
-        return self.tower.finish(self.state(texts, -1))
-
-    def state(self, texts: Sequence[str], layer: int) -> Tokens:
-        """The state after block `layer` of a model that has a tower."""
-        assert self.tower is not None
-        return state_after(self.tower, self.tower.start(self.tower.words(texts)), layer)
-
-    def tokens(self, texts: Sequence[str], layer: int) -> Tokens:
-        """Tokens after block `layer`, the final norm applied where it is the last."""
-        ids, mask = self._ids(texts)
+    def encode(self, texts: Sequence[str], spec: FeatureSpec) -> Features:
+        """Encodes captions, with the tower where there is one."""
+        if self.tower is not None:
+            return encode_with_tower(self.tower, texts, spec)
+        ids, mask = (
+            x.to(self.model.logit_scale.device)
+            for x in self.tokenizer.checked(texts, sum(self.special))
+        )
+        if spec.kind == "pooled":
+            return Pooled(first_of(self.model.encode_text(ids, normalize=False)).float())
+        output = self.text.forward_intermediates(
+            ids,
+            indices=[spec.layer],
+            stop_early=True,
+            normalize_intermediates=spec.layer == -1,
+            intermediates_only=True,
+            output_fmt="NLC",
+        )
         longest = int(mask.sum(dim=1).max()) if len(mask) else 0
-        if self.tower is None:
-            output = self.text.forward_intermediates(
-                ids,
-                indices=[layer],
-                stop_early=True,
-                normalize_intermediates=layer == -1,
-                intermediates_only=True,
-                output_fmt="NLC",
-            )
-            tokens = output["text_intermediates"][0]
-        else:
-            state = self.state(texts, layer)
-            tokens = (self.tower.norm(state) if layer == -1 else state).values
-        return masked(tokens[:, :longest], mask[:, :longest])
-
-    def _ids(self, texts: Sequence[str]) -> tuple[Int[Tensor, "n t"], Bool[Tensor, "n t"]]:
-        ids, mask = self.tokenizer.checked(texts, sum(self.special))
-        device = self.model.logit_scale.device
-        return ids.to(device), mask.to(device)
+        return masked(output["text_intermediates"][0][:, :longest], mask[:, :longest])
 
 
 def pool_type(tower: Any) -> str:

@@ -1,7 +1,7 @@
-"""The image side of an open_clip model: block by block where it is a plain vision transformer.
+"""The image side of an open_clip model, block by block if it is a plain vision transformer.
 
-open_clip gives pooled vectors from `encode_image` and block outputs from `forward_intermediates`.
-Here a native ViT and timm's ViT (SigLIP) can also be run piece by piece.
+In: preprocessed images. Out: features.
+Never: captions.
 """
 
 from collections.abc import Sequence
@@ -13,112 +13,110 @@ from open_clip.timm_model import TimmModel
 from open_clip.transformer import VisionTransformer
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
 from torch import Tensor, nn
+from typing_extensions import override
 
 from vlmtune.backbones.base import ImageTower
-from vlmtune.backbones.staging import no_such_layer, parameters_of, unmasked
-from vlmtune.types import FeatureSpec, Tokens
+from vlmtune.backbones.staging import no_such_layer, parameters_of, state_after, unmasked
+from vlmtune.types import Features, FeatureSpec, Pooled, Tokens
 
 
-class NativeImageTower(ImageTower):
-    """open_clip's own vision transformer.
+class OpenClipImageTower(ImageTower):
+    """A vision transformer in an open_clip model.
 
     Args:
-        visual: The tower of the model.
+        visual: The image side of the model.
         dtype: Type of its large weights, in which it computes.
     """
+
+    def __init__(self, visual: Any, dtype: torch.dtype) -> None:
+        self.visual, self._dtype = visual, dtype
+        self.layers = len(self.blocks)
+
+    @override
+    def run(self, state: Tokens, first: int, stop: int) -> Tokens:
+        tokens = state.values.to(self._dtype)
+        for block in self.blocks[first:stop]:
+            tokens = block(tokens)
+        return unmasked(tokens)
+
+
+class NativeImageTower(OpenClipImageTower):
+    """open_clip's own vision transformer."""
 
     special = 1
 
     def __init__(self, visual: VisionTransformer, dtype: torch.dtype) -> None:
-        self.visual: Any = visual
-        self._dtype = dtype
-        self.layers = len(self.blocks)
+        super().__init__(visual, dtype)
         self.width = int(self.visual.transformer.width)
 
     @property
+    @override
     def blocks(self) -> Sequence[nn.Module]:
-        """The blocks, first to last."""
         return list(self.visual.transformer.resblocks)
 
     @property
+    @override
     def tail(self) -> Sequence[nn.Parameter]:
-        """Final norm, attentional pooling and projection."""
         visual = self.visual
         pools = (visual.attn_pool, getattr(visual, "attn_pool_contrastive", None))
         return parameters_of(visual.ln_post, *pools, visual.proj)
 
+    @override
     def start(self, pixels: Float[Tensor, "n 3 height width"]) -> Tokens:
-        """Patches, class token, positions and the norm before the blocks."""
         return unmasked(self.visual._embeds(pixels.to(self._dtype)))
 
-    def run(self, state: Tokens, first: int, stop: int) -> Tokens:
-        """Runs blocks `first` to `stop - 1`."""
-        return unmasked(_through(self.blocks[first:stop], state.values.to(self._dtype)))
-
+    @override
     def finish(self, state: Tokens) -> Float[Tensor, "n d"]:
-        """Final norm, pooling and projection, in the model's own order."""
         pooled, _ = self.visual._pool(state.values.to(self._dtype))
         return (pooled if self.visual.proj is None else pooled @ self.visual.proj).float()
 
 
-class TimmImageTower(ImageTower):
-    """timm's plain vision transformer with open_clip's head: SigLIP, SigLIP2 and others.
-
-    Args:
-        visual: The tower of the model.
-        dtype: Type of its weights, in which it computes.
-    """
+class TimmImageTower(OpenClipImageTower):
+    """timm's plain vision transformer with open_clip's head: SigLIP, SigLIP2 and others."""
 
     def __init__(self, visual: TimmModel, dtype: torch.dtype) -> None:
-        self.visual: Any = visual
-        self._dtype = dtype
-        self.layers = len(self.blocks)
+        super().__init__(visual, dtype)
         self.width = int(self.visual.trunk.embed_dim)
         self.special = int(self.visual.trunk.num_prefix_tokens)
 
     @property
+    @override
     def blocks(self) -> Sequence[nn.Module]:
-        """The blocks, first to last."""
         return list(self.visual.trunk.blocks)
 
     @property
+    @override
     def tail(self) -> Sequence[nn.Parameter]:
-        """Final norm, attentional pooling and heads."""
         trunk = self.visual.trunk
-        return parameters_of(
-            trunk.norm, trunk.attn_pool, trunk.fc_norm, trunk.head, self.visual.head
-        )
+        heads = (trunk.norm, trunk.attn_pool, trunk.fc_norm, trunk.head, self.visual.head)
+        return parameters_of(*heads)
 
+    @override
     def start(self, pixels: Float[Tensor, "n 3 height width"]) -> Tokens:
-        """Patches, class and register tokens, positions and the norm before the blocks."""
         trunk = self.visual.trunk
         tokens = trunk._pos_embed(trunk.patch_embed(pixels.to(self._dtype)))
         return unmasked(trunk.norm_pre(trunk.patch_drop(tokens)))
 
-    def run(self, state: Tokens, first: int, stop: int) -> Tokens:
-        """Runs blocks `first` to `stop - 1`."""
-        return unmasked(_through(self.blocks[first:stop], state.values.to(self._dtype)))
-
+    @override
     def finish(self, state: Tokens) -> Float[Tensor, "n d"]:
-        """Final norm, pooling and heads."""
         trunk = self.visual.trunk
         tokens = trunk.norm(state.values.to(self._dtype))
         return self.visual.head(trunk.forward_head(tokens)).float()
 
 
 class ImageSide:
-    """What can be read of the images of any open_clip model.
+    """The image features of any open_clip model.
 
-    A plain object and not a module, so that the model's weights keep one name each.
+    It is no module, so the model's weights keep one name each.
 
     Args:
         model: The open_clip model.
         dtype: Type of its large weights.
-        probe: One blank preprocessed image, to learn the widths of towers that do not state them.
+        probe: One blank preprocessed image, to measure towers that do not state their sizes.
 
     Attributes:
-        tower: The tower block by block, or None where it is no plain vision transformer.
-        layers: Number of blocks, 1 where only the last can be read.
+        tower: The tower, or None if it is no plain vision transformer.
+        layers: Number of blocks; 1 if only the last has tokens.
         width: w of the tokens.
         count: Patches of an image.
     """
@@ -141,15 +139,15 @@ class ImageSide:
             with torch.no_grad():
                 _, self.count, self.width = self.tokens(probe, -1).shape
 
-    def fits(self, reads: FeatureSpec) -> str | None:
-        """Returns why `reads` cannot be had of images, or None where it can."""
-        if reads.kind == "words":
+    def fits(self, spec: FeatureSpec) -> str | None:
+        """Returns why images have no features for `spec`, or None if they have."""
+        if spec.kind == "words":
             return "images have no words"
-        if reads.kind == "state" and self.tower is None:
+        if spec.kind == "state" and self.tower is None:
             return f"its {type(self._trunk()).__name__} image tower is no plain transformer"
-        if reads.kind == "tokens" and reads.layer == -1 and self._norm_follows_pooling():
+        if spec.kind == "tokens" and spec.layer == -1 and self._norm_follows_pooling():
             return "its final norm comes after attentional pooling: choose layer -2"
-        return no_such_layer(reads, self.layers)
+        return no_such_layer(spec, self.layers)
 
     def _trunk(self) -> nn.Module:
         return getattr(self.visual, "trunk", self.visual)
@@ -157,14 +155,18 @@ class ImageSide:
     def _norm_follows_pooling(self) -> bool:
         return isinstance(self.visual, VisionTransformer) and self.visual.attn_pool is not None
 
-    def pooled(self, pixels: Float[Tensor, "n 3 height width"]) -> Float[Tensor, "n d"]:
-        """Embeddings, not normalised."""
-        return first(self.model.encode_image(pixels, normalize=False))
+    def encode(self, pixels: Float[Tensor, "n 3 height width"], spec: FeatureSpec) -> Features:
+        """Encodes preprocessed images, with whatever part of the model the features need."""
+        if spec.kind == "pooled":
+            return Pooled(first_of(self.model.encode_image(pixels, normalize=False)).float())
+        if spec.kind == "tokens" or self.tower is None:
+            return unmasked(self.tokens(pixels, spec.layer))
+        return state_after(self.tower, self.tower.start(pixels), spec.layer)
 
     def tokens(
         self, pixels: Float[Tensor, "n 3 height width"], layer: int
     ) -> Float[Tensor, "n t w"]:
-        """Patch tokens after block `layer`, class and register tokens left out."""
+        """Patch tokens after block `layer`, without class and register tokens."""
         output = self.visual.forward_intermediates(
             pixels,
             indices=[layer],
@@ -177,7 +179,7 @@ class ImageSide:
 
 
 def image_tower(visual: Any, dtype: torch.dtype) -> NativeImageTower | TimmImageTower | None:
-    """Returns an open_clip image tower block by block, or None where it cannot be had."""
+    """Returns an open_clip image tower, or None if it cannot run block by block."""
     if isinstance(visual, VisionTransformer):
         return NativeImageTower(visual, dtype)
     # A subclass may run its blocks differently.
@@ -186,12 +188,6 @@ def image_tower(visual: Any, dtype: torch.dtype) -> NativeImageTower | TimmImage
     return None
 
 
-def first(output: Any) -> Tensor:
-    """The pooled vectors, of towers configured to give tokens beside them too."""
+def first_of(output: Any) -> Tensor:
+    """The pooled vectors of models that return tokens beside them too."""
     return output[0] if isinstance(output, tuple) else output
-
-
-def _through(blocks: Sequence[nn.Module], tokens: Tensor) -> Tensor:
-    for block in blocks:
-        tokens = block(tokens)
-    return tokens

@@ -1,12 +1,13 @@
-"""SigLIP and SigLIP 2 of Hugging Face, those with images of one size."""
+"""SigLIP and SigLIP 2 of Hugging Face, for images of one size."""
 
 from typing import Any
 
 from jaxtyping import Bool, Float
 from torch import Tensor
 from transformers import SiglipModel
+from typing_extensions import override
 
-from vlmtune.backbones.hf_dual import HFDualEncoder
+from vlmtune.backbones.hf_backbone import HFDualEncoder
 from vlmtune.backbones.hf_loading import Loaded
 from vlmtune.backbones.hf_towers import HFImageTower, HFTextTower, HFTokenizer
 from vlmtune.backbones.staging import last_real, padded
@@ -17,33 +18,29 @@ from vlmtune.types import Tokens
 class SigLIP(HFDualEncoder):
     """SigLIP (Zhai et al. 2023, arXiv 2303.15343) as `transformers.SiglipModel` computes it.
 
-    SigLIP 2 (Tschannen et al. 2025, arXiv 2502.14786) too, but for its NaFlex models, whose images
+    SigLIP 2 (Tschannen et al. 2025, arXiv 2502.14786) too, except its NaFlex models, whose images
     differ in shape. Trained with a sigmoid: log-odds are `logit_scale * cosine + logit_bias`.
-    Captions are put in lower case and filled up to the full length, as in training; every token
-    sees the padding, and the last position is pooled. Arguments are those of `HFDualEncoder`.
+    Captions are lower-cased and padded to the full length, as in training; every token attends to
+    the padding, and the last position is pooled. Arguments are those of `HFBackbone`.
     """
 
     kind = SiglipModel
 
+    @override
     def check(self, model: str) -> None:
-        """Refuses image towers that give no embedding.
-
-        Raises:
-            UserError: The image tower was saved without its pooling head.
-        """
         if not self.model.vision_model.use_head:
             raise UserError(
                 f"expected an image tower with its pooling head, got {model} with "
                 "vision_use_head false: use another checkpoint"
             )
 
+    @override
     def towers(self, loaded: Loaded) -> tuple[HFImageTower, HFTextTower]:
-        """Makes the two towers of the model."""
         vision, text = self.model.vision_model, self.model.text_model
         image_tower = HFImageTower(
             embed=vision.embeddings,
-            blocks=vision.encoder.layers,
-            norm=vision.post_layernorm,
+            block_list=vision.encoder.layers,
+            final_norm=vision.post_layernorm,
             head=vision.head,
             owners=(vision.post_layernorm, vision.head),
             special=0,
@@ -56,8 +53,8 @@ class SigLIP(HFDualEncoder):
             tokenizer=tokenizer,
             embedding=text.embeddings.token_embedding,
             table=table,
-            blocks=text.encoder.layers,
-            norm=text.final_layer_norm,
+            block_list=text.encoder.layers,
+            final_norm=text.final_layer_norm,
             projection=text.head,
             dtype=self._dtype,
         )
@@ -65,26 +62,25 @@ class SigLIP(HFDualEncoder):
 
 
 class SiglipTextTower(HFTextTower):
-    """Every token sees all, padding included; the last position is pooled."""
+    """Every token attends to all, padding included; the last position is pooled."""
 
+    @override
     def fill(self, words: Tokens) -> Tokens:
-        """Fills captions up with the padding token."""
         return padded(words, self.embedding.weight[self.tokenizer.pad], self.positions)
 
+    @override
     def attention(self, mask: Bool[Tensor, "n t"]) -> dict[str, Any]:
-        """Nothing is hidden."""
-        del mask
         return {"attention_mask": None}
 
+    @override
     def pool(
         self, tokens: Float[Tensor, "n t w"], mask: Bool[Tensor, "n t"]
     ) -> Float[Tensor, "n w"]:
-        """The last position."""
         return last_real(tokens, mask)
 
 
 def _check_end(tokenizer: HFTokenizer, end: int | None) -> None:
-    """Checks that captions are words and an end token, as in training."""
+    """Raises a `UserError` unless captions are words and an end token, as in training."""
     ids, _ = tokenizer(["a"])
     if tokenizer.special != (0, 1) or int(ids[0, -1]) != end:
         raise UserError(

@@ -1,18 +1,23 @@
-"""What towers of every library share: building states, and telling which layers there are."""
+"""What towers of every library share: building, checking and running states.
+
+In: tokens, masks and towers. Out: states and features.
+Never: a library's own names; those stay in the modules of that library.
+"""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from vlmtune.backbones.base import Tower
+from vlmtune.backbones.base import TextTower, Tower
 from vlmtune.errors import UserError
-from vlmtune.types import FeatureSpec, Tokens
+from vlmtune.types import Features, FeatureSpec, Pooled, Tokens
 
 
-def no_such_layer(reads: FeatureSpec, layers: int) -> str | None:
-    """Returns why a tower of `layers` blocks has no such layer, or None where it has.
+def no_such_layer(spec: FeatureSpec, layers: int) -> str | None:
+    """Returns why a tower of `layers` blocks has no such layer, or None if it has.
 
     Example:
         >>> no_such_layer(FeatureSpec("tokens", -4), 3)
@@ -22,18 +27,42 @@ def no_such_layer(reads: FeatureSpec, layers: int) -> str | None:
         >>> no_such_layer(FeatureSpec("tokens", -2), 1)
         'it has 1 layer: choose -1'
     """
-    if reads.kind not in ("tokens", "state"):
+    if spec.kind not in ("tokens", "state"):
         return None
-    lowest = -layers - (reads.kind == "state")
-    if lowest <= reads.layer <= -1:
+    lowest = -layers - (spec.kind == "state")
+    if lowest <= spec.layer <= -1:
         return None
     count = f"{layers} layer{'s' if layers > 1 else ''}"
     return f"it has {count}: choose {'-1' if lowest == -1 else f'one of {lowest} to -1'}"
 
 
 def state_after(tower: Tower, state: Tokens, layer: int) -> Tokens:
-    """Runs what the first block gets up to `layer`, counted from the end as in `FeatureSpec`."""
+    """Runs the first block's input up to `layer`, counted from the end as in `FeatureSpec`."""
     return tower.run(state, 0, tower.layers + 1 + layer)
+
+
+def encode_with_tower(tower: TextTower, texts: Sequence[str], spec: FeatureSpec) -> Features:
+    """Encodes captions with a text tower; only the blocks up to `spec.layer` run."""
+    words = tower.words(texts)
+    if spec.kind == "words":
+        return words
+    start = tower.start(words)
+    if spec.kind == "pooled":
+        return Pooled(tower.finish(state_after(tower, start, -1)))
+    state = state_after(tower, start, spec.layer)
+    if spec.kind == "state":
+        return state
+    state = tower.norm(state) if spec.layer == -1 else state
+    return masked(state.values[:, : words.mask.shape[1]], words.mask)
+
+
+def embed_words(
+    embedding: nn.Embedding, ids: Int[Tensor, "n t"], mask: Bool[Tensor, "n t"]
+) -> Tokens:
+    """Returns the embeddings of token ids, on the device of the table."""
+    device = embedding.weight.device
+    ids, mask = ids.to(device), mask.to(device)
+    return replace(masked(embedding(ids), mask), ids=ids)
 
 
 def unmasked(tokens: Float[Tensor, "n t w"]) -> Tokens:
@@ -52,11 +81,7 @@ def last_real(tokens: Float[Tensor, "n t w"], mask: Bool[Tensor, "n t"]) -> Floa
 
 
 def checked_length(words: Tokens, positions: int) -> Tokens:
-    """Returns the words, after checking that the tower has that many positions.
-
-    Raises:
-        UserError: It has fewer.
-    """
+    """Returns the words, or raises a `UserError` if there are more than `positions`."""
     length = words.values.shape[1]
     if length > positions:
         raise UserError(
@@ -66,12 +91,8 @@ def checked_length(words: Tokens, positions: int) -> Tokens:
     return words
 
 
-def with_words(texts: Sequence[str], mask: Bool[Tensor, "n t"], special: int) -> None:
-    """Checks that all captions have tokens besides their `special` ones.
-
-    Raises:
-        UserError: One has none.
-    """
+def check_words(texts: Sequence[str], mask: Bool[Tensor, "n t"], special: int) -> None:
+    """Raises a `UserError` if a caption has no tokens besides its `special` ones."""
     empty = (mask.sum(dim=1) <= special).nonzero().flatten().tolist()
     if empty:
         raise UserError(
@@ -81,7 +102,7 @@ def with_words(texts: Sequence[str], mask: Bool[Tensor, "n t"], special: int) ->
 
 
 def padded(words: Tokens, pad: Float[Tensor, "w"], positions: int) -> Tokens:
-    """Words with the embedding of the padding token at all other of `positions` places."""
+    """Fills words up to `positions` with the embedding of the padding token."""
     tokens, mask = words.values, words.mask
     missing = positions - tokens.shape[1]
     tokens = torch.where(mask[:, :, None], tokens, pad.to(tokens.dtype))
@@ -90,14 +111,14 @@ def padded(words: Tokens, pad: Float[Tensor, "w"], positions: int) -> Tokens:
 
 
 def parameters_of(*owners: nn.Module | nn.Parameter | None) -> list[nn.Parameter]:
-    """The parameters of modules, and parameters themselves, those that are there."""
-    found: list[nn.Parameter] = []
+    """The parameters of modules, and parameters themselves; None has none."""
+    parameters: list[nn.Parameter] = []
     for owner in owners:
         if isinstance(owner, nn.Parameter):
-            found.append(owner)
+            parameters.append(owner)
         elif isinstance(owner, nn.Module):
-            found.extend(owner.parameters())
-    return found
+            parameters.extend(owner.parameters())
+    return parameters
 
 
 def side_by_side(first: Tokens, second: Tokens) -> Tokens:

@@ -1,7 +1,6 @@
 """ViLT with its retrieval head: one transformer over patches and words."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,12 +10,19 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 from torch.nn.utils.rnn import pad_sequence
 from transformers import ViltForImageAndTextRetrieval
+from typing_extensions import override
 
 from vlmtune.backbones.base import Fusion
 from vlmtune.backbones.hf_backbone import HFBackbone, Preprocess, longest_side
 from vlmtune.backbones.hf_loading import Loaded
-from vlmtune.backbones.hf_towers import HFTokenizer, through, unseen
-from vlmtune.backbones.staging import checked_length, masked, parameters_of, side_by_side
+from vlmtune.backbones.hf_towers import HFTokenizer, hide_padding, through
+from vlmtune.backbones.staging import (
+    checked_length,
+    embed_words,
+    masked,
+    parameters_of,
+    side_by_side,
+)
 from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec, Tokens
 
@@ -27,27 +33,23 @@ OUTSIDE = -100.0
 class Vilt(HFBackbone):
     """ViLT (Kim et al. 2021, arXiv 2102.03334) as `transformers.ViltForImageAndTextRetrieval`.
 
-    It has no tower for either modality and so no embeddings and no ITC. Of images the embedded
-    patches are read and stored, of captions the words; all blocks are the fusion's and run once per
+    It has no tower for either modality and so no embeddings and no ITC. Image features are the
+    embedded patches, text features the words; all blocks belong to the fusion and run once per
     pair. The score is the one output of the retrieval head. ViLT is fine-tuned for retrieval with a
-    softmax over the captions scored for an image, so the score ranks them, as log-odds up to a term
-    that depends on the image.
+    softmax over the captions of an image, so the score ranks captions: log-odds up to a term that
+    depends on the image.
 
-    Images keep their shape, so they differ in patches. Pixels are put into a square that holds
-    every shape, and what lies outside an image is masked. All patches are used, in their order:
-    where a config has a positive `max_image_length` the library draws that many of them at random,
-    and this class does not. Arguments are those of `HFBackbone`.
+    Images keep their shape, so they differ in patches. Pixels go into a square that holds every
+    shape, and pixels outside an image are masked. All patches are used, in their order; the library
+    samples `max_image_length` of them at random if a config says so. Arguments are those of
+    `HFBackbone`.
     """
 
     kind = ViltForImageAndTextRetrieval
     attention = "eager"  # the only one the library has for ViLT
 
+    @override
     def preprocessing(self, loaded: Loaded, model: str) -> Preprocess:
-        """Makes what turns images into pixel values.
-
-        Raises:
-            UserError: The processor does not resize, so that no square holds every image.
-        """
         processor = loaded.processor
         if not (processor.do_resize and processor.do_pad):
             raise UserError(
@@ -58,44 +60,41 @@ class Vilt(HFBackbone):
         self._square = SquarePreprocess(processor)
         return self._square
 
+    @override
     def assemble(self, loaded: Loaded) -> None:
-        """Makes the tokenizer and the fusion."""
         texts = self.model.vilt.embeddings.text_embeddings
         self._tokenizer = HFTokenizer(loaded.tokenizer, texts.position_embeddings.num_embeddings)
         self.fusion = self._fusion = ViltFusion(self.model, self._dtype)
 
+    @override
     def measure(self, pixels: Float[Tensor, "1 3 height width"]) -> None:
-        """Sets the sizes; `image_tokens` is the number of patches of the largest image."""
         self.embed_dim = self.image_width = self.text_width = self.model.config.hidden_size
         self._patches(pixels)
         patch = self.model.config.patch_size
-        shorter = self._square.shortest // patch
-        self.image_tokens = shorter * (self._square.side // patch)
+        # The patches of the largest image.
+        self.image_tokens = self._square.shortest // patch * (self._square.side // patch)
         self.text_special = self._tokenizer.special
         self.logit_scale = 1.0
 
-    def encode_image(self, pixels: Float[Tensor, "n 3 height width"], reads: FeatureSpec) -> Tokens:
-        """Embeds the patches of preprocessed images; see the base class."""
-        self.must_fit(reads, "image")
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not reads.frozen):
+    @override
+    def encode_image(self, pixels: Float[Tensor, "n 3 height width"], spec: FeatureSpec) -> Tokens:
+        self.check_fits(spec, "image")
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not spec.frozen):
             return self._patches(pixels.to(self.device))
 
-    def encode_text(self, texts: Sequence[str], reads: FeatureSpec) -> Tokens:
-        """Embeds the words of captions; see the base class."""
-        self.must_fit(reads, "text")
-        ids, mask = (x.to(self.device) for x in self._tokenizer(texts))
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not reads.frozen):
-            table = self.model.vilt.embeddings.text_embeddings.word_embeddings
-            words = masked(table(ids), mask)
-        return replace(words, ids=ids)
+    @override
+    def encode_text(self, texts: Sequence[str], spec: FeatureSpec) -> Tokens:
+        self.check_fits(spec, "text")
+        table = self.model.vilt.embeddings.text_embeddings.word_embeddings
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not spec.frozen):
+            return embed_words(table, *self._tokenizer(texts))
 
-    def fits(self, reads: FeatureSpec, modality: str) -> str | None:
-        """Returns why `reads` cannot be had for "image" or "text", or None where it can."""
-        if reads.kind == "pooled":
+    @override
+    def fits(self, spec: FeatureSpec, modality: str) -> str | None:
+        if spec.kind == "pooled":
             return "it embeds no image and no caption alone"
-        fusion = self._fusion
-        wanted = fusion.image_input if modality == "image" else fusion.text_input
-        if reads.kind == wanted.kind and (reads.kind == "words" or reads.layer == wanted.layer):
+        wanted = self._fusion.image_input if modality == "image" else self._fusion.text_input
+        if spec.kind == wanted.kind and (spec.kind == "words" or spec.layer == wanted.layer):
             return None
         return f"it has no layers of one modality: read {wanted.kind} of layer {wanted.layer}"
 
@@ -106,13 +105,13 @@ class Vilt(HFBackbone):
         grid = embeddings.patch_embeddings(pixels.masked_fill(outside, 0.0).to(self._dtype))
         sizes = self._sizes(outside)
         first = embeddings.cls_token[0] + embeddings.position_embeddings[0, :1]
-        places: dict[tuple[int, int], Tensor] = {}
+        positions: dict[tuple[int, int], Tensor] = {}
         rows = []
         for image, size in zip(grid, map(tuple, sizes.tolist()), strict=True):
-            if size not in places:
-                places[size] = self._positions(size)
+            if size not in positions:
+                positions[size] = self._positions(size)
             patches = image[:, : size[0], : size[1]].flatten(1).T
-            rows.append(torch.cat([first, patches + places[size]]))
+            rows.append(torch.cat([first, patches + positions[size]]))
         tokens = embeddings.dropout(pad_sequence(rows, batch_first=True))
         lengths = 1 + sizes.prod(dim=1)
         mask = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]
@@ -147,39 +146,34 @@ class ViltFusion(Fusion):
         self._vilt, self._head, self._dtype = model.vilt, model.rank_output, dtype
 
     @property
+    @override
     def blocks(self) -> Sequence[nn.Module]:
-        """The blocks, first to last."""
         return list(self._vilt.encoder.layer)
 
     @property
+    @override
     def tail(self) -> Sequence[nn.Parameter]:
-        """Final norm, pooler and retrieval head."""
         return parameters_of(self._vilt.layernorm, self._vilt.pooler, self._head)
 
+    @override
     def prepare_text(self, text: Tokens) -> Tokens:
-        """Adds types, positions and modality to words.
-
-        Raises:
-            UserError: There are more words than positions.
-        """
         embeddings, texts = self._vilt.embeddings, self._vilt.embeddings.text_embeddings
         words = checked_length(text, texts.position_embeddings.num_embeddings)
-        tokens, mask = words.values, words.mask
-        tokens = texts(inputs_embeds=tokens.to(self._dtype))
-        return masked(tokens + embeddings.token_type_embeddings.weight[0], mask)
+        tokens = texts(inputs_embeds=words.values.to(self._dtype))
+        return masked(tokens + embeddings.token_type_embeddings.weight[0], words.mask)
 
+    @override
     def match(self, image: Tokens, text: Tokens) -> Float[Tensor, "P"]:
-        """The output of the retrieval head."""
         joined = side_by_side(text, image)
         tokens = through(
-            self.blocks, joined.values.to(self._dtype), unseen(joined.mask, self._dtype)
+            self.blocks, joined.values.to(self._dtype), hide_padding(joined.mask, self._dtype)
         )
         pooled = self._vilt.pooler(self._vilt.layernorm(tokens))
         return self._head(pooled)[:, 0].float()
 
 
 class SquarePreprocess(Preprocess):
-    """ViLT's image processor, into a square that holds every shape it gives.
+    """ViLT's image processor, into a square that holds every shape.
 
     Args:
         processor: The library's processor.
@@ -195,8 +189,8 @@ class SquarePreprocess(Preprocess):
         self.side = longest_side(processor) // divisor * divisor
         self.shortest = min(self.side, processor.size["shortest_edge"] // divisor * divisor)
 
+    @override
     def __call__(self, image: Image.Image) -> Float[Tensor, "3 height width"]:
-        """Returns the pixel values of an image, at the top left of the square."""
         pixels = super().__call__(image)
         square = pixels.new_full((3, self.side, self.side), OUTSIDE)
         square[:, : pixels.shape[1], : pixels.shape[2]] = pixels
