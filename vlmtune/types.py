@@ -1,4 +1,4 @@
-"""The values that flow through vlmtune, and the letters their shapes are written in.
+"""The values that flow through vlmtune, and the letters of their shapes.
 
 Shape legend:
     k, m    images and texts of one group            N, M    images and texts of one batch or bank
@@ -24,12 +24,12 @@ RowsT = TypeVar("RowsT", bound="Rows")
 
 @dataclass(frozen=True)
 class ImageRef:
-    """An image file, whole or cropped: what a benchmark asks to be scored.
+    """An image file, whole or cropped, that a benchmark wants scored.
 
     Attributes:
         path: The file.
-        box: `(x, y, width, height)` in pixels of the file, or None for the whole image. A box may
-            reach outside the image; what lies outside is black.
+        box: `(x, y, width, height)` in pixels of the file, or None for the whole image. Pixels of
+            the box outside the image are black.
     """
 
     path: Path
@@ -51,11 +51,10 @@ class Group:
         exhaustive: True where a caption of the corpus that is not in `true_ids` is false, False
             where it may merely be unannotated (GQA, Visual Genome).
         images: The decoded images (PIL, RGB), or None where features are read instead.
-        same_group: `same_group[i, j]` is False where text j was made for another image of the
-            group and nothing
-            is known of image i; None where every text belongs to every image. Shape (k, m).
-        mined_negatives: Ids of captions of other groups of the batch that a similarity cache finds
-            hard for these images; None where nothing is mined.
+        same_group: `same_group[i, j]` is False if text j was made for another image of the group
+            and its truth for image i is unknown; None if every text belongs to every image.
+        mined_negatives: Ids of captions in other groups of the batch that a similarity cache found
+            hard for these images; None without mining.
     """
 
     key: str
@@ -80,8 +79,8 @@ class Targets:
             corpus is exhaustive. Elsewhere False in `truth` means "presumably".
         same_group: True where image and text belong to one group; `same_group & ~truth` are the
             hard negatives.
-        mined_negatives: True where a similarity cache finds the text, false here, hard for the
-            image; None where nothing is mined.
+        mined_negatives: True where a similarity cache found the text, false here, hard for the
+            image; None without mining.
     """
 
     truth: Bool[Tensor, "N M"]
@@ -130,27 +129,23 @@ class Batch:
     def to(self, device: torch.device | str, non_blocking: bool = False) -> "Batch":
         """Returns the batch on `device` (Lightning calls this)."""
         pixels = None if self.pixels is None else self.pixels.to(device, non_blocking=non_blocking)
-        return replace(
-            self,
-            targets=self.targets.to(device),
-            image_group=self.image_group.to(device),
-            pixels=pixels,
-        )
+        targets, image_group = self.targets.to(device), self.image_group.to(device)
+        return replace(self, targets=targets, image_group=image_group, pixels=pixels)
 
 
 @dataclass(frozen=True)
 class FeatureSpec:
-    """Which representation of one modality an adapter reads, and whether gradients reach behind it.
+    """Which features of one modality an adapter takes, and whether gradients flow into them.
 
     Attributes:
-        kind: "pooled" (n, d) embeddings, not normalised; "tokens" (n, t, w) of one layer, special
-            image tokens and padding left out; "state" (n, t, w), everything the tower needs to go
-            on from there; "words" (texts only), word embeddings before positions, with their ids.
-        layer: Whose output is read, counted from the end. Tokens: -1 is the last block after the
-            tower's final norm, -2 the block before it, without that norm (Cola's "second-last layer
-            features", `hidden_states[-2]`). States never have the final norm; -(layers + 1) is what
-            the first block gets.
-        frozen: True where nothing before this point is trained, so that it may be stored.
+        kind: "pooled" (n, d) embeddings, not normalised; "tokens" (n, t, w) of one layer, without
+            special image tokens and padding; "state" (n, t, w), all that the tower needs to go on
+            from there; "words" (texts only), word embeddings before positions, with their ids.
+        layer: The layer, counted from the end. Tokens: -1 is the last block after the tower's final
+            norm, -2 the block before it, without that norm (Cola's "second-last layer features",
+            `hidden_states[-2]`). States never have the final norm; -(layers + 1) is the input of
+            the first block.
+        frozen: True if nothing before this point is trained, so the features may be stored.
     """
 
     kind: Literal["pooled", "tokens", "state", "words"]
@@ -159,33 +154,34 @@ class FeatureSpec:
 
 
 class Rows(ABC):
-    """A tensor, or several, with one row for each of n images or texts."""
+    """Tensors with one row for each of n images or texts."""
 
     @abstractmethod
-    def map(self: RowsT, change: Callable[[Tensor], Tensor]) -> RowsT:
-        """Returns the rows with `change` applied to each of their tensors."""
-
-    @abstractmethod
-    def joined(self: RowsT, others: Sequence[Any]) -> RowsT:
-        """Returns these rows followed by those of `others`, which have the same type."""
+    def map(self: RowsT, change: Callable[..., Tensor], *others: Any) -> RowsT:
+        """Returns the rows with `change` applied to each tensor, and to the same of `others`."""
 
     @property
     @abstractmethod
     def lengths(self) -> Int[Tensor, "n"]:
-        """How many real tokens each row has; 0 where rows have no tokens."""
+        """How many real tokens each row has."""
 
-    @abstractmethod
+    @property
+    def token_count(self) -> int:
+        """t, padding included; 0 for rows without tokens."""
+        return 0
+
     def cut(self: RowsT, length: int) -> RowsT:
         """Keeps the first `length` tokens of each row."""
+        del length
+        return self
+
+    def padded(self: RowsT, length: int) -> RowsT:
+        """Appends padding up to `length` tokens a row."""
+        del length
+        return self
 
     def trimmed(self: RowsT) -> RowsT:
-        """Cuts padding that no row needs.
-
-        Example:
-            >>> mask = torch.tensor([[True, False, False]])
-            >>> Tokens(torch.zeros(1, 3, 4), mask).trimmed().values.shape
-            torch.Size([1, 1, 4])
-        """
+        """Cuts padding that no row needs."""
         return self.cut(int(self.lengths.max())) if len(self) else self
 
     def __len__(self) -> int:
@@ -202,38 +198,23 @@ class Rows(ABC):
 
     def to(self: RowsT, device: torch.device | str, dtype: torch.dtype | None = None) -> RowsT:
         """Returns the rows on `device`, real-valued tensors as `dtype` unless it is None."""
-        return self.map(
-            lambda tensor: tensor.to(device, dtype if tensor.is_floating_point() else None)
-        )
+        return self.map(lambda x: x.to(device, dtype if x.is_floating_point() else None))
 
 
 @dataclass(frozen=True)
 class Pooled(Rows):
-    """One vector for each of n images or texts.
-
-    Attributes:
-        values: The vectors, not normalised.
-    """
+    """One vector, not normalised, for each of n images or texts."""
 
     values: Float[Tensor, "n d"]
 
     @override
-    def map(self, change: Callable[[Tensor], Tensor]) -> "Pooled":
-        return Pooled(change(self.values))
-
-    @override
-    def joined(self, others: Sequence[Any]) -> "Pooled":
-        return Pooled(torch.cat([self.values, *(other.values for other in others)]))
+    def map(self, change: Callable[..., Tensor], *others: Any) -> "Pooled":
+        return Pooled(change(self.values, *(other.values for other in others)))
 
     @property
     @override
     def lengths(self) -> Int[Tensor, "n"]:
         return self.values.new_zeros(len(self.values), dtype=torch.int64)
-
-    @override
-    def cut(self, length: int) -> "Pooled":
-        del length
-        return self
 
 
 @dataclass(frozen=True)
@@ -243,7 +224,7 @@ class Tokens(Rows):
     Attributes:
         values: Token states, zero where `mask` is False.
         mask: True where a token is real (for texts, start and end tokens are real).
-        ids: Token ids, where the tokens are word embeddings.
+        ids: Token ids, of word embeddings only.
     """
 
     values: Float[Tensor, "n t w"]
@@ -256,30 +237,30 @@ class Tokens(Rows):
         return Tokens(values, torch.ones(values.shape[:2], dtype=torch.bool, device=values.device))
 
     @override
-    def map(self, change: Callable[[Tensor], Tensor]) -> "Tokens":
-        ids = None if self.ids is None else change(self.ids)
-        return Tokens(change(self.values), change(self.mask), ids)
-
-    @override
-    def joined(self, others: Sequence[Any]) -> "Tokens":
-        parts = [self, *others]
-        longest = max(part.mask.shape[1] for part in parts)
-        parts = [part.padded(longest) for part in parts]
-        ids = [part.ids for part in parts if part.ids is not None]
-        return Tokens(
-            torch.cat([part.values for part in parts]),
-            torch.cat([part.mask for part in parts]),
-            torch.cat(ids) if ids else None,
-        )
+    def map(self, change: Callable[..., Tensor], *others: Any) -> "Tokens":
+        values = change(self.values, *(other.values for other in others))
+        mask = change(self.mask, *(other.mask for other in others))
+        ids = None if self.ids is None else change(self.ids, *(other.ids for other in others))
+        return Tokens(values, mask, ids)
 
     @property
     @override
     def lengths(self) -> Int[Tensor, "n"]:
         return self.mask.sum(dim=1)
 
+    @property
+    @override
+    def token_count(self) -> int:
+        return self.mask.shape[1]
+
     @override
     def cut(self, length: int) -> "Tokens":
-        return self.map(lambda tensor: tensor[:, :length])
+        return self.map(lambda x: x[:, :length])
+
+    @override
+    def padded(self, length: int) -> "Tokens":
+        missing = length - self.token_count
+        return self.map(lambda x: pad(x, (0,) * (2 * x.ndim - 3) + (missing,)))
 
     @property
     def word_ids(self) -> Int[Tensor, "n t"]:
@@ -287,70 +268,58 @@ class Tokens(Rows):
         assert self.ids is not None
         return self.ids
 
-    def padded(self, length: int) -> "Tokens":
-        """Appends padding up to `length` tokens a row."""
-        missing = length - self.mask.shape[1]
-        return self.map(lambda x: pad(x, (0,) * (2 * x.ndim - 3) + (missing,)))
-
 
 @dataclass(frozen=True)
 class PooledTokens(Rows):
-    """A vector and tokens for each of n images or texts.
-
-    Attributes:
-        pooled: The vectors.
-        tokens: The tokens.
-    """
+    """A vector and tokens for each of n images or texts."""
 
     pooled: Float[Tensor, "n d"]
     tokens: Tokens
 
     @override
-    def map(self, change: Callable[[Tensor], Tensor]) -> "PooledTokens":
-        return PooledTokens(change(self.pooled), self.tokens.map(change))
-
-    @override
-    def joined(self, others: Sequence[Any]) -> "PooledTokens":
-        return PooledTokens(
-            torch.cat([self.pooled, *(other.pooled for other in others)]),
-            self.tokens.joined([other.tokens for other in others]),
-        )
+    def map(self, change: Callable[..., Tensor], *others: Any) -> "PooledTokens":
+        pooled = change(self.pooled, *(other.pooled for other in others))
+        return PooledTokens(pooled, self.tokens.map(change, *(other.tokens for other in others)))
 
     @property
     @override
     def lengths(self) -> Int[Tensor, "n"]:
         return self.tokens.lengths
 
+    @property
+    @override
+    def token_count(self) -> int:
+        return self.tokens.token_count
+
     @override
     def cut(self, length: int) -> "PooledTokens":
-        return PooledTokens(self.pooled, self.tokens.cut(length))
+        return replace(self, tokens=self.tokens.cut(length))
+
+    @override
+    def padded(self, length: int) -> "PooledTokens":
+        return replace(self, tokens=self.tokens.padded(length))
 
 
 Features = Pooled | Tokens
-"""What a backbone gives of images or texts."""
 
 
 def concatenate(parts: Sequence[RowsT]) -> RowsT:
-    """Stacks rows of one type; tokens are padded to the longest.
-
-    Example:
-        >>> both = concatenate([Tokens.full(torch.ones(1, 2, 4)), Tokens.full(torch.ones(1, 3, 4))])
-        >>> both.lengths
-        tensor([2, 3])
-    """
-    return parts[0].joined(parts[1:])
+    """Stacks rows of one type; tokens are padded to the longest."""
+    longest = max(part.token_count for part in parts)
+    first, *others = (part.padded(longest) for part in parts)
+    return first.map(lambda *tensors: torch.cat(tensors), *others)
 
 
 @dataclass(frozen=True)
 class Embedded:
-    """What a dual adapter's scores are made of, for objectives that look inside.
+    """The embeddings behind a dual adapter's scores, for objectives that use them.
 
     Attributes:
         image: Embeddings of the images, normalised.
         text: Embeddings of the texts, normalised.
-        scale: Factor on cosines, a scalar with gradient where it is trained.
-        image_tokens: Patch tokens in the shared space, where the adapter gives them.
-        text_tokens: Word tokens in the shared space, where the adapter gives them.
+        scale: Factor on cosines, a scalar, with gradient if it is trained.
+        image_tokens: Patch tokens in the shared space, if an objective needs them.
+        text_tokens: Word tokens in the shared space, if an objective needs them.
     """
 
     image: Float[Tensor, "N d"]
@@ -365,10 +334,10 @@ class Scores:
     """Training scores of N images against M texts, and which of them were computed.
 
     Attributes:
-        values: `values[i, j]` says how well text j fits image i; 0 where not computed.
+        values: `values[i, j]` is the score of image i and text j; 0 where not computed.
         computed: True where `values` holds a score.
-        embedded: What the scores are made of, where the adapter is dual.
-        reference: Scores of the frozen backbone itself, where an objective asks for them.
+        embedded: The embeddings, if the adapter is dual.
+        reference: Scores of the frozen backbone itself, if an objective needs them.
     """
 
     values: Float[Tensor, "N M"]
@@ -378,21 +347,21 @@ class Scores:
 
     @staticmethod
     def full(values: Float[Tensor, "N M"]) -> "Scores":
-        """Scores all of which were computed."""
+        """Scores of all pairs."""
         return Scores(values, torch.ones_like(values, dtype=torch.bool))
 
 
 @dataclass(frozen=True)
 class ScoreShard:
-    """One rank's share of a global batch of N images and M texts; n and m of them are its own.
+    """The scores that one rank holds of a global batch of N images and M texts.
 
     Attributes:
-        rows: Scores of its images against all texts, (n, M).
-        row_targets: What is true there.
-        columns: Scores of all images against its texts, (N, m).
-        column_targets: What is true there.
-        row_start: Position of its first image among the N.
-        column_start: Position of its first text among the M.
+        rows: Scores of the rank's n images against all texts, (n, M).
+        row_targets: Their targets.
+        columns: Scores of all images against the rank's m texts, (N, m).
+        column_targets: Their targets.
+        row_start: Position of the rank's first image among the N.
+        column_start: Position of the rank's first text among the M.
     """
 
     rows: Scores

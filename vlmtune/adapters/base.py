@@ -93,8 +93,8 @@ class DualAdapter(Adapter[ImageT, TextT]):
         initial_scale: $e^{\tau}$ at the start, or None for the backbone's.
 
     Attributes:
-        gives_tokens: True where `embed_patches` and `embed_words` are given, for objectives that
-            compare tokens.
+        gives_tokens: True if it has `embed_patches` and `embed_words`, for objectives that compare
+            tokens.
     """
 
     gives_tokens: ClassVar[bool] = False
@@ -133,7 +133,7 @@ class DualAdapter(Adapter[ImageT, TextT]):
     def forward(
         self, image: ImageT, text: TextT, pairs: Bool[Tensor, "N M"] | None = None
     ) -> Scores:
-        del pairs  # one matrix product gives all
+        del pairs  # one matrix product computes all
         return self.scores(self.embed_image(image), self.embed_text(text))
 
     def scores(self, image: Float[Tensor, "N d"], text: Float[Tensor, "M d"]) -> Scores:

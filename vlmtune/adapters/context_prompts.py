@@ -28,7 +28,7 @@ class ContextPrompts(DualAdapter[Pooled, Tokens]):
     default is m = 16.
 
     Args:
-        length: m, where `init` is not given.
+        length: m, without `init`.
         init: Words, such as "a photo of a", whose embeddings the context starts from; m is then the
             number of their tokens. None for random vectors.
         options: Options of `DualAdapter`.

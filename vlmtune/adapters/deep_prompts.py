@@ -1,4 +1,4 @@
-"""Deep prompts in both towers, coupled as in MaPLe or on their own as in visual prompt tuning."""
+"""Deep prompts in both towers, coupled as in MaPLe or separate as in visual prompt tuning."""
 
 from typing import Any
 
@@ -18,12 +18,11 @@ from vlmtune.types import Features, FeatureSpec, Pooled, Tokens
 class DeepPrompts(DualAdapter[Features, Features]):
     r"""Trains m prompt tokens at the input of each of the first J blocks; towers stay frozen.
 
-    Texts: $[s, P_0, y]$ is what the first block gets (s the start token, y the words, $P_k$
-    m x $w_T$), and before block k = 1, ..., J - 1 the places of $P_{k-1}$ are given $P_k$. Images:
-    $[x, \tilde P_0]$ with x the class token and patches and $\tilde P_k$ (m x $w_I$), exchanged
-    likewise, and left out before the end of the tower pools. Coupled,
-    $\tilde P_k = F_k(P_k)$ with a linear $F_k$ for each block, so that both sides share what is
-    learned. Scores are $e^{\tau} \cos + b$ of the two embeddings.
+    Texts: the first block gets $[s, P_0, y]$ (s the start token, y the words, $P_k$ m x $w_T$), and
+    $P_k$ replaces the outputs of $P_{k-1}$ before block k = 1, ..., J - 1. Images:
+    $[x, \tilde P_0]$ with x the class token and patches and $\tilde P_k$ (m x $w_I$), replaced
+    likewise and removed before pooling. Coupled, $\tilde P_k = F_k(P_k)$ with a linear $F_k$ for
+    each block. Scores are $e^{\tau} \cos + b$ of the two embeddings.
 
     Texts too long for the tower lose their last words, as they do in its tokenizer.
 
@@ -31,14 +30,14 @@ class DeepPrompts(DualAdapter[Features, Features]):
     b is m, J is J (9 of 12 in the released configuration, with m = 2 and "a photo of a"),
     $\mathcal{F}_k$ is $F_k$; each $F_k$ starts as `nn.Linear` does. Uncoupled with `text=False`,
     Jia et al. 2022 (VPT), section 3.2, "VPT-deep", with prompts after the patches, which without
-    positions is the same. Prompts are drawn with a standard deviation of 0.02.
+    positions is the same. Random prompts have a standard deviation of 0.02.
 
     Args:
         length: m.
-        depth: J; None for all blocks of the tower (of the shorter one where they are coupled).
+        depth: J; None for all blocks of the tower (of the shorter tower if coupled).
         image: Whether images have prompts.
         text: Whether texts have prompts.
-        coupled: Whether those of images are made from those of texts; needs both.
+        coupled: Whether image prompts are computed from text prompts; needs both.
         init: Words whose first m embeddings $P_0$ starts as; None for random ones.
         options: Options of `DualAdapter`.
 
@@ -76,7 +75,7 @@ class DeepPrompts(DualAdapter[Features, Features]):
             raise UserError("expected `text` prompts for `init`, got none: leave `init` out")
         self.length, self.depth, self.coupled, self.init = length, depth, coupled, init
         self.on_image, self.on_text = image, text
-        # Which layer the first block's input is, counted from the end, the tower tells.
+        # The layer is that of the first block's input, which only the tower knows.
         self.image_input = FeatureSpec("state" if image else "pooled")
         self.text_input = FeatureSpec("words" if text else "pooled")
 
@@ -123,7 +122,7 @@ class DeepPrompts(DualAdapter[Features, Features]):
         self.text.data[0] = words[: self.length].to(self.text)
 
     def image_prompts(self) -> Float[Tensor, "depth m w"]:
-        """The prompts of the images, of each block."""
+        """The prompts of the images for each block."""
         if not self.coupled:
             return self.image
         pairs = zip(self.coupling, self.text, strict=True)
@@ -148,7 +147,7 @@ class DeepPrompts(DualAdapter[Features, Features]):
 
 
 def _deep(tower: Tower, state: Tokens, prompts: Float[Tensor, "depth m w"], at: int) -> Tokens:
-    """Runs all blocks; before each but the first of `depth`, puts its prompts at place `at`."""
+    """Runs all blocks; from the second on, each of the first `depth` gets its prompts at `at`."""
     depth, length = prompts.shape[:2]
     state = tower.run(state, 0, 1)
     for number in range(1, depth):

@@ -1,4 +1,4 @@
-"""Fine-tuning of whole towers, with what objectives on tokens need."""
+"""Fine-tuning of all weights of a tower, with token embeddings for objectives that need them."""
 
 import torch
 from jaxtyping import Float

@@ -1,4 +1,4 @@
-"""Fine-tuning of the last blocks: what comes before them stays frozen and may be stored."""
+"""Fine-tuning of the last blocks: earlier blocks stay frozen, and their output may be stored."""
 
 from typing import Any
 
@@ -23,21 +23,20 @@ from vlmtune.types import Features, FeatureSpec, Pooled
 
 
 class LastBlocks(DualAdapter[Features, Features]):
-    r"""Trains the last n blocks of one or both towers and what follows them (norm, projection).
+    r"""Trains the last n blocks of one or both towers, their final norm and projection.
 
     $s_{ij} = e^{\tau} \cos(F_I(x_i), F_T(y_j)) + b$. $x$ (t x w) is the token state a frozen tower
     has before its last n blocks; $F$ is these blocks, the final norm, pooling and projection to d.
-    $x$ comes from the feature store where there is one, so that a step costs n blocks and not all
-    of them, and neither pixels nor the frozen blocks are touched. The trained weights are the
-    backbone's own and start as they are: the scores are at first the backbone's.
+    $x$ may come from the feature store; a step then costs n blocks, without pixels. The trained
+    weights are the backbone's own, so the first scores are the backbone's.
 
     Source: the usual partial fine-tuning; compared among others by Ray et al. 2023 (Cola), section
     5.2, "tuning the last two layers". (Section 11.1 there describes new layers on frozen
     features instead: `FTLate`.) `decay` is the layer-wise learning rate of Clark et
-    al. 2020 (ELECTRA): block l of L gets $\gamma^{L - l}$ times the rate, what follows gets all.
+    al. 2020 (ELECTRA): block l of L gets $\gamma^{L - l}$ times the rate, later layers all of it.
 
     Args:
-        image: n of the image tower; 0 leaves it frozen, and its embeddings are read.
+        image: n of the image tower; 0 leaves it frozen.
         text: n of the text tower, likewise.
         decay: $\gamma$; None for one rate.
         options: Options of `DualAdapter`.
@@ -118,7 +117,7 @@ def _spec(count: int) -> FeatureSpec:
 
 
 def _last(tower: Tower, count: int, length: int) -> list[nn.Parameter]:
-    """The parameters of the last blocks and what follows, those that an embedding uses."""
+    """The parameters of the last blocks and of the tower's end that an embedding uses."""
     blocks = tower.blocks[tower.layers - count :]
     candidates = [p for block in blocks for p in block.parameters()]
     return params_of_last(tower, count, length, [*candidates, *tower.tail])

@@ -1,4 +1,8 @@
-"""Low-rank updates of weight matrices, also of those that hold several projections at once."""
+"""Low-rank updates of weight matrices, including packed ones that hold several projections.
+
+In: transformer blocks of open_clip, timm or transformers. Out: their weights and updates of them.
+Never: the weights themselves, which do not change.
+"""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -23,7 +27,7 @@ class LowRank(nn.Module):
     Args:
         weight: $W$, (parts * rows, in).
         parts: How many projections it holds, one above the other.
-        chosen: Which of them are updated.
+        chosen: The projections to update.
         rank: r.
         alpha: $\alpha$.
         dropout: Probability with which a column of $A$ is left out in a step.
@@ -42,14 +46,14 @@ class LowRank(nn.Module):
         rows, width = weight.shape[0] // parts, weight.shape[1]
         self.parts, self.chosen, self.dropout = parts, tuple(chosen), dropout
         self.scale = alpha / rank
-        place = {"device": weight.device, "dtype": torch.float32}
-        self.down = nn.Parameter(torch.empty(len(self.chosen), rank, width, **place))
-        self.up = nn.Parameter(torch.zeros(len(self.chosen), rows, rank, **place))
+        options = {"device": weight.device, "dtype": torch.float32}
+        self.down = nn.Parameter(torch.empty(len(self.chosen), rank, width, **options))
+        self.up = nn.Parameter(torch.zeros(len(self.chosen), rows, rank, **options))
         for matrix in self.down:
             nn.init.kaiming_uniform_(matrix, a=math.sqrt(5))
 
     def update(self) -> Float[Tensor, "out width"]:
-        """What is added to the weight."""
+        """The term added to the weight."""
         down = self.down
         if self.dropout and self.training:
             columns = torch.ones_like(down[:, :1])
@@ -68,26 +72,26 @@ class LowRank(nn.Module):
 def projections(
     block: nn.Module, targets: Sequence[str]
 ) -> Iterator[tuple[nn.Module, str, int, list[int]]]:
-    """The weight matrices of a transformer block that do what `targets` say.
+    """The weight matrices of a transformer block that belong to `targets`.
 
     Reads the names that open_clip, timm and transformers use.
 
     Yields:
-        The module, the name of its weight, how many projections it holds, and which are meant.
+        The module, the name of its weight, its number of projections, and the matching ones.
     """
     modules = dict(block.named_modules())
     attentions = [path for path, module in modules.items() if path and _attends(path, module)]
     for path, module in modules.items():
         if isinstance(module, nn.MultiheadAttention):
-            name, does = "in_proj_weight", PACKED
+            name, held = "in_proj_weight", PACKED
         elif isinstance(module, nn.Linear):
             inside = any(path.startswith(f"{attention}.") for attention in attentions)
-            name, does = "weight", _does(path, inside)
+            name, held = "weight", _projections(path, inside)
         else:
             continue
-        meant = [part for part, target in enumerate(does) if target in targets]
-        if meant:
-            yield module, name, len(does), meant
+        matching = [part for part, target in enumerate(held) if target in targets]
+        if matching:
+            yield module, name, len(held), matching
 
 
 def _attends(path: str, module: nn.Module) -> bool:
@@ -96,16 +100,16 @@ def _attends(path: str, module: nn.Module) -> bool:
     return any(word in name.lower() for name in names for word in ("attn", "attention"))
 
 
-def _does(path: str, attends: bool) -> tuple[str, ...]:
-    """What the linear layer at `path` of a block does: the projections it holds, in order.
+def _projections(path: str, attends: bool) -> tuple[str, ...]:
+    """The projections that the linear layer at `path` of a block holds, in order.
 
     Args:
         path: Names of the modules from the block down.
         attends: Whether it lies in an attention layer.
 
     Example:
-        >>> _does("attn.qkv", True), _does("attention.output.dense", True), _does("mlp.fc1", False)
-        (('query', 'key', 'value'), ('out',), ('mlp',))
+        >>> _projections("attn.qkv", True), _projections("mlp.fc1", False)
+        (('query', 'key', 'value'), ('mlp',))
     """
     last = path.rpartition(".")[2]
     if last == "qkv":

@@ -1,4 +1,8 @@
-"""Matching: a fusion encoder's own matching head, as it is or with its last blocks trained."""
+"""Matching: the matching head of a fusion encoder, frozen or with its last blocks trained.
+
+In: the features that the backbone's fusion takes. Out: log-odds of pairs.
+Never: new weights; those it trains are the backbone's.
+"""
 
 import contextlib
 from collections.abc import Iterator
@@ -6,6 +10,7 @@ from collections.abc import Iterator
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from typing_extensions import override
 
 from vlmtune.adapters.base import JointAdapter
 from vlmtune.adapters.towers import unfreeze
@@ -14,21 +19,21 @@ from vlmtune.errors import UserError
 from vlmtune.types import Tokens
 
 CHOICE = "Blip, BridgeTower, Vilt or Flava, with a checkpoint that has its matching head"
-WORTH = 4
-"""Pairs per image from which an image's keys and values are better computed once."""
+REUSE_FROM = 4
+"""Pairs per image from which computing its keys and values once pays off."""
 
 
 class Matching(JointAdapter[Tokens, Tokens, Tokens]):
     r"""Scores by the log-odds of the backbone's own matching head, $s_{ij} = F(x_i, y_j)$.
 
-    $x$ and $y$ are what the fusion $F$ reads of an image and a caption. They are frozen, computed
-    once for each image and each caption, and stored where there is a store. With `blocks` 0 nothing
+    $x$ and $y$ are the features of an image and a caption that the fusion $F$ takes. They are
+    frozen, computed once for each image and caption, and may be stored. With `blocks` 0 nothing
     is trained: the zero-shot scores of image-text matching (ITM). With n the last n blocks of the
-    fusion, what follows them and the matching head are trained. They are the backbone's own weights
-    and start as they are, so the first scores are the zero-shot ones whatever `blocks` is.
+    fusion, the layers after them and the matching head are trained. They are the backbone's own
+    weights, so the first scores are zero-shot for every n.
 
-    What the head's output means depends on the backbone: the difference of the two logits of a
-    matching head, or ViLT's single output, which ranks captions.
+    The score depends on the backbone: the difference of the two logits of a matching head, or
+    ViLT's single output, which ranks captions.
 
     Source: Li et al. 2021 (ALBEF), section 3.2, for matching heads; Ray et al. 2023 (Cola), section
     5.2, for tuning the last layers.
@@ -50,12 +55,8 @@ class Matching(JointAdapter[Tokens, Tokens, Tokens]):
             raise UserError(f"expected blocks >= 0 to train, got {blocks}: correct `blocks`")
         self.blocks = blocks
 
+    @override
     def attach(self, backbone: Backbone) -> None:
-        """Thaws the last blocks and the head.
-
-        Raises:
-            UserError: The backbone has no fusion, or one of fewer blocks, or is not float32.
-        """
         fusion = backbone.fusion
         if fusion is None:
             raise UserError(
@@ -73,51 +74,54 @@ class Matching(JointAdapter[Tokens, Tokens, Tokens]):
         last = fusion.blocks[len(fusion.blocks) - self.blocks :]
         if last:
             unfreeze(backbone, [*(p for block in last for p in block.parameters()), *fusion.tail])
-        moving = {id(module) for block in last for module in block.modules()}
-        self._still = [module for module in backbone.modules() if id(module) not in moving]
+        trained = {id(module) for block in last for module in block.modules()}
+        self._frozen_modules = [
+            module for module in backbone.modules() if id(module) not in trained
+        ]
 
+    @override
     def prepare_image(self, image: Tokens) -> Tokens:
-        """What the fusion makes of an image alone."""
         with self._frozen():
             return self.fusion.prepare_image(image)
 
+    @override
     def prepare_text(self, text: Tokens) -> Tokens:
-        """What the fusion makes of a caption alone."""
         with self._frozen():
             return self.fusion.prepare_text(text.trimmed())
 
+    @override
     def score_pairs(self, image: Tokens, text: Tokens) -> Float[Tensor, "P"]:
-        """Scores P pairs."""
         return self.fusion.match(image, text)
 
+    @override
     def pair_bytes(self, image: Tokens, text: Tokens, training: bool) -> int:
-        """Estimates memory: a dozen tensors of the pair's tokens, for each block in training."""
+        # A dozen tensors of the pair's tokens, in training for each block.
         tokens = image.values.shape[1] + text.values.shape[1]
-        some = 48 * tokens * image.values.shape[2]
-        return 2 * some * self.blocks if training else some
+        size = 48 * tokens * image.values.shape[2]
+        return 2 * size * self.blocks if training else size
 
+    @override
     def _scores(
         self, image: Tokens, text: Tokens, rows: Int[Tensor, "P"], columns: Int[Tensor, "P"]
     ) -> list[Tensor]:
-        """Scores image by image where that saves work; in training an image has few captions."""
+        # Image by image if that saves work; in training an image has few captions.
         counts = rows.unique(return_counts=True)[1]
-        few = len(rows) < WORTH * len(counts)
+        few = len(rows) < REUSE_FROM * len(counts)
         if few or not self.fusion.reuses_image or torch.is_grad_enabled():
             return super()._scores(image, text, rows, columns)
         order = rows.argsort(stable=True)  # captions of one image stay ordered by length
         parts = []
-        for some in order.split(counts.tolist()):
-            one = rows[some[:1]]
-            single = image[one]
+        for pairs in order.split(counts.tolist()):
+            single = image[rows[pairs[:1]]]
             size = self.chunk or max(1, self.memory // self.pair_bytes(single, text, False))
-            for chunk in columns[some].split(size):
+            for chunk in columns[pairs].split(size):
                 parts.append(self.fusion.match(single, text[chunk].trimmed()))
         return [torch.cat(parts)[order.argsort()]] if parts else []
 
     @contextlib.contextmanager
     def _frozen(self) -> Iterator[None]:
-        """Runs what is not trained without gradient and without dropout."""
-        training: list[nn.Module] = [module for module in self._still if module.training]
+        """Runs frozen parts without gradient and without dropout."""
+        training: list[nn.Module] = [module for module in self._frozen_modules if module.training]
         for module in training:
             module.training = False
         try:

@@ -1,4 +1,8 @@
-"""What prompt learners share: learned tokens among the words, and what they are at first."""
+"""What prompt learners share: learned tokens among the words, and their start.
+
+In: word embeddings and prompts. Out: word embeddings with prompts, at most as long as the tower.
+Never: parameters; adapters own them.
+"""
 
 import torch
 from jaxtyping import Float
@@ -23,7 +27,7 @@ def word_embeddings(tower: TextTower, text: str, special: tuple[int, int]) -> Fl
 
 
 def check_room(tower: TextTower, prompts: int, special: tuple[int, int]) -> None:
-    """Raises a `UserError` where prompts leave no place for a word."""
+    """Raises a `UserError` if prompts leave no room for a word."""
     room = tower.positions - sum(special) - 1
     if prompts > room:
         raise UserError(
@@ -45,12 +49,12 @@ def cut(words: Tokens, room: int, trail: int) -> Tokens:
         return words
     length = words.mask.sum(dim=1, keepdim=True)
     kept = length.clamp_max(room)
-    place = torch.arange(room, device=length.device).expand(len(length), -1)
-    source = torch.where(place < kept - trail, place, place + length - kept)
+    position = torch.arange(room, device=length.device).expand(len(length), -1)
+    source = torch.where(position < kept - trail, position, position + length - kept)
     source = source.clamp_max(words.mask.shape[1] - 1)
     return Tokens(
         words.values.gather(1, source[:, :, None].expand(-1, -1, words.values.shape[2])),
-        mask=place < kept,
+        mask=position < kept,
         ids=None if words.ids is None else words.ids.gather(1, source),
     )
 

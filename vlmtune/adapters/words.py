@@ -18,7 +18,7 @@ def word_mask(mask: Bool[Tensor, "n t"], special: tuple[int, int]) -> Bool[Tenso
 
 
 def masked_mean(tokens: Float[Tensor, "n t w"], mask: Bool[Tensor, "n t"]) -> Float[Tensor, "n w"]:
-    """The mean of the tokens where `mask` is True, of which each row has some.
+    """The mean of the tokens where `mask` is True; each row needs at least one.
 
     Example:
         >>> masked_mean(torch.tensor([[[1.0], [3.0], [9.0]]]), torch.tensor([[True, True, False]]))

@@ -1,4 +1,4 @@
-"""The digest by which stored features know the model they came from."""
+"""The digest that names a model in feature stores, checkpoints and exports."""
 
 import hashlib
 import json
@@ -9,7 +9,7 @@ from torch import nn
 
 
 def digest(described: Any, model: nn.Module) -> str:
-    """Returns the sha256 of a description and of all weights and buffers, names and types included.
+    """Returns the sha256 of a description and of all weights and buffers, with names and types.
 
     Example:
         >>> layer = nn.Linear(2, 1)

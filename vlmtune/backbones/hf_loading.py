@@ -1,4 +1,8 @@
-"""Finding and loading Hugging Face models, with every way to go wrong told in one line."""
+"""Finding and loading Hugging Face models.
+
+In: a hub id or a folder. Out: the model, its tokenizer and its image processor, or a `UserError`.
+Never: code of a repository; weights are tensors only.
+"""
 
 import contextlib
 import json
@@ -16,18 +20,18 @@ from vlmtune.errors import UserError
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 CONFIG = "config.json"
-# Of a config: where and by what it was written, not what the model computes.
+# Fields of a config that do not change what the model computes.
 INCIDENTAL = {"_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures"}
 
 
 class Loaded(NamedTuple):
-    """A model with what it reads images and captions by.
+    """A model with its tokenizer and its image processor.
 
     Attributes:
         network: The model, frozen and in evaluation mode.
         tokenizer: Its tokenizer.
         processor: Its image processor, which works on PIL images.
-        absent: Those of the optional parts that the weights lack; the network has None there.
+        absent: The optional parts that the weights lack; the network has None there.
     """
 
     network: PreTrainedModel
@@ -46,8 +50,7 @@ def load(
 ) -> Loaded:
     """Loads a model, its tokenizer and its image processor from a folder or the hub's cache.
 
-    Weights come from safetensors where there are any, else from a pickle that may hold tensors
-    only; code of a repository is never run.
+    Weights come from safetensors, or else from a pickle that may hold tensors only.
 
     Args:
         model: Hub id or folder.
@@ -55,19 +58,19 @@ def load(
         kind: Class of the model.
         dtype: Type of the weights.
         attention: "sdpa" or "eager".
-        optional: Attributes of the model, such as heads, that the weights may lack as a whole.
+        optional: Attributes of the model, such as heads, that the weights may lack.
 
     Raises:
-        UserError: There is no such model, it is of another kind, or files are missing or damaged.
+        UserError: There is no such model, it has another type, or files are missing or damaged.
     """
     name = resolve(model)
     options: dict[str, Any] = {} if revision is None else {"revision": revision}
-    # The library else asks the hub, in a thread, to convert repositories without safetensors.
+    # Else the library asks the hub, in a thread, to convert repositories without safetensors.
     os.environ.setdefault("DISABLE_SAFETENSORS_CONVERSION", "1")
     try:
         with _quiet():
             _check_type(model, AutoConfig.from_pretrained(name, **options).model_type, kind)
-            made: Any = kind.from_pretrained(
+            loaded: Any = kind.from_pretrained(
                 name,
                 dtype=dtype,
                 attn_implementation=attention,
@@ -75,14 +78,14 @@ def load(
                 output_loading_info=True,
                 **options,
             )
-            network, report = made
+            network, report = loaded
             absent = _dropped(network, report, optional)
             _check_weights(model, report)
             tokenizer = AutoTokenizer.from_pretrained(name, **options)
             processor = AutoImageProcessor.from_pretrained(name, backend="pil", **options)
     except UserError:
         raise
-    except Exception as error:  # the library fails with anything from OSError to KeyError
+    except Exception as error:  # the library raises anything from OSError to KeyError
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise UserError(
             f"expected weights, tokenizer and image processor of {model}, got "
@@ -119,12 +122,12 @@ def resolve(model: str) -> str:
 
 
 def describe(loaded: Loaded) -> list[Any]:
-    """Returns what a model computes beside its weights, as JSON has it, for fingerprints."""
+    """Returns config, image processor and tokenizer as JSON values, for fingerprints."""
     config = _without(loaded.network.config.to_dict(), INCIDENTAL)
     backend = getattr(loaded.tokenizer, "backend_tokenizer", None)
     if backend is None:
         tokenizer = loaded.tokenizer.get_vocab()
-    else:  # how the last batch was cut and filled up is no part of the tokenizer
+    else:  # cutting and padding of the last batch do not belong to the tokenizer
         tokenizer = json.loads(backend.to_str()) | {"truncation": None, "padding": None}
     return [config, loaded.processor.to_dict(), tokenizer]
 
@@ -135,11 +138,11 @@ def _without(value: Any, names: set[str]) -> Any:
     return value
 
 
-def _check_type(model: str, found: str, kind: type[PreTrainedModel]) -> None:
+def _check_type(model: str, type_name: str, kind: type[PreTrainedModel]) -> None:
     expected = kind.config_class.model_type if kind.config_class else ""
-    if found != expected:
+    if type_name != expected:
         raise UserError(
-            f"expected a model of type {expected}, got {model} of type {found}: use the backbone "
+            f"expected a model of type {expected}, got {model} of type {type_name}: use the backbone "
             "of its type"
         )
 
@@ -147,23 +150,23 @@ def _check_type(model: str, found: str, kind: type[PreTrainedModel]) -> None:
 def _dropped(
     network: PreTrainedModel, report: dict[str, Any], optional: tuple[str, ...]
 ) -> frozenset[str]:
-    """Takes the optional parts that have no weights out of the network and out of the report."""
+    """Removes optional parts without weights from the network and from the report."""
     missing, names = set(report.get("missing_keys") or ()), set(network.state_dict())
     absent = set()
     for part in optional:
-        own = {name for name in names if name == part or name.startswith(f"{part}.")}
-        if own and own <= missing:
+        inside = {name for name in names if name == part or name.startswith(f"{part}.")}
+        if inside and inside <= missing:
             setattr(network, part, None)
             absent.add(part)
-            missing -= own
-        elif not own:
+            missing -= inside
+        elif not inside:
             absent.add(part)
     report["missing_keys"] = missing
     return frozenset(absent)
 
 
 def _check_weights(model: str, report: dict[str, Any]) -> None:
-    """Refuses weights that do not fill the model, which the library would make up at random."""
+    """Refuses weights that do not fill the model; the library would fill in random ones."""
     for fault in ("missing_keys", "mismatched_keys"):
         if names := sorted(str(name) for name in report.get(fault) or ()):
             raise UserError(
@@ -174,7 +177,7 @@ def _check_weights(model: str, report: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keeps the library from reporting what is checked here, and from drawing bars."""
+    """Silences the library's reports, which are checked here, and its progress bars."""
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()

@@ -134,8 +134,8 @@ class OpenClip(Backbone):
         return (self._image if modality == "image" else self._text).fits(spec)
 
 
-def _check_preprocessing(given: dict[str, Any]) -> None:
-    for field, value in given.items():
+def _check_preprocessing(fields: dict[str, Any]) -> None:
+    for field, value in fields.items():
         known = CHOICES.get(field)
         if field in ("mean", "std"):
             fits = isinstance(value, list | tuple) and len(value) == 3

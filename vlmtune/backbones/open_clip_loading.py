@@ -1,4 +1,8 @@
-"""Finding and loading open_clip models, with every way to go wrong told in one line."""
+"""Finding and loading open_clip models.
+
+In: a model name and a tag. Out: the model, its tokenizer and its config, or a `UserError`.
+Never: OpenAI's weights with an activation that they were not trained with.
+"""
 
 import contextlib
 import difflib
@@ -34,7 +38,7 @@ def load(
 
     Raises:
         UserError: There is no such model, tag or file, the weights do not fit, or OpenAI's weights
-            are asked for with an activation they were not trained with.
+            would run with an activation they were not trained with.
     """
     name = resolve(model)
     weights = _weights(name, pretrained)
@@ -46,7 +50,7 @@ def load(
             tokenizer = _tokenizer(name, config or {})
     except UserError:
         raise
-    except Exception as error:  # open_clip fails with anything from AssertionError to HTTP errors
+    except Exception as error:  # open_clip raises anything from AssertionError to HTTP errors
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         source = model if pretrained is None else f"{model} with pretrained={pretrained!r}"
         raise UserError(
@@ -138,7 +142,7 @@ def _weights(name: str, pretrained: str | None) -> str | None:
 
 
 def _check_activation(name: str, weights: str | None, config: dict[str, Any]) -> None:
-    """Refuses what can be known to be OpenAI's weights where they would run with GELU."""
+    """Refuses weights known to be OpenAI's if they would run with GELU."""
     source = weights if weights is not None else name
     if config.get("quick_gelu", False) or get_pretrained_cfg(name, weights or ""):
         return
@@ -164,19 +168,19 @@ def _is_torchscript(path: Path) -> bool:
 
 
 def _tokenizer(name: str, config: dict[str, Any]) -> Any:
-    """The tokenizer of a model; ours where the model comes with a vocabulary."""
+    """The tokenizer of a model; ours if the model comes with a vocabulary."""
     text = config.get("text_cfg", {})
     vocabulary = _vocabulary(name)
     if vocabulary is None:
-        own = open_clip.get_tokenizer(name)
+        tokenizer = open_clip.get_tokenizer(name)
         rows = int(text.get("vocab_size", 49408))
-        if isinstance(own, open_clip.SimpleTokenizer) and rows < own.vocab_size:
+        if isinstance(tokenizer, open_clip.SimpleTokenizer) and rows < tokenizer.vocab_size:
             raise UserError(
                 f"expected {VOCABULARY} beside the weights of {name}, whose {rows} token embeddings"
-                f" are too few for CLIP's {own.vocab_size} tokens, got none: copy or download it "
+                f" are too few for CLIP's {tokenizer.vocab_size} tokens, got none: copy or download it "
                 "there"
             )
-        return own
+        return tokenizer
     words = vocabulary.read_text(encoding="utf-8").split("\n")
     tokenizer = WordTokenizer(
         words[:-1] if words[-1] == "" else words, int(text.get("context_length", 77))
@@ -190,9 +194,9 @@ def _tokenizer(name: str, config: dict[str, Any]) -> Any:
 
 
 def _vocabulary(name: str) -> Path | None:
-    """The file of words in a local folder or a hub repository (or its cache), where there is one.
+    """The file of words in a local folder, a hub repository or its cache, or None.
 
-    A hub that cannot be reached and a cache without the file say the same: there is none.
+    A hub out of reach and a cache without the file both count as none.
     """
     if name.startswith(HUB):
         with contextlib.suppress(EntryNotFoundError):
@@ -204,9 +208,9 @@ def _vocabulary(name: str) -> Path | None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keeps open_clip from warning about what is asked for on purpose, such as random weights."""
+    """Silences open_clip's warnings about deliberate choices, such as random weights."""
     root, level, handler = logging.getLogger(), logging.root.manager.disable, logging.NullHandler()
-    # open_clip logs through the root logger, which gets a handler for good if it has none.
+    # open_clip logs through the root logger, which otherwise gets a handler for good.
     root.addHandler(handler)
     logging.disable(logging.WARNING)
     try:

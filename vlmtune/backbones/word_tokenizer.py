@@ -13,7 +13,7 @@ WORD = re.compile(r"\w+")
 
 
 class WordTokenizer:
-    """Maps each word to one id; looks like open_clip's tokenizers from outside.
+    """Maps each word to one id; has the interface of open_clip's tokenizers.
 
     Ids: 0 `<pad>`, 1 `<start>`, the words in order from 2, and last `<end>`: it is the highest id,
     so open_clip's pooling at the position of the highest id finds it. Text is lower-cased and split
