@@ -142,8 +142,8 @@ def _check_type(model: str, type_name: str, kind: type[PreTrainedModel]) -> None
     expected = kind.config_class.model_type if kind.config_class else ""
     if type_name != expected:
         raise UserError(
-            f"expected a model of type {expected}, got {model} of type {type_name}: use the backbone "
-            "of its type"
+            f"expected a model of type {expected}, got {model} of type {type_name}: use the "
+            "backbone of its type"
         )
 
 
