@@ -177,8 +177,8 @@ def _tokenizer(name: str, config: dict[str, Any]) -> Any:
         if isinstance(tokenizer, open_clip.SimpleTokenizer) and rows < tokenizer.vocab_size:
             raise UserError(
                 f"expected {VOCABULARY} beside the weights of {name}, whose {rows} token embeddings"
-                f" are too few for CLIP's {tokenizer.vocab_size} tokens, got none: copy or download "
-                "it there"
+                f" are too few for CLIP's {tokenizer.vocab_size} tokens, got none: copy it "
+                "there"
             )
         return tokenizer
     words = vocabulary.read_text(encoding="utf-8").split("\n")
