@@ -256,6 +256,16 @@ def test_the_five_lines_of_a_module_train(model_folder, shards, tmp_path, monkey
     assert (tmp_path / "runs/features").is_dir()
 
 
+def test_a_module_of_the_user_logs_the_metrics():
+    (code,) = blocks(TEXTS["docs/measure.md"], "python", "metrics")
+    names: dict = {}
+    exec(compile(code, "docs/measure.md", "exec"), names)
+    module, logged = names["MyModule"](), {}
+    module.log = logged.__setitem__
+    module.validation_step(torch.eye(2)[None], 0)
+    assert float(logged["winoground/group_accuracy"].compute()) == 1.0
+
+
 def test_no_python_is_left_unchecked():
     marks = [
         mark
@@ -263,7 +273,7 @@ def test_no_python_is_left_unchecked():
         for mark, language, _ in FENCE.findall(text)
         if language == "python"
     ]
-    assert sorted(marks) == ["adapter", "module", "runs", "runs", "runs"]
+    assert sorted(marks) == ["adapter", "metrics", "module", "runs", "runs", "runs"]
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
