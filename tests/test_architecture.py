@@ -22,7 +22,7 @@ UPSTREAM = {
     "backbones": BASICS,
     "features": {"types", "errors", "storage", "distributed", "data.images"}
     | {"backbones.base", "backbones.evaluation_mode"},
-    "adapters": BASICS | {"backbones.base"},
+    "adapters": BASICS | {"backbones.base", "backbones.evaluation_mode"},
     "objectives": BASICS | {"distributed"},
     "metrics": BASICS,
     "report": {"types", "errors", "metrics", "storage"},

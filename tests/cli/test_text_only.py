@@ -13,7 +13,7 @@ from vlmtune.cli.main import main
 from vlmtune.cli.text_only import captions, save_text_only, text_only_runs
 from vlmtune.errors import UserError
 from vlmtune.evaluation.scorer import Scorer
-from vlmtune.evaluation.text_only import BlindScore, ImageAveraged
+from vlmtune.evaluation.text_only import ImageAveraged, TextOnlyScore
 from vlmtune.language.ngram import NGram
 from vlmtune.report.run_report import Provenance, RunReport
 
@@ -94,7 +94,7 @@ def test_both_text_only_runs_are_the_scores_of_the_benchmarks(cola, scorer, prov
     text_only, averaged = text_only_runs([cola], scorer, model, "captions.txt", provenance)
     assert text_only.text_only
     assert averaged.text_only
-    assert text_only.results[0].metrics == cola.run(BlindScore(model)).metrics
+    assert text_only.results[0].metrics == cola.run(TextOnlyScore(model)).metrics
     assert averaged.results[0].metrics == cola.run(ImageAveraged(scorer)).metrics
     # Which image is asked for makes no difference, so no caption prefers its image.
     assert averaged.results[0].metrics["accuracy"].value == 0.0

@@ -186,7 +186,7 @@ def test_a_benchmark_that_fails_does_not_stop_the_others(cola, scorer, caplog, k
     suite = run_suite([cola("bad", kind), cola("good")], scorer()[0])
     assert [result.benchmark for result in suite.results] == ["good"]
     assert [name for name, _ in suite.not_run] == ["bad"]
-    assert suite.not_run[0].why.startswith(said)
+    assert suite.not_run[0].reason.startswith(said)
     assert ("Traceback" in caplog.text) == (kind in (Faulty, Absent))
 
 
@@ -199,7 +199,7 @@ def test_a_damaged_image_fails_the_benchmark_that_has_it(cola, scorer, tmp_path,
     suite = run_suite(benchmarks, score)
     assert [result.benchmark for result in suite.results] == ["first"]
     assert suite.not_run[0].name == "all"
-    why = suite.not_run[0].why
+    why = suite.not_run[0].reason
     assert why.startswith(f"expected an image in {last}, got none")
     assert why.endswith(f"(all needs it; for its files: get them from {ColaMulti.source})")
     assert "\n" not in why
@@ -349,7 +349,7 @@ def test_ranks_agree_on_what_was_run(cola, scorer, model_folder, tmp_path):
     assert first + second == 18
     assert [result.benchmark for result in one.results] == ["all", "some"]
     assert [name for name, _ in one.not_run] == ["on one rank", "moody"]
-    assert "nowhere.json" in one.not_run[0].why
-    assert "not today" in one.not_run[1].why
+    assert "nowhere.json" in one.not_run[0].reason
+    assert "not today" in one.not_run[1].reason
     alone = run_suite([cola("all"), cola("some", limit=4)], scorer()[0])
     assert [result.metrics for result in one.results] == [r.metrics for r in alone.results]

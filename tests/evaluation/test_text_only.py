@@ -8,7 +8,7 @@ from PIL import Image
 from vlmtune.benchmarks.base import Score
 from vlmtune.benchmarks.sugar_crepe import SugarCrepe
 from vlmtune.errors import UserError
-from vlmtune.evaluation.text_only import BlindScore, ImageAveraged
+from vlmtune.evaluation.text_only import ImageAveraged, TextOnlyScore
 from vlmtune.language.ngram import NGram
 from vlmtune.types import ImageRef
 
@@ -45,7 +45,7 @@ def benchmark(tmp_path):
 
 @pytest.mark.parametrize("per_token", [True, False])
 def test_a_benchmark_that_can_be_solved_blindly_shows_it(benchmark, per_token):
-    score = BlindScore(NGram(3).fit(TRAINING), per_token)
+    score = TextOnlyScore(NGram(3).fit(TRAINING), per_token)
     assert isinstance(score, Score)
     result = benchmark.run(score)
     assert result.metrics[result.primary].value == 1.0
@@ -55,15 +55,15 @@ def test_the_score_is_the_likelihood_of_the_text():
     model = NGram(2).fit(TRAINING)
     texts = ["a dog", "a horse on a very long couch"]
     for per_token in (True, False):
-        whole = BlindScore(model, per_token)(IMAGES, texts)
+        whole = TextOnlyScore(model, per_token)(IMAGES, texts)
         assert whole.shape == (3, 2)
         for j, text in enumerate(texts):
             assert whole[:, j].tolist() == [model.log_probability(text, per_token)] * 3
         pairs = torch.tensor([[2, 1], [0, 0], [1, 1]])
-        assert BlindScore(model, per_token)(IMAGES, texts, pairs).equal(
+        assert TextOnlyScore(model, per_token)(IMAGES, texts, pairs).equal(
             whole[pairs[:, 0], pairs[:, 1]]
         )
-    total, mean = (BlindScore(model, one)(IMAGES, texts)[0] for one in (False, True))
+    total, mean = (TextOnlyScore(model, one)(IMAGES, texts)[0] for one in (False, True))
     assert total[0] > total[1]
     assert (total / mean).round().tolist() == [3, 8]
 
@@ -126,4 +126,4 @@ def test_what_is_wrong_is_one_line():
     with pytest.raises(UserError, match="images to average over"):
         ImageAveraged(matrix(torch.zeros(1, 1))[0])([], ["0"])
     with pytest.raises(UserError, match="call `fit`"):
-        BlindScore(NGram())(IMAGES, ["a dog"])
+        TextOnlyScore(NGram())(IMAGES, ["a dog"])

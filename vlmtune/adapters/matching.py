@@ -4,17 +4,15 @@ In: the features that the backbone's fusion takes. Out: log-odds of pairs.
 Never: new weights; those it trains are the backbone's.
 """
 
-import contextlib
-from collections.abc import Iterator
-
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 from typing_extensions import override
 
 from vlmtune.adapters.base import JointAdapter
 from vlmtune.adapters.towers import unfreeze
 from vlmtune.backbones.base import Backbone, Fusion
+from vlmtune.backbones.evaluation_mode import evaluation_mode
 from vlmtune.errors import UserError
 from vlmtune.types import Tokens
 
@@ -81,12 +79,12 @@ class Matching(JointAdapter[Tokens, Tokens, Tokens]):
 
     @override
     def prepare_image(self, image: Tokens) -> Tokens:
-        with self._frozen():
+        with evaluation_mode(*self._frozen_modules, recurse=False):
             return self.fusion.prepare_image(image)
 
     @override
     def prepare_text(self, text: Tokens) -> Tokens:
-        with self._frozen():
+        with evaluation_mode(*self._frozen_modules, recurse=False):
             return self.fusion.prepare_text(text.trimmed())
 
     @override
@@ -117,16 +115,3 @@ class Matching(JointAdapter[Tokens, Tokens, Tokens]):
             for chunk in columns[pairs].split(size):
                 parts.append(self.fusion.match(single, text[chunk].trimmed()))
         return [torch.cat(parts)[order.argsort()]] if parts else []
-
-    @contextlib.contextmanager
-    def _frozen(self) -> Iterator[None]:
-        """Runs frozen parts without gradient and without dropout."""
-        training: list[nn.Module] = [module for module in self._frozen_modules if module.training]
-        for module in training:
-            module.training = False
-        try:
-            with torch.no_grad():
-                yield
-        finally:
-            for module in training:
-                module.training = True

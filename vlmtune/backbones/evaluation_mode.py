@@ -11,8 +11,12 @@ from torch import nn
 
 
 @contextlib.contextmanager
-def evaluation_mode(*modules: nn.Module) -> Iterator[None]:
-    """Sets evaluation mode without gradients; afterwards each submodule has its old mode again.
+def evaluation_mode(*modules: nn.Module, recurse: bool = True) -> Iterator[None]:
+    """Sets evaluation mode without gradients; afterwards each module has its old mode again.
+
+    Args:
+        modules: The modules.
+        recurse: Whether their submodules are set too.
 
     Example:
         >>> dropout = nn.Dropout()
@@ -22,7 +26,8 @@ def evaluation_mode(*modules: nn.Module) -> Iterator[None]:
         >>> dropout.training
         True
     """
-    training = [part for module in modules for part in module.modules() if part.training]
+    parts = (part for module in modules for part in (module.modules() if recurse else [module]))
+    training = [part for part in parts if part.training]
     for part in training:
         part.training = False
     try:

@@ -11,10 +11,10 @@ import sys
 import traceback
 import warnings
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
 
-from vlmtune import __version__
 from vlmtune.cli.explain import explain, is_expected, warning_line
 from vlmtune.config import ROOT, find_path
 from vlmtune.errors import UserError
@@ -135,7 +135,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"vlmtune {__version__}")
+    parser.add_argument("--version", action="version", version=f"vlmtune {version('vlmtune')}")
     parser.add_argument(
         "--configs",
         action="version",

@@ -13,7 +13,7 @@ from vlmtune.data.shards import ShardSet, read_headers
 from vlmtune.errors import UserError
 from vlmtune.evaluation.scorer import Scorer
 from vlmtune.evaluation.suite import run_suite
-from vlmtune.evaluation.text_only import BlindScore, ImageAveraged
+from vlmtune.evaluation.text_only import ImageAveraged, TextOnlyScore
 from vlmtune.language.ngram import NGram
 from vlmtune.report.run_report import Provenance, RunReport
 
@@ -77,7 +77,7 @@ def text_only_runs(
     )
     averaged = replace(provenance, adapter=f"{provenance.adapter}, image averaged")
     return [
-        _run(N_GRAM, scored, BlindScore(model), n_gram),
+        _run(N_GRAM, scored, TextOnlyScore(model), n_gram),
         _run(AVERAGED, scored, ImageAveraged(scorer), averaged),
     ]
 

@@ -1,4 +1,7 @@
-"""Images and texts to scores: what benchmarks, reports and exported models call."""
+"""Images, texts and benchmarks in, scores and results out, each input encoded once.
+
+It never trains, and never changes a weight.
+"""
 
 from vlmtune.evaluation.scorer import Scorer
 

@@ -1,4 +1,8 @@
-"""Several benchmarks, one model: everything encoded once, and no benchmark stops the others."""
+"""Several benchmarks on one model, with every image and caption encoded once.
+
+In: benchmarks and a scorer. Out: results, and the reason for each benchmark without one.
+Never: a stop of all because one benchmark fails.
+"""
 
 import logging
 import math
@@ -26,20 +30,20 @@ class NotRun(NamedTuple):
 
     Attributes:
         name: Name of the benchmark.
-        why: What was expected, what came and what to do, in one line.
+        reason: One line: the expected, the actual, and the advice.
     """
 
     name: str
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True)
 class SuiteResult:
-    """What a suite says of a model.
+    """The results of a suite.
 
     Attributes:
-        results: Of the benchmarks that were run, in the given order.
-        not_run: The others, in the given order.
+        results: Results of the benchmarks that were run, in the given order.
+        not_run: The other benchmarks, in the given order.
     """
 
     results: tuple[Result, ...]
@@ -47,7 +51,7 @@ class SuiteResult:
 
 
 def check_names(benchmarks: Sequence[Benchmark]) -> None:
-    """Raises `UserError` where there is no benchmark, or two have one name."""
+    """Raises a `UserError` if there is no benchmark, or two have one name."""
     names = [benchmark.name for benchmark in benchmarks]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice or not names:
@@ -61,14 +65,14 @@ def check_names(benchmarks: Sequence[Benchmark]) -> None:
 def load_all(benchmarks: Sequence[Benchmark], scorer: Score | None = None) -> tuple[NotRun, ...]:
     """Reads the files of all benchmarks; returns those that cannot be run.
 
-    Where several ranks work together, what one of them cannot load is run on none.
+    A benchmark that one rank cannot load is run on no rank.
 
     Args:
-        benchmarks: What is to be measured; names must differ.
-        scorer: The model, where it is there: one without embeddings cannot run what reads them.
+        benchmarks: The benchmarks; names must differ.
+        scorer: The model, if known: some benchmarks need its embeddings.
 
     Raises:
-        UserError: Not one can be run, or two have one name.
+        UserError: No benchmark can be run, or two have one name.
     """
     not_run = _load(benchmarks, scorer)[1]
     if len(not_run) == len(benchmarks):
@@ -81,16 +85,16 @@ def run_suite(
 ) -> SuiteResult:
     """Loads all benchmarks, encodes their images and captions once, then evaluates each.
 
-    What is missing is known before anything is encoded. A benchmark that fails, there or later, is
-    reported as not run and does not stop the others.
+    A missing file is reported before anything is encoded. A benchmark that fails is reported as not
+    run and does not stop the others.
 
     Args:
-        benchmarks: What to measure; names must differ.
-        scorer: The model, a `Scorer` or anything that scores. No weight of it may change meanwhile.
-        at_least_one: Whether it is an error that not one could be run.
+        benchmarks: The benchmarks; names must differ.
+        scorer: A `Scorer` or any other function that scores. Its weights may not change meanwhile.
+        at_least_one: Whether to raise if no benchmark could be run.
 
     Raises:
-        UserError: Not one benchmark could be run, or two have one name.
+        UserError: No benchmark could be run, or two have one name.
     """
     contents, not_run = _load(benchmarks, scorer)
     images = dict.fromkeys(image for some, _ in contents.values() for image in some)
@@ -102,10 +106,10 @@ def run_suite(
         for benchmark in benchmarks:
             if benchmark.name in failed:
                 continue
-            result, why = _tried(benchmark, lambda one=benchmark: _measured(one, scorer))
-            # What failed on one rank alone must not be a number on the others.
-            if why := _first(ProcessGroup().objects(why)):
-                failed[benchmark.name] = why
+            result, reason = _tried(benchmark, lambda one=benchmark: _measured(one, scorer))
+            # A failure on one rank is a failure on all.
+            if reason := _first(ProcessGroup().objects(reason)):
+                failed[benchmark.name] = reason
             elif result is not None:
                 done[benchmark.name] = replace(
                     result,
@@ -122,13 +126,13 @@ def run_suite(
 def _load(
     benchmarks: Sequence[Benchmark], scorer: Score | None
 ) -> tuple[Contents, tuple[NotRun, ...]]:
-    """The images and texts of each benchmark that can be run, and why others cannot.
+    """Returns the images and texts of each benchmark that can be run, and why others cannot.
 
-    Image files are looked for here too, for plug-ins that do not do so in `load`.
+    It checks image files too, for plug-ins that do not.
     """
     check_names(benchmarks)
     contents: Contents = {}
-    told: dict[str, str | None] = {}
+    failures: dict[str, str | None] = {}
     for benchmark in benchmarks:
 
         def contained(one: Benchmark = benchmark) -> tuple[Sequence[ImageRef], Sequence[str]]:
@@ -138,11 +142,13 @@ def _load(
             check_images(images, one)
             return images, texts
 
-        found, told[benchmark.name] = _tried(benchmark, contained)
+        found, failures[benchmark.name] = _tried(benchmark, contained)
         if found is not None:
             contents[benchmark.name] = found
-    everywhere = ProcessGroup().objects(told)
-    failed = {name: why for name in told if (why := _first([here[name] for here in everywhere]))}
+    everywhere = ProcessGroup().objects(failures)
+    failed = {
+        name: reason for name in failures if (reason := _first([here[name] for here in everywhere]))
+    }
     contents = {name: some for name, some in contents.items() if name not in failed}
     return contents, _in_order(benchmarks, failed)
 
@@ -157,7 +163,7 @@ def _check_embeddings(benchmark: Benchmark, scorer: Score | None) -> None:
 
 
 def _measured(benchmark: Benchmark, scorer: Score) -> Result:
-    """Runs a benchmark, and refuses numbers that are none before they cost those of others."""
+    """Runs a benchmark and checks that its numbers are finite."""
     result = benchmark.run(scorer)
     for name, metric in result.metrics.items():
         numbers = (metric.value, metric.chance, metric.low, metric.high)
@@ -170,7 +176,7 @@ def _measured(benchmark: Benchmark, scorer: Score) -> Result:
 
 
 def _digest(images: Sequence[ImageRef], texts: Sequence[str]) -> str:
-    """Tells the items of one draw from those of another; the same wherever the folders are."""
+    """Returns a digest of the items, whatever folder they are in."""
     digest = sha256()
     for image in images:
         digest.update(repr((image.path.name, image.box)).encode())
@@ -180,7 +186,7 @@ def _digest(images: Sequence[ImageRef], texts: Sequence[str]) -> str:
 
 
 def _tried(benchmark: Benchmark, do: Callable[[], T]) -> tuple[T | None, str | None]:
-    """What `do` returns, or why it failed in one line."""
+    """Returns the result of `do`, or the reason of its failure in one line."""
     name = benchmark.name
     try:
         return do(), None
@@ -189,14 +195,14 @@ def _tried(benchmark: Benchmark, do: Callable[[], T]) -> tuple[T | None, str | N
         return None, f"{line} ({name} needs it; for its files: {files_from(benchmark)})"
     except UserError as error:
         return None, " ".join(str(error).split())
-    except Exception as error:  # a fault in one plug-in must not cost the numbers of the others
+    except Exception as error:  # a fault in one plug-in must not stop the others
         log.exception("%s failed", name)
         line = " ".join(f"{type(error).__name__}: {error}".split())
         return None, f"expected {name} to run, got {line}: mend what the traceback in the log shows"
 
 
 def _first(reasons: Sequence[str | None]) -> str | None:
-    return next((why for why in reasons if why is not None), None)
+    return next((reason for reason in reasons if reason is not None), None)
 
 
 def _in_order(benchmarks: Sequence[Benchmark], failed: dict[str, str]) -> tuple[NotRun, ...]:
@@ -204,5 +210,5 @@ def _in_order(benchmarks: Sequence[Benchmark], failed: dict[str, str]) -> tuple[
 
 
 def _nothing(not_run: Sequence[NotRun]) -> UserError:
-    (_, why), *others = not_run
-    return UserError(why + (f" (and {len(others)} other benchmarks failed)" if others else ""))
+    (_, reason), *others = not_run
+    return UserError(reason + (f" (and {len(others)} other benchmarks failed)" if others else ""))

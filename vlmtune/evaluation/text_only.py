@@ -1,8 +1,11 @@
-r"""Scorers that do not look: what a benchmark gives to a model that sees no image, or all at once.
+r"""Text-only baselines: scores of captions without their image.
 
-A benchmark on which they do well can be solved by its captions alone; a number of a model is worth
-what lies above theirs. Source: Hsieh et al. 2023 (SugarCrepe), section 3; Lin et al. 2024
-(VisualGPTScore), section 3, for the score with the image averaged out.
+In: captions, and a language model or a scorer. Out: scores that no single image changes.
+Never: a look at the image of a pair.
+
+A benchmark on which a baseline does well can be solved by its captions alone. Source: Hsieh et al.
+2023 (SugarCrepe), section 3; Lin et al. 2024 (VisualGPTScore), section 3, for the score with the
+image averaged out.
 """
 
 from collections.abc import Sequence
@@ -17,18 +20,18 @@ from vlmtune.language.ngram import NGram
 from vlmtune.types import ImageRef
 
 
-class BlindScore:
-    """The likelihood of the caption as text, whatever the image.
+class TextOnlyScore:
+    """The likelihood of the caption as text.
 
     Args:
-        model: A fitted model, of the captions a model under test was trained on.
+        model: A model fitted to the captions that the tested model was trained on.
         per_token: The mean log-probability of a word; otherwise the sum, which prefers short
             captions.
 
     Example:
         >>> from pathlib import Path
         >>> model = NGram(2).fit(["a dog on a sofa", "a cat on a sofa"])
-        >>> score = BlindScore(model)
+        >>> score = TextOnlyScore(model)
         >>> image = ImageRef(Path("any.png"))
         >>> fluent, odd = score([image], ["a cat on a sofa", "a sofa on a cat"])[0]
         >>> bool(fluent > odd)
@@ -61,8 +64,8 @@ class ImageAveraged:
 
     Args:
         scorer: The model.
-        limit: How many images at most; None for all.
-        seed: Seed of their choice.
+        limit: Number of images at most; None for all.
+        seed: Seeds their choice.
 
     Raises:
         UserError: `limit` is below 1.
@@ -94,10 +97,10 @@ class ImageAveraged:
         """
         if not images:
             raise UserError("expected images to average over, got none: name a benchmark with some")
-        means = self.scorer(self._chosen(images), texts).mean(dim=0)
+        means = self.scorer(self._sample(images), texts).mean(dim=0)
         return _spread(means, len(images), pairs)
 
-    def _chosen(self, images: Sequence[ImageRef]) -> list[ImageRef]:
+    def _sample(self, images: Sequence[ImageRef]) -> list[ImageRef]:
         distinct = list(dict.fromkeys(images))
         if self.limit is None or len(distinct) <= self.limit:
             return distinct
@@ -109,7 +112,7 @@ class ImageAveraged:
 def _spread(
     scores: Float[Tensor, "M"], images: int, pairs: Int[Tensor, "P 2"] | None
 ) -> Float[Tensor, "P"] | Float[Tensor, "N M"]:
-    """The scores of texts as those of pairs."""
+    """Returns the score of its text for each pair."""
     if pairs is None:
         return scores.expand(images, -1).clone()
     return scores[pairs[:, 1]]

@@ -1,1 +1,4 @@
-"""One step of training: a batch to features, to scores, to the share of one rank among all."""
+"""Batches in, gradients, checkpoints and reports out, exact on any number of ranks.
+
+It trains any adapter with any objective, and never names one (but for `methods`).
+"""

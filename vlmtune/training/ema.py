@@ -1,4 +1,8 @@
-"""Averaged weights: what is trained, smoothed over the steps of a run."""
+"""An exponential moving average of the trained weights.
+
+In: the weights after each step. Out: their average, for evaluation, checkpoints and exports.
+Never: a change of training itself.
+"""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -16,26 +20,25 @@ from vlmtune.types import Batch
 
 
 class EMA(Callback):
-    r"""Keeps an exponential moving average of what is trained, and uses it for all but training.
+    r"""Averages the trained weights, and uses the average for everything but training.
 
     $\bar\theta_k = d\, \bar\theta_{k-1} + (1 - d)\, \theta_k$ with $\theta_k$ the weights after the
-    k-th of the steps that count and $\bar\theta_1 = \theta_1$. Evaluation, losses of validation,
-    the weights of a checkpoint (and so of an export) and of the module after training are
-    $\bar\theta$. Training itself goes on with $\theta$, which a checkpoint holds as well: a resumed
-    run repeats an uninterrupted one, and where it has no `EMA` any more, one that never had it.
+    k-th counted step and $\bar\theta_1 = \theta_1$. Evaluation, validation losses, checkpoints,
+    exports and the module after training have $\bar\theta$. Training continues with $\theta$, which
+    a checkpoint also holds: a resumed run repeats an uninterrupted one, and a run resumed without
+    `EMA` repeats one that never had it.
 
-    `ModelCheckpoint(save_weights_only=True)` asks no callback, so that such a file has $\theta$.
-    Before the first step that counts, $\theta$ itself is used. What is no real number is not
-    averaged, and weights that are frozen are neither copied nor saved. (Lightning's own
-    `EMAWeightAveraging` copies the module with its frozen backbone, and finds nothing to save in
-    one whose `state_dict` is what is trained.)
+    `ModelCheckpoint(save_weights_only=True)` calls no callback, so its file has $\theta$. Before
+    the first counted step $\theta$ is used. Integers are not averaged, and frozen weights are
+    neither copied nor saved. (Lightning's `EMAWeightAveraging` copies the module with its frozen
+    backbone, and finds nothing to save if `state_dict` holds the trained weights only.)
 
     Source: Polyak and Juditsky 1992, as an exponential average in Tarvainen and Valpola 2017.
 
     Args:
         decay: d.
-        every_n_steps: Every how many optimizer steps one counts.
-        start: Steps at the beginning that do not count.
+        every_n_steps: Optimizer steps between two counted ones.
+        start: First steps, which are not counted.
 
     Raises:
         UserError: A number is out of range.
@@ -49,23 +52,23 @@ class EMA(Callback):
             )
         self.decay, self.every_n_steps, self.start = decay, every_n_steps, start
         self._module: pl.LightningModule | None = None  # whose average it is
-        self._average: dict[str, Tensor] = {}  # empty before the first step that counts
+        self._average: dict[str, Tensor] = {}  # empty before the first counted step
         self._aside: dict[str, Tensor] | None = None  # live weights while the average is in place
-        self._seen = 0  # the last step that was looked at
+        self._seen = 0  # the last step that was added
 
     @contextlib.contextmanager
     def averaged(self, trainer: pl.Trainer, module: AdaptationModule) -> Iterator[None]:
-        """Has the average in the module's place, that of the present step, whoever asks first."""
+        """Puts the average of the present step into the module inside the block."""
         self._update(trainer, module)
-        mine = self._put_in(module)
+        changed = self._put_in(module)
         try:
             yield
         finally:
-            if mine:
+            if changed:
                 self._put_back(module)
 
     def _update(self, trainer: pl.Trainer, module: AdaptationModule) -> None:
-        """Takes in the weights of a step, once, however often it is asked."""
+        """Adds the weights of a step to the average, once."""
         step = trainer.global_step
         if step <= self._seen or self._aside is not None or module is not self._module:
             return
@@ -93,11 +96,11 @@ class EMA(Callback):
     # -- when -----------------------------------------------------------------------------------
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Starts anew, or goes on where the same module is trained further."""
+        """Starts a new average, or continues if the same module is trained further."""
         if stage != "fit":
             return
         if self._module is pl_module:
-            self._put_back(_ours(pl_module))
+            self._put_back(_adaptation(pl_module))
         else:
             self._average, self._aside = {}, None
         self._module, self._seen = pl_module, trainer.global_step
@@ -110,24 +113,24 @@ class EMA(Callback):
         batch: Batch,
         batch_idx: int,
     ) -> None:
-        """Takes in the weights of the step."""
+        """Adds the weights of the step."""
         del outputs, batch, batch_idx
-        self._update(trainer, _ours(pl_module))
+        self._update(trainer, _adaptation(pl_module))
 
     def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Validates the average."""
         del trainer
-        self._put_in(_ours(pl_module))
+        self._put_in(_adaptation(pl_module))
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Puts the live weights back."""
         if trainer.state.fn == "fit":
-            self._put_back(_ours(pl_module))
+            self._put_back(_adaptation(pl_module))
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Leaves the average in the module: it is what training gave."""
+        """Leaves the average in the module."""
         del trainer
-        self._put_in(_ours(pl_module))
+        self._put_in(_adaptation(pl_module))
 
     # -- checkpoints ----------------------------------------------------------------------------
 
@@ -135,7 +138,7 @@ class EMA(Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Makes the average the checkpoint's weights, beside the live ones."""
-        self._update(trainer, _ours(pl_module))
+        self._update(trainer, _adaptation(pl_module))
         if self._average:
             live = self._aside or checkpoint["state_dict"]
             checkpoint[LIVE] = live
@@ -144,26 +147,26 @@ class EMA(Callback):
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Takes the average back where training goes on; the module has taken the live weights."""
+        """Restores the average if training continues; the module has loaded the live weights."""
         if trainer.state.fn != "fit":
             return
         self._average, self._aside = {}, None
         if AVERAGE in checkpoint:
-            saved, names = checkpoint[AVERAGE], _averaged_part(_ours(pl_module))
+            saved, names = checkpoint[AVERAGE], _averaged_part(_adaptation(pl_module))
             self._average = {name: saved[name].clone() for name in names}
 
     def state_dict(self) -> dict[str, Any]:
-        """The last step that was looked at."""
+        """Returns the last step that was added."""
         return {"seen": self._seen}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Puts it back."""
+        """Restores the last step."""
         self._seen = int(state_dict["seen"])
 
 
 @contextlib.contextmanager
 def averaged_weights(trainer: pl.Trainer, module: AdaptationModule) -> Iterator[None]:
-    """Has averaged weights in the module's place where the trainer keeps an `EMA` of them."""
+    """Puts averaged weights into the module inside the block, if the trainer has an `EMA`."""
     with contextlib.ExitStack() as stack:
         for callback in trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, EMA):
@@ -171,19 +174,19 @@ def averaged_weights(trainer: pl.Trainer, module: AdaptationModule) -> Iterator[
         yield
 
 
-def _ours(module: pl.LightningModule) -> AdaptationModule:
+def _adaptation(module: pl.LightningModule) -> AdaptationModule:
     assert isinstance(module, AdaptationModule)
     return module
 
 
 def _state(module: AdaptationModule) -> dict[str, Tensor]:
-    """What is trained, the tensors themselves."""
+    """Returns the trained tensors themselves."""
     state = trained_state(module.backbone, module.adapter)
     return {name: value.detach() for name, value in state.items()}
 
 
 def _averaged_part(module: AdaptationModule) -> dict[str, Tensor]:
-    """The real numbers among it, in 32 bits at least: less would lose small steps."""
+    """Returns the real numbers among them, in 32 bits at least: less would lose small steps."""
     return {
         name: value.to(torch.promote_types(value.dtype, torch.float32))
         for name, value in _state(module).items()

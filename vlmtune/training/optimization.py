@@ -1,4 +1,8 @@
-"""Which parameters are optimised alike, and how the learning rate rises and falls."""
+"""Parameter groups, and the learning rate of each step.
+
+In: trained parameters, and the length of the run. Out: groups for an optimizer, and a schedule.
+Never: an optimizer.
+"""
 
 import math
 from collections.abc import Callable, Iterable
@@ -10,11 +14,11 @@ from torch import nn
 def parameter_groups(
     trained: list[nn.Parameter], scales: Iterable[tuple[nn.Parameter, float]]
 ) -> list[dict[str, Any]]:
-    """Groups of one weight decay and one learning rate: matrices, then vectors without decay.
+    """Returns groups of one weight decay and learning rate: matrices, then vectors without decay.
 
     Args:
-        trained: Everything that is trained.
-        scales: Factors of the learning rate of some of it, which the groups have as `scale`.
+        trained: All trained parameters.
+        scales: Factors on the learning rate of some of them; groups have them as `scale`.
 
     Example:
         >>> import torch
@@ -23,24 +27,24 @@ def parameter_groups(
         [0.1, 1.0]
     """
     scale = {id(parameter): factor for parameter, factor in scales}
-    found: dict[tuple[bool, float], list[nn.Parameter]] = {}
+    by_kind: dict[tuple[bool, float], list[nn.Parameter]] = {}
     for parameter in trained:
         kind = (parameter.ndim <= 1, -scale.get(id(parameter), 1.0))
-        found.setdefault(kind, []).append(parameter)
+        by_kind.setdefault(kind, []).append(parameter)
     groups: list[dict[str, Any]] = []
-    for (vector, factor), parameters in sorted(found.items(), key=lambda item: item[0]):
+    for (vector, factor), parameters in sorted(by_kind.items(), key=lambda item: item[0]):
         group: dict[str, Any] = {"params": parameters, "scale": -factor}
         groups.append({**group, "weight_decay": 0.0} if vector else group)
     return groups
 
 
 def warmup_cosine(steps: int, warmup: float, final: float) -> Callable[[int], float]:
-    """The learning rate of each step as a share of the peak: a linear rise, then half a cosine.
+    """Returns the learning rate of a step as a fraction of the peak: a linear rise, then a cosine.
 
     Args:
         steps: All steps of the run.
-        warmup: Share of them over which it rises.
-        final: What it falls to.
+        warmup: Fraction of them over which it rises.
+        final: The fraction it falls to.
 
     Example:
         >>> [warmup_cosine(6, 0.5, 0.2)(step) for step in (2, 4, 6)]

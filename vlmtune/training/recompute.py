@@ -1,4 +1,8 @@
-"""Gradient caching: a batch of any size in the memory of a few rows, with the same gradient."""
+"""Gradient caching: a batch of any size in the memory of a few rows.
+
+In: a function of some rows. Out: all rows, with the gradient of the full batch.
+Never: activations of more than one chunk.
+"""
 
 from collections.abc import Callable
 from typing import TypeVar, cast
@@ -17,20 +21,20 @@ def in_chunks(
 ) -> Part:
     """Applies `function` to a few rows at a time and stacks what it returns.
 
-    A contrastive loss needs the embeddings of a whole batch at once, but not the activations behind
-    them. Forward, each chunk keeps its embeddings alone; backward, when their gradient is known,
-    its activations are computed once more (with the random numbers of the first time) and used.
-    That is GradCache, done with `torch.utils.checkpoint`. The gradient is that of the whole batch
-    as long as rows do not see each other, as they would in batch norm.
+    A contrastive loss needs all embeddings of a batch at once, but not the activations behind them.
+    Forward, each chunk saves its embeddings only. Backward, when their gradient is known, its
+    activations are computed again, with the same random numbers. That is GradCache, by
+    `torch.utils.checkpoint`. The gradient is that of the full batch, unless rows see each other, as
+    in batch norm.
 
     Source: Gao et al. 2021, "Scaling deep contrastive learning batch size under memory limited
     setup", section 3.
 
     Args:
         function: Computes the rows of a slice.
-        rows: How many there are.
-        chunk: How many at a time; None for all, with activations kept.
-        device: Where `function` computes.
+        rows: Number of rows.
+        chunk: Rows at a time; None for all at once, without recomputation.
+        device: The device of the computation.
 
     Example:
         >>> weight = torch.ones((), requires_grad=True)
