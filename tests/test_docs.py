@@ -5,6 +5,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 LINES = 3500  # of the core path, at most
 PAGES = sorted(path.name for path in (ROOT / "docs").glob("*.md"))
 
@@ -26,11 +27,19 @@ def test_the_index_lists_every_page():
 
 
 def test_the_core_path_is_short():
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    (listed,) = re.findall(r"<!-- core path -->\n```text\n(.*?)```", text, re.DOTALL)
+    (listed,) = re.findall(r"<!-- core path -->\n```text\n(.*?)```", CONTRIBUTING, re.DOTALL)
     files = [ROOT / line.split()[0] for line in listed.splitlines()]
     assert len(files) == len(set(files))
     assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files) <= LINES
+
+
+def test_the_glossary_names_classes_that_exist():
+    (table,) = re.findall(r"## Glossary\n(.*?)\n## ", CONTRIBUTING, re.DOTALL)
+    nouns = [line.split("|")[1].strip() for line in table.splitlines() if line.startswith("| ")]
+    classes = {name for noun in nouns for name in re.findall(r"\b[A-Z]\w+", noun)} - {"Export"}
+    source = "\n".join(path.read_text("utf-8") for path in (ROOT / "vlmtune").rglob("*.py"))
+    assert {name for name in classes if not re.search(rf"^class {name}\b", source, re.M)} == set()
+    assert len(nouns) > 20
 
 
 def test_the_wrapped_lines_of_the_pages_are_short():
