@@ -43,11 +43,7 @@ class AR4TBuilder(ShardBuilder):
     """
 
     def __init__(
-        self,
-        path: Path,
-        images: Path,
-        missing: float = MISSING,
-        records_per_shard: int = 1000,
+        self, path: Path, images: Path, missing: float = MISSING, records_per_shard: int = 1000
     ) -> None:
         super().__init__(records_per_shard, missing)
         self.path, self.images = Path(path), Path(images)

@@ -11,13 +11,7 @@ from typing import NamedTuple, TypeVar
 from data_builders.scenes.captions import PHRASES, related
 from data_builders.scenes.image_files import SceneImage
 from data_builders.scenes.scene import GROUND_RELATIONS, Scene
-from data_builders.scenes.statements import (
-    Noun,
-    absent,
-    clear_relations,
-    describe,
-    relation_holds,
-)
+from data_builders.scenes.statements import Noun, absent, clear_relations, describe, relation_holds
 
 T = TypeVar("T")
 

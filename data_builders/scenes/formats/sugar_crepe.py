@@ -15,13 +15,7 @@ from data_builders.scenes.formats.context import (
     replaced_relation,
     swapped_objects,
 )
-from data_builders.scenes.statements import (
-    Noun,
-    absent,
-    describe,
-    exchange,
-    stated_kinds,
-)
+from data_builders.scenes.statements import Noun, absent, describe, exchange, stated_kinds
 
 Captions = tuple[str, str] | Foil  # true, false
 Entries = dict[str, dict[str, str]]
