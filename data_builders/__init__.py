@@ -1,4 +1,4 @@
 """Takes corpora as distributed, or renders a world, and writes shards that `vlmtune` trains on.
 
-Never imports more of vlmtune than its types, configs, errors, files and the schema of records.
+Imports only the types, configs, errors, files and record schema of vlmtune.
 """

@@ -1,7 +1,4 @@
-"""Reads scene annotations as distributed: annotation files go in, images with objects come out.
-
-CLEVR and Visual Genome are here, `gqa` and `paco` hold the others. Never opens an image.
-"""
+"""Annotation files go in, images with their objects come out. Never opens an image."""
 
 import itertools
 from abc import ABC, abstractmethod
@@ -22,15 +19,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class AnnotatedObject:
-    """An object and the attributes that queries state of it.
+    """An object, the attributes queries state of it, and `readings`, every true attribute tuple.
 
-    Attributes:
-        name: Its noun, "cube".
-        attributes: All annotated attributes.
-        single: Those that a single-object query states, in the order of the words.
-        multi: Those that a two-object query states.
-        readings: Every attribute tuple that is true of the object and that a single-object query of
-            the corpus may state, `single` among them.
+    `single` and `multi` are the attributes in single-object and two-object queries, in word order.
     """
 
     name: str
@@ -50,12 +41,9 @@ class AnnotatedImage:
 
 
 class SceneReader(Configured, ABC):
-    """Reads one annotation format from a file `path` and a folder of images `folder`.
+    """Reads an annotation format, described by `content`, and a folder of images.
 
-    Attributes:
-        exhaustive: True where every object and attribute of an image is annotated, so that
-            anything else is false.
-        content: Description of the file, for errors.
+    With `exhaustive`, every object and attribute is annotated: anything else is false.
     """
 
     exhaustive: ClassVar[bool]
@@ -68,12 +56,7 @@ class SceneReader(Configured, ABC):
         return {self.path.name: self.path}
 
     def images(self) -> Iterator[AnnotatedImage]:
-        """Yields the annotated images, in the order of the file.
-
-        Raises:
-            UserError: A file is missing or has another layout, or names an image outside the
-                images folder.
-        """
+        """Yields the annotated images, in the order of the file."""
         yield from parse_json(self.path, self.content, lambda content: list(self.parse(content)))
 
     @abstractmethod
@@ -86,11 +69,7 @@ class SceneReader(Configured, ABC):
 
 
 def parse_json(path: Path, expected: str, parse: Callable[[Any], T]) -> T:
-    """Returns `parse` of the content of a JSON file.
-
-    Raises:
-        UserError: The file is missing, is not JSON or has another layout than `expected`.
-    """
+    """Returns `parse` of a JSON file; raises `UserError` if the file has another layout."""
     content = read_json(path, expected, "download it or correct the path")
     try:
         return parse(content)
@@ -104,19 +83,9 @@ def parse_json(path: Path, expected: str, parse: Callable[[Any], T]) -> T:
 
 
 def inside(folder: Path, name: str | PurePath, source: Path, entry: str) -> Path:
-    """Returns the path of an image that an annotation file names, which must lie in the folder.
+    """Returns the path of an image that an annotation file names, which must lie in `folder`.
 
-    Shards hold the bytes of every named file. Without this check a downloaded annotation file could
-    copy any file of the machine into them. Links inside the folder are allowed.
-
-    Args:
-        folder: The images folder.
-        name: The name, relative to it.
-        source: The annotation file.
-        entry: The entry with the name, "row 3".
-
-    Raises:
-        UserError: The name is absolute or has a part "..".
+    Shards copy the bytes of all named files; a downloaded list must not name other files.
 
     Example:
         >>> inside(Path("images"), "train/1.jpg", Path("rows.json"), "row 3").as_posix()
@@ -134,11 +103,7 @@ def inside(folder: Path, name: str | PurePath, source: Path, entry: str) -> Path
 def measured_images(paths: Sequence[Path]) -> frozenset[str]:
     """Returns the ids, `2390970` of `.../2390970.jpg`, of all images that benchmark files name.
 
-    Every string of the JSON that ends like an image file counts, at any depth: Cola's files hold
-    lists of rows, others objects.
-
-    Raises:
-        UserError: A file is missing, is not JSON or names no image.
+    Any JSON string at any depth that ends like an image file counts.
     """
     images: set[str] = set()
     for path in map(Path, paths):
@@ -154,7 +119,6 @@ def measured_images(paths: Sequence[Path]) -> frozenset[str]:
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """All strings of nested lists and objects, keys excluded."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list | dict):
@@ -214,8 +178,7 @@ class ClevrScenes(SceneReader):
 class GraphReader(SceneReader):
     """Graphs of objects with a name and unordered attributes; drops objects without attributes.
 
-    Names and attributes are lower-cased. Queries state the alphabetically first attributes: one
-    spelling per composition.
+    Queries state the alphabetically first attributes, lower-cased: one spelling per composition.
 
     Args:
         path: The annotation file.
@@ -237,7 +200,6 @@ class GraphReader(SceneReader):
     def _image(
         self, number: str, objects: Iterable[tuple[str, Iterable[str]]], file: Path
     ) -> AnnotatedImage:
-        """The image of an id, with the names and attributes of its objects."""
         annotated = (self._object(name, attributes) for name, attributes in objects)
         return AnnotatedImage(number, file, tuple(o for o in annotated if o is not None))
 
@@ -266,15 +228,12 @@ def _normal(text: str) -> str:
 
 
 class VisualGenomeGraphs(GraphReader):
-    """Visual Genome's `scene_graphs.json`, read as `GraphReader` does.
+    """Visual Genome's `scene_graphs.json`; other arguments as for `GraphReader`.
 
     Args:
-        path: `scene_graphs.json`.
         images: Folder that holds `VG_100K` and `VG_100K_2`, or the files themselves.
-        image_data: `image_data.json`, whose `url` names the folder of a file; without it the file
-            is `<image_id>.jpg` in `images`.
-        single: Maximum number of attributes that a single-object query states.
-        multi: Maximum number of attributes that a two-object query states of each object.
+        image_data: `image_data.json`, whose `url` names a file's folder; by default the file is
+            `<image_id>.jpg`.
     """
 
     content = "Visual Genome scene graphs"

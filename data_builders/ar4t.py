@@ -1,7 +1,4 @@
-"""Reads PUG:AR4T (Bordes et al. 2023): the csv and images go in, pairs of scenes come out.
-
-Never splits a scene from its hard-negative scene.
-"""
+"""PUG:AR4T's csv and images go in, pairs of scenes come out. Never splits a pair."""
 
 import csv
 from collections import Counter
@@ -30,16 +27,13 @@ class _Scene:
 
 
 class AR4TBuilder(ShardBuilder):
-    """A scene and its hard-negative scene a record, with both captions of both.
+    """A scene and its hard negative a record, with both captions of both (Bordes et al. 2023).
 
-    `caption` and `alt_caption` mean the same, so both are true of their scene. An unordered pair is
-    written once; a scene without its negative is a record of one image.
+    Both captions are true of their scene. A scene without a hard negative is a record of one image.
 
     Args:
         path: The csv.
         images: Folder under which `filepath` names the files.
-        missing: Largest fraction of image files that may be missing; they are skipped and counted.
-        records_per_shard: Number of records in one tar.
     """
 
     def __init__(
@@ -64,7 +58,6 @@ class AR4TBuilder(ShardBuilder):
             yield _group(f"{number:07d}", group), [self.images / scene.file for scene in group]
 
     def _groups(self, scenes: Sequence[_Scene]) -> list[list[_Scene]]:
-        """Every pair once, then the scenes without a pair."""
         captioned = [scene for scene in scenes if scene.captions]
         self.counts["skipped: no caption"] += len(scenes) - len(captioned)
         negative_of = _negatives(captioned)

@@ -6,6 +6,5 @@ from data_builders.karpathy import KarpathyBuilder
 class CocoBuilder(KarpathyBuilder):
     """COCO: 82,783 + 30,504 images for training, 5,000 for validation, 5,000 for test.
 
-    `path` is `dataset_coco.json`, `images` holds `train2014` and `val2014`. The usual training set
-    is the splits "train" and "restval" together, as in the plug-in's config.
+    `path` is `dataset_coco.json`; `images` holds `train2014` and `val2014`.
     """

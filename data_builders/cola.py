@@ -1,8 +1,4 @@
-"""Writes Cola's training queries (Ray et al. 2023, sections 3 and 5.3) from scene annotations.
-
-Annotated images go in, one record an image with true queries and hard negatives comes out. Never
-writes a negative that is true of its image.
-"""
+"""Annotated images go in, Cola's training queries come out; hard negatives are always false."""
 
 import itertools
 import random
@@ -25,32 +21,24 @@ Composition = tuple[str, str]  # attribute, object
 
 
 class ColaBuilder(ShardBuilder):
-    """One image with true queries and their hard negatives a record.
+    """One image with true queries and their hard negatives a record (Cola, sections 3 and 5.3).
 
     Hard negatives bind the image's words wrongly: an attribute of one object stated of another
-    ("misbound"), or, of a two-object query, the attributes exchanged (its swapped twin, given
-    wherever it is false). Half-wrong queries have one word that is not in the image. Every negative
-    is checked against all objects. The text of a query is its id; `true_ids` holds every
-    single-object query and every two-object query that is true of the image.
+    ("misbound"), or the attributes of a two-object query exchanged (its "twin"). Half-wrong queries
+    have one word that is not in the image. The text of a query is its id.
 
     Args:
         annotations: The reader of the scene annotations, or its spec.
-        exclude: `compositions.json` with `{"unseen": [[attribute, object], ...]}`: no query, true
-            or false, states one of these compositions.
+        exclude: `{"unseen": [[attribute, object], ...]}`; no query states these compositions.
         measured: JSON files of benchmarks; the images they name are left out.
         single: Maximum number of true single-object queries an image.
         misbound: Maximum number of misbound queries for each of them.
         half_wrong: Maximum number of half-wrong queries for each of them.
-        multi: Maximum number of true two-object queries an image; those with a false twin come
-            first.
+        multi: Maximum number of true two-object queries an image, those with a false twin first.
         twins: Whether two-object queries come with their swapped twins.
-        multi_misbound: Maximum number, for each two-object query, of queries with one misbound
-            object.
-        multi_half_wrong: Maximum number, for each two-object query, of queries with one half-wrong
-            object.
+        multi_misbound: Maximum number of queries with a misbound object per two-object query.
+        multi_half_wrong: Maximum number of queries with a half-wrong object per two-object query.
         seed: Seed of the sampled queries.
-        missing: Largest fraction of image files that may be missing; they are skipped and counted.
-        records_per_shard: Number of images in one tar.
     """
 
     def __init__(
@@ -126,7 +114,6 @@ class ColaBuilder(ShardBuilder):
             yield image_group(image.id, texts, queries.true_texts(), exhaustive), [image.file]
 
     def _texts(self, queries: "_Queries") -> dict[str, bool]:
-        """The queries of an image, and whether they are true."""
         texts: dict[str, bool] = {}
         for query in queries.singles(self.single):
             texts[query.text] = True
@@ -204,11 +191,11 @@ class _Queries:
         return list(queries)
 
     def misbound(self, query: Query, count: int) -> list[Query]:
-        """Returns false queries of the image's own words, near the given one."""
+        """Returns false queries of the image's words, near the given one."""
         return self._sample(self._misbound(query), count)
 
     def misbound_pairs(self, pair: Pair, count: int) -> list[Pair]:
-        """Returns pairs of the image's own words with one false side."""
+        """Returns pairs of the image's words with one false side."""
         near = [replace(pair, first=q) for q in self._misbound(pair.first, single=False)]
         near += [replace(pair, second=q) for q in self._misbound(pair.second, single=False)]
         return self._sample(near, count)

@@ -1,7 +1,4 @@
-"""Writes corpora: annotated images go in, a folder with shards and a manifest comes out.
-
-The folder is whole or absent. Never changes the bytes of an image.
-"""
+"""Annotated images go in, a folder of shards, whole or absent, comes out. Never alters an image."""
 
 import hashlib
 import json
@@ -46,23 +43,12 @@ class Builder(Configured, ABC):
 
     @abstractmethod
     def write(self, folder: Path, tick: Callable[[], None]) -> Sequence[ShardInfo]:
-        """Writes everything into the empty `folder` and returns its shards, if any.
-
-        Calls `tick` after each record.
-        """
+        """Writes into the empty `folder`, calls `tick` after each record, returns the shards."""
 
     def build(self, out: Path, progress: bool = True) -> None:
         """Writes the corpus to `out`, whole or not at all.
 
-        Works in a hidden folder beside `out` and renames it at the end. Reuses `out` if it holds
-        the result of the same builder, arguments and sources.
-
-        Args:
-            out: Folder to write; it must not exist, be empty, or hold this very build.
-            progress: Whether to show progress, where stderr is a terminal.
-
-        Raises:
-            UserError: `out` holds something else, or a source is missing or has another layout.
+        Reuses `out` if it holds the result of the same builder, arguments and sources.
         """
         out = Path(out)
         sources = {name: _sha256(Path(path)) for name, path in self.sources().items()}
@@ -112,9 +98,7 @@ class Builder(Configured, ABC):
 
 
 class ShardBuilder(Builder):
-    """Turns the annotations of a corpus into shards; subclasses implement `records`.
-
-    A group is one record, so a minimal-change pair is never split.
+    """Turns the annotations of a corpus into shards; a group is one record and never split.
 
     Args:
         records_per_shard: Number of groups in one tar.
@@ -159,12 +143,7 @@ class ShardBuilder(Builder):
         return shards
 
     def checked_records(self) -> Iterator[Record]:
-        """Yields the records, `shard-000000.tar` first.
-
-        Raises:
-            UserError: A record breaks the schema, a key occurs twice, or too many images are
-                missing.
-        """
+        """Yields the valid records; raises `UserError` if too many images are missing."""
         keys: set[str] = set()
         self._checked.clear()
         for group, images in self.records():
@@ -195,16 +174,9 @@ def image_group(
     exhaustive: bool = False,
     key: str | None = None,
 ) -> Group:
-    """Returns the group of one image; a text is its own id.
+    """Returns the group of one image, with texts and whether they are true; a text is its own id.
 
-    A text that two images share is thus never a negative of either.
-
-    Args:
-        image: Id of the image.
-        texts: Each text, and whether it is true of the image.
-        true: Further texts that are true of the image.
-        exhaustive: Whether every text of the corpus that is true of the image is listed.
-        key: Key of the record, by default the id.
+    `true` adds true texts; with `exhaustive` they are all of the corpus; `key` replaces the id.
     """
     listed = tuple(texts)
     return Group(
@@ -253,7 +225,6 @@ def _sample(group: Group, sources: Sequence[bytes | Path]) -> dict[str, Any]:
 
 
 def _content(key: str, source: bytes | Path) -> tuple[str, bytes]:
-    """The extension that fits an image, and its unchanged bytes."""
     name = f"image of record {key!r}" if isinstance(source, bytes) else str(source)
     try:
         content = source if isinstance(source, bytes) else Path(source).read_bytes()

@@ -1,7 +1,4 @@
-"""Reads GQA's scene graphs: the JSON goes in, images with named objects come out.
-
-Never opens an image.
-"""
+"""GQA's scene graphs go in, images with named objects come out. Never opens an image."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -12,11 +9,7 @@ from data_builders.annotations import AnnotatedImage, GraphReader, inside
 
 
 class GQAGraphs(GraphReader):
-    """GQA's `train_sceneGraphs.json`, Visual Genome's graphs after cleaning (Hudson et al. 2019).
-
-    `{image id: {"objects": {object id: {"name", "attributes", ...}}}}`; the image of an id is the
-    file `<image id>.jpg`.
-    """
+    """`train_sceneGraphs.json` (Hudson et al. 2019); image files are `<image id>.jpg`."""
 
     content = "GQA scene graphs"
 

@@ -1,7 +1,4 @@
-"""Reads Karpathy's caption JSON: captions and images go in, one record an image comes out.
-
-Flickr30K and COCO are distributed in this form for retrieval. Never resamples captions.
-"""
+"""Karpathy's caption JSON goes in, one record an image comes out. Never resamples captions."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,14 +12,12 @@ from vlmtune.errors import UserError
 
 
 class KarpathyBuilder(ShardBuilder):
-    """One image with all its captions a record; equal captions of an image are merged.
+    """One image with all its different captions a record.
 
     Args:
         path: The JSON, `{"images": [{"filename", "filepath"?, "split", "sentences": [{"raw"}]}]}`.
         images: Folder that holds the files, in the subfolders that `filepath` names if any.
         splits: Splits to write, together.
-        missing: Largest fraction of image files that may be missing; they are skipped and counted.
-        records_per_shard: Number of images in one tar.
     """
 
     def __init__(

@@ -1,7 +1,4 @@
-"""Reads PACO's annotations of objects: the JSON goes in, images with named objects come out.
-
-Never opens an image.
-"""
+"""PACO's annotations go in, images with named objects come out. Never opens an image."""
 
 import re
 from collections import Counter, defaultdict
@@ -17,10 +14,7 @@ from data_builders.annotations import AnnotatedImage, GraphReader, inside
 class PacoObjects(GraphReader):
     """PACO-LVIS's `paco_lvis_v1_train.json` (Ramanathan et al. 2023), whole objects only.
 
-    The images folder is that of COCO 2017, with `train2017` and `val2017`. Names are read as words,
-    "light_blue car_(automobile)" as "light blue car"; a name keeps its qualifier if it would be
-    ambiguous without. Drops annotations of parts, the attributes "other(...)", and objects without
-    other attributes.
+    The images folder is COCO 2017's. Drops parts, and objects with no attribute but "other(...)".
     """
 
     content = "PACO's annotations"

@@ -1,7 +1,4 @@
-"""Queries about objects: annotated objects go in, truth values and altered queries come out.
-
-Never chooses which queries a record holds: that is `cola`.
-"""
+"""Annotated objects go in, the truth of queries and altered queries come out."""
 
 import itertools
 import random
@@ -22,7 +19,7 @@ class Query:
 
     @property
     def text(self) -> str:
-        """The words of the query."""
+        """The query as text."""
         return " ".join([*self.attributes, self.name])
 
     def true_of(self, obj: AnnotatedObject) -> bool:
@@ -39,7 +36,7 @@ class Pair:
 
     @property
     def text(self) -> str:
-        """The words of the pair."""
+        """The pair as text."""
         return both(self.first.text, self.second.text)
 
 
@@ -65,10 +62,7 @@ def holds(query: Query | Pair, objects: Sequence[AnnotatedObject]) -> bool:
 
 
 class Words:
-    """The names and attributes of a corpus, sampled as often as they occur.
-
-    Each position of a query has its own attributes, so that a colour replaces a colour.
-    """
+    """The names and attributes of a corpus by frequency; a colour replaces a colour."""
 
     def __init__(self, images: Iterable[AnnotatedImage]) -> None:
         names: Counter[str] = Counter()

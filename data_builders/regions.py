@@ -1,7 +1,4 @@
-"""Reads Visual Genome's region descriptions: phrases go in, one record an image comes out.
-
-RegionCap of Cola (section 5.3, table 2b). Never makes hard negatives.
-"""
+"""Visual Genome's region descriptions go in, one record an image comes out."""
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,12 +14,9 @@ from vlmtune.errors import UserError
 
 
 class RegionsBuilder(ShardBuilder):
-    """A whole image with phrases that people wrote about its regions, a record.
+    """An image with phrases that people wrote about its regions (Cola, section 5.3, table 2b).
 
-    Cola's queries name attributes and objects in a fixed form; region descriptions are free, "a man
-    wearing a red cap". The scene annotations choose the images and locate them, so that both kinds
-    of captions can cover the same images. A phrase, lower-cased, is its own id; `true_ids` holds
-    all phrases of the image, sampled or not.
+    The scene annotations choose and locate the images. A phrase, lower-cased, is its own id.
 
     Args:
         path: `region_descriptions.json`, `[{"regions": [{"image_id", "phrase", ...}]}]`.
@@ -30,8 +24,6 @@ class RegionsBuilder(ShardBuilder):
         measured: JSON files of benchmarks; the images they name are left out.
         phrases: Maximum number of phrases an image; there are some 50.
         seed: Seed of the sampled phrases.
-        missing: Largest fraction of image files that may be missing; they are skipped and counted.
-        records_per_shard: Number of images in one tar.
     """
 
     def __init__(
@@ -78,7 +70,6 @@ class RegionsBuilder(ShardBuilder):
 
 
 def _phrases(content: Any) -> dict[str, dict[str, None]]:
-    """The different phrases of each image, by its id, in the order of the file."""
     phrases: dict[str, dict[str, None]] = {}
     for region in (region for image in content for region in image["regions"]):
         phrase = " ".join(region["phrase"].lower().split())

@@ -3,18 +3,11 @@
     python scripts/compare.py [--suite configs/experiments/compare/cola.yaml] [--seeds 0 1 2]
                               [--only lora ft_late] [--steps N] [--out FOLDER]
 
-Each run is a `vlmtune fit` of its own in `FOLDER/<strategy>/seed-<seed>`, with a log beside its
-report. Call the script again at any time: a finished run is not repeated, and a stopped run resumes
-from its last checkpoint. A run that fails does not stop the others; the exit status is then 1.
-
-`FOLDER/compare.md` has the mean over seeds and each seed, `FOLDER/compare.json` every run in the
-folder. Both hold the weights at the end of training. Seconds per epoch exclude evaluation and the
-encoding of stored features. `--steps` shortens the trainings, to check that all of them start; such
-runs have a folder of their own.
-
-A suite is a YAML with `title`; `out`, the folder; `zero_shot`, options of `vlmtune evaluate` for
-the untrained model; `base`, the config that all strategies share; `columns`, heading to "benchmark
-metric"; `rows`, strategy to its `name` and `configs`.
+Each run is a `vlmtune fit` in `FOLDER/<strategy>/seed-<seed>`. Call the script again at any time:
+finished runs are not repeated, stopped ones resume. Goes out: `FOLDER/compare.md`, the mean over
+seeds and each seed, and `FOLDER/compare.json`. Seconds per epoch exclude evaluation and encoding.
+A suite is a YAML with `title`, `out`, `zero_shot` (options of `vlmtune evaluate`), `base` (shared
+config), `columns` (heading to "benchmark metric"), `rows` (strategy to `name` and `configs`).
 """
 
 import argparse
@@ -50,17 +43,7 @@ Run = Callable[[Sequence[str], Path], None]
 
 @dataclass(frozen=True)
 class Suite:
-    """A comparison; see the module.
-
-    Attributes:
-        title: Heading of the table.
-        out: Folder of the runs.
-        zero_shot: Options of `vlmtune evaluate` for the untrained model.
-        base: The config that all strategies share.
-        columns: Heading -> (benchmark, metric).
-        names: Strategy -> its name in the table.
-        configs: Strategy -> its configs.
-    """
+    """A comparison; see the module."""
 
     title: str
     out: Path
@@ -73,14 +56,7 @@ class Suite:
 
 @dataclass(frozen=True)
 class Task:
-    """One run: a strategy with a seed, or the untrained model.
-
-    Attributes:
-        row: The strategy, or `ZERO_SHOT`.
-        name: Its name in reports.
-        folder: Where it writes its report.
-        words: The command, without the option that resumes it.
-    """
+    """One run: a strategy (or `ZERO_SHOT`) with a seed, its folder, and its command in words."""
 
     row: str
     name: str

@@ -1,7 +1,4 @@
-"""Prints the rooms of vlmtune, the imports between them, and lines (`python -m scripts.house`).
-
-Comes in: the checkout it stands in. Goes out: counts on the terminal. It imports no vlmtune.
-"""
+"""Prints the rooms of vlmtune, imports between them, and lines (`python -m scripts.house`)."""
 
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path

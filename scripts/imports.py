@@ -1,7 +1,4 @@
-"""Source files and the modules they import: what the architecture test and house.py stand on.
-
-Comes in: a checkout. Goes out: module name -> source, and the imports of a source. It imports none.
-"""
+"""A checkout goes in; source files and the modules they import come out. Imports none of them."""
 
 import ast
 from pathlib import Path

@@ -3,18 +3,10 @@
     python scripts/pretrain_scenes_clip.py --out runs/scenes-clip --minutes 60
     python scripts/pretrain_scenes_clip.py --out checkpoints/scenes-clip --measure
 
-Images are scenes of the embedded world; captions are web-like words that bind nothing
-(`data_builders.scenes.captions.web_caption`). Like CLIP on photographs, the model knows every word
-but not which attribute belongs to which object: on held-out scenes it prefers the right caption to
-a random one, and is at chance between the right caption and its attribute-swapped twin. The script
-measures and prints both numbers at the end.
-
-The loss is symmetric InfoNCE over the batch. The image embedding is the mean of the patch tokens,
-so every patch learns to name what it shows, and adapters that read tokens find words in them.
-
-`--init FOLDER` starts from weights, whose vocabulary may be smaller. `--new-words-only` trains the
-embeddings of the missing words alone, on captions in the wording of PUG's prompts
-(`prompt_caption`). Captions of the old words then keep their embeddings to the last bit.
+Images are scenes of the embedded world, captions unbound words (`captions.web_caption`): the model
+knows every word but not which attribute belongs to which object. The loss is symmetric InfoNCE; the
+image embedding is the mean of the patch tokens. `--init FOLDER` starts from weights;
+`--new-words-only` trains only the embeddings of missing words, on `prompt_caption`.
 """
 
 import argparse
@@ -203,9 +195,7 @@ def save(model: CLIP, folder: Path) -> None:
 def measure(folder: Path, scenes: int = 1000, seed: int = HELD_OUT_SEED) -> tuple[float, float]:
     """Returns how often the right caption beats a random one, and its attribute-swapped twin.
 
-    Scenes are held out (a seed of their own) and have 2 or 3 plain objects. The caption names two
-    objects of different colour and shape, "a red cube and a blue sphere". Its twin swaps the
-    colours and is false. The random caption is that of another scene.
+    Held-out scenes have 2 or 3 plain objects; the caption names two of different colour and shape.
     """
     backbone = OpenClip(str(folder))
     sampled, rendered = SceneSeries(SPECS[3], seed).render(0, scenes, Canvas(SIZE))

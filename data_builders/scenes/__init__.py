@@ -1,4 +1,1 @@
-"""Takes a spec and a seed and renders the embedded world: 3D scenes with an exact scene graph.
-
-Gives files in the raw formats of real corpora and benchmarks. Never reads a corpus.
-"""
+"""Takes a spec and a seed; gives 3D scenes with scene graphs, in the formats of real corpora."""

@@ -1,8 +1,4 @@
-"""Words for scenes: a scene goes in, queries, true sentences and unbound captions come out.
-
-Unbound captions are for web-like pre-training. Never decides whether a caption is true of another
-scene: that is `statements`.
-"""
+"""A scene goes in; queries, true sentences and unbound captions for pre-training come out."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -70,10 +66,6 @@ _CLEAR_RATIO = 1.3  # minimum ratio of that difference to the one along the othe
 def query(obj: SceneObject, attributes: Sequence[str] = ("color",)) -> str:
     """Returns Cola's single-object query, `a_1 a_2 o` (Cola, section 3).
 
-    Args:
-        obj: The object.
-        attributes: Attributes to state, out of `ATTRIBUTE_ORDER`, which also orders the words.
-
     Example:
         >>> cube = SceneObject("cube", "red", "metal", "plain", "large", (0.0, 0.0, 0.5), 0.75)
         >>> query(cube, ["material", "color", "size"])
@@ -115,10 +107,10 @@ def related(first: object, relation: str, second: object) -> str:
 
 
 def clear_relation(scene: Scene, i: int, j: int) -> str | None:
-    """Returns the relation of object i to object j, or None where no single relation stands out.
+    """Returns the relation of object i to object j, or None if none stands out.
 
-    Along the camera's ground axes the larger difference of the two centres must reach 0.6 world
-    units and 1.3 times the smaller one. CLEVR's bound is 0.2; no sentence here is barely true.
+    Along the camera's ground axes the larger difference of the centres must reach 0.6 world units
+    and 1.3 times the smaller one; CLEVR's bound is 0.2.
     """
     a, b = scene.objects[i], scene.objects[j]
     if a.on == j or b.on == i:
@@ -135,11 +127,8 @@ def clear_relation(scene: Scene, i: int, j: int) -> str | None:
 def web_caption(scene: Scene, rng: random.Random) -> str:
     """Returns a web-like caption that binds nothing: "cube red blue metal sphere".
 
-    Shapes and each kind of attribute are sampled independently and shuffled. Two scenes of the same
-    words, bound the other way round, have the same distribution of captions; no model can tell them
-    apart from these captions. Half of the captions are phrases, "a blue cube and a red metal
-    sphere", with attributes assigned to shapes at random: a model learns the form of a sentence,
-    not the binding.
+    Shapes and attributes are sampled independently, so captions do not tell two scenes of the same
+    words apart. Half of the captions are phrases, with attributes assigned to shapes at random.
     """
     objects = scene.objects
     shapes = [o.shape for o in rng.sample(objects, rng.randint(1, min(4, len(objects))))]
@@ -161,13 +150,10 @@ def web_caption(scene: Scene, rng: random.Random) -> str:
 
 
 def prompt_caption(scene: Scene, rng: random.Random) -> str:
-    """Returns a caption in the wording of PUG's prompts that binds nothing, as `web_caption` does.
+    """Returns a caption in the wording of PUG's prompts that binds nothing, as `web_caption`.
 
-    Either "a photo of a big sized cube textured with blue on a grass background" (PUG: Animals) or
-    "this is a photo of a cube textured with blue and a cone textured with red in a grass
-    environment" (PUG: SPAR), which may name sides instead, "a cube on the left". Size, colours and
-    shapes are sampled independently of each other. Sides are random; "medium" and "blank" now and
-    then replace a size and a shape.
+    "a photo of a big sized cube textured with blue on a grass background" (PUG: Animals) or "this
+    is a photo of a cube on the left ... in a grass environment" (PUG: SPAR).
     """
     objects = scene.objects
     sampled = rng.sample(objects, min(len(objects), rng.randint(1, 2)))
@@ -193,7 +179,6 @@ def prompt_caption(scene: Scene, rng: random.Random) -> str:
 
 
 def _random_query(obj: SceneObject, rng: random.Random) -> str:
-    """A query of the colour and, now and then, of other attributes; "plain" is never stated."""
     kinds = [kind for kind in ("size", "texture", "material") if rng.random() < 0.35]
     return query(obj, ["color", *(kind for kind in kinds if getattr(obj, kind) != "plain")])
 
@@ -269,12 +254,7 @@ def sentences(scene: Scene, rng: random.Random, count: int = 5) -> list[str]:
 
 
 def vocabulary() -> tuple[str, ...]:
-    """Returns, sorted, every word that a caption of the embedded world can contain.
-
-    Example:
-        >>> {"cube", "red", "metal", "left", "two", "grass"} <= set(vocabulary())
-        True
-    """
+    """Returns, sorted, every word that a caption of the embedded world can contain."""
     phrases = (
         *PHRASES.values(),
         *FLOOR_PHRASES.values(),

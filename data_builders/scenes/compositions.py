@@ -1,7 +1,4 @@
-"""Which (color, shape) compositions training never shows, and the swaps that stay on one side.
-
-Takes rectangles of colours and shapes, gives sets of compositions. Never samples scenes.
-"""
+"""Rectangles of colours and shapes go in, unseen compositions and their swaps come out."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -38,10 +35,7 @@ def unseen_compositions(
 ) -> frozenset[Composition]:
     """Returns the held-out (color, shape) pairs of a world of these colours and shapes.
 
-    Drops a rectangle that is only partly in the world, as the rest is not closed under exchange.
-
-    Raises:
-        UserError: A rectangle names an unknown colour or shape, or has fewer than two of either.
+    Drops a rectangle that is only partly in the world: the rest is not closed under exchange.
 
     Example:
         >>> sorted(unseen_compositions(RECTANGLES, ["red", "blue", "green"], ["cube", "sphere"]))

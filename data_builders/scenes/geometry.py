@@ -1,7 +1,6 @@
-"""Ray intersections and normals of the five shapes in object space (nominal radius 1).
+"""Rays o + t d go in, the first hit t (inf if none) and normals of the five shapes come out.
 
-Takes rays o + t d, as three tensors each that broadcast, and gives t of the first hit, inf where
-the ray misses. Never knows where an object is or how it looks.
+Object space: nominal radius 1. Tensors broadcast.
 """
 
 import math
@@ -26,7 +25,6 @@ def dot3(a: Triple, b: Triple) -> Tensor:
 
 
 def _slab(o: Tensor, d: Tensor, half: float) -> tuple[Tensor, Tensor]:
-    """Returns where the ray enters and leaves |x| <= half."""
     inverse = 1.0 / d
     middle, reach = -o * inverse, half * inverse.abs()
     return middle - reach, middle + reach
@@ -73,8 +71,7 @@ def cut_cylinder(o: Triple, d: Triple) -> Tensor:
 def cut_cone(o: Triple, d: Triple) -> Tensor:
     """x^2 + y^2 <= k^2 (h - z)^2 and |z| <= h, with k = a / (2 h).
 
-    Rays must be flatter than the cone's side (a > 0 in the quadratic), as they are for every camera
-    of this world. Then both roots lie on one nappe.
+    Rays must be flatter than the cone's side (a > 0), as in this world; both roots are on a nappe.
     """
     radius, half = EXTENTS["cone"]
     k = radius / (2.0 * half)

@@ -1,7 +1,4 @@
-"""Samples scenes: a `WorldSpec` and a random generator go in, scenes with their relations come out.
-
-Never renders pixels; it needs the standard library only.
-"""
+"""A `WorldSpec` and a random generator go in, scenes with their relations come out."""
 
 import math
 import random
@@ -54,13 +51,10 @@ _VOCABULARY = {
 
 @dataclass(frozen=True)
 class WorldSpec:
-    """Which scenes `sample_scene` may return. No two objects of a scene share colour and shape.
+    """Which scenes may occur; no two objects of a scene share colour and shape.
 
-    Attributes:
-        forbidden: (color, shape) compositions that never occur.
-        stack_probability: Probability that a small object with a free support stands on it.
-        min_visible: Minimum fraction of the image's pixels that show each object.
-        min_exposed: Minimum fraction of an object's silhouette that nothing hides.
+    `forbidden` compositions never occur, `stack_probability` is that of a small object on a free
+    support, `min_visible` the fraction of pixels, `min_exposed` of a silhouette, that must show.
     """
 
     min_objects: int = 1
@@ -120,8 +114,7 @@ class WorldSpec:
 def cogent(condition: str) -> frozenset[Composition]:
     """Returns the (color, shape) pairs that CLEVR-CoGenT forbids in condition "A" or "B".
 
-    In A cubes are gray, blue, brown or yellow and cylinders red, green, purple or cyan; B
-    exchanges the two palettes. Other shapes take any colour.
+    In A cubes are gray, blue, brown or yellow, cylinders the other colours; B is the reverse.
     """
     first, second = ("gray", "blue", "brown", "yellow"), ("red", "green", "purple", "cyan")
     cube, cylinder = {"A": (second, first), "B": (first, second)}[condition]
@@ -228,8 +221,7 @@ def sample_jitter(rng: random.Random) -> Vector:
 def sample_scene(spec: WorldSpec, rng: random.Random) -> Scene:
     """Samples attributes, then positions by rejection until nothing intersects.
 
-    A bound on projected distances limits occlusion. The exact visible fraction is known only after
-    rendering; `series.Series` samples again where it is too small.
+    Bounds projected distances; `series.Series` samples again where too little is visible.
     """
     objects = _stack(_sample_objects(spec, rng), spec.stack_probability, rng)
     jitter = sample_jitter(rng)
@@ -239,7 +231,7 @@ def sample_scene(spec: WorldSpec, rng: random.Random) -> Scene:
 
 
 def _reseat(objects: Sequence[SceneObject]) -> list[SceneObject]:
-    """Returns the objects at their new heights, off supports that can no longer carry them."""
+    """The objects at their new heights, off supports that can no longer carry them."""
     seated = []
     for obj in objects:
         base = None if obj.on is None else objects[obj.on]
@@ -266,8 +258,7 @@ def sample_twin(scene: Scene, attribute: str, rng: random.Random) -> Scene:
 def relations(scene: Scene) -> dict[str, list[list[int]]]:
     """Returns the scene graph's edges: entry [r][i] lists the objects j that are `r` of i.
 
-    For left, right, front and behind, j qualifies when (c_j - c_i) . direction_r exceeds
-    RELATION_MARGIN. Above and on hold for the object that stands on i, below for i's support.
+    (c_j - c_i) . direction_r > RELATION_MARGIN; above, on: j is on i; below: j supports i.
     """
     axes, objects = directions(scene.jitter), scene.objects
     table = {

@@ -1,8 +1,6 @@
-"""Grids of scenes that differ in named factors: PUG's SPAR, ImageNet, Animals, and single objects.
+"""A spec and a size go in, a scene for each cell of PUG's grids (Bordes et al. 2023) comes out.
 
-A spec and a size go in, a scene a cell comes out. PUG (Bordes et al. 2023) combines all values of
-all factors; here shapes stand for animals and classes, floors for backgrounds, colours for
-textures. Never writes tables or files.
+Shapes stand for animals and classes, floors for backgrounds, colours for textures.
 """
 
 import itertools
@@ -48,11 +46,7 @@ _MIN_OFFSET = 0.05  # minimum distance from the middle of the image, in image wi
 
 @dataclass(frozen=True)
 class Grid(Series):
-    """A scene for each cell of a grid.
-
-    Attributes:
-        count: Maximum number of values of a factor.
-    """
+    """A scene for each cell of a grid; a factor has at most `count` values."""
 
     count: int = 2
 
@@ -114,7 +108,6 @@ class SparGrid(Grid):
         return (Scene(objects, cell.world, background, light, jitter),)
 
     def _object(self, shape: str, texture: str, side: str, rng: random.Random) -> SceneObject:
-        """An object at its side; a texture is a colour, the default one a random colour."""
         away, near = rng.uniform(1.2, 1.8), rng.uniform(-0.3, 0.3)
         right, behind = {
             "left": (-away, near),
@@ -131,7 +124,6 @@ class SparGrid(Grid):
 
 
 def _is_at(projected: tuple[float, float, float], side: str) -> bool:
-    """Tells whether a projected centre is at that side of the image's middle."""
     u, v, _ = projected
     return {"left": -u, "right": u, "bottom": -v, "top": v}[side] > _MIN_OFFSET
 
@@ -146,10 +138,7 @@ class PoseCell(NamedTuple):
 
 @dataclass(frozen=True)
 class PoseGrid(Grid):
-    """PUG: ImageNet's grid: one object of each shape, while one factor changes at a time.
-
-    The camera's roll and the object's pitch and roll are left out: everything stands on the floor.
-    """
+    """PUG: ImageNet's grid: one object of each shape, while one factor changes at a time."""
 
     @cached_property
     def cells(self) -> list[PoseCell]:
@@ -253,7 +242,6 @@ class Singles(Grid):
 def _single(
     shape: str, color: str, material: str, texture: str, radius: float, rotation: float
 ) -> SceneObject:
-    """An object in the middle of the floor, turned by `rotation` degrees."""
     size = min(SIZES, key=lambda name: abs(SIZES[name] - radius))
     obj = SceneObject(shape, color, material, texture, size, ORIGIN, radius, rotation)
     return replace(obj, center=(0.0, 0.0, half_height(obj)))

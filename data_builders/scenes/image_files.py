@@ -1,7 +1,4 @@
-"""Writes images: series of scenes go in, image files and their scene graphs come out.
-
-Image n of a series depends on the series alone: never on the number of processes or on the chunks.
-"""
+"""Series of scenes go in, image files and scene graphs, whatever the chunks, come out."""
 
 import hashlib
 import multiprocessing
@@ -30,7 +27,7 @@ _RAYS_WORTH_A_PROCESS = 1 << 25  # some seconds of work on one core
 class Split:
     """A series and the files of its first images, relative to the images folder.
 
-    A file that ends in `.npy` is written as OpenCV's frames are: an array, blue first.
+    A `.npy` file is written as OpenCV's frames are: an array, blue first.
     """
 
     series: Series
@@ -39,15 +36,10 @@ class Split:
 
 @dataclass(frozen=True)
 class SceneImage:
-    """A scene and its image.
+    """A scene and its image `file`, number `index` of its split, `size` pixels a side.
 
-    Attributes:
-        file: The image, relative to the images folder.
-        index: Its number within the split.
-        scene: The scene it shows.
-        size: Side in pixels.
-        boxes: x, y, width, height in pixels around the visible part of each object.
-        pixel_coords: Projected centre x, y in pixels, and depth, of each object.
+    `boxes` hold x, y, width, height in pixels around the visible part of each object,
+    `pixel_coords` the projected centre x, y in pixels, and its depth.
     """
 
     file: str
@@ -59,7 +51,7 @@ class SceneImage:
 
     @property
     def name(self) -> str:
-        """The name of the file without its folder."""
+        """The file name without its folder."""
         return self.file.rpartition("/")[2]
 
 
@@ -94,10 +86,7 @@ def numbered(split: str, count: int) -> tuple[str, ...]:
 def chunks(
     splits: Mapping[str, Split], canvas: Canvas, folder: Path, most: int = _CHUNK
 ) -> list[Chunk]:
-    """Cuts all splits into chunks of whole items and at most `most` images.
-
-    `folder` is the images folder.
-    """
+    """Cuts all splits into chunks of whole items and at most `most` images."""
     most = min(most, _RAYS_PER_CHUNK // (canvas.size * canvas.samples) ** 2)
     work: list[Chunk] = []
     for name, split in splits.items():
@@ -158,13 +147,7 @@ def useful_processes(splits: Mapping[str, Split], canvas: Canvas) -> int:
 def render_chunks(
     work: Sequence[Chunk], processes: int, tick: Callable[[], None]
 ) -> dict[str, list[SceneImage]]:
-    """Renders all chunks, writes their images and returns those of each split in order.
-
-    Calls `tick` once an image. With one process everything runs in this one.
-
-    Raises:
-        UserError: The world cannot hold such scenes, or a process was killed.
-    """
+    """Renders all chunks, writes their images and returns those of each split in order."""
     images: dict[str, list[SceneImage]] = {chunk.split: [] for chunk in work}
 
     def collect(results: Iterable[list[SceneImage]]) -> None:

@@ -1,7 +1,4 @@
-"""Pairs of scenes that differ in one respect: a spec and a seed go in, series of pairs come out.
-
-The items of Cola, PUG:AR4T and EqBen. Never writes captions or files.
-"""
+"""A spec and a seed go in, pairs of scenes that differ in one respect come out."""
 
 import random
 from dataclasses import dataclass, replace
@@ -43,13 +40,8 @@ class PairSeries(Series):
 class ColaPairs(PairSeries):
     """Cola's multi-object items: `a_1 o_1 + a_2 o_2` and, laid out anew, `a_2 o_1 + a_1 o_2`.
 
-    No further object has one of the four compositions. Neither caption is true of the other image,
-    and both images hold the same words.
-
-    Attributes:
-        swaps: The colours and shapes to use, in turn.
-        relational: Fraction of the items, sampled item by item, whose two objects stand in one
-            clear relation, the same in both images.
+    Neither caption is true of the other image; both images hold the same words. `relational` is the
+    fraction of items whose two objects stand in one clear relation, the same in both images.
     """
 
     swaps: tuple[Swap, ...] = ()
@@ -91,8 +83,7 @@ class ColaPairs(PairSeries):
 class AR4TPairs(PairSeries):
     """PUG:AR4T's scenes with their hard negatives (PUG, appendix B.5), two objects each.
 
-    In even items the two objects change positions, which reverses their relation; in odd items they
-    exchange an attribute.
+    Even items exchange the objects' positions, which reverses their relation; odd, an attribute.
     """
 
     @override
@@ -181,7 +172,7 @@ class ChangedPairs(PairSeries):
         twin = self._changed(scene, kind, rng.choice(others)) if others else None
         if twin is None or self.spec.forbidden & {(o.color, o.shape) for o in twin.objects}:
             return None
-        return _told_apart(scene, twin, [kind])
+        return _distinguished(scene, twin, [kind])
 
     def attribute(self, index: int) -> str:
         """Returns the attribute that item `index` changes."""
@@ -200,10 +191,7 @@ class ChangedPairs(PairSeries):
 
 @dataclass(frozen=True)
 class ActedPairs(PairSeries):
-    """Object 0 has moved to another side of object 1 (EqBen, Action Genome).
-
-    From left or right it moves to front or behind, or the reverse: two relations change.
-    """
+    """Object 0 has moved so that two relations to object 1 change (EqBen, Action Genome)."""
 
     @override
     def attempt(self, index: int, rng: random.Random) -> Pair | None:
@@ -263,7 +251,7 @@ class EditedPairs(PairSeries):
         twin = self._recast(scene, kind, rng)
         if twin is None or (twin.objects[0].color, twin.objects[0].shape) in self.spec.forbidden:
             return None
-        return _told_apart(scene, twin, ["color"])
+        return _distinguished(scene, twin, ["color"])
 
     def edit(self, index: int) -> str:
         """Returns what item `index` changes: shape, floor (if there are several) or colour."""
@@ -284,19 +272,17 @@ def first_two(scene: Scene) -> tuple[Noun, Noun]:
     return describe(scene.objects[0]), describe(scene.objects[1])
 
 
-def _told_apart(scene: Scene, twin: Scene, kinds: list[str]) -> Pair | None:
+def _distinguished(scene: Scene, twin: Scene, kinds: list[str]) -> Pair | None:
     """The pair, where the noun of either object 0 is false of the whole other scene."""
     before, after = (describe(s.objects[0], kinds) for s in (scene, twin))
     return (scene, twin) if absent(scene, after) and absent(twin, before) else None
 
 
 def _unstacked(scene: Scene, k: int) -> bool:
-    """Tells whether object k neither stands on another nor carries one."""
     return scene.objects[k].on is None and all(obj.on != k for obj in scene.objects)
 
 
 def _with_first(scene: Scene, obj: SceneObject) -> Scene | None:
-    """The scene with another object 0, or None where it does not fit."""
     others = scene.objects[1:]
     if not in_view(obj, camera(scene.jitter)) or any(overlap(obj, o, CLEARANCE) for o in others):
         return None
@@ -308,7 +294,6 @@ def _reshaped(obj: SceneObject, shape: str) -> SceneObject:
 
 
 def _seated(obj: SceneObject) -> SceneObject:
-    """The object at the same position on the floor."""
     return replace(obj, center=(obj.center[0], obj.center[1], half_height(obj)))
 
 

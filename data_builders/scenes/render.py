@@ -1,9 +1,7 @@
-"""Batched analytic ray caster in plain torch: scenes go in, images and object measures come out.
+"""Scenes go in, images and object measures come out: a batched ray caster in plain torch.
 
-Each object is intersected only with the rays of its screen window, in a space where its nominal
-radius is 1 and a camera ray is o + t d with t the depth along the camera's forward axis.
-Never uses tensor arithmetic beyond + - * / sqrt, floor and comparisons. These are correctly rounded
-at any vector width, so a scene's pixels do not depend on its batch.
+Coordinates: nominal radius 1, rays o + t d, t the depth along the camera's axis. Arithmetic is
++ - * / sqrt, floor and comparisons, correctly rounded: pixels do not depend on the batch.
 """
 
 import math
@@ -48,14 +46,10 @@ _CASTER_ROW = len(NO_SHADOW)
 
 @dataclass(frozen=True)
 class Rendered:
-    """Images and object measures; K is the largest number of objects, rows are padded with 0.
+    """Images, uint8 (B, size, size, 3), and measures of K objects each, padded with 0.
 
-    Attributes:
-        images: uint8 (B, size, size, 3).
-        visible: (B, K) fraction of the image that shows each object.
-        unoccluded: (B, K) the same fraction if the object were alone.
-        boxes: (B, K, 4) x, y, w, h in pixels around the visible part.
-        pixel_coords: (B, K, 3) projected centre x, y in pixels, and its depth.
+    `visible` and `unoccluded` (B, K) are fractions of the image that show the object, the second if
+    it were alone; `boxes` (B, K, 4) x, y, w, h; `pixel_coords` (B, K, 3) x, y in pixels, and depth.
     """
 
     images: Tensor
@@ -104,7 +98,7 @@ class _Hits:
 
 
 def _axes(obj: SceneObject) -> tuple[Vector, Vector, Vector]:
-    """Returns the object's axes in the world; a standing torus has its own axis horizontal."""
+    """The object's axes in the world; a standing torus has its axis horizontal."""
     angle = math.radians(obj.rotation)
     c, s = math.cos(angle), math.sin(angle)
     if obj.standing:
@@ -241,12 +235,12 @@ def _shade(hits: _Hits, table: Tensor) -> list[Tensor]:
 
 
 def _box_pool(channel: Tensor, size: int, samples: int) -> Tensor:
-    """Averages samples x samples squares of a flat (B * width * width) channel."""
-    squares = channel.view(-1, size, samples, size, samples)
-    total = torch.zeros_like(squares[:, :, 0, :, 0])
+    """Averages samples x samples cells of a flat (B * width * width) channel."""
+    cells = channel.view(-1, size, samples, size, samples)
+    total = torch.zeros_like(cells[:, :, 0, :, 0])
     for i in range(samples):
         for j in range(samples):
-            total = total + squares[:, :, i, :, j]
+            total = total + cells[:, :, i, :, j]
     return total / (samples * samples)
 
 
@@ -319,11 +313,8 @@ def render(scenes: Sequence[Scene], size: int, samples: int = 2,
            device: str | torch.device = "cpu") -> Rendered:  # fmt: skip
     """Renders scenes to size x size pixels with samples x samples rays per pixel.
 
-    Works in chunks of bounded memory. The result of a scene depends only on the scene, `size`,
-    `samples` and the kind of device. Every scene must have an object.
-
-    Raises:
-        UserError: A number is out of range.
+    The result of a scene depends only on the scene, `size`, `samples` and the kind of device. Every
+    scene must have an object.
     """
     if not 8 <= size <= 1024 or not 1 <= samples <= 8:
         raise UserError(

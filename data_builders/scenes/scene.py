@@ -1,7 +1,6 @@
-"""One scene of the embedded world: its vocabulary, its objects, their extents and the camera.
+"""One scene of the embedded world: its vocabulary, objects, extents and camera.
 
-Coordinates are right-handed, z up, the floor at z = 0, lengths in world units. Never samples
-scenes and never renders pixels.
+Coordinates are right-handed, z up, the floor at z = 0. Never samples scenes or renders pixels.
 """
 
 import math

@@ -1,7 +1,4 @@
-"""Series of scenes: a spec and a seed go in, scenes with their images come out, item by item.
-
-Item i depends on the series and i alone. Never writes files.
-"""
+"""A spec and a seed go in, scenes with images come out, each by its index alone."""
 
 import random
 from abc import ABC, abstractmethod
@@ -31,13 +28,7 @@ class Canvas:
 
 @dataclass(frozen=True)
 class Series(ABC):
-    """An endless series of items; scenes k i .. k i + k - 1 are item i, where k is `scenes`.
-
-    Attributes:
-        spec: Which scenes may occur.
-        seed: Seed of the series.
-        scenes: Number of scenes of an item: 1, 2 for a pair, more for a video.
-    """
+    """An endless series of items of `scenes` scenes each: 1, 2 for a pair, more for a video."""
 
     spec: WorldSpec
     seed: int
@@ -50,8 +41,7 @@ class Series(ABC):
     def render(self, start: int, count: int, canvas: Canvas) -> tuple[list[Scene], Rendered]:
         """Returns scenes start .. start + count - 1 and their images.
 
-        An item is sampled again until every object of all its scenes is visible enough. Visibility
-        is counted in rays, so an item may differ between sizes and sample counts.
+        Samples an item again until every object of all its scenes is visible enough (in rays).
         """
         length = self.scenes
         if start % length or count % length:
@@ -88,7 +78,6 @@ class Series(ABC):
         )
 
     def _accepted(self, items: Sequence[tuple[Scene, ...]], rendered: Rendered) -> list[int]:
-        """Returns the items in whose scenes every object is visible enough."""
         enough = rendered.visible >= self.spec.min_visible
         enough &= rendered.visible >= self.spec.min_exposed * rendered.unoccluded
         rows = iter(enough.tolist())
@@ -97,12 +86,11 @@ class Series(ABC):
 
 
 def _rows(items: Sequence[int], length: int) -> torch.Tensor:
-    """The rows of items of `length` scenes each."""
     return torch.tensor([length * item + k for item in items for k in range(length)]).long()
 
 
 def _renderable(scene: Scene) -> Scene:
-    """The scene; an empty one with an object far outside of the view, as the renderer needs one."""
+    """The scene; an empty one gets an object far outside of the view."""
     if scene.objects:
         return scene
     hidden = SceneObject("sphere", "gray", "rubber", "plain", "small", (1e3, 1e3, 0.42), 0.42)
@@ -120,11 +108,7 @@ class SceneSeries(Series):
 
 @dataclass(frozen=True)
 class VariedScenes(Series):
-    """Scenes of one spec; odd ones show an unseen composition, if there are any.
-
-    Attributes:
-        unseen: The (color, shape) compositions that training never shows.
-    """
+    """Scenes of one spec; odd ones show one of the `unseen` compositions, if there are any."""
 
     unseen: frozenset[Composition]
 

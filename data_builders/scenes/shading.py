@@ -1,7 +1,6 @@
-"""Light, soft shadows, surface colours, floor and background for the ray caster.
+"""Points and directions go in; light, shadows and surface colours in 0..1 come out.
 
-Takes points and directions, gives colours in 0..1, shaded without a transfer curve. Never uses
-tensor operations that are not correctly rounded (see `render`).
+Never uses tensor operations that are not correctly rounded (see `render`).
 """
 
 import math
@@ -75,8 +74,8 @@ NO_SHADOW = [0.0, 0.0, -1e4, 1.0, 1.0, 0.0, 0.0, 1.0]  # a spheroid far below th
 def shadow(p: tuple[Tensor, Tensor, Tensor | float], row: Sequence[Tensor]) -> Tensor:
     """Returns the fraction of the light that the spheroid takes from p.
 
-    In the space where the spheroid is the unit sphere at the origin, the ray w + s l passes it at
-    distance sqrt(|w|^2 - (w.l)^2). The penumbra around 1 widens with the distance -w.l to there.
+    Where the spheroid is the unit sphere, the ray w + s l passes it at sqrt(|w|^2 - (w.l)^2); the
+    penumbra around 1 widens with the distance -w.l to there.
     """
     w = (p[0] - row[0]) * row[3], (p[1] - row[1]) * row[3], (p[2] - row[2]) * row[4]
     ahead = -(w[0] * row[5] + w[1] * row[6] + w[2] * row[7])
@@ -107,8 +106,7 @@ def surface(color: Sequence[Tensor], metal: Tensor, n: Triple, view: Triple, lig
             up: Triple, lit: Tensor) -> list[Tensor]:  # fmt: skip
     """Returns the three shaded channels.
 
-    Rubber is diffuse with a faint highlight; metal adds a reflection of a bright sky over a dark
-    floor, tinted by the base colour so that its hue survives, and a sharp white highlight.
+    Rubber is diffuse with a faint highlight; metal adds a tinted reflection and a white highlight.
     """
     toward, facing, rise = dot3(n, light), dot3(n, view), dot3(n, up)
     diffuse = toward.clamp_min(0.0) * lit
@@ -128,16 +126,12 @@ def surface(color: Sequence[Tensor], metal: Tensor, n: Triple, view: Triple, lig
 
 
 def streak(p: Triple, view: Triple) -> Tensor:
-    """Returns 0..1: a slanted band of light across p, like the reflection of a lamp.
-
-    Flat metal faces reflect one direction only; without the band they look like rubber.
-    """
+    """Returns 0..1: a slanted band of light, like a lamp, without which metal looks like rubber."""
     across = view[0] * p[1] - view[1] * p[0]
     return (1.0 - 5.0 * (across - 0.3 * p[2] + 0.28).abs()).clamp_min(0.0)
 
 
 def _wave(x: Tensor) -> Tensor:
-    """Returns a triangle wave of period 1 between 0 and 1."""
     return (x - x.floor() - 0.5).abs() * 2.0
 
 
@@ -169,8 +163,7 @@ def backdrop(scenes: Sequence[Scene], views: Sequence[Camera], size: int,
              device: torch.device) -> list[Tensor]:  # fmt: skip
     """Returns floor and background with shadows but no objects, three channels (B, size, size).
 
-    Both vary slowly, so one sample per pixel suffices. The floor's edge is blended by the exact
-    coverage of its pixel row.
+    One sample per pixel; the floor's edge is blended by the exact coverage of its pixel row.
     """
     steps = (torch.arange(size, device=device, dtype=torch.float32) + 0.5) / size
     u, v = ((steps - 0.5) / FOCAL).view(1, 1, -1), ((0.5 - steps) / FOCAL).view(1, -1, 1)

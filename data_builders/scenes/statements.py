@@ -1,7 +1,7 @@
-"""Truth of statements: a scene and nouns go in, true, false or undecided comes out.
+"""A scene and nouns go in; true, false or None, undecided, comes out.
 
 A relation is true where it stands out (`captions.clear_relation`), false where it misses even
-CLEVR's bound (`grammar.relations`), and None, undecided, in between. Never words a sentence.
+CLEVR's bound (`grammar.relations`), and undecided in between.
 """
 
 from collections.abc import Iterable
@@ -18,13 +18,7 @@ Edge = tuple[int, str, int]
 
 @dataclass(frozen=True)
 class Noun:
-    """A shape with some attributes.
-
-    Attributes:
-        shape: The shape.
-        attributes: Pairs (kind, value).
-        negated: Kinds of `attributes` that are negated: "not red cube".
-    """
+    """A shape with attributes (kind, value), those in `negated` negated: "not red cube"."""
 
     shape: str
     attributes: tuple[tuple[str, str], ...] = ()
@@ -152,10 +146,7 @@ def clear_relations(scene: Scene, indices: Iterable[int] | None = None) -> list[
 def exchange(
     scene: Scene, i: int, j: int, kind: str
 ) -> tuple[tuple[Noun, Noun], tuple[Noun, Noun]] | None:
-    """Returns the nouns of two objects and the same with one attribute exchanged.
-
-    None where the exchanged nouns are not certainly false of the scene.
-    """
+    """The nouns of two objects, and those with one attribute exchanged, or None if not false."""
     a, b = scene.objects[i], scene.objects[j]
     if a.shape == b.shape or not all(stated_kinds(obj, [kind]) for obj in (a, b)):
         return None

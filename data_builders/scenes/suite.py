@@ -1,18 +1,9 @@
-"""The embedded world in the layouts of compositional benchmarks, files and images as released.
+"""A spec goes in; splits to render and annotation files in the layouts of benchmarks come out.
 
-A spec goes in; splits to render and then, from the rendered images, annotation files come out.
-Suite scenes show all compositions and are never used for training. Under the folder of the world:
-
-- `aro/{visual_genome_relation,visual_genome_attribution,coco_karpathy_test}.json` and
-  `aro/coco_karpathy_test_shuffles.json`; images in `images/suite`, of the last in `images`;
-- `crepe/prod_hard_negatives`, `crepe/syst_hard_negatives`, and the images `crepe/VG_100K/<id>.jpg`;
-- `sugar_crepe/*.json`, `valse/*.json`, `winoground/examples.jsonl`; images in `images/suite`;
-- `eqben/<part>.json` for each of EqBen's seven parts, and `eqben/eqben_kubric.json`, Kubric's three
-  in one list; images in `images/eqben`, GEBC's being frames of the videos;
-- `geb/test.json`; videos, two frames a second, in `images/geb`;
-- `images/pug_spar/labels.csv`, `images/pug_animals/labels_pug_animal.csv`, the folders
-  `images/pug_imagenet/<factor>/<class>`, and `images/classification/<class>`;
-- `clevr/scenes_suite_<series>.json`, the scene graph of every one of these images.
+Scenes show all compositions and are never used for training. Files are in `aro`, `crepe`,
+`sugar_crepe`, `valse`, `winoground`, `eqben` and `geb`, images in `crepe/VG_100K` and
+`images/{suite,eqben,geb,pug_spar,pug_animals,pug_imagenet/<factor>/*,classification/*}`,
+scene graphs in `clevr/scenes_suite_<series>.json`.
 """
 
 import shutil
@@ -70,14 +61,9 @@ Images = Mapping[str, Sequence[SceneImage]]
 
 @dataclass(frozen=True)
 class Suite:
-    """The benchmarks of a world.
+    """The benchmarks of a world: at most `items` rows of a file, or of each type of item.
 
-    Attributes:
-        items: Maximum number of items of each file, or of each type of item; the values of a grid's
-            factors grow with it.
-        spec: Which scenes may occur: two objects or more, all compositions.
-        unseen: The (color, shape) compositions that training never shows.
-        seed: Seed of the world.
+    `spec` allows two objects or more and all compositions; training never shows those in `unseen`.
     """
 
     items: int

@@ -1,7 +1,4 @@
-"""Short videos in which one object changes colour: a spec and a seed go in, frames come out (GEB+).
-
-Never writes captions or files.
-"""
+"""A spec and a seed go in, videos in which one object changes colour come out (GEB+)."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -25,8 +22,7 @@ FPS = 2.0
 class Videos(Series):
     """Item i is a video of `FRAMES` frames; at one of them object 0 changes colour.
 
-    No other object has its shape, so "the cube" refers to it alone. The light turns from frame to
-    frame, so no two frames are the same.
+    No other object has its shape, so "the cube" refers to it alone. The light turns.
     """
 
     scenes: ClassVar[int] = FRAMES

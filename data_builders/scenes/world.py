@@ -1,7 +1,4 @@
-"""Writes the embedded world: options go in, rendered scenes in the formats of corpora come out.
-
-Never writes shards: the builders of the corpora read these files as they read the real ones.
-"""
+"""Options go in, rendered scenes in the formats of corpora come out. Never writes shards."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -45,19 +42,7 @@ class ScenesBuilder(Builder):
     """Renders the embedded world in the formats of CLEVR, Visual Genome, COCO, Cola and PUG.
 
     Training and validation scenes never hold an unseen (color, shape) composition; test scenes
-    hold all. Under the output folder:
-
-    - `images/{train,val,test,valA,valB,cola,ar4t}/*.png`;
-    - `clevr/scenes_{train,val,test,valA,valB}.json`, the last two in CoGenT's conditions A and B;
-    - `visual_genome/{train,val,test}/{scene_graphs,region_descriptions,image_data}.json`;
-    - `karpathy/dataset_scenes.json`, five captions an image;
-    - `cola/multi_{seen,unseen}.json` (images by file name, in `images/cola`), `cola/single.json`
-      over the test images (by path in `images`), and `cola/single_split.json`;
-    - `ar4t/PUG_AR_train.csv`, `ar4t/PUG_ARmerged_test.csv` (by path in `images`);
-    - `compositions.json`: `{"unseen": [[color, shape], ...], "seen": [...]}`;
-    - with `benchmarks`, the files of `data_builders.scenes.suite`: ARO, CREPE, SugarCrepe, VALSE,
-      Winoground, EqBen, PUG's SPAR, ImageNet and Animals, videos with boundaries, folders of
-      classes.
+    hold all. docs/corpora.md lists the files under the output folder.
 
     Args:
         train: Number of training scenes.
@@ -72,20 +57,13 @@ class ScenesBuilder(Builder):
         seed: Seed of the world; equal arguments give equal bytes.
         min_objects: Minimum number of objects in a scene (two in Cola's multi-object items).
         max_objects: Maximum number of objects in a scene.
-        shapes: Shapes that occur.
-        colors: Colours that occur.
-        materials: Materials that occur.
-        textures: Textures that occur.
-        sizes: Sizes that occur.
-        floors: Floors that occur.
+        shapes: Shapes that occur; likewise `colors`, `materials`, `textures`, `sizes`, `floors`.
         stack: Probability that a small object with a free support stands on it.
         min_visible: Minimum fraction of the image that shows each object.
         unseen: Rectangles (colors, shapes) of compositions that training never shows.
         single_attributes: Attributes that Cola's single-object queries state, "color" among them.
-        relational: Fraction of the multi-object items whose captions state a relation, "a red cube
-            to the left of a blue sphere", not "a red cube and a blue sphere".
-        processes: Rendering processes, by default as many cores as the work keeps busy; the result
-            is the same.
+        relational: Fraction of multi-object items with a relation, "a red cube behind a torus".
+        processes: Rendering processes, by default as many as useful; the result is the same.
         device: Where to render, "cpu" or "cuda"; on a GPU one process is enough.
         benchmarks: Items of each further benchmark file, 40 being some 2,000 images; 0 for none.
     """

@@ -1,14 +1,9 @@
 """Measures an epoch from the feature store against an epoch through the frozen backbone.
 
-ViT-B/32 at 224 px with random weights, captions of 12 words. All epochs take the same training
-steps (forward, backward, AdamW) on the same preprocessed images. One reads frozen features from the
-store. The others encode them in each step, with captions padded to 77 tokens as in published code,
-or cut to the longest of the batch as in `OpenClip`. No epoch reads image files, which would only
-favour the store. Required: 5x for the MM-Adapter, 50x for the linear probe, 2.2x for the last two
-layers. docs/costs.md derives the bounds.
-
-`--memory` prints the peak of the whole process over one step of the MM-Adapter. Required: under
-6 GB on a CPU with 256 images of 4 pairs.
+ViT-B/32 at 224 px, random weights, captions of 12 words, the same training steps on preprocessed
+images; captions are padded to 77 tokens as in published code, or cut as in `OpenClip`. Required: 5x
+for the MM-Adapter, 50x for the linear probe, 2.2x for the last two layers (bounds: docs/costs.md).
+`--memory` prints the peak of one step of the MM-Adapter, required under 6 GB with 256 images.
 
     python -m scripts.bench.frozen_store [--images 32] [--rounds 3]
     python -m scripts.bench.frozen_store --memory --images 256 --batch 256

@@ -1,13 +1,8 @@
 """Measures what EqSim adds to a training step of a fusion encoder, in pairs scored and in time.
 
-A step as METER fine-tunes (Dou et al. 2022): each image is matched with its caption and 15 false
-captions of the batch, 8 of them hard. EqSim (Wang et al. 2023, appendix C) needs further pairs;
-docs/costs.md derives how many. Required: under 1.4 times the time. The bound of the time is the
-ratio of pairs, because the rest of the step is the same.
-
-Measured: forward, backward and AdamW of BLIP's text encoder with cross-attention, random and small
-by default, with all layers and the matching head trained. Its frozen inputs are computed before, so
-a step is nothing but fusion and no encoder hides what EqSim adds.
+A step as in METER (Dou et al. 2022): each image with its caption and 15 false ones of the batch, 8
+hard. Required: under 1.4 times the time; docs/costs.md derives the bound, the ratio of pairs.
+Measured: forward, backward and AdamW of BLIP's text encoder, random and small; inputs are frozen.
 
     python -m scripts.bench.fusion_eqsim [--batches 16 24 32 64] [--width 256] [--layers 2]
 """

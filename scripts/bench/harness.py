@@ -1,7 +1,4 @@
-"""What the benchmarks share: ViT-B/32 with random weights, captions, clocks, memory and options.
-
-Comes in: work to measure. Goes out: its seconds or bytes. It never reads data or trained weights.
-"""
+"""Work to measure goes in, its seconds or bytes come out; never reads data or trained weights."""
 
 import argparse
 import multiprocessing
@@ -43,8 +40,7 @@ def options(description: str | None, **defaults: Any) -> argparse.Namespace:
 def timed(work: Callable[[], ResultT], wall: bool = False) -> tuple[ResultT, float]:
     """Returns the result of `work` and its seconds.
 
-    With one thread on the CPU these are processor seconds, which exclude other processes, unless
-    `wall` asks for the time on the clock.
+    One thread on the CPU: processor seconds, which exclude other processes, unless `wall`.
     """
     alone = DEVICE == "cpu" and torch.get_num_threads() == 1 and not wall
     clock = time.process_time if alone else time.perf_counter
@@ -56,10 +52,7 @@ def timed(work: Callable[[], ResultT], wall: bool = False) -> tuple[ResultT, flo
 
 
 def medians(works: Sequence[Callable[[], Any]], rounds: int, wall: bool = False) -> list[float]:
-    """Returns the median seconds of each work, after one round to warm up.
-
-    The works take turns, so that other processes slow all of them alike.
-    """
+    """Returns the median seconds of each work, taken in turns, after one round to warm up."""
     taken = [[timed(work, wall)[1] for work in works] for _ in range(rounds + 1)]
     return [statistics.median(seconds) for seconds in zip(*taken[1:], strict=True)]
 

@@ -1,17 +1,9 @@
 """Measures how fast an MM-Adapter scores image-text pairs, in pairs per second and in memory.
 
-Required: at least 3 times as fast as the straightforward form, on two CPU cores, with ViT-B/32's
-sizes (49 image tokens of width 768, text tokens of width 512) and captions of 12 words; the same
-scores, in less memory.
-
-Straightforward is the paper's form: each caption padded to 77 tokens, and each pair taken through
-the whole stack of torch's own transformer layers, with the same weights, 128 pairs in one call. It
-also projects image tokens once per image. The printed bound is the ratio of operations that torch
-counts; docs/costs.md derives 3.1 for MDETR's style and very many images and captions.
-
-Both forms score the same features with the same weights, each in a process of its own, which has
-its own peak of memory. They take turns, and the best of the rounds counts. On CUDA, where there is
-a GPU, also in bfloat16.
+Required: the same scores in less memory, and at least 3 times as fast as the paper's form on two
+CPU cores, with ViT-B/32's sizes and captions of 12 words. That form pads each caption to 77 tokens
+and takes each pair through all of torch's layers, 128 pairs a call. The printed bound is the ratio
+of operations (docs/costs.md). On CUDA, where there is a GPU, also in bfloat16.
 
     python -m scripts.bench.joint_scoring [--style Mdetr] [--images 32] [--texts 32] [--rounds 4]
 """
@@ -74,10 +66,7 @@ class ViTB32(Backbone):
 
 
 def naive_fusion(adapter: FusedAdapter, image: Tensor, text: Tensor, mask: Tensor) -> Tensor:
-    """The [CLS] outputs (P, c, w) of projected images (P, 49, w) and texts (P, 77, w).
-
-    It calls the adapter's layers by `forward`, which is torch's, on all tokens of all pairs.
-    """
+    """The [CLS] outputs (P, c, w) of images (P, 49, w) and texts (P, 77, w), by torch's layers."""
     parts = cast(Any, adapter)
     cls = adapter.query.expand(len(image), -1, -1)
     patches = torch.ones(image.shape[:2], dtype=torch.bool, device=image.device)
@@ -136,7 +125,7 @@ def naive_scores(adapter: FusedAdapter, image: Tokens, text: Tokens, pairs: int)
 
 @dataclass(frozen=True)
 class Job:
-    """What one process measures."""
+    """Work of one process."""
 
     naive: bool
     style: str
@@ -148,10 +137,7 @@ class Job:
 
 
 class Scorer:
-    """One form of one style, ready to score random tokens.
-
-    Captions have 12 words, a start and an end, and are padded to 77 tokens.
-    """
+    """One form of one style, ready to score random tokens; captions are padded to 77 tokens."""
 
     def __init__(self, job: Job) -> None:
         torch.manual_seed(0)

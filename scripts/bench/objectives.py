@@ -1,17 +1,10 @@
 """Measures what EqSim adds to a training step of a dual and of a fusion encoder, and memory.
 
-Time: forward and backward of InfoNCE + EqSim (the paper's form) over InfoNCE alone, on random
-embeddings of a global batch, against a whole training step of ViT-B/32 (224 px, 77 text tokens).
-That step is measured on a small batch and scaled: encoders take time in proportion to the batch,
-EqSim to its square. Required: under 1 % of the step at 256, 1,024 and 4,096 pairs; the paper
-reports 2.6 % (Wang et al. 2023, appendix A.4).
-
-Memory: the peak of the loss on one of `--ranks` ranks from its score shard (its rows and its
-columns of the scores), against all scores on every rank, as plain gathering has them. Each runs in
-a process of its own, and bytes held before the loss are subtracted (Linux). A shard holds 2 / ranks
-of the scores, so with 8 ranks the scores take 4x less.
-
-Fusion encoders: the table of fusion_eqsim.py, which says what it measures (required: under 1.4x).
+Time: forward and backward of InfoNCE + EqSim over InfoNCE alone, against a whole step of ViT-B/32
+(scaled from a small batch). Required: under 1 % of the step at 256, 1,024 and 4,096 pairs; the
+paper reports 2.6 % (Wang et al. 2023, appendix A.4). Memory: the peak of the loss on one of
+`--ranks` ranks from its score shard, against all scores on every rank, in new processes (Linux); a
+shard holds 2 / ranks of the scores. Fusion encoders: the table of fusion_eqsim.py.
 
     python -m scripts.bench.objectives [--batches 256 1024 4096] [--pairs 8] [--ranks 8]
 """

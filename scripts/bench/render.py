@@ -1,9 +1,6 @@
 """Measures how fast `data_builders.scenes` samples and renders scenes, in images per second.
 
-Requirement: at least 40 images/s at 128 x 128 pixels with 2 x 2 rays per pixel on two CPU cores.
-Measured: scenes are sampled and rendered as in `vlmtune build scenes`, but no file is written; in
-one process and in two, each with one torch thread, and in one process on CUDA where there is a GPU.
-The median of the rounds counts.
+Required: at least 40 images/s at 128 x 128 pixels with 2 x 2 rays per pixel on two CPU cores.
 
     python -m scripts.bench.render [--images 96] [--rounds 3]
 """

@@ -1,14 +1,9 @@
 """Measures the suite of ARO, SugarCrepe and CREPE on ViT-B/32 against item-by-item evaluation.
 
-The published scripts take one item after the other (ARO in batches of 32) through both towers, each
-caption padded to 77 tokens, however often an image or a caption occurs. `Scorer` encodes each
-distinct image, crop and caption once, captions cut to the longest of their batch, into a feature
-store that the next adapter over the same frozen backbone reads. Required: 3x for the first run, 20x
-for the next adapter (a linear probe), 5x for the MM-Adapter on ARO's pairs.
-
-Weights and images are random: `--scale` of the counts, images of 64 x 64 pixels, crops that share
-files as ARO's and CREPE's do. Both sides must have the same scores. Loading and hashing of weights
-are left out. docs/costs.md derives the bounds at the published counts.
+Published scripts take one item after the other, each caption padded to 77 tokens; `Scorer` encodes
+each image, crop and caption once. Required: 3x for the first run, 20x for the next adapter, 5x for
+the MM-Adapter on ARO's pairs, with the same scores. Weights and images are random, `--scale` of the
+published counts (bounds: docs/costs.md).
 
     python -m scripts.bench.suite [--scale 0.0025] [--joint-scale 0.0005]
 """
@@ -92,13 +87,10 @@ PARTS = (
 def bound(
     parts: Sequence[Part], tokens: int | None = None, pair: int = 0, stored: bool = False
 ) -> float:
-    """Multiplications item by item over those of encoding everything once, or of stored features.
+    """Multiplications item by item over those of encoding everything once.
 
-    Args:
-        parts: Benchmarks.
-        tokens: Tokens of each caption; by default its words, a start and an end.
-        pair: Multiplications of the adapter for a pair.
-        stored: Whether features are stored already.
+    A caption has `tokens`, by default its words, a start and an end; `pair` are multiplications of
+    the adapter for a pair; `stored` features are not encoded.
     """
     each = sum(p.items * (IMAGE + p.captions * (CONTEXT * TOKEN + pair)) for p in parts)
     scored = sum(p.items * p.captions * pair for p in parts)

@@ -1,4 +1,1 @@
-"""Takes rendered scenes and gives annotation files in the formats of real corpora, one a module.
-
-Never samples or renders a scene.
-"""
+"""Takes rendered scenes, gives annotation files in the formats of real corpora."""

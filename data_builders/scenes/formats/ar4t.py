@@ -1,7 +1,4 @@
-"""PUG:AR4T's csv (Bordes et al. 2023, appendix B.5): rendered pairs go in, the table comes out.
-
-Two captions a scene, and the file of its hard-negative scene. Never writes files.
-"""
+"""Rendered pairs go in, PUG:AR4T's csv (Bordes et al. 2023, appendix B.5) comes out."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,11 +19,7 @@ COLUMNS: tuple[str, ...] = (
 
 
 def _captions(scene: Scene, attribute: str | None) -> tuple[str, str, str]:
-    """The relation, the caption and the caption that names the objects in reverse order.
-
-    With an attribute: "red cube and blue sphere on sand". Without: "cube to the left of sphere on
-    sand" and, by the inverse relation, "sphere to the right of cube on sand".
-    """
+    """The relation, the caption, and the caption that names the objects in reverse order."""
     floor = FLOOR_PHRASES[scene.floor]
     if attribute is not None:
         first, second = (f"{getattr(o, attribute)} {o.shape}" for o in scene.objects)

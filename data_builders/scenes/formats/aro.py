@@ -1,7 +1,4 @@
-"""ARO's Visual Genome Relation and Attribution (Yuksekgonul et al. 2023, section 2).
-
-Rendered scenes go in, rows with a true and a false caption come out. Never writes files.
-"""
+"""Scenes go in, ARO's VG-Relation and VG-Attribution (Yuksekgonul et al. 2023, 2) come out."""
 
 from collections.abc import Sequence
 from itertools import permutations
@@ -18,10 +15,7 @@ Captions = tuple[str, str]
 
 
 def relation(scenes: SuiteScenes) -> list[Row]:
-    """Returns rows of `visual_genome_relation.json`; the box is the whole image.
-
-    "the red cube is behind the blue sphere"; the false caption exchanges the two objects.
-    """
+    """Rows: "the red cube is behind the blue sphere"; the false caption exchanges the objects."""
 
     def write(context: SceneContext) -> tuple[Captions, str] | None:
         for first, name, second in context.relations():
@@ -38,15 +32,12 @@ def relation(scenes: SuiteScenes) -> list[Row]:
 
 
 def attribution(scenes: SuiteScenes) -> list[Row]:
-    """Returns rows of `visual_genome_attribution.json`; the box holds both objects.
-
-    "the red cube and the blue sphere"; the false caption exchanges the attributes.
-    """
+    """Rows: "the red cube and the blue sphere"; the false caption exchanges the attributes."""
 
     def write(context: SceneContext) -> tuple[Captions, list[str | None], int, int] | None:
         pairs = permutations(range(len(context.scene.objects)), 2)
-        choices = [(i, j, kind) for i, j in pairs for kind in context.kinds]
-        for i, j, kind in context.shuffled(choices):
+        swaps = [(i, j, kind) for i, j in pairs for kind in context.kinds]
+        for i, j, kind in context.shuffled(swaps):
             if exchanged := exchange(context.scene, i, j, kind):
                 true, false = (f"the {a} and the {b}" for a, b in exchanged)
                 return (true, false), [noun.get(kind) for noun in exchanged[0]], i, j

@@ -1,7 +1,4 @@
-"""ARO's COCO-Order (Yuksekgonul et al. 2023, section 2): captions and four shuffles of each.
-
-Rendered scenes go in, the texts of the two files come out. Never writes files.
-"""
+"""Scenes go in, ARO's COCO-Order (Yuksekgonul et al. 2023, section 2) comes out."""
 
 import hashlib
 import json
@@ -63,10 +60,8 @@ class _Caption:
 def files(scenes: SuiteScenes) -> tuple[str, str]:
     """Returns the texts of `coco_karpathy_test.json` and of the file with its shuffles.
 
-    In ARO's order the shuffles move: shapes among themselves and attributes among themselves; all
-    other words; the words within each of the consecutive trigrams; the trigrams. No shuffle gives
-    the caption back, and one that is still a sentence, as the first always is, is false of the
-    image.
+    In ARO's order the shuffles move nouns and adjectives, all other words, the words within each
+    trigram, and the trigrams. A shuffle that is still a sentence is false of the image.
     """
     rows = scenes.rows("aro order", _row)
     captions = json.dumps([{"image": image.file, "caption": [text]} for image, (text, _) in rows])

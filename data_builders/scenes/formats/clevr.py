@@ -1,7 +1,4 @@
-"""CLEVR's scenes JSON (Johnson et al. 2017; clevr-dataset-gen, `render_images.py`).
-
-Rendered scenes go in, the content of the file comes out. Never writes files.
-"""
+"""Scenes go in, CLEVR's scenes JSON (Johnson et al. 2017, `render_images.py`) comes out."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -45,11 +42,9 @@ def _scene(split: str, image: SceneImage) -> dict[str, Any]:
 
 
 def scenes(split: str, images: Sequence[SceneImage]) -> dict[str, Any]:
-    """Returns the content of `scenes_<split>.json`.
+    """Returns the content of `scenes_<split>.json`; "texture", "on" and "box" are added to CLEVR's.
 
-    `relationships[r][i]` lists the objects that are `r` of object i: their centres differ along
-    `directions[r]` by more than 0.2. Beside CLEVR's keys an object has "texture", "on" (the index
-    of its support, or null) and "box" (x, y, width, height in pixels).
+    `relationships[r][i]` lists the objects that are `r` of object i, by more than 0.2.
     """
     info = {"split": split, "date": "", "version": "1.0", "license": "CC0 1.0 (rendered)"}
     return {"info": info, "scenes": [_scene(split, image) for image in images]}

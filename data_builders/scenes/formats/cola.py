@@ -1,7 +1,4 @@
-"""Cola's benchmark files (Ray et al. 2023): multi-object matching and single-object retrieval.
-
-Rendered scenes go in, the contents of the files come out. Never writes files.
-"""
+"""Scenes go in, Cola's multi-object and single-object files (Ray et al. 2023) come out."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,10 +16,7 @@ def _caption(scene: Scene, relation: str | None) -> str:
 
 
 def multi(images: Sequence[SceneImage], series: ColaPairs) -> list[list[str]]:
-    """Returns `[image_1, caption_1, image_2, caption_2]` for each item.
-
-    Images are named without a folder, as in Cola.
-    """
+    """Returns `[image_1, caption_1, image_2, caption_2]` for each item; images without a folder."""
     items = []
     for k, pair in pairs_of(images):
         relation = clear_relation(pair[0].scene, 0, 1) if series.is_relational(k) else None
@@ -34,12 +28,10 @@ def multi(images: Sequence[SceneImage], series: ColaPairs) -> list[list[str]]:
 
 
 def single(images: Sequence[SceneImage], attributes: Sequence[str]) -> dict[str, Any]:
-    """Returns `{"labels": queries, "data": entries}` over all images of a split.
+    """Returns `{"labels": queries, "data": [[image, objects, label, hard_list], ...]}`.
 
-    A label is a query that at least one image satisfies. An entry is
-    `[image, [[attributes, object], ...], label, hard_list]`. label[c] is 1 where an object has all
-    words of query c; hard_list[c] is 1 where the image has any word of it, on any object (Cola,
-    section 3).
+    label[c] is 1 where an object has all words of query c; hard_list[c] is 1 where the image has
+    any word of it, on any object (Cola, section 3).
     """
     # One spelling per composition: words in the order of `query`, the shape last.
     queries = [[query(o, attributes) for o in image.scene.objects] for image in images]

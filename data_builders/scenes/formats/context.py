@@ -1,7 +1,4 @@
-"""The scenes of a suite: rendered scenes and a caption writer go in, rows of a file come out.
-
-Every row has its own random generator and depends on no other row. Never words a caption.
-"""
+"""Rendered scenes and a caption writer go in, rows of a file come out, each with its own seed."""
 
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -18,14 +15,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class SceneContext:
-    """A scene, the words that captions of its world may use, and a random generator.
-
-    Attributes:
-        scene: The scene.
-        kinds: The attributes that captions may state, and their values.
-        shapes: The shapes of the world.
-        rng: The random generator.
-    """
+    """A scene, the attributes and shapes its captions may use, and a random generator."""
 
     scene: Scene
     kinds: Mapping[str, Sequence[str]]
@@ -45,15 +35,7 @@ class SceneContext:
 
 @dataclass(frozen=True)
 class SuiteScenes:
-    """The rendered scenes of a suite.
-
-    Attributes:
-        images: The scenes.
-        kinds: The attributes that captions may state, and their values.
-        shapes: The shapes of the world.
-        count: Maximum number of rows of a file.
-        seed: Seed of all random choices.
-    """
+    """The scenes of a suite, the words of captions, the maximum rows of a file, and the seed."""
 
     images: Sequence[SceneImage]
     kinds: Mapping[str, Sequence[str]]

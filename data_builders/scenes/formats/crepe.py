@@ -1,7 +1,4 @@
-"""CREPE's csv files (Ma et al. 2023, sections 3 and 4): productivity and systematicity.
-
-Rendered scenes go in, the rows of the tables come out. Never writes files.
-"""
+"""Scenes go in, rows of CREPE's csv files (Ma et al. 2023, sections 3 and 4) come out."""
 
 import random
 from collections.abc import Sequence
@@ -35,8 +32,7 @@ def image_id(image: SceneImage) -> int:
 def productivity(scenes: SuiteScenes, kind: str) -> dict[int, list[Row]]:
     """Returns rows of a type by number of atoms, at most `scenes.count` in all.
 
-    The numbers of atoms take turns. A row has five negatives, all false of the image, and its box
-    is the whole image.
+    A row has five negatives, all false of the image; its box is the whole image.
     """
     rows: dict[int, list[Row]] = {atoms: [] for atoms in COMPLEXITIES}
     for k in range(scenes.count):
@@ -85,10 +81,9 @@ def _components(caption: Caption) -> int:
 def systematicity(
     scenes: SuiteScenes, compounds: frozenset[Composition], colors: Sequence[str]
 ) -> list[Row]:
-    """Returns rows about objects of the given (color, shape) compounds.
+    """Returns rows about objects of the given (color, shape) compounds: "a red cube".
 
-    "a red cube"; atom negatives replace one word, compound negatives spread the two words over two
-    absent objects: "a red cone and a blue cube".
+    Atom negatives replace one word, compound negatives spread both words over two absent objects.
     """
 
     def write(context: SceneContext) -> tuple[str, list[str], list[str]] | None:

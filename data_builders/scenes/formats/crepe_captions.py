@@ -1,7 +1,6 @@
-"""CREPE's captions as graphs of atoms (Ma et al. 2023): scenes go in, captions and negatives out.
+"""Scenes go in, CREPE's captions (Ma et al. 2023) and their negatives come out.
 
-Atoms are objects, attributes and relations. A caption states one relation a sentence, then the
-other objects: "red cube behind sphere. there is a cone." Never chooses among negatives.
+A caption states its relations, then the other objects: "red cube behind sphere. there is a cone."
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,14 +29,10 @@ Kinds = Mapping[str, Sequence[str]]
 
 @dataclass(frozen=True)
 class Caption:
-    """Nouns and relations between them, some negated.
+    """Nouns and relations (`edges`, between positions in `nouns`), some negated.
 
-    Attributes:
-        nouns: The nouns; each refers to one object of the scene.
-        edges: Relations between positions in `nouns`.
-        absent: Positions of nouns without a relation whose existence is negated.
-        negated: For positions in `edges`, "no" ("there is no cube behind a cone") or "not" ("cube
-            not behind cone").
+    `absent` holds positions of negated nouns; `negated` maps positions in `edges` to "no" ("there
+    is no cube behind a cone") or "not" ("cube not behind cone").
     """
 
     nouns: tuple[Noun, ...]
@@ -52,7 +47,6 @@ class Caption:
         return [k for k in range(len(self.nouns)) if k not in related]
 
     def __str__(self) -> str:
-        """The sentences."""
         sentences = [self._sentence(k) for k in range(len(self.edges))]
         for k in self.unrelated:
             noun = self.nouns[k]

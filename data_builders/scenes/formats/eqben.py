@@ -1,8 +1,4 @@
-"""EqBen (Wang et al. 2023, section 4, appendix B): pairs of images that differ in one respect.
-
-Rendered pairs and videos go in, the contents of the files of its parts come out. Kubric and Stable
-Diffusion list items; videos map their name to items. Never writes files.
-"""
+"""Pairs and videos go in, EqBen's files (Wang et al. 2023, section 4, appendix B) come out."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -50,11 +46,7 @@ def _images(pair: Sequence[SceneImage]) -> Item:
 
 
 def _caption(scene: Scene, pair: tuple[Scene, Scene], series: PairSeries, index: int) -> str:
-    """The caption that tells one scene of an item from the other.
-
-    Location: "a red cube to the left of a blue cone". Count: "there are two cubes", or two
-    objects. Attribute: "a photo of a red cube". Stable Diffusion: "a photo of a red cube on grass".
-    """
+    """The caption that tells one scene of an item from the other."""
     if isinstance(series, MovedPairs):
         first, second = first_two(scene)
         return related(first, clear_relation(scene, 0, 1) or "", second)
@@ -71,8 +63,7 @@ def _caption(scene: Scene, pair: tuple[Scene, Scene], series: PairSeries, index:
 def action_genome(images: Sequence[SceneImage]) -> dict[str, dict[str, list[dict[str, Any]]]]:
     """Returns `{video: {subject: [item]}}` of a series of `ActedPairs`; captions are lists.
 
-    "a red cube is behind a blue cone", and the same from the other end. EqBen words a scene graph
-    with a template and reads only the first caption.
+    "a red cube is behind a blue cone", and the reverse; EqBen uses only the first caption.
     """
     content = {}
     for _, pair in pairs_of(images):

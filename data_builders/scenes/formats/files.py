@@ -1,7 +1,4 @@
-"""Text of annotation files: rows or objects go in, csv text or JSON files come out.
-
-Never decides on a layout.
-"""
+"""Rows or objects go in, csv text or JSON files come out. Never decides on a layout."""
 
 import csv
 import io

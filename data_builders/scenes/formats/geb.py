@@ -1,7 +1,4 @@
-"""GEB+'s annotations (Wang et al. 2022): the status before and after a boundary of a video.
-
-Rendered videos go in, the content of the file comes out. Never writes files.
-"""
+"""Videos go in, GEB+'s annotations of boundaries (Wang et al. 2022) come out."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,10 +8,7 @@ from data_builders.scenes.videos import FPS, Videos, subject, video_name
 
 
 def boundaries(images: Sequence[SceneImage], series: Videos) -> dict[str, list[dict[str, Any]]]:
-    """Returns the boundaries by video: the name of its folder and one change each.
-
-    A boundary lies midway between the last frame before it and the first after it.
-    """
+    """Returns the boundary of each video, midway between the frames around it."""
     content: dict[str, list[dict[str, Any]]] = {}
     for boundary, frames in series.boundaries(images):
         video = video_name(frames[0])

@@ -1,7 +1,4 @@
-"""Karpathy's caption JSON, the layout of `dataset_coco.json` and `dataset_flickr30k.json`.
-
-Rendered scenes go in, the content of the file comes out. Never writes files.
-"""
+"""Scenes go in, Karpathy's caption JSON, as in `dataset_coco.json`, comes out."""
 
 import random
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,4 @@
-"""PUG: SPAR's and PUG: Animals' csv files (Bordes et al. 2023, sections 3.2 and 3.4).
-
-Rendered grids go in, the tables come out. Never writes files.
-"""
+"""Grids go in, PUG: SPAR's and Animals' csv files (Bordes et al. 2023, 3.2, 3.4) come out."""
 
 from collections.abc import Sequence
 

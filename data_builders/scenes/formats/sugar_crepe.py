@@ -1,7 +1,4 @@
-"""SugarCrepe's seven files (Hsieh et al. 2023): an object, attribute or relation is changed.
-
-Rendered scenes go in, captions with hard negatives come out. Never writes files.
-"""
+"""Scenes go in, SugarCrepe's seven files (Hsieh et al. 2023) come out."""
 
 from collections.abc import Callable
 from itertools import permutations, product

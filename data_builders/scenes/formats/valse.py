@@ -1,9 +1,7 @@
-"""The pieces of VALSE (Parcalabescu et al. 2022, section 3), as far as the world can express them.
+"""Scenes go in, the pieces of VALSE (Parcalabescu et al. 2022, section 3) come out.
 
-Rendered scenes go in, captions with foils come out. Nobody acts in the world, so action replacement
-changes the status of the subject, "the cube is red", and not a verb. Nobody asks, so coreference
-has a first sentence and one that refers back, "there is one cube. this object is not red"; the
-word "not" stands for the answer. Never writes files.
+Action replacement changes the status of the subject, "the cube is red". Coreference has a sentence
+that refers back, "there is one cube. this object is not red"; "not" stands for the answer.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,10 +25,7 @@ SMALL = 3  # the largest number that VALSE calls small
 
 
 def pieces(scenes: SuiteScenes) -> dict[str, dict[str, dict[str, Any]]]:
-    """Returns the contents of the files by piece, at most one row a scene in each.
-
-    Foils are false by the scene graph, so all three annotators chose the caption.
-    """
+    """Returns the contents of the files by piece, at most one row a scene in each."""
     return {
         piece: {
             f"scenes_test_{image.index}": _record(piece, image, row)
@@ -56,12 +51,11 @@ def _record(piece: str, image: SceneImage, row: Foil) -> dict[str, Any]:
 
 
 def _any_shape(context: SceneContext) -> str:
-    """A shape of the scene."""
     return context.rng.choice(context.scene.objects).shape
 
 
 def _sole(context: SceneContext) -> list[tuple[SceneObject, str]]:
-    """Objects that are the only ones of their shape, each with a kind to state, shuffled."""
+    """The sole objects of their shape, each with a kind to state, shuffled."""
     scene = context.scene
     objects = [o for o in scene.objects if object_count(scene, o.shape) == 1]
     return context.shuffled([(o, k) for o in objects for k in stated_kinds(o, context.kinds)])
@@ -122,11 +116,7 @@ def _action_replacement(context: SceneContext) -> Foil | None:
 
 
 def _coreference(context: SceneContext, hard: bool) -> Foil | None:
-    """The second sentence affirms a true attribute of the object, or denies a false one.
-
-    In hard rows another object of the scene has the opposite answer. In the others an attribute is
-    denied only if no object has it, so the antecedent is not needed.
-    """
+    """In hard rows another object of the scene has the opposite answer."""
     negated = context.rng.random() < 0.5
     for obj, kind in _sole(context):
         value = getattr(obj, kind)

@@ -1,7 +1,4 @@
-"""Visual Genome's scene graphs, region descriptions and image data (Krishna et al. 2017).
-
-Rendered scenes go in, the contents of the three files come out. Never writes files.
-"""
+"""Scenes go in, Visual Genome's graphs, regions and image data (Krishna et al. 2017) come out."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,4 @@
-"""Winoground's `examples.jsonl` (Thrush et al. 2022): pairs of images, captions of the same words.
-
-Rendered pairs go in, the text of the file comes out. Never writes files.
-"""
+"""Rendered pairs go in, Winoground's `examples.jsonl` (Thrush et al. 2022) comes out."""
 
 import json
 from collections.abc import Sequence
@@ -13,12 +10,7 @@ from data_builders.scenes.statements import describe
 
 
 def examples(images: Sequence[SceneImage], series: AR4TPairs) -> str:
-    """Returns one line for each pair.
-
-    Relations exchange the two objects ("a red cube behind a blue cone", tag Noun, collapsed to
-    Object). Attributes change owners ("a red cube and a blue cone", tag Adjective, collapsed to
-    Relation), as in Thrush et al. 2022, section 3.2.
-    """
+    """Returns one line for each pair, with the tags of Thrush et al. 2022, section 3.2."""
     lines = []
     for k, pair in pairs_of(images):
         attribute = series.attribute(k)
