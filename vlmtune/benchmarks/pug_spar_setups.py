@@ -5,7 +5,7 @@ Captions are those of the published script, letter for letter: names as the csv 
 Source: Bordes et al. 2023, PUG, section 3.4, figure 6 and tables 2 and 11.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vlmtune.benchmarks.files import read_csv
@@ -23,17 +23,13 @@ COLUMNS = (
     "character_texture",
     "character2_texture",
 )
-SIDES = {"left_right": ("left", "right"), "bottom_top": ("bottom", "top")}
-TEXTURES = {"default": "Default", "blue_red": "Blue", "grass_stone": "Grass"}
 RENAMED = {"below": "bottom", "above": "top"}  # sides in some copies
+SCENES = 10  # images of `scene` in the published script
 
 
 @dataclass(frozen=True)
 class Row:
-    """One image: its file, its background, the two animals, and the group it was rendered in.
-
-    An animal that is not there is called "blank"; side and texture are still those of the group.
-    """
+    """One image of the csv; a missing animal is "blank", with the group's side and texture."""
 
     file: str
     world: str
@@ -67,167 +63,82 @@ class SetUp:
 
 @dataclass(frozen=True)
 class Definition:
-    """Which rows a set-up has, their captions, and the candidates.
+    """Which rows a set-up has, and their captions.
 
     Attributes:
-        name: Name in metrics and configs.
-        has: Whether an image belongs to it.
-        caption: The caption of an image, without its background.
-        candidates: All captions of some images, with each of the endings that name a background.
-        negative: The hard negative of the caption, where there is one.
-        endings: Whether captions may end in the background.
-        published: How many images the published script takes; None for all.
+        animals: How many animals an image has.
+        template: The caption without its background; it names animals, side, world and texture2.
+        texture: The texture of the first animal; "" for any.
+        sides: The side of the first and of the second animal; none for any.
+        hard: Whether captions have hard negatives: the other side, or the animals exchanged.
     """
 
-    name: str
-    has: Callable[[Row], bool]
-    caption: Callable[[Row], str]
-    candidates: Callable[[Sequence[Row], Sequence[str]], list[str]]
-    negative: Callable[[Row], str] | None = None
-    endings: bool = True
-    published: int | None = None
+    animals: int
+    template: str
+    texture: str = ""
+    sides: tuple[str, ...] = ()
+    hard: bool = False
 
+    def has(self, row: Row) -> bool:
+        """Whether an image belongs to the set-up."""
+        fits = row.animals == self.animals and self.texture in ("", row.texture)
+        alike = self.hard and row.first == row.second
+        return fits and not alike and row.side in (self.sides[:1] or (row.side,))
 
-def as_row(values: dict[str, str]) -> Row:
-    """A row of the csv."""
-    file, world, first, second, side, texture, texture2 = (values[name] for name in COLUMNS)
-    return Row(file, world, first, second, RENAMED.get(side, side), texture, texture2)
-
-
-def ending(world: str) -> str:
-    """How a caption names the background."""
-    return f" in a {world} environment"
-
-
-def _scene() -> Definition:
-    def caption(row: Row) -> str:
-        return f"This is a photo{ending(row.world)}"
-
-    return Definition(
-        "scene",
-        lambda row: row.animals == 0,
-        caption,
-        lambda rows, _: [caption(row) for row in rows],
-        endings=False,
-        published=10,
-    )
-
-
-def _single(name: str, texture: str) -> Definition:
-    def caption(animal: str) -> str:
-        return f"This is a photo of a {animal}"
-
-    def candidates(rows: Sequence[Row], endings: Sequence[str]) -> list[str]:
-        # The names of the first animals: "blank" is among them, a candidate that is never true.
-        names = dict.fromkeys([*(row.first for row in rows), *(row.animal for row in rows)])
-        return [caption(name) + end for name in names for end in endings]
-
-    return Definition(
-        f"single_{name}",
-        lambda row: row.animals == 1 and row.texture == texture,
-        lambda row: caption(row.animal),
-        candidates,
-    )
-
-
-def _single_place(name: str, sides: tuple[str, str]) -> Definition:
-    def caption(animal: str, side: str) -> str:
-        return f"This is a photo of a {animal} on the {side} of the picture"
-
-    def candidates(rows: Sequence[Row], endings: Sequence[str]) -> list[str]:
-        names = dict.fromkeys([*(row.first for row in rows), *(row.animal for row in rows)])
-        animals = [name for name in names if name != BLANK]
-        return [caption(a, side) + end for a in animals for end in endings for side in sides]
-
-    def position(row: Row) -> int:
-        return int(row.first == BLANK)
-
-    return Definition(
-        f"single_{name}",
-        lambda row: row.animals == 1 and row.texture == "Default" and row.side == sides[0],
-        lambda row: caption(row.animal, sides[position(row)]),
-        candidates,
-        lambda row: caption(row.animal, sides[1 - position(row)]),
-    )
-
-
-def _double(name: str, texture: str) -> Definition:
-    def caption(row: Row) -> str:
-        one, other = sorted((row.first, row.second))
-        return f"This is a photo of a {one} and a {other}"
-
-    def candidates(rows: Sequence[Row], endings: Sequence[str]) -> list[str]:
-        by_names = {tuple(sorted((row.first, row.second))): caption(row) for row in rows}
-        return [by_names[names] + end for names in sorted(by_names) for end in endings]
-
-    return Definition(
-        f"double_{name}",
-        lambda row: row.animals == 2 and row.texture == texture,
-        caption,
-        candidates,
-    )
-
-
-def _double_place(name: str, sides: tuple[str, str]) -> Definition:
-    def caption(first: str, second: str) -> str:
-        one, other = sides
-        return (
-            f"This is a photo of a {first} on the {one} "
-            f"and a {second} on the {other} of the picture"
+    def caption(self, row: Row, negative: bool = False) -> str:
+        """The caption of an image, or its hard negative, without the background."""
+        if self.animals == 1:
+            return self._single(row.animal, int((row.first == BLANK) != negative))
+        names = [row.first, row.second]
+        first, second = names[::-1] if negative else names if self.hard else sorted(names)
+        return self.template.format(
+            first=first, second=second, world=row.world, texture2=row.texture2
         )
 
-    return _swapped(
-        f"double_{name}",
-        lambda row: row.texture == "Default" and row.side == sides[0],
-        lambda row: caption(row.first, row.second),
-        lambda row: caption(row.second, row.first),
-    )
+    def _single(self, animal: str, side: int) -> str:
+        return self.template.format(first=animal, side=self.sides[side] if self.sides else "")
+
+    def candidates(self, rows: Sequence[Row], endings: Sequence[str]) -> list[str]:
+        """All captions of some images, with each ending, in the order of the published script."""
+        texts = [(self.caption(row),) for row in rows]
+        if self.animals == 1:
+            # The names of the first animals: "blank" is among them, a candidate that is never true.
+            names = dict.fromkeys([*(row.first for row in rows), *(row.animal for row in rows)])
+            sides = range(len(self.sides) or 1)
+            animals = [name for name in names if name != BLANK or not self.sides]
+            texts = [tuple(self._single(name, side) for side in sides) for name in animals]
+        elif self.animals == 2 and not self.hard:
+            by_names = {tuple(sorted((row.first, row.second))): self.caption(row) for row in rows}
+            texts = [(by_names[names],) for names in sorted(by_names)]
+        return [text + end for group in texts for end in endings for text in group]
 
 
-def _attributes(name: str, texture: str) -> Definition:
-    def caption(first: str, second: str, row: Row) -> str:
-        return (
-            f"This is a photo of a {first} textured with {row.texture} "
-            f"and a {second} textured with {row.texture2}"
-        )
-
-    return _swapped(
-        f"attributes_{name}",
-        lambda row: row.texture == texture,
-        lambda row: caption(row.first, row.second, row),
-        lambda row: caption(row.second, row.first, row),
-    )
-
-
-def _swapped(
-    name: str,
-    has: Callable[[Row], bool],
-    caption: Callable[[Row], str],
-    negative: Callable[[Row], str],
-) -> Definition:
-    """Two different animals; the hard negative exchanges them."""
-
-    def candidates(rows: Sequence[Row], endings: Sequence[str]) -> list[str]:
-        return [caption(row) + end for row in rows for end in endings]
-
-    def two(row: Row) -> bool:
-        return row.animals == 2 and row.first != row.second and has(row)
-
-    return Definition(name, two, caption, candidates, negative)
+def _definitions() -> dict[str, Definition]:
+    textures = {"default": "Default", "blue_red": "Blue", "grass_stone": "Grass"}
+    sides = {"left_right": ("left", "right"), "bottom_top": ("bottom", "top")}
+    one, two = "This is a photo of a {first}", "This is a photo of a {first}%s and a {second}%s"
+    on_sides = {
+        k: two % (f" on the {a}", f" on the {b} of the picture") for k, (a, b) in sides.items()
+    }
+    single = f"{one} on the {{side}} of the picture"
+    textured = {
+        k: two % (f" textured with {v}", " textured with {texture2}") for k, v in textures.items()
+    }
+    return {
+        "scene": Definition(0, "This is a photo in a {world} environment"),
+        **{f"single_{k}": Definition(1, one, v) for k, v in textures.items()},
+        **{f"single_{k}": Definition(1, single, "Default", v, True) for k, v in sides.items()},
+        **{f"double_{k}": Definition(2, two % ("", ""), v) for k, v in textures.items()},
+        **{f"double_{k}": Definition(2, on_sides[k], "Default", v, True) for k, v in sides.items()},
+        **{
+            f"attributes_{k}": Definition(2, textured[k], textures[k], hard=True)
+            for k in ("blue_red", "grass_stone")
+        },
+    }
 
 
-DEFINITIONS = {
-    one.name: one
-    for one in (
-        _scene(),
-        *(_single(name, texture) for name, texture in TEXTURES.items()),
-        *(_single_place(name, sides) for name, sides in SIDES.items()),
-        *(_double(name, texture) for name, texture in TEXTURES.items()),
-        *(_double_place(name, sides) for name, sides in SIDES.items()),
-        *(_attributes(name, TEXTURES[name]) for name in ("blue_red", "grass_stone")),
-    )
-}
-HARD = tuple(name for name, one in DEFINITIONS.items() if one.negative)
+DEFINITIONS = _definitions()
+HARD = tuple(name for name, definition in DEFINITIONS.items() if definition.hard)
 
 
 def make(name: str, rows: Sequence[Row], background: bool, published: bool) -> SetUp:
@@ -241,32 +152,27 @@ def make(name: str, rows: Sequence[Row], background: bool, published: bool) -> S
     """
     definition = DEFINITIONS[name]
     # Of single animals, those in the second position come first.
-    chosen = sorted(
-        (row for row in rows if definition.has(row)), key=lambda row: row.first != BLANK
-    )
-    chosen = chosen[: definition.published if published else None]
-    if not chosen:
+    used = sorted((row for row in rows if definition.has(row)), key=lambda row: row.first != BLANK)
+    used = used[:SCENES] if published and name == "scene" else used
+    if not used:
         raise UserError(
             f"expected images of the set-up {name!r}, got none among {len(rows)} rows: "
             "leave it out of `setups`, or pass the whole csv"
         )
-    if len({row.file for row in chosen}) < len(chosen):
+    if len({row.file for row in used}) < len(used):
         raise UserError(f"expected each filename of the set-up {name!r} once: download it again")
-    worlds = dict.fromkeys(row.world for row in rows)
-    named = background and definition.endings
-    endings = [ending(world) for world in worlds] if named else [""]
+    named = background and name != "scene"  # the caption of a scene names its world anyway
 
-    def ended(caption: str, row: Row) -> str:
-        return caption + ending(row.world) if named else caption
+    def ending(world: str) -> str:
+        return f" in a {world} environment" if named else ""
 
-    negative = definition.negative
-    return SetUp(
-        name,
-        tuple(chosen),
-        tuple(ended(definition.caption(row), row) for row in chosen),
-        None if negative is None else tuple(ended(negative(row), row) for row in chosen),
-        tuple(dict.fromkeys(definition.candidates(chosen, endings))),
-    )
+    def captions(negative: bool) -> tuple[str, ...]:
+        return tuple(definition.caption(row, negative) + ending(row.world) for row in used)
+
+    endings = list(dict.fromkeys(ending(row.world) for row in rows))
+    candidates = dict.fromkeys(definition.candidates(used, endings))
+    negatives = captions(True) if definition.hard else None
+    return SetUp(name, tuple(used), captions(False), negatives, tuple(candidates))
 
 
 def read_setups(
@@ -276,16 +182,19 @@ def read_setups(
     background: bool = True,
     published: bool = False,
 ) -> list[SetUp]:
-    """Reads the csv and makes set-ups of it, in the published order.
+    """Reads `labels.csv` and makes set-ups of it, in the published order.
 
     Args:
-        path: `labels.csv`.
+        path: The csv.
         setups: Their names.
         world: The only background; None for all.
-        background: Whether captions name the background.
-        published: Whether to take no more images than the published script does.
+        background: See `make`.
+        published: See `make`.
     """
-    rows = [as_row(values) for values in read_csv(path, COLUMNS, SOURCE)]
+    rows = []
+    for values in read_csv(path, COLUMNS, SOURCE):
+        file, background_name, first, second, side, *textures = (values[name] for name in COLUMNS)
+        rows.append(Row(file, background_name, first, second, RENAMED.get(side, side), *textures))
     worlds = dict.fromkeys(row.world for row in rows)
     if world is not None and world not in worlds:
         raise UserError(
@@ -293,5 +202,4 @@ def read_setups(
             "leave it out"
         )
     rows = [row for row in rows if world in (None, row.world)]
-    names = [name for name in DEFINITIONS if name in setups]
-    return [make(name, rows, background, published) for name in names]
+    return [make(name, rows, background, published) for name in DEFINITIONS if name in setups]
