@@ -118,16 +118,16 @@ def change(raw, how):
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ("no data", "neither"),
-        ("no labels", "empty"),
-        ("short flags", "entry 1"),
-        ("other flags", "entry 1"),
-        ("five elements", "entry 0"),
-        ("image is a number", "entry 0"),
+        ("no data", "got nothing at data"),
+        ("no labels", r"got \[\] at labels"),
+        ("short flags", "other than 3 flags at data/1"),
+        ("other flags", "got 2 at data/1/3/2"),
+        ("five elements", "at data/0"),
+        ("image is a number", "got 7 at data/0/0"),
         ("same label", "same label twice"),
         ("same image", "same image twice"),
-        ("label is a number", "'3' instead of a label"),
-        ("object is a number", "'3' instead of a label"),
+        ("label is a number", "got 3 at labels/0"),
+        ("object is a number", "got 3 at data/0/1/"),
     ],
 )
 def test_malformed_file(tmp_path, fixture, how, message):
@@ -140,9 +140,9 @@ def test_malformed_file(tmp_path, fixture, how, message):
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
-        ([], "layout"),
-        ({"seen": ["red cube"]}, "layout"),
-        ({"seen": 1, "unseen": []}, "layout"),
+        ([], r"got \[\] at the top"),
+        ({"seen": ["red cube"]}, "got nothing at unseen"),
+        ({"seen": 1, "unseen": []}, "got 1 at seen"),
         ({"seen": ["green cone"], "unseen": []}, "'green cone', which is no label"),
         ({"seen": ["red cube"], "unseen": ["red cube"]}, "a label twice"),
     ],

@@ -15,18 +15,36 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import torch
 from jaxtyping import Bool, Int
+from pydantic import Field
 from torch import Tensor
+from typing_extensions import TypedDict
 
-from vlmtune.benchmarks.files import read_json
-from vlmtune.errors import UserError
+from vlmtune.benchmarks.files import Text, check_shape, file_error, read_json
 from vlmtune.types import ImageRef
 
 LAYOUT = 'a JSON object {"labels": [...], "data": [[image, annotation, label, hard], ...]}'
+SEEN = 'a JSON object {"seen": [label, ...], "unseen": [label, ...]}'
+Label = Text | tuple[list[str], Text]
+Flags = list[Literal[0, 1]]
+
+
+class Content(TypedDict):
+    """A benchmark file; every entry of `data` with its annotation."""
+
+    labels: Annotated[list[Label], Field(min_length=1)]
+    data: Annotated[list[tuple[str, list[Label] | None, Flags, Flags]], Field(min_length=1)]
+
+
+class Subsets(TypedDict):
+    """The labels that training has seen, and the others."""
+
+    seen: list[str]
+    unseen: list[str]
 
 
 @dataclass(frozen=True)
@@ -34,7 +52,6 @@ class Queries:
     """N images, C queries, and how they belong together.
 
     Attributes:
-        images: The images.
         texts: The queries as the file writes them, words joined by blanks.
         labels: The query is true of the image.
         hard: The image has one of the query's words on some object.
@@ -58,7 +75,7 @@ class Queries:
         return ranked if self.every is None else ranked | self.every
 
     def of(self, rows: Sequence[int]) -> "Queries":
-        """Returns those of the chosen images."""
+        """Returns the queries with only these images."""
         every = None if self.every is None else self.every[list(rows)]
         return replace(
             self,
@@ -70,50 +87,45 @@ class Queries:
 
 
 def read_queries(path: Path, folder: Path) -> Queries:
-    """Reads a file.
-
-    Args:
-        path: The file.
-        folder: The folder with the images; whether they exist is checked later.
-    """
-    labels, data = _parts(read_json(path, LAYOUT), path)
-    entries = [_entry(i, entry, len(labels), path) for i, entry in enumerate(data)]
-    texts = tuple(" ".join(filter(None, _atoms(label, path))) for label in labels)
-    if len(set(texts)) != len(texts):
-        raise _wrong(path, "the same label twice")
-    images = tuple(ImageRef(_located(folder, entry[0])) for entry in entries)
-    if len(set(images)) != len(images):
-        raise _wrong(path, "the same image twice")
-    annotations = [entry[1] for entry in entries]
-    annotated = all(isinstance(objects, list) for objects in annotations)
+    """Reads a benchmark file; `folder` has the images, whose existence is checked later."""
+    raw = read_json(path, LAYOUT)
+    if isinstance(raw, list) and len(raw) == 2:
+        raw = {"labels": raw[0], "data": raw[1]}
+    if isinstance(raw, dict) and isinstance(raw.get("data"), list):
+        rows = raw["data"]
+        short = [isinstance(row, list) and len(row) == 3 for row in rows]
+        raw["data"] = [
+            [x[0], None, *x[1:]] if few else x for x, few in zip(rows, short, strict=True)
+        ]
+    raw = check_shape(raw, Content, path, LAYOUT)
+    labels, (names, annotations, flags, hard) = raw["labels"], zip(*raw["data"], strict=True)
+    texts = tuple(" ".join(filter(None, _atoms(label))) for label in labels)
+    images = tuple(ImageRef(_locate(folder, name)) for name in names)
+    for i, (true, near) in enumerate(zip(flags, hard, strict=True)):
+        if {len(true), len(near)} != {len(texts)}:
+            raise file_error(path, LAYOUT, f"other than {len(texts)} flags at data/{i}")
+    for kind, values in (("label", texts), ("image", images)):
+        if len(set(values)) < len(values):
+            raise file_error(path, LAYOUT, f"the same {kind} twice")
     return Queries(
         images=images,
         texts=texts,
-        labels=torch.tensor([entry[2] for entry in entries], dtype=torch.bool),
-        hard=torch.tensor([entry[3] for entry in entries], dtype=torch.bool),
-        every=_every_word(labels, annotations, path) if annotated else None,
-        attributes=_attributes(labels, annotations, path),
+        labels=torch.tensor(flags, dtype=torch.bool),
+        hard=torch.tensor(hard, dtype=torch.bool),
+        every=None if None in annotations else _every_word(labels, annotations),
+        attributes=_attributes(labels, annotations),
     )
 
 
 def read_subsets(path: Path, texts: tuple[str, ...]) -> dict[str, Bool[Tensor, "C"]]:
-    """Reads which queries training has seen: `{"seen": [label, ...], "unseen": [label, ...]}`.
-
-    Args:
-        path: The JSON file.
-        texts: All queries.
-    """
-    layout = 'a JSON object {"seen": [label, ...], "unseen": [label, ...]}'
-    raw = read_json(path, layout)
-    fits = isinstance(raw, dict) and raw.keys() == {"seen", "unseen"}
-    if not fits or any(not isinstance(part, list) for part in raw.values()):
-        raise UserError(f"expected {layout} in {path}, got another layout: correct the file")
-    named = [str(label) for part in raw.values() for label in part]
-    unknown = sorted(set(named) - set(texts))
-    if unknown or len(set(named)) != len(named):
-        reason = f"{unknown[0]!r}, which is no label" if unknown else "a label twice"
-        raise UserError(f"expected labels of the benchmark in {path}, got {reason}: correct it")
-    return {part: torch.tensor([text in labels for text in texts]) for part, labels in raw.items()}
+    """Reads which of the queries `texts` training has seen, `{"seen": [...], "unseen": [...]}`."""
+    raw = read_json(path, SEEN, shape=Subsets)
+    names = [label for subset in raw.values() for label in subset]
+    if unknown := sorted(set(names) - set(texts)):
+        raise file_error(path, SEEN, f"{unknown[0]!r}, which is no label")
+    if len(set(names)) < len(names):
+        raise file_error(path, SEEN, "a label twice")
+    return {name: torch.tensor([text in subset for text in texts]) for name, subset in raw.items()}
 
 
 def spelled(texts: Sequence[str]) -> tuple[str, ...]:
@@ -138,33 +150,8 @@ def _plain(text: str) -> str:
     return " ".join(text.replace("_", " ").split())
 
 
-def _parts(raw: Any, path: Path) -> tuple[list[Any], list[Any]]:
-    """Labels and data of either layout."""
-    if isinstance(raw, dict) and {"labels", "data"} <= raw.keys():
-        labels, data = raw["labels"], raw["data"]
-    elif isinstance(raw, list) and len(raw) == 2:
-        labels, data = raw
-    else:
-        raise _wrong(path, "neither that nor [labels, data]")
-    if not (isinstance(labels, list) and isinstance(data, list) and labels and data):
-        raise _wrong(path, "labels or data that are not a list, or an empty one")
-    return labels, data
-
-
-def _entry(i: int, entry: Any, classes: int, path: Path) -> tuple[str, Any, list[int], list[int]]:
-    """One entry as (image, annotation or None, label, hard)."""
-    if not isinstance(entry, list) or len(entry) not in (3, 4) or type(entry[0]) is not str:
-        raise _wrong(path, f"entry {i} that is not a list of 3 or 4 elements, an image name first")
-    image, *annotation, label, hard = entry
-    for flags in (label, hard):
-        fits = isinstance(flags, list) and len(flags) == classes
-        if not fits or any(flag not in (0, 1) for flag in flags):
-            raise _wrong(path, f"entry {i} whose label or hard is not a list of {classes} 0s or 1s")
-    return image, annotation[0] if annotation else None, label, hard
-
-
-def _located(folder: Path, image: str) -> Path:
-    """The file under the longest end of the path that is there, else under its bare name."""
+def _locate(folder: Path, image: str) -> Path:
+    """The file under the longest end of the path that exists, else under its bare name."""
     full = urlsplit(image).path if "://" in image else image
     parts = [part for part in PurePosixPath(full).parts if part != "/"]
     for start in range(len(parts) - 1):
@@ -174,49 +161,35 @@ def _located(folder: Path, image: str) -> Path:
     return folder / (parts[-1] if parts else image)
 
 
-def _atoms(compound: Any, path: Path) -> tuple[str, ...]:
+def _atoms(label: Any) -> tuple[str, ...]:
     """The attributes and the object of `[[attribute, ...], object]`; the words of a string."""
-    if isinstance(compound, str) and compound.strip():
-        return tuple(compound.split())
-    if isinstance(compound, list) and len(compound) == 2 and isinstance(compound[0], list):
-        atoms = (*compound[0], compound[1])
-        if all(isinstance(atom, str) for atom in atoms) and compound[1].strip():
-            return atoms
-    raise _wrong(path, f"{str(compound)[:60]!r} instead of a label or an object")
+    return tuple(label.split()) if isinstance(label, str) else (*label[0], label[1])
 
 
-def _every_word(
-    labels: Sequence[Any], annotations: Sequence[Any], path: Path
-) -> Bool[Tensor, "N C"]:
+def _every_word(labels: Sequence[Any], annotations: Sequence[Any]) -> Bool[Tensor, "N C"]:
     """Which image has all words of which query."""
-    # "dining table" is one atom, unless some compound is a plain string without such borders.
-    compounds = [*labels, *(x for objects in annotations for x in objects)]
-    loose = any(isinstance(compound, str) for compound in compounds)
+    # "dining table" is one atom, unless some label is a plain string, which has no such borders.
+    loose = any(isinstance(x, str) for objects in (labels, *annotations) for x in objects)
 
-    def words(compounds: Sequence[Any]) -> Iterator[str]:
-        for compound in compounds:
-            for atom in _atoms(compound, path):
-                yield from atom.split() if loose else (atom,)
+    def words(objects: Sequence[Any]) -> Iterator[str]:
+        for atom in (atom for label in objects for atom in _atoms(label)):
+            yield from atom.split() if loose else (atom,)
 
     queries = [set(words([label])) for label in labels]
     present = [set(words(objects)) for objects in annotations]
     return torch.tensor([[query <= image for query in queries] for image in present])
 
 
-def _attributes(labels: Sequence[Any], annotations: Sequence[Any], path: Path) -> Int[Tensor, "C"]:
+def _attributes(labels: Sequence[Any], annotations: Sequence[Any]) -> Int[Tensor, "C"]:
     """How many attributes each query states; of a string, the words before its known object."""
-    listed = [x for objects in annotations if isinstance(objects, list) for x in objects]
-    nouns = {_atoms(x, path)[-1] for x in (*labels, *listed) if isinstance(x, list)}
+    listed = [x for objects in annotations if objects for x in objects]
+    nouns = {_atoms(x)[-1] for x in (*labels, *listed) if not isinstance(x, str)}
     counts = []
     for label in labels:
-        if isinstance(label, list):
+        if not isinstance(label, str):
             counts.append(len([attribute for attribute in label[0] if attribute]))
             continue
         words = label.split()
         ends = range(len(words))  # the longest object first: "dining table" before "table"
         counts.append(next((i for i in ends if " ".join(words[i:]) in nouns), -1))
     return torch.tensor(counts)
-
-
-def _wrong(path: Path, came: str) -> UserError:
-    return UserError(f"expected {LAYOUT} in {path}, got {came}: download the file again")

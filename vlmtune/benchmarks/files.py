@@ -6,29 +6,61 @@ wrong and where to get the file. Knows no benchmark.
 
 import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Annotated, Any, TypeGuard
+
+from PIL import Image
+from pydantic import Field, TypeAdapter, ValidationError
 
 from vlmtune.errors import UserError
 
 Row = dict[str, Any]
+Text = Annotated[str, Field(pattern=r"\S")]  # not blank
 Box = tuple[int, int, int, int]
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".ppm")
 
 
-def read_json(path: str | Path, layout: str, source: str = "") -> Any:
+def read_json(path: str | Path, layout: str, source: str = "", shape: Any = Any) -> Any:
     """Reads a JSON file.
 
     Args:
         path: The file.
         layout: What it should hold, for the error ("a JSON list of ...").
         source: Where to get it.
+        shape: Type that the content must have, as in `check_shape`.
     """
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise _unreadable(path, layout, source, error) from error
+    return check_shape(content, shape, path, layout, source)
+
+
+def check_shape(content: Any, shape: Any, path: str | Path, layout: str, source: str = "") -> Any:
+    """Returns the content of a file where it has the type `shape`; lists become tuples.
+
+    Example:
+        >>> check_shape([["a dog", 3]], list[tuple[Text, int]], "rows.json", "rows")
+        [('a dog', 3)]
+        >>> check_shape([["a dog", 3], [" ", 2]], list[tuple[Text, int]], "rows.json", "rows")
+        Traceback (most recent call last):
+        ...
+        vlmtune.errors.UserError: expected rows in rows.json, got ' ' at 1/0: get the file again
+    """
+    try:
+        return TypeAdapter(shape).validate_python(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = "/".join(str(key) for key in first["loc"]) or "the top"
+        lacks = "nothing" if first["type"] == "missing" else repr(first["input"])[:60]
+        raise file_error(path, layout, f"{lacks} at {where}", source) from None
+
+
+def file_error(path: str | Path, layout: str, came: str, source: str = "") -> UserError:
+    """The error for a file that does not have its layout."""
+    cure = f"get the file from {source}" if source else "get the file again"
+    return UserError(f"expected {layout} in {path}, got {came}: {cure}")
 
 
 def read_rows(path: str | Path, keys: Sequence[str], source: str) -> list[Row]:
@@ -53,18 +85,13 @@ def read_rows(path: str | Path, keys: Sequence[str], source: str) -> list[Row]:
     else:
         content = read_json(path, layout, source)
     if not isinstance(content, list | dict) or not content:
-        raise UserError(
-            f"expected {layout} in {path}, got no list or object of rows, or an empty one: "
-            f"get the file from {source}"
-        )
+        came = "no list or object of rows, or an empty one"
+        raise file_error(path, layout, came, source)
     rows = list(content.items() if isinstance(content, dict) else enumerate(content))
     for position, row in rows:
         lacking = [key for key in keys if not is_text(row.get(key) if type(row) is dict else None)]
         if lacking:
-            raise UserError(
-                f"expected {layout} in {path}, got row {position!r} without {lacking[0]}: "
-                f"get the file from {source}"
-            )
+            raise file_error(path, layout, f"row {position!r} without {lacking[0]}", source)
     return [row for _, row in rows]
 
 
@@ -81,7 +108,7 @@ def read_csv(path: str | Path, columns: Sequence[str], source: str) -> list[dict
     short = next((i for i, row in enumerate(rows) if None in row.values()), None)
     if lacking or short is not None:
         came = f"no {', '.join(lacking)}" if lacking else f"row {short} with fewer values"
-        raise UserError(f"expected {layout} in {path}, got {came}: get the file from {source}")
+        raise file_error(path, layout, came, source)
     return rows
 
 
@@ -97,6 +124,27 @@ def check_chosen(argument: str, values: Sequence[object], known: Sequence[object
             f"expected {argument} of {', '.join(map(str, known))}, each once, got {list(values)}: "
             f"correct `{argument}`"
         )
+
+
+def write_json(path: Path, content: Any) -> str:
+    """Writes the JSON file of a fixture, with the folders it needs; returns its path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return str(path)
+
+
+def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Writes the csv of a fixture, with the folders it needs; returns its path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([columns, *rows])
+    return str(path)
+
+
+def write_image(path: Path, *colour: int) -> None:
+    """Writes an image of 8 x 8 pixels of one colour for a fixture, with the folders it needs."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (8, 8), colour).save(path)
 
 
 def find_images(folder: Path) -> list[Path]:
