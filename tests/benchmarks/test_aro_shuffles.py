@@ -143,7 +143,7 @@ def test_malformed_captions(tmp_path, rows):
     with pytest.raises(UserError, match=r"expected rows with image|a JSON list"):
         read_captions(path)
     path.write_text(json.dumps([{"image": "0.jpg", "caption": ["a", " "]}]))
-    with pytest.raises(UserError, match="as item 0"):
+    with pytest.raises(UserError, match="at 0/caption"):
         read_captions(path)
 
 

@@ -121,11 +121,11 @@ def test_limit(tmp_path):
     ("content", "message"),
     [
         ("[", "JSONDecodeError"),
-        ("{}", "item 0 with '{}'"),
+        ("{}", "got {} at the top"),
         ("[]", "got none: get them from"),
-        ('[["a.png", "x", "b.png"]]', "got item 0"),
-        ('[["a.png", "x", "b.png", 3]]', "got item 0"),
-        ('[["a.png", "x", "b.png", " "]]', "item 0 with .*'b.png', ' '"),
+        ('[["a.png", "x", "b.png"]]', "got nothing at 0/3"),
+        ('[["a.png", "x", "b.png", 3]]', "got 3 at 0/3"),
+        ('[["a.png", "x", "b.png", " "]]', "got ' ' at 0/3"),
         ('[["u/a.png", "x", "a.png", "y"]]', "twice"),
     ],
 )

@@ -79,7 +79,7 @@ def test_shuffled_scores_that_do_not_fit_are_refused(tmp_path):
     with pytest.raises(UserError, match="not of two images and two captions"):
         read_entries(written(tmp_path, scores))
     scores[0]["private_info"]["sample_cnt"] = "x"
-    with pytest.raises(UserError, match="top/0"):
+    with pytest.raises(UserError, match="'x' at 0/private_info/sample_cnt"):
         read_entries(written(tmp_path, scores))
 
 

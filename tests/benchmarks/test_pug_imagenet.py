@@ -136,7 +136,7 @@ def test_words_and_prompt_are_the_user_s(tmp_path):
     with pytest.raises(UserError, match="two are 'bird house'"):
         PugImageNet(str(tmp_path), words=str(words)).load()
     words.write_text("[]")
-    with pytest.raises(UserError, match="another layout"):
+    with pytest.raises(UserError, match=r"\{folder: words\}.*got \[\] at the top"):
         PugImageNet(str(tmp_path), words=str(words)).load()
 
 

@@ -241,10 +241,10 @@ def test_examples_name_the_foil(example):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("[]", "got list"),
+        ("[]", r"got \[\] at the top"),
         ("{", "JSONDecodeError"),
         ("{}", "expected items in the files of valse, got none"),
-        ('{"a": {"caption": "x"}}', "row 'a' without votes"),
+        ('{"a": {"caption": "x"}}', "got nothing at a/mturk"),
         ('{"a": {"caption": "x", "mturk": {"caption": 3}}}', "row 'a' with"),
         (
             '{"a": {"image_file": "a", "caption": "x", "foil": "x", "mturk": {"caption": 3}}}',

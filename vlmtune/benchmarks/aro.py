@@ -6,18 +6,16 @@ with `image_path`, `bbox_x`, `bbox_y`, `bbox_w`, `bbox_h`, `true_caption`, `fals
 the whole image is scored. Source: Yuksekgonul et al. 2023, section 2.
 """
 
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import field
 from functools import cache
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from PIL import Image
 from typing_extensions import override
 
 from vlmtune.benchmarks.base import Convention
-from vlmtune.benchmarks.files import is_text, pixel_box, read_json
+from vlmtune.benchmarks.files import is_text, pixel_box, read_json, write_image, write_json
 from vlmtune.benchmarks.multiple_choice import ChoiceItem, MultipleChoice
 from vlmtune.errors import UserError
 from vlmtune.types import ImageRef
@@ -70,7 +68,6 @@ class Aro(MultipleChoice):
     @override
     @classmethod
     def fixture(cls, folder: Path) -> "Aro":
-        (folder / "images").mkdir()
         rows_of = (
             ("0.jpg", (0, 0, 6, 4), "the horse is eating the grass", "eating"),
             ("0.jpg", (2, 2, 6, 6), "the man is riding the horse", "riding"),
@@ -78,14 +75,13 @@ class Aro(MultipleChoice):
         )
         rows = []
         for i, (image, box, true, relation) in enumerate(rows_of):
-            Image.new("RGB", (8, 8), (70 * i, 140, 30)).save(folder / "images" / image)
+            write_image(folder / "images" / image, 70 * i, 140, 30)
             first, second = true.split()[1], true.split()[-1]
             false = f"the {second} is {relation} the {first}"
             texts = {"true_caption": true, "false_caption": false, "relation_name": relation}
             rows.append({"image_path": image, **dict(zip(BOX, box, strict=True)), **texts})
-        path = folder / "visual_genome_relation.json"
-        path.write_text(json.dumps(rows), encoding="utf-8")
-        return cls(str(path), str(folder / "images"))
+        path = write_json(folder / "visual_genome_relation.json", rows)
+        return cls(path, str(folder / "images"))
 
     @override
     def read(self) -> list[ChoiceItem]:

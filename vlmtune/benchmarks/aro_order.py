@@ -5,12 +5,10 @@ Files: `coco_karpathy_test.json` or `flickr30k_test.json`, a JSON list of `{"ima
 Images are whole. Source: Yuksekgonul et al. 2023, section 2.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from PIL import Image
 from typing_extensions import override
 
 from vlmtune.benchmarks.aro_shuffles import (
@@ -20,6 +18,7 @@ from vlmtune.benchmarks.aro_shuffles import (
     write_shuffles,
 )
 from vlmtune.benchmarks.base import Convention
+from vlmtune.benchmarks.files import write_image, write_json
 from vlmtune.benchmarks.multiple_choice import ChoiceItem, MultipleChoice
 from vlmtune.language.words import words
 from vlmtune.metrics.multiple_choice import Ties
@@ -66,12 +65,11 @@ class AroOrder(MultipleChoice):
             "val2014/0.jpg": ["A man is riding a brown horse.", "A dog, on the beach, runs fast."],
             "val2014/1.jpg": ["Two cats don't sleep under the wooden table."],
         }
-        (folder / "val2014").mkdir()
         for i, file in enumerate(captions_of):
-            Image.new("RGB", (8, 8), (200 * i, 90, 20)).save(folder / file)
+            write_image(folder / file, 200 * i, 90, 20)
         path, shuffles = folder / "coco_karpathy_test.json", folder / "shuffles.json"
         rows = [{"image": file, "caption": captions} for file, captions in captions_of.items()]
-        path.write_text(json.dumps(rows), encoding="utf-8")
+        write_json(path, rows)
         write_shuffles(path, shuffles, _LongWords())
         return cls(str(path), str(folder), str(shuffles))
 

@@ -16,9 +16,12 @@ import random
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from vlmtune.benchmarks.files import is_text, read_json, read_rows
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from vlmtune.benchmarks.files import Text, read_json
 from vlmtune.config import Configured
 from vlmtune.errors import UserError
 from vlmtune.language.tagger import Tagger
@@ -29,6 +32,13 @@ LONGEST = 30  # words of a caption that count
 LAYOUT = 'a JSON list of {"image": path, "caption": [captions]}'
 NOUNS = ("NOUN", "PROPN")
 REMOVED = re.compile(r"[.!\"()*#:;~]")
+
+
+class Captioned(TypedDict):
+    """An image and its captions."""
+
+    image: Text
+    caption: list[Text]
 
 
 def normalised(caption: str) -> str:
@@ -129,8 +139,11 @@ def read_shuffles(path: str | Path, annotations: str | Path, count: int) -> list
             "write them again"
         )
     shuffles: Any = content.get("shuffles")
-    fits = isinstance(shuffles, list) and len(shuffles) == count and all(map(_four, shuffles))
-    if not fits or content.get("sha256") != _digest(_bytes(shuffles)):
+    if (
+        not isinstance(shuffles, list)
+        or len(shuffles) != count
+        or content.get("sha256") != _digest(_bytes(shuffles))
+    ):
         raise UserError(
             f"expected four shuffles for each of {count} captions in {path}, got a damaged file: "
             "write them again"
@@ -139,25 +152,9 @@ def read_shuffles(path: str | Path, annotations: str | Path, count: int) -> list
 
 
 def read_captions(path: str | Path, source: str = "its authors") -> list[tuple[str, list[str]]]:
-    """Reads images with their captions.
-
-    Args:
-        path: The caption file.
-        source: Where to get it.
-    """
-    rows = read_rows(path, ["image"], source)
-    for i, row in enumerate(rows):
-        captions: Any = row.get("caption")
-        if not isinstance(captions, list) or not all(map(is_text, captions)):
-            raise UserError(
-                f"expected {LAYOUT} in {path}, got {str(row)[:60]} as item {i}: get the file from "
-                f"{source}"
-            )
+    """Reads images with their captions; `source` says where to get the file."""
+    rows = read_json(path, LAYOUT, source, Annotated[list[Captioned], Field(min_length=1)])
     return [(row["image"], row["caption"]) for row in rows]
-
-
-def _four(texts: Any) -> bool:
-    return isinstance(texts, list) and len(texts) == 4 and all(isinstance(t, str) for t in texts)
 
 
 def _bytes(shuffles: Sequence[Any]) -> bytes:

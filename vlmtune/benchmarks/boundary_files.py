@@ -1,14 +1,16 @@
 """GEB+'s annotations and the frames of its videos, as video boundary grounding reads them."""
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import Formatter
-from typing import Any
+from typing import Annotated, Any
 
-from vlmtune.benchmarks.files import SUFFIXES, read_json
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from vlmtune.benchmarks.files import SUFFIXES, check_shape, file_error, read_json
 from vlmtune.errors import UserError
 from vlmtune.types import ImageRef
 
@@ -17,16 +19,15 @@ FIELDS = ("subject", "status_before", "status_after", "action_of_cause", "label"
 LATE = 1.0  # seconds that a boundary may lie after the last frame
 
 
+class Timed(TypedDict):
+    """A boundary of a video in the file."""
+
+    timestamp: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
+
+
 @dataclass(frozen=True)
 class Boundary:
-    """A moment of a video at which something changes.
-
-    Attributes:
-        video: Name of the video.
-        time: When, in seconds.
-        before: Caption of what is before it.
-        after: Caption of what is after it.
-    """
+    """A moment of a video, in seconds, with captions of the states before and after it."""
 
     video: str
     time: float
@@ -52,36 +53,26 @@ def read_boundaries(path: Path, before: str, after: str) -> list[Boundary]:
 
     Args:
         path: The annotations.
-        before: Template of the caption of what is before, with names of `FIELDS` in braces.
-        after: Template of the caption of what is after.
+        before: Template of the caption before the boundary, with names of `FIELDS` in braces.
+        after: Template of the caption after it.
     """
     content = read_json(path, LAYOUT)
-    if not isinstance(content, dict) or not all(isinstance(x, list) for x in content.values()):
-        raise UserError(f"expected {LAYOUT} in {path}, got another layout: pass GEB+'s file")
-    return [
-        _boundary(path, video, i, row, (before, after))
-        for video, rows in content.items()
-        for i, row in enumerate(rows)
-    ]
+    check_shape(content, dict[str, list[Timed]], path, LAYOUT)
+    boundaries = []
+    for video, rows in content.items():
+        for i, row in enumerate(rows):
+            captions = [_fill(template, row) for template in (before, after)]
+            if not all(captions):
+                came = f"no caption of boundary {i} of {video!r} (see `before` and `after`)"
+                raise file_error(path, LAYOUT, came)
+            boundaries.append(Boundary(video, float(row["timestamp"]), *captions))
+    return boundaries
 
 
-def _boundary(path: Path, video: str, i: int, row: Any, templates: tuple[str, str]) -> Boundary:
-    row = row if isinstance(row, dict) else {}
-    time = row.get("timestamp")
-    timed = isinstance(time, int | float) and not isinstance(time, bool) and 0 <= time < math.inf
-    before, after = (_filled(template, row) for template in templates)
-    if not timed or not before or not after:
-        raise UserError(
-            f"expected {LAYOUT} in {path}, got boundary {i} of {video!r} without a time or a "
-            "caption: correct it, or name fields it has in `before` and `after`"
-        )
-    return Boundary(video, float(time), before, after)
-
-
-def _filled(template: str, row: dict[str, Any]) -> str:
-    """A template with the fields of a boundary; "" where it lacks one."""
-    needed = [field for _, field, _, _ in Formatter().parse(template) if field]
-    if not all(isinstance(row.get(field), str) for field in needed):
+def _fill(template: str, row: dict[str, Any]) -> str:
+    """A template with the fields of a boundary; "" where the boundary lacks one."""
+    names = [field for _, field, _, _ in Formatter().parse(template) if field]
+    if not all(isinstance(row.get(name), str) for name in names):
         return ""
     return " ".join(template.format_map(row).split())
 
@@ -89,7 +80,7 @@ def _filled(template: str, row: dict[str, Any]) -> str:
 def read_frames(
     folder: Path, queries: Sequence[Boundary], fps: float, source: str
 ) -> dict[str, tuple[ImageRef, ...]]:
-    """The frames of the videos of the queries, in the order of their numbers.
+    """Lists the frames of each video of some boundaries, in the order of their numbers.
 
     Args:
         folder: The folder with a folder of frames for each video.

@@ -7,7 +7,6 @@ them. Sources: Wang et al. 2023, EqBen, appendix A.6 (the task and its score); W
 GEB+ (annotations and thresholds).
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,6 @@ from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
-from PIL import Image
 from torch import Tensor
 from typing_extensions import override
 
@@ -26,6 +24,7 @@ from vlmtune.benchmarks.boundary_files import (
     read_boundaries,
     read_frames,
 )
+from vlmtune.benchmarks.files import write_image, write_json
 from vlmtune.benchmarks.items import Comparison, Items, distinct_pairs, number
 from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_robust import cluster_robust_mean
@@ -127,25 +126,19 @@ class BoundaryGrounding(Benchmark[GroundingItems]):
     @classmethod
     def fixture(cls, folder: Path) -> "BoundaryGrounding":
         rows_of = {
-            "aaaaaaaaaaa": (30, [("aaaaaaaaaaa_0A", 0.28, "a man", "is still", "jumps")]),
-            "bbbbbbbbbbb": (
-                40,
-                [
-                    ("bbbbbbbbbbb_0A", 1.51, "a dog", "runs", "sleeps"),
-                    ("bbbbbbbbbbb_1B", 6.13, "a dog", "stands", "barks"),
-                ],
-            ),
+            "aaaaaaaaaaa": [("0A", 0.28, "a man", "is still", "jumps")],
+            "bbbbbbbbbbb": [
+                ("0A", 1.51, "a dog", "runs", "sleeps"),
+                ("1B", 6.13, "a dog", "stands", "barks"),
+            ],
         }
         keys = ("boundary_id", "timestamp", "subject", "status_before", "status_after")
         annotations = {}
-        for video, (frames, rows) in rows_of.items():
-            (folder / "frames" / video).mkdir(parents=True)
-            for k in range(frames):
-                file = folder / "frames" / video / f"{k + 1:05d}.png"
-                Image.new("RGB", (8, 8), (6 * k, len(annotations) * 90, 0)).save(file)
+        for i, (video, rows) in enumerate(rows_of.items()):
+            for k in range(30 + 10 * i):
+                write_image(folder / "frames" / video / f"{k + 1:05d}.png", 6 * k, 90 * i, 0)
             annotations[video] = [dict(zip(keys, row, strict=True)) for row in rows]
-        (folder / "val.json").write_text(json.dumps(annotations), encoding="utf-8")
-        return cls(str(folder / "val.json"), str(folder / "frames"))
+        return cls(write_json(folder / "val.json", annotations), str(folder / "frames"))
 
     @override
     def read(self) -> list[Query]:

@@ -5,17 +5,14 @@ only the file name counts. The released list has 210 items over 218 Visual Genom
 Ray et al. 2023, sections 3 and 5.1.
 """
 
-import json
 from pathlib import Path, PurePosixPath
 from typing import ClassVar
 from urllib.parse import urlsplit
 
-from PIL import Image
 from typing_extensions import override
 
-from vlmtune.benchmarks.files import is_text, read_json
+from vlmtune.benchmarks.files import Text, file_error, read_json, write_image, write_json
 from vlmtune.benchmarks.paired import Paired, PairedItem
-from vlmtune.errors import UserError
 from vlmtune.types import ImageRef
 
 LAYOUT = "a JSON list of [image_1, caption_1, image_2, caption_2]"
@@ -46,30 +43,24 @@ class ColaMulti(Paired):
     @classmethod
     def fixture(cls, folder: Path) -> "ColaMulti":
         files = {}
-        for i, colour in enumerate(("red", "green", "blue", "yellow", "white")):
+        for i in range(5):
             files[i] = f"https://example.org/vg/{i}.png"
-            Image.new("RGB", (8, 8), colour).save(folder / f"{i}.png")
+            write_image(folder / f"{i}.png", 50 * i, 9, 200 - 40 * i)
         rows = [
             [files[0], "red cup on blue box", files[1], "blue cup on red box"],
             [files[0], "red cup on blue box", files[2], "blue box on red cup"],
             [files[3], "old man by young tree", files[4], "young man by old tree"],
         ]
-        path = folder / "cola_multi.json"
-        path.write_text(json.dumps(rows), encoding="utf-8")
-        return cls(str(path), str(folder))
+        return cls(write_json(folder / "cola_multi.json", rows), str(folder))
 
     @override
     def read(self) -> list[PairedItem]:
-        rows = read_json(self.path, LAYOUT, self.source)
+        rows = read_json(self.path, LAYOUT, self.source, list[tuple[Text, Text, Text, Text]])
         items = []
-        for i, row in enumerate(rows if isinstance(rows, list) else [rows]):
-            cells = row if isinstance(row, list) and all(map(is_text, row)) else []
-            names = [PurePosixPath(urlsplit(address).path).name for address in cells[::2]]
-            if len(cells) != 4 or not all(names):
-                raise UserError(
-                    f"expected {LAYOUT} in {self.path}, got item {i} with {str(row)[:60]!r}: "
-                    f"get the file from {self.source}"
-                )
+        for i, row in enumerate(rows):
+            names = [PurePosixPath(urlsplit(address).path).name for address in row[::2]]
+            if not all(names):
+                raise file_error(self.path, LAYOUT, f"{row[::2]} as images of {i}", self.source)
             first, second = (ImageRef(Path(self.images, name)) for name in names)
-            items.append(PairedItem((first, second), (cells[1], cells[3])))
+            items.append(PairedItem((first, second), (row[1], row[3])))
         return items

@@ -4,7 +4,6 @@ Files for GQA (320 queries, 1,952 images), CLEVR (96; 22,500) and PACO (400; 7,9
 is described in `vlmtune.benchmarks.cola_files`. Source: Ray et al. 2023, sections 3, 5.1 and 10.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +11,12 @@ from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
-from PIL import Image
 from torch import Tensor
 from typing_extensions import override
 
 from vlmtune.benchmarks.base import Benchmark, Convention, count, gallery
 from vlmtune.benchmarks.cola_files import Queries, read_queries, read_subsets, spelled
+from vlmtune.benchmarks.files import write_image, write_json
 from vlmtune.benchmarks.items import Items
 from vlmtune.benchmarks.ranking import best_images
 from vlmtune.errors import UserError
@@ -117,15 +116,14 @@ class ColaSingle(Benchmark[QueryItems]):
         ]
         data = []
         for i, (true, objects) in enumerate(scenes):
-            Image.new("RGB", (8, 8), (40 * i, 0, 255 - 40 * i)).save(folder / f"{i}.png")
+            write_image(folder / f"{i}.png", 40 * i, 0, 255 - 40 * i)
             pairs = [[[text.split()[0]], text.split()[1]] for text in objects]
             words = {word for text in objects for word in text.split()}
             hard = [int(bool(words & {*attributes, noun})) for attributes, noun in labels]
             data.append([f"{i}.png", pairs, [int(c in true) for c in range(3)], hard])
-        path, seen = folder / "cola_single.json", folder / "seen.json"
-        path.write_text(json.dumps({"labels": labels, "data": data}), encoding="utf-8")
-        seen.write_text(json.dumps({"seen": ["red cube", "red cone"], "unseen": ["blue cube"]}))
-        return cls(str(path), str(folder), seen=str(seen))
+        path = write_json(folder / "cola_single.json", {"labels": labels, "data": data})
+        subsets = {"seen": ["red cube", "red cone"], "unseen": ["blue cube"]}
+        return cls(path, str(folder), seen=write_json(folder / "seen.json", subsets))
 
     @override
     def read(self) -> list[QueryImage]:

@@ -5,13 +5,12 @@ File: `data/test.json` (300 items; `train.json` 700), a JSON list of `{"id", "ca
 Source: Burapacheep et al. 2024, ColorSwap, section 4.
 """
 
-import json
 from pathlib import Path
 from typing import ClassVar
 
-from PIL import Image
 from typing_extensions import override
 
+from vlmtune.benchmarks.files import write_image, write_json
 from vlmtune.benchmarks.paired import Paired, PairedItem
 from vlmtune.types import ImageRef
 
@@ -39,11 +38,10 @@ class ColorSwap(Paired):
         for i, shape in enumerate(("cube", "ball", "cone")):
             names = [f"{i}_{side}.png" for side in (1, 2)]
             for name, colour in zip(names, ((200, 50 * i, 0), (0, 50 * i, 200)), strict=True):
-                Image.new("RGB", (8, 8), colour).save(folder / name)
+                write_image(folder / name, *colour)
             texts = f"a red {shape} and a blue cup", f"a blue {shape} and a red cup"
             rows.append({"id": i, **dict(zip(KEYS, (*names, *texts), strict=True))})
-        (folder / "test.json").write_text(json.dumps(rows), encoding="utf-8")
-        return cls(str(folder / "test.json"), str(folder))
+        return cls(write_json(folder / "test.json", rows), str(folder))
 
     @override
     def read(self) -> list[PairedItem]:

@@ -6,17 +6,15 @@ n = 4 to 12, and `prod_vg_hard_negs_<type>_all.csv`, which go on to 14. Columns 
 crop, among others. Source: Ma et al. 2023, sections 3 and 4.
 """
 
-import csv
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from PIL import Image
 from typing_extensions import override
 
 from vlmtune.benchmarks.base import Convention
 from vlmtune.benchmarks.crepe_files import SOURCE, read_regions
-from vlmtune.benchmarks.files import check_chosen
+from vlmtune.benchmarks.files import check_chosen, write_csv, write_image
 from vlmtune.benchmarks.multiple_choice import ChoiceItem, MultipleChoice
 from vlmtune.metrics.multiple_choice import Ties
 
@@ -77,17 +75,12 @@ class CrepeProductivity(MultipleChoice):
             ("negate", 5, 2, "dog by tree", {"Dog not by tree", "There is no dog by tree"}),
         )
         for number, name in ((1, "VG_100K"), (2, "VG_100K_2")):
-            (folder / name).mkdir()
-            Image.new("RGB", (8, 8), (100 * number, 50, 90)).save(folder / name / f"{number}.jpg")
+            write_image(folder / name / f"{number}.jpg", 100 * number, 50, 90)
         header = ["image_id", "caption", "n", "hard_negs", "x", "y", "width", "height"]
         for kind, n, number, caption, negatives in rows:
             path = folder / kind / f"prod_vg_hard_negs_{kind}_complexity_{n}.csv"
-            path.parent.mkdir()
-            with path.open("w", encoding="utf-8", newline="") as file:
-                row = [number, caption, n, repr(negatives), 1.0, 0.0, 6.0, 5.0]
-                csv.writer(file).writerows([header, row])
-            empty = path.with_name(path.name.replace(f"_{n}.", f"_{9 - n}."))
-            empty.write_text(",".join(header) + "\n", encoding="utf-8")
+            write_csv(path, header, [[number, caption, n, repr(negatives), 1.0, 0.0, 6.0, 5.0]])
+            write_csv(path.with_name(path.name.replace(f"_{n}.", f"_{9 - n}.")), header, [])
         return cls(str(folder), str(folder), complexities=[4, 5])
 
     @override

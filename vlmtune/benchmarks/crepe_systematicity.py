@@ -6,17 +6,15 @@ Files: `syst_vg_hard_negs_<seen|unseen>_compounds_in_<cc12m|yfcc|laion>.csv` wit
 two together. Source: Ma et al. 2023, sections 3 and 4.
 """
 
-import csv
 from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from PIL import Image
 from typing_extensions import override
 
 from vlmtune.benchmarks.base import Convention
 from vlmtune.benchmarks.crepe_files import SOURCE, read_regions
-from vlmtune.benchmarks.files import check_chosen
+from vlmtune.benchmarks.files import check_chosen, write_csv, write_image
 from vlmtune.benchmarks.multiple_choice import ChoiceItem, MultipleChoice
 from vlmtune.metrics.multiple_choice import Ties
 
@@ -70,7 +68,6 @@ class CrepeSystematicity(MultipleChoice):
     @override
     @classmethod
     def fixture(cls, folder: Path) -> "CrepeSystematicity":
-        (folder / "VG_100K").mkdir()
         header = ["region_id", "caption", "x", "y", "width", "height", "image_id"]
         header += [f"valid_hard_negs_{kind}" for kind in NEGATIVES]
         rows_of = {
@@ -82,15 +79,11 @@ class CrepeSystematicity(MultipleChoice):
         }
         for compound, rows in rows_of.items():
             path = folder / f"syst_vg_hard_negs_{compound}_compounds_in_laion.csv"
-            with path.open("w", encoding="utf-8", newline="") as file:
-                writer = csv.writer(file)
-                writer.writerow(header)
-                for i, (caption, atom, comp) in enumerate(rows):
-                    lists = [repr(atom), repr(comp), repr(atom + comp)]
-                    writer.writerow([i, caption, 2, 1, 5, 6, i + 1, *lists])
+            lists = [map(repr, (atom, comp, atom + comp)) for _, atom, comp in rows]
+            cells = [[i, row[0], 2, 1, 5, 6, i + 1, *lists[i]] for i, row in enumerate(rows)]
+            write_csv(path, header, cells)
         for number in (1, 2):
-            image = Image.new("RGB", (8, 8), (100 * number, 50, 90))
-            image.save(folder / "VG_100K" / f"{number}.jpg")
+            write_image(folder / "VG_100K" / f"{number}.jpg", 100 * number, 50, 90)
         return cls(str(folder), str(folder))
 
     @override

@@ -6,7 +6,6 @@ location, count or attribute, and Stable Diffusion. The layouts of the released 
 2023, "Equivariant Similarity for Vision-Language Foundation Models", sections 4 and 5.3.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,11 +13,11 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from PIL import Image
 from torch import Tensor
 from typing_extensions import override
 
 from vlmtune.benchmarks.eqben_files import read_entries
+from vlmtune.benchmarks.files import write_image, write_json
 from vlmtune.benchmarks.paired import CHANCES, Paired, PairedAccuracy, PairedItem
 from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_robust import macro_mean
@@ -79,17 +78,15 @@ class EqBen(Paired):
             kind = "npy" if part == "eqbenyoucook2" else "png"
             names = [f"{part}/{side}.{kind}" for side in (0, 1)]
             for side, image in enumerate(names):
-                (folder / image).parent.mkdir(exist_ok=True)
-                pixels = np.full((8, 8, 3), (30 * PARTS.index(part), 255 * side, 9), dtype=np.uint8)
-                if kind == "npy":
-                    np.save(folder / image, pixels)
+                colour = (30 * PARTS.index(part), 255 * side, 9)
+                if kind == "png":
+                    write_image(folder / image, *colour)
                 else:
-                    Image.fromarray(pixels).save(folder / image)
+                    (folder / image).parent.mkdir(exist_ok=True)
+                    np.save(folder / image, np.full((8, 8, 3), colour, dtype=np.uint8))
             row: dict[str, Any] = {"image0": names[0], "image1": names[1]}
             rows.append(row | {"caption0": f"first {i}", "caption1": f"second {i}"})
-        path = folder / "eqben.json"
-        path.write_text(json.dumps(rows), encoding="utf-8")
-        return cls(str(path), str(folder))
+        return cls(write_json(folder / "eqben.json", rows), str(folder))
 
     @override
     def read(self) -> list[PairedItem]:

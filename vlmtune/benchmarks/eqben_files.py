@@ -12,13 +12,32 @@ The part an item belongs to is the first folder of its image's name.
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, NotRequired
 
-from vlmtune.benchmarks.files import is_text, read_json
+from pydantic import StrictInt
+from typing_extensions import TypedDict
+
+from vlmtune.benchmarks.files import check_shape, file_error, is_text, read_json
 from vlmtune.errors import UserError
 
 LAYOUT = "EqBen items with image0, image1, caption0 and caption1"
 SLOTS = ("c0i0", "c0i1", "c1i0", "c1i1")
+
+
+class Info(TypedDict):
+    """Which of the four scores of which item a record stands for."""
+
+    name: Literal["c0i0", "c0i1", "c1i0", "c1i1"]
+    sample_cnt: StrictInt
+    dataset: NotRequired[Any]
+
+
+class Score(TypedDict):
+    """A score to fill in."""
+
+    private_info: Info
+    image: NotRequired[Any]
+    caption: NotRequired[Any]
 
 
 class Entry(NamedTuple):
@@ -36,14 +55,13 @@ class Entry(NamedTuple):
 def read_entries(path: Path) -> list[Entry]:
     """Reads a released file of any layout, in its order or in that of `sample_cnt`."""
 
-    def fail(where: str, what: str) -> UserError:
-        return UserError(
-            f"expected {LAYOUT} in {path}, got {what} at {where}: download the file again"
-        )
+    def fail(where: str, came: str) -> UserError:
+        return file_error(path, LAYOUT, f"{came} at {where}")
 
     content = read_json(path, LAYOUT)
-    if isinstance(content, list) and content and _is_score(content[0]):
-        return _from_scores(content, fail)
+    first = content[0] if isinstance(content, list) and content else None
+    if isinstance(first, dict) and "private_info" in first:
+        return _from_scores(check_shape(content, list[Score], path, LAYOUT), fail)
     return [_entry(record, where, fail) for record, where in _records(content, "top", fail)]
 
 
@@ -72,19 +90,12 @@ def _entry(record: dict[str, Any], where: str, fail: Fail) -> Entry:
     return Entry((names[0], names[1]), (texts[0], texts[1]))
 
 
-def _is_score(record: Any) -> bool:
-    return isinstance(record, dict) and "private_info" in record
-
-
 def _from_scores(records: list[Any], fail: Fail) -> list[Entry]:
     """Puts the four scores of each item together."""
     items: dict[tuple[str, int], dict[str, tuple[Any, Any]]] = {}
-    for i, record in enumerate(records):
-        info = record.get("private_info") if isinstance(record, dict) else None
-        number = info.get("sample_cnt") if isinstance(info, dict) else None
-        if not isinstance(info, dict) or info.get("name") not in SLOTS or type(number) is not int:
-            raise fail(f"top/{i}", "an entry without name and sample_cnt in private_info")
-        key = str(info.get("dataset")), number
+    for record in records:
+        info = record["private_info"]
+        key = str(info.get("dataset")), info["sample_cnt"]
         items.setdefault(key, {})[info["name"]] = record.get("image"), record.get("caption")
     entries = []
     for (part, number), scores in sorted(items.items(), key=lambda item: item[0][1]):

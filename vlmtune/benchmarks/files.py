@@ -52,7 +52,7 @@ def check_shape(content: Any, shape: Any, path: str | Path, layout: str, source:
         return TypeAdapter(shape).validate_python(content)
     except ValidationError as error:
         first = error.errors()[0]
-        where = "/".join(str(key) for key in first["loc"]) or "the top"
+        where = "/".join(str(key) for key in first["loc"] if "[" not in str(key)) or "the top"
         lacks = "nothing" if first["type"] == "missing" else repr(first["input"])[:60]
         raise file_error(path, layout, f"{lacks} at {where}", source) from None
 

@@ -6,7 +6,6 @@ the folder. 70 animals x 64 backgrounds x 3 sizes x 4 textures x 4 camera angles
 Source: Bordes et al. 2023, PUG, section 3.2 and appendices B.2 and C.1.
 """
 
-import csv
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,13 +14,12 @@ from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int
-from PIL import Image
 from torch import Tensor
 from torch.nn.functional import normalize
 from typing_extensions import override
 
 from vlmtune.benchmarks.base import Benchmark, Convention, Score, count, embed
-from vlmtune.benchmarks.files import check_chosen, read_csv
+from vlmtune.benchmarks.files import check_chosen, read_csv, write_csv, write_image
 from vlmtune.benchmarks.items import Items, number
 from vlmtune.benchmarks.pug_animals_samples import (
     COLUMNS,
@@ -112,18 +110,12 @@ class PugAnimals(Benchmark[AnimalItems]):
     @override
     @classmethod
     def fixture(cls, folder: Path) -> "PugAnimals":
-        with (folder / "labels_pug_animal.csv").open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow(COLUMNS)
-            worlds = ("Egypt", "VillageSquare", "Opera")
-            grid = itertools.product(worlds, ("Cat", "GiantTortoise"), (0.7, 1.3), (0, 45))
-            for i, ((world, animal, size, yaw), texture) in enumerate(
-                itertools.product(grid, ("Default", "Sky"))
-            ):
-                (folder / animal).mkdir(exist_ok=True)
-                writer.writerow([f"{i}.png", world, animal, size, yaw, texture])
-                Image.new("RGB", (8, 8), (5 * i, 250 - 5 * i, i)).save(folder / animal / f"{i}.png")
-        return cls(str(folder / "labels_pug_animal.csv"), str(folder))
+        worlds, animals = ("Egypt", "VillageSquare", "Opera"), ("Cat", "GiantTortoise")
+        grid = itertools.product(worlds, animals, (0.7, 1.3), (0, 45), ("Default", "Sky"))
+        rows = [(f"{i}.png", *row) for i, row in enumerate(grid)]
+        for i, (file, _, animal, *_) in enumerate(rows):
+            write_image(folder / animal / file, 5 * i, 250 - 5 * i, i)
+        return cls(write_csv(folder / "labels_pug_animal.csv", COLUMNS, rows), str(folder))
 
     @override
     def read(self) -> list[dict[int, Scene]]:

@@ -7,7 +7,6 @@ relation, or with the two attributes exchanged. Scenes of one object have none.
 Source: Bordes et al. 2023, PUG, section 3.4.1 and appendix B.5.
 """
 
-import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,12 +14,11 @@ from pathlib import Path, PurePosixPath
 from typing import ClassVar
 
 from jaxtyping import Int
-from PIL import Image
 from torch import Tensor
 from typing_extensions import override
 
 from vlmtune.benchmarks.base import Convention, count
-from vlmtune.benchmarks.files import read_csv
+from vlmtune.benchmarks.files import read_csv, write_csv, write_image
 from vlmtune.benchmarks.paired import Paired, PairedAccuracy, PairedItem
 from vlmtune.benchmarks.pug_files import SITE, spoken
 from vlmtune.errors import UserError
@@ -95,14 +93,11 @@ class PugAR4T(Paired):
             ("On", large, "Green vase and large mug at beach", "3.png", "2.png"),
             ("Inside", "Pizza inside temple", "", "4.png", ""),
         ]
-        (folder / "test").mkdir()
-        with (folder / "PUG_ARmerged_test.csv").open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow(["", "Relation", "caption", "alt_caption", "filename", *COLUMNS[3:]])
-            for i, (*values, file_name, negative) in enumerate(rows):
-                writer.writerow([i, *values, file_name, negative, f"test/{file_name}"])
-                Image.new("RGB", (8, 8), (50 * i, 90, 200)).save(folder / "test" / file_name)
-        return cls(str(folder / "PUG_ARmerged_test.csv"), str(folder))
+        for i, row in enumerate(rows):
+            write_image(folder / "test" / row[3], 50 * i, 90, 200)
+        header = ["", "Relation", "caption", "alt_caption", "filename", *COLUMNS[3:]]
+        cells = [[i, *row, f"test/{row[3]}"] for i, row in enumerate(rows)]
+        return cls(write_csv(folder / "PUG_ARmerged_test.csv", header, cells), str(folder))
 
     @override
     def read(self) -> list[PairedItem]:

@@ -8,14 +8,21 @@ section 3.3 and appendices B.3 and C.3.
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from PIL import Image
+from pydantic import Field
 from typing_extensions import override
 
 from vlmtune.benchmarks.base import Convention
 from vlmtune.benchmarks.classification import Candidate, Classification, ClassItem
-from vlmtune.benchmarks.files import check_chosen, find_images, is_text, read_json
+from vlmtune.benchmarks.files import (
+    Text,
+    check_chosen,
+    file_error,
+    find_images,
+    read_json,
+    write_image,
+)
 from vlmtune.benchmarks.pug_files import SITE, spoken
 from vlmtune.errors import UserError
 from vlmtune.metrics.class_mapping import class_of_id
@@ -99,10 +106,8 @@ class PugImageNet(Classification):
     def fixture(cls, folder: Path) -> "PugImageNet":
         for i, factor in enumerate(FACTORS):
             for j, label in enumerate(("BirdHouse", "Jack_O_Lantern", "Wolf")):
-                (folder / factor / label).mkdir(parents=True)
                 for k in range(2):
-                    colour = (20 * i, 100 * j, 200 * k)
-                    Image.new("RGB", (8, 8), colour).save(folder / factor / label / f"{k}.png")
+                    write_image(folder / factor / label / f"{k}.png", 20 * i, 100 * j, 200 * k)
         return cls(str(folder))
 
     @override
@@ -148,11 +153,15 @@ class PugImageNet(Classification):
 
     @override
     def candidates(self, group: str) -> list[Candidate]:
-        named = self._own_names() if self.strict else self._imagenet()
+        named = self._folder_names() if self.strict else self._imagenet_names()
         return [Candidate((self.prompt.format(name),), label, name) for name, label in named]
 
-    def _own_names(self) -> list[tuple[str, str | None]]:
-        words = {} if self.words is None else _read_words(self.words, self._labels)
+    def _folder_names(self) -> list[tuple[str, str | None]]:
+        layout = "a JSON object {folder: words}"
+        path = self.words or ""
+        words = read_json(path, layout, shape=dict[str, Text]) if path else {}
+        if unknown := sorted(set(words) - set(self._labels)):
+            raise file_error(path, layout, f"{unknown[0]!r}, which is no folder")
         names = [words.get(label, spoken(label)) for label in self._labels]
         if len(set(names)) < len(names):
             double = next(name for name in names if names.count(name) > 1)
@@ -162,39 +171,18 @@ class PugImageNet(Classification):
             )
         return list(zip(names, self._labels, strict=True))
 
-    def _imagenet(self) -> list[tuple[str, str | None]]:
+    def _imagenet_names(self) -> list[tuple[str, str | None]]:
         """ImageNet's names, each with the class that its id stands for."""
         assert self.imagenet_names is not None
         assert self.mapping is not None
-        names = read_json(self.imagenet_names, f"a JSON list of {IDS} names")
-        if not isinstance(names, list) or len(names) != IDS or not all(map(is_text, names)):
-            raise UserError(
-                f"expected a JSON list of {IDS} names in {self.imagenet_names}, got another "
-                "layout: pass ImageNet's names in the order of the ids"
-            )
-        layout = "a JSON object {class: [id, ...]}"
-        ids = read_json(self.mapping, layout)
-        if not isinstance(ids, dict) or any(
-            not isinstance(numbers, list) for numbers in ids.values()
-        ):
-            raise UserError(f"expected {layout} in {self.mapping}, got another layout: correct it")
+        shape = Annotated[list[Text], Field(min_length=IDS, max_length=IDS)]
+        layout = f"a JSON list of {IDS} names in the order of the ids"
+        names = read_json(self.imagenet_names, layout, shape=shape)
+        layout = f"{{class: [id, ...]}} with the folders of {self.images}"
+        ids = read_json(self.mapping, layout, shape=dict[str, list[Any]])
         if sorted(ids) != self._labels:
-            raise UserError(
-                f"expected the classes of {self.images} in {self.mapping}, got {len(ids)} of "
-                f"which {len(set(ids) & set(self._labels))} are folders: pass both of one release"
-            )
+            count = len(set(ids) & set(self._labels))
+            raise file_error(self.mapping, layout, f"{len(ids)} of which {count} are folders")
         classes = class_of_id(ids, IDS).tolist()
         labels = [None if number < 0 else self._labels[number] for number in classes]
         return list(zip(names, labels, strict=True))
-
-
-def _read_words(path: str, labels: Sequence[str]) -> dict[str, str]:
-    layout = "a JSON object {folder: words}"
-    words = read_json(path, layout)
-    if not isinstance(words, dict) or not all(map(is_text, words.values())):
-        raise UserError(f"expected {layout} in {path}, got another layout: correct it")
-    if unknown := sorted(set(words) - set(labels)):
-        raise UserError(
-            f"expected folders in {path}, got {unknown[0]!r}, which is none: correct it"
-        )
-    return words

@@ -6,17 +6,15 @@ character1_pos, character2_pos, character_texture, character2_texture, and the i
 Blue/Red left/right, Grass/Stone left/right) = 43,560. Source: Bordes et al. 2023, section 3.4.
 """
 
-import csv
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from PIL import Image
 from typing_extensions import override
 
 from vlmtune.benchmarks.base import Convention
-from vlmtune.benchmarks.files import check_chosen
+from vlmtune.benchmarks.files import check_chosen, write_csv, write_image
 from vlmtune.benchmarks.multiple_choice import ChoiceItem, MultipleChoice
 from vlmtune.benchmarks.pug_spar_setups import BLANK, COLUMNS, HARD, SOURCE, read_setups
 from vlmtune.metrics.multiple_choice import Ties
@@ -94,11 +92,9 @@ def write_grid(folder: Path) -> None:
     sides = [("left", "right"), ("bottom", "top"), ("left", "right"), ("left", "right")]
     looks = [("Default", "Default")] * 2 + [("Blue", "Red"), ("Grass", "Stone")]
     animals = (BLANK, "Goldfish", "GiantTortoise")
-    with (folder / "labels.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow([*COLUMNS[:5], "character2_pos", *COLUMNS[5:]])
-        grid = itertools.product(range(4), animals, animals, ("Desert", "SaltFlats"))
-        for i, (group, first, second, world) in enumerate(grid):
-            (one, other), look = sides[group], looks[group]
-            writer.writerow([f"{i}.png", world, first, second, one, other, *look])
-            Image.new("RGB", (8, 8), (3 * i, 255 - 3 * i, i)).save(folder / f"{i}.png")
+    grid = itertools.product(range(4), animals, animals, ("Desert", "SaltFlats"))
+    rows = []
+    for i, (group, first, second, world) in enumerate(grid):
+        rows.append([f"{i}.png", world, first, second, *sides[group], *looks[group]])
+        write_image(folder / f"{i}.png", 3 * i, 255 - 3 * i, i)
+    write_csv(folder / "labels.csv", [*COLUMNS[:5], "character2_pos", *COLUMNS[5:]], rows)

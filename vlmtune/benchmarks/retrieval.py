@@ -6,21 +6,41 @@ Flickr30K has 1,000 images and 5,000 captions, COCO's 5,000 and 25,010 (some ima
 five). Source: Karpathy and Fei-Fei 2015, section 4.1.
 """
 
-import json
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Required
 
-from PIL import Image
-from typing_extensions import override
+from pydantic import Field
+from typing_extensions import TypedDict, override
 
 from vlmtune.benchmarks.base import Convention
-from vlmtune.benchmarks.files import read_json
+from vlmtune.benchmarks.files import (
+    Text,
+    check_shape,
+    file_error,
+    read_json,
+    write_image,
+    write_json,
+)
 from vlmtune.benchmarks.ranking import CaptionedImage, Ranking
 from vlmtune.errors import UserError
 from vlmtune.types import ImageRef
 
 LAYOUT = "Karpathy's caption JSON"
 FIRST = 5  # captions of an image that the reference convention ranks
+
+
+class Sentence(TypedDict):
+    """A caption."""
+
+    raw: Text
+
+
+class Row(TypedDict, total=False):
+    """An image of the split."""
+
+    filepath: str | None
+    filename: Required[Annotated[str, Field(min_length=1)]]
+    sentences: Required[Annotated[list[Sentence], Field(min_length=1)]]
 
 
 class Retrieval(Ranking):
@@ -51,7 +71,6 @@ class Retrieval(Ranking):
     @override
     @classmethod
     def fixture(cls, folder: Path) -> "Retrieval":
-        (folder / "val2014").mkdir()
         captions = (
             ["a dog runs", "a dog on grass"],
             ["a cat sleeps", "a cat", "two cats", "cats on a bed", "a bed", "a bed with cats"],
@@ -62,14 +81,13 @@ class Retrieval(Ranking):
         images = []
         for i, raws in enumerate(captions):
             file = f"COCO_val2014_{i:012d}.png"
-            Image.new("RGB", (8, 8), (50 * i, 9, 200 - 40 * i)).save(folder / "val2014" / file)
+            write_image(folder / "val2014" / file, 50 * i, 9, 200 - 40 * i)
             split = "test" if i < 4 else "val"
             sentences = [{"raw": raw, "imgid": i} for raw in raws]
             row = {"filepath": "val2014", "filename": file, "split": split, "sentences": sentences}
             images.append({"imgid": i, "cocoid": i, **row})
-        path = folder / "dataset_coco.json"
-        path.write_text(json.dumps({"images": images, "dataset": "coco"}), encoding="utf-8")
-        return cls(str(path), str(folder), folds=2)
+        path = write_json(folder / "dataset_coco.json", {"images": images, "dataset": "coco"})
+        return cls(path, str(folder), folds=2)
 
     @override
     def read(self) -> list[CaptionedImage]:
@@ -80,33 +98,19 @@ class Retrieval(Ranking):
 
 def read_split(path: Path, split: str) -> list[tuple[str, tuple[str, ...]]]:
     """The images of a split in the order of the file: file name and captions, blanks collapsed."""
-    content = read_json(path, LAYOUT)
-    listed = content.get("images") if isinstance(content, dict) else None
-    if not isinstance(listed, list) or not all(isinstance(row, dict) for row in listed):
-        raise _wrong(path, "no list `images` of objects")
+    listed = read_json(path, LAYOUT, shape=dict[str, Any])
+    listed = check_shape(listed.get("images"), list[dict[str, Any]], path, LAYOUT)
     known = sorted({str(row.get("split")) for row in listed})
     if split not in known:
         raise UserError(
             f"expected a split out of {known} of {path}, got {split!r}: correct `split`"
         )
-    rows = [_row(path, row) for row in listed if row.get("split") == split]
-    if len({file for file, _ in rows}) != len(rows):
-        raise _wrong(path, "the same image twice")
-    return rows
-
-
-def _row(path: Path, row: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
-    folder, file = row.get("filepath") or "", row.get("filename")
-    try:
-        raws = tuple(" ".join(sentence["raw"].split()) for sentence in row["sentences"])
-    except (AttributeError, KeyError, TypeError) as error:
-        raise _wrong(path, f"{file!r} with sentences of another layout ({error!r})") from error
-    if not isinstance(folder, str) or not isinstance(file, str) or not file:
-        raise _wrong(path, f"an image without a file name ({str(row)[:60]})")
-    if not raws or not all(raws):
-        raise _wrong(path, f"{file!r} without a caption, or with a blank one")
-    return f"{folder}/{file}" if folder else file, raws
-
-
-def _wrong(path: Path, came: str) -> UserError:
-    return UserError(f"expected {LAYOUT} in {path}, got {came}: download it again")
+    rows = {i: row for i, row in enumerate(listed) if row.get("split") == split}
+    images = []
+    for row in check_shape(rows, dict[int, Row], path, LAYOUT).values():
+        captions = tuple(" ".join(sentence["raw"].split()) for sentence in row["sentences"])
+        folder = row.get("filepath")
+        images.append((f"{folder}/{row['filename']}" if folder else row["filename"], captions))
+    if len({file for file, _ in images}) < len(images):
+        raise file_error(path, LAYOUT, "the same image twice")
+    return images

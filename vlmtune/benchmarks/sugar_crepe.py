@@ -6,16 +6,14 @@ Files: `add_att.json`, `add_obj.json`, `replace_att.json`, `replace_obj.json`, `
 of COCO val2017. Source: Hsieh et al. 2023.
 """
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from PIL import Image
 from typing_extensions import override
 
 from vlmtune.benchmarks.base import Convention
-from vlmtune.benchmarks.files import check_chosen
+from vlmtune.benchmarks.files import check_chosen, write_image, write_json
 from vlmtune.benchmarks.multiple_choice import ChoiceItem, MultipleChoice
 from vlmtune.types import ImageRef
 
@@ -72,13 +70,13 @@ class SugarCrepe(MultipleChoice):
             "swap_obj": [("a dog on a mat", "a mat on a dog", 0), ("a cat by a", "a by a cat", 1)],
         }
         for i in (0, 1):
-            Image.new("RGB", (8, 8), (200 * i, 90, 20)).save(folder / f"{i:012d}.jpg")
+            write_image(folder / f"{i:012d}.jpg", 200 * i, 90, 20)
         for subset, rows in rows_of.items():
             items = {
                 str(2 * k): dict(zip(KEYS, (f"{i:012d}.jpg", true, false), strict=True))
                 for k, (true, false, i) in enumerate(rows)
             }
-            (folder / f"{subset}.json").write_text(json.dumps(items), encoding="utf-8")
+            write_json(folder / f"{subset}.json", items)
         return cls(str(folder), str(folder), list(rows_of))
 
     @override

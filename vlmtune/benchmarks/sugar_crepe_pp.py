@@ -5,13 +5,12 @@ JSON lists of `{"id", "filename", "caption", "caption2", "negative_caption"}`, 4
 images of COCO val2017. Source: Dumpala et al. 2024, SugarCrepe++, section 4.
 """
 
-import json
 from pathlib import Path
 from typing import ClassVar
 
-from PIL import Image
 from typing_extensions import override
 
+from vlmtune.benchmarks.files import write_image, write_json
 from vlmtune.benchmarks.multiple_choice import ChoiceItem, MultipleChoice
 from vlmtune.types import ImageRef
 
@@ -40,11 +39,11 @@ class SugarCrepePP(MultipleChoice):
     @override
     @classmethod
     def fixture(cls, folder: Path) -> "SugarCrepePP":
-        Image.new("RGB", (8, 8), "red").save(folder / "0.jpg")
+        write_image(folder / "0.jpg", 255, 0, 0)
         for subset in SUBSETS:
             texts = (f"a dog {subset}", f"{subset} of a dog", f"a {subset} dog")
             row = dict(zip(KEYS, ("0.jpg", *texts), strict=True))
-            (folder / f"{subset}.json").write_text(json.dumps([{"id": 0, **row}]))
+            write_json(folder / f"{subset}.json", [{"id": 0, **row}])
         return cls(str(folder), str(folder))
 
     @override

@@ -6,19 +6,24 @@ two of three annotators chose the caption and not the foil: 7,702 of 8,782 rows.
 files, so a row is known by file and id. Source: Parcalabescu et al. 2022, sections 3 and 4.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Required
 
 import torch
 from jaxtyping import Bool, Float, Int
-from PIL import Image
 from torch import Tensor
-from typing_extensions import override
+from typing_extensions import TypedDict, override
 
 from vlmtune.benchmarks.base import Convention
-from vlmtune.benchmarks.files import check_chosen, is_text, read_json
+from vlmtune.benchmarks.files import (
+    check_chosen,
+    file_error,
+    is_text,
+    read_json,
+    write_image,
+    write_json,
+)
 from vlmtune.benchmarks.multiple_choice import ChoiceItem, MultipleChoice
 from vlmtune.errors import UserError
 from vlmtune.metrics.auroc import auroc
@@ -41,6 +46,21 @@ PIECES = (
     "foil-it",
 )
 LAYOUT = "a VALSE object of rows by id with image_file, caption, foil and mturk"
+
+
+class Votes(TypedDict):
+    """How many annotators chose the caption and not the foil."""
+
+    caption: int
+
+
+class Row(TypedDict, total=False):
+    """A row; those with too few votes may lack the rest."""
+
+    mturk: Required[Votes]
+    image_file: Any
+    caption: Any
+    foil: Any
 
 
 class Valse(MultipleChoice):
@@ -88,11 +108,9 @@ class Valse(MultipleChoice):
     @override
     @classmethod
     def fixture(cls, folder: Path) -> "Valse":
-        (folder / "data").mkdir()
-        (folder / "images").mkdir()
         for i, piece in enumerate(PIECES):
             file = f"v7w_{i // 2}.png"
-            Image.new("RGB", (8, 8), (20 * i, 90, 0)).save(folder / "images" / file)
+            write_image(folder / "images" / file, 20 * i, 90, 0)
             row = {"dataset": "visual7w", "original_split": "test", "image_file": file}
             row |= {"linguistic_phenomena": piece, "classes": "a", "classes_foil": "no"}
             row |= {"caption": f"a cat by {i} dogs", "foil": f"a cat by {i} hogs"}
@@ -100,7 +118,7 @@ class Valse(MultipleChoice):
                 "test_0": row | {"mturk": {"caption": 3, "foil": 0, "other": 0}},
                 "test_1": row | {"foil": "a cat", "mturk": {"caption": 1, "foil": 2, "other": 0}},
             }
-            (folder / "data" / f"{piece}.json").write_text(json.dumps(rows), encoding="utf-8")
+            write_json(folder / "data" / f"{piece}.json", rows)
         return cls(str(folder / "data"), str(folder / "images"))
 
     @override
@@ -108,13 +126,19 @@ class Valse(MultipleChoice):
         items = []
         for piece in self.pieces:
             path = Path(self.path, f"{piece}.json")
-            content = read_json(path, LAYOUT, self.source)
-            if not isinstance(content, dict):
-                raise UserError(f"expected {LAYOUT} in {path}, got {type(content).__name__}")
-            for key, row in content.items():
-                if _votes(row, key, path) >= VOTES:
-                    image, caption, foil = _texts(row, key, path)
-                    items.append(ChoiceItem(self._image(piece, image), (caption, foil), piece))
+            rows = read_json(path, LAYOUT, self.source, dict[str, Row])
+            for key, row in rows.items():
+                if row["mturk"]["caption"] < VOTES:
+                    continue
+                # The paper's reader makes lists of captions, and its script takes the first.
+                cells: list[Any] = [row.get(name) for name in ("image_file", "caption", "foil")]
+                cells = [cell[0] if isinstance(cell, list) and cell else cell for cell in cells]
+                image, caption, foil = cells
+                if not all(map(is_text, cells)) or caption == foil:
+                    came = f"row {key!r} with {str(cells)[:80]}"
+                    layout = f"{LAYOUT}, caption and foil different,"
+                    raise file_error(path, layout, came, self.source)
+                items.append(ChoiceItem(self._image(piece, image), (caption, foil), piece))
         return items
 
     def _image(self, piece: str, file: str) -> ImageRef:
@@ -148,28 +172,3 @@ class Valse(MultipleChoice):
         p_c, p_f = (cluster_robust_mean(kind, clusters) for kind in (right, detected))
         metrics["acc"] = cluster_robust_mean((right + detected) / 2, clusters, 1 / 2)
         return metrics | {"p_c": p_c, "p_f": p_f, "min": min(p_c, p_f, key=lambda x: x.value)}
-
-
-def _votes(row: Any, key: str, path: Path) -> int:
-    """How many annotators chose the caption and not the foil."""
-    votes = row.get("mturk") if isinstance(row, dict) else None
-    count = votes.get("caption") if isinstance(votes, dict) else None
-    if not isinstance(count, int):
-        raise UserError(
-            f"expected {LAYOUT} in {path}, got row {key!r} without votes: download it again"
-        )
-    return count
-
-
-def _texts(row: dict[str, Any], key: str, path: Path) -> tuple[str, str, str]:
-    """Image, caption and foil of a row."""
-    values = [row.get(name) for name in ("image_file", "caption", "foil")]
-    # The paper's reader makes lists of captions, and its script takes the first.
-    values = [value[0] if isinstance(value, list) and value else value for value in values]
-    texts = [value for value in values if is_text(value)]
-    if len(texts) != 3 or texts[1] == texts[2]:
-        raise UserError(
-            f"expected {LAYOUT}, caption and foil different, in {path}, got row {key!r} with "
-            f"{str(values)[:80]}: download it again"
-        )
-    return texts[0], texts[1], texts[2]

@@ -9,10 +9,9 @@ import json
 from pathlib import Path
 from typing import ClassVar
 
-from PIL import Image
 from typing_extensions import override
 
-from vlmtune.benchmarks.files import Row, is_text
+from vlmtune.benchmarks.files import Row, is_text, write_image
 from vlmtune.benchmarks.paired import Paired, PairedItem
 from vlmtune.types import ImageRef
 
@@ -40,7 +39,6 @@ class Winoground(Paired):
     @override
     @classmethod
     def fixture(cls, folder: Path) -> "Winoground":
-        (folder / "images").mkdir()
         rows = (
             ("some plants by a bulb", "a bulb by some plants", "Noun", "Object", "", 1),
             ("a dog chases a cat", "a cat chases a dog", "Verb", "Relation", "Series", 2),
@@ -50,8 +48,7 @@ class Winoground(Paired):
         for i, (first, second, tag, collapsed, secondary, predicates) in enumerate(rows):
             names = (f"ex_{i}_img_0", f"ex_{i}_img_1")
             for side, name in enumerate(names):
-                colour = (80 * i, 200 * side, 60)
-                Image.new("RGB", (8, 8), colour).save(folder / "images" / f"{name}.png")
+                write_image(folder / "images" / f"{name}.png", 80 * i, 200 * side, 60)
             row = dict(zip(KEYS, (*names, first, second), strict=True))
             tags = {"tag": tag, "secondary_tag": secondary, "collapsed_tag": collapsed}
             lines.append(json.dumps({"id": i, **row, **tags, "num_main_preds": predicates}))

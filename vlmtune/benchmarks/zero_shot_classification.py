@@ -5,20 +5,25 @@ Files: a folder for each class with its images, at any depth (`root/class/image.
 exported. Source: Radford et al. 2021, CLIP, sections 3.1.2 and 3.1.4.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
-from PIL import Image
 from torch.nn.functional import normalize
 from typing_extensions import override
 
 from vlmtune.benchmarks.base import Convention, Score, embed, files_from
 from vlmtune.benchmarks.classification import Candidate, Classification, ClassItem
-from vlmtune.benchmarks.files import find_images, is_text, read_json
+from vlmtune.benchmarks.files import (
+    file_error,
+    find_images,
+    is_text,
+    read_json,
+    write_image,
+    write_json,
+)
 from vlmtune.errors import UserError
 from vlmtune.report.result import Result
 from vlmtune.types import ImageRef
@@ -82,14 +87,12 @@ class ZeroShotClassification(Classification):
         names = {}
         for i, word in enumerate(("airplane", "bird", "fire truck", "horse", "ship", "tree frog")):
             label = f"n{i:04d}"
-            (folder / "val" / label).mkdir(parents=True)
             names[label] = word
             for k in range(1 + i % 2):
-                colour = (40 * i, 100 * k, 250 - 40 * i)
-                Image.new("RGB", (8, 8), colour).save(folder / "val" / label / f"{k}.png")
-        (folder / "names.json").write_text(json.dumps(names), encoding="utf-8")
+                write_image(folder / "val" / label / f"{k}.png", 40 * i, 100 * k, 250 - 40 * i)
+        classes = write_json(folder / "names.json", names)
         templates = ("a photo of a {}.", "art of the {}.")
-        return cls(str(folder / "val"), classes=str(folder / "names.json"), templates=templates)
+        return cls(str(folder / "val"), classes=classes, templates=templates)
 
     @override
     def read(self) -> list[ClassItem]:
@@ -129,7 +132,7 @@ class ZeroShotClassification(Classification):
         ]
 
     def _names(self) -> dict[str, str]:
-        """What the class of each folder is called, no two alike."""
+        """The name of the class of each folder, no two alike."""
         folders = list(self._paths)
         names: Sequence[Any] = [folder.replace("_", " ") for folder in folders]
         if self.classes is not None:
@@ -149,21 +152,15 @@ class ZeroShotClassification(Classification):
     def _read_names(self, path: str, folders: Sequence[str]) -> Sequence[Any]:
         """One entry for each folder; with a class missing the numbers would be higher."""
         layout = f"a JSON list of {len(folders)} names, or an object {{folder: name}},"
-        names = read_json(path, layout)
-        if isinstance(names, dict):
-            if lost := sorted(set(names) - set(folders)):
-                raise UserError(
-                    f"expected a folder for each class of {path}, {len(lost)} have none, first "
-                    f"{lost[0]!r}: {files_from(self)}, or take the names out"
-                )
-            return [names.get(folder) for folder in folders]
-        if not isinstance(names, list) or len(names) != len(folders):
-            came = f"{len(names)} names" if isinstance(names, list) else "another layout"
-            raise UserError(
-                f"expected {layout} in {path}, got {came}: correct it, or get all folders from "
-                f"{self.source}"
-            )
-        return names
+        names = read_json(path, layout, self.source, list[Any] | dict[str, Any])
+        if isinstance(names, list) and len(names) != len(folders):
+            raise file_error(path, layout, f"{len(names)} names", self.source)
+        if isinstance(names, list):
+            return names
+        if lost := sorted(set(names) - set(folders)):
+            came = f"{len(lost)} that have none, first {lost[0]!r}"
+            raise file_error(path, "a folder for each class", came, self.source)
+        return [names.get(folder) for folder in folders]
 
     @override
     def run(self, score: Score) -> Result:
