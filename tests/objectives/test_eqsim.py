@@ -13,7 +13,7 @@ from tests.scored import embedded, parts, share_of
 from vlmtune.config import instantiate
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import UserError
-from vlmtune.objectives import close_partners, eqsim
+from vlmtune.objectives import eqsim, true_pairs
 from vlmtune.objectives.base import Objective
 from vlmtune.objectives.eqsim import EqSim, v2_deviation
 from vlmtune.types import Embedded, Scores, ScoreShard, Targets, Tokens
@@ -317,7 +317,7 @@ def test_draws_with_any_other_option_are_those_of_the_loop(seed, monkeypatch):
     cosines, computed, targets = random_batch(seed)
     noise = 3 * torch.randn(20, 2, 20, generator=torch.Generator().manual_seed(seed)).double()
     monkeypatch.setattr(
-        close_partners,
+        true_pairs,
         "_noise",
         lambda pairs: noise[: pairs.comparable.shape[0], :, : pairs.comparable.shape[1]],
     )
@@ -380,7 +380,7 @@ def test_the_shares_of_all_ranks_add_up(seed, ranks):
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("seed", range(5))
 def test_a_draw_does_not_depend_on_the_number_of_ranks(seed, ranks, monkeypatch):
-    monkeypatch.setattr(close_partners.torch, "randint", lambda *_: torch.tensor([seed]))
+    monkeypatch.setattr(true_pairs.torch, "randint", lambda *_: torch.tensor([seed]))
     for objective in (EqSim.released(k=1), EqSim(**{**random_options(seed), "close": "draw"})):
         whole, shares = whole_and_shares(objective, seed + 50, ranks)
         for got, want in zip(shares, whole, strict=True):
@@ -532,12 +532,12 @@ def test_draws_follow_the_softmax():
     pairs = eqsim.TruePairs(ScoreShard(scores, eye(4), scores, eye(4)), ProcessGroup())
     seen, both, twice = torch.zeros(2, 4, 4), torch.zeros(4, 4), 0.0
     for _ in range(600):
-        flat = close_partners.partners(pairs, 0 * values, 0 * values, 1, "union", True)
+        flat = true_pairs.partners(pairs, 0 * values, 0 * values, 1, "union", True)
         twice += (flat[:, 0] == flat[:, 1]).float().mean().item() / 600
-        drawn = close_partners.partners(pairs, values, values, 1, "union", True)
+        drawn = true_pairs.partners(pairs, values, values, 1, "union", True)
         for direction in range(2):
             seen[direction, range(4), drawn[:, direction]] += 1 / 600
-        two = close_partners.partners(pairs, values, values, 2, "row", True)
+        two = true_pairs.partners(pairs, values, values, 2, "row", True)
         both[torch.arange(4)[:, None], two] += 1 / 600
     p = values.masked_fill(torch.eye(4) > 0, -math.inf).softmax(dim=1)
     # Either as the first of two, or as the second after any other: without replacement.

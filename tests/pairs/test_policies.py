@@ -7,11 +7,10 @@ import torch
 from tests.toy import Together, Toy, Tune, batch, groups
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import UserError
-from vlmtune.pairs.base import PairPolicy
+from vlmtune.pairs.base import PairPolicy, sample_rows
 from vlmtune.pairs.hard_pairs import HardPairs
 from vlmtune.pairs.mutual_pairs import MutualPairs
 from vlmtune.pairs.ranking_pairs import RankingPairs
-from vlmtune.pairs.sampling import sample_rows
 from vlmtune.training.scores import TrainingScores
 from vlmtune.training.shard_layout import shard_layout
 from vlmtune.types import FeatureSpec, Targets

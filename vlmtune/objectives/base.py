@@ -30,7 +30,7 @@ class Objective(Configured, nn.Module, ABC):
         weight: Factor in the sum of objectives, >= 0 and finite.
 
     Attributes:
-        needs: What it reads of `Scores` beside the values: "embedded" (embeddings of a dual
+        needs: What it needs of `Scores` beside the values: "embedded" (embeddings of a dual
             adapter), "tokens" (its tokens too), "reference" (scores of the frozen backbone).
         regulariser: True where the loss does not reward true scores above false ones.
     """
@@ -55,7 +55,7 @@ class Objective(Configured, nn.Module, ABC):
 
 
 class ShardedObjective(Objective, ABC):
-    """An objective that each rank computes for its own images and texts.
+    """An objective that each rank computes for its images and texts.
 
     No rank holds the N x M matrix: memory is linear in the global batch.
     """

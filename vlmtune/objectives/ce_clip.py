@@ -4,7 +4,7 @@ Scores with embeddings come in, a loss goes out. It never makes the hard negativ
 """
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 from typing_extensions import override
 
@@ -12,7 +12,7 @@ from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import UserError
 from vlmtune.objectives.base import ShardedObjective, check_factors
 from vlmtune.objectives.functional import embedded_of, hard_negatives, mean_over_ranks
-from vlmtune.types import Scores, ScoreShard
+from vlmtune.types import ScoreShard
 
 
 class CEClip(ShardedObjective):
@@ -39,13 +39,12 @@ class CEClip(ShardedObjective):
     with adaptive threshold; the rest follows the released code.
 
     Args:
-        weight: Factor in the sum of objectives.
         intra_modal: Factor a.
         rank: Factor b.
         upper: Largest threshold u.
 
     Example:
-        >>> from vlmtune.types import Embedded, Targets
+        >>> from vlmtune.types import Embedded, Scores, Targets
         >>> u, v = torch.eye(2)[:1], torch.eye(2)
         >>> scores = Scores(u @ v.T, torch.ones(1, 2) > 0, Embedded(u, v, torch.ones(())))
         >>> truth, same_group = torch.tensor([[1, 0]]) > 0, torch.tensor([[1, 1]]) > 0
@@ -81,26 +80,16 @@ class CEClip(ShardedObjective):
         hard = hard_negatives(scores, targets)
         # Ranks add counts: a text counts if it is a hard negative of any image of any rank.
         hard_texts = group.sum(hard.sum(dim=0)) > 0
-        intra = self._intra_modal(scores, row, column, hard_texts & ~targets.truth[row], group)
-        gaps = scores.values[row, column][:, None] - scores.values[row]
-        return self.intra_modal * intra + self.rank * self._rank(gaps, hard[row], group)
-
-    def _intra_modal(
-        self,
-        scores: Scores,
-        row: Int[Tensor, "P"],
-        column: Int[Tensor, "P"],
-        negatives: Bool[Tensor, "P M"],
-        group: ProcessGroup,
-    ) -> Float[Tensor, ""]:
+        negatives = hard_texts & ~targets.truth[row]
         embedded = embedded_of(scores, "CEClip")
         anchors = embedded.text[column]
         true = embedded.scale * (embedded.image[row] * anchors).sum(dim=1)
-        false = (embedded.scale * anchors @ embedded.text.T).masked_fill(
-            ~negatives, torch.finfo(true.dtype).min
-        )
+        lowest = torch.finfo(true.dtype).min
+        false = (embedded.scale * anchors @ embedded.text.T).masked_fill(~negatives, lowest)
         losses = torch.logaddexp(true, false.logsumexp(dim=1)) - true
-        return mean_over_ranks(losses, torch.ones_like(row, dtype=torch.bool), group)
+        intra = mean_over_ranks(losses, torch.ones_like(row, dtype=torch.bool), group)
+        gaps = scores.values[row, column][:, None] - scores.values[row]
+        return self.intra_modal * intra + self.rank * self._rank(gaps, hard[row], group)
 
     def _rank(
         self, gaps: Float[Tensor, "P M"], hard: Bool[Tensor, "P M"], group: ProcessGroup

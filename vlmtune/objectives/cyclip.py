@@ -34,7 +34,6 @@ class CyClip(ShardedObjective):
     in the released code. The authors give both 0.25 and 0.5 for the two factors.
 
     Args:
-        weight: Factor in the sum of objectives.
         in_modal: Factor a.
         cross_modal: Factor b.
 

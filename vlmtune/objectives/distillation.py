@@ -1,6 +1,6 @@
 """Distillation from the frozen backbone, so that training does not forget what it knew.
 
-Scores with the backbone's own come in, a loss goes out. It never reads which pairs are true.
+Scores with the frozen backbone's come in, a loss goes out. It never uses the truth of pairs.
 """
 
 from typing import ClassVar
@@ -19,7 +19,7 @@ from vlmtune.types import ScoreShard
 
 
 class Distillation(ShardedObjective):
-    r"""The divergence of the scores s from the frozen backbone's own scores r.
+    r"""The divergence of the scores s from the scores r of the frozen backbone.
 
     $L = \frac{\tau^2}{2} \Big( \overline{KL\big(\mathrm{softmax}_k \tfrac{r_{ik}}{\tau} \,\|\,
     \mathrm{softmax}_k \tfrac{s_{ik}}{\tau}\big)} + \overline{KL\big(\mathrm{softmax}_l
@@ -36,7 +36,6 @@ class Distillation(ShardedObjective):
     of a batch's scores, Zheng et al. 2023 (ZSCL).
 
     Args:
-        weight: Factor in the sum of objectives.
         temperature: $\tau$ > 0; above 1 small probabilities count for more.
 
     Example:

@@ -15,9 +15,8 @@ from typing_extensions import override
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import UserError
 from vlmtune.objectives.base import ShardedObjective
-from vlmtune.objectives.close_partners import By, partners
 from vlmtune.objectives.functional import reference_of
-from vlmtune.objectives.true_pairs import Normalise, TruePairs
+from vlmtune.objectives.true_pairs import By, Normalise, TruePairs, partners
 from vlmtune.types import Scores, ScoreShard, Targets
 
 
@@ -80,7 +79,7 @@ class EqSim(ShardedObjective):
             code).
         count: Whether a pair that is close in both directions, or listed twice, counts "once", or
             "each" listing counts (released code).
-        v1_over: Divisor of the sum of v1: its own "pairs", or the "square" of the number of images
+        v1_over: Divisor of the sum of v1: its "pairs", or the "square" of the number of images
             (released code).
 
     Example:
@@ -127,30 +126,17 @@ class EqSim(ShardedObjective):
 
     @classmethod
     def paper(cls, v1: Literal["distant", "all"] = "distant", **changes: Any) -> "EqSim":
-        r"""EqSim as the paper describes it; these are the defaults too.
+        r"""EqSim as the paper describes it (section 3, appendix C); these are the defaults too.
 
-        Stated, in section 3 and appendix C:
-
-        - v1 and v2 as in eq. 6, squared, with a hinge for each pair (`hinge="pair"`);
-        - v2 where the "images and text" have the top k = 8 scores (`close="topk"`), v1 elsewhere;
-        - s is a cosine under a softmax (FIBER), or the matching score under a sigmoid (METER:
-          `normalise="sigmoid"`, `ranked_by="reference"` for its cached scores);
-        - one $\alpha$ of {0, 0.04, 0.1} and one $\beta$ of {0.2, 0.5, 1.0}.
-
-        Left open, and chosen here:
-
-        - the values of each table: the middle ones, $\alpha = 0.04$ and $\beta = 0.5$;
-        - axis and temperature of the softmax: the texts of an image and the learned one, as in the
-          code (`normalise="row"`);
-        - what the top 8 rank: the texts of each image and the images of each text (`by="union"`),
-          a pair in both lists once (`count="once"`);
-        - reductions: either loss is the mean over its own pairs, the sides of v2 are added;
-        - $s_{11} > s_{12}$ and $s_{22} > s_{21}$, from which eq. 5 concludes C = 1: left to the
-          retrieval loss.
+        The paper leaves open, and the defaults choose: the middle of its values of $\alpha$ and
+        $\beta$; the softmax over the texts of an image at the learned temperature, as in the code;
+        the top 8 texts of each image and the top 8 images of each text, each pair once; for v1 and
+        v2 the mean over their pairs, with the two sides of v2 added. $s_{11} > s_{12}$ and
+        $s_{22} > s_{21}$ (eq. 5) are left to the retrieval loss. For METER use
+        `normalise="sigmoid"` and `ranked_by="reference"`.
 
         Args:
-            v1: Section 3 and figure 4 apply v1 to "distant" pairs; section 5.4 says that the
-                EqSim of the tables applies it to "all".
+            v1: "distant" as in section 3 and figure 4, or "all" as in section 5.4.
             changes: Arguments that differ.
 
         Example:
@@ -165,30 +151,19 @@ class EqSim(ShardedObjective):
 
         Where it differs from the paper:
 
-        - `close="draw"`, k = 4: four images for each text and four texts for each image are drawn
+        - `close="draw"`, k = 4: four images for each text and four texts for each image are sampled
           without replacement in proportion to their softmax (paper: the top 8);
-        - `count="each"`: a partner drawn in both directions counts twice, and a pair that both of
-          its true pairs draw counts for both;
+        - `count="each"`: every listing of a close pair counts;
         - `hinge="mean"`: margins are subtracted from the mean of the batch (paper: from each pair),
           of each side of v2 by itself;
-        - `alpha1=0.0`, `alpha2=0.1`: two margins, that of v1 never set (paper: one margin);
-        - `v1="distant"`: pairs that are not close, as in section 3; section 5.4 says all;
+        - `alpha1=0.0`, `alpha2=0.1`: two margins (paper: one);
         - `v1_over="square"`: the sum of v1 is divided by the square of the batch size, as if close
-          pairs and the diagonal were zeros (paper: unstated);
-        - the softmax is over the texts of an image only, its temperature learned and not detached
-          (paper: unstated); images are drawn from the softmax over images.
+          pairs and the diagonal were zeros (paper: unstated).
 
-        Parts of that code are not repeated here. There each rank applies v2 to its own images and
-        leaves only their close pairs out of v1. No gradient crosses ranks, so it shrinks with their
-        number. Other captions of an image are negatives and may be drawn. Here the ranks compute
-        the loss of one process, and truth is known across the batch.
-
-        Training differs beside the loss. The code adds the contrastive loss and the matching loss
-        of hard negatives; the paper names one retrieval loss. It compares 64 pairs at a time,
-        although it accumulates 16 steps. It flips images whose captions say left or right. It
-        trains on validation data and selects the checkpoint on the test split of Flickr30K. Its
-        example evaluates the matching head, not the scores that EqSim trains. It has two forms of
-        v1-all, CyCLIP's and this one; the paper does not say which one each table has.
+        In that code each rank applies v2 to its images alone, no gradient crosses ranks, and other
+        captions of an image are negatives. Here the ranks compute the loss of one process, and
+        truth is known across the batch. The code also adds the contrastive loss and the matching
+        loss of hard negatives, where the paper names one retrieval loss.
 
         Args:
             changes: Arguments that differ.
@@ -197,16 +172,8 @@ class EqSim(ShardedObjective):
             >>> EqSim.released().spec()["init_args"]["alpha2"]
             0.1
         """
-        values: dict[str, Any] = {
-            "close": "draw",
-            "k": 4,
-            "alpha1": 0.0,
-            "alpha2": 0.1,
-            "hinge": "mean",
-            "count": "each",
-            "v1_over": "square",
-        }
-        return cls(**{**values, **changes})
+        values = dict(close="draw", k=4, alpha1=0.0, alpha2=0.1, hinge="mean", count="each")
+        return cls(**{**values, "v1_over": "square", **changes})  # type: ignore[arg-type]
 
     @override
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
@@ -237,11 +204,7 @@ class EqSim(ShardedObjective):
 
     @override
     def diagnose(self, scores: Scores, targets: Targets) -> dict[str, float]:
-        """Returns how far close and distant pairs are from equivariance, without margins.
-
-        Values are means of the deviation from v2, both sides summed (section 5.4: the smaller the
-        better), under the keys `close` and `distant`; a kind without pairs is left out.
-        """
+        # Mean deviations from v2, both sides summed (section 5.4: the smaller the better).
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             shard = _in_single_precision(ScoreShard(scores, targets, scores, targets))
             pairs = TruePairs(shard, ProcessGroup(alone=True))
@@ -277,7 +240,7 @@ class EqSim(ShardedObjective):
         fraction: Float[Tensor, ""],
         group: ProcessGroup,
     ) -> Float[Tensor, ""]:
-        """The rank's part of the excess over the margin; `fraction` of the pairs are local."""
+        """This rank's part of the excess over the margin; `fraction` of the pairs are local."""
         over = torch.where(over > 0, over, 1.0)
         if self.hinge == "pair":
             return ((deviation - margin).relu() * weight).sum() / over
@@ -287,7 +250,7 @@ class EqSim(ShardedObjective):
 
 
 def _in_single_precision(shard: ScoreShard) -> ScoreShard:
-    """Half precision made single: differences of probabilities vanish in it."""
+    """Converts half precision to single: differences of probabilities vanish in it."""
     rows, columns = (
         replace(scores, values=scores.values.float())
         if scores.values.dtype in (torch.float16, torch.bfloat16)

@@ -41,7 +41,6 @@ class FSCClip(ShardedObjective):
     scores missing negatives as 0 and keeps them in the softmax; here they are left out.
 
     Args:
-        weight: Factor in the sum of objectives.
         global_factor: Factor a.
         local_factor: Factor b; at 0 the adapter needs no tokens.
         focus: Focal exponent gamma; 0 for plain cross-entropy.

@@ -83,7 +83,7 @@ def embedded_of(scores: Scores, objective: str) -> Embedded:
 
 
 def reference_of(scores: Scores, objective: str) -> Float[Tensor, "N M"]:
-    """The frozen backbone's own scores; `objective` names the loss for the error."""
+    """The frozen backbone's scores; `objective` names the loss for the error."""
     if scores.reference is None:
         raise UserError(
             f"expected the frozen backbone's scores for {objective}, got none: "

@@ -1,6 +1,6 @@
 """Matching against sampled hard negatives, in expectation: EqSim's HardNeg baseline.
 
-Scores and targets come in, a loss goes out. It never draws: the expectation is exact.
+Scores and targets come in, a loss goes out. It never samples: the expectation is exact.
 """
 
 import torch
@@ -32,7 +32,7 @@ class HardNegative(ShardedObjective):
     the same images, and over texts with a true image. With one caption per image it is the exact
     expectation of ALBEF's loss. An image or text with a true partner but no false one has term 0.
 
-    Scores are read as matching logits: 0 must mean "as likely true as false". For scores without
+    Scores are matching logits: 0 must mean "as likely true as false". For scores without
     such a zero (cosines times a temperature) use `relative`, which compares each hard negative with
     the true pair: $L = \frac{1}{2} \big( \overline{\sum_k p_{ik} \log(1 + e^{s_{ik} - s_{ij}})}
     + \overline{\sum_l q_{lj} \log(1 + e^{s_{lj} - s_{ij}})} \big)$.
@@ -43,7 +43,6 @@ class HardNegative(ShardedObjective):
     al. 2021 (ALBEF), section 3.2.
 
     Args:
-        weight: Factor in the sum of objectives.
         relative: Compare with the true pair's score instead of zero.
 
     Example:
@@ -79,19 +78,10 @@ class HardNegative(ShardedObjective):
         true, false = truth & computed, ~truth & computed
         lowest = torch.finfo(values.dtype).min
         chances = values.detach().masked_fill(~false, lowest).softmax(dim=1) * false
-        if self.relative:
-            return mean_over_ranks(_against_true(values, true, chances), true.any(dim=1), group)
-        return mean_over_ranks((chances * softplus(values)).sum(dim=1), true.any(dim=1), group)
-
-
-def _against_true(
-    values: Float[Tensor, "rows columns"],
-    true: Bool[Tensor, "rows columns"],
-    chances: Float[Tensor, "rows columns"],
-) -> Float[Tensor, "rows"]:
-    """For each row the mean over its true entries of the chance-weighted log losses."""
-    row, column = true.nonzero(as_tuple=True)
-    gaps = values[row] - values[row, column][:, None]
-    losses = (chances[row] * softplus(gaps)).sum(dim=1)
-    total = losses.new_zeros(len(values)).index_add(0, row, losses)
-    return total / true.sum(dim=1).clamp_min(1)
+        if not self.relative:
+            return mean_over_ranks((chances * softplus(values)).sum(dim=1), true.any(dim=1), group)
+        row, column = true.nonzero(as_tuple=True)
+        gaps = values[row] - values[row, column][:, None]
+        losses = (chances[row] * softplus(gaps)).sum(dim=1)
+        total = losses.new_zeros(len(values)).index_add(0, row, losses)
+        return mean_over_ranks(total / true.sum(dim=1).clamp_min(1), true.any(dim=1), group)

@@ -3,7 +3,7 @@
 Scores and targets come in, a loss goes out. A true caption is never a negative.
 """
 
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 from typing_extensions import override
 
@@ -24,9 +24,6 @@ class InfoNCE(ShardedObjective):
 
     Source: van den Oord et al. 2018, eq. 4; symmetric form Radford et al. 2021, figure 3.
 
-    Args:
-        weight: Factor in the sum of objectives.
-
     Example:
         >>> import torch
         >>> from vlmtune.types import Scores, Targets
@@ -38,19 +35,11 @@ class InfoNCE(ShardedObjective):
     @override
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
         rows, columns = shard.rows, shard.columns
-        image_to_text = _one_way(rows.values, rows.computed, shard.row_targets.truth, group)
-        text_to_image = _one_way(
-            columns.values.T, columns.computed.T, shard.column_targets.truth.T, group
-        )
-        return (image_to_text + text_to_image) / 2
-
-
-def _one_way(
-    values: Float[Tensor, "rows columns"],
-    computed: Bool[Tensor, "rows columns"],
-    truth: Bool[Tensor, "rows columns"],
-    group: ProcessGroup,
-) -> Float[Tensor, ""]:
-    true = truth & computed
-    losses = contrast(values, true, ~truth & computed)
-    return mean_over_ranks(losses, true.any(dim=1), group)
+        to_text = (rows.values, rows.computed, shard.row_targets.truth)
+        to_image = (columns.values.T, columns.computed.T, shard.column_targets.truth.T)
+        losses = []
+        for values, computed, truth in (to_text, to_image):
+            true = truth & computed
+            terms = contrast(values, true, ~truth & computed)
+            losses.append(mean_over_ranks(terms, true.any(dim=1), group))
+        return (losses[0] + losses[1]) / 2

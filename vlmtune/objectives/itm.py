@@ -25,7 +25,7 @@ class ITM(ShardedObjective):
     $L_{rank}$ is, for each true pair (i, j),
     $-\log \frac{e^{s_{ij}}}{e^{s_{ij}} + \sum_k e^{s_{ik}}}$ with k over the scored texts that are
     false of image i, averaged over the true texts of an image, then over images. METER scores 15
-    false captions per image, drawn from the corpus without excluding the image's own captions;
+    false captions per image, sampled from the corpus without excluding other true captions;
     here a true caption is never a negative. An image without a scored true text has no ranking
     term; an image without a scored false text costs 0.
 
@@ -36,7 +36,6 @@ class ITM(ShardedObjective):
     as EqSim's appendix C and METER's released retrieval code use it.
 
     Args:
-        weight: Factor in the sum of objectives.
         matching: Factor a.
         ranking: Factor b.
 

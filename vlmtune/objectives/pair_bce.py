@@ -22,7 +22,6 @@ class PairBCE(ShardedObjective):
     that are true and vice versa."
 
     Args:
-        weight: Factor in the sum of objectives.
         balanced: Give true and false pairs half of the loss each. Otherwise a batch with few true
             pairs mostly trains on the false ones.
 

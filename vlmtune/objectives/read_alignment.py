@@ -6,7 +6,7 @@ Text embeddings come in, a loss goes out. It never compares a text with an image
 from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 from typing_extensions import override
 
@@ -22,7 +22,7 @@ class ReadAlignment(ShardedObjective):
     For a text a and each text p that is true of an image of which a is true as well,
     $-\log \frac{e^{\lambda \langle v_a, v_p \rangle}}{e^{\lambda \langle v_a, v_p \rangle}
     + \sum_n e^{\lambda \langle v_a, v_n \rangle}}$ with $\lambda$ the scale of the scores and n
-    over the texts that are true of some image but share no image with a. It is averaged over the p
+    over the texts that are true of some image but of no image of a. It is averaged over the p
     of a, then over the texts a with such a p. Texts without an image (hard negatives) are left out.
     The denominator leaves out further captions of the same image. A corpus with one caption per
     image has loss 0.
@@ -34,9 +34,6 @@ class ReadAlignment(ShardedObjective):
     It trains texts alone: add it to a contrastive loss.
 
     Source: Kwon et al. 2025 (READ), the sentence-level alignment objective.
-
-    Args:
-        weight: Factor in the sum of objectives.
 
     Example:
         >>> from vlmtune.types import Embedded, Scores, Targets
@@ -54,23 +51,16 @@ class ReadAlignment(ShardedObjective):
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
         all_texts = embedded_of(shard.rows, "ReadAlignment")
         texts = embedded_of(shard.columns, "ReadAlignment").text
-        paraphrases, described = _paraphrases(shard, group)
+        # Ranks exchange true pairs alone: no rank holds the truth of all images and all texts.
+        image, text = shard.row_targets.truth.nonzero(as_tuple=True)
+        pairs = group.gather(torch.stack([image + shard.row_start, text], dim=1))
+        true = shard.column_targets.truth[pairs[:, 0]].T.to(torch.int32)
+        counts = true.new_zeros(len(true), len(all_texts.text)).index_add(1, pairs[:, 1], true)
+        paraphrases = counts > 0  # (a, p): the texts have an image in common
+        described = torch.bincount(pairs[:, 1], minlength=len(all_texts.text)) > 0
         position = torch.arange(len(texts), device=texts.device)
         matches = paraphrases.clone()
         matches[position, position + shard.column_start] = False
         negatives = ~paraphrases & paraphrases.any(dim=1, keepdim=True) & described
         values = all_texts.scale * (texts @ all_texts.text.T)
         return mean_over_ranks(contrast(values, matches, negatives), matches.any(dim=1), group)
-
-
-def _paraphrases(
-    shard: ScoreShard, group: ProcessGroup
-) -> tuple[Bool[Tensor, "m M"], Bool[Tensor, "M"]]:
-    """True where one of the rank's texts shares an image with a text; true at texts of an image."""
-    image, text = shard.row_targets.truth.nonzero(as_tuple=True)
-    # Ranks exchange true pairs alone: no rank holds the truth of all images and all texts.
-    pairs = group.gather(torch.stack([image + shard.row_start, text], dim=1))
-    images, texts = pairs.unbind(1)
-    true = shard.column_targets.truth[images].T.to(torch.int32)
-    counts = true.new_zeros(len(true), shard.row_targets.truth.shape[1]).index_add(1, texts, true)
-    return counts > 0, torch.bincount(texts, minlength=counts.shape[1]) > 0

@@ -24,9 +24,6 @@ class Sigmoid(ShardedObjective):
 
     Source: Zhai et al. 2023, section 3.2 and algorithm 1.
 
-    Args:
-        weight: Factor in the sum of objectives.
-
     Example:
         >>> import torch
         >>> from vlmtune.types import Scores, Targets

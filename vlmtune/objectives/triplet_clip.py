@@ -26,15 +26,12 @@ class TripletClip(ShardedObjective):
     the true pairs of an image (text), then over images (texts) with a true pair.
 
     It differs from twice `InfoNCE` only in the second term, where `InfoNCE` includes the twin. It
-    differs from the released code in one respect: there a caption meets only its own set of the
+    differs from the released code in one respect: there a caption meets only one set of the
     other groups' images, here both sets. Exchanging a scene and its negative leaves this loss
     unchanged. Groups of other shapes are treated alike.
 
-    Source: Patel et al. 2024 (TripletCLIP), section 3. The authors made it for pre-training and
+    Source: Patel et al. 2024 (TripletCLIP), section 3. The authors use it for pre-training and
     advise against fine-tuning with it.
-
-    Args:
-        weight: Factor in the sum of objectives.
 
     Example:
         >>> import torch

@@ -1,7 +1,7 @@
 """The true image-text pairs of a batch against each other, from one rank's shard of the scores.
 
-A `ScoreShard` comes in; for each local and each other true pair the four scores that EqSim compares
-go out. No rank ever holds the N x M scores: memory is linear in the global batch.
+A `ScoreShard` comes in; the four scores that EqSim compares and the close partners of each pair go
+out. No rank ever holds the N x M scores: memory is linear in the global batch.
 """
 
 from typing import Literal, NamedTuple
@@ -14,6 +14,7 @@ from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.types import ScoreShard
 
 Normalise = Literal["none", "row", "sigmoid"]
+By = Literal["row", "union"]
 
 
 class FourScores(NamedTuple):
@@ -26,7 +27,7 @@ class FourScores(NamedTuple):
 
 
 class TruePairs:
-    """The A true pairs of a batch: each image with each of its captions from its own group.
+    """The A true pairs of a batch: each image with each of its captions from its group.
 
     a of them are local: their image is on this rank. A matrix over pairs has a row for each local
     pair (1) and a column for each pair (2). $s_{12}$ is the score of image 1 with text 2.
@@ -71,7 +72,7 @@ class TruePairs:
         all_pairs = group.gather(torch.stack([self._row + shard.row_start, text], dim=1))
         self._images, self._texts = all_pairs.unbind(1)
         self.start = int((self._images < shard.row_start).sum())
-        # Ranks may share a text: then its column may lie on another rank than the image.
+        # A text may be on several ranks: then its column may lie on another rank than the image.
         width = columns.values.shape[1]
         here = (text >= shard.column_start) & (text < shard.column_start + width)
         self._remote_texts = group.gather(text[~here]).unique()
@@ -159,3 +160,57 @@ class TruePairs:
             torch.where(self.comparable, s21, zero),
             self.group.gather(s11)[None, :],
         )
+
+
+def partners(
+    pairs: TruePairs,
+    rows: Float[Tensor, "n M"],
+    columns: Float[Tensor, "N m"],
+    k: int,
+    by: By,
+    draw: bool,
+) -> Int[Tensor, "a listed"]:
+    """Positions, among all A true pairs, of the close partners of each of the a local pairs.
+
+    Args:
+        pairs: The true pairs.
+        rows: Scores that rank partners, of local images with all texts.
+        columns: The same of all images with local texts.
+        k: Partners from each ranking at most; -1 fills the rest.
+        by: "row" takes the best texts for the image. "union" adds the best images for the text,
+            listed beside the texts, so that a partner may occur twice.
+        draw: Sample partners without replacement, in proportion to the softmax of the scores,
+            instead of taking the largest. The sample depends on the random state of the first rank
+            and on the position of the pair in the batch, not on the number of ranks.
+    """
+    keys = [pairs.s12(rows)] + ([pairs.s21(rows, columns)] if by == "union" else [])
+    if draw:
+        noise = _noise(pairs)
+        keys = [key.double() + noise[:, direction] for direction, key in enumerate(keys)]
+    return torch.cat([_largest(key, pairs.comparable, k) for key in keys], dim=1)
+
+
+def _largest(
+    keys: Float[Tensor, "a A"], valid: Bool[Tensor, "a A"], k: int
+) -> Int[Tensor, "a least_of_k_and_A"]:
+    """Positions of the k largest valid keys of each row, the first of equal ones; -1 if fewer."""
+    lowest = keys.detach().masked_fill(~valid, -torch.inf)
+    order = lowest.sort(dim=1, descending=True, stable=True).indices[:, :k]
+    return order.masked_fill(~valid.gather(1, order), -1)
+
+
+def _noise(pairs: TruePairs) -> Float[Tensor, "a 2 A"]:
+    """Gumbel noise for texts and for images: the k largest of scores plus noise are k draws.
+
+    Source: Kool et al. 2019, "Stochastic beams and where to find them", section 3 (Gumbel-top-k).
+    """
+    device = pairs.comparable.device
+    seed = int(pairs.group.gather(torch.randint(2**31, (1,)).to(device))[0])
+    local, total = pairs.comparable.shape
+    noise = torch.empty(local, 2, total, dtype=torch.float64)
+    for row in range(local):
+        generator = torch.Generator().manual_seed(seed * 1_000_003 + pairs.start + row)
+        # `pairs.base.gumbel` takes the same noise from uniform numbers. Both formulas stay:
+        # with the other one a seed would give other draws.
+        noise[row] = -noise[row].exponential_(generator=generator).log()
+    return noise.to(device)

@@ -1,11 +1,10 @@
 """Every image with every text: targets come in, an all-True mask goes out; it never draws."""
 
 import torch
-from jaxtyping import Bool, Float
-from torch import Tensor
+from torch import Generator
 from typing_extensions import override
 
-from vlmtune.pairs.base import PairPolicy
+from vlmtune.pairs.base import Mask, PairPolicy, Reference
 from vlmtune.types import Targets
 
 
@@ -19,11 +18,6 @@ class AllPairs(PairPolicy):
     """
 
     @override
-    def __call__(
-        self,
-        targets: Targets,
-        generator: torch.Generator,
-        reference: Float[Tensor, "N M"] | None = None,
-    ) -> Bool[Tensor, "N M"]:
+    def __call__(self, targets: Targets, generator: Generator, reference: Reference = None) -> Mask:
         del generator, reference
         return torch.ones_like(targets.truth)

@@ -7,19 +7,22 @@ replaces a negative; the generator is the only source of chance, and every devic
 from abc import ABC, abstractmethod
 
 import torch
-from jaxtyping import Bool, Float
-from torch import Tensor
+from jaxtyping import Bool, Float, Int
+from torch import Generator, Tensor
 
 from vlmtune.config import Configured
 from vlmtune.errors import UserError
 from vlmtune.types import Targets
+
+Mask = Bool[Tensor, "N M"]
+Reference = Float[Tensor, "N M"] | None
 
 
 class PairPolicy(Configured, ABC):
     """Chooses the pairs to score.
 
     Attributes:
-        needs_reference: True where it reads the scores of the frozen backbone's own embeddings.
+        needs_reference: True where it needs the scores of the frozen backbone.
         needs_mined_negatives: True where it takes mined negatives, which training batches must
             then contain.
     """
@@ -28,12 +31,7 @@ class PairPolicy(Configured, ABC):
     needs_mined_negatives: bool = False
 
     @abstractmethod
-    def __call__(
-        self,
-        targets: Targets,
-        generator: torch.Generator,
-        reference: Float[Tensor, "N M"] | None = None,
-    ) -> Bool[Tensor, "N M"]:
+    def __call__(self, targets: Targets, generator: Generator, reference: Reference = None) -> Mask:
         """Returns True at the pairs to score; `generator` is the only source of chance."""
 
 
@@ -55,3 +53,26 @@ class NegativePairs(PairPolicy):
             )
         self.negatives, self.hard, self.mined = negatives, hard, mined
         self.needs_reference, self.needs_mined_negatives = hard > 0, mined > 0
+
+
+def sample_rows(
+    logits: Float[Tensor, "rows columns"],
+    candidates: Bool[Tensor, "rows columns"],
+    counts: Int[Tensor, "rows"],
+    generator: Generator,
+) -> Bool[Tensor, "rows columns"]:
+    """Samples up to `counts` candidates of each row, in proportion to the softmax of `logits`.
+
+    It samples without replacement, by the largest of logits plus Gumbel noise.
+    Source: Kool et al. 2019, arXiv 1903.06059.
+    """
+    keys = logits.detach().double() + gumbel(logits.shape, generator).to(logits.device)
+    keys = keys.masked_fill(~candidates, -torch.inf)
+    rank = keys.argsort(dim=1, descending=True).argsort(dim=1)
+    return candidates & (rank < counts[:, None])
+
+
+def gumbel(shape: torch.Size, generator: Generator) -> Float[Tensor, "..."]:
+    """Gumbel noise from the CPU, so that one seed gives one choice on every device."""
+    uniform = torch.rand(shape, generator=generator, dtype=torch.float64)
+    return -(-uniform.clamp(1e-300, 1 - 1e-16).log()).log()

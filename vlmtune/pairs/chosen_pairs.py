@@ -1,15 +1,14 @@
 """A few true texts, hard negatives and random negatives for each image.
 
-Targets come in, a mask goes out. It never reads scores: hard means "of the image's own group".
+Targets come in, a mask goes out. It uses no scores: hard negatives are false texts of the group.
 """
 
 import torch
-from jaxtyping import Bool, Float
-from torch import Tensor
+from torch import Generator, Tensor
 from typing_extensions import override
 
 from vlmtune.errors import UserError
-from vlmtune.pairs.base import PairPolicy
+from vlmtune.pairs.base import Mask, PairPolicy, Reference
 from vlmtune.types import Targets
 
 
@@ -22,7 +21,7 @@ class ChosenPairs(PairPolicy):
 
     Args:
         positives: True texts per image at most.
-        hard_negatives: False texts of the image's own group at most.
+        hard_negatives: False texts of the image's group at most.
         random_negatives: False texts of other groups at most.
 
     Example:
@@ -44,25 +43,15 @@ class ChosenPairs(PairPolicy):
         self.positives, self.hard_negatives, self.random_negatives = counts
 
     @override
-    def __call__(
-        self,
-        targets: Targets,
-        generator: torch.Generator,
-        reference: Float[Tensor, "N M"] | None = None,
-    ) -> Bool[Tensor, "N M"]:
+    def __call__(self, targets: Targets, generator: Generator, reference: Reference = None) -> Mask:
         del reference
-        kinds = (
-            (targets.truth, self.positives),
-            (targets.same_group & ~targets.truth, self.hard_negatives),
-            (~targets.same_group & ~targets.truth, self.random_negatives),
-        )
-        chosen = torch.zeros_like(targets.truth)
-        for candidates, count in kinds:
-            chosen |= _sample(candidates, count, generator)
-        return chosen
+        true, same_group = targets.truth, targets.same_group
+        chosen = _sample(true, self.positives, generator)
+        chosen |= _sample(same_group & ~true, self.hard_negatives, generator)
+        return chosen | _sample(~same_group & ~true, self.random_negatives, generator)
 
 
-def _sample(candidates: Tensor, count: int, generator: torch.Generator) -> Tensor:
+def _sample(candidates: Tensor, count: int, generator: Generator) -> Tensor:
     """Samples up to `count` of the True entries of each row, uniformly."""
     count = min(count, candidates.shape[1])
     if count == 0:

@@ -3,13 +3,10 @@
 Targets and reference scores come in, a mask goes out. It never scores by the trained adapter.
 """
 
-import torch
-from jaxtyping import Bool, Float
-from torch import Tensor
+from torch import Generator
 from typing_extensions import override
 
-from vlmtune.pairs.base import PairPolicy
-from vlmtune.pairs.sampling import sample_rows
+from vlmtune.pairs.base import Mask, PairPolicy, Reference, sample_rows
 from vlmtune.types import Targets
 
 
@@ -25,6 +22,7 @@ class HardPairs(PairPolicy):
     treat every other caption of the batch as false; here known true captions are left out.
 
     Example:
+        >>> import torch
         >>> eye = torch.eye(2, dtype=torch.bool)
         >>> targets, generator = Targets(eye, eye, eye), torch.Generator()
         >>> HardPairs()(targets, generator, torch.zeros(2, 2)).all()
@@ -34,12 +32,7 @@ class HardPairs(PairPolicy):
     needs_reference = True
 
     @override
-    def __call__(
-        self,
-        targets: Targets,
-        generator: torch.Generator,
-        reference: Float[Tensor, "N M"] | None = None,
-    ) -> Bool[Tensor, "N M"]:
+    def __call__(self, targets: Targets, generator: Generator, reference: Reference = None) -> Mask:
         assert reference is not None
         truth = targets.truth
         texts = sample_rows(reference, ~truth, truth.sum(dim=1), generator)

@@ -1,15 +1,14 @@
 """Negatives chosen in both directions at once, so that EqSim needs no further pair.
 
-Targets come in, a symmetric choice goes out as a mask. It never reads scores unless `hard`.
+Targets come in, a symmetric choice goes out as a mask. It never uses scores unless `hard`.
 """
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Generator, Tensor
 from typing_extensions import override
 
-from vlmtune.pairs.base import NegativePairs
-from vlmtune.pairs.sampling import gumbel, sample_rows
+from vlmtune.pairs.base import Mask, NegativePairs, Reference, gumbel, sample_rows
 from vlmtune.types import Targets
 
 
@@ -40,12 +39,7 @@ class MutualPairs(NegativePairs):
     """
 
     @override
-    def __call__(
-        self,
-        targets: Targets,
-        generator: torch.Generator,
-        reference: Float[Tensor, "N M"] | None = None,
-    ) -> Bool[Tensor, "N M"]:
+    def __call__(self, targets: Targets, generator: Generator, reference: Reference = None) -> Mask:
         truth = targets.truth
         zeros = torch.zeros(truth.shape, device=truth.device)
         true = sample_rows(zeros, truth, truth.any(dim=1).long(), generator)
@@ -75,16 +69,9 @@ def _greedy_matching(
     logits: Float[Tensor, "n n"],
     allowed: Bool[Tensor, "n n"],
     wanted: Int[Tensor, "n"],
-    generator: torch.Generator,
+    generator: Generator,
 ) -> Bool[Tensor, "n n"]:
-    """Matches rows in pairs, the largest logits plus noise first.
-
-    Args:
-        logits: Symmetric log-probabilities up to a constant.
-        allowed: Which pairs may be taken; symmetric, False on the diagonal.
-        wanted: How many partners each row may have.
-        generator: The source of chance.
-    """
+    """Pairs rows up to `wanted` times each; the allowed pairs with the largest noisy logits win."""
     rows, columns = allowed.triu(1).nonzero(as_tuple=True)
     keys = logits[rows, columns] + gumbel(torch.Size([len(rows)]), generator)
     order = keys.argsort(descending=True)

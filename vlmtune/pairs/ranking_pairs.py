@@ -1,15 +1,13 @@
 """One true text and several false ones for each image (METER).
 
-Targets come in, a mask goes out. It never scores a pair twice, nor reads scores unless `hard`.
+Targets come in, a mask goes out. It never uses scores unless `hard`.
 """
 
 import torch
-from jaxtyping import Bool, Float
-from torch import Tensor
+from torch import Generator
 from typing_extensions import override
 
-from vlmtune.pairs.base import NegativePairs
-from vlmtune.pairs.sampling import sample_rows
+from vlmtune.pairs.base import Mask, NegativePairs, Reference, sample_rows
 from vlmtune.types import Targets
 
 
@@ -21,15 +19,11 @@ class RankingPairs(NegativePairs):
     without replacement. The rest is uniform over the false texts that are left.
 
     Source: METER's released retrieval code (Dou et al. 2022) scores one true caption against 15
-    random ones, of the corpus rather than of the batch, and without excluding the image's own.
+    random ones, of the corpus rather than of the batch, and without excluding other true captions.
     EqSim (Wang et al. 2023), appendix C, makes 8 of the 15 hard by cached matching scores
     (`mined=8`), and adds the images of the 15; it does not say how it samples them.
 
     Args:
-        negatives: False texts per image.
-        hard: How many of them are hard by the scores of the backbone.
-        mined: How many of them are mined negatives, which `MinedNeighbours` adds to the batch.
-            Others replace missing ones.
         mirrored: Also score the images of the false texts: with the false text, and with the true
             text it was sampled against. EqSim compares these four scores.
 
@@ -46,12 +40,7 @@ class RankingPairs(NegativePairs):
         self.mirrored = mirrored
 
     @override
-    def __call__(
-        self,
-        targets: Targets,
-        generator: torch.Generator,
-        reference: Float[Tensor, "N M"] | None = None,
-    ) -> Bool[Tensor, "N M"]:
+    def __call__(self, targets: Targets, generator: Generator, reference: Reference = None) -> Mask:
         truth = targets.truth
         uniform, each = torch.zeros(truth.shape, device=truth.device), truth.any(dim=1).long()
         true = sample_rows(uniform, truth, each, generator)
@@ -64,13 +53,9 @@ class RankingPairs(NegativePairs):
             false |= sample_rows(reference, ~truth & ~false, self.hard * each, generator)
         rest = self.negatives * each - false.sum(dim=1)
         false |= sample_rows(uniform, ~truth & ~false, rest, generator)
-        return true | false | (_mirrored(truth, true, false) if self.mirrored else false)
-
-
-def _mirrored(
-    truth: Bool[Tensor, "N M"], true: Bool[Tensor, "N M"], false: Bool[Tensor, "N M"]
-) -> Bool[Tensor, "N M"]:
-    """The images of the false texts, with those texts and with the true texts beside them."""
-    partners = (false.float() @ truth.float().T) > 0  # (i, a): a text of image a is false of i
-    across = (partners.float().T @ true.float()) > 0
-    return across | (truth & false.any(dim=0))
+        chosen = true | false
+        if self.mirrored:
+            partners = (false.float() @ truth.float().T) > 0  # (i, a): a text of a is false of i
+            chosen |= (partners.float().T @ true.float()) > 0
+            chosen |= truth & false.any(dim=0)
+        return chosen
