@@ -13,7 +13,7 @@ from vlmtune.adapters.zero_shot import ZeroShot
 from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.cli import neighbours as command
 from vlmtune.cli.main import main
-from vlmtune.data.records import corpus, decode_image
+from vlmtune.data.catalogue import corpus, decode_image
 from vlmtune.data.shards import ShardSet
 from vlmtune.evaluation.scorer import Scorer
 from vlmtune.export import resolve

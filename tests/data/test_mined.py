@@ -13,8 +13,8 @@ from tests.backbones.hf_models import write_vilt
 from tests.data.test_datamodule import Killed, Toy, fit
 from vlmtune.adapters.matching import Matching
 from vlmtune.backbones.vilt import Vilt
+from vlmtune.data.catalogue import corpus, corpus_digest, record_index
 from vlmtune.data.datamodule import EpochLoader, ShardDataModule
-from vlmtune.data.records import corpus, corpus_digest, record_index
 from vlmtune.data.schema import RecordError
 from vlmtune.data.shards import ShardSet
 from vlmtune.data.stream import GroupStream

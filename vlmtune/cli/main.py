@@ -10,7 +10,7 @@ import logging
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
@@ -55,6 +55,34 @@ usage: vlmtune {command} --config YAML [--ckpt_path CKPT] [--key value ...]
 Name a plug-in by its class path or by a YAML. The path of a YAML in a config is relative to that
 config."""
 
+MODEL = "an export, a .ckpt, a hub id, an open_clip name or folder, or the YAML of a backbone"
+SCORER = "as for `vlmtune evaluate`, or a YAML with backbone and adapter; it scores captions"
+PRETRAINED = "weights of an open_clip name, e.g. openai"
+RUNS = "report.json or its folder; the others are compared with the first"
+BENCHMARKS = """stems of configs/plugins/benchmarks, or YAMLs with one benchmark or a list; the
+files they name are relative to the working directory"""
+TEXT_ONLY = """also measure two scores that see no image: an n-gram model of these captions
+(shards, or a text file with one caption a line), and the mean of the model's scores over all
+images"""
+TINY = """tiny is 24 training images and two training steps, to see that every step runs; its
+numbers mean nothing, and it needs a separate folder"""
+QUICKSTART = """\
+It renders a world of scenes, trains a linear probe and an MM-Adapter on it over a small
+frozen CLIP, exports the adapter and writes the reports: a few minutes on two cores.
+Run again, it uses existing files and continues trainings from their last checkpoints."""
+BUILD = """\
+All further arguments go to the builder and override its YAML, for example --train 100.
+If the folder already holds the same build, it is kept; any other content is refused."""
+EXPORT = """\
+WiSE-FT mixes the pre-trained weights (alpha 0) with the trained ones (alpha 1). Measure
+some alphas to choose one, then export it:
+  vlmtune export last.ckpt --alphas 0,0.25,0.5,0.75,1 --benchmarks suite.yaml
+  vlmtune export last.ckpt --alpha 0.5 --out exports/NAME
+With --alphas, nothing is exported unless --alpha and --out are given too."""
+NEIGHBOURS = """\
+An interrupted run continues. Then train with the folder it prints:
+  --data.mined vlmtune.mining.neighbours.MinedNeighbours --data.mined.cache FOLDER"""
+
 
 class _Parser(argparse.ArgumentParser):
     """Raises an error of one line instead of exiting."""
@@ -66,8 +94,7 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: list[str] | None = None) -> int:
     """Runs a command and returns its exit status: 0, 2 for an error of the user, 130 for Ctrl-C.
 
-    Args:
-        argv: The arguments without the program's name; those of the process by default.
+    `argv` has no program name; by default it is that of the process.
 
     Example:
         >>> main(["report", "nowhere", "--out", "nowhere"])
@@ -128,118 +155,88 @@ def _sentence(summary: str) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="vlmtune",
-        description="Fine-tunes vision-language models so that they understand compositions.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    plain: Any = {"allow_abbrev": False, "formatter_class": argparse.RawDescriptionHelpFormatter}
+    about = "Fine-tunes vision-language models so that they understand compositions."
+    parser = _Parser(prog="vlmtune", description=about, epilog=EPILOG, **plain)
     parser.add_argument("--version", action="version", version=f"vlmtune {version('vlmtune')}")
-    parser.add_argument(
-        "--configs",
-        action="version",
-        version=str(ROOT / "configs"),
-        help="show the folder of the configs that come with vlmtune and exit",
-    )
+    shipped = "show the folder of the configs that come with vlmtune and exit"
+    parser.add_argument("--configs", action="version", version=str(ROOT / "configs"), help=shipped)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    _quickstart(commands)
-    for command, summary in TRAINING.items():
-        commands.add_parser(command, help=summary, add_help=False)  # run before this parser
-    for add in (_build, _evaluate, _export, _neighbours, _report, _score, _shuffles):
-        add(commands)
+
+    def command(name: str, summary: str, epilog: str = "") -> Callable[..., Any]:
+        texts = {"help": summary, "description": _sentence(summary), "epilog": epilog}
+        return commands.add_parser(name, **texts, **plain).add_argument
+
+    path: Any = {"type": Path}
+    folder: Any = {"type": Path, "metavar": "DIR"}
+    many: Any = {"nargs": "+", "required": True}
+
+    add = command("quickstart", "do everything once, on a laptop CPU", QUICKSTART)
+    add("--out", **path, default=Path("runs/quickstart"), help="folder to write (%(default)s)")
+    add("--seed", type=int, default=0, help="seed of the trainings (%(default)s)")
+    add("--size", choices=("full", "tiny"), default="full", help=TINY)
+
+    for name, summary in TRAINING.items():
+        commands.add_parser(name, help=summary, add_help=False)  # run before this parser
+
+    add = command("build", "write a corpus into shards", BUILD)
+    add("corpus", help="a stem of configs/plugins/builders, a YAML or a class path")
+    add("--config", metavar="YAML", help="arguments that override those of the corpus")
+    add("--out", required=True, **path, help="folder to write")
+
+    add = command("evaluate", "measure a model on benchmarks")
+    add("--model", required=True, help=MODEL)
+    add("--pretrained", help=PRETRAINED)
+    add("--benchmarks", **many, metavar="B", help=BENCHMARKS)
+    add("--out", required=True, **path, help="folder of the report")
+    add("--name", help="name of the run in reports; the model's by default")
+    add("--text-only", **path, metavar="CAPTIONS", help=TEXT_ONLY)
+    _computing(add)
+
+    add = command("export", "turn a checkpoint into a folder that loads in three lines", EXPORT)
+    add("checkpoint", **path, help="a .ckpt that `vlmtune fit` wrote")
+    add("--out", **path, help="folder to write")
+    add("--report", **path, help="report.json with its scores, for the card")
+    add("--overwrite", action="store_true", help="replace an export in --out")
+    add("--alpha", type=float, help="alpha of the exported weights; 1 by default")
+    add("--alphas", type=_numbers, metavar="A,A,...", help="alphas to measure")
+    add("--benchmarks", nargs="+", metavar="B", help="as for `vlmtune evaluate`")
+    _computing(add)
+
+    add = command("neighbours", "mine images that are hard to tell apart", NEIGHBOURS)
+    add("--model", required=True, help=SCORER)
+    add("--pretrained", help=PRETRAINED)
+    add("--shards", **many, **folder, help="the training sets")
+    add("--out", required=True, **path, help="folder of caches")
+    add("--neighbours", type=int, default=128, help="images kept for each image (%(default)s)")
+    add("--images-only", action="store_true", help="score no captions")
+    add("--features", metavar="MODEL", help="model of the compared features; --model by default")
+    _computing(add, "; --out by default")
+
+    add = command("report", "compare the reports of several runs")
+    add("runs", nargs="+", **path, metavar="RUN", help=RUNS)
+    add("--out", required=True, **path, help="folder to write")
+    add("--csv", **path, metavar="FILE", help="also write every number as CSV")
+    add("--latex", **path, metavar="FILE", help="also write the primary numbers for a paper")
+
+    add = command("score", "score images against captions")
+    add("model", help="as for `vlmtune evaluate --model`")
+    add("images", nargs="+", **path, metavar="image", help="image files")
+    add("--text", required=True, action="append", help="a caption; can be repeated")
+    add("--pretrained", help=PRETRAINED)
+
+    add = command("shuffles", "shuffle the words of captions, for ARO's order benchmarks")
+    add("--annotations", required=True, **path, help="for example coco_karpathy_test.json")
+    add("--out", required=True, **path, help="file to write")
+    add("--seed", type=int, default=0, help="seed of the shuffles (%(default)s)")
+    add("--spacy", metavar="MODEL", help="tag with spaCy, e.g. en_core_web_sm")
     return parser
 
 
-def _add(commands: Any, name: str, summary: str, epilog: str = "") -> argparse.ArgumentParser:
-    return commands.add_parser(
-        name,
-        help=summary,
-        description=_sentence(summary),
-        epilog=epilog,
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-
-
-def _quickstart(commands: Any) -> None:
-    epilog = (
-        "It renders a world of scenes, trains a linear probe and an MM-Adapter on it over a small\n"
-        "frozen CLIP, exports the adapter and writes the reports: a few minutes on two cores.\n"
-        "Run again, it uses what is there and continues trainings from their last checkpoints."
-    )
-    parser = _add(commands, "quickstart", "do everything once, on a laptop CPU", epilog)
-    parser.add_argument(
-        "--out", type=Path, default=Path("runs/quickstart"), help="folder to write (%(default)s)"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="seed of the trainings (%(default)s)")
-    parser.add_argument(
-        "--size",
-        choices=("full", "tiny"),
-        default="full",
-        help="tiny is 24 training images and two training steps, to see that every step runs; its "
-        "numbers mean nothing, and it needs a folder of its own",
-    )
-
-
-def _build(commands: Any) -> None:
-    epilog = (
-        "All further arguments go to the builder and override its YAML, for example --train 100.\n"
-        "If the folder already holds the same build, it is kept; any other content is refused."
-    )
-    parser = _add(commands, "build", "write a corpus into shards", epilog)
-    parser.add_argument("corpus", help="a stem of configs/plugins/builders, a YAML or a class path")
-    parser.add_argument("--config", metavar="YAML", help="arguments that override the corpus's own")
-    parser.add_argument("--out", required=True, type=Path, help="folder to write")
-
-
-def _evaluate(commands: Any) -> None:
-    parser = _add(commands, "evaluate", "measure a model on benchmarks")
-    parser.add_argument(
-        "--model",
-        required=True,
-        help="an export, a .ckpt, a hub id, an open_clip name or folder, or the YAML of a backbone",
-    )
-    _pretrained(parser)
-    parser.add_argument(
-        "--benchmarks",
-        required=True,
-        nargs="+",
-        metavar="B",
-        help="stems of configs/plugins/benchmarks, or YAMLs with one benchmark or a list; the "
-        "files they name are relative to the working directory",
-    )
-    parser.add_argument("--out", required=True, type=Path, help="folder of the report")
-    parser.add_argument("--name", help="name of the run in reports; the model's by default")
-    parser.add_argument(
-        "--text-only",
-        type=Path,
-        metavar="CAPTIONS",
-        help="also measure two scores that see no image: an n-gram model of these captions "
-        "(shards, or a text file with one caption a line), and the mean of the model's scores "
-        "over all images",
-    )
-    _computing(parser)
-
-
-def _export(commands: Any) -> None:
-    epilog = (
-        "WiSE-FT mixes the pre-trained weights (alpha 0) with the trained ones (alpha 1). Measure\n"
-        "some alphas to choose one, then export it:\n"
-        "  vlmtune export last.ckpt --alphas 0,0.25,0.5,0.75,1 --benchmarks suite.yaml\n"
-        "  vlmtune export last.ckpt --alpha 0.5 --out exports/NAME\n"
-        "With --alphas, nothing is exported unless --alpha and --out are given too."
-    )
-    summary = "turn a checkpoint into a folder that loads in three lines"
-    parser = _add(commands, "export", summary, epilog)
-    parser.add_argument("checkpoint", type=Path, help="a .ckpt that `vlmtune fit` wrote")
-    parser.add_argument("--out", type=Path, help="folder to write")
-    parser.add_argument("--report", type=Path, help="report.json with its scores, for the card")
-    parser.add_argument("--overwrite", action="store_true", help="replace an export in --out")
-    parser.add_argument("--alpha", type=float, help="alpha of the exported weights; 1 by default")
-    parser.add_argument("--alphas", type=_numbers, metavar="A,A,...", help="alphas to measure")
-    parser.add_argument("--benchmarks", nargs="+", metavar="B", help="as for `vlmtune evaluate`")
-    _computing(parser)
+def _computing(add: Callable[..., Any], default: str = "") -> None:
+    add("--store", type=Path, metavar="DIR", help=f"folder that keeps encoded features{default}")
+    add("--device", help="cpu, cuda, ...; the accelerator by default")
+    add("--batch-size", type=int, default=256, help="images encoded at a time (%(default)s)")
 
 
 def _numbers(text: str) -> list[float]:
@@ -249,82 +246,6 @@ def _numbers(text: str) -> list[float]:
         raise argparse.ArgumentTypeError(
             f"expected numbers with commas between them, got {text!r}"
         ) from None
-
-
-def _neighbours(commands: Any) -> None:
-    epilog = (
-        "Interrupted, it continues where it stopped. Then train with the folder it prints:\n"
-        "  --data.mined vlmtune.mining.neighbours.MinedNeighbours --data.mined.cache FOLDER"
-    )
-    parser = _add(commands, "neighbours", "mine images that are hard to tell apart", epilog)
-    parser.add_argument(
-        "--model",
-        required=True,
-        help="as for `vlmtune evaluate`, or a YAML with backbone and adapter; it scores captions",
-    )
-    _pretrained(parser)
-    parser.add_argument(
-        "--shards", required=True, nargs="+", type=Path, metavar="DIR", help="the training sets"
-    )
-    parser.add_argument("--out", required=True, type=Path, help="folder of caches")
-    parser.add_argument(
-        "--neighbours", type=int, default=128, help="images kept for each image (%(default)s)"
-    )
-    parser.add_argument("--images-only", action="store_true", help="score no captions")
-    parser.add_argument(
-        "--features",
-        metavar="MODEL",
-        help="model whose image features are compared; --model by default",
-    )
-    _computing(parser, "; --out by default")
-
-
-def _report(commands: Any) -> None:
-    parser = _add(commands, "report", "compare the reports of several runs")
-    parser.add_argument(
-        "runs",
-        nargs="+",
-        type=Path,
-        metavar="RUN",
-        help="report.json or its folder; the others are compared with the first",
-    )
-    parser.add_argument("--out", required=True, type=Path, help="folder to write")
-    parser.add_argument("--csv", type=Path, metavar="FILE", help="also write every number as CSV")
-    parser.add_argument(
-        "--latex", type=Path, metavar="FILE", help="also write the primary numbers for a paper"
-    )
-
-
-def _score(commands: Any) -> None:
-    parser = _add(commands, "score", "score images against captions")
-    parser.add_argument("model", help="as for `vlmtune evaluate --model`")
-    parser.add_argument("images", nargs="+", type=Path, metavar="image", help="image files")
-    parser.add_argument("--text", required=True, action="append", help="a caption; can be repeated")
-    _pretrained(parser)
-
-
-def _shuffles(commands: Any) -> None:
-    parser = _add(commands, "shuffles", "shuffle the words of captions, for ARO's order benchmarks")
-    parser.add_argument(
-        "--annotations", required=True, type=Path, help="for example coco_karpathy_test.json"
-    )
-    parser.add_argument("--out", required=True, type=Path, help="file to write")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the shuffles (%(default)s)")
-    parser.add_argument("--spacy", metavar="MODEL", help="tag with spaCy, e.g. en_core_web_sm")
-
-
-def _pretrained(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--pretrained", help="weights of an open_clip name, e.g. openai")
-
-
-def _computing(parser: argparse.ArgumentParser, store: str = "") -> None:
-    parser.add_argument(
-        "--store", type=Path, metavar="DIR", help=f"folder that keeps encoded features{store}"
-    )
-    parser.add_argument("--device", help="cpu, cuda, ...; the accelerator by default")
-    parser.add_argument(
-        "--batch-size", type=int, default=256, help="images encoded at a time (%(default)s)"
-    )
 
 
 @contextlib.contextmanager

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.fingerprint import digest
 from vlmtune.cli.plugins import find_device
-from vlmtune.data.catalogue import decoded_images, image_digests
-from vlmtune.data.records import Corpus, corpus, decode_image
+from vlmtune.data.catalogue import Corpus, corpus, decode_image, decoded_images, image_digests
 from vlmtune.data.shards import ShardSet
 from vlmtune.errors import UserError
 from vlmtune.evaluation.scorer import Scorer

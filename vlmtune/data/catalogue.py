@@ -1,9 +1,10 @@
-"""The images and captions of shard sets: reads the JSON of all records, then images by location.
+"""Where the records, images and captions of shard sets lie, by the JSON of all records.
 
-Shard sets come in; ids, captions, locations and decoded images go out. It never reads a whole tar.
+Shard sets come in; locations, captions and decoded images go out. Nothing loads a whole tar.
 """
 
 import contextlib
+import hashlib
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,20 +14,22 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
+from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from vlmtune.data.images import content_digest, open_image
 from vlmtune.data.schema import RecordError
-from vlmtune.data.shards import Damage, ShardSet, read_headers
+from vlmtune.data.shards import Damage, RawRecord, ShardSet, decode_group, read_headers
 from vlmtune.errors import UserError
+from vlmtune.types import Group
 
 log = logging.getLogger("vlmtune")
 
 
 @dataclass(frozen=True)
 class ImageLocation:
-    """Where an encoded image lies: its shard, offset and size in bytes."""
+    """The shard of an encoded image, its offset and its size in bytes."""
 
     shard: Path
     offset: int
@@ -67,13 +70,12 @@ def image_digests(images: Mapping[str, ImageLocation]) -> dict[str, str]:
     return digests
 
 
+@dataclass(frozen=True)
 class _Images(Dataset):
     """Image i as (id, pixels, ""), or (id, None, reason) if it is damaged."""
 
-    def __init__(
-        self, images: dict[str, ImageLocation], preprocess: Callable[[Any], Tensor]
-    ) -> None:
-        self.images, self.preprocess = list(images.items()), preprocess
+    images: list[tuple[str, ImageLocation]]
+    preprocess: Callable[[Any], Tensor]
 
     def __len__(self) -> int:
         return len(self.images)
@@ -96,18 +98,14 @@ def decoded_images(
 ) -> Iterator[tuple[tuple[str, ...], Float[Tensor, "n 3 height width"]]]:
     """Yields ids and preprocessed images, in order, for any number of workers.
 
-    Damaged images are left out, each with a warning that says why.
-
-    Args:
-        images: Which images.
-        preprocess: Turns an image into pixels.
-        batch_size: Images in a batch.
-        num_workers: Processes that decode; 0 for this one.
-        max_damaged: Fraction of `total` that may be left out (rounded up).
-        total: Number of images that the fraction counts; None for `images`.
+    Damaged images are left out, each with a warning. It fails when they are more than the fraction
+    `max_damaged` of `total` images (rounded up; by default `total` is the number of `images`).
     """
     loader = DataLoader(
-        _Images(images, preprocess), batch_size, num_workers=num_workers, collate_fn=list
+        _Images(list(images.items()), preprocess),
+        batch_size,
+        num_workers=num_workers,
+        collate_fn=list,
     )
     damaged: list[str] = []
     total = len(images) if total is None else total
@@ -124,3 +122,90 @@ def decoded_images(
         good = [(image, pixels) for image, pixels, _ in rows if pixels is not None]
         if good:
             yield tuple(image for image, _ in good), torch.stack([pixels for _, pixels in good])
+
+
+@dataclass(frozen=True)
+class RecordLocation:
+    """The shard of a record, its key, and offset and size in bytes of each member."""
+
+    shard: Path
+    key: str
+    spans: dict[str, tuple[int, int]]
+
+    def read(self, images: bool = True) -> Group:
+        """Decodes the record, with or without its images; `RecordError` if it is damaged."""
+        members = {}
+        try:
+            with self.shard.open("rb") as file:
+                for name, (offset, size) in self.spans.items():
+                    if images or name == "json":
+                        file.seek(offset)
+                        members[name] = file.read(size)
+        except OSError as error:
+            raise RecordError(f"cannot be read ({error.strerror})") from error
+        return decode_group(RawRecord(self.shard, self.key, members, self.spans), images)
+
+
+@dataclass(frozen=True)
+class RecordIndex:
+    """The records in order, and by image id the number of the first record with the image."""
+
+    records: list[RecordLocation]
+    of_image: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Images and their sorted true captions, both by id, and the `corpus_digest` of the sets."""
+
+    images: dict[str, ImageLocation]
+    captions: dict[str, tuple[str, ...]]
+    digest: str
+
+
+def record_index(sets: Sequence[ShardSet]) -> RecordIndex:
+    """Locates every record; damaged records are left out."""
+    records: list[RecordLocation] = []
+    of_image: dict[str, int] = {}
+    for raw, group, _ in read_headers(sets):
+        for image in group.image_ids:
+            of_image.setdefault(image, len(records))
+        records.append(RecordLocation(raw.shard, raw.key, raw.spans))
+    return RecordIndex(records, of_image)
+
+
+def corpus(sets: Sequence[ShardSet]) -> Corpus:
+    """Locates every image and collects its captions; damaged records are left out.
+
+    A caption that is true of an image under any id is true of it.
+    """
+    images: dict[str, ImageLocation] = {}
+    true: dict[str, set[str]] = {}
+    texts: dict[str, str] = {}
+    for raw, group, files in read_headers(sets):
+        texts.update(zip(group.text_ids, group.texts, strict=True))
+        described = zip(group.image_ids, files, group.true_ids, group.truth.tolist(), strict=True)
+        for image, file, ids, row in described:
+            images.setdefault(image, ImageLocation(raw.shard, *raw.spans[file]))
+            here = (name for name, yes in zip(group.text_ids, row, strict=True) if yes)
+            true.setdefault(image, set()).update(ids, here)
+    captions = {
+        image: tuple(sorted({texts[name] for name in ids if name in texts}))
+        for image, ids in true.items()
+    }
+    return Corpus(images, captions, corpus_digest(sets))
+
+
+def decode_image(location: ImageLocation) -> Image.Image:
+    """Reads and decodes an image of a shard; `RecordError` if it is damaged."""
+    try:
+        content = location.read()
+    except OSError as error:
+        raise RecordError(f"image cannot be read ({error.strerror})") from error
+    return open_image(content)
+
+
+def corpus_digest(sets: Sequence[ShardSet]) -> str:
+    """Hex digest of the records of shard sets, in any order of the sets."""
+    sums = "\n".join(sorted({data.digest() for data in sets}))
+    return hashlib.sha256(sums.encode()).hexdigest()

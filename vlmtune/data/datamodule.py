@@ -38,7 +38,7 @@ class ShardDataModule(LightningDataModule):
     Batches are a pure function of seed, epoch, rank and worker, so a run that resumes in the middle
     of an epoch repeats the batches of an uninterrupted run.
 
-    An id of an image or a text means the same in every set.
+    An id names the same image or text in every set.
 
     Args:
         train: Shard sets to train on.
@@ -51,9 +51,6 @@ class ShardDataModule(LightningDataModule):
         max_damaged: Fraction of the records that may be unusable before training fails.
         negatives: Makes false captions for training, beside those of the records; None for none.
         mined: Adds hard neighbours to training batches, such as `MinedNeighbours`; None for none.
-
-    Raises:
-        UserError: A number is out of range.
     """
 
     def __init__(
@@ -89,19 +86,13 @@ class ShardDataModule(LightningDataModule):
     def use_stored_images(self, stored: Container[str] | None = None) -> None:
         """Leaves images undecoded from now on, as their features are stored.
 
-        Args:
-            stored: Ids of the stored images, so that records with others count as damaged; None for
-                all images.
+        Records with images other than `stored` (None: all) count as damaged.
         """
         self._decodes, self._stored = False, stored
 
     @override
     def setup(self, stage: str) -> None:
-        """Reads the manifests, so that a missing set is known before the first step.
-
-        Raises:
-            UserError: There is no shard set, or one cannot be read.
-        """
+        # Reading the manifests reports a missing set before the first step.
         if stage == "fit":
             check_sets(self.sets["train"], "train")
         if self.sets["val"]:
@@ -109,20 +100,8 @@ class ShardDataModule(LightningDataModule):
 
     @override
     def train_dataloader(self) -> EpochLoader:
-        """Returns the loader of training batches.
-
-        Raises:
-            UserError: There is no training set, one cannot be read, or an epoch has no batch.
-        """
-        stream = GroupStream(
-            check_sets(self.sets["train"], "train"),
-            self.batch_size,
-            total=self.epoch_groups,
-            seed=self.seed,
-            buffer=self.shuffle_buffer,
-            max_damaged=self.max_damaged,
-            images=self._decodes,
-            stored=self._stored,
+        stream = self._stream(
+            "train", total=self.epoch_groups, seed=self.seed, buffer=self.shuffle_buffer
         )
         if self.negatives is not None:
             self.negatives.prepare(lambda: catalogue(stream.sets).texts)
@@ -132,29 +111,14 @@ class ShardDataModule(LightningDataModule):
 
     @override
     def val_dataloader(self) -> EpochLoader | NoBatches:
-        """Returns the loader that sees each validation record once.
-
-        Without validation sets it has no batches, but callbacks that evaluate benchmarks on
-        Lightning's validation hooks are still called.
-
-        Raises:
-            UserError: A set cannot be read, or has fewer groups than there are ranks.
-        """
+        # Without sets Lightning still calls the callbacks that evaluate benchmarks.
         if not self.sets["val"]:
             return NoBatches()
-        stream = GroupStream(
-            check_sets(self.sets["val"], "val"),
-            self.batch_size,
-            train=False,
-            max_damaged=self.max_damaged,
-            images=self._decodes,
-            stored=self._stored,
-        )
-        return self._loader(stream, _beginning)
+        return self._loader(self._stream("val", train=False), lambda: (0, 0))
 
     @override
     def test_dataloader(self) -> NoBatches:
-        """Returns no batches: callbacks run the benchmarks of a test."""
+        # Callbacks run the benchmarks of a test.
         return NoBatches()
 
     def digest(self, split: Literal["train", "val"] = "train") -> str:
@@ -165,16 +129,9 @@ class ShardDataModule(LightningDataModule):
     def distinct_images(
         self, preprocess: Callable[[Any], Tensor], ids: Collection[str] | None = None
     ) -> Iterator[tuple[tuple[str, ...], Float[Tensor, "n 3 height width"]]]:
-        """Yields ids and pixels of images of both splits, each id once, always in one order.
+        """Yields ids and pixels of the distinct images of both splits, or of `ids`, in one order.
 
-        Images that cannot be decoded are left out.
-
-        Args:
-            preprocess: Turns an image into pixels.
-            ids: Which images; None for all.
-
-        Raises:
-            UserError: More than `max_damaged` of them cannot be decoded.
+        Damaged images are left out; more than `max_damaged` of them are an error.
         """
         known = self._catalogue.images
         images = known if ids is None else {image: known[image] for image in ids}
@@ -186,10 +143,7 @@ class ShardDataModule(LightningDataModule):
         return self._catalogue.images.keys()
 
     def image_digests(self) -> dict[str, str]:
-        """Returns by id a digest of the content of each image; reads all of them.
-
-        Those that cannot be read are left out.
-        """
+        """Returns by id the digest of each image's content; unreadable images are left out."""
         return image_digests(self._catalogue.images)
 
     def distinct_texts(self) -> list[str]:
@@ -199,6 +153,16 @@ class ShardDataModule(LightningDataModule):
     @cached_property
     def _catalogue(self) -> Catalogue:
         return catalogue(check_sets(self.sets["train"] + self.sets["val"], "train and val"))
+
+    def _stream(self, split: str, **options: Any) -> GroupStream:
+        return GroupStream(
+            check_sets(self.sets[split], split),
+            self.batch_size,
+            max_damaged=self.max_damaged,
+            images=self._decodes,
+            stored=self._stored,
+            **options,
+        )
 
     def _loader(
         self,
@@ -233,10 +197,6 @@ class ShardDataModule(LightningDataModule):
         # the end of an epoch; its count of batches is right.
         length = max(1, int(self.trainer.num_training_batches))
         return (batches.total.completed - done) // length, done
-
-
-def _beginning() -> Position:
-    return 0, 0
 
 
 def _at_least(name: str, value: int, least: int) -> None:

@@ -6,7 +6,7 @@ A `GroupStream` and a position come in, batches go out. It never counts steps: L
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterator, Sequence
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -30,7 +30,7 @@ class BatchNeighbours(Configured, ABC):
 
     @abstractmethod
     def prepare(self, sets: Sequence[ShardSet]) -> None:
-        """Finds the records of the training sets."""
+        """Locates the records of the training sets."""
 
     @abstractmethod
     def state(self) -> dict[str, int | str]:
@@ -45,14 +45,9 @@ class BatchNeighbours(Configured, ABC):
         images: bool = True,
         stored: Container[str] | None = None,
     ) -> tuple[list[Group], list[str]]:
-        """Returns the extended batch, and one line for each neighbour that cannot be decoded.
+        """Returns the batch's groups with others behind them, and a line for each damaged one.
 
-        Args:
-            groups: The groups of the batch, which come first in the result.
-            seed: Seed of the training data.
-            epoch: Number of the epoch.
-            images: Whether images are decoded.
-            stored: If they are not: ids of images with stored features; None for all.
+        `stored` holds the ids of images with stored features if images are not decoded (None: all).
         """
 
 
@@ -60,17 +55,8 @@ class EpochLoader:
     """Batches of one epoch after the other, in this process or from workers.
 
     `position` is called when the first batch of an epoch is fetched, not before: on resuming,
-    Lightning creates the iterator before it corrects its counters.
-
-    Args:
-        stream: What to read.
-        preprocess: Turns an image into pixels; None to leave images out.
-        position: Returns the epoch and how many of its batches are done.
-        rank: Which of the ranks this is.
-        world: Number of ranks.
-        num_workers: Worker processes, or 0.
-        negatives: Makes false captions, or None.
-        mined: Adds hard neighbours, or None.
+    Lightning creates the iterator before it corrects its counters. Without `preprocess` images are
+    left out.
     """
 
     def __init__(
@@ -94,10 +80,8 @@ class EpochLoader:
 
     def __iter__(self) -> Iterator[Batch]:
         epoch, done = self.position()
-        prepare = partial(
-            _prepared, self.preprocess, self.negatives, self.mined, self.stream, epoch
-        )
-        reader = _Reader(self.stream, prepare, self.rank, self.world, epoch, done)
+        parts = (self.stream, self.preprocess, self.negatives, self.mined, self.rank, self.world)
+        reader = _Reader(*parts, epoch, done)
         for item in DataLoader(reader, None, num_workers=self.num_workers, collate_fn=_identity):
             if isinstance(item, UserError):
                 raise item
@@ -136,20 +120,18 @@ class NoBatches:
         return iter(())
 
 
+@dataclass(eq=False)
 class _Reader(IterableDataset):
-    """Reads and collates the batches of one worker process."""
+    """Reads and collates the batches of one worker process, which gets a copy of it."""
 
-    def __init__(
-        self,
-        stream: GroupStream,
-        prepare: Callable[[list[Group], Sequence[str]], Batch],
-        rank: int,
-        world: int,
-        epoch: int,
-        done: int,
-    ) -> None:
-        self.read = partial(stream.batches, epoch)
-        self.prepare, self.rank, self.world, self.done = prepare, rank, world, done
+    stream: GroupStream
+    preprocess: Callable[[Any], Tensor] | None
+    negatives: CaptionNegatives | None
+    mined: BatchNeighbours | None
+    rank: int
+    world: int
+    epoch: int
+    done: int
 
     def __iter__(self) -> Iterator[Batch | UserError]:
         info = get_worker_info()
@@ -160,28 +142,20 @@ class _Reader(IterableDataset):
         skip = len(range(worker, self.done, workers))
         consumer = Consumer(self.rank, self.world, worker, workers)
         try:
-            for groups, damaged in self.read(consumer, skip):
-                yield self.prepare(groups, damaged)
+            for groups, damaged in self.stream.batches(self.epoch, consumer, skip):
+                yield self._collated(groups, damaged)
         except UserError as error:
             # Raised in a worker it would arrive with a traceback; as a value it stays one line.
             yield error
 
-
-def _prepared(
-    preprocess: Callable[[Any], Tensor] | None,
-    negatives: CaptionNegatives | None,
-    mined: BatchNeighbours | None,
-    stream: GroupStream,
-    epoch: int,
-    groups: list[Group],
-    damaged: Sequence[str],
-) -> Batch:
-    if mined is not None:
-        groups, lines = mined.extend(groups, stream.seed, epoch, stream.images, stream.stored)
-        damaged = [*damaged, *lines]
-    if negatives is not None:
-        groups = negatives.added(groups, stream.seed, epoch)
-    return collate(groups, preprocess, damaged)
+    def _collated(self, groups: list[Group], damaged: Sequence[str]) -> Batch:
+        stream, epoch = self.stream, self.epoch
+        if self.mined is not None:
+            extended = self.mined.extend(groups, stream.seed, epoch, stream.images, stream.stored)
+            groups, damaged = extended[0], [*damaged, *extended[1]]
+        if self.negatives is not None:
+            groups = self.negatives.added(groups, stream.seed, epoch)
+        return collate(groups, self.preprocess, damaged)
 
 
 def _identity(item: Any) -> Any:

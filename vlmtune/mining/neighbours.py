@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 from typing_extensions import override
 
+from vlmtune.data.catalogue import RecordIndex, corpus_digest, record_index
 from vlmtune.data.loader import BatchNeighbours
-from vlmtune.data.records import RecordIndex, corpus_digest, record_index
 from vlmtune.data.schema import RecordError
 from vlmtune.data.shards import Damage, ShardSet
 from vlmtune.errors import UserError
