@@ -39,15 +39,15 @@ def find_path(path: str | Path) -> Path | None:
     """
     name = Path(path).expanduser()
     roots = [Path.cwd(), *([ROOT] if name.parts and name.parts[0] in SHIPPED else [])]
-    found = [root / name for root in roots if path and (root / name).exists()]
-    return found[0].resolve() if found else None
+    existing = (root / name for root in roots if path and (root / name).exists())
+    return next((file.resolve() for file in existing), None)
 
 
 class Configured:
     """Base of every plug-in: records the arguments of its constructor in `init_args`.
 
-    A subclass that calls `super().__init__(...)` is recorded with its own arguments, not with
-    those of its parent.
+    A subclass that calls `super().__init__(...)` is recorded with the arguments of the
+    subclass.
 
     Example:
         >>> class Box(Configured):
@@ -68,10 +68,7 @@ class Configured:
         """Returns `{"class_path": ..., "init_args": ...}`, the form that configs and exports use.
 
         It holds only values of JSON: paths become strings, tuples lists, and `Configured` objects
-        their specs.
-
-        Raises:
-            UserError: An argument has no such form.
+        their specs. Any other argument is a `UserError`.
         """
         cls = type(self)
         arguments = self.__dict__.get("init_args", {})
@@ -125,28 +122,21 @@ def _recording(init: Any, parent: Any) -> Any:
     return wrapper
 
 
-def _with_parents_options(own: inspect.Signature, parent: inspect.Signature) -> inspect.Signature:
+def _with_parents_options(child: inspect.Signature, parent: inspect.Signature) -> inspect.Signature:
     """Replaces `**options` of a constructor by the options of its parent's, by keyword only."""
-    *named, last = own.parameters.values()
+    *named, last = child.parameters.values()
     if last.kind is not inspect.Parameter.VAR_KEYWORD:
-        return own
+        return child
     inherited = [
         parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
         for name, parameter in parent.parameters.items()
-        if name not in own.parameters and parameter.default is not inspect.Parameter.empty
+        if name not in child.parameters and parameter.default is not inspect.Parameter.empty
     ]
-    return own.replace(parameters=[*named, *inherited] if inherited else [*named, last])
+    return child.replace(parameters=[*named, *inherited] if inherited else [*named, last])
 
 
 def instantiate(spec: Spec, base: type[T]) -> T:
-    """Makes the object a spec describes.
-
-    Args:
-        spec: `{"class_path": dotted path, "init_args": keyword arguments}`.
-        base: The class that the result must be an instance of.
-
-    Raises:
-        UserError: The path does not import, is not a subclass of `base`, or refuses the arguments.
+    """Makes the object that a spec describes, which must be a `base`.
 
     Example:
         >>> from vlmtune.pairs.base import PairPolicy
@@ -176,7 +166,7 @@ def instantiate(spec: Spec, base: type[T]) -> T:
 
 
 def _instantiated(value: Any) -> Any:
-    """An argument of a spec, with objects in place of the specs in it."""
+    """An argument of a spec, with the specs in it made into objects."""
     if isinstance(value, dict) and value.keys() == {"class_path", "init_args"}:
         return instantiate(value, Configured)
     if isinstance(value, dict):
@@ -185,15 +175,9 @@ def _instantiated(value: Any) -> Any:
 
 
 def differences(here: Any, there: Any, key: str, where: str) -> list[str]:
-    """Lists the differences of two specs by dotted key, for an error.
+    """Lists the differences of two specs, or of their parts at the dotted `key`, for an error.
 
-    Of specs of different classes only `class_path` is listed.
-
-    Args:
-        here: A spec, or a part of one.
-        there: The same part of the other spec.
-        key: The dotted key of that part.
-        where: The name of the other spec's source.
+    Of specs of different classes only `class_path` is listed. `where` names the source of `there`.
 
     Example:
         >>> one = {"class_path": "a.B", "init_args": {"layers": 2, "heads": 4}}

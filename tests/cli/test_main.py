@@ -564,7 +564,7 @@ def test_build(cubes, tmp_path, capsys):
     assert json.loads(Path("five/manifest.json").read_text())["arguments"]["name"] == "x"
     assert main(["build", "cubes_for_test.Cubes", "--out", "two"]) == 0
     assert main(arguments) == 0  # is reused
-    assert "is reused" in capsys.readouterr().err
+    assert "it is kept" in capsys.readouterr().err
     refused(capsys, ["build", cubes, "--out", "five"], "something else")
 
 

@@ -150,7 +150,7 @@ def test_it_runs_from_end_to_end_and_again(tmp_path, monkeypatch, capsys):
 
     assert main(arguments) == 0, capsys.readouterr().err
     again = capsys.readouterr().err
-    assert again.count("already holds this build; it is reused") == 2
+    assert again.count("already holds this build; it is kept") == 2
     assert "Storing " not in again + (out / "frozen.log").read_text()  # features are there
     files = {path.name for path in (out / "seed-0/mm-adapter/checkpoints").iterdir()}
     assert files == {"best.ckpt", "last.ckpt"}

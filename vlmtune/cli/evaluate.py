@@ -28,9 +28,6 @@ def run(options: argparse.Namespace) -> None:
 
     A benchmark that cannot be run is reported as not run. Missing files are reported before the
     first image is encoded. With `options.text_only` the text-only runs are reported too.
-
-    Raises:
-        UserError: The model, all benchmarks or the captions cannot be used; nothing is written.
     """
     benchmarks = make_list(Benchmark, "benchmarks", options.benchmarks)  # type: ignore[type-abstract]
     for name, why in load_all(benchmarks):

@@ -62,11 +62,7 @@ def warning_line(message: Warning | str, *_: object, **__: object) -> str:
 
 
 def configuration_error(error: Exception, keys: Iterable[str]) -> UserError:
-    """Returns the error of jsonargparse as one line, with the nearest known name.
-
-    Args:
-        error: What jsonargparse raised for a config or a command line.
-        keys: All keys of the config.
+    """Returns an error of jsonargparse as one line, with the nearest of `keys`.
 
     Example:
         >>> error = ValueError("Option 'sed' is not accepted")

@@ -36,10 +36,6 @@ def run(options: argparse.Namespace) -> None:
 
     With `options.alphas` it measures the model at each of them. Without `options.out` it then
     writes nothing. If `options.alpha` is one of them, the model card has its scores.
-
-    Raises:
-        UserError: The checkpoint or the report cannot be used, `options.out` exists, or options
-            contradict each other.
     """
     _check_options(options)
     model = read_checkpoint(options.checkpoint)
@@ -121,17 +117,7 @@ def _steps(provenance: Mapping[str, Any]) -> int | None:
 
 
 def measure(weights: WiseFT, options: argparse.Namespace) -> dict[float, SuiteResult]:
-    """Measures the model at each alpha, shows the numbers and returns them.
-
-    Frozen parts are encoded once for all of them.
-
-    Args:
-        weights: The model; it is left at the last alpha.
-        options: `alphas`, `benchmarks`, `store`, `device` and `batch_size`.
-
-    Raises:
-        UserError: No benchmark can be run.
-    """
+    """Measures the model at each alpha and shows the numbers; frozen parts are encoded once."""
     benchmarks = make_list(Benchmark, "benchmarks", options.benchmarks)  # type: ignore[type-abstract]
     load_all(benchmarks)
     device = find_device(options.device)

@@ -54,17 +54,12 @@ KEYWORDS = ("last", "best", "hpc")  # checkpoints that Lightning finds itself
 
 
 def run(command: str, arguments: list[str]) -> None:
-    """Runs `fit`, `validate` or `test` with the arguments of the command line.
-
-    Raises:
-        UserError: A key, a file or a value is wrong; raised before the first step.
-        KeyboardInterrupt: Ctrl-C; the checkpoints of the run are whole.
-    """
+    """Runs `fit`, `validate` or `test`; a wrong key, file or value fails before the first step."""
     for name in ("pytorch_lightning", "lightning_fabric", "lightning"):
         logging.getLogger(name).setLevel(logging.WARNING)
     # Lightning calls what jsonargparse deprecates.
     os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
-    warnings.formatwarning = warning_line  # importing Lightning has set its own
+    warnings.formatwarning = warning_line  # importing Lightning sets another
     for pattern in NOISE:
         warnings.filterwarnings("ignore", pattern)
     try:
@@ -147,12 +142,7 @@ class Announcement(pl.Callback):
 
 
 class VlmtuneCLI(LightningCLI):
-    """LightningCLI for one command, whose errors are one line.
-
-    Args:
-        command: "fit", "validate" or "test".
-        arguments: What follows it on the command line.
-    """
+    """LightningCLI for one command, with errors of one line."""
 
     def __init__(self, command: str, arguments: list[str]) -> None:
         self.command = command
@@ -197,7 +187,7 @@ class VlmtuneCLI(LightningCLI):
 
     def _parse_ckpt_path(self) -> None:
         # Lightning reads hyperparameters here; our checkpoints hold none. A checkpoint that cannot
-        # be resumed fails here, before anything is made.
+        # be resumed fails here, early.
         path = self.config[self.command].get("ckpt_path")
         if path and path not in KEYWORDS:
             check_checkpoint(path)

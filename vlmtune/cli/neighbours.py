@@ -36,9 +36,6 @@ def run(options: argparse.Namespace) -> None:
 
     An interrupted build continues. The features of images are stored in `options.store`, or else
     beside the cache.
-
-    Raises:
-        UserError: The model or the shards are not available, or the model has no image features.
     """
     device = find_device(options.device)
     model = _resolve(options.model, options.pretrained, device)
@@ -88,11 +85,11 @@ def _store(
 ) -> FeatureStore:
     """Opens the store of the images' features, by the digest of their content."""
     spec = _image_spec(backbone)
-    places = {digest: known.images[image] for image, digest in reversed(digests.items())}
+    locations = {digest: known.images[image] for image, digest in reversed(digests.items())}
 
     def pixels(names: Sequence[str]) -> Iterable[tuple[Sequence[str], Tensor]]:
-        chosen = {name: places[name] for name in names}
-        preprocess, total = backbone.preprocess, len(places)
+        chosen = {name: locations[name] for name in names}
+        preprocess, total = backbone.preprocess, len(locations)
         return decoded_images(chosen, preprocess, batch_size, 0, MAX_DAMAGED, total)
 
     source = FeatureSource(backbone, spec, spec, root, batch_size, fingerprint=fingerprint)

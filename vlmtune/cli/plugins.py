@@ -22,15 +22,10 @@ NAME = "plugin"
 
 
 def make(base: type[T], source: str, overrides: Sequence[str] = ()) -> T:
-    """Makes a plug-in.
+    """Makes a plug-in of the kind `base`.
 
-    Args:
-        base: What it must be.
-        source: Path of a YAML with `class_path` and `init_args`, a class path, or JSON.
-        overrides: `--key value` or `--key=value` for its arguments.
-
-    Raises:
-        UserError: There is no such file or class, or an argument is unknown or of a wrong type.
+    `source` is the path of a YAML with `class_path` and `init_args`, a class path, or JSON, and
+    `overrides` are `--key value` or `--key=value` for its arguments.
     """
     parser = ArgumentParser(exit_on_error=False, allow_abbrev=False)
     parser.add_subclass_arguments(base, NAME, required=True, fail_untyped=False)
@@ -44,15 +39,7 @@ def make(base: type[T], source: str, overrides: Sequence[str] = ()) -> T:
 
 
 def find(kind: str, name: str) -> str:
-    """Returns a path or a class path as it is, and for a stem the YAML of its plug-in.
-
-    Args:
-        kind: A folder of `configs/plugins`.
-        name: A stem in that folder ("cola_multi"), the path of a YAML, or a class path.
-
-    Raises:
-        UserError: `name` is none of these.
-    """
+    """Returns a path or a class path unchanged, and for a stem in `configs/plugins` its YAML."""
     if Path(name).is_file():
         return name
     folder = Path("configs/plugins", kind)
@@ -94,11 +81,7 @@ def read_yaml(path: Path) -> Any:
 
 
 def find_device(name: str | None) -> torch.device:
-    """Returns the device called `name`; without a name the accelerator, or else the CPU.
-
-    Raises:
-        UserError: This machine has no such device.
-    """
+    """Returns the device called `name`; without a name the accelerator, or else the CPU."""
     if name is None:
         return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
     try:

@@ -49,12 +49,9 @@ def run(options: argparse.Namespace) -> None:
     """Runs all steps, each behind a line with the seconds since the start.
 
     World, shards and features in `options.out` are used again. A training goes on from its last
-    checkpoint, or is only measured if it is complete. Each process computes with one thread, so the
-    number of cores changes no number; on two cores or more, the steps of the frozen CLIP and the
-    linear probe run beside those of the MM-Adapter.
-
-    Raises:
-        UserError: A step failed.
+    checkpoint, or is only measured if it is complete. Each process computes with one thread, so
+    results do not depend on the number of cores; on two cores or more, the steps of the frozen CLIP
+    and the linear probe run beside those of the MM-Adapter.
     """
     start = time.monotonic()
     configs = write_configs(options.out, options.size)
@@ -80,11 +77,7 @@ def execute(lane: Sequence[Step], start: float) -> None:
 
 @contextlib.contextmanager
 def beside(lane: Sequence[Step], start: float, log: Path) -> Iterator[None]:
-    """Runs steps in a second process while the block runs, and prints their output afterwards.
-
-    Raises:
-        UserError: A step of the second process failed.
-    """
+    """Runs steps in a second process while the block runs, and prints their output afterwards."""
     process = multiprocessing.get_context("spawn").Process(target=_logged, args=(lane, start, log))
     announce(f"in a second process, with its output in {log}:", start)
     for title, _ in lane:
@@ -127,7 +120,7 @@ def announce(text: str, start: float) -> None:
 
 
 def write_configs(out: Path, size: str) -> Path:
-    """Copies the configs to `out/configs`, with `out` in place of `runs/quickstart`."""
+    """Copies the configs to `out/configs`, with `out` for `runs/quickstart`."""
     source = find_path(CONFIGS)
     assert source is not None, "configs come with vlmtune"
     replaced = {OUT: str(out), "../../plugins": str(source.parents[1] / "plugins")}
@@ -141,7 +134,7 @@ def write_configs(out: Path, size: str) -> Path:
 
 
 def steps(out: Path, configs: Path, seed: int) -> Plan:
-    """The title and the command line of each step; each seed has its own folder of runs."""
+    """The title and the command line of each step; each seed has a separate folder of runs."""
     world, shards, export, suite = (out / name for name in ("world", "shards", "export", "suite"))
     probe, adapter = (out / f"seed-{seed}" / name for name in ("linear-probe", "mm-adapter"))
     store = ["--store", out / "features"]

@@ -22,9 +22,6 @@ def run(options: argparse.Namespace) -> None:
 
     Runs of the same name are called by their folders. Text-only runs beside a run come last, each
     once.
-
-    Raises:
-        UserError: A report cannot be read, or two runs have the same name and folder name.
     """
     files = [path / "report.json" if path.is_dir() else path for path in options.runs]
     runs = [RunReport.load(file) for file in files]

@@ -9,11 +9,7 @@ from vlmtune.export import resolve
 
 
 def run(options: argparse.Namespace) -> None:
-    """Shows the score of every image in `options.images` against every caption of `options.text`.
-
-    Raises:
-        UserError: The model or an image cannot be loaded, or a caption has no words.
-    """
+    """Shows the score of each image in `options.images` with each caption of `options.text`."""
     scores = resolve(options.model, options.pretrained).score(options.images, options.text)
     table = Table("image", box=frame())
     for text in options.text:

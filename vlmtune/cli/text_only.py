@@ -22,12 +22,9 @@ N_GRAM, AVERAGED = "text-only (n-gram)", "text-only (image averaged)"
 
 
 def captions(source: Path) -> Iterator[str]:
-    """The captions of a text file, one a line, or those in shards that are true of an image.
+    """Yields the lines of a text file, or the true captions of shards.
 
     Blank lines and damaged records are left out.
-
-    Raises:
-        UserError: `source` is neither a text file nor a folder of shards.
     """
     if source.is_dir():
         for _, group, _ in read_headers([ShardSet(str(source))]):
@@ -53,16 +50,11 @@ def text_only_runs(
 ) -> list[RunReport]:
     """Runs the benchmarks with an n-gram model, and with the image scores of `scorer` averaged.
 
-    Args:
-        benchmarks: What was measured; those that read embeddings are left out.
-        scorer: The model under test.
-        model: A fitted n-gram model.
-        data: What it was fitted to.
-        provenance: That of the evaluation.
+    Benchmarks that need embeddings are left out. `data` names the corpus of the n-gram model.
     """
     scored = [benchmark for benchmark in benchmarks if benchmark.needs == "scores"]
     if not scored:
-        print("no text-only runs: no benchmark reads scores", file=sys.stderr)
+        print("no text-only runs: no benchmark uses scores", file=sys.stderr)
         return []
     n_gram = replace(
         provenance,

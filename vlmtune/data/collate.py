@@ -1,6 +1,6 @@
 """Groups to a batch: images and texts side by side, and every pair known to be true.
 
-Groups come in, one `Batch` goes out. It never reads a file and never draws at random.
+Groups come in, one `Batch` goes out. It never opens a file and uses no random numbers.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,14 +20,10 @@ def collate(
 ) -> Batch:
     """Flattens groups into one batch.
 
-    Each image is a row, even if two groups share it; each text id is one column. Text j is true of
-    image i if the corpus lists it among the image's captions, in any group.
-
-    Args:
-        groups: The groups, with decoded images if `preprocess` is given.
-        preprocess: Turns a PIL image into pixel values (3, height, width); None to leave images
-            out, as their features are stored.
-        damaged: Lines about skipped records.
+    Each image of each group is a row; each text id is one column. Text j is true of
+    image i if the corpus lists it among the image's captions, in any group. `preprocess` turns a
+    PIL image into pixel values (3, height, width); without it images are left out, as their
+    features are stored. `damaged` holds lines about skipped records.
 
     Example:
         >>> truth = torch.ones(1, 1, dtype=torch.bool)
@@ -51,6 +47,7 @@ def collate(
             hard = (group.mined_negatives or frozenset()) & column.keys()
             mined[n, [column[text_id] for text_id in hard]] = True
             n += 1
+    images = (image for group in groups for image in group.images or ())
     with_mined = any(group.mined_negatives is not None for group in groups)
     sizes = torch.tensor([len(group.image_ids) for group in groups], dtype=torch.long)
     return Batch(
@@ -59,7 +56,7 @@ def collate(
         texts=tuple(texts.values()),
         targets=Targets(truth, known, same_group, mined & ~truth if with_mined else None),
         image_group=torch.repeat_interleave(torch.arange(len(groups)), sizes),
-        pixels=None if preprocess is None else _pixels(groups, preprocess),
+        pixels=None if preprocess is None else torch.stack([*map(preprocess, images)]),
         damaged=tuple(damaged),
         text_ids=tuple(texts),
         true_ids=tuple(true for group in groups for true in group.true_ids),
@@ -78,7 +75,3 @@ def _texts(groups: Sequence[Group]) -> dict[str, str]:
                     f"{text!r} (record {group.key}): give sets that differ different text ids"
                 )
     return texts
-
-
-def _pixels(groups: Sequence[Group], preprocess: Callable[[Any], Tensor]) -> Tensor:
-    return torch.stack([preprocess(image) for group in groups for image in group.images or ()])

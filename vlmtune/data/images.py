@@ -106,7 +106,8 @@ def _decode(source: bytes | Path, max_pixels: int) -> Image.Image:
             raise _RefusedError(f"more than {max_pixels} pixels") from error
         except Exception as error:
             reason = " ".join(str(error).split()) or type(error).__name__
-            raise _RefusedError(_without_address(reason)) from error
+            # Cut an address: `cannot identify image file <_io.BytesIO object at 0x7f…>`.
+            raise _RefusedError(reason.partition(" <")[0]) from error
 
 
 def _frame(path: Path, max_pixels: int) -> Image.Image:
@@ -129,11 +130,6 @@ def _upright(image: Image.Image) -> Image.Image:
         return ImageOps.exif_transpose(image)
     except Exception:
         return image  # unreadable EXIF has no orientation, and the pixels are sound
-
-
-def _without_address(reason: str) -> str:
-    """Cuts an address: `cannot identify image file <_io.BytesIO object at 0x7f…>`."""
-    return reason.partition(" <")[0]
 
 
 def _check_size(size: tuple[int, int], max_pixels: int, what: str) -> None:

@@ -40,18 +40,12 @@ class CaptionNegatives(Configured):
         self.rewriter, self.count = rewriter, count
 
     def prepare(self, captions: Callable[[], Iterable[str]]) -> None:
-        """Learns words if the rewriter needs any; only then reads the captions."""
+        """Learns words if the rewriter needs any, and only then calls `captions`."""
         if self.rewriter.needs_words:
             self.rewriter.learn(captions())
 
     def added(self, groups: Sequence[Group], seed: int, epoch: int) -> list[Group]:
-        """Returns the groups of a batch with false texts added.
-
-        Args:
-            groups: The groups.
-            seed: Seed of the training data.
-            epoch: Number of the epoch, which changes the negatives.
-        """
+        """Returns the groups of a batch with false texts added, others in each epoch."""
         texts = {i: t for group in groups for i, t in zip(group.text_ids, group.texts, strict=True)}
         ids: dict[str, str] = {}
         for text_id, text in texts.items():
@@ -70,23 +64,19 @@ class CaptionNegatives(Configured):
                 avoid.append(text)
                 text_id = ids.get(canonical(text), text)
                 rewritten[text_id] = texts.get(text_id, text), j
-        return _extended(group, rewritten)
-
-
-def _extended(group: Group, rewritten: dict[str, tuple[str, int]]) -> Group:
-    sources = torch.tensor([j for _, j in rewritten.values()], dtype=torch.long)
-    same_group = torch.ones_like(group.truth) if group.same_group is None else group.same_group
-    none = torch.zeros(len(group.truth), len(rewritten), dtype=torch.bool)
-    true = zip(group.true_ids, group.truth.tolist(), strict=True)
-    return replace(
-        group,
-        text_ids=(*group.text_ids, *rewritten),
-        texts=(*group.texts, *(text for text, _ in rewritten.values())),
-        truth=torch.cat([group.truth, none], dim=1),
-        same_group=torch.cat([same_group, group.truth[:, sources]], dim=1),
-        # By its words too: a rewritten caption of another image may be this image's true caption.
-        true_ids=tuple(
-            names | {text for text, yes in zip(group.texts, row, strict=True) if yes}
-            for names, row in true
-        ),
-    )
+        sources = torch.tensor([j for _, j in rewritten.values()], dtype=torch.long)
+        same_group = torch.ones_like(group.truth) if group.same_group is None else group.same_group
+        false = torch.zeros(len(group.truth), len(rewritten), dtype=torch.bool)
+        true_ids = zip(group.true_ids, group.truth.tolist(), strict=True)
+        return replace(
+            group,
+            text_ids=(*group.text_ids, *rewritten),
+            texts=(*group.texts, *(text for text, _ in rewritten.values())),
+            truth=torch.cat([group.truth, false], dim=1),
+            same_group=torch.cat([same_group, group.truth[:, sources]], dim=1),
+            # A rewritten caption of another image may be, by its words, true of this image.
+            true_ids=tuple(
+                names | {text for text, yes in zip(group.texts, row, strict=True) if yes}
+                for names, row in true_ids
+            ),
+        )

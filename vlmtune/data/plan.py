@@ -2,7 +2,7 @@
 
 Counts and seeds come in, positions and record ranges go out. It never opens a file.
 
-The records of one epoch are a sequence. Each rank reads consecutive positions of it, cut into
+The records of one epoch are a sequence. Each rank takes consecutive positions of it, cut into
 batches that its workers take in turns: batch b of a rank comes from worker `b % workers`.
 """
 
@@ -28,13 +28,7 @@ class Consumer:
 
 @dataclass(frozen=True)
 class EpochSlice:
-    """The consecutive positions of an epoch that one consumer reads.
-
-    Attributes:
-        start: First position.
-        batches: Sizes of its batches.
-        total: Length of the whole epoch.
-    """
+    """A consumer's consecutive positions: the first, its batch sizes, the length of the epoch."""
 
     start: int
     batches: tuple[int, ...]
@@ -124,7 +118,7 @@ def _worker_slice(start: int, sizes: Sequence[int], total: int, consumer: Consum
 
 
 def generator(*key: int) -> np.random.Generator:
-    """Returns a generator for a key, e.g. (seed, epoch, purpose, ...); each key has its own."""
+    """Returns a generator for a key, e.g. (seed, epoch, purpose, ...); each key has one."""
     return np.random.default_rng(np.random.SeedSequence(key))
 
 
@@ -133,15 +127,10 @@ def shard_ranges(
 ) -> Iterator[ShardRange]:
     """Yields what to read for the positions `start` to `stop` of one shard set.
 
-    One pass reads all shards end to end and is `sum(counts)` long; passes follow each other. With a
+    One pass takes all shards end to end and is `sum(counts)` long; passes follow each other. With a
     key, each pass shuffles the shards and starts at a random record (going round), so that no
-    record, even of a single shard, is left out at the end of every epoch.
-
-    Args:
-        counts: Records in each shard.
-        start: First position.
-        stop: One past the last position.
-        key: Seeds the order; None for the order of `counts`.
+    record, even of a single shard, is left out at the end of every epoch. `counts` are the records
+    of each shard.
 
     Example:
         >>> list(shard_ranges([3, 2], 1, 4, None))
@@ -192,9 +181,7 @@ def apportion(total: int, weights: Sequence[float]) -> list[int]:
 def mixture(parts: Sequence[int], key: tuple[int, ...] | None) -> np.ndarray:
     """Returns the number of the shard set at each position of an epoch.
 
-    Args:
-        parts: How many positions each set has.
-        key: Seeds the order; None for one set after the other.
+    Set i has `parts[i]` positions, in random order or, without a key, one set after the other.
 
     Example:
         >>> mixture([2, 1], None).tolist()

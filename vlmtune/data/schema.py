@@ -1,4 +1,4 @@
-"""The shard record, a `Group` on disk: what builders write and the loader reads.
+"""The shard record, a `Group` on disk: builders write it and the loader decodes it.
 
 Groups come in and JSON goes out, and back. It never opens a tar or an image.
 
@@ -152,11 +152,7 @@ def encode(group: Group, extensions: Sequence[str]) -> dict[str, Any]:
 
 
 def decode(key: str, record: Mapping[str, Any]) -> tuple[Group, tuple[str, ...]]:
-    """Turns the JSON part of a record into a group without images, and the names of its images.
-
-    Raises:
-        RecordError: The record breaks the schema.
-    """
+    """Returns a record's group without images and the names of its images, from its JSON."""
     try:
         if record["version"] != VERSION:
             raise RecordError(f"schema version {record['version']}, not {VERSION}")

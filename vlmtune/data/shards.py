@@ -65,13 +65,9 @@ class ShardSet(Configured):
 
 @dataclass(frozen=True)
 class RawRecord:
-    """An undecoded record.
+    """An undecoded record: its members by name (`0.png`, `json`), and their offsets and sizes.
 
-    Attributes:
-        shard: The tar.
-        key: The record's key.
-        members: Contents by name within the record (`0.png`, `json`); images may be left out.
-        spans: Offset and size in the tar of each member.
+    `members` may leave out images.
     """
 
     shard: Path
@@ -99,16 +95,9 @@ def read_records(
 
     Records before `first` are skipped by their headers alone. An unusable record (the tar ends
     early, a member is a link or has a path) comes as `Damage`, so that every other record keeps its
-    position.
-
-    Args:
-        shard: The tar, uncompressed.
-        first: First record.
-        last: One past the last record.
-        images: Whether to read the images too, or the JSON only.
+    position. Without `images` only the JSON is read.
     """
-    done = first
-    reason = ""
+    done, reason = first, "the tar ends early"
     try:
         with tarfile.open(shard, "r:") as tar:
             for record in islice(group_by_keys(_members(tar)), first, last):
@@ -117,7 +106,7 @@ def read_records(
     except (OSError, tarfile.TarError, ValueError, OverflowError) as error:
         reason = f"the tar is unreadable from somewhere on: {error}"
     for _ in range(done, last):
-        yield Damage(shard, "-", reason or "the tar ends early")
+        yield Damage(shard, "-", reason)
 
 
 def _members(tar: tarfile.TarFile) -> Iterator[dict[str, Any]]:
@@ -188,11 +177,7 @@ def decode_header(raw: RawRecord) -> tuple[Group, tuple[str, ...]]:
 
 
 def decode_group(raw: RawRecord, images: bool = True) -> Group:
-    """Returns a record's group, with decoded images unless told otherwise.
-
-    Raises:
-        RecordError: The record breaks the schema, or an image cannot be decoded.
-    """
+    """Returns a record's group, with or without decoded images; `RecordError` if damaged."""
     group, files = decode_header(raw)
     if not images:
         return group

@@ -32,7 +32,7 @@ from vlmtune.types import Group
 T = TypeVar("T")
 GroupBatch = tuple[list[Group], tuple[str, ...]]
 
-# Each purpose has random numbers of its own.
+# Each purpose has separate random numbers.
 _MIXTURE, _SHARDS, _BUFFER = range(3)
 
 
@@ -42,7 +42,7 @@ class GroupStream:
 
     Training mixes the sets: each set gives a fraction of the epoch in proportion to `weight x
     records`, at positions shuffled in each epoch. A set that is too small starts over. Every rank
-    gets as many full batches. Evaluation reads each record once, in order.
+    gets as many full batches. Evaluation takes each record once, in order.
 
     An unusable record is reported. In training the consumer's next good record replaces it (going
     round to its first).
@@ -82,10 +82,7 @@ class GroupStream:
     ) -> Iterator[GroupBatch]:
         """Yields a consumer's batches: the groups, and a line for each new damaged record.
 
-        Args:
-            epoch: Number of the epoch.
-            consumer: Who reads; None for the only reader.
-            skip: Batches of this consumer to skip, undecoded (training only).
+        In training the first `skip` batches are skipped, undecoded.
         """
         consumer = consumer or Consumer()
         if not self.train:
@@ -184,9 +181,8 @@ class _DamageLog:
 
     def __init__(self, records: int, max_damaged: float) -> None:
         self.records, self.limit = records, math.ceil(max_damaged * records)
-        self.count = 0
+        self.count, self.reported = 0, 0
         self.known: dict[str, None] = {}
-        self.reported = 0
 
     def note(self, line: str) -> None:
         self.count += 1
@@ -211,9 +207,8 @@ class _DamageLog:
 def _read_set(
     data: ShardSet, start: int, stop: int, key: tuple[int, ...] | None, images: bool
 ) -> Iterator[RawRecord | Damage]:
-    files = data.files
     for part in shard_ranges(data.counts, start, stop, key):
-        yield from read_records(files[part.shard], part.first, part.last, images)
+        yield from read_records(data.files[part.shard], part.first, part.last, images)
 
 
 def buffer_shuffle(items: Iterable[T], size: int, rng: np.random.Generator) -> Iterator[T]:

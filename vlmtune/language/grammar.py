@@ -50,27 +50,17 @@ def _options(word: str, low: str, position: int) -> tuple[str, ...]:
 
 def _by_ending(low: str) -> tuple[str, ...]:
     if "-" in low:
-        return _by_parts(low)
+        parts = [part for part in low.split("-") if part]
+        known = [tags().get(part, ("NOUN",))[0] for part in parts] or ["NOUN"]
+        adjective = COMPOUND.fullmatch(low) or known[0] == "NUM" or known[-1] == "ADJ"
+        return ("ADJ",) if adjective else ("NOUN",)
     if low.endswith("ly") and len(low) > 4:
         return ("ADV",)
     if low.endswith(("ing", "ed")) and len(low) > 4:
         return ("VERB",)
     if ADJECTIVE.fullmatch(low):
         return ("ADJ",)
-    return _by_stem(low)
-
-
-def _by_parts(low: str) -> tuple[str, ...]:
-    parts = [part for part in low.split("-") if part]
-    last = tags().get(parts[-1], ("NOUN",)) if parts else ("NOUN",)
-    if COMPOUND.fullmatch(low) or (parts and parts[0] in tags() and tags()[parts[0]][0] == "NUM"):
-        return ("ADJ",)
-    return ("ADJ",) if last[0] == "ADJ" else ("NOUN",)
-
-
-def _by_stem(low: str) -> tuple[str, ...]:
-    """Adjectives for comparatives, else nouns."""
-    for ending in ("er", "est"):
+    for ending in ("er", "est"):  # comparatives
         stem = low.removesuffix(ending)
         if stem != low:
             near = (stem, f"{stem}e", stem[:-1], f"{stem[:-1]}y")
@@ -106,11 +96,7 @@ class _Context:
             return rule(self, i)
         if options == ("ADP",):
             return self._adposition(i)
-        if len(options) == 1 and options[0] != "VERB":
-            return self._adjective(i) if options[0] == "ADJ" else options[0]
-        if "VERB" in options:
-            return self._verb(i)
-        return self._adjective(i)
+        return self._verb(i) if "VERB" in options else self._adjective(i)
 
     def nominal(self, i: int) -> bool:
         """Whether a noun phrase continues at word i: a noun, or an adjective before one."""
@@ -136,15 +122,14 @@ class _Context:
 
     def _adjective(self, i: int) -> str:
         """An adjective that may be a noun, such as "orange" or "metal"."""
-        options = self.options[i]
+        options, group = self.options[i], groups().get(self.low[i])
         if "ADJ" not in options:
             return options[0]
-        group = groups().get(self.low[i])
-        if group == "material" or "NOUN" in options:
-            if self.nominal(i + 1) or (group == "colour" and not self.phrase(i)):
-                return "ADJ"
-            return "NOUN" if group == "material" or self.phrase(i) else options[0]
-        return "ADJ"
+        if group != "material" and "NOUN" not in options:
+            return "ADJ"
+        if self.nominal(i + 1) or (group == "colour" and not self.phrase(i)):
+            return "ADJ"
+        return "NOUN" if group == "material" or self.phrase(i) else options[0]
 
     def _verb(self, i: int) -> str:
         """A verb that may be a noun or an adjective."""
@@ -223,7 +208,7 @@ class _Context:
         return [word for word, tag in zip(self.low[:i], self.tags, strict=True) if tag in NOUNS]
 
     def _goes_on(self, i: int) -> bool:
-        """Whether an object, a place or the end follows, and no verb."""
+        """Whether an object, a location or the end follows, and no verb."""
         if i + 1 < len(self.low) and self.can(i + 1, "VERB", "AUX") and not self.can(i + 1, "NOUN"):
             return False
         ends = i + 1 == len(self.low) or self.can(i + 1, "PUNCT")
@@ -244,9 +229,8 @@ class _Context:
 
     def _verb_behind(self) -> bool:
         """Whether a finite verb precedes in the clause."""
-        for word, tag in zip(
-            reversed(self.low[: len(self.tags)]), reversed(self.tags), strict=True
-        ):
+        behind = zip(self.low[: len(self.tags)], self.tags, strict=True)
+        for word, tag in reversed(list(behind)):
             if tag in BOUNDARIES and word not in word_set("possessives"):
                 return False
             if tag in ("VERB", "AUX") and not word.endswith(("ing", "ed")):
@@ -298,15 +282,6 @@ def _side(context: _Context, i: int) -> str:
     return "NOUN" if context.phrase(i) or context.before(i)[1] == "ADP" else "ADV"
 
 
-def _next(context: _Context, i: int) -> str:
-    return "ADV" if context.word(i + 1) == "to" else "ADJ"
-
-
-def _clitic(context: _Context, i: int) -> str:
-    """'s: "is" after a pronoun, else possessive."""
-    return "AUX" if context.before(i)[1] == "PRON" else "PART"
-
-
 def _have(context: _Context, i: int) -> str:
     j = i + 2 if context.can(i + 1, "ADV") else i + 1
     past = context.can(j, "VERB", "AUX") and (
@@ -320,12 +295,9 @@ WORDS: Mapping[str, Callable[[_Context, int], str]] = {
     "to": _to,
     "as": _as,
     "there": _there,
-    "left": _side,
-    "right": _side,
-    "next": _next,
-    "'s": _clitic,
-    "has": _have,
-    "have": _have,
-    "had": _have,
-    "having": _have,
+    **dict.fromkeys(("left", "right"), _side),
+    "next": lambda context, i: "ADV" if context.word(i + 1) == "to" else "ADJ",
+    # "is" after a pronoun, else possessive
+    "'s": lambda context, i: "AUX" if context.before(i)[1] == "PRON" else "PART",
+    **dict.fromkeys(("has", "have", "had", "having"), _have),
 }

@@ -49,7 +49,7 @@ class NGram(Configured):
 
     def fit(self, captions: Iterable[str]) -> "NGram":
         """Counts the n-grams of captions, forgetting earlier ones; returns itself."""
-        sentences = [_words(caption) for caption in captions]
+        sentences = [words(caption.lower()) for caption in captions]
         if not sentences:
             raise UserError("expected captions for an n-gram model, got none: pass at least one")
         grams: Counter[Gram] = Counter()
@@ -62,12 +62,7 @@ class NGram(Configured):
         return self
 
     def probability(self, word: str, history: Sequence[str] = ()) -> float:
-        """Probability of a word after others; over the vocabulary it adds up to 1.
-
-        Args:
-            word: A word in lower case, or "</s>" for the end of the caption.
-            history: The words before it, from "<s>" on.
-        """
+        """Probability of a word in lower case, or of the end "</s>", after others from "<s>" on."""
         if not self._levels:
             raise UserError("expected a fitted n-gram model, got none: call `fit` with captions")
         known = {*self.vocabulary, START}
@@ -81,19 +76,14 @@ class NGram(Configured):
 
     def tokens(self, caption: str) -> list[tuple[str, float]]:
         """The words of a caption and its end, each with its natural log-probability."""
-        line = [START, *_words(caption), END]
+        line = [START, *words(caption.lower()), END]
         return [
             (line[i], math.log(self.probability(line[i], line[max(0, i - self.order + 1) : i])))
             for i in range(1, len(line))
         ]
 
     def log_probability(self, caption: str, per_token: bool = False) -> float:
-        """Natural log-probability of a caption, its end included.
-
-        Args:
-            caption: The caption.
-            per_token: Return the mean over words and the end instead of the sum.
-        """
+        """Natural log-probability of a caption and its end; `per_token` gives the mean instead."""
         values = [value for _, value in self.tokens(caption)]
         return math.fsum(values) / (len(values) if per_token else 1)
 
@@ -126,12 +116,8 @@ def _levels(grams: Counter[Gram], order: int) -> list[_Level]:
     counts, levels = grams, []
     for length in range(order, 0, -1):
         levels.append(_Level(length, {g: n for g, n in counts.items() if len(g) == length}))
-        # N-grams that begin a caption have no word before them, so they keep their own count.
+        # N-grams that begin a caption have no word before them, so they keep their count.
         fewer = Counter({g: n for g, n in grams.items() if len(g) < length})
         fewer.update(g[1:] for g in counts if len(g) == length and length > 1)
         counts = fewer
     return levels[::-1]
-
-
-def _words(caption: str) -> list[str]:
-    return words(caption.lower())

@@ -9,10 +9,9 @@ from vlmtune.language.words import Sentence
 
 @dataclass(frozen=True)
 class NounPhrase:
-    """Adjectives and the nouns after them, such as "big red fire truck"; the last noun is the head.
+    """Adjectives from `start` and nouns from `noun` up to `stop`, with the numeral before them.
 
-    The adjectives have the positions from `start`, the nouns those from `noun`, up to `stop`.
-    `number` is the numeral before them, or "".
+    The last noun is the head: "truck" in "big red fire truck".
     """
 
     start: int

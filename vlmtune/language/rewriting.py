@@ -52,18 +52,11 @@ class Rewriter(Configured):
     def negatives(
         self, caption: str, avoid: Collection[str] = (), count: int = 1, key: str = ""
     ) -> tuple[str, ...]:
-        """Rewrites a caption.
+        """Rewrites a true caption in up to `count` ways; another key gives other ones.
 
-        Args:
-            caption: A true caption.
-            avoid: Other true captions.
-            count: Number of rewritten captions.
-            key: Another key gives other captions.
-
-        Returns:
-            Up to `count` captions; empty if no rule applies. None repeats the caption, one of
-            `avoid` or another of them, be it in other case or spacing, or with its parts in another
-            order ("one black and one white", "one white and one black").
+        None repeats the caption, another true one in `avoid`, or another rewritten one, be it in
+        other case or spacing, or with its parts in another order ("one black and one white", "one
+        white and one black").
         """
         taken = {canonical_parts(caption), *map(canonical_parts, avoid)}
         negatives: list[str] = []

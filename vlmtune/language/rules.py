@@ -27,23 +27,13 @@ EXCLUDED = {"NOUN": "light_nouns", "ADJ": "quantifiers", "ADP": "particles"}  # 
 
 
 class Rule(Configured, ABC):
-    """One kind of change.
+    """One kind of change."""
 
-    Attributes:
-        needs_words: Whether the rule needs words of a corpus.
-    """
-
-    needs_words: ClassVar[bool] = False
+    needs_words: ClassVar[bool] = False  # whether the rule needs words of a corpus
 
     @abstractmethod
     def rewrites(self, sentence: Sentence, rng: Random, words: Words) -> Iterator[Edits]:
-        """Yields edits in random order, each of which makes the caption false.
-
-        Args:
-            sentence: The tagged caption.
-            rng: The only source of randomness.
-            words: Words of the corpus, if the rule needs them.
-        """
+        """Yields edits in random order, each of which makes the caption false."""
 
 
 class SwapNouns(Rule):
@@ -154,15 +144,14 @@ class ReplaceWord(Rule):
 
     def _positions(self, sentence: Sentence) -> list[tuple[int, int]]:
         if self.tag == "NOUN":
-            phrases = noun_phrases(sentence)
-            return [(p.noun, p.stop) for p in phrases if not p.light and self._common(sentence, p)]
+            return [
+                (phrase.noun, phrase.stop)
+                for phrase in noun_phrases(sentence)
+                if not phrase.light and "PROPN" not in sentence.tags[phrase.noun : phrase.stop]
+            ]
         fits = {"ADJ": _descriptive, "ADP": _locative}.get(self.tag, lambda sentence, i: True)
         tags = enumerate(sentence.tags)
         return [(i, i + 1) for i, tag in tags if tag == self.tag and fits(sentence, i)]
-
-    @staticmethod
-    def _common(sentence: Sentence, phrase: NounPhrase) -> bool:
-        return "PROPN" not in sentence.tags[phrase.noun : phrase.stop]
 
     def _sample(
         self, sentence: Sentence, position: int, words: Vocabulary, rng: Random
@@ -171,10 +160,8 @@ class ReplaceWord(Rule):
         if not candidates:
             return None
         (new,) = rng.choices(candidates, cum_weights=sums)
-        excluded = EXCLUDED.get(self.tag)
-        if excluded and new in word_set(excluded):
-            return None
-        return None if any(compatible(new, word) for word in sentence.words) else new
+        excluded = self.tag in EXCLUDED and new in word_set(EXCLUDED[self.tag])
+        return None if excluded or any(compatible(new, word) for word in sentence.words) else new
 
 
 def _pairs(sentence: Sentence, rng: Random) -> list[tuple[NounPhrase, NounPhrase]]:
@@ -192,33 +179,21 @@ def _descriptive(sentence: Sentence, position: int) -> bool:
 
 def _locative(sentence: Sentence, position: int) -> bool:
     """Whether a preposition says where an object is and is not part of "in front of"."""
-    near = [
-        sentence.words[i].lower()
-        for i in (position - 1, position + 1)
-        if 0 <= i < len(sentence.words)
-    ]
-    word = sentence.words[position].lower()
-    return (
-        word not in word_set("particles")
-        and _relates(sentence, position)
-        and not word_set("light_nouns") & {*near}
-    )
+    low = [word.lower() for word in sentence.words]
+    near = {*low[max(0, position - 1) : position], *low[position + 1 : position + 2]}
+    light = word_set("light_nouns") & near
+    return low[position] not in word_set("particles") and _relates(sentence, position) and not light
 
 
 def _order_is_free(sentence: Sentence, first: NounPhrase, second: NounPhrase) -> bool:
     """Whether either order means the same: "a red car and a blue car"."""
-    return compatible(first.nouns[-1], second.nouns[-1]) and interchangeable(
-        sentence, first, second
-    )
+    alike = compatible(first.nouns[-1], second.nouns[-1])
+    return alike and interchangeable(sentence, first, second)
 
 
 def _relates(sentence: Sentence, position: int) -> bool:
     """Whether a preposition has an object after it and no other preposition beside it."""
     after = sentence.tags[position + 1] if position + 1 < len(sentence.tags) else ""
     before = sentence.words[position - 1].lower() if position else ""
-    nominal = ("DET", "PRON", "NUM", "ADJ", "NOUN", "PROPN")
-    return (
-        sentence.tags[position] == "ADP"
-        and after in nominal
-        and before not in ("depending", "based")
-    )
+    nominal = after in ("DET", "PRON", "NUM", "ADJ", "NOUN", "PROPN")
+    return nominal and sentence.tags[position] == "ADP" and before not in ("depending", "based")

@@ -58,11 +58,6 @@ class SpacyTagger(Configured):
         """Returns the universal tag of each word of one sentence."""
         if not words:
             return []
-        pipeline = self._loaded()
-        tokens: Any = importlib.import_module("spacy.tokens")
-        return [token.pos_ for token in pipeline(tokens.Doc(pipeline.vocab, words=list(words)))]
-
-    def _loaded(self) -> Any:
         if self._pipeline is None:
             try:
                 spacy: Any = importlib.import_module("spacy")
@@ -73,4 +68,6 @@ class SpacyTagger(Configured):
                     f"expected spaCy with the pipeline {self.model!r}, got {line}: install both "
                     "or use the LexiconTagger, which needs neither"
                 ) from error
-        return self._pipeline
+        tokens: Any = importlib.import_module("spacy.tokens")
+        document = tokens.Doc(self._pipeline.vocab, words=list(words))
+        return [token.pos_ for token in self._pipeline(document)]

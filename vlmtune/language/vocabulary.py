@@ -13,7 +13,7 @@ KINDS = ("NOUN", "ADJ", "VERB", "ADP", "NUM")
 
 
 class Vocabulary:
-    """Counts of words by kind; words of one kind share part of speech and form.
+    """Counts of words by kind; words of one kind have one part of speech and form.
 
     Example:
         >>> from vlmtune.language.tagger import LexiconTagger
@@ -50,7 +50,7 @@ class Vocabulary:
 
 @cache
 def kind(word: str, tag: str) -> str:
-    """The part of speech and the form that a word and its replacement must share.
+    """The part of speech and the form that a word and its replacement must have.
 
     Example:
         >>> kind("Dogs", "NOUN"), kind("red", "ADJ"), kind("riding", "VERB")
