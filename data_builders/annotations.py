@@ -140,13 +140,8 @@ class ClevrScenes(SceneReader):
     exhaustive = True
     content = "CLEVR scenes"
 
-    def __init__(
-        self,
-        path: Path,
-        images: Path,
-        single: Sequence[str] = ("color", "material"),
-        multi: Sequence[str] = ("color",),
-    ) -> None:
+    def __init__(self, path: Path, images: Path, single: Sequence[str] = ("color", "material"),
+                 multi: Sequence[str] = ("color",)) -> None:  # fmt: skip
         for kinds in (single, multi):
             if not kinds or not set(kinds) <= set(ATTRIBUTE_ORDER):
                 raise UserError(
@@ -238,14 +233,8 @@ class VisualGenomeGraphs(GraphReader):
 
     content = "Visual Genome scene graphs"
 
-    def __init__(
-        self,
-        path: Path,
-        images: Path,
-        image_data: Path | None = None,
-        single: int = 2,
-        multi: int = 1,
-    ) -> None:
+    def __init__(self, path: Path, images: Path, image_data: Path | None = None, single: int = 2,
+                 multi: int = 1) -> None:  # fmt: skip
         super().__init__(path, images, single, multi)
         self.image_data = None if image_data is None else Path(image_data)
 

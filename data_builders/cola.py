@@ -41,22 +41,11 @@ class ColaBuilder(ShardBuilder):
         seed: Seed of the sampled queries.
     """
 
-    def __init__(
-        self,
-        annotations: SceneReader | dict[str, Any],
-        exclude: Path | None = None,
-        measured: Sequence[Path] = (),
-        single: int = 2,
-        misbound: int = 1,
-        half_wrong: int = 1,
-        multi: int = 2,
-        twins: bool = True,
-        multi_misbound: int = 1,
-        multi_half_wrong: int = 0,
-        seed: int = 0,
-        missing: float = MISSING,
-        records_per_shard: int = 1000,
-    ) -> None:
+    def __init__(self, annotations: SceneReader | dict[str, Any], exclude: Path | None = None,
+                 measured: Sequence[Path] = (), single: int = 2, misbound: int = 1,
+                 half_wrong: int = 1, multi: int = 2, twins: bool = True, multi_misbound: int = 1,
+                 multi_half_wrong: int = 0, seed: int = 0, missing: float = MISSING,
+                 records_per_shard: int = 1000) -> None:  # fmt: skip
         super().__init__(records_per_shard, missing)
         numbers = (single, misbound, half_wrong, multi, multi_misbound, multi_half_wrong)
         if min(numbers) < 0 or single + multi == 0:
@@ -140,14 +129,8 @@ def _unseen(content: Any) -> frozenset[Composition]:
 class _Queries:
     """The queries of one image, true and false; all random choices use `rng`."""
 
-    def __init__(
-        self,
-        image: AnnotatedImage,
-        excluded: frozenset[Composition],
-        words: Words,
-        reader: SceneReader,
-        rng: random.Random,
-    ) -> None:
+    def __init__(self, image: AnnotatedImage, excluded: frozenset[Composition], words: Words,
+                 reader: SceneReader, rng: random.Random) -> None:  # fmt: skip
         self.objects, self.excluded, self.words = image.objects, excluded, words
         self.reader, self.rng = reader, rng
         self.present = {word for obj in self.objects for word in (obj.name, *obj.attributes)}

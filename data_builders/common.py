@@ -167,13 +167,8 @@ class ShardBuilder(Builder):
             )
 
 
-def image_group(
-    image: str,
-    texts: Mapping[str, bool],
-    true: Iterable[str] = (),
-    exhaustive: bool = False,
-    key: str | None = None,
-) -> Group:
+def image_group(image: str, texts: Mapping[str, bool], true: Iterable[str] = (),
+                exhaustive: bool = False, key: str | None = None) -> Group:  # fmt: skip
     """Returns the group of one image, with texts and whether they are true; a text is its own id.
 
     `true` adds true texts; with `exhaustive` they are all of the corpus; `key` replaces the id.

@@ -20,14 +20,8 @@ class KarpathyBuilder(ShardBuilder):
         splits: Splits to write, together.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        images: Path,
-        splits: Sequence[str] = ("train",),
-        missing: float = MISSING,
-        records_per_shard: int = 1000,
-    ) -> None:
+    def __init__(self, path: Path, images: Path, splits: Sequence[str] = ("train",),
+                 missing: float = MISSING, records_per_shard: int = 1000) -> None:  # fmt: skip
         super().__init__(records_per_shard, missing)
         self.path, self.images, self.splits = Path(path), Path(images), tuple(splits)
 

@@ -26,16 +26,9 @@ class RegionsBuilder(ShardBuilder):
         seed: Seed of the sampled phrases.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        annotations: SceneReader | dict[str, Any],
-        measured: Sequence[Path] = (),
-        phrases: int = 4,
-        seed: int = 0,
-        missing: float = MISSING,
-        records_per_shard: int = 1000,
-    ) -> None:
+    def __init__(self, path: Path, annotations: SceneReader | dict[str, Any],
+                 measured: Sequence[Path] = (), phrases: int = 4, seed: int = 0,
+                 missing: float = MISSING, records_per_shard: int = 1000) -> None:  # fmt: skip
         super().__init__(records_per_shard, missing)
         if phrases < 1:
             raise UserError(f"expected phrases >= 1, got {phrases}: raise it")

@@ -97,14 +97,11 @@ def read_suite(path: Path) -> Suite:
         if any(len(names) != 2 for names in columns.values()):
             raise ValueError("a column that is not `benchmark metric`")
         return Suite(
-            content["title"],
-            Path(content["out"]),
-            dict(content[ZERO_SHOT]),
-            content["base"],
+            content["title"], Path(content["out"]), dict(content[ZERO_SHOT]), content["base"],
             {title: (benchmark, metric) for title, (benchmark, metric) in columns.items()},
             {row: values["name"] for row, values in content["rows"].items()},
             {row: tuple(values["configs"]) for row, values in content["rows"].items()},
-        )
+        )  # fmt: skip
     except (OSError, ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError) as error:
         line = " ".join(str(error).split())
         raise UserError(
@@ -196,16 +193,13 @@ def collect(suite: Suite, listed: Sequence[Task]) -> dict[str, Any]:
         name = suite.names.get(task.row, "zero-shot")
         row = rows.setdefault(task.row, {"name": name, "runs": []})
         row["trainable_parameters"] = report.provenance.trainable_parameters
-        row["runs"].append(
-            {
-                "seed": report.provenance.seed,
-                "report": str(task.report),
-                "seconds_per_epoch": seconds_per_epoch(report, task.folder),
-                "values": {title: metric.value for title, metric in metrics.items()},
-                "chance": {title: metric.chance for title, metric in metrics.items()},
-                "units": {title: metric.unit for title, metric in metrics.items()},
-            }
-        )
+        row["runs"].append({
+            "seed": report.provenance.seed, "report": str(task.report),
+            "seconds_per_epoch": seconds_per_epoch(report, task.folder),
+            "values": {title: metric.value for title, metric in metrics.items()},
+            "chance": {title: metric.chance for title, metric in metrics.items()},
+            "units": {title: metric.unit for title, metric in metrics.items()},
+        })  # fmt: skip
     return {"title": suite.title, "columns": suite.columns, "rows": rows}
 
 

@@ -52,22 +52,11 @@ def model_config() -> dict:
     """The open_clip config of the model: 1.5M parameters."""
     return {
         "embed_dim": 128,
-        "vision_cfg": {
-            "image_size": SIZE,
-            "patch_size": 8,
-            "layers": 4,
-            "width": 128,
-            "head_width": 32,
-            "pool_type": "avg",
-        },
-        "text_cfg": {
-            "context_length": CONTEXT,
-            "vocab_size": len(vocabulary()) + 3,
-            "width": 128,
-            "heads": 4,
-            "layers": 3,
-        },
-    }
+        "vision_cfg": {"image_size": SIZE, "patch_size": 8, "layers": 4, "width": 128,
+                       "head_width": 32, "pool_type": "avg"},
+        "text_cfg": {"context_length": CONTEXT, "vocab_size": len(vocabulary()) + 3, "width": 128,
+                     "heads": 4, "layers": 3},
+    }  # fmt: skip
 
 
 def _chunk(job: tuple[int, int, int, int]) -> tuple[list[Scene], Tensor]:
@@ -175,15 +164,9 @@ def save(model: CLIP, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     config = {
         "model_cfg": model_config(),
-        "preprocess_cfg": {
-            "size": [SIZE, SIZE],
-            "mode": "RGB",
-            "mean": MEAN,
-            "std": STD,
-            "interpolation": "bicubic",
-            "resize_mode": "squash",
-        },
-    }
+        "preprocess_cfg": {"size": [SIZE, SIZE], "mode": "RGB", "mean": MEAN, "std": STD,
+                           "interpolation": "bicubic", "resize_mode": "squash"},
+    }  # fmt: skip
     (folder / "open_clip_config.json").write_text(json.dumps(config, indent=2) + "\n")
     (folder / "vocabulary.txt").write_text("\n".join(vocabulary()) + "\n")
     state = {name: value.contiguous().cpu() for name, value in model.state_dict().items()}

@@ -18,33 +18,14 @@ from data_builders.scenes.scene import (
 )
 
 ATTRIBUTE_ORDER = ("size", "texture", "color", "material")  # the order of English adjectives
-PHRASES = {
-    "left": "to the left of",
-    "right": "to the right of",
-    "front": "in front of",
-    "behind": "behind",
-    "on": "on top of",
-    "below": "under",
-}
-INVERSE = {
-    "left": "right",
-    "right": "left",
-    "front": "behind",
-    "behind": "front",
-    "on": "below",
-    "below": "on",
-}
-FLOOR_PHRASES = {name: f"on a {name} floor" for name in FLOORS} | {
-    "grass": "on grass",
-    "sand": "on sand",
-    "tiles": "on tiles",
-}
-BACKGROUND_PHRASES = {
-    "studio": "in a studio",
-    "sky": "under the sky",
-    "dusk": "at dusk",
-    "wall": "in front of a wall",
-}
+PHRASES = {"left": "to the left of", "right": "to the right of", "front": "in front of",
+           "behind": "behind", "on": "on top of", "below": "under"}  # fmt: skip
+INVERSE = {"left": "right", "right": "left", "front": "behind", "behind": "front", "on": "below",
+           "below": "on"}  # fmt: skip
+FLOOR_PHRASES = {name: f"on a {name} floor" for name in FLOORS}
+FLOOR_PHRASES |= {name: f"on {name}" for name in ("grass", "sand", "tiles")}
+BACKGROUND_PHRASES = {"studio": "in a studio", "sky": "under the sky", "dusk": "at dusk",
+                      "wall": "in front of a wall"}  # fmt: skip
 NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight")
 PLURALS = {shape: f"{shape}s" for shape in SHAPES} | {"torus": "tori"}
 PREFIXES = ("a photo of", "an image of", "a picture of", "a scene with", "")
@@ -232,13 +213,8 @@ def counting(number: int, shape: str | None) -> str:
 
 
 _WRITERS: tuple[Callable[[Scene, random.Random], str | None], ...] = (
-    _relation,
-    _conjunction,
-    _location,
-    _relation,
-    _photo,
-    _count,
-)
+    _relation, _conjunction, _location, _relation, _photo, _count,
+)  # fmt: skip
 
 
 def sentences(scene: Scene, rng: random.Random, count: int = 5) -> list[str]:
@@ -255,13 +231,8 @@ def sentences(scene: Scene, rng: random.Random, count: int = 5) -> list[str]:
 
 def vocabulary() -> tuple[str, ...]:
     """Returns, sorted, every word that a caption of the embedded world can contain."""
-    phrases = (
-        *PHRASES.values(),
-        *FLOOR_PHRASES.values(),
-        *BACKGROUND_PHRASES.values(),
-        *PREFIXES,
-        "a photo of there is are object objects and",
-    )
+    phrases = (*PHRASES.values(), *FLOOR_PHRASES.values(), *BACKGROUND_PHRASES.values(), *PREFIXES,
+               "a photo of there is are object objects and")  # fmt: skip
     names = (*SHAPES, *PLURALS.values(), *COLORS, *MATERIALS, *TEXTURES, *SIZES)
     words = {*names, *FLOORS, *BACKGROUNDS, *NUMBERS, *EXTRA_WORDS, *PROMPT_WORDS}
     return tuple(sorted(words.union(*(phrase.split() for phrase in phrases))))

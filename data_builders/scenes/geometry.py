@@ -136,16 +136,10 @@ def normal_torus(p: Triple) -> Triple:
 
 
 CUT: dict[str, Callable[[Triple, Triple], Tensor]] = {
-    "cube": cut_cube,
-    "sphere": cut_sphere,
-    "cylinder": cut_cylinder,
-    "cone": cut_cone,
+    "cube": cut_cube, "sphere": cut_sphere, "cylinder": cut_cylinder, "cone": cut_cone,
     "torus": cut_torus,
-}
+}  # fmt: skip
 NORMAL: dict[str, Callable[[Triple], Triple]] = {
-    "cube": normal_cube,
-    "sphere": lambda p: p,
-    "cylinder": normal_cylinder,
-    "cone": normal_cone,
+    "cube": normal_cube, "sphere": lambda p: p, "cylinder": normal_cylinder, "cone": normal_cone,
     "torus": normal_torus,
-}
+}  # fmt: skip

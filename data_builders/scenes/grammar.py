@@ -38,15 +38,8 @@ Composition = tuple[str, str]  # color, shape
 CLEARANCE = 0.15  # minimum distance between two bounding circles
 _SEPARATION = 0.6  # minimum projected distance of two objects, in units of their summed radii
 _DEPTH_RANGE = (-2.6, 3.2)
-_VOCABULARY = {
-    "shapes": SHAPES,
-    "colors": COLORS,
-    "materials": MATERIALS,
-    "textures": TEXTURES,
-    "sizes": SIZES,
-    "floors": FLOORS,
-    "backgrounds": BACKGROUNDS,
-}
+_VOCABULARY = {"shapes": SHAPES, "colors": COLORS, "materials": MATERIALS, "textures": TEXTURES,
+               "sizes": SIZES, "floors": FLOORS, "backgrounds": BACKGROUNDS}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -102,12 +95,8 @@ class WorldSpec:
 
     def attributes(self) -> dict[str, tuple[str, ...]]:
         """Returns the values of each attribute that has more than one."""
-        values = {
-            "color": self.colors,
-            "material": self.materials,
-            "size": self.sizes,
-            "texture": self.textures,
-        }
+        values = {"color": self.colors, "material": self.materials, "size": self.sizes,
+                  "texture": self.textures}  # fmt: skip
         return {kind: names for kind, names in values.items() if len(names) > 1}
 
 

@@ -29,15 +29,8 @@ from data_builders.scenes.scene import (
 from data_builders.scenes.series import Series
 
 BLANK = "blank"
-FACTORS = (
-    "Worlds",
-    "Camera_Pitch",
-    "Camera_Yaw",
-    "Object_Yaw",
-    "Object_Scale",
-    "Object_Texture",
-    "Scene_Light",
-)
+FACTORS = ("Worlds", "Camera_Pitch", "Camera_Yaw", "Object_Yaw", "Object_Scale", "Object_Texture",
+           "Scene_Light")  # fmt: skip
 _RADIUS = 0.58  # of an animal at scale 1
 _LARGE = 0.75  # radius of an object whose scale does not change
 _LIGHT = CAMERA_AZIMUTH - 40.0

@@ -10,26 +10,15 @@ Vector = tuple[float, float, float]
 Rgb = tuple[int, int, int]
 
 SHAPES = ("cube", "sphere", "cylinder", "cone", "torus")
-COLORS: dict[str, Rgb] = {
-    "gray": (87, 87, 87),
-    "red": (173, 35, 35),
-    "blue": (42, 75, 215),
-    "green": (29, 105, 20),
-    "brown": (129, 74, 25),
-    "purple": (129, 38, 192),
-    "cyan": (41, 208, 208),
-    "yellow": (255, 238, 51),
-}
+COLORS: dict[str, Rgb] = {"gray": (87, 87, 87), "red": (173, 35, 35), "blue": (42, 75, 215),
+                          "green": (29, 105, 20), "brown": (129, 74, 25), "purple": (129, 38, 192),
+                          "cyan": (41, 208, 208), "yellow": (255, 238, 51)}  # fmt: skip
 MATERIALS = ("rubber", "metal")
 TEXTURES = ("plain", "striped", "checkered")
 SIZES: dict[str, float] = {"small": 0.42, "large": 0.75}  # nominal radius
-FLOORS: dict[str, Rgb] = {
-    "concrete": (168, 168, 166),
-    "wood": (186, 168, 148),
-    "grass": (160, 174, 150),
-    "sand": (204, 194, 170),
-    "tiles": (186, 190, 198),
-}
+FLOORS: dict[str, Rgb] = {"concrete": (168, 168, 166), "wood": (186, 168, 148),
+                          "grass": (160, 174, 150), "sand": (204, 194, 170),
+                          "tiles": (186, 190, 198)}  # fmt: skip
 BACKGROUNDS: dict[str, tuple[Rgb, Rgb]] = {  # colour at the floor's far edge, colour at the top
     "studio": ((228, 228, 228), (150, 150, 152)),
     "sky": ((216, 228, 238), (140, 170, 204)),
@@ -136,14 +125,9 @@ def directions(jitter: Vector = ORIGIN) -> dict[str, Vector]:
     """Returns CLEVR's six unit vectors: the camera's axes projected onto the ground, and z."""
     right = camera(jitter).right
     behind = (-right[1], right[0], 0.0)
-    return {
-        "right": right,
-        "left": (-right[0], -right[1], 0.0),
-        "behind": behind,
-        "front": (-behind[0], -behind[1], 0.0),
-        "above": (0.0, 0.0, 1.0),
-        "below": (0.0, 0.0, -1.0),
-    }
+    return {"right": right, "left": (-right[0], -right[1], 0.0), "behind": behind,
+            "front": (-behind[0], -behind[1], 0.0), "above": (0.0, 0.0, 1.0),
+            "below": (0.0, 0.0, -1.0)}  # fmt: skip
 
 
 def half_height(obj: SceneObject) -> float:

@@ -47,14 +47,9 @@ from data_builders.scenes.videos import Videos, frames
 from vlmtune.storage.files import write_text
 
 _SPARE = 2  # scenes for each row, as not every scene shows every phenomenon
-_EQBEN: dict[str, type[Series]] = {
-    "kubric_loc": MovedPairs,
-    "kubric_cnt": CountedPairs,
-    "kubric_attr": ChangedPairs,
-    "ag": ActedPairs,
-    "youcook2": StepPairs,
-    "sd": EditedPairs,
-}
+_EQBEN: dict[str, type[Series]] = {"kubric_loc": MovedPairs, "kubric_cnt": CountedPairs,
+                                   "kubric_attr": ChangedPairs, "ag": ActedPairs,
+                                   "youcook2": StepPairs, "sd": EditedPairs}  # fmt: skip
 _FRAMES = {"ag": "png", "youcook2": "npy"}  # parts from videos, two frames each
 Images = Mapping[str, Sequence[SceneImage]]
 

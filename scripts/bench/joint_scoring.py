@@ -21,6 +21,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 from torch.utils.flop_counter import FlopCounterMode
+from typing_extensions import override
 
 from scripts.bench.harness import CONTEXT, WORDS, options, peak_memory, timed
 from vlmtune.adapters.fused import FusedAdapter
@@ -31,13 +32,8 @@ from vlmtune.adapters.words import masked_mean, word_mask
 from vlmtune.backbones.base import Backbone
 from vlmtune.types import Features, FeatureSpec, Tokens
 
-STYLES = {
-    "Mdetr": "mdetr",
-    "Flava": "flava",
-    "Albef": "albef",
-    "Fiber": "fiber",
-    "FiberMM": "fiber_mm",
-}
+STYLES = {"Mdetr": "mdetr", "Flava": "flava", "Albef": "albef", "Fiber": "fiber",
+          "FiberMM": "fiber_mm"}  # fmt: skip
 PATCHES, IMAGE_WIDTH, WIDTH = 49, 768, 512
 REQUIRED = 3.0  # times as fast, MDETR style, on two CPU cores
 
@@ -49,20 +45,17 @@ class ViTB32(Backbone):
     text_special, logit_scale = (1, 1), 100.0
     fingerprint = "sizes"  # type: ignore[assignment]
 
+    @override
     def preprocess(self, image: Image.Image) -> Tensor:
-        """Is never called."""
         raise NotImplementedError
 
+    @override
     def encode_image(self, pixels: Tensor, spec: FeatureSpec) -> Features:
-        """Is never called."""
         raise NotImplementedError
 
+    @override
     def encode_text(self, texts: Sequence[str], spec: FeatureSpec) -> Features:
-        """Is never called."""
         raise NotImplementedError
-
-
-# -- the straightforward form ---------------------------------------------------------------------
 
 
 def naive_fusion(adapter: FusedAdapter, image: Tensor, text: Tensor, mask: Tensor) -> Tensor:
@@ -118,9 +111,6 @@ def naive_scores(adapter: FusedAdapter, image: Tokens, text: Tokens, pairs: int)
         fused = naive_fusion(adapter, projected[i], adapter.normalized(tokens), mask)
         scores.append(naive_score_head(adapter, fused, tokens, mask))
     return torch.cat(scores).view(len(image), len(text))
-
-
-# -- the measurement ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -33,19 +33,10 @@ def _captions(scene: Scene, attribute: str | None) -> tuple[str, str, str]:
 def _row(image: SceneImage, negative: SceneImage, attribute: str | None) -> dict[str, Any]:
     scene = image.scene
     relation, caption, alternative = _captions(scene, attribute)
-    row = {
-        "Relation": relation,
-        "Camera_roll": "0",
-        "Camera_pitch": f"{-CAMERA_PITCH:g}",
-        "Camera_yaw": f"{CAMERA_AZIMUTH:g}",
-        "caption": caption,
-        "alt_caption": alternative,
-        "Level": scene.floor,
-        "World.Name": scene.background,
-        "filename": image.name,
-        "filename_neg": negative.name,
-        "filepath": image.file,
-    }
+    row = {"Relation": relation, "Camera_roll": "0", "Camera_pitch": f"{-CAMERA_PITCH:g}",
+           "Camera_yaw": f"{CAMERA_AZIMUTH:g}", "caption": caption, "alt_caption": alternative,
+           "Level": scene.floor, "World.Name": scene.background, "filename": image.name,
+           "filename_neg": negative.name, "filepath": image.file}  # fmt: skip
     for k, obj in enumerate(scene.objects, 1):
         row |= {
             f"Actor{k}Category": obj.shape,

@@ -50,13 +50,9 @@ def attribution(scenes: SuiteScenes) -> list[Row]:
 
 
 def _row(image: SceneImage, captions: Captions, box: Sequence[int]) -> Row:
-    return {
-        "image_id": image.index,
-        "image_path": image.name,
-        **dict(zip(("bbox_x", "bbox_y", "bbox_w", "bbox_h"), box, strict=True)),
-        "true_caption": captions[0],
-        "false_caption": captions[1],
-    }
+    return {"image_id": image.index, "image_path": image.name,
+            **dict(zip(("bbox_x", "bbox_y", "bbox_w", "bbox_h"), box, strict=True)),
+            "true_caption": captions[0], "false_caption": captions[1]}  # fmt: skip
 
 
 def around(first: Box, second: Box) -> Box:

@@ -11,10 +11,7 @@ from data_builders.scenes.scene import GROUND_RELATIONS, directions
 def _object(image: SceneImage, index: int) -> dict[str, Any]:
     obj = image.scene.objects[index]
     return {
-        "shape": obj.shape,
-        "size": obj.size,
-        "material": obj.material,
-        "color": obj.color,
+        **{key: getattr(obj, key) for key in ("shape", "size", "material", "color")},
         "3d_coords": [round(x, 6) for x in obj.center],
         "rotation": round(obj.rotation, 4),
         "pixel_coords": [round(x, 4) for x in image.pixel_coords[index]],

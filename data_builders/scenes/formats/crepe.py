@@ -59,16 +59,12 @@ def _productivity_row(
     if len(negatives) < _HARD_NEGATIVES:
         return None
     return {
-        "image_id": image_id(image),
-        "caption": str(caption),
-        "n": atoms,
-        "n_objects": len(caption.nouns),
-        "n_relations": len(caption.edges),
+        "image_id": image_id(image), "caption": str(caption), "n": atoms,
+        "n_objects": len(caption.nouns), "n_relations": len(caption.edges),
         "n_attributes": sum(len(noun.attributes) for noun in caption.nouns),
         "n_connected_components": _components(caption),
-        "hard_negs": repr(context.rng.sample(negatives, _HARD_NEGATIVES)),
-        **_whole(image),
-    }
+        "hard_negs": repr(context.rng.sample(negatives, _HARD_NEGATIVES)), **_whole(image),
+    }  # fmt: skip
 
 
 def _components(caption: Caption) -> int:
@@ -104,17 +100,11 @@ def systematicity(
 
     rows = scenes.rows("crepe systematicity", write)
     return [
-        {
-            "region_id": k,
-            "caption": caption,
-            **_whole(image),
-            "image_id": image_id(image),
-            "valid_hard_negs_atom": repr(atom),
-            "valid_hard_negs_comp": repr(comp),
-            "valid_hard_negs_combined": repr([*atom, *comp]),
-        }
+        {"region_id": k, "caption": caption, **_whole(image), "image_id": image_id(image),
+         "valid_hard_negs_atom": repr(atom), "valid_hard_negs_comp": repr(comp),
+         "valid_hard_negs_combined": repr([*atom, *comp])}
         for k, (image, (caption, atom, comp)) in enumerate(rows)
-    ]
+    ]  # fmt: skip
 
 
 def _shuffled_pair(pair: tuple[Any, Any], rng: random.Random) -> tuple[Any, Any]:

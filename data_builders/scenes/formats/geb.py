@@ -13,13 +13,8 @@ def boundaries(images: Sequence[SceneImage], series: Videos) -> dict[str, list[d
     for boundary, frames in series.boundaries(images):
         video = video_name(frames[0])
         before, after = (frame.scene.objects[0].color for frame in frames)
-        row = {
-            "boundary_id": f"{video}_0",
-            "timestamp": (boundary - 0.5) / FPS,
-            "subject": f"the {subject(frames[0].scene)}",
-            "status_before": f"is {before}",
-            "status_after": f"is {after}",
-            "label": "Change of Color",
-        }
+        row = {"boundary_id": f"{video}_0", "timestamp": (boundary - 0.5) / FPS,
+               "subject": f"the {subject(frames[0].scene)}", "status_before": f"is {before}",
+               "status_after": f"is {after}", "label": "Change of Color"}  # fmt: skip
         content[video] = [row]
     return content

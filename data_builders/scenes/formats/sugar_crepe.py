@@ -70,11 +70,7 @@ def _add_attribute(context: SceneContext) -> Captions | None:
 
 
 _WRITERS: dict[str, Callable[[SceneContext], Captions | None]] = {
-    "add_att": _add_attribute,
-    "add_obj": _add_object,
-    "replace_att": _replace_attribute,
-    "replace_obj": replaced_object,
-    "replace_rel": replaced_relation,
-    "swap_att": _swap_attribute,
+    "add_att": _add_attribute, "add_obj": _add_object, "replace_att": _replace_attribute,
+    "replace_obj": replaced_object, "replace_rel": replaced_relation, "swap_att": _swap_attribute,
     "swap_obj": swapped_objects,
-}
+}  # fmt: skip

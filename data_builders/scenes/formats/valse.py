@@ -36,18 +36,10 @@ def pieces(scenes: SuiteScenes) -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def _record(piece: str, image: SceneImage, row: Foil) -> dict[str, Any]:
-    return {
-        "dataset": "scenes",
-        "original_split": "test",
-        "dataset_idx": image.index,
-        "linguistic_phenomena": piece,
-        "image_file": image.name,
-        "caption": row.caption,
-        "classes": row.word,
-        "classes_foil": row.foil_word,
-        "mturk": {"foil": 0, "caption": 3, "other": 0},
-        "foil": row.foil,
-    }
+    return {"dataset": "scenes", "original_split": "test", "dataset_idx": image.index,
+            "linguistic_phenomena": piece, "image_file": image.name, "caption": row.caption,
+            "classes": row.word, "classes_foil": row.foil_word,
+            "mturk": {"foil": 0, "caption": 3, "other": 0}, "foil": row.foil}  # fmt: skip
 
 
 def _any_shape(context: SceneContext) -> str:
@@ -134,15 +126,9 @@ def _coreference(context: SceneContext, hard: bool) -> Foil | None:
 
 
 PIECES: Mapping[str, Callable[[SceneContext], Foil | None]] = {
-    "existence": _existence,
-    "plurals": _plurals,
-    "counting-hard": _counting_hard,
-    "counting-small-quant": _counting_small,
-    "counting-adversarial": _counting_adversarial,
-    "relations": replaced_relation,
-    "action-replacement": _action_replacement,
-    "actant-swap": swapped_objects,
-    "coreference-standard": partial(_coreference, hard=False),
-    "coreference-hard": partial(_coreference, hard=True),
-    "foil-it": replaced_object,
-}
+    "existence": _existence, "plurals": _plurals, "counting-hard": _counting_hard,
+    "counting-small-quant": _counting_small, "counting-adversarial": _counting_adversarial,
+    "relations": replaced_relation, "action-replacement": _action_replacement,
+    "actant-swap": swapped_objects, "coreference-standard": partial(_coreference, hard=False),
+    "coreference-hard": partial(_coreference, hard=True), "foil-it": replaced_object,
+}  # fmt: skip

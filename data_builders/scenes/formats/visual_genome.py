@@ -12,29 +12,17 @@ _IDS = 100  # ids of objects, relationships and regions count up from the image'
 
 
 def _graph(image: SceneImage, image_id: int) -> dict[str, Any]:
+    first, kinds = image_id * _IDS, ("color", "material", "size", "texture")
     objects = [
-        {
-            "object_id": image_id * _IDS + k,
-            **dict(zip("xywh", box, strict=True)),
-            "names": [obj.shape],
-            "synsets": [],
-            "attributes": [
-                getattr(obj, kind)
-                for kind in stated_kinds(obj, ("color", "material", "size", "texture"))
-            ],
-        }
+        {"object_id": first + k, **dict(zip("xywh", box, strict=True)), "names": [obj.shape],
+         "synsets": [], "attributes": [getattr(obj, kind) for kind in stated_kinds(obj, kinds)]}
         for k, (obj, box) in enumerate(zip(image.scene.objects, image.boxes, strict=True))
-    ]
+    ]  # fmt: skip
     relationships = [
-        {
-            "relationship_id": image_id * _IDS + k,
-            "predicate": PHRASES[relation],
-            "subject_id": image_id * _IDS + i,
-            "object_id": image_id * _IDS + j,
-            "synsets": [],
-        }
+        {"relationship_id": first + k, "predicate": PHRASES[relation], "subject_id": first + i,
+         "object_id": first + j, "synsets": []}
         for k, (i, relation, j) in enumerate(clear_relations(image.scene))
-    ]
+    ]  # fmt: skip
     return {"image_id": image_id, "objects": objects, "relationships": relationships}
 
 
@@ -53,14 +41,10 @@ def _regions(image: SceneImage, image_id: int) -> dict[str, Any]:
         for i, relation, j in clear_relations(image.scene)
     ]
     regions = [
-        {
-            "region_id": image_id * _IDS + k,
-            "image_id": image_id,
-            "phrase": phrase,
-            **dict(zip(("x", "y", "width", "height"), box, strict=True)),
-        }
+        {"region_id": image_id * _IDS + k, "image_id": image_id, "phrase": phrase,
+         **dict(zip(("x", "y", "width", "height"), box, strict=True))}
         for k, (phrase, box) in enumerate(phrases)
-    ]
+    ]  # fmt: skip
     return {"id": image_id, "regions": regions}
 
 
@@ -72,13 +56,7 @@ def region_descriptions(images: Sequence[SceneImage], first_id: int) -> list[dic
 def image_data(images: Sequence[SceneImage], first_id: int) -> list[dict[str, Any]]:
     """Returns the content of `image_data.json`; `url` ends with the folder and the file name."""
     return [
-        {
-            "image_id": first_id + k,
-            "url": f"images/{image.file}",
-            "width": image.size,
-            "height": image.size,
-            "coco_id": None,
-            "flickr_id": None,
-        }
+        {"image_id": first_id + k, "url": f"images/{image.file}", "width": image.size,
+         "height": image.size, "coco_id": None, "flickr_id": None}
         for k, image in enumerate(images)
-    ]
+    ]  # fmt: skip
