@@ -115,11 +115,9 @@ class AR4TPairs(PairSeries):
             for obj, other in ((a, b), (b, a))
         )
         view = camera(scene.jitter)
-        if clear_relation(scene, 0, 1) not in GROUND_RELATIONS:
-            return None
-        if not all(in_view(obj, view) for obj in moved):
-            return None
-        return scene, replace(scene, objects=moved)
+        clear = clear_relation(scene, 0, 1) in GROUND_RELATIONS
+        fits = clear and all(in_view(obj, view) for obj in moved)
+        return (scene, replace(scene, objects=moved)) if fits else None
 
 
 @dataclass(frozen=True)
