@@ -166,7 +166,7 @@ def instantiate(spec: Spec, base: type[T]) -> T:
 
 
 def _instantiated(value: Any) -> Any:
-    """An argument of a spec, with the specs in it made into objects."""
+    """An argument of a spec, with objects for the specs in it."""
     if isinstance(value, dict) and value.keys() == {"class_path", "init_args"}:
         return instantiate(value, Configured)
     if isinstance(value, dict):

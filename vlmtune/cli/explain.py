@@ -24,7 +24,7 @@ COMMAND = re.compile(r"\b(fit|validate|test)\.(?=\w)")
 OPTIONAL = re.compile(
     r"Does not validate against any .*?(Problem with .+) - Expected a <class 'NoneType'> Given.*"
 )
-# jsonargparse reads a faulty YAML a second time and reports a loop. The cause is the real error.
+# jsonargparse loads a faulty YAML twice and reports a loop. The cause is the real error.
 LOOP = re.compile(r"Config file loop detected: (\S+) -> .*", re.DOTALL)
 
 

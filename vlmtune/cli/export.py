@@ -23,8 +23,8 @@ from vlmtune.export import FILES, read_checkpoint, save_export
 from vlmtune.export.files import check_target
 from vlmtune.export.model import Model
 from vlmtune.export.wise_ft import WiseFT, check_alpha
+from vlmtune.metrics.value import MetricValue
 from vlmtune.report.environment import code_commit, library_versions, now
-from vlmtune.report.result import Result
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.table import number
 
@@ -99,7 +99,8 @@ def _reported(path: Path, model: Model) -> dict[str, Any]:
             f"expected the report of this checkpoint's {adapter}, got one of {described} on "
             f"backbone {provenance.fingerprint[:12]}: pass the report of the same run"
         )
-    steps, measured = _steps(model.provenance), _steps(vars(provenance))
+    configs = (model.provenance.get("config"), provenance.config)
+    steps, measured = (c.get("steps") if isinstance(c, Mapping) else None for c in configs)
     if steps is not None and steps != measured:
         print(
             f"the report is left out: it measured {measured} steps, the checkpoint has {steps}",
@@ -108,12 +109,6 @@ def _reported(path: Path, model: Model) -> dict[str, Any]:
         return {}
     keys = ("config", "versions", "commit", "date", "data", "seed", "seconds")
     return {**{key: asdict(provenance)[key] for key in keys}, "results": report.results}
-
-
-def _steps(provenance: Mapping[str, Any]) -> int | None:
-    """The number of training steps in a provenance, if it has one."""
-    config = provenance.get("config")
-    return config.get("steps") if isinstance(config, Mapping) else None
 
 
 def measure(weights: WiseFT, options: argparse.Namespace) -> dict[float, SuiteResult]:
@@ -141,24 +136,19 @@ def _show(suites: Mapping[float, SuiteResult]) -> None:
         for name in names:
             table.add_column(f"{kind}: {escape(name)}", justify="right")
     for alpha, suite in suites.items():
-        results = {result.benchmark: result for result in suite.results}
+        metrics = {result.benchmark: result.metrics[result.primary] for result in suite.results}
         cells = [f"{alpha:g}"]
         for names in columns:
-            cells.append(_mean([results[name] for name in names if name in results]))
-            cells += [_primary(results[name]) if name in results else "–" for name in names]
+            primary = [metrics.get(name) for name in names]
+            cells.append(_mean([metric for metric in primary if metric]))
+            cells += [number(metric.value, metric.unit) if metric else "–" for metric in primary]
         table.add_row(*cells)
     console().print(table)
     for name, why in dict(pair for suite in suites.values() for pair in suite.not_run).items():
         console().print(f"not run: {name}: {why}", markup=False, soft_wrap=True)
 
 
-def _primary(result: Result) -> str:
-    metric = result.metrics[result.primary]
-    return number(metric.value, metric.unit)
-
-
-def _mean(results: Sequence[Result]) -> str:
-    """The mean of the primary numbers that are fractions; ranks and counts are left out."""
-    metrics = [result.metrics[result.primary] for result in results]
+def _mean(metrics: Sequence[MetricValue]) -> str:
+    """The mean of the metrics that are fractions; ranks and counts are left out."""
     values = [m.value for m in metrics if m.unit == "fraction" and m.higher_is_better]
     return number(sum(values) / len(values), "fraction") if values else "–"

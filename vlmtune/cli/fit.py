@@ -186,7 +186,7 @@ class VlmtuneCLI(LightningCLI):
             raise configuration_error(error, keys) from error
 
     def _parse_ckpt_path(self) -> None:
-        # Lightning reads hyperparameters here; our checkpoints hold none. A checkpoint that cannot
+        # Lightning loads hyperparameters here; our checkpoints hold none. A checkpoint that cannot
         # be resumed fails here, early.
         path = self.config[self.command].get("ckpt_path")
         if path and path not in KEYWORDS:

@@ -152,10 +152,7 @@ def steps(out: Path, configs: Path, seed: int) -> Plan:
             ("writing Cola's training queries", ["build", *queries]),
         ],
         frozen=[
-            (
-                "measuring the frozen CLIP on Cola",
-                [*untrained, *cola, "--out", out / "zero-shot"],
-            ),
+            ("measuring the frozen CLIP on Cola", [*untrained, *cola, "--out", out / "zero-shot"]),
             ("training the linear probe", _fit(configs / "linear_probe.yaml", probe, seed)),
             (
                 "measuring the frozen CLIP on the other benchmarks",
@@ -164,10 +161,7 @@ def steps(out: Path, configs: Path, seed: int) -> Plan:
         ],
         adapted=[
             ("training the MM-Adapter", _fit(configs / "mm_adapter.yaml", adapter, seed)),
-            (
-                "exporting the MM-Adapter",
-                ["export", *checkpoint, "--out", export, "--overwrite"],
-            ),
+            ("exporting the MM-Adapter", ["export", *checkpoint, "--out", export, "--overwrite"]),
             (
                 "scoring an image against its caption and a false one",
                 ["score", export, image, *texts],

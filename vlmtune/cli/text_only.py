@@ -42,11 +42,7 @@ def captions(source: Path) -> Iterator[str]:
 
 
 def text_only_runs(
-    benchmarks: Sequence[Benchmark],
-    scorer: Scorer,
-    model: NGram,
-    data: str,
-    provenance: Provenance,
+    benchmarks: Sequence[Benchmark], scorer: Scorer, model: NGram, data: str, provenance: Provenance
 ) -> list[RunReport]:
     """Runs the benchmarks with an n-gram model, and with the image scores of `scorer` averaged.
 

@@ -1,4 +1,4 @@
-"""Hard-negative captions made during training.
+"""Hard-negative captions, added during training.
 
 Groups come in, groups with false texts added go out. It never adds a caption known to be true.
 """

@@ -1,4 +1,4 @@
-"""Which worker reads which records, in which order: a pure function of seed and epoch.
+"""The records of each worker, in order: a pure function of seed and epoch.
 
 Counts and seeds come in, positions and record ranges go out. It never opens a file.
 
@@ -140,27 +140,21 @@ def shard_ranges(
     while start < stop:
         number, offset = divmod(start, total)
         length = min(stop - start, total - offset)
-        yield from _pass_ranges(counts, offset, length, key and (*key, number))
+        order, rotation = list(range(len(counts))), 0
+        if key is not None:
+            rng = generator(*key, number)
+            order = rng.permutation(len(counts)).tolist()
+            rotation = int(rng.integers(total))
+        ends = list(accumulate(counts[shard] for shard in order))
         start += length
-
-
-def _pass_ranges(
-    counts: Sequence[int], offset: int, length: int, key: tuple[int, ...] | None
-) -> Iterator[ShardRange]:
-    order, rotation, total = list(range(len(counts))), 0, sum(counts)
-    if key is not None:
-        rng = generator(*key)
-        order = rng.permutation(len(counts)).tolist()
-        rotation = int(rng.integers(total))
-    ends = list(accumulate(counts[shard] for shard in order))
-    while length:
-        position = (rotation + offset) % total
-        index = bisect_right(ends, position)
-        shard = order[index]
-        first = position - (ends[index] - counts[shard])
-        last = min(counts[shard], first + length)
-        yield ShardRange(shard, first, last)
-        offset, length = offset + last - first, length - (last - first)
+        while length:
+            position = (rotation + offset) % total
+            index = bisect_right(ends, position)
+            shard = order[index]
+            first = position - (ends[index] - counts[shard])
+            last = min(counts[shard], first + length)
+            yield ShardRange(shard, first, last)
+            offset, length = offset + last - first, length - (last - first)
 
 
 def apportion(total: int, weights: Sequence[float]) -> list[int]:

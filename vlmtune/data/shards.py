@@ -141,9 +141,7 @@ def _load(
     return RawRecord(shard, key, members, spans)
 
 
-def read_headers(
-    sets: Sequence[ShardSet],
-) -> Iterator[tuple[RawRecord, Group, tuple[str, ...]]]:
+def read_headers(sets: Sequence[ShardSet]) -> Iterator[tuple[RawRecord, Group, tuple[str, ...]]]:
     """Yields each record of shard sets by its JSON alone: undecoded, decoded, and its image files.
 
     Damaged records are left out; `GroupStream` reports them.

@@ -137,17 +137,13 @@ class _Context:
         other = "NOUN" if "NOUN" in options else "ADJ" if "ADJ" in options else ""
         if word.endswith("ing"):
             return self._gerund(i, other)
-        if self._participle(i):
+        if word.endswith("ed") or word in word_set("participles") | word_set("irregular"):
             return self._past(i, other)
         if not other:
             return "NOUN" if self.phrase(i) and not self._pronoun(i) else "VERB"
         if other == "ADJ":
             return "ADJ" if self.phrase(i) or self.nominal(i + 1) or self._after_be(i) else "VERB"
         return "VERB" if self._finite(i) else "NOUN"
-
-    def _participle(self, i: int) -> bool:
-        word = self.low[i]
-        return word.endswith("ed") or word in word_set("participles") | word_set("irregular")
 
     def _pronoun(self, i: int) -> bool:
         """Whether the word before stands for a noun: "one stands", "both wear"."""
@@ -160,7 +156,9 @@ class _Context:
 
     def _gerund(self, i: int, other: str) -> str:
         if self.phrase(i):
-            if self.nominal(i + 1) and not self._pronoun_subject(i):
+            # "one riding a wave": a pronoun is the subject and no noun follows
+            subject = self._pronoun(i) and not self.can(i + 1, "NOUN", "PROPN")
+            if self.nominal(i + 1) and not subject:
                 return "NOUN" if other == "NOUN" else "ADJ"
             if self._pronoun(i) and other != "NOUN":
                 return "VERB"
@@ -168,10 +166,6 @@ class _Context:
         if other == "NOUN":
             return "VERB" if self._after_be(i) or self.can(i + 1, "DET") else "NOUN"
         return "VERB"
-
-    def _pronoun_subject(self, i: int) -> bool:
-        """Whether a pronoun is the subject and no noun follows: "one riding a wave"."""
-        return self._pronoun(i) and not self.can(i + 1, "NOUN", "PROPN")
 
     def _past(self, i: int, other: str) -> str:
         if self.phrase(i) and not (self._pronoun(i) and not self.nominal(i + 1)):
@@ -201,11 +195,9 @@ class _Context:
         if tag not in NOUNS or not self._goes_on(i):
             return False
         if _third_person(self.low[i]):
-            return not all(map(is_plural, self._nouns(i)))
+            before = zip(self.low[:i], self.tags, strict=True)
+            return not all(is_plural(noun) for noun, kind in before if kind in NOUNS)
         return is_plural(word) or "CCONJ" in self.tags
-
-    def _nouns(self, i: int) -> list[str]:
-        return [word for word, tag in zip(self.low[:i], self.tags, strict=True) if tag in NOUNS]
 
     def _goes_on(self, i: int) -> bool:
         """Whether an object, a location or the end follows, and no verb."""

@@ -1,4 +1,4 @@
-"""The word lists of `lexicon.json`, and the forms of words."""
+"""The word lists of `lexicon.json`, and the forms of words: names and words in, words out."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence

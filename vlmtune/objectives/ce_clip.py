@@ -60,11 +60,7 @@ class CEClip(ShardedObjective):
     threshold: Float[Tensor, ""]
 
     def __init__(
-        self,
-        weight: float = 1.0,
-        intra_modal: float = 0.3,
-        rank: float = 0.2,
-        upper: float = 10.0,
+        self, weight: float = 1.0, intra_modal: float = 0.3, rank: float = 0.2, upper: float = 10.0
     ) -> None:
         super().__init__(weight)
         check_factors(intra_modal=intra_modal, rank=rank)

@@ -123,10 +123,7 @@ class TruePairs:
         return forward[:, :total], backward[:local]
 
     def four_scores(
-        self,
-        rows: Float[Tensor, "n M"],
-        columns: Float[Tensor, "N m"],
-        normalise: Normalise,
+        self, rows: Float[Tensor, "n M"], columns: Float[Tensor, "N m"], normalise: Normalise
     ) -> FourScores:
         """Returns the four scores, normalised; 0 where the pairs cannot be compared.
 
