@@ -43,10 +43,8 @@ class Aro(MultipleChoice):
     score whole images; their numbers differ.
 
     Args:
-        path: The JSON file.
         images: The folder that `image_path` starts from.
         task: "relation" or "attribution"; the default name is `aro_<task>`.
-        convention: "strict" or "reference".
         crop: Score the box of each item, as published, and not the whole image.
     """
 

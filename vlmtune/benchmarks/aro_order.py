@@ -41,10 +41,8 @@ class AroOrder(MultipleChoice):
     differ by points, so they compare in kind only.
 
     Args:
-        path: The caption file.
         images: The folder that `image` starts from.
         shuffles: The file with the shuffles, as `vlmtune shuffles` writes it.
-        convention: "strict" or "reference".
     """
 
     citation: ClassVar[str] = "Yuksekgonul et al. 2023, ARO, section 2 (COCO- and Flickr30k-Order)"

@@ -90,14 +90,7 @@ def perturb(caption: str, tagger: Tagger, seed: int) -> tuple[str, str, str, str
 
 
 def write_shuffles(annotations: Path, output: Path, tagger: Tagger, seed: int = 0) -> None:
-    """Shuffles all captions of a file and writes the shuffles atomically.
-
-    Args:
-        annotations: The caption file, such as `coco_karpathy_test.json`.
-        output: The file to write.
-        tagger: Tags the words.
-        seed: Seed of the shuffles.
-    """
+    """Shuffles all captions of a file and writes the shuffles atomically."""
     shuffles = [
         list(perturb(caption, tagger, seed))
         for _, captions in read_captions(annotations)
@@ -122,13 +115,7 @@ def write_shuffles(annotations: Path, output: Path, tagger: Tagger, seed: int = 
 
 
 def read_shuffles(path: str | Path, annotations: str | Path, count: int) -> list[list[str]]:
-    """Reads the shuffles of the `count` captions of a caption file.
-
-    Args:
-        path: What `write_shuffles` wrote.
-        annotations: The caption file they must belong to.
-        count: How many captions it has.
-    """
+    """Reads the shuffles of the `count` captions of the caption file `annotations`."""
     layout = "shuffles as `vlmtune shuffles` writes them"
     content = read_json(path, layout)
     if not isinstance(content, dict) or content.get("version") != VERSION:

@@ -8,7 +8,7 @@ scorer never wins, NaN raises, the order of candidates is irrelevant.
 import inspect
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
@@ -30,7 +30,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vlmtune.benchmarks.files import Row, read_rows
+from vlmtune.benchmarks.files import Row, check_chosen, read_rows
 from vlmtune.benchmarks.items import Items, find_repeats, sample
 from vlmtune.config import Configured
 from vlmtune.errors import UserError
@@ -83,22 +83,12 @@ class Benchmark(Configured, ABC, Generic[I]):
     `convention: Convention = "strict"`. In "strict" a tie is never a win and every item counts;
     "reference" does what the script does.
 
+    Most have `path`, the annotation file or folder, and `images`, the folder with the image files.
+
     Args:
         name: Name in reports, unique within a run. By default the name of the plug-in's file.
         limit: Evaluate at most so many items, of each group where `limit_per_group` is True.
         seed: Seed that draws them; null takes the first ones.
-
-    Attributes:
-        version: Version of the metric's definition.
-        primary_metric: Key of the metric that stands for the whole.
-        reference_metric: The same in the convention "reference", where it differs.
-        citation: Where the metric is defined.
-        source: Where to get the files.
-        partial_credit: True where the primary metric gives credit for part of an item (average
-            precision). Inverse and constant scorers then reach at most chance, not 0.
-        kind: "compositional", or "retained" for an ability the model had before training, such as
-            retrieval or classification. Reports show its loss as forgetting.
-        limit_per_group: Whether `limit` counts within each group.
     """
 
     name: str = field(default="", kw_only=True)
@@ -106,14 +96,21 @@ class Benchmark(Configured, ABC, Generic[I]):
     # Files are often sorted by subset, so the first items would stand for one subset alone.
     seed: int | None = field(default=0, kw_only=True)
 
-    version: ClassVar[str] = "1"
-    primary_metric: ClassVar[str] = "accuracy"
-    reference_metric: ClassVar[str] = ""
-    citation: ClassVar[str]
-    source: ClassVar[str] = ""
+    version: ClassVar[str] = "1"  # version of the metric's definition
+    primary_metric: ClassVar[str] = "accuracy"  # key of the metric that stands for the whole
+    reference_metric: ClassVar[str] = ""  # the same in the convention "reference", where it differs
+    citation: ClassVar[str]  # where the metric is defined
+    source: ClassVar[str] = ""  # where to get the files
+    # True where the primary metric gives credit for part of an item (average precision). Inverse
+    # and constant scorers then reach at most chance, not 0.
     partial_credit: ClassVar[bool] = False
+    # "compositional", or "retained" for an ability the model had before training, such as retrieval
+    # or classification. Reports show its loss as forgetting.
     kind: ClassVar[Literal["compositional", "retained"]] = "compositional"
-    limit_per_group: ClassVar[bool] = False
+    limit_per_group: ClassVar[bool] = False  # whether `limit` counts within each group
+
+    # Options that list names, with all names they may list.
+    subsets_of: ClassVar[Mapping[str, Sequence[object]]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         options = inspect.get_annotations(cls)
@@ -128,6 +125,9 @@ class Benchmark(Configured, ABC, Generic[I]):
         if self.limit is not None and self.limit < 1:
             raise UserError(f"expected a limit of at least 1, got {self.limit}: leave it out")
         hints = get_type_hints(type(self))
+        for option, known in self.subsets_of.items():
+            if (values := getattr(self, option)) is not None:
+                check_chosen(option, values, known)
         for option in fields(self):
             known, value = get_args(hints[option.name]), getattr(self, option.name)
             if get_origin(hints[option.name]) is Literal and value not in known:

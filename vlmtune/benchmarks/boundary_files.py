@@ -49,13 +49,7 @@ def check_template(template: str) -> None:
 
 
 def read_boundaries(path: Path, before: str, after: str) -> list[Boundary]:
-    """Reads all boundaries, in the order of the file.
-
-    Args:
-        path: The annotations.
-        before: Template of the caption before the boundary, with names of `FIELDS` in braces.
-        after: Template of the caption after it.
-    """
+    """Reads all boundaries in the order of the file; `before` and `after` are templates."""
     content = read_json(path, LAYOUT)
     check_shape(content, dict[str, list[Timed]], path, LAYOUT)
     boundaries = []
@@ -80,14 +74,7 @@ def _fill(template: str, row: dict[str, Any]) -> str:
 def read_frames(
     folder: Path, queries: Sequence[Boundary], fps: float, source: str
 ) -> dict[str, tuple[ImageRef, ...]]:
-    """Lists the frames of each video of some boundaries, in the order of their numbers.
-
-    Args:
-        folder: The folder with a folder of frames for each video.
-        queries: The boundaries.
-        fps: Frames a second.
-        source: Where to get the videos, for the error.
-    """
+    """Lists the frames of each video of some boundaries, in the order of their numbers."""
     videos = dict.fromkeys(query.video for query in queries)
     frames = {video: _frames(folder / video) for video in videos}
     short = [video for video, refs in frames.items() if len(refs) < 2]

@@ -44,22 +44,15 @@ class Query:
 
 @dataclass(frozen=True)
 class GroundingItems(Items):
-    """n queries with K candidates in all, those of a query side by side.
-
-    Attributes:
-        queries: The boundaries.
-        query: Of each candidate the number of its query.
-        first: Of each candidate its first frame; the second is the next.
-        positions: Of each candidate the pairs of first frame and T1, of second frame and T2.
-        states: Whether T1 is true of the first frame, and T2 of the second.
-        distance: Seconds from each candidate to the nearest time that counts as right.
-    """
+    """n queries with K candidates in all, those of a query side by side."""
 
     queries: tuple[Boundary, ...]
-    query: Int[Tensor, "K"]
-    first: Int[Tensor, "K"]
+    query: Int[Tensor, "K"]  # of each candidate the number of its query
+    first: Int[Tensor, "K"]  # of each candidate its first frame; the second is the next
+    # Of each candidate the pairs of first frame and T1, of second frame and T2
     positions: Int[Tensor, "2 K"]
-    states: Bool[Tensor, "2 K"]
+    states: Bool[Tensor, "2 K"]  # whether T1 is true of the first frame, and T2 of the second
+    # Seconds from each candidate to the nearest time that counts as right
     distance: Float[Tensor, "K"]
 
     @property
@@ -100,7 +93,6 @@ class BoundaryGrounding(Benchmark[GroundingItems]):
         before: Template of T1; it may name subject, status_before, status_after, action_of_cause
             and label.
         after: Template of T2.
-        convention: See above.
     """
 
     primary_metric: ClassVar[str] = "mean_accuracy"
@@ -144,8 +136,8 @@ class BoundaryGrounding(Benchmark[GroundingItems]):
     def read(self) -> list[Query]:
         boundaries = read_boundaries(Path(self.path), self.before, self.after)
         times: dict[tuple[str, str, str], list[float]] = {}
-        for one in boundaries:
-            times.setdefault((one.video, one.before, one.after), []).append(one.time)
+        for event in boundaries:
+            times.setdefault((event.video, event.before, event.after), []).append(event.time)
         return [Query(x, tuple(times[x.video, x.before, x.after])) for x in boundaries]
 
     @override
@@ -155,15 +147,17 @@ class BoundaryGrounding(Benchmark[GroundingItems]):
         videos = number(frames)
         counts = torch.tensor([len(refs) for refs in frames.values()])
         starts = counts.cumsum(0) - counts
-        column = number(text for one in boundaries for text in (one.before, one.after))
+        column = number(text for event in boundaries for text in (event.before, event.after))
         parts = []
-        for i, (one, item) in enumerate(zip(boundaries, items, strict=True)):
-            video = videos[one.video]
+        for i, (event, item) in enumerate(zip(boundaries, items, strict=True)):
+            video = videos[event.video]
             k = torch.arange(int(counts[video]) - 1)
             at = k.double() / self.fps
             off = at[:, None] + 0.5 / self.fps - torch.tensor(item.times, dtype=torch.float64)
-            states = torch.stack([at <= one.time, at + 1 / self.fps > one.time])
-            columns = torch.tensor([[column[one.before]], [column[one.after]]]).expand(2, len(k))
+            states = torch.stack([at <= event.time, at + 1 / self.fps > event.time])
+            columns = torch.tensor([[column[event.before]], [column[event.after]]]).expand(
+                2, len(k)
+            )
             distance = off.abs().amin(dim=1)
             parts.append((torch.full_like(k, i), starts[video] + k, columns, states, distance))
         query, first, columns, states, distance = (
@@ -175,7 +169,7 @@ class BoundaryGrounding(Benchmark[GroundingItems]):
             images=images,
             texts=tuple(column),
             pairs=pairs,
-            clusters=torch.tensor([videos[one.video] for one in boundaries]),
+            clusters=torch.tensor([videos[event.video] for event in boundaries]),
             # The first frame names the video.
             compared=tuple(
                 Comparison((images[int(starts[videos[x.video]])],), (x.before, x.after))

@@ -7,7 +7,7 @@ groups, and top-k. Reads no file.
 from abc import abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -22,63 +22,40 @@ from vlmtune.metrics.value import MetricValue
 from vlmtune.report.result import Example, Result
 from vlmtune.types import ImageRef
 
-AT_ONCE = 4_000_000  # scores that are compared at a time
-NUMBERS = 2**28  # scores held at a time; more images are scored in parts
+COMPARED = 4_000_000  # scores that are compared at a time
+HELD = 2**28  # scores held at a time; more images are scored in parts
 
 
 @dataclass(frozen=True)
 class ClassItem:
-    """One image of one class.
-
-    Attributes:
-        image: The image.
-        label: Its class.
-        group: What accuracies are reported by, and what `limit` counts within.
-        cluster: Items of one cluster do not vary independently.
-    """
+    """One image of one class."""
 
     image: ImageRef
     label: str
-    group: str
-    cluster: Hashable
+    group: str  # what accuracies are reported by, and what `limit` counts within
+    cluster: Hashable  # items of one cluster do not vary independently
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """What an image may be taken for.
+    """What an image may be taken for."""
 
-    Attributes:
-        prompts: Its prompts; its score is their mean score.
-        label: The class it stands for; None for one that is never right.
-        name: What the gallery calls it.
-    """
-
-    prompts: tuple[str, ...]
-    label: str | None
-    name: str
+    prompts: tuple[str, ...]  # its score is their mean score
+    label: str | None  # the class it stands for; None for one that is never right
+    name: str  # what the gallery calls it
 
 
 @dataclass(frozen=True)
 class Bank:
-    """Images with the same candidates.
+    """Images with the same candidates."""
 
-    Attributes:
-        items: Numbers of the n items.
-        images: Numbers of their images.
-        texts: Numbers of the distinct prompts.
-        prompts: Positions in `texts` of the t prompts of each of C candidates.
-        labels: Number of the class of each item.
-        classes: Number of the class that each candidate stands for, -1 for none.
-        names: What each candidate is called.
-    """
-
-    items: Int[Tensor, "n"]
-    images: Int[Tensor, "n"]
-    texts: Int[Tensor, "m"]
-    prompts: Int[Tensor, "C t"]
-    labels: Int[Tensor, "n"]
-    classes: Int[Tensor, "C"]
-    names: tuple[str, ...]
+    items: Int[Tensor, "n"]  # numbers of the n items
+    images: Int[Tensor, "n"]  # numbers of their images
+    texts: Int[Tensor, "m"]  # numbers of the distinct prompts
+    prompts: Int[Tensor, "C t"]  # positions in `texts` of the t prompts of each of C candidates
+    labels: Int[Tensor, "n"]  # number of the class of each item
+    classes: Int[Tensor, "C"]  # number of the class that each candidate stands for, -1 for none
+    names: tuple[str, ...]  # what each candidate is called
 
     @property
     def true(self) -> Int[Tensor, "T 2"]:
@@ -97,40 +74,24 @@ class Bank:
         return total / self.prompts.shape[1]
 
 
-@dataclass(frozen=True)
-class Ranks:
-    """The best true candidate of each of n items: its rank, and what it is compared with.
+class Ranks(NamedTuple):
+    """The best true candidate of each of n items: its rank, and what it is compared with."""
 
-    Attributes:
-        ranks: Its rank among the false candidates, from 1.
-        best: Positions of the best true and the best false candidate.
-        scores: Their scores.
-    """
-
-    ranks: Int[Tensor, "n"]
-    best: Int[Tensor, "n 2"]
+    ranks: Int[Tensor, "n"]  # its rank among the false candidates, from 1
+    best: Int[Tensor, "n 2"]  # positions of the best true and the best false candidate
     scores: Float[Tensor, "n 2"]
 
 
 @dataclass(frozen=True)
 class ClassItems(Items):
-    """The n items as arrays.
+    """The n items as arrays."""
 
-    Attributes:
-        banks: The items by candidates.
-        groups: The distinct groups.
-        members: Number of the group of each item.
-        labels: Number of the class of each item, in alphabetical order.
-        chance: What random scores reach for each item.
-        candidates: Number of candidates of each item.
-    """
-
-    banks: tuple[Bank, ...]
-    groups: tuple[str, ...]
-    members: Int[Tensor, "n"]
-    labels: Int[Tensor, "n"]
-    chance: Float[Tensor, "n"]
-    candidates: Int[Tensor, "n"]
+    banks: tuple[Bank, ...]  # the items by candidates
+    groups: tuple[str, ...]  # the distinct groups
+    members: Int[Tensor, "n"]  # number of the group of each item
+    labels: Int[Tensor, "n"]  # number of the class of each item, in alphabetical order
+    chance: Float[Tensor, "n"]  # what random scores reach for each item
+    candidates: Int[Tensor, "n"]  # number of candidates of each item
 
     @property
     @override
@@ -149,20 +110,17 @@ class Classification(Benchmark[ClassItems]):
     Conventions: in "strict" a tie is wrong, in "reference" the first candidate wins, as with
     argmax. A reader returns `ClassItem`s from `read` and the candidates of each group from
     `candidates`.
-
-    Attributes:
-        keys: Names of top-k accuracies over all items, with their k.
-        group_keys: Names of top-k accuracies of each group.
-        bank_per_group: Whether each group has candidates of its own.
-        class_series: Whether `series` has the accuracy of each class, in alphabetical order.
-        shown: Right and wrong images in the gallery, of each group with `group_keys`.
     """
 
+    # Names of top-k accuracies over all items, with their k
     keys: ClassVar[Mapping[str, int]] = {"accuracy": 1}
+    # Names of top-k accuracies of each group
     group_keys: ClassVar[Mapping[str, int]] = {"accuracy": 1}
     limit_per_group: ClassVar[bool] = True
-    bank_per_group: ClassVar[bool] = False
+    bank_per_group: ClassVar[bool] = False  # whether each group has candidates of its own
+    # Whether `series` has the accuracy of each class, in alphabetical order
     class_series: ClassVar[bool] = True
+    # Right and wrong images in the gallery, of each group with `group_keys`
     shown: ClassVar[int] = SHOWN
 
     @abstractmethod
@@ -192,19 +150,19 @@ class Classification(Benchmark[ClassItems]):
         candidate_counts = torch.zeros(len(items), dtype=torch.int64)
         for g, group in enumerate(groups if self.bank_per_group else [""]):
             candidates = self.candidates(group)
-            columns = number(prompt for one in candidates for prompt in one.prompts)
+            columns = number(prompt for x in candidates for prompt in x.prompts)
             texts_of_bank = torch.tensor([texts.setdefault(text, len(texts)) for text in columns])
             rows = torch.arange(len(items))
             rows = rows[members == g] if self.bank_per_group else rows
-            classes = torch.tensor([labels.get(one.label or "", -1) for one in candidates])
+            classes = torch.tensor([labels.get(x.label or "", -1) for x in candidates])
             bank = Bank(
                 rows,
                 image[rows],
                 texts_of_bank,
-                torch.tensor([[columns[text] for text in one.prompts] for one in candidates]),
+                torch.tensor([[columns[text] for text in x.prompts] for x in candidates]),
                 label[rows],
                 classes,
-                tuple(one.name for one in candidates),
+                tuple(x.name for x in candidates),
             )
             banks.append(bank)
             of_class = torch.bincount(classes[classes >= 0], minlength=len(labels))
@@ -231,7 +189,7 @@ class Classification(Benchmark[ClassItems]):
         for bank in items.banks:
             texts = [items.texts[j] for j in bank.texts.tolist()]
             images = [items.images[i] for i in bank.images.tolist()]
-            size = max(1, NUMBERS // len(texts))
+            size = max(1, HELD // len(texts))
             where = f"{items.groups[int(items.members[bank.items[0]])]} of {self.name}"
             for start in range(0, len(images), size):
                 part = images[start : start + size]
@@ -239,42 +197,44 @@ class Classification(Benchmark[ClassItems]):
                 name = where if self.bank_per_group else self.name
                 check_scores(scores, (len(part), len(texts)), name)
                 ranks.append(self._ranks(bank.by_candidate(scores), bank, start))
-        return self._judged(ranks)
+        return self._evaluate_ranks(ranks)
 
     @override
     def evaluate(self, scores: Float[Tensor, "N M"]) -> Result:
         scores = scores.detach().cpu()
         banks = self.items.banks
         values = (x.by_candidate(scores[x.images][:, x.texts]) for x in banks)
-        return self._judged([self._ranks(v, bank) for v, bank in zip(values, banks, strict=True)])
+        return self._evaluate_ranks(
+            [self._ranks(v, bank) for v, bank in zip(values, banks, strict=True)]
+        )
 
     def ranked(self, values: Float[Tensor, "n C"]) -> Result:
         """Evaluates the scores of the candidates of the only bank."""
-        return self._judged([self._ranks(values, self.items.banks[0])])
+        return self._evaluate_ranks([self._ranks(values, self.items.banks[0])])
 
     def _ranks(self, values: Float[Tensor, "k C"], bank: Bank, start: int = 0) -> Ranks:
         """Ranks the candidates of the items from `start` on."""
         labels = bank.labels[start : start + len(values)]
         # In parts: comparisons of a bank of 10^8 scores would not fit beside it.
-        rows = max(1, AT_ONCE // values.shape[1])
+        rows = max(1, COMPARED // values.shape[1])
         parts = zip(values.split(rows), labels.split(rows), strict=True)
         ranks = [_rank(part, true[:, None] == bank.classes, self.strict) for part, true in parts]
         return _joined(ranks)
 
-    def _judged(self, parts: Sequence[Ranks]) -> Result:
+    def _evaluate_ranks(self, parts: Sequence[Ranks]) -> Result:
         items = self.items
         ranked = _joined(parts)
         order = torch.cat([bank.items for bank in items.banks]).argsort()
-        ranked = Ranks(ranked.ranks[order], ranked.best[order], ranked.scores[order])
+        ranked = Ranks(*(column[order] for column in ranked))
         hits = (ranked.ranks == 1).double()
         everything = torch.arange(len(hits))
-        metrics = {}
-        for key, k in self.keys.items():
-            if k == 1 or k < int(items.candidates.min()):
-                metrics[key] = self._rate(ranked, k, everything, items.clusters)
+        metrics = {
+            key: self._rate(ranked, k, everything, items.clusters)
+            for key, k in self.keys.items()
+            if k == 1 or k < int(items.candidates.min())
+        }
         expected = macro_mean(items.chance, items.members, items.clusters).value
-        macro = macro_mean(hits, items.members, items.clusters, expected)
-        metrics["macro_accuracy"] = macro
+        metrics["macro_accuracy"] = macro_mean(hits, items.members, items.clusters, expected)
         members = [(items.members == g).nonzero()[:, 0] for g in range(len(items.groups))]
         rows_of = dict(zip(items.groups, members, strict=True)) if self.group_keys else {}
         for name, rows in rows_of.items():
@@ -336,5 +296,4 @@ def _rank(values: Float[Tensor, "n C"], is_true: Bool[Tensor, "n C"], strict: bo
 
 
 def _joined(parts: Sequence[Ranks]) -> Ranks:
-    columns = zip(*((part.ranks, part.best, part.scores) for part in parts), strict=True)
-    return Ranks(*(torch.cat(column) for column in columns))
+    return Ranks(*map(torch.cat, zip(*parts, strict=True)))

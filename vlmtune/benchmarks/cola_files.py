@@ -49,23 +49,17 @@ class Subsets(TypedDict):
 
 @dataclass(frozen=True)
 class Queries:
-    """N images, C queries, and how they belong together.
-
-    Attributes:
-        texts: The queries as the file writes them, words joined by blanks.
-        labels: The query is true of the image.
-        hard: The image has one of the query's words on some object.
-        every: The image has all of the query's words, on any objects; None where the objects of
-            some image are not annotated.
-        attributes: How many attributes a query states; -1 where neither the label nor an annotation
-            says which of its words are the object.
-    """
+    """N images, C queries, and how they belong together."""
 
     images: tuple[ImageRef, ...]
-    texts: tuple[str, ...]
-    labels: Bool[Tensor, "N C"]
-    hard: Bool[Tensor, "N C"]
+    texts: tuple[str, ...]  # the queries as the file writes them, words joined by blanks
+    labels: Bool[Tensor, "N C"]  # the query is true of the image
+    hard: Bool[Tensor, "N C"]  # the image has one of the query's words on some object
+    # The image has all of the query's words, on any objects; None where the objects of some image
+    # are not annotated
     every: Bool[Tensor, "N C"] | None
+    # How many attributes a query states; -1 where neither the label nor an annotation says which of
+    # its words are the object
     attributes: Int[Tensor, "C"]
 
     @property

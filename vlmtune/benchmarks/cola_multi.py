@@ -25,10 +25,6 @@ class ColaMulti(Paired):
     `f(I',M') > f(I,M')`. That is Winoground's image score, and `accuracy` here; `text_accuracy` and
     `group_accuracy` are Winoground's others, not part of Cola. Intervals resample images, which
     most items share.
-
-    Args:
-        path: The JSON list.
-        images: The folder with the image files.
     """
 
     primary_metric: ClassVar[str] = "accuracy"

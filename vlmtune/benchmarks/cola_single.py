@@ -36,15 +36,10 @@ class QueryImage(NamedTuple):
 
 @dataclass(frozen=True)
 class QueryItems(Items):
-    """N images with C queries.
+    """N images with C queries."""
 
-    Attributes:
-        queries: Which image is true of, or near, which query.
-        subsets: The queries of further means, by the end of their key.
-    """
-
-    queries: Queries
-    subsets: dict[str, Bool[Tensor, "C"]]
+    queries: Queries  # which image is true of, or near, which query
+    subsets: dict[str, Bool[Tensor, "C"]]  # the queries of further means, by the end of their key
 
     @property
     @override
@@ -81,8 +76,6 @@ class ColaSingle(Benchmark[QueryItems]):
       turned PACO's names into words is not published.
 
     Args:
-        path: The benchmark file.
-        images: The folder with the image files.
         seen: JSON file `{"seen": [label, ...], "unseen": [label, ...]}`, labels as in the benchmark
             file; those not named count only in the whole.
         standard: Also score images outside the hard sets, for `standard_map`. Without it a joint

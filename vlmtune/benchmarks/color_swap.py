@@ -21,7 +21,6 @@ class ColorSwap(Paired):
     """Winoground's text, image and group accuracy, strict as in the published evaluation.
 
     Args:
-        path: The JSON list.
         images: The folder that `image_1` and `image_2` start from, of `images.zip`.
     """
 

@@ -14,14 +14,7 @@ Region = tuple[dict[str, str], ImageRef, tuple[str, ...]]
 
 
 def read_regions(path: Path, images: str, negatives: str, *columns: str) -> list[Region]:
-    """Reads the rows of a csv, each with its crop and its negatives.
-
-    Args:
-        path: The file.
-        images: The folder with `VG_100K` and `VG_100K_2`.
-        negatives: The column of the negatives.
-        columns: Further columns that must be there.
-    """
+    """Reads the rows of a csv, each with its crop and the captions in the column `negatives`."""
     paths: dict[int, Path] = {}
     regions = []
     for i, row in enumerate(read_csv(path, (*COLUMNS, negatives, *columns), SOURCE)):

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from vlmtune.benchmarks.base import Convention
 from vlmtune.benchmarks.crepe_files import SOURCE, read_regions
-from vlmtune.benchmarks.files import check_chosen, write_csv, write_image
+from vlmtune.benchmarks.files import write_csv, write_image
 from vlmtune.benchmarks.multiple_choice import ChoiceItem, MultipleChoice
 from vlmtune.metrics.multiple_choice import Ties
 
@@ -42,10 +42,7 @@ class CrepeProductivity(MultipleChoice):
 
     Args:
         path: The folder `prod_hard_negatives`.
-        images: The folder with `VG_100K` and `VG_100K_2`.
-        types: Which of atom, swap and negate.
         complexities: Which numbers of atoms; None reads the `_all` files instead.
-        convention: "strict" or "reference".
     """
 
     citation: ClassVar[str] = "Ma et al. 2023, CREPE, section 4 (productivity, recall@1)"
@@ -53,18 +50,16 @@ class CrepeProductivity(MultipleChoice):
     reference_ties: ClassVar[Ties] = "right"
     reference_metric: ClassVar[str] = "macro_accuracy"
     recalls: ClassVar[tuple[int, ...]] = (3, 5)
+    subsets_of: ClassVar[Mapping[str, Sequence[object]]] = {
+        "types": TYPES,
+        "complexities": COMPLEXITIES,
+    }
 
     path: str
     images: str
     types: Sequence[str] = TYPES
     complexities: Sequence[int] | None = COMPLEXITIES
     convention: Convention = "strict"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_chosen("types", self.types, TYPES)
-        if self.complexities is not None:
-            check_chosen("complexities", self.complexities, COMPLEXITIES)
 
     @override
     @classmethod

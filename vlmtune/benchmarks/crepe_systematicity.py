@@ -6,7 +6,7 @@ Files: `syst_vg_hard_negs_<seen|unseen>_compounds_in_<cc12m|yfcc|laion>.csv` wit
 two together. Source: Ma et al. 2023, sections 3 and 4.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from vlmtune.benchmarks.base import Convention
 from vlmtune.benchmarks.crepe_files import SOURCE, read_regions
-from vlmtune.benchmarks.files import check_chosen, write_csv, write_image
+from vlmtune.benchmarks.files import write_csv, write_image
 from vlmtune.benchmarks.multiple_choice import ChoiceItem, MultipleChoice
 from vlmtune.metrics.multiple_choice import Ties
 
@@ -40,12 +40,9 @@ class CrepeSystematicity(MultipleChoice):
     The division into seen and unseen says something only of models pre-trained on `corpus`.
 
     Args:
-        path: The folder with the csv files.
-        images: The folder with `VG_100K` and `VG_100K_2`.
         corpus: The pre-training set: "cc12m", "yfcc" or "laion".
         negatives: "atom" (one atom replaced), "comp" (compounds recombined) or "combined".
         compounds: "seen", "unseen" or both.
-        convention: "strict" or "reference".
     """
 
     citation: ClassVar[str] = "Ma et al. 2023, CREPE, section 4 (systematicity, recall@1)"
@@ -53,6 +50,7 @@ class CrepeSystematicity(MultipleChoice):
     reference_ties: ClassVar[Ties] = "right"
     reference_alone: ClassVar[bool] = True
     recalls: ClassVar[tuple[int, ...]] = (3, 5)
+    subsets_of: ClassVar[Mapping[str, Sequence[object]]] = {"compounds": COMPOUNDS}
 
     path: str
     images: str
@@ -60,10 +58,6 @@ class CrepeSystematicity(MultipleChoice):
     negatives: Literal["atom", "comp", "combined"] = "combined"
     compounds: Sequence[str] = COMPOUNDS
     convention: Convention = "strict"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_chosen("compounds", self.compounds, COMPOUNDS)
 
     @override
     @classmethod

@@ -22,15 +22,10 @@ T = TypeVar("T", bound=Hashable)
 
 @dataclass(frozen=True)
 class Comparison:
-    """The images and captions that one item compares, for the list of repeats.
-
-    Attributes:
-        images: Its images.
-        true: Its true captions; with as many images as captions, caption i belongs to image i.
-        false: Its false captions.
-    """
+    """The images and captions that one item compares, for the list of repeats."""
 
     images: tuple[ImageRef, ...]
+    # Its true captions; with as many images as captions, caption i belongs to image i
     true: tuple[str, ...]
     false: tuple[str, ...] = ()
 
@@ -50,20 +45,14 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Items(ABC):
-    """What a benchmark scores: n items over N distinct images and M distinct captions.
-
-    Attributes:
-        images: The images.
-        texts: The captions.
-        pairs: The distinct pairs (image, caption) that need a score; None for all N x M.
-        clusters: Items of one number share an image; intervals resample clusters.
-        compared: The items, for the list of repeats; empty where nothing can repeat.
-    """
+    """What a benchmark scores: n items over N distinct images and M distinct captions."""
 
     images: tuple[ImageRef, ...]
     texts: tuple[str, ...]
+    # The distinct pairs (image, caption) that need a score; None for all N x M
     pairs: Int[Tensor, "P 2"] | None
-    clusters: Int[Tensor, "n"]
+    clusters: Int[Tensor, "n"]  # items of one number share an image; intervals resample clusters
+    # The items, for the list of repeats; empty where nothing can repeat
     compared: tuple[Comparison, ...]
 
     @property
@@ -101,10 +90,6 @@ def distinct_pairs(
 
     `scores[positions]` turns the scores of the P pairs into those of the items.
 
-    Args:
-        rows: Numbers of images.
-        columns: Numbers of captions.
-
     Example:
         >>> rows, columns = torch.tensor([[1, 0], [1, 1]]), torch.tensor([[0, 2], [0, 2]])
         >>> pairs, positions = distinct_pairs(rows, columns)
@@ -118,12 +103,7 @@ def distinct_pairs(
 
 
 def sample(groups: Sequence[str], limit: int | None, seed: int | None) -> list[int]:
-    """Positions of at most `limit` items of each group, in ascending order.
-
-    Args:
-        groups: The group of each item.
-        limit: Items of each group; None for all.
-        seed: Seed of a random draw; None takes the first ones.
+    """Positions of at most `limit` items of each group in ascending order, the first without seed.
 
     Example:
         >>> sample(["a", "b", "a", "a", "b"], limit=2, seed=None)

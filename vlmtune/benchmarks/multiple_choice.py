@@ -27,38 +27,24 @@ from vlmtune.types import ImageRef
 
 @dataclass(frozen=True)
 class ChoiceItem:
-    """One item.
+    """One item."""
 
-    Attributes:
-        image: The image, whole or cropped.
-        candidates: At least two captions, the true ones first.
-        group: Relation, attribute pair or type; "" without groups.
-        true: How many of the candidates are true.
-    """
-
-    image: ImageRef
-    candidates: tuple[str, ...]
-    group: str = ""
-    true: int = 1
+    image: ImageRef  # the image, whole or cropped
+    candidates: tuple[str, ...]  # at least two captions, the true ones first
+    group: str = ""  # relation, attribute pair or type; "" without groups
+    true: int = 1  # how many of the candidates are true
 
 
 @dataclass(frozen=True)
 class ChoiceItems(Items):
-    """The n items as arrays, their candidates in up to m columns, the true ones first.
+    """The n items as arrays, their candidates in up to m columns, the true ones first."""
 
-    Attributes:
-        positions: Positions of the candidates in `pairs`; -1 where an item has no further one.
-        true_counts: How many candidates are true.
-        groups: The distinct groups.
-        members: Number of the group of each item.
-        identical: How many items have a false candidate that repeats a true one.
-    """
-
+    # Positions of the candidates in `pairs`; -1 where an item has no further one
     positions: Int[Tensor, "n m"]
-    true_counts: Int[Tensor, "n"]
-    groups: tuple[str, ...]
-    members: Int[Tensor, "n"]
-    identical: int
+    true_counts: Int[Tensor, "n"]  # how many candidates are true
+    groups: tuple[str, ...]  # the distinct groups
+    members: Int[Tensor, "n"]  # number of the group of each item
+    identical: int  # how many items have a false candidate that repeats a true one
 
     @property
     @override
@@ -113,25 +99,21 @@ class MultipleChoice(Benchmark[ChoiceItems]):
       `reference_groups` says.
 
     Intervals resample images: items of one image file do not vary independently.
-
-    Attributes:
-        keys: Names of accuracy and macro accuracy.
-        reference_ties: What the published script does with ties.
-        reference_alone: Whether an item without false candidates is right in the published script.
-        recalls: The k of `recall@<k>`.
     """
 
+    # Names of accuracy and macro accuracy
     keys: ClassVar[tuple[str, str]] = ("accuracy", "macro_accuracy")
-    reference_ties: ClassVar[Ties] = "wrong"
+    reference_ties: ClassVar[Ties] = "wrong"  # what the published script does with ties
+    # Whether an item without false candidates is right in the published script
     reference_alone: ClassVar[bool] = False
-    recalls: ClassVar[tuple[int, ...]] = ()
+    recalls: ClassVar[tuple[int, ...]] = ()  # the k of `recall@<k>`
 
     @abstractmethod
     def read(self) -> Sequence[ChoiceItem]:
         """Reads the annotation files: all items, in the order of the file."""
 
     def unions(self, groups: Sequence[str]) -> Mapping[str, Collection[str]]:
-        """ItemGroups united under one name, for an accuracy each and for the macro accuracy."""
+        """Groups united under one name, for an accuracy each and for the macro accuracy."""
         return {}
 
     def reference_groups(self, sizes: Mapping[str, int]) -> Collection[str]:
@@ -278,7 +260,7 @@ class MultipleChoice(Benchmark[ChoiceItems]):
         def of(rows: Int[Tensor, "k"], suffix: str = "") -> dict[str, MetricValue]:
             mean = cluster_robust_mean(credit[rows], clusters[rows], float(chance[rows].mean()))
             more = self.more_metrics(values[rows], clusters[rows])
-            return {f"{name}{suffix}": one for name, one in ({key: mean} | more).items()}
+            return {f"{name}{suffix}": value for name, value in ({key: mean} | more).items()}
 
         metrics = of(counted.nonzero()[:, 0])
         if items.groups == ("",):

@@ -37,19 +37,12 @@ CHANCES = (TEXT_CHANCE, IMAGE_CHANCE, GROUP_CHANCE)
 
 @dataclass(frozen=True)
 class PairedItem:
-    """One item: `texts[i]` is true of `images[i]` and of no other.
-
-    Attributes:
-        images: The two images.
-        texts: The two captions.
-        group: The part of the benchmark it belongs to; "" without parts.
-        tags: Further names under which its accuracy is reported.
-    """
+    """One item: `texts[i]` is true of `images[i]` and of no other."""
 
     images: tuple[ImageRef, ImageRef]
     texts: tuple[str, str]
-    group: str = ""
-    tags: tuple[str, ...] = ()
+    group: str = ""  # the part of the benchmark it belongs to; "" without parts
+    tags: tuple[str, ...] = ()  # further names under which its accuracy is reported
 
 
 @dataclass(frozen=True)
@@ -72,15 +65,10 @@ class PairedAccuracy:
 
 @dataclass(frozen=True)
 class PairedItems(Items):
-    """The n items as arrays.
+    """The n items as arrays."""
 
-    Attributes:
-        positions: Positions in `pairs` of image i with caption j.
-        listed: The items as they were read.
-    """
-
-    positions: Int[Tensor, "n 2 2"]
-    listed: tuple[PairedItem, ...]
+    positions: Int[Tensor, "n 2 2"]  # positions in `pairs` of image i with caption j
+    listed: tuple[PairedItem, ...]  # the items as they were read
 
     @property
     @override
@@ -113,15 +101,13 @@ class Paired(Benchmark[PairedItems]):
     with captions 0 and 1, image 1 with captions 0 and 1.
 
     A reader returns `PairedItem`s and may override the hooks after it.
-
-    Attributes:
-        keys: Names of text, image and group accuracy.
-        twins_differ: Whether an item with the same image or caption twice is an error. Otherwise
-            such an item counts, and is never won.
     """
 
+    # Names of text, image and group accuracy
     keys: ClassVar[tuple[str, str, str]] = ("text_accuracy", "image_accuracy", "group_accuracy")
     primary_metric: ClassVar[str] = "group_accuracy"
+    # Whether an item with the same image or caption twice is an error. Otherwise such an item
+    # counts, and is never won.
     twins_differ: ClassVar[bool] = True
 
     @abstractmethod

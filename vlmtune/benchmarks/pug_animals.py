@@ -7,7 +7,7 @@ Source: Bordes et al. 2023, PUG, section 3.2 and appendices B.2 and C.1.
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -19,7 +19,7 @@ from torch.nn.functional import normalize
 from typing_extensions import override
 
 from vlmtune.benchmarks.base import Benchmark, Convention, Score, count, embed
-from vlmtune.benchmarks.files import check_chosen, read_csv, write_csv, write_image
+from vlmtune.benchmarks.files import read_csv, write_csv, write_image
 from vlmtune.benchmarks.items import Items, number
 from vlmtune.benchmarks.pug_animals_samples import (
     COLUMNS,
@@ -76,7 +76,6 @@ class PugAnimals(Benchmark[AnimalItems]):
     It needs embeddings, so it cannot evaluate a joint model.
 
     Args:
-        path: The csv.
         images: The folder with a folder for each animal.
         factors: Which of "background", "size", "texture", "camera_yaw"; the first of them in this
             order gives the primary metric, `image/<factor>`.
@@ -86,16 +85,13 @@ class PugAnimals(Benchmark[AnimalItems]):
 
     citation: ClassVar[str] = "Bordes et al. 2023, PUG, section 3.2, equations 1 and 2"
     source: ClassVar[str] = f"PUG_ANIMAL.tar.gz (78 GB), {SITE}"
+    subsets_of: ClassVar[Mapping[str, Sequence[object]]] = {"factors": FACTORS}
 
     path: str
     images: str
     factors: Sequence[str] = DESCRIBED
     without: Sequence[str] = ()
     convention: Convention = "strict"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_chosen("factors", self.factors, FACTORS)
 
     @property
     @override

@@ -49,19 +49,13 @@ class Scene:
 
 @dataclass(frozen=True)
 class Samples:
-    """n samples, each with all v values of one factor; samples differ in the other factors.
-
-    Attributes:
-        images: Numbers of the images.
-        texts: Numbers of their captions; None where captions do not tell the values apart.
-        clusters: Number of the animal of each sample.
-        left_out: How many samples lack a value.
-    """
+    """n samples, each with all v values of one factor; samples differ in the other factors."""
 
     images: Int[Tensor, "n v"]
+    # Numbers of their captions; None where captions do not tell the values apart
     texts: Int[Tensor, "n v"] | None
-    clusters: Int[Tensor, "n"]
-    left_out: int
+    clusters: Int[Tensor, "n"]  # number of the animal of each sample
+    left_out: int  # how many samples lack a value
 
 
 def read_scene(path: str, values: Mapping[str, str]) -> Scene:
@@ -80,14 +74,7 @@ def read_scene(path: str, values: Mapping[str, str]) -> Scene:
 def group_samples(
     factor: str, scenes: Sequence[Scene], captions: Sequence[int], path: str
 ) -> Samples:
-    """ItemGroups the scenes that differ in one factor only.
-
-    Args:
-        factor: One of `FACTORS`.
-        scenes: The scenes.
-        captions: The number of the caption of each.
-        path: The csv, for errors.
-    """
+    """Groups the scenes that differ in one factor only."""
     position = FACTORS.index(factor)
     described = factor in DESCRIBED
     usable = [i for i, scene in enumerate(scenes) if scene.frontal or not described]

@@ -65,9 +65,7 @@ class PugAR4T(Paired):
     them as `pairs_alike`, and as `negatives_missing` the rows whose negative is not in the csv.
 
     Args:
-        path: The csv.
         images: The folder under which `filepath` names the files.
-        convention: See above.
     """
 
     citation: ClassVar[str] = "Bordes et al. 2023, PUG, appendix B.5; Thrush et al. 2022"

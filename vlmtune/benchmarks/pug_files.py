@@ -1,4 +1,4 @@
-"""What the PUG benchmarks share: where the data come from, and folder names as words."""
+"""The source of the PUG data, and their folder names as words."""
 
 import re
 

@@ -69,10 +69,8 @@ class PugImageNet(Classification):
 
     Args:
         images: The folder with a folder for each factor.
-        factors: Which of the ten factors.
         prompt: The prompt, with {} for the name of the class.
         words: JSON object `{folder: words}` with other names of classes.
-        convention: See above.
         mapping: `class_to_imagenet_idx.json`, for "reference".
         imagenet_names: JSON list of the 1,000 names in the order of the ids, for "reference".
     """

@@ -7,14 +7,14 @@ Blue/Red left/right, Grass/Stone left/right) = 43,560. Source: Bordes et al. 202
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
 from typing_extensions import override
 
 from vlmtune.benchmarks.base import Convention
-from vlmtune.benchmarks.files import check_chosen, write_csv, write_image
+from vlmtune.benchmarks.files import write_csv, write_image
 from vlmtune.benchmarks.multiple_choice import ChoiceItem, MultipleChoice
 from vlmtune.benchmarks.pug_spar_setups import BLANK, COLUMNS, HARD, SOURCE, read_setups
 from vlmtune.metrics.multiple_choice import Ties
@@ -46,18 +46,16 @@ class PugSpar(MultipleChoice):
     `preprocessing` that this plug-in's YAML shows.
 
     Args:
-        path: `labels.csv`.
-        images: The folder with the image files.
         setups: Which set-ups.
         world: Only the images of this background, such as "SaltFlats".
         background: Whether captions name the background.
-        convention: See above.
     """
 
     citation: ClassVar[str] = "Bordes et al. 2023, PUG, section 3.4, table 2"
     source: ClassVar[str] = SOURCE
     reference_ties: ClassVar[Ties] = "random"
     limit_per_group: ClassVar[bool] = True
+    subsets_of: ClassVar[Mapping[str, Sequence[object]]] = {"setups": HARD}
 
     path: str
     images: str
@@ -65,10 +63,6 @@ class PugSpar(MultipleChoice):
     world: str | None = None
     background: bool = True
     convention: Convention = "strict"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_chosen("setups", self.setups, HARD)
 
     @override
     @classmethod

@@ -50,12 +50,9 @@ class PugSparRetrieval(Classification):
     Each set-up is scored by itself. A joint model pays for each of 600 million pairs.
 
     Args:
-        path: `labels.csv`.
-        images: The folder with the image files.
         setups: Which set-ups; null for all, with one world all but `scene`.
         world: Only the images of this background, such as "SaltFlats" (table 11).
         background: Whether captions name the background; candidates then name each.
-        convention: See above.
     """
 
     group_keys: ClassVar[Mapping[str, int]] = {"accuracy": 1, "recall@5": 5}

@@ -63,20 +63,13 @@ class SetUp:
 
 @dataclass(frozen=True)
 class Definition:
-    """Which rows a set-up has, and their captions.
+    """Which rows a set-up has, and their captions."""
 
-    Attributes:
-        animals: How many animals an image has.
-        template: The caption without its background; it names animals, side, world and texture2.
-        texture: The texture of the first animal; "" for any.
-        sides: The side of the first and of the second animal; none for any.
-        hard: Whether captions have hard negatives: the other side, or the animals exchanged.
-    """
-
-    animals: int
-    template: str
-    texture: str = ""
-    sides: tuple[str, ...] = ()
+    animals: int  # how many animals an image has
+    template: str  # the caption without its background; it names animals, side, world and texture2
+    texture: str = ""  # the texture of the first animal; "" for any
+    sides: tuple[str, ...] = ()  # the side of the first and of the second animal; none for any
+    # Whether captions have hard negatives: the other side, or the animals exchanged
     hard: bool = False
 
     def has(self, row: Row) -> bool:
@@ -116,19 +109,19 @@ class Definition:
 def _definitions() -> dict[str, Definition]:
     textures = {"default": "Default", "blue_red": "Blue", "grass_stone": "Grass"}
     sides = {"left_right": ("left", "right"), "bottom_top": ("bottom", "top")}
-    one, two = "This is a photo of a {first}", "This is a photo of a {first}%s and a {second}%s"
+    single, pair = "This is a photo of a {first}", "This is a photo of a {first}%s and a {second}%s"
     on_sides = {
-        k: two % (f" on the {a}", f" on the {b} of the picture") for k, (a, b) in sides.items()
+        k: pair % (f" on the {a}", f" on the {b} of the picture") for k, (a, b) in sides.items()
     }
-    single = f"{one} on the {{side}} of the picture"
+    on_side = f"{single} on the {{side}} of the picture"
     textured = {
-        k: two % (f" textured with {v}", " textured with {texture2}") for k, v in textures.items()
+        k: pair % (f" textured with {v}", " textured with {texture2}") for k, v in textures.items()
     }
     return {
         "scene": Definition(0, "This is a photo in a {world} environment"),
-        **{f"single_{k}": Definition(1, one, v) for k, v in textures.items()},
-        **{f"single_{k}": Definition(1, single, "Default", v, True) for k, v in sides.items()},
-        **{f"double_{k}": Definition(2, two % ("", ""), v) for k, v in textures.items()},
+        **{f"single_{k}": Definition(1, single, v) for k, v in textures.items()},
+        **{f"single_{k}": Definition(1, on_side, "Default", v, True) for k, v in sides.items()},
+        **{f"double_{k}": Definition(2, pair % ("", ""), v) for k, v in textures.items()},
         **{f"double_{k}": Definition(2, on_sides[k], "Default", v, True) for k, v in sides.items()},
         **{
             f"attributes_{k}": Definition(2, textured[k], textures[k], hard=True)
@@ -182,15 +175,7 @@ def read_setups(
     background: bool = True,
     published: bool = False,
 ) -> list[SetUp]:
-    """Reads `labels.csv` and makes set-ups of it, in the published order.
-
-    Args:
-        path: The csv.
-        setups: Their names.
-        world: The only background; None for all.
-        background: See `make`.
-        published: See `make`.
-    """
+    """Reads `labels.csv` and makes set-ups of it, in the published order."""
     rows = []
     for values in read_csv(path, COLUMNS, SOURCE):
         file, background_name, first, second, side, *textures = (values[name] for name in COLUMNS)

@@ -39,15 +39,10 @@ class CaptionedImage:
 
 @dataclass(frozen=True)
 class RankingItems(Items):
-    """N images with C captions, of which M are distinct; items are the captions.
+    """N images with C captions, of which M are distinct; items are the captions."""
 
-    Attributes:
-        columns: Number of the distinct caption that each caption is.
-        owners: The image of each caption, in ascending order.
-    """
-
-    columns: Int[Tensor, "C"]
-    owners: Int[Tensor, "C"]
+    columns: Int[Tensor, "C"]  # number of the distinct caption that each caption is
+    owners: Int[Tensor, "C"]  # the image of each caption, in ascending order
 
     @property
     @override

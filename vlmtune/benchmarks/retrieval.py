@@ -48,12 +48,6 @@ class Retrieval(Ranking):
 
     COCO's "1K" is the mean over 5 folds of its 5,000 test images, "5K" are the numbers without
     folds. "strict" ranks every caption, "reference" the first five of each image.
-
-    Args:
-        path: The JSON.
-        images: The folder with the images.
-        split: The split to rank.
-        convention: "strict" or "reference".
     """
 
     kind: ClassVar[Literal["compositional", "retained"]] = "retained"

@@ -13,7 +13,7 @@ from typing import ClassVar
 from typing_extensions import override
 
 from vlmtune.benchmarks.base import Convention
-from vlmtune.benchmarks.files import check_chosen, write_image, write_json
+from vlmtune.benchmarks.files import write_image, write_json
 from vlmtune.benchmarks.multiple_choice import ChoiceItem, MultipleChoice
 from vlmtune.types import ImageRef
 
@@ -38,26 +38,17 @@ class SugarCrepe(MultipleChoice):
     primary metric: `accuracy` in "strict", `macro_accuracy` in "reference". Other scripts take the
     argmax with the true caption first and so count ties as right; their numbers are higher where a
     scorer ties.
-
-    Args:
-        path: The folder with the JSON files.
-        images: The folder of COCO val2017.
-        subsets: Which of the seven.
-        convention: "strict" or "reference".
     """
 
     citation: ClassVar[str] = "Hsieh et al. 2023, SugarCrepe, section 4 (accuracy per subset)"
     source: ClassVar[str] = "github.com/RAIVNLab/sugar-crepe, data/; cocodataset.org, val2017"
     reference_metric: ClassVar[str] = "macro_accuracy"
+    subsets_of: ClassVar[Mapping[str, Sequence[object]]] = {"subsets": SUBSETS}
 
     path: str
     images: str
     subsets: Sequence[str] = SUBSETS
     convention: Convention = "strict"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_chosen("subsets", self.subsets, SUBSETS)
 
     @override
     @classmethod

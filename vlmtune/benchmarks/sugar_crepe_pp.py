@@ -24,10 +24,6 @@ class SugarCrepePP(MultipleChoice):
     `accuracy` (ITT): both true captions score above the false one; chance 1/3.
     `text_to_text_accuracy` (TOT, of a dual model): the first true caption is closer to the second
     than to the false one; chance 1/2.
-
-    Args:
-        path: The folder with the JSON files.
-        images: The folder of COCO val2017.
     """
 
     citation: ClassVar[str] = "Dumpala et al. 2024, SugarCrepe++, section 4 (ITT and TOT)"

@@ -82,7 +82,6 @@ class Valse(MultipleChoice):
         images: The folder with all images, or for each piece the folder with its images, or the
             folders that are searched for them in turn.
         pieces: The pieces to evaluate, names of files without `.json`.
-        convention: "strict" or "reference".
         threshold: The score above which a caption counts as true.
     """
 

@@ -24,10 +24,6 @@ class Winoground(Paired):
     Each is also reported by linguistic tag (`/Object`, `/Relation`, `/Both`), by number of main
     predicates (`/1 main predicate`, ...) and by secondary tag (`/Pragmatics`, `/Series`,
     `/Symbolic`, ...; an item may have several or none).
-
-    Args:
-        path: `examples.jsonl`.
-        images: The folder with the PNG files.
     """
 
     citation: ClassVar[str] = "Thrush et al. 2022, Winoground, section 3.1"

@@ -69,7 +69,7 @@ class ZeroShotClassification(Classification):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        wrong = [one for one in self.templates if one.count("{}") != 1]
+        wrong = [text for text in self.templates if text.count("{}") != 1]
         if wrong or not self.templates or len(set(self.templates)) != len(self.templates):
             raise UserError(
                 "expected different templates, each with {} once, got "
