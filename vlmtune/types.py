@@ -20,6 +20,8 @@ from torch.nn.functional import pad
 from typing_extensions import override
 
 RowsT = TypeVar("RowsT", bound="Rows")
+Pixels = Float[Tensor, "n 3 height width"]
+"""Preprocessed images."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +29,7 @@ class ImageRef:
     """An image file, whole or cropped, that a benchmark wants scored.
 
     Attributes:
-        path: The file.
-        box: `(x, y, width, height)` in pixels of the file, or None for the whole image. Pixels of
-            the box outside the image are black.
+        box: `(x, y, width, height)` in pixels, or None for all; black outside the image.
     """
 
     path: Path
@@ -44,8 +44,7 @@ class Group:
         key: Name of the record, unique within its shard set.
         image_ids: Ids of the k images, unique within the corpus.
         text_ids: Ids of the m texts. Equal ids mean the same caption everywhere in the corpus.
-        texts: The m captions.
-        truth: `truth[i, j]` is True where text j is true of image i, shape (k, m).
+        truth: `truth[i, j]` is True where text j is true of image i.
         true_ids: For each image, the ids of all captions known to be true of it, in this group or
             in any other.
         exhaustive: True where a caption of the corpus that is not in `true_ids` is false, False
@@ -104,15 +103,11 @@ class Batch:
 
     Attributes:
         keys: Keys of the groups.
-        image_ids: N image ids.
-        texts: M captions, each once.
-        targets: What is true.
         image_group: For each image the position of its group in `keys`.
         pixels: Preprocessed images, or None where features are read from the store.
         damaged: One line for each record that was skipped since the batch before.
-        text_ids: M text ids.
-        true_ids: For each image the ids of all captions known to be true of it, here or elsewhere.
-        exhaustive: For each image whether a caption that is not among them is false.
+        true_ids: For each image, as in `Group`.
+        exhaustive: For each image, as in `Group`.
     """
 
     keys: tuple[str, ...]
@@ -317,9 +312,9 @@ class Embedded:
     Attributes:
         image: Embeddings of the images, normalised.
         text: Embeddings of the texts, normalised.
-        scale: Factor on cosines, a scalar, with gradient if it is trained.
+        scale: Factor on cosines, with gradient if it is trained.
         image_tokens: Patch tokens in the shared space, if an objective needs them.
-        text_tokens: Word tokens in the shared space, if an objective needs them.
+        text_tokens: Word tokens, likewise.
     """
 
     image: Float[Tensor, "N d"]
@@ -357,9 +352,7 @@ class ScoreShard:
 
     Attributes:
         rows: Scores of the rank's n images against all texts, (n, M).
-        row_targets: Their targets.
         columns: Scores of all images against the rank's m texts, (N, m).
-        column_targets: Their targets.
         row_start: Position of the rank's first image among the N.
         column_start: Position of the rank's first text among the M.
     """

@@ -55,11 +55,7 @@ class Adapter(Configured, nn.Module, ABC, Generic[ImageT, TextT]):
     joint: ClassVar[bool] = False
 
     def attach(self, backbone: Backbone) -> None:
-        """Makes the layers, in the backbone's widths. Called once, before training or loading.
-
-        Raises:
-            UserError: The backbone lacks the features that the adapter takes.
-        """
+        """Makes the layers, in the backbone's widths. Called once, before training or loading."""
         for modality, spec in (("image", self.image_input), ("text", self.text_input)):
             if reason := backbone.fits(spec, modality):
                 pooled = spec.kind == "pooled"
@@ -270,14 +266,7 @@ def trained_state(backbone: Backbone, adapter: Adapter) -> dict[str, Tensor]:
 def load_trained_state(
     backbone: Backbone, adapter: Adapter, state: Mapping[str, Tensor], source: str
 ) -> None:
-    """Loads a `trained_state` strictly: no name and no shape may differ.
-
-    Args:
-        backbone: The backbone the adapter is attached to.
-        adapter: The adapter, attached.
-        state: From `trained_state`.
-        source: Where it came from, for the error.
-    """
+    """Loads a `trained_state` strictly: no name and no shape may differ."""
     current = trained_state(backbone, adapter)
     wrong = sorted(current.keys() ^ state.keys()) or sorted(
         name for name in current if current[name].shape != state[name].shape

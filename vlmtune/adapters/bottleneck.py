@@ -30,9 +30,6 @@ class Bottleneck(DualAdapter[Pooled, Pooled]):
         reduction: r.
         options: Options of `DualAdapter`.
 
-    Raises:
-        UserError: A ratio is out of range, both are 0, or `reduction` is below 1.
-
     Example:
         >>> Bottleneck(image=0.2, text=0.2).spec()["init_args"]["reduction"]
         4

@@ -33,9 +33,6 @@ class ContextPrompts(DualAdapter[Pooled, Tokens]):
             number of their tokens. None for random vectors.
         options: Options of `DualAdapter`.
 
-    Raises:
-        UserError: `length` is below 1.
-
     Example:
         >>> ContextPrompts(length=2).text_input.kind
         'words'

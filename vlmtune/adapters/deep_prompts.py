@@ -41,9 +41,6 @@ class DeepPrompts(DualAdapter[Features, Features]):
         init: Words whose first m embeddings $P_0$ starts as; None for random ones.
         options: Options of `DualAdapter`.
 
-    Raises:
-        UserError: A number is below 1, neither side has prompts, or one side alone is coupled.
-
     Example:
         >>> DeepPrompts(image=True, text=False, coupled=False).text_input.kind
         'pooled'

@@ -38,10 +38,6 @@ class FTLate(DualAdapter[Tokens, Tokens]):
         image_layer: Layer of the image tokens, counted from the end.
         text_layer: Layer of the text tokens, counted from the end.
         initial_scale: $e^{\tau}$ at the start.
-
-    Raises:
-        UserError: The heads do not divide the width, there is no layer, or a number is out of
-            range.
     """
 
     identity_at_init = False

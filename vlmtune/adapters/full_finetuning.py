@@ -48,9 +48,6 @@ class FullFineTuning(DualAdapter[Features, Features]):
         learn_scale: Whether $\tau$ and $b$ are trained; CLIP trains $\tau$ with the towers.
         initial_scale: $e^{\tau}$ at the start, or None for the backbone's.
 
-    Raises:
-        UserError: Neither tower is trained or `decay` is out of range.
-
     Example:
         >>> adapter = FullFineTuning(image=False)
         >>> adapter.image_input.frozen, adapter.text_input.frozen

@@ -14,7 +14,7 @@ from torch.nn.functional import layer_norm
 from typing_extensions import override
 
 from vlmtune.adapters.base import JointAdapter
-from vlmtune.adapters.fusion_styles.base import FusionStyle
+from vlmtune.adapters.fusion_styles.base import ClsOutputs, FusionStyle
 from vlmtune.adapters.fusion_styles.layers import LayerFactory, initialise
 from vlmtune.adapters.fusion_styles.mdetr import Mdetr
 from vlmtune.backbones.base import Backbone
@@ -43,10 +43,6 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
         memory: Bytes that scoring a chunk of pairs may take.
         training_memory: Bytes of activations kept for the backward pass. Activations beyond them
             are computed again, which takes a third more time.
-
-    Raises:
-        UserError: The heads do not divide the width, the style cannot have so many layers, or a
-            number is out of range.
     """
 
     def __init__(
@@ -128,9 +124,7 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
         return text.values.new_zeros(len(text), 0)
 
     @abstractmethod
-    def score_head(
-        self, fused: Float[Tensor, "P c w"], target: Float[Tensor, "P g"]
-    ) -> Float[Tensor, "P"]:
+    def score_head(self, fused: ClsOutputs, target: Float[Tensor, "P g"]) -> Float[Tensor, "P"]:
         """Scores the c outputs of the fusion."""
 
     @override

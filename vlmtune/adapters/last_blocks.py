@@ -41,9 +41,6 @@ class LastBlocks(DualAdapter[Features, Features]):
         decay: $\gamma$; None for one rate.
         options: Options of `DualAdapter`.
 
-    Raises:
-        UserError: A number is out of range or nothing is trained.
-
     Example:
         >>> LastBlocks(image=2, text=0).image_input
         FeatureSpec(kind='state', layer=-3, frozen=True)

@@ -43,9 +43,6 @@ class LoRA(DualAdapter[Pooled, Pooled]):
         text: Whether the text tower is updated.
         options: Options of `DualAdapter`.
 
-    Raises:
-        UserError: A number or target is out of range, or neither tower is updated.
-
     Example:
         >>> LoRA(rank=8, image=False).image_input
         FeatureSpec(kind='pooled', layer=-1, frozen=True)

@@ -103,10 +103,6 @@ def _attends(path: str, module: nn.Module) -> bool:
 def _projections(path: str, attends: bool) -> tuple[str, ...]:
     """The projections that the linear layer at `path` of a block holds, in order.
 
-    Args:
-        path: Names of the modules from the block down.
-        attends: Whether it lies in an attention layer.
-
     Example:
         >>> _projections("attn.qkv", True), _projections("mlp.fc1", False)
         (('query', 'key', 'value'), ('mlp',))

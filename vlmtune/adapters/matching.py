@@ -39,9 +39,6 @@ class Matching(JointAdapter[Tokens, Tokens, Tokens]):
     Args:
         blocks: n.
 
-    Raises:
-        UserError: n is negative.
-
     Example:
         >>> Matching(blocks=2).joint
         True

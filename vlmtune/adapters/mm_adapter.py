@@ -10,6 +10,7 @@ from typing_extensions import override
 
 from vlmtune.adapters.base import log_of_scale
 from vlmtune.adapters.fused import FusedAdapter
+from vlmtune.adapters.fusion_styles.base import ClsOutputs
 from vlmtune.adapters.words import masked_mean, word_mask
 from vlmtune.backbones.base import Backbone
 from vlmtune.types import Tokens
@@ -71,9 +72,7 @@ class MMAdapter(FusedAdapter):
         return masked_mean(tokens, word_mask(text.mask, self.special))
 
     @override
-    def score_head(
-        self, fused: Float[Tensor, "P c w"], target: Float[Tensor, "P g"]
-    ) -> Float[Tensor, "P"]:
+    def score_head(self, fused: ClsOutputs, target: Float[Tensor, "P g"]) -> Float[Tensor, "P"]:
         if self.cosine:
             fused = normalize(fused, dim=-1)
         other = target if self.target_width else fused[:, 1]

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from vlmtune.adapters.fused import FusedAdapter
+from vlmtune.adapters.fusion_styles.base import ClsOutputs
 from vlmtune.backbones.base import Backbone
 
 
@@ -28,7 +29,5 @@ class MMPred(FusedAdapter):
         self.predict = nn.Linear(self.style.queries * backbone.text_width, 1)
 
     @override
-    def score_head(
-        self, fused: Float[Tensor, "P c w"], target: Float[Tensor, "P g"]
-    ) -> Float[Tensor, "P"]:
+    def score_head(self, fused: ClsOutputs, target: Float[Tensor, "P g"]) -> Float[Tensor, "P"]:
         return self.predict(fused.flatten(1))[:, 0]

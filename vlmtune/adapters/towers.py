@@ -18,22 +18,14 @@ from vlmtune.types import FeatureSpec, Tokens
 
 
 def image_tower(backbone: Backbone) -> ImageTower:
-    """Returns the image tower.
-
-    Raises:
-        UserError: The backbone has no image tower that runs layer by layer.
-    """
+    """Returns the image tower."""
     if backbone.image_tower is None:
         raise _without(backbone, "image")
     return backbone.image_tower
 
 
 def text_tower(backbone: Backbone) -> TextTower:
-    """Returns the text tower.
-
-    Raises:
-        UserError: The backbone has no text tower that runs layer by layer.
-    """
+    """Returns the text tower."""
     if backbone.text_tower is None:
         raise _without(backbone, "text")
     return backbone.text_tower
@@ -63,11 +55,6 @@ def each_token(tower: Tower, tokens: Float[Tensor, "n w"], special: int) -> Floa
 
     For CLIP this is the final norm and the projection of each token. For attentional pooling
     (SigLIP) it is the pooling of that token alone.
-
-    Args:
-        tower: The tower.
-        tokens: States after the last layer.
-        special: Leading positions of a state that are not patches.
     """
     rows = tokens[:, None].expand(-1, special + 1, -1)  # one patch, for towers that pool patches
     return tower.finish(Tokens.full(rows))
@@ -100,12 +87,6 @@ def params_of_last(
     """Returns the parameters that the last `count` layers and the end of a tower use.
 
     Layers may hold more, such as the cross-attention of a text tower that a fusion shares.
-
-    Args:
-        tower: The tower.
-        count: Number of layers.
-        length: Number of positions of its states.
-        parameters: The candidates.
     """
     candidates = list(parameters)
     state = Tokens.full(torch.zeros(1, length, tower.width, device=candidates[0].device))
@@ -121,11 +102,7 @@ def longest_state(tower: Tower, backbone: Backbone) -> int:
 
 
 def unfreeze(backbone: Backbone, parameters: Sequence[nn.Parameter]) -> None:
-    """Makes weights of a backbone trainable.
-
-    Raises:
-        UserError: One is not in 32 bits.
-    """
+    """Makes weights of a backbone trainable."""
     fix_fingerprint(backbone)
     types = {parameter.dtype for parameter in parameters} - {torch.float32}
     if types:

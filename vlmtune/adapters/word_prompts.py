@@ -43,9 +43,6 @@ class WordPrompts(DualAdapter[Pooled, Tokens]):
             (which a checkpoint or an export does not need again). None for all.
         options: Options of `DualAdapter`.
 
-    Raises:
-        UserError: The file cannot be read, or there are no words.
-
     Example:
         >>> WordPrompts(["red cube", "blue cube"]).words
         ('blue', 'cube', 'red')

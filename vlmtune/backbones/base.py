@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from vlmtune.config import Configured
 from vlmtune.errors import UserError
-from vlmtune.types import Features, FeatureSpec, Tokens
+from vlmtune.types import Features, FeatureSpec, Pixels, Tokens
 
 
 class Tower(ABC):
@@ -25,22 +25,16 @@ class Tower(ABC):
     position that the tower needs, class tokens included.
 
     Attributes:
+        blocks: The blocks, first to last.
+        tail: The parameters used after the last block: final norm, pooling, projection.
         layers: Number of blocks.
         width: w of the states.
     """
 
+    blocks: Sequence[nn.Module]
+    tail: Sequence[nn.Parameter]
     layers: int
     width: int
-
-    @property
-    @abstractmethod
-    def blocks(self) -> Sequence[nn.Module]:
-        """The blocks, first to last."""
-
-    @property
-    @abstractmethod
-    def tail(self) -> Sequence[nn.Parameter]:
-        """The parameters used after the last block: final norm, pooling, projection."""
 
     @abstractmethod
     def run(self, state: Tokens, first: int, stop: int) -> Tokens:
@@ -61,7 +55,7 @@ class ImageTower(Tower, ABC):
     special: int
 
     @abstractmethod
-    def start(self, pixels: Float[Tensor, "n 3 height width"]) -> Tokens:
+    def start(self, pixels: Pixels) -> Tokens:
         """Returns the input of the first block."""
 
 
@@ -104,11 +98,15 @@ class Fusion(ABC):
     once per text, `match` once per pair.
 
     Attributes:
+        blocks: The blocks, first to last.
+        tail: The parameters used after the last block: final norm and matching head.
         image_input: The image features it takes.
         text_input: The text features it takes.
         reuses_image: True if `match` saves work when all pairs share one image.
     """
 
+    blocks: Sequence[nn.Module]
+    tail: Sequence[nn.Parameter]
     image_input: FeatureSpec
     text_input: FeatureSpec
     reuses_image: bool = False
@@ -120,16 +118,6 @@ class Fusion(ABC):
     def prepare_text(self, text: Tokens) -> Tokens:
         """Computes what needs texts only."""
         return text
-
-    @property
-    @abstractmethod
-    def blocks(self) -> Sequence[nn.Module]:
-        """The blocks, first to last."""
-
-    @property
-    @abstractmethod
-    def tail(self) -> Sequence[nn.Parameter]:
-        """The parameters used after the last block: final norm and matching head."""
 
     @abstractmethod
     def match(self, image: Tokens, text: Tokens) -> Float[Tensor, "P"]:
@@ -178,9 +166,7 @@ class Backbone(Configured, nn.Module, ABC):
         """Turns an RGB image into pixel values. Must be picklable, for worker processes."""
 
     @abstractmethod
-    def encode_image(
-        self, pixels: Float[Tensor, "n 3 height width"], spec: FeatureSpec
-    ) -> Features:
+    def encode_image(self, pixels: Pixels, spec: FeatureSpec) -> Features:
         """Encodes preprocessed images. Gradients flow unless `spec.frozen`."""
 
     @abstractmethod

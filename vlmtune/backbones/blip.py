@@ -1,7 +1,6 @@
 """BLIP with its contrastive and its matching head."""
 
 import math
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -25,7 +24,7 @@ from vlmtune.backbones.hf_towers import (
 )
 from vlmtune.backbones.staging import masked, parameters_of, unmasked
 from vlmtune.errors import UserError
-from vlmtune.types import FeatureSpec, Tokens
+from vlmtune.types import FeatureSpec, Pixels, Tokens
 
 
 class Blip(HFDualEncoder):
@@ -92,10 +91,9 @@ class BlipImageTower(HFImageTower):
 class BlipTextTower(BertTextTower):
     """BERT's encoder without cross-attention."""
 
-    @property
-    @override
-    def blocks(self) -> Sequence[nn.Module]:
-        return [
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.blocks = [
             nn.ModuleList([layer.attention, layer.intermediate, layer.output])  # type: ignore[list-item]
             for layer in self.block_list
         ]
@@ -109,14 +107,7 @@ class BlipTextTower(BertTextTower):
 
 
 class BlipFusion(Fusion):
-    """The text encoder with cross-attention to an image.
-
-    Args:
-        model: The whole model.
-        image: Its image tower.
-        text: Its text tower.
-        dtype: Type of the weights, in which it computes.
-    """
+    """The text encoder with cross-attention to an image."""
 
     image_input, text_input = FeatureSpec("state", -1), FeatureSpec("words")
     reuses_image = True  # its keys and values of cross-attention
@@ -126,16 +117,8 @@ class BlipFusion(Fusion):
     ) -> None:
         self._layers, self._head = model.text_encoder.encoder.layer, model.itm_head
         self._image, self._text, self._dtype = image, text, dtype
-
-    @property
-    @override
-    def blocks(self) -> Sequence[nn.Module]:
-        return list(self._layers)
-
-    @property
-    @override
-    def tail(self) -> Sequence[nn.Parameter]:
-        return parameters_of(self._head)
+        self.blocks = list(self._layers)
+        self.tail = parameters_of(self._head)
 
     @override
     def prepare_image(self, image: Tokens) -> Tokens:
@@ -154,7 +137,7 @@ class BlipFusion(Fusion):
         return log_odds(self._head(tokens[:, 0]))
 
 
-def _embed(vision: Any, pixels: Float[Tensor, "n 3 height width"]) -> Float[Tensor, "n t w"]:
+def _embed(vision: Any, pixels: Pixels) -> Float[Tensor, "n t w"]:
     size = vision.embeddings.image_size
     if tuple(pixels.shape[2:]) != (size, size):  # the library would cut its positions
         raise ValueError(f"the model takes {size} x {size}")

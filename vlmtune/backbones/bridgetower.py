@@ -1,6 +1,5 @@
 """BridgeTower with its matching head and, if present, its contrastive heads."""
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -24,18 +23,14 @@ from vlmtune.backbones.hf_towers import (
 )
 from vlmtune.backbones.staging import masked, parameters_of, unmasked
 from vlmtune.errors import UserError
-from vlmtune.types import FeatureSpec, Tokens
+from vlmtune.types import FeatureSpec, Pixels, Tokens
 
 IMAGE, TEXT = 1, 0
 """Rows of the table of modality embeddings."""
 
 
 class BridgeTowerNetwork(BridgeTowerForImageAndTextRetrieval):
-    """The library's matching model, with the contrastive heads of its contrastive model.
-
-    Args:
-        config: The model's config.
-    """
+    """The library's matching model, with the contrastive heads of its contrastive model."""
 
     def __init__(self, config: BridgeTowerConfig) -> None:
         super().__init__(config)
@@ -126,15 +121,7 @@ class BridgeTower(HFDualEncoder):
 
 
 class BridgeImageHead:
-    """From an image's tokens after the final norm to its embedding.
-
-    Args:
-        model: The model without heads.
-        head: The contrastive head, or None.
-
-    Attributes:
-        owners: The modules it uses.
-    """
+    """From an image's tokens after the final norm to its embedding."""
 
     def __init__(self, model: Any, head: nn.Module | None) -> None:
         self._head, self._types = head, model.token_type_embeddings
@@ -161,12 +148,6 @@ class BridgeFusion(Fusion):
 
     Prepared tokens are those K states side by side, ready for the bridges: K times as wide as the
     fusion.
-
-    Args:
-        model: The whole model.
-        image: Its image tower.
-        text: Its text tower.
-        dtype: Type of the weights, in which it computes.
     """
 
     def __init__(
@@ -176,24 +157,16 @@ class BridgeFusion(Fusion):
         self._image, self._text = image, text
         self._depth = len(self._model.cross_modal_text_layers)
         self.image_input = self.text_input = FeatureSpec("state", -self._depth)
-
-    @property
-    @override
-    def blocks(self) -> Sequence[nn.Module]:
-        model = self._model
-        texts, images = model.cross_modal_text_layers, model.cross_modal_image_layers
-        left, right = model.cross_modal_text_link_tower, model.cross_modal_image_link_tower
+        parts = self._model
+        texts, images = parts.cross_modal_text_layers, parts.cross_modal_image_layers
+        left, right = parts.cross_modal_text_link_tower, parts.cross_modal_image_link_tower
         bridges = [(), *zip(left, right, strict=True)]
-        return [
+        self.blocks = [
             nn.ModuleList([*bridges[i], texts[i], images[i]])  # type: ignore[list-item]
             for i in range(self._depth)
         ]
-
-    @property
-    @override
-    def tail(self) -> Sequence[nn.Parameter]:
-        poolers = (self._model.cross_modal_text_pooler, self._model.cross_modal_image_pooler)
-        return parameters_of(*poolers, self._head)
+        poolers = (parts.cross_modal_text_pooler, parts.cross_modal_image_pooler)
+        self.tail = parameters_of(*poolers, self._head)
 
     @override
     def prepare_image(self, image: Tokens) -> Tokens:
@@ -242,5 +215,5 @@ class BridgeFusion(Fusion):
         return log_odds(self._head(model.get_cls_features(left, right)))
 
 
-def _embed(visual: Any, pixels: Float[Tensor, "n 3 height width"]) -> Float[Tensor, "n t w"]:
+def _embed(visual: Any, pixels: Pixels) -> Float[Tensor, "n t w"]:
     return visual.forward_pre(pixels).transpose(0, 1)

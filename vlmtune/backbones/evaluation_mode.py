@@ -14,10 +14,6 @@ from torch import nn
 def evaluation_mode(*modules: nn.Module, recurse: bool = True) -> Iterator[None]:
     """Sets evaluation mode without gradients; afterwards each module has its old mode again.
 
-    Args:
-        modules: The modules.
-        recurse: Whether their submodules are set too.
-
     Example:
         >>> dropout = nn.Dropout()
         >>> with evaluation_mode(dropout):

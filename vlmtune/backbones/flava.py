@@ -1,12 +1,11 @@
 """FLAVA as a dual encoder, and as a fusion encoder if it has its matching head."""
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import FlavaConfig, FlavaModel, FlavaPreTrainedModel
 from transformers.models.flava.modeling_flava import FlavaITMHead
 from typing_extensions import override
@@ -28,11 +27,7 @@ from vlmtune.types import FeatureSpec, Tokens
 
 
 class FlavaNetwork(FlavaPreTrainedModel):
-    """`transformers.FlavaModel` and the matching head of `transformers.FlavaForPreTraining`.
-
-    Args:
-        config: The model's config.
-    """
+    """`transformers.FlavaModel` and the matching head of `transformers.FlavaForPreTraining`."""
 
     def __init__(self, config: FlavaConfig) -> None:
         super().__init__(config)
@@ -94,28 +89,15 @@ class Flava(HFDualEncoder):
 
 
 class FlavaFusion(Fusion):
-    """The multimodal encoder over both towers' states, without their final norms.
-
-    Args:
-        model: The whole model.
-        dtype: Type of the weights, in which it computes.
-    """
+    """The multimodal encoder over both towers' states, without their final norms."""
 
     image_input = text_input = FeatureSpec("state", -1)
 
     def __init__(self, model: Any, dtype: torch.dtype) -> None:
         self._flava, self._head, self._dtype = model.flava, model.itm_head, dtype
         self._encoder = model.flava.multimodal_model
-
-    @property
-    @override
-    def blocks(self) -> Sequence[nn.Module]:
-        return list(self._encoder.encoder.layer)
-
-    @property
-    @override
-    def tail(self) -> Sequence[nn.Parameter]:
-        return parameters_of(self._encoder.layernorm, self._head)
+        self.blocks = list(self._encoder.encoder.layer)
+        self.tail = parameters_of(self._encoder.layernorm, self._head)
 
     @override
     def prepare_image(self, image: Tokens) -> Tokens:

@@ -18,12 +18,12 @@ from transformers import PreTrainedModel
 from typing_extensions import override
 
 from vlmtune.backbones.base import Backbone
-from vlmtune.backbones.fingerprint import digest
 from vlmtune.backbones.hf_loading import Loaded, describe, load
 from vlmtune.backbones.hf_towers import HFImageTower, HFTextTower
 from vlmtune.backbones.staging import encode_with_tower, no_such_layer, state_after, unmasked
+from vlmtune.backbones.weights import check_precision, digest
 from vlmtune.errors import UserError
-from vlmtune.types import Features, FeatureSpec, Pooled
+from vlmtune.types import Features, FeatureSpec, Pixels, Pooled
 
 
 class HFBackbone(Backbone):
@@ -41,9 +41,6 @@ class HFBackbone(Backbone):
         attention: The library's attention implementation.
         optional: Parts of the module that a checkpoint may lack.
         model: The module of the library.
-
-    Raises:
-        UserError: There is no such model, it has another type, or its files do not fit together.
     """
 
     kind: ClassVar[type[PreTrainedModel]]
@@ -57,9 +54,7 @@ class HFBackbone(Backbone):
         precision: Literal["fp32", "bf16"] = "fp32",
     ) -> None:
         super().__init__()
-        if precision not in ("fp32", "bf16"):
-            raise UserError(f"expected precision fp32 or bf16, got {precision!r}: choose one")
-        self._dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+        self._dtype = check_precision(precision)
         loaded = load(model, revision, self.kind, self._dtype, self.attention, self.optional)
         self.model: Any = loaded.network
         self.check(model)
@@ -146,9 +141,7 @@ class HFDualEncoder(HFBackbone):
         return scale, 0.0 if bias is None else float(bias.detach())
 
     @override
-    def encode_image(
-        self, pixels: Float[Tensor, "n 3 height width"], spec: FeatureSpec
-    ) -> Features:
+    def encode_image(self, pixels: Pixels, spec: FeatureSpec) -> Features:
         self.check_fits(spec, "image")
         tower = self._image
         with torch.set_grad_enabled(torch.is_grad_enabled() and not spec.frozen):
@@ -181,9 +174,6 @@ class Preprocess:
 
     Processors that cut both sides down to multiples of a number leave nothing of a very long, thin
     image. Such an image is first widened to one multiple.
-
-    Args:
-        processor: The library's processor.
     """
 
     def __init__(self, processor: Any) -> None:

@@ -15,6 +15,7 @@ import torch
 from transformers import AutoConfig, AutoImageProcessor, AutoTokenizer, PreTrainedModel
 from transformers.utils import logging
 
+from vlmtune.backbones.weights import not_loaded
 from vlmtune.config import find_path
 from vlmtune.errors import UserError
 
@@ -25,14 +26,7 @@ INCIDENTAL = {"_name_or_path", "transformers_version", "dtype", "torch_dtype", "
 
 
 class Loaded(NamedTuple):
-    """A model with its tokenizer and its image processor.
-
-    Attributes:
-        network: The model, frozen and in evaluation mode.
-        tokenizer: Its tokenizer.
-        processor: Its image processor, which works on PIL images.
-        absent: The optional parts that the weights lack; the network has None there.
-    """
+    """A model with its tokenizer and its image processor."""
 
     network: PreTrainedModel
     tokenizer: Any
@@ -51,17 +45,6 @@ def load(
     """Loads a model, its tokenizer and its image processor from a folder or the hub's cache.
 
     Weights come from safetensors, or else from a pickle that may hold tensors only.
-
-    Args:
-        model: Hub id or folder.
-        revision: Commit, branch or tag of a hub id; None for its main branch.
-        kind: Class of the model.
-        dtype: Type of the weights.
-        attention: "sdpa" or "eager".
-        optional: Attributes of the model, such as heads, that the weights may lack.
-
-    Raises:
-        UserError: There is no such model, it has another type, or files are missing or damaged.
     """
     name = resolve(model)
     options: dict[str, Any] = {} if revision is None else {"revision": revision}
@@ -86,20 +69,13 @@ def load(
     except UserError:
         raise
     except Exception as error:  # the library raises anything from OSError to KeyError
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
-        raise UserError(
-            f"expected weights, tokenizer and image processor of {model}, got "
-            f"{type(error).__name__}: {reason}: check the name, the files and, for hub models, "
-            "the network"
-        ) from error
+        parts = f"weights, tokenizer and image processor of {model}"
+        raise not_loaded(parts, error) from error
     return Loaded(network.eval().requires_grad_(False), tokenizer, processor, absent)
 
 
 def resolve(model: str) -> str:
     """Returns a hub id as it is, and a folder as an absolute path.
-
-    Raises:
-        UserError: It is neither.
 
     Example:
         >>> resolve("openai/clip-vit-base-patch32")

@@ -24,23 +24,15 @@ from vlmtune.backbones.staging import (
     unmasked,
 )
 from vlmtune.errors import UserError
-from vlmtune.types import Tokens
+from vlmtune.types import Pixels, Tokens
 
 
 class HFTokenizer:
     """A Hugging Face tokenizer that cuts captions and pads them on the right.
 
-    Args:
-        tokenizer: The library's tokenizer.
-        positions: Longest caption, special tokens included.
-        lower: Whether captions are lower-cased first.
-
     Attributes:
         special: Special tokens before and after the words.
         pad: The id of the padding token.
-
-    Raises:
-        UserError: It has no padding token.
     """
 
     def __init__(self, tokenizer: Any, positions: int, lower: bool = False) -> None:
@@ -53,11 +45,7 @@ class HFTokenizer:
         self.special = (words[0], len(added) - words[-1] - 1)
 
     def __call__(self, texts: Sequence[str]) -> tuple[Int[Tensor, "n t"], Bool[Tensor, "n t"]]:
-        """Returns ids up to the longest caption, and their mask.
-
-        Raises:
-            UserError: A caption has no words.
-        """
+        """Returns ids up to the longest caption, and their mask."""
         output = self._encode(list(texts))
         mask = output["attention_mask"].bool()
         check_words(texts, mask, sum(self.special))
@@ -99,20 +87,11 @@ class HFImageTower(ImageTower):
     dtype: torch.dtype
 
     def __post_init__(self) -> None:
-        self.layers, self.width = len(self.block_list), int(self.final_norm.weight.shape[0])
-
-    @property
-    @override
-    def blocks(self) -> Sequence[nn.Module]:
-        return list(self.block_list)
-
-    @property
-    @override
-    def tail(self) -> Sequence[nn.Parameter]:
-        return parameters_of(*self.owners)
+        self.blocks, self.tail = list(self.block_list), parameters_of(*self.owners)
+        self.layers, self.width = len(self.blocks), int(self.final_norm.weight.shape[0])
 
     @override
-    def start(self, pixels: Float[Tensor, "n 3 height width"]) -> Tokens:
+    def start(self, pixels: Pixels) -> Tokens:
         return unmasked(self.embed(pixels.to(self.dtype)))
 
     @override
@@ -130,17 +109,7 @@ class HFImageTower(ImageTower):
 
 @dataclass(eq=False)
 class HFTextTower(TextTower, ABC):
-    """A text transformer of the library; subclasses define its attention mask and its pooling.
-
-    Args:
-        tokenizer: The model's tokenizer.
-        embedding: The word embeddings.
-        table: The position embeddings.
-        block_list: The blocks.
-        final_norm: The final norm.
-        projection: The last layer.
-        dtype: Type of the weights, in which it computes.
-    """
+    """A text transformer of the library; subclasses define its attention mask and its pooling."""
 
     tokenizer: HFTokenizer
     embedding: nn.Embedding
@@ -151,7 +120,9 @@ class HFTextTower(TextTower, ABC):
     dtype: torch.dtype
 
     def __post_init__(self) -> None:
-        self.layers, self.width = len(self.block_list), self.embedding.embedding_dim
+        self.blocks = list(self.block_list)
+        self.tail = parameters_of(self.final_norm, self.projection)
+        self.layers, self.width = len(self.blocks), self.embedding.embedding_dim
         self.positions = self.table.num_embeddings
 
     def embed(self, tokens: Float[Tensor, "n t w"]) -> Float[Tensor, "n t w"]:
@@ -171,16 +142,6 @@ class HFTextTower(TextTower, ABC):
     def fill(self, words: Tokens) -> Tokens:
         """Fills captions up if the tower needs its full length."""
         return words
-
-    @property
-    @override
-    def blocks(self) -> Sequence[nn.Module]:
-        return list(self.block_list)
-
-    @property
-    @override
-    def tail(self) -> Sequence[nn.Parameter]:
-        return parameters_of(self.final_norm, self.projection)
 
     @override
     def words(self, texts: Sequence[str]) -> Tokens:

@@ -17,14 +17,14 @@ from torch import Tensor
 from typing_extensions import override
 
 from vlmtune.backbones.base import Backbone
-from vlmtune.backbones.fingerprint import digest
 from vlmtune.backbones.open_clip_loading import load
 from vlmtune.backbones.open_clip_text import TextSide, Tokenizer
 from vlmtune.backbones.open_clip_towers import ImageSide
+from vlmtune.backbones.weights import check_precision, digest
 from vlmtune.errors import UserError
-from vlmtune.types import Features, FeatureSpec
+from vlmtune.types import Features, FeatureSpec, Pixels
 
-CHOICES = {
+ALLOWED = {
     "interpolation": ("bicubic", "bilinear"),
     "resize_mode": ("shortest", "longest", "squash"),
 }
@@ -76,12 +76,10 @@ class OpenClip(Backbone):
         preprocessing: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        if precision not in ("fp32", "bf16"):
-            raise UserError(f"expected precision fp32 or bf16, got {precision!r}: choose one")
+        self._dtype = check_precision(precision)
         _check_preprocessing(preprocessing or {})
         network, tokenizer, self._config = load(model, pretrained, precision)
         self.model = network.eval().requires_grad_(False)
-        self._dtype = torch.bfloat16 if precision == "bf16" else torch.float32
         self._preprocessing = dict(get_model_preprocess_cfg(network)) | (preprocessing or {})
         self._tokenizer = Tokenizer(tokenizer)
         config = PreprocessCfg(**self._preprocessing)
@@ -115,9 +113,7 @@ class OpenClip(Backbone):
         return self.transform(image)
 
     @override
-    def encode_image(
-        self, pixels: Float[Tensor, "n 3 height width"], spec: FeatureSpec
-    ) -> Features:
+    def encode_image(self, pixels: Pixels, spec: FeatureSpec) -> Features:
         self.check_fits(spec, "image")
         pixels = pixels.to(device=self.device, dtype=self._dtype)
         with torch.set_grad_enabled(torch.is_grad_enabled() and not spec.frozen):
@@ -136,17 +132,15 @@ class OpenClip(Backbone):
 
 def _check_preprocessing(fields: dict[str, Any]) -> None:
     for field, value in fields.items():
-        known = CHOICES.get(field)
         if field in ("mean", "std"):
             fits = isinstance(value, list | tuple) and len(value) == 3
             fits = fits and all(isinstance(x, int | float) and x >= 0 for x in value)
             fits = fits and (field == "mean" or all(x > 0 for x in value))
         else:
-            fits = known is not None and value in known
+            fits = value in ALLOWED.get(field, ())
         if not fits:
-            wanted = "mean and std of three numbers" + "".join(
-                f", {name} of {', '.join(values)}" for name, values in CHOICES.items()
-            )
+            words = [f"{name} of {', '.join(known)}" for name, known in ALLOWED.items()]
+            wanted = ", ".join(["mean and std of three numbers", *words])
             raise UserError(
                 f"expected in preprocessing {wanted}, got {field}: {value!r}: correct it"
             )

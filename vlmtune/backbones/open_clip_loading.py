@@ -20,7 +20,7 @@ from huggingface_hub.errors import EntryNotFoundError
 from open_clip.pretrained import get_pretrained_cfg, list_pretrained_tags_by_model
 from torch import nn
 
-from vlmtune.backbones.locating import named_openai
+from vlmtune.backbones.weights import named_openai, not_loaded
 from vlmtune.backbones.word_tokenizer import WordTokenizer
 from vlmtune.config import find_path
 from vlmtune.errors import UserError
@@ -34,12 +34,7 @@ WEIGHTS = ("*.safetensors", "*.bin", "*.pth")
 def load(
     model: str, pretrained: str | None, precision: str
 ) -> tuple[nn.Module, Any, dict[str, Any]]:
-    """Loads an open_clip model, its tokenizer and its architecture config.
-
-    Raises:
-        UserError: There is no such model, tag or file, the weights do not fit, or OpenAI's weights
-            would run with an activation they were not trained with.
-    """
+    """Loads an open_clip model, its tokenizer and its architecture config."""
     name = resolve(model)
     weights = _weights(name, pretrained)
     try:
@@ -51,22 +46,13 @@ def load(
     except UserError:
         raise
     except Exception as error:  # open_clip raises anything from AssertionError to HTTP errors
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
         source = model if pretrained is None else f"{model} with pretrained={pretrained!r}"
-        raise UserError(
-            f"expected weights and tokenizer of {source}, got {type(error).__name__}: {reason}: "
-            "check the name, the files and, for hub models, the network"
-        ) from error
+        raise not_loaded(f"weights and tokenizer of {source}", error) from error
     return network, tokenizer, config or {}
 
 
 def resolve(model: str) -> str:
     """Returns the name open_clip knows a model by; folders become absolute.
-
-    `find_path` says where a relative folder is looked for.
-
-    Raises:
-        UserError: There is no such model or folder, or the folder is incomplete.
 
     Example:
         >>> resolve("ViT-B-32")
@@ -149,11 +135,8 @@ def _check_activation(name: str, weights: str | None, config: dict[str, Any]) ->
     path = Path(source.removeprefix(LOCAL))
     # Of all CLIP weights only OpenAI's come as TorchScript.
     if named_openai(source.removeprefix(HUB)) or (path.is_file() and _is_torchscript(path)):
-        cure = (
-            "set quick_gelu to true in its config"
-            if weights is None
-            else (f"use model {name + '-quickgelu'!r}")
-        )
+        quick = f"use model {name + '-quickgelu'!r}"
+        cure = "set quick_gelu to true in its config" if weights is None else quick
         raise UserError(
             f"expected a model with QuickGELU for OpenAI's weights, got {source}, "
             f"which would run with GELU: {cure}"
@@ -177,8 +160,7 @@ def _tokenizer(name: str, config: dict[str, Any]) -> Any:
         if isinstance(tokenizer, open_clip.SimpleTokenizer) and rows < tokenizer.vocab_size:
             raise UserError(
                 f"expected {VOCABULARY} beside the weights of {name}, whose {rows} token embeddings"
-                f" are too few for CLIP's {tokenizer.vocab_size} tokens, got none: copy it "
-                "there"
+                f" are too few for CLIP's {tokenizer.vocab_size} tokens, got none: copy it there"
             )
         return tokenizer
     words = vocabulary.read_text(encoding="utf-8").split("\n")
@@ -194,10 +176,7 @@ def _tokenizer(name: str, config: dict[str, Any]) -> Any:
 
 
 def _vocabulary(name: str) -> Path | None:
-    """The file of words in a local folder, a hub repository or its cache, or None.
-
-    A hub out of reach and a cache without the file both count as none.
-    """
+    """The file of words in a local folder, a hub repository or its cache; None if out of reach."""
     if name.startswith(HUB):
         with contextlib.suppress(EntryNotFoundError):
             return Path(hf_hub_download(name.removeprefix(HUB), VOCABULARY))

@@ -33,9 +33,6 @@ from vlmtune.types import Features, FeatureSpec, Pooled, Tokens
 class Tokenizer:
     """Any open_clip tokenizer, with the length of each caption.
 
-    Args:
-        encode: A callable from captions to padded ids.
-
     Attributes:
         pad: The id of the padding token.
         end: The id of the end token.
@@ -84,32 +81,18 @@ class NativeTextTower(TextTower):
     If attention is causal and the end token is pooled, padding is cut: states hold the caption
     only. Other towers (SigLIP: attention to all tokens, the last position is pooled) need their
     full length; `start` fills it with the padding token's embedding, and all of it is real.
-
-    Args:
-        tower: The module that holds the text transformer.
-        tokenizer: The model's tokenizer.
-        special: Special tokens of a caption.
-        dtype: Type of the large weights, in which it computes.
     """
 
     def __init__(self, tower: Any, tokenizer: Tokenizer, special: int, dtype: torch.dtype) -> None:
         self.tower = tower
         self._tokenizer, self._special, self._dtype = tokenizer, special, dtype
         self.trims = pool_type(tower) != "last" and tower.attn_mask is not None
+        self.blocks = list(tower.transformer.resblocks)
+        self.tail = parameters_of(tower.ln_final, tower.text_projection)
         self.layers = len(self.blocks)
         self.width = int(tower.transformer.width)
         self.positions = int(tower.positional_embedding.shape[0])
         self.embedding: nn.Embedding = tower.token_embedding
-
-    @property
-    @override
-    def blocks(self) -> Sequence[nn.Module]:
-        return list(self.tower.transformer.resblocks)
-
-    @property
-    @override
-    def tail(self) -> Sequence[nn.Parameter]:
-        return parameters_of(self.tower.ln_final, self.tower.text_projection)
 
     @override
     def words(self, texts: Sequence[str]) -> Tokens:
@@ -154,11 +137,6 @@ class TextSide:
     """The text features of any open_clip model.
 
     It is no module, so the model's weights keep one name each.
-
-    Args:
-        model: The open_clip model.
-        tokenizer: Its tokenizer.
-        dtype: Type of its large weights.
 
     Attributes:
         special: Special tokens before and after the words.

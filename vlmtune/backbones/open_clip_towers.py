@@ -4,7 +4,6 @@ In: preprocessed images. Out: features.
 Never: captions.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,20 +16,14 @@ from typing_extensions import override
 
 from vlmtune.backbones.base import ImageTower
 from vlmtune.backbones.staging import no_such_layer, parameters_of, state_after, unmasked
-from vlmtune.types import Features, FeatureSpec, Pooled, Tokens
+from vlmtune.types import Features, FeatureSpec, Pixels, Pooled, Tokens
 
 
 class OpenClipImageTower(ImageTower):
-    """A vision transformer in an open_clip model.
-
-    Args:
-        visual: The image side of the model.
-        dtype: Type of its large weights, in which it computes.
-    """
+    """A vision transformer in an open_clip model."""
 
     def __init__(self, visual: Any, dtype: torch.dtype) -> None:
         self.visual, self._dtype = visual, dtype
-        self.layers = len(self.blocks)
 
     @override
     def run(self, state: Tokens, first: int, stop: int) -> Tokens:
@@ -47,22 +40,14 @@ class NativeImageTower(OpenClipImageTower):
 
     def __init__(self, visual: VisionTransformer, dtype: torch.dtype) -> None:
         super().__init__(visual, dtype)
-        self.width = int(self.visual.transformer.width)
-
-    @property
-    @override
-    def blocks(self) -> Sequence[nn.Module]:
-        return list(self.visual.transformer.resblocks)
-
-    @property
-    @override
-    def tail(self) -> Sequence[nn.Parameter]:
-        visual = self.visual
+        self.width = int(visual.transformer.width)
+        self.blocks = list(visual.transformer.resblocks)
         pools = (visual.attn_pool, getattr(visual, "attn_pool_contrastive", None))
-        return parameters_of(visual.ln_post, *pools, visual.proj)
+        self.tail = parameters_of(visual.ln_post, *pools, visual.proj)
+        self.layers = len(self.blocks)
 
     @override
-    def start(self, pixels: Float[Tensor, "n 3 height width"]) -> Tokens:
+    def start(self, pixels: Pixels) -> Tokens:
         return unmasked(self.visual._embeds(pixels.to(self._dtype)))
 
     @override
@@ -76,23 +61,15 @@ class TimmImageTower(OpenClipImageTower):
 
     def __init__(self, visual: TimmModel, dtype: torch.dtype) -> None:
         super().__init__(visual, dtype)
-        self.width = int(self.visual.trunk.embed_dim)
-        self.special = int(self.visual.trunk.num_prefix_tokens)
-
-    @property
-    @override
-    def blocks(self) -> Sequence[nn.Module]:
-        return list(self.visual.trunk.blocks)
-
-    @property
-    @override
-    def tail(self) -> Sequence[nn.Parameter]:
-        trunk = self.visual.trunk
-        heads = (trunk.norm, trunk.attn_pool, trunk.fc_norm, trunk.head, self.visual.head)
-        return parameters_of(*heads)
+        trunk: Any = visual.trunk
+        self.width, self.special = int(trunk.embed_dim), int(trunk.num_prefix_tokens)
+        self.blocks = list(trunk.blocks)
+        heads = (trunk.norm, trunk.attn_pool, trunk.fc_norm, trunk.head, visual.head)
+        self.tail = parameters_of(*heads)
+        self.layers = len(self.blocks)
 
     @override
-    def start(self, pixels: Float[Tensor, "n 3 height width"]) -> Tokens:
+    def start(self, pixels: Pixels) -> Tokens:
         trunk = self.visual.trunk
         tokens = trunk._pos_embed(trunk.patch_embed(pixels.to(self._dtype)))
         return unmasked(trunk.norm_pre(trunk.patch_drop(tokens)))
@@ -108,11 +85,6 @@ class ImageSide:
     """The image features of any open_clip model.
 
     It is no module, so the model's weights keep one name each.
-
-    Args:
-        model: The open_clip model.
-        dtype: Type of its large weights.
-        probe: One blank preprocessed image, to measure towers that do not state their sizes.
 
     Attributes:
         tower: The tower, or None if it is no plain vision transformer.
@@ -155,7 +127,7 @@ class ImageSide:
     def _norm_follows_pooling(self) -> bool:
         return isinstance(self.visual, VisionTransformer) and self.visual.attn_pool is not None
 
-    def encode(self, pixels: Float[Tensor, "n 3 height width"], spec: FeatureSpec) -> Features:
+    def encode(self, pixels: Pixels, spec: FeatureSpec) -> Features:
         """Encodes preprocessed images, with whatever part of the model the features need."""
         if spec.kind == "pooled":
             return Pooled(first_of(self.model.encode_image(pixels, normalize=False)).float())
@@ -163,9 +135,7 @@ class ImageSide:
             return unmasked(self.tokens(pixels, spec.layer))
         return state_after(self.tower, self.tower.start(pixels), spec.layer)
 
-    def tokens(
-        self, pixels: Float[Tensor, "n 3 height width"], layer: int
-    ) -> Float[Tensor, "n t w"]:
+    def tokens(self, pixels: Pixels, layer: int) -> Float[Tensor, "n t w"]:
         """Patch tokens after block `layer`, without class and register tokens."""
         output = self.visual.forward_intermediates(
             pixels,

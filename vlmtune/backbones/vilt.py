@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float, Int
 from PIL import Image
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import interpolate
 from torch.nn.utils.rnn import pad_sequence
 from transformers import ViltForImageAndTextRetrieval
@@ -24,7 +24,7 @@ from vlmtune.backbones.staging import (
     side_by_side,
 )
 from vlmtune.errors import UserError
-from vlmtune.types import FeatureSpec, Tokens
+from vlmtune.types import FeatureSpec, Pixels, Tokens
 
 OUTSIDE = -100.0
 """Value of pixels outside an image; no normalised pixel reaches it, and bfloat16 holds it."""
@@ -77,7 +77,7 @@ class Vilt(HFBackbone):
         self.logit_scale = 1.0
 
     @override
-    def encode_image(self, pixels: Float[Tensor, "n 3 height width"], spec: FeatureSpec) -> Tokens:
+    def encode_image(self, pixels: Pixels, spec: FeatureSpec) -> Tokens:
         self.check_fits(spec, "image")
         with torch.set_grad_enabled(torch.is_grad_enabled() and not spec.frozen):
             return self._patches(pixels.to(self.device))
@@ -98,7 +98,7 @@ class Vilt(HFBackbone):
             return None
         return f"it has no layers of one modality: read {wanted.kind} of layer {wanted.layer}"
 
-    def _patches(self, pixels: Float[Tensor, "n 3 height width"]) -> Tokens:
+    def _patches(self, pixels: Pixels) -> Tokens:
         """Patches of each image after its class token, with positions and modality."""
         embeddings = self.model.vilt.embeddings
         outside = pixels == OUTSIDE
@@ -133,27 +133,14 @@ class Vilt(HFBackbone):
 
 
 class ViltFusion(Fusion):
-    """All of ViLT's blocks, with pooler and retrieval head.
-
-    Args:
-        model: The whole model.
-        dtype: Type of the weights, in which it computes.
-    """
+    """All of ViLT's blocks, with pooler and retrieval head."""
 
     image_input, text_input = FeatureSpec("state", -1), FeatureSpec("words")
 
     def __init__(self, model: Any, dtype: torch.dtype) -> None:
         self._vilt, self._head, self._dtype = model.vilt, model.rank_output, dtype
-
-    @property
-    @override
-    def blocks(self) -> Sequence[nn.Module]:
-        return list(self._vilt.encoder.layer)
-
-    @property
-    @override
-    def tail(self) -> Sequence[nn.Parameter]:
-        return parameters_of(self._vilt.layernorm, self._vilt.pooler, self._head)
+        self.blocks = list(self._vilt.encoder.layer)
+        self.tail = parameters_of(self._vilt.layernorm, self._vilt.pooler, self._head)
 
     @override
     def prepare_text(self, text: Tokens) -> Tokens:
@@ -173,15 +160,7 @@ class ViltFusion(Fusion):
 
 
 class SquarePreprocess(Preprocess):
-    """ViLT's image processor, into a square that holds every shape.
-
-    Args:
-        processor: The library's processor.
-
-    Attributes:
-        side: Side of the square, in pixels.
-        shortest: Longest shorter side of an image in it.
-    """
+    """ViLT's image processor, into a square that holds every shape."""
 
     def __init__(self, processor: Any) -> None:
         super().__init__(processor)

@@ -23,10 +23,6 @@ class WordTokenizer:
         words: The vocabulary, in id order.
         context_length: Tokens per caption, start and end included.
 
-    Raises:
-        UserError: A word occurs twice or is not a single lower-case word, or fewer than three
-            tokens fit.
-
     Example:
         >>> tokenizer = WordTokenizer(["red", "cube"], context_length=5)
         >>> tokenizer(["Red cube.", "cube"]).tolist()

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from vlmtune.backbones.base import Backbone
-from vlmtune.backbones.fingerprint import digest
+from vlmtune.backbones.weights import digest
 from vlmtune.cli.plugins import find_device
 from vlmtune.data.catalogue import Corpus, corpus, decode_image, decoded_images, image_digests
 from vlmtune.data.shards import ShardSet

@@ -1,12 +1,16 @@
 """ALBEF-style fusion: a [CLS] token and the text attend to the image."""
 
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
 from typing_extensions import override
 
-from vlmtune.adapters.fusion_styles.base import FusionStyle, tokens_only, with_cls
-from vlmtune.adapters.fusion_styles.layers import LayerFactory
+from vlmtune.adapters.fusion_styles.base import (
+    ClsOutputs,
+    ClsTokens,
+    FusionStyle,
+    tokens_only,
+    with_cls,
+)
+from vlmtune.adapters.fusion_styles.layers import Decoder, Encoder
 from vlmtune.types import PooledTokens, Tokens
 
 
@@ -27,35 +31,26 @@ class Albef(FusionStyle):
     says 10.9M. MM-Adapter adds 2, MM-Pred 513.
     """
 
-    @override
-    def build(
-        self, factory: LayerFactory, encoder_layers: int, decoder_layers: int
-    ) -> dict[str, nn.Module]:
-        self.image_encoder = factory.encoder(encoder_layers)
-        self.text_encoder = factory.encoder(encoder_layers)
-        self.decoder = factory.decoder(decoder_layers)
-        return {
-            "image_encoder": self.image_encoder,
-            "text_encoder": self.text_encoder,
-            "decoder": self.decoder,
-        }
+    encoders = ("image_encoder", "text_encoder")
+    decoders = ("decoder",)
+    image_encoder: Encoder
+    text_encoder: Encoder
+    decoder: Decoder
 
     @override
-    def prepare_image(self, image: Tokens, query: Float[Tensor, "1 c w"]) -> PooledTokens:
+    def prepare_image(self, image: Tokens, query: ClsTokens) -> PooledTokens:
         states = self.image_encoder.all(image.values, image.mask)
         return tokens_only(self.decoder.prepare_memory(states), image.mask)
 
     @override
-    def prepare_text(self, text: Tokens, query: Float[Tensor, "1 c w"]) -> PooledTokens:
+    def prepare_text(self, text: Tokens, query: ClsTokens) -> PooledTokens:
         states = self.text_encoder.all(text.values, text.mask)
         states = torch.cat([query.expand(len(states), -1, -1), states], dim=1)
         cls, others = self.decoder.prepare_target(states, with_cls(text.mask))
         return PooledTokens(cls, Tokens(others, text.mask))
 
     @override
-    def fuse(
-        self, image: PooledTokens, text: PooledTokens, query: Float[Tensor, "1 c w"]
-    ) -> Float[Tensor, "P c w"]:
+    def fuse(self, image: PooledTokens, text: PooledTokens, query: ClsTokens) -> ClsOutputs:
         memory, words = image.tokens, text.tokens
         mask = with_cls(words.mask)
         return self.decoder.decode(text.pooled, words.values, mask, memory.values, memory.mask)

@@ -9,9 +9,13 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.functional import linear, scaled_dot_product_attention
 
+States = Float[Tensor, "n t w"]
+Mask = Bool[Tensor, "n t"] | None
+"""True where a token is real, and may be attended to; None if all are."""
+
 
 def project(
-    attention: nn.MultiheadAttention, tokens: Float[Tensor, "n t w"], first: int = 0, stop: int = 3
+    attention: nn.MultiheadAttention, tokens: States, first: int = 0, stop: int = 3
 ) -> Float[Tensor, "n t projected"]:
     """Projects tokens to queries (0), keys (1) and values (2): those from `first` to `stop` - 1."""
     width = attention.embed_dim
@@ -21,29 +25,17 @@ def project(
 
 def attend(
     attention: nn.MultiheadAttention,
-    query: Float[Tensor, "P rows w"],
-    key: Float[Tensor, "P t w"],
-    value: Float[Tensor, "P t w"],
-    mask: Bool[Tensor, "P t"] | None,
-) -> Float[Tensor, "P rows w"]:
-    """Multi-head attention of projected queries, its output projection included.
-
-    Args:
-        attention: Whose heads, dropout and output projection are used.
-        query: Projected queries.
-        key: Projected keys.
-        value: Projected values.
-        mask: True where a key may be seen; None for all.
-    """
+    query: Float[Tensor, "n rows w"],
+    key: States,
+    value: States,
+    mask: Mask,
+) -> Float[Tensor, "n rows w"]:
+    """Multi-head attention of projected queries, keys and values, and the output projection."""
     heads = attention.num_heads
     query, key, value = (x.unflatten(-1, (heads, -1)).transpose(1, 2) for x in (query, key, value))
-    out = scaled_dot_product_attention(
-        query,
-        key,
-        value,
-        attn_mask=None if mask is None else mask[:, None, None, :],
-        dropout_p=attention.dropout if attention.training else 0.0,
-    )
+    mask = None if mask is None else mask[:, None, None, :]
+    dropout = attention.dropout if attention.training else 0.0
+    out = scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
     return attention.out_proj(out.transpose(1, 2).flatten(2))
 
 
@@ -54,10 +46,6 @@ def fold(
 
     $q^\top (W_k x + b_k) = (W_k^\top q)^\top x + q^\top b_k$, and the last term, the same for all
     tokens x, leaves a softmax as it is. So the tokens that are attended to need no projection.
-
-    Args:
-        attention: Whose projections are used.
-        query: Tokens that attend, not projected.
     """
     heads = attention.num_heads
     projected = project(attention, query, 0, 1)[:, 0].unflatten(-1, (heads, -1))
@@ -69,21 +57,15 @@ def fold(
 
 def attend_folded(
     attention: nn.MultiheadAttention,
-    folded: Float[Tensor, "one_or_P heads w"],
-    memory: Float[Tensor, "P t w"],
-    mask: Bool[Tensor, "P t"] | None,
-) -> Float[Tensor, "P 1 w"]:
+    folded: Float[Tensor, "one_or_n heads w"],
+    memory: States,
+    mask: Mask,
+) -> Float[Tensor, "n 1 w"]:
     r"""Multi-head attention of one folded query, its output projection included.
 
     $\sum_t a_t (W_v x_t + b_v) = W_v \sum_t a_t x_t + b_v \sum_t a_t$: values are projected once,
     after the sum. With h heads that costs $2 h t w + w^2$ multiplications a row, against
     $2 t w^2$ and more for keys and values of every token.
-
-    Args:
-        attention: Whose projections and dropout are used.
-        folded: What `fold` gives, of each row or of all.
-        memory: Tokens that are attended to, not projected.
-        mask: True where a token may be seen; None for all.
     """
     logits = memory @ folded.transpose(1, 2)
     if mask is not None:

@@ -16,6 +16,9 @@ from vlmtune.adapters.fusion_styles.layers import Encoder, LayerFactory
 from vlmtune.config import Configured
 from vlmtune.types import PooledTokens, Tokens
 
+ClsTokens = Float[Tensor, "1 c w"]
+ClsOutputs = Float[Tensor, "P c w"]
+
 
 class FusionStyle(Configured, ABC):
     """Fuses image tokens and text tokens into one or two [CLS] tokens.
@@ -26,31 +29,38 @@ class FusionStyle(Configured, ABC):
     Attributes:
         encoder_layers: Self-attention layers by default.
         decoder_layers: Cross-attention layers by default; 0 for a style without them.
+        encoders: Names of the encoders.
+        decoders: Names of the decoders.
         queries: c, the number of [CLS] tokens.
     """
 
     encoder_layers: ClassVar[int] = 1
     decoder_layers: ClassVar[int] = 1
+    encoders: ClassVar[tuple[str, ...]]
+    decoders: ClassVar[tuple[str, ...]]
     queries: ClassVar[int] = 1
 
-    @abstractmethod
     def build(
         self, factory: LayerFactory, encoder_layers: int, decoder_layers: int
     ) -> dict[str, nn.Module]:
         """Makes the layers and returns them by name."""
+        layers: dict[str, nn.Module] = {
+            **{name: factory.encoder(encoder_layers) for name in self.encoders},
+            **{name: factory.decoder(decoder_layers) for name in self.decoders},
+        }
+        vars(self).update(layers)
+        return layers
 
     @abstractmethod
-    def prepare_image(self, image: Tokens, query: Float[Tensor, "1 c w"]) -> PooledTokens:
+    def prepare_image(self, image: Tokens, query: ClsTokens) -> PooledTokens:
         """Computes what needs images only; `query` are the [CLS] tokens."""
 
     @abstractmethod
-    def prepare_text(self, text: Tokens, query: Float[Tensor, "1 c w"]) -> PooledTokens:
+    def prepare_text(self, text: Tokens, query: ClsTokens) -> PooledTokens:
         """Computes what needs texts only; `query` are the [CLS] tokens."""
 
     @abstractmethod
-    def fuse(
-        self, image: PooledTokens, text: PooledTokens, query: Float[Tensor, "1 c w"]
-    ) -> Float[Tensor, "P c w"]:
+    def fuse(self, image: PooledTokens, text: PooledTokens, query: ClsTokens) -> ClsOutputs:
         """Returns the [CLS] outputs of P prepared pairs."""
 
     @abstractmethod
@@ -64,11 +74,11 @@ class JointEncoderStyle(FusionStyle):
     encoder: Encoder
 
     @override
-    def prepare_image(self, image: Tokens, query: Float[Tensor, "1 c w"]) -> PooledTokens:
+    def prepare_image(self, image: Tokens, query: ClsTokens) -> PooledTokens:
         return tokens_only(self.encoder.pack(image.values), image.mask)
 
     @override
-    def prepare_text(self, text: Tokens, query: Float[Tensor, "1 c w"]) -> PooledTokens:
+    def prepare_text(self, text: Tokens, query: ClsTokens) -> PooledTokens:
         return tokens_only(self.encoder.pack(text.values), text.mask)
 
 

@@ -1,13 +1,16 @@
 """FIBER-style fusion: the text attends to the image and the image to the text."""
 
 import torch
-from jaxtyping import Bool, Float
-from torch import Tensor, nn
+from jaxtyping import Bool
+from torch import Tensor
 from typing_extensions import override
 
-from vlmtune.adapters.fusion_styles.base import FusionStyle, with_cls
-from vlmtune.adapters.fusion_styles.layers import Decoder, LayerFactory
+from vlmtune.adapters.fusion_styles.attention import States
+from vlmtune.adapters.fusion_styles.base import ClsOutputs, ClsTokens, FusionStyle, with_cls
+from vlmtune.adapters.fusion_styles.layers import Decoder, Encoder
 from vlmtune.types import PooledTokens, Tokens
+
+TokenMask = Bool[Tensor, "n t"]
 
 
 class Fiber(FusionStyle):
@@ -30,57 +33,32 @@ class Fiber(FusionStyle):
     Table 5 says 15M. MM-Adapter adds 2, MM-Pred 1,025 (it reads both tokens).
     """
 
+    encoders = ("image_encoder", "text_encoder")
+    decoders = ("image_decoder", "text_decoder")
     queries = 2
+    image_encoder: Encoder
+    text_encoder: Encoder
+    image_decoder: Decoder
+    text_decoder: Decoder
 
     @override
-    def build(
-        self, factory: LayerFactory, encoder_layers: int, decoder_layers: int
-    ) -> dict[str, nn.Module]:
-        self.image_encoder = factory.encoder(encoder_layers)
-        self.text_encoder = factory.encoder(encoder_layers)
-        return {
-            "image_encoder": self.image_encoder,
-            "text_encoder": self.text_encoder,
-            **self.decoders(factory, decoder_layers),
-        }
-
-    def decoders(self, factory: LayerFactory, layers: int) -> dict[str, nn.Module]:
-        """Makes the decoders of both directions."""
-        self.image_decoder, self.text_decoder = factory.decoder(layers), factory.decoder(layers)
-        return {"image_decoder": self.image_decoder, "text_decoder": self.text_decoder}
+    def prepare_image(self, image: Tokens, query: ClsTokens) -> PooledTokens:
+        return self.image_side(self.image_encoder.all(image.values, image.mask), image.mask, query)
 
     @override
-    def prepare_image(self, image: Tokens, query: Float[Tensor, "1 c w"]) -> PooledTokens:
-        states = self.image_encoder.all(image.values, image.mask)
-        return self.image_side(states, image.mask, query)
+    def prepare_text(self, text: Tokens, query: ClsTokens) -> PooledTokens:
+        return self.text_side(self.text_encoder.all(text.values, text.mask), text.mask, query)
 
-    @override
-    def prepare_text(self, text: Tokens, query: Float[Tensor, "1 c w"]) -> PooledTokens:
-        states = self.text_encoder.all(text.values, text.mask)
-        return self.text_side(states, text.mask, query)
-
-    def image_side(
-        self,
-        states: Float[Tensor, "n t w"],
-        mask: Bool[Tensor, "n t"],
-        query: Float[Tensor, "1 c w"],
-    ) -> PooledTokens:
+    def image_side(self, states: States, mask: TokenMask, query: ClsTokens) -> PooledTokens:
         """What the decoders need of encoded images; `pooled` belongs to [CLS]."""
         return _side(states, mask, query[:, 1:], self.image_decoder, self.text_decoder)
 
-    def text_side(
-        self,
-        states: Float[Tensor, "n t w"],
-        mask: Bool[Tensor, "n t"],
-        query: Float[Tensor, "1 c w"],
-    ) -> PooledTokens:
+    def text_side(self, states: States, mask: TokenMask, query: ClsTokens) -> PooledTokens:
         """What the decoders need of encoded texts; `pooled` belongs to [CLS]."""
         return _side(states, mask, query[:, :1], self.text_decoder, self.image_decoder)
 
     @override
-    def fuse(
-        self, image: PooledTokens, text: PooledTokens, query: Float[Tensor, "1 c w"]
-    ) -> Float[Tensor, "P c w"]:
+    def fuse(self, image: PooledTokens, text: PooledTokens, query: ClsTokens) -> ClsOutputs:
         outputs = _decode(self.text_decoder, text, image), _decode(self.image_decoder, image, text)
         return torch.cat(outputs, dim=1)
 
@@ -91,11 +69,7 @@ class Fiber(FusionStyle):
 
 
 def _side(
-    states: Float[Tensor, "n t w"],
-    mask: Bool[Tensor, "n t"],
-    query: Float[Tensor, "1 1 w"],
-    decoder: Decoder,
-    other: Decoder,
+    states: States, mask: TokenMask, query: ClsTokens, decoder: Decoder, other: Decoder
 ) -> PooledTokens:
     """The target of one decoder, with the memory of the other beside its tokens."""
     tokens = torch.cat([query.expand(len(states), -1, -1), states], dim=1)

@@ -1,12 +1,14 @@
 """FIBER-MM fusion: FIBER's two directions over tokens that attended to each other."""
 
-from jaxtyping import Float
-from torch import Tensor, nn
 from typing_extensions import override
 
-from vlmtune.adapters.fusion_styles.base import JointEncoderStyle, side_by_side
+from vlmtune.adapters.fusion_styles.base import (
+    ClsOutputs,
+    ClsTokens,
+    JointEncoderStyle,
+    side_by_side,
+)
 from vlmtune.adapters.fusion_styles.fiber import Fiber
-from vlmtune.adapters.fusion_styles.layers import LayerFactory
 from vlmtune.types import PooledTokens
 
 
@@ -25,17 +27,10 @@ class FiberMM(JointEncoderStyle, Fiber):
     Table 5 says 12M. MM-Adapter adds 2, MM-Pred 1,025 (it reads both tokens).
     """
 
-    @override
-    def build(
-        self, factory: LayerFactory, encoder_layers: int, decoder_layers: int
-    ) -> dict[str, nn.Module]:
-        self.encoder = factory.encoder(encoder_layers)
-        return {"encoder": self.encoder, **self.decoders(factory, decoder_layers)}
+    encoders = ("encoder",)
 
     @override
-    def fuse(
-        self, image: PooledTokens, text: PooledTokens, query: Float[Tensor, "1 c w"]
-    ) -> Float[Tensor, "P c w"]:
+    def fuse(self, image: PooledTokens, text: PooledTokens, query: ClsTokens) -> ClsOutputs:
         states = self.encoder.from_packed(*side_by_side(image.tokens, text.tokens))
         patch_mask, word_mask = image.tokens.mask, text.tokens.mask
         count = patch_mask.shape[1]

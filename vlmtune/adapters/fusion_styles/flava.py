@@ -1,11 +1,13 @@
 """FLAVA-style fusion: self-attention over a [CLS] token, image tokens and text tokens."""
 
-from jaxtyping import Float
-from torch import Tensor, nn
 from typing_extensions import override
 
-from vlmtune.adapters.fusion_styles.base import JointEncoderStyle, side_by_side
-from vlmtune.adapters.fusion_styles.layers import LayerFactory
+from vlmtune.adapters.fusion_styles.base import (
+    ClsOutputs,
+    ClsTokens,
+    JointEncoderStyle,
+    side_by_side,
+)
 from vlmtune.types import PooledTokens, Tokens
 
 
@@ -26,18 +28,11 @@ class Flava(JointEncoderStyle):
 
     encoder_layers = 3
     decoder_layers = 0
+    encoders = ("encoder",)
+    decoders = ()
 
     @override
-    def build(
-        self, factory: LayerFactory, encoder_layers: int, decoder_layers: int
-    ) -> dict[str, nn.Module]:
-        self.encoder = factory.encoder(encoder_layers)
-        return {"encoder": self.encoder}
-
-    @override
-    def fuse(
-        self, image: PooledTokens, text: PooledTokens, query: Float[Tensor, "1 c w"]
-    ) -> Float[Tensor, "P c w"]:
+    def fuse(self, image: PooledTokens, text: PooledTokens, query: ClsTokens) -> ClsOutputs:
         cls = Tokens.full(self.encoder.pack(query).expand(len(image), -1, -1))
         return self.encoder.first_from_packed(*side_by_side(cls, image.tokens, text.tokens))
 

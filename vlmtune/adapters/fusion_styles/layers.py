@@ -12,13 +12,21 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from vlmtune.adapters.fusion_styles.attention import attend, attend_folded, fold, project
+from vlmtune.adapters.fusion_styles.attention import (
+    Mask,
+    States,
+    attend,
+    attend_folded,
+    fold,
+    project,
+)
 from vlmtune.errors import UserError
 
+Memory = Float[Tensor, "n s w"]
+MemoryMask = Bool[Tensor, "n s"] | None
 
-def feed_forward(
-    layer: "EncoderLayer | DecoderLayer", x: Float[Tensor, "n t w"]
-) -> Float[Tensor, "n t w"]:
+
+def feed_forward(layer: "EncoderLayer | DecoderLayer", x: States) -> States:
     """The feed-forward part of a layer, without its residual and norm."""
     hidden = layer.linear1(x)
     if layer.training and layer.dropout.p > 0:
@@ -30,38 +38,34 @@ def feed_forward(
 class EncoderLayer(nn.TransformerEncoderLayer):
     """Self-attention and feed-forward, pre- or post-norm (`norm_first`)."""
 
-    def pack(self, x: Float[Tensor, "n t w"]) -> Float[Tensor, "n t w4"]:
+    def pack(self, x: States) -> Float[Tensor, "n t w4"]:
         """Queries, keys, values and the tokens themselves, side by side."""
         return torch.cat([project(self.self_attn, self._normed(x)), x], dim=2)
 
     def from_packed(
-        self, packed: Float[Tensor, "P t w4"], mask: Bool[Tensor, "P t"] | None, rows: int
-    ) -> Float[Tensor, "P rows w"]:
+        self, packed: Float[Tensor, "n t w4"], mask: Mask, rows: int
+    ) -> Float[Tensor, "n rows w"]:
         """The first `rows` tokens after this layer, from packed tokens."""
         query, key, value, x = packed.chunk(4, dim=2)
         return self._after(x[:, :rows], attend(self.self_attn, query[:, :rows], key, value, mask))
 
-    def all(
-        self, x: Float[Tensor, "P t w"], mask: Bool[Tensor, "P t"] | None
-    ) -> Float[Tensor, "P t w"]:
+    def all(self, x: States, mask: Mask) -> States:
         """All tokens after this layer."""
         query, key, value = project(self.self_attn, self._normed(x)).chunk(3, dim=2)
         return self._after(x, attend(self.self_attn, query, key, value, mask))
 
-    def first(
-        self, x: Float[Tensor, "P t w"], mask: Bool[Tensor, "P t"] | None
-    ) -> Float[Tensor, "P 1 w"]:
+    def first(self, x: States, mask: Mask) -> Float[Tensor, "n 1 w"]:
         """The first token after this layer, without keys and values of the others."""
         normed = self._normed(x)
         query = fold(self.self_attn, normed[:, :1])
         return self._after(x[:, :1], attend_folded(self.self_attn, query, normed, mask))
 
-    def _normed(self, x: Float[Tensor, "n t w"]) -> Float[Tensor, "n t w"]:
+    def _normed(self, x: States) -> States:
         return self.norm1(x) if self.norm_first else x
 
     def _after(
-        self, x: Float[Tensor, "P rows w"], attended: Float[Tensor, "P rows w"]
-    ) -> Float[Tensor, "P rows w"]:
+        self, x: Float[Tensor, "n rows w"], attended: Float[Tensor, "n rows w"]
+    ) -> Float[Tensor, "n rows w"]:
         x = x + self.dropout1(attended)
         if self.norm_first:
             return x + self.dropout2(feed_forward(self, self.norm2(x)))
@@ -72,23 +76,19 @@ class EncoderLayer(nn.TransformerEncoderLayer):
 class DecoderLayer(nn.TransformerDecoderLayer):
     """Self-attention, cross-attention to a memory, and feed-forward, pre- or post-norm."""
 
-    def self_attend(
-        self, x: Float[Tensor, "n t w"], mask: Bool[Tensor, "n t"] | None
-    ) -> Float[Tensor, "n t w"]:
+    def self_attend(self, x: States, mask: Mask) -> States:
         """All tokens after self-attention."""
         normed = self.norm1(x) if self.norm_first else x
         query, key, value = project(self.self_attn, normed).chunk(3, dim=2)
         return self._after_self(x, attend(self.self_attn, query, key, value, mask))
 
-    def self_attend_first(
-        self, x: Float[Tensor, "n t w"], mask: Bool[Tensor, "n t"] | None
-    ) -> Float[Tensor, "n 1 w"]:
+    def self_attend_first(self, x: States, mask: Mask) -> Float[Tensor, "n 1 w"]:
         """The first token after self-attention."""
         normed = self.norm1(x) if self.norm_first else x
         query = fold(self.self_attn, normed[:, :1])
         return self._after_self(x[:, :1], attend_folded(self.self_attn, query, normed, mask))
 
-    def cross_query(self, x: Float[Tensor, "n t w"]) -> Float[Tensor, "n t w"]:
+    def cross_query(self, x: States) -> States:
         """Queries of cross-attention, from tokens after self-attention."""
         return project(self.multihead_attn, self._before_cross(x), 0, 1)
 
@@ -96,43 +96,35 @@ class DecoderLayer(nn.TransformerDecoderLayer):
         """The folded query of cross-attention, from one token after self-attention."""
         return fold(self.multihead_attn, self._before_cross(x))
 
-    def keys_values(self, states: Float[Tensor, "n s w"]) -> Float[Tensor, "n s w2"]:
+    def keys_values(self, states: Memory) -> Float[Tensor, "n s w2"]:
         """Keys and values of a memory, side by side."""
         return project(self.multihead_attn, states, 1, 3)
 
     def cross_attend(
-        self,
-        x: Float[Tensor, "P t w"],
-        query: Float[Tensor, "P t w"],
-        keys_values: Float[Tensor, "P s w2"],
-        mask: Bool[Tensor, "P s"] | None,
-    ) -> Float[Tensor, "P t w"]:
+        self, x: States, query: States, keys_values: Float[Tensor, "n s w2"], mask: MemoryMask
+    ) -> States:
         """All tokens after this layer, from tokens after self-attention."""
         key, value = keys_values.chunk(2, dim=2)
         return self._after_cross(x, attend(self.multihead_attn, query, key, value, mask))
 
     def cross_attend_folded(
         self,
-        x: Float[Tensor, "one_or_P 1 w"],
-        query: Float[Tensor, "one_or_P heads w"],
-        states: Float[Tensor, "P s w"],
-        mask: Bool[Tensor, "P s"] | None,
-    ) -> Float[Tensor, "P 1 w"]:
+        x: Float[Tensor, "one_or_n 1 w"],
+        query: Float[Tensor, "one_or_n heads w"],
+        states: Memory,
+        mask: MemoryMask,
+    ) -> Float[Tensor, "n 1 w"]:
         """One token after this layer; a single row of `x` and `query` stands for all P."""
         return self._after_cross(x, attend_folded(self.multihead_attn, query, states, mask))
 
-    def _after_self(
-        self, x: Float[Tensor, "n t w"], attended: Float[Tensor, "n t w"]
-    ) -> Float[Tensor, "n t w"]:
+    def _after_self(self, x: States, attended: States) -> States:
         x = x + self.dropout1(attended)
         return x if self.norm_first else self.norm1(x)
 
-    def _before_cross(self, x: Float[Tensor, "n t w"]) -> Float[Tensor, "n t w"]:
+    def _before_cross(self, x: States) -> States:
         return self.norm2(x) if self.norm_first else x
 
-    def _after_cross(
-        self, x: Float[Tensor, "one_or_P t w"], attended: Float[Tensor, "P t w"]
-    ) -> Float[Tensor, "P t w"]:
+    def _after_cross(self, x: Float[Tensor, "one_or_n t w"], attended: States) -> States:
         x = x + self.dropout2(attended)
         if self.norm_first:
             return x + self.dropout3(feed_forward(self, self.norm3(x)))
@@ -145,13 +137,11 @@ class Encoder(nn.TransformerEncoder):
 
     norm: nn.LayerNorm
 
-    def pack(self, x: Float[Tensor, "n t w"]) -> Float[Tensor, "n t w4"]:
+    def pack(self, x: States) -> Float[Tensor, "n t w4"]:
         """What the first layer needs of each token; see `EncoderLayer.pack`."""
         return self._layers[0].pack(x)
 
-    def from_packed(
-        self, packed: Float[Tensor, "P t w4"], mask: Bool[Tensor, "P t"] | None
-    ) -> Float[Tensor, "P t w"]:
+    def from_packed(self, packed: Float[Tensor, "n t w4"], mask: Mask) -> States:
         """All tokens after the last layer."""
         x = self._layers[0].from_packed(packed, mask, packed.shape[1])
         for layer in self._layers[1:]:
@@ -159,8 +149,8 @@ class Encoder(nn.TransformerEncoder):
         return self.norm(x)
 
     def first_from_packed(
-        self, packed: Float[Tensor, "P t w4"], mask: Bool[Tensor, "P t"] | None
-    ) -> Float[Tensor, "P 1 w"]:
+        self, packed: Float[Tensor, "n t w4"], mask: Mask
+    ) -> Float[Tensor, "n 1 w"]:
         """The first token after the last layer, which computes no other."""
         first, *others = self._layers
         x = first.from_packed(packed, mask, packed.shape[1] if others else 1)
@@ -168,9 +158,7 @@ class Encoder(nn.TransformerEncoder):
             x = layer.all(x, mask)
         return self.norm(others[-1].first(x, mask) if others else x)
 
-    def all(
-        self, x: Float[Tensor, "n t w"], mask: Bool[Tensor, "n t"] | None
-    ) -> Float[Tensor, "n t w"]:
+    def all(self, x: States, mask: Mask) -> States:
         """All tokens of one modality after the last layer."""
         for layer in self._layers:
             x = layer.all(x, mask)
@@ -187,11 +175,8 @@ class Decoder(nn.TransformerDecoder):
     norm: nn.LayerNorm
 
     def read(
-        self,
-        query: Float[Tensor, "one_or_P 1 w"],
-        states: Float[Tensor, "P s w"],
-        mask: Bool[Tensor, "P s"] | None,
-    ) -> Float[Tensor, "P 1 w"]:
+        self, query: Float[Tensor, "one_or_n 1 w"], states: Memory, mask: MemoryMask
+    ) -> Float[Tensor, "n 1 w"]:
         """[CLS] after it read `states` alone; a single row of `query` stands for all P."""
         for layer in self._layers:
             query = layer.self_attend_first(query, None)
@@ -200,13 +185,9 @@ class Decoder(nn.TransformerDecoder):
         return self.norm(query)
 
     def prepare_target(
-        self, tokens: Float[Tensor, "n t w"], mask: Bool[Tensor, "n t"] | None
+        self, tokens: States, mask: Mask
     ) -> tuple[Float[Tensor, "n cls"], Float[Tensor, "n words other"]]:
         """What the first layer computes of target tokens before cross-attention.
-
-        Args:
-            tokens: [CLS], then the tokens of one modality.
-            mask: True where a token is real.
 
         Returns:
             The result for [CLS] and for the other tokens, which a decoder of one layer does not
@@ -221,28 +202,20 @@ class Decoder(nn.TransformerDecoder):
         both = torch.cat([x, layer.cross_query(x)], dim=2)
         return both[:, 0], both[:, 1:]
 
-    def prepare_memory(self, states: Float[Tensor, "n s w"]) -> Float[Tensor, "n s packed"]:
+    def prepare_memory(self, states: Memory) -> Float[Tensor, "n s packed"]:
         """What each layer reads of a memory: keys and values; for the last layer the states."""
         early = (layer.keys_values(states) for layer in self._layers[:-1])
         return torch.cat([*early, states], dim=2)
 
     def decode(
         self,
-        cls: Float[Tensor, "P cls"],
-        others: Float[Tensor, "P words other"],
-        mask: Bool[Tensor, "P t"] | None,
-        memory: Float[Tensor, "P s packed"],
-        memory_mask: Bool[Tensor, "P s"] | None,
-    ) -> Float[Tensor, "P 1 w"]:
-        """[CLS] after the last layer.
-
-        Args:
-            cls: From `prepare_target`.
-            others: From `prepare_target`.
-            mask: True where a target token, [CLS] first, is real.
-            memory: From `prepare_memory`.
-            memory_mask: True where a token of the memory is real.
-        """
+        cls: Float[Tensor, "n cls"],
+        others: Float[Tensor, "n words other"],
+        mask: Mask,
+        memory: Float[Tensor, "n s packed"],
+        memory_mask: MemoryMask,
+    ) -> Float[Tensor, "n 1 w"]:
+        """[CLS] after the last layer."""
         *early, last = self._layers
         width = last.self_attn.embed_dim
         *keys_values, states = memory.split([2 * width] * len(early) + [width], dim=2)
@@ -279,9 +252,6 @@ class LayerFactory:
         hidden: Width of the feed-forward layers.
         dropout: Dropout probability in training.
         norm_first: Pre-norm rather than post-norm.
-
-    Raises:
-        UserError: The heads do not divide the width, or a number is out of range.
 
     Example:
         >>> encoder = LayerFactory(8, 2, 32, 0.0, True).encoder(1)

@@ -1,11 +1,14 @@
 """MDETR-style fusion: a [CLS] token reads image and text tokens that attended to each other."""
 
-from jaxtyping import Float
-from torch import Tensor, nn
 from typing_extensions import override
 
-from vlmtune.adapters.fusion_styles.base import JointEncoderStyle, side_by_side
-from vlmtune.adapters.fusion_styles.layers import LayerFactory
+from vlmtune.adapters.fusion_styles.base import (
+    ClsOutputs,
+    ClsTokens,
+    JointEncoderStyle,
+    side_by_side,
+)
+from vlmtune.adapters.fusion_styles.layers import Decoder
 from vlmtune.types import PooledTokens
 
 
@@ -25,18 +28,12 @@ class Mdetr(JointEncoderStyle):
     7.8M. MM-Adapter adds 2 (scale and offset of the cosine), MM-Pred 513 (its linear layer).
     """
 
-    @override
-    def build(
-        self, factory: LayerFactory, encoder_layers: int, decoder_layers: int
-    ) -> dict[str, nn.Module]:
-        self.encoder = factory.encoder(encoder_layers)
-        self.decoder = factory.decoder(decoder_layers)
-        return {"encoder": self.encoder, "decoder": self.decoder}
+    encoders = ("encoder",)
+    decoders = ("decoder",)
+    decoder: Decoder
 
     @override
-    def fuse(
-        self, image: PooledTokens, text: PooledTokens, query: Float[Tensor, "1 c w"]
-    ) -> Float[Tensor, "P c w"]:
+    def fuse(self, image: PooledTokens, text: PooledTokens, query: ClsTokens) -> ClsOutputs:
         packed, mask = side_by_side(image.tokens, text.tokens)
         states = self.encoder.from_packed(packed, mask)
         if self.decoder.training:  # dropout differs from pair to pair

@@ -1,0 +1,64 @@
+"""What the loaders of every library share: naming weights and reporting those that do not load.
+
+In: a model, its name, or an error. Out: its digest, whether it is OpenAI's, or a `UserError`.
+Never: files.
+"""
+
+import hashlib
+import json
+from typing import Any
+
+import torch
+from torch import nn
+
+from vlmtune.errors import UserError
+
+
+def digest(described: Any, model: nn.Module) -> str:
+    """Returns the sha256 of a description and of all weights and buffers, with names and types.
+
+    It names the model in feature stores, checkpoints and exports.
+
+    Example:
+        >>> layer = nn.Linear(2, 1)
+        >>> digest("a", layer) == digest("a", layer) != digest("b", layer)
+        True
+    """
+    total = hashlib.sha256()
+    total.update(json.dumps(described, sort_keys=True, default=str).encode())
+    for name, value in sorted(model.state_dict().items()):
+        flat = value.detach().cpu().contiguous().reshape(-1)
+        total.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        total.update(memoryview(flat.view(torch.uint8).numpy()))
+    return total.hexdigest()
+
+
+def named_openai(name: str) -> bool:
+    """Whether a hub id, folder or file is named as OpenAI's weights, which need QuickGELU.
+
+    Of a path only the last part counts.
+
+    Example:
+        >>> named_openai("timm/vit_base_patch32_clip_224.openai")
+        True
+        >>> named_openai("openai/clip-vit-base-patch32"), named_openai("/data/openai/mine.pt")
+        (True, False)
+    """
+    parts = name.lower().split("/")
+    return "openai" in (parts[0] if len(parts) == 2 else "") or "openai" in parts[-1]
+
+
+def check_precision(precision: str) -> torch.dtype:
+    """Returns the type of weights of a precision, "fp32" or "bf16"."""
+    if precision not in ("fp32", "bf16"):
+        raise UserError(f"expected precision fp32 or bf16, got {precision!r}: choose one")
+    return torch.bfloat16 if precision == "bf16" else torch.float32
+
+
+def not_loaded(parts: str, error: Exception) -> UserError:
+    """The error for parts of a model that a library failed to load, whatever it raised."""
+    reason = " ".join(str(error).split())[:300] or type(error).__name__
+    return UserError(
+        f"expected {parts}, got {type(error).__name__}: {reason}: "
+        "check the name, the files and, for hub models, the network"
+    )
