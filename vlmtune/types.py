@@ -38,13 +38,14 @@ class ImageRef:
 
 @dataclass(frozen=True)
 class Group:
-    """k images, m texts and which text is true of which image: one training sample or test item.
+    """k images, m texts and their truth: one training sample or test item.
+
+    `truth[i, j]` is True where text j is true of image i.
 
     Attributes:
         key: Name of the record, unique within its shard set.
         image_ids: Ids of the k images, unique within the corpus.
         text_ids: Ids of the m texts. Equal ids mean the same caption everywhere in the corpus.
-        truth: `truth[i, j]` is True where text j is true of image i.
         true_ids: For each image, the ids of all captions known to be true of it, in this group or
             in any other.
         exhaustive: True where a caption of the corpus that is not in `true_ids` is false, False
@@ -73,7 +74,6 @@ class Targets:
     """What is true in a batch of N images and M texts.
 
     Attributes:
-        truth: True where the text is true of the image.
         known: True where `truth` is annotated: within a group, and everywhere for an image whose
             corpus is exhaustive. Elsewhere False in `truth` means "presumably".
         same_group: True where image and text belong to one group; `same_group & ~truth` are the
@@ -102,7 +102,6 @@ class Batch:
     """The groups of one step, flattened: N images, M distinct texts, and their targets.
 
     Attributes:
-        keys: Keys of the groups.
         image_group: For each image the position of its group in `keys`.
         pixels: Preprocessed images, or None where features are read from the store.
         damaged: One line for each record that was skipped since the batch before.
@@ -136,10 +135,9 @@ class FeatureSpec:
         kind: "pooled" (n, d) embeddings, not normalised; "tokens" (n, t, w) of one layer, without
             special image tokens and padding; "state" (n, t, w), all that the tower needs to go on
             from there; "words" (texts only), word embeddings before positions, with their ids.
-        layer: The layer, counted from the end. Tokens: -1 is the last block after the tower's final
-            norm, -2 the block before it, without that norm (Cola's "second-last layer features",
-            `hidden_states[-2]`). States never have the final norm; -(layers + 1) is the input of
-            the first block.
+        layer: The layer, counted from the end. Tokens: -1 is the last block after the final norm,
+            -2 the block before it, without that norm (Cola's "second-last layer features"). States
+            never have the final norm; -(layers + 1) is the input of the first block.
         frozen: True if nothing before this point is trained, so the features may be stored.
     """
 
@@ -167,12 +165,10 @@ class Rows(ABC):
 
     def cut(self: RowsT, length: int) -> RowsT:
         """Keeps the first `length` tokens of each row."""
-        del length
         return self
 
     def padded(self: RowsT, length: int) -> RowsT:
         """Appends padding up to `length` tokens a row."""
-        del length
         return self
 
     def trimmed(self: RowsT) -> RowsT:
@@ -183,7 +179,6 @@ class Rows(ABC):
         return len(self.lengths)
 
     def __getitem__(self: RowsT, rows: Any) -> RowsT:
-        """Returns the chosen rows (a slice or an index tensor)."""
         return self.map(lambda tensor: tensor[rows])
 
     @property
@@ -307,11 +302,9 @@ def concatenate(parts: Sequence[RowsT]) -> RowsT:
 
 @dataclass(frozen=True)
 class Embedded:
-    """The embeddings behind a dual adapter's scores, for objectives that use them.
+    """The normalised embeddings behind a dual adapter's scores, for objectives that use them.
 
     Attributes:
-        image: Embeddings of the images, normalised.
-        text: Embeddings of the texts, normalised.
         scale: Factor on cosines, with gradient if it is trained.
         image_tokens: Patch tokens in the shared space, if an objective needs them.
         text_tokens: Word tokens, likewise.

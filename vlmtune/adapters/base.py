@@ -29,6 +29,7 @@ ImageT = TypeVar("ImageT", bound=Features, default=Any)
 TextT = TypeVar("TextT", bound=Features, default=Any)
 PreparedT = TypeVar("PreparedT", bound=Rows, default=Any)
 
+PairMask = Bool[Tensor, "N M"]
 CPU_CHUNK = 64 * 2**20  # bytes; larger chunks are slower on a CPU
 TOWERS = (
     "OpenClip with a plain vision transformer and open_clip's own text transformer, HFCLIP, "
@@ -72,9 +73,7 @@ class Adapter(Configured, nn.Module, ABC, Generic[ImageT, TextT]):
         return []
 
     @abstractmethod
-    def forward(
-        self, image: ImageT, text: TextT, pairs: Bool[Tensor, "N M"] | None = None
-    ) -> Scores:
+    def forward(self, image: ImageT, text: TextT, pairs: PairMask | None = None) -> Scores:
         """Scores N images against M texts; with `pairs`, at least those pairs."""
 
 
@@ -126,10 +125,7 @@ class DualAdapter(Adapter[ImageT, TextT]):
         raise NotImplementedError
 
     @override
-    def forward(
-        self, image: ImageT, text: TextT, pairs: Bool[Tensor, "N M"] | None = None
-    ) -> Scores:
-        del pairs  # one matrix product computes all
+    def forward(self, image: ImageT, text: TextT, pairs: PairMask | None = None) -> Scores:
         return self.scores(self.embed_image(image), self.embed_text(text))
 
     def scores(self, image: Float[Tensor, "N d"], text: Float[Tensor, "M d"]) -> Scores:
@@ -192,13 +188,10 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
 
         With `training` these are the bytes kept for the backward pass, else the peak without one.
         """
-        del image, text, training
         return 0
 
     @override
-    def forward(
-        self, image: ImageT, text: TextT, pairs: Bool[Tensor, "N M"] | None = None
-    ) -> Scores:
+    def forward(self, image: ImageT, text: TextT, pairs: PairMask | None = None) -> Scores:
         if pairs is None:
             pairs = torch.ones(len(image), len(text), dtype=torch.bool, device=image.device)
         images, texts = self.prepare_image(image), self.prepare_text(text)

@@ -36,11 +36,7 @@ class Bottleneck(DualAdapter[Pooled, Pooled]):
     """
 
     def __init__(
-        self,
-        image: float = 0.2,
-        text: float = 0.0,
-        reduction: int = 4,
-        **options: Any,
+        self, image: float = 0.2, text: float = 0.0, reduction: int = 4, **options: Any
     ) -> None:
         super().__init__(**options)
         if not (0 <= image < 1 and 0 <= text < 1 and image + text > 0):

@@ -47,11 +47,7 @@ class LastBlocks(DualAdapter[Features, Features]):
     """
 
     def __init__(
-        self,
-        image: int = 2,
-        text: int = 2,
-        decay: float | None = None,
-        **options: Any,
+        self, image: int = 2, text: int = 2, decay: float | None = None, **options: Any
     ) -> None:
         super().__init__(**options)
         if min(image, text) < 0 or image + text == 0:

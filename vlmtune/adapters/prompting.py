@@ -60,10 +60,7 @@ def cut(words: Tokens, room: int, trail: int) -> Tokens:
 
 
 def insert(
-    words: Tokens,
-    prompts: Float[Tensor, "n m w"],
-    tower: TextTower,
-    special: tuple[int, int],
+    words: Tokens, prompts: Float[Tensor, "n m w"], tower: TextTower, special: tuple[int, int]
 ) -> Tokens:
     """Puts prompts between the leading special tokens and the words: [start] p_1 ... p_m word ...
 

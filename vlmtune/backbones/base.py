@@ -72,19 +72,11 @@ class TextTower(Tower, ABC):
 
     @abstractmethod
     def words(self, texts: Sequence[str]) -> Tokens:
-        """Returns word embeddings before positions, with ids, special tokens included.
-
-        Raises:
-            UserError: A caption has no words.
-        """
+        """Returns word embeddings before positions, with ids, special tokens included."""
 
     @abstractmethod
     def start(self, words: Tokens) -> Tokens:
-        """Returns the input of the first block.
-
-        Raises:
-            UserError: There are more words than positions.
-        """
+        """Returns the input of the first block; more words than positions are an error."""
 
     @abstractmethod
     def norm(self, state: Tokens) -> Tokens:
@@ -100,8 +92,7 @@ class Fusion(ABC):
     Attributes:
         blocks: The blocks, first to last.
         tail: The parameters used after the last block: final norm and matching head.
-        image_input: The image features it takes.
-        text_input: The text features it takes.
+        image_input, text_input: The features it takes.
         reuses_image: True if `match` saves work when all pairs share one image.
     """
 
@@ -179,7 +170,6 @@ class Backbone(Configured, nn.Module, ABC):
 
     def fits(self, spec: FeatureSpec, modality: str) -> str | None:
         """Returns why "image" or "text" has no features for `spec`, or None if it has."""
-        del spec, modality
         return None
 
     def check_fits(self, spec: FeatureSpec, modality: str) -> None:

@@ -48,10 +48,7 @@ class HFBackbone(Backbone):
     optional: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
-        self,
-        model: str,
-        revision: str | None = None,
-        precision: Literal["fp32", "bf16"] = "fp32",
+        self, model: str, revision: str | None = None, precision: Literal["fp32", "bf16"] = "fp32"
     ) -> None:
         super().__init__()
         self._dtype = check_precision(precision)
@@ -79,7 +76,6 @@ class HFBackbone(Backbone):
 
     def preprocessing(self, loaded: Loaded, model: str) -> "Preprocess":
         """Makes the function from images to pixel values."""
-        del model
         return Preprocess(loaded.processor)
 
     @abstractmethod

@@ -26,6 +26,9 @@ from vlmtune.backbones.staging import (
 from vlmtune.errors import UserError
 from vlmtune.types import Pixels, Tokens
 
+States = Float[Tensor, "n t w"]
+Mask = Bool[Tensor, "n t"]
+
 
 class HFTokenizer:
     """A Hugging Face tokenizer that cuts captions and pads them on the right.
@@ -125,18 +128,16 @@ class HFTextTower(TextTower, ABC):
         self.layers, self.width = len(self.blocks), self.embedding.embedding_dim
         self.positions = self.table.num_embeddings
 
-    def embed(self, tokens: Float[Tensor, "n t w"]) -> Float[Tensor, "n t w"]:
+    def embed(self, tokens: States) -> States:
         """Adds positions to word embeddings."""
         return tokens + self.table.weight[: tokens.shape[1]]
 
     @abstractmethod
-    def attention(self, mask: Bool[Tensor, "n t"]) -> dict[str, Any]:
+    def attention(self, mask: Mask) -> dict[str, Any]:
         """The attention mask as options of a block."""
 
     @abstractmethod
-    def pool(
-        self, tokens: Float[Tensor, "n t w"], mask: Bool[Tensor, "n t"]
-    ) -> Float[Tensor, "n w"]:
+    def pool(self, tokens: States, mask: Mask) -> Float[Tensor, "n w"]:
         """The token that stands for a caption, after the final norm."""
 
     def fill(self, words: Tokens) -> Tokens:
@@ -184,7 +185,7 @@ class BertTextTower(HFTextTower):
         self.positions -= self.first_position
 
     @override
-    def embed(self, tokens: Float[Tensor, "n t w"]) -> Float[Tensor, "n t w"]:
+    def embed(self, tokens: States) -> States:
         embeddings, first = self.embeddings, self.first_position
         if (types := getattr(embeddings, "token_type_embeddings", None)) is not None:
             tokens = tokens + types.weight[0]
@@ -192,13 +193,11 @@ class BertTextTower(HFTextTower):
         return embeddings.dropout(embeddings.LayerNorm(tokens))
 
     @override
-    def attention(self, mask: Bool[Tensor, "n t"]) -> dict[str, Any]:
+    def attention(self, mask: Mask) -> dict[str, Any]:
         return {"attention_mask": hide_padding(mask, self.dtype)}
 
     @override
-    def pool(
-        self, tokens: Float[Tensor, "n t w"], mask: Bool[Tensor, "n t"]
-    ) -> Float[Tensor, "n w"]:
+    def pool(self, tokens: States, mask: Mask) -> Float[Tensor, "n w"]:
         return tokens[:, 0]
 
 
@@ -232,7 +231,7 @@ def through(
     return tokens
 
 
-def first_token(projection: nn.Module, tokens: Float[Tensor, "n t w"]) -> Float[Tensor, "n d"]:
+def first_token(projection: nn.Module, tokens: States) -> Float[Tensor, "n d"]:
     """Projects the first token: a tower's head, as `partial(first_token, projection)`.
 
     A partial, unlike a lambda, belongs to the copy when a model is copied.
@@ -240,7 +239,7 @@ def first_token(projection: nn.Module, tokens: Float[Tensor, "n t w"]) -> Float[
     return projection(tokens[:, 0])
 
 
-def hide_padding(mask: Bool[Tensor, "n t"], dtype: torch.dtype) -> Float[Tensor, "n 1 1 t"]:
+def hide_padding(mask: Mask, dtype: torch.dtype) -> Float[Tensor, "n 1 1 t"]:
     """The term to add to attention logits so that no token attends to padding."""
     hidden = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
     return hidden.masked_fill(~mask, torch.finfo(dtype).min)[:, None, None, :]

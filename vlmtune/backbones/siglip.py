@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 from transformers import SiglipModel
 from typing_extensions import override
 
 from vlmtune.backbones.hf_backbone import HFDualEncoder
 from vlmtune.backbones.hf_loading import Loaded
-from vlmtune.backbones.hf_towers import HFImageTower, HFTextTower, HFTokenizer
+from vlmtune.backbones.hf_towers import HFImageTower, HFTextTower, HFTokenizer, Mask, States
 from vlmtune.backbones.staging import last_real, padded
 from vlmtune.errors import UserError
 from vlmtune.types import Tokens
@@ -69,13 +69,11 @@ class SiglipTextTower(HFTextTower):
         return padded(words, self.embedding.weight[self.tokenizer.pad], self.positions)
 
     @override
-    def attention(self, mask: Bool[Tensor, "n t"]) -> dict[str, Any]:
+    def attention(self, mask: Mask) -> dict[str, Any]:
         return {"attention_mask": None}
 
     @override
-    def pool(
-        self, tokens: Float[Tensor, "n t w"], mask: Bool[Tensor, "n t"]
-    ) -> Float[Tensor, "n w"]:
+    def pool(self, tokens: States, mask: Mask) -> Float[Tensor, "n w"]:
         return last_real(tokens, mask)
 
 

@@ -34,9 +34,8 @@ class WordTokenizer:
         twice = len(words) - len(set(words))
         if not words or bad or twice:
             raise UserError(
-                "expected a vocabulary of distinct lower-case words, one a line, "
-                f"got {len(words)} lines, {twice} repeated, {len(bad)} malformed {bad[:3]}: "
-                "correct it"
+                f"expected a vocabulary of distinct lower-case words, one a line, got {len(words)} "
+                f"lines, {twice} repeated, {len(bad)} malformed {bad[:3]}: correct it"
             )
         if context_length < 3:
             raise UserError(

@@ -17,18 +17,15 @@ from vlmtune.types import PooledTokens, Tokens
 class Albef(FusionStyle):
     r"""$\mathrm{out} = \mathrm{Dec}([\mathrm{CLS}; \mathrm{Enc}_T(Q)], \mathrm{Enc}_I(W I))_0$.
 
-    Source: Cola (Ray et al. 2023), section 10.1 "ALBEF-inspired". Its letters are ours: I are the
-    image's tokens (t x v), W maps their width v to the width w of the text, Q are the text's
-    tokens, $\mathrm{Enc}_I$ `image_encoder`, $\mathrm{Enc}_T$ `text_encoder`, Dec `decoder`,
-    [CLS] `query`. In a decoder layer [CLS] and the text attend to each other, then to the image.
+    Source: Cola (Ray et al. 2023), section 10.1 "ALBEF-inspired"; letters as in `FusionStyle`. In a
+    decoder layer [CLS] and the text attend to each other, then to the image.
 
     Once per image and once per text: both encoders, and the decoder's first layer up to its
     cross-attention. With one decoder layer a pair costs one token: its attention to the image
     (without key and value projections) and its feed-forward part.
 
-    Parameters on CLIP ViT-B/32 (v 768, w 512, 4 heads, 2,048 hidden): W 393,728, two encoder layers
-    of 3,152,384, a decoder layer 4,204,032, three final norms 3,072, [CLS] 512: 10,906,112. Table 5
-    says 10.9M. MM-Adapter adds 2, MM-Pred 513.
+    Parameters: W 393,728, two encoder layers of 3,152,384, a decoder layer 4,204,032, three final
+    norms 3,072, [CLS] 512: 10,906,112. Table 5 says 10.9M.
     """
 
     encoders = ("image_encoder", "text_encoder")

@@ -26,6 +26,12 @@ class FusionStyle(Configured, ABC):
     `prepare_image` and `prepare_text` run once per image and once per text, `fuse` once per pair.
     Masked tokens never change an output.
 
+    Letters, from Cola (Ray et al. 2023), section 10.1: I are the image's tokens (t x v), W maps
+    their width v to the width w of the text, Q are the text's tokens, Enc and Dec are the encoders
+    and decoders, [CLS] is `query`. Parameters are counted on CLIP ViT-B/32 (v 768, w 512, 4 heads,
+    2,048 hidden). MM-Adapter adds 2 (scale and offset of the cosine), MM-Pred 513 (its linear
+    layer), or 1,025 with two [CLS] tokens.
+
     Attributes:
         encoder_layers: Self-attention layers by default.
         decoder_layers: Cross-attention layers by default; 0 for a style without them.

@@ -20,17 +20,14 @@ class Fiber(FusionStyle):
     $\mathrm{out}_T = \mathrm{Dec}_T([\mathrm{CLS}_T; A_T], A_I)_0$,
     $\mathrm{out}_I = \mathrm{Dec}_I([\mathrm{CLS}_I; A_I], A_T)_0$.
 
-    Source: Cola (Ray et al. 2023), section 10.1 "FIBER-inspired". Its letters are ours: I are the
-    image's tokens (t x v), W maps their width v to the width w of the text, Q are the text's
-    tokens, $\mathrm{Enc}_I$ `image_encoder`, $\mathrm{Dec}_T$ `text_decoder` and so on, the [CLS]
-    tokens `query`, that of the text first. Both directions read the encoders' output.
+    Source: Cola (Ray et al. 2023), section 10.1 "FIBER-inspired"; letters as in `FusionStyle`. The
+    [CLS] token of the text comes first. Both directions read the encoders' output.
 
     Once per image and once per text: both encoders, and both decoders' first layers up to their
     cross-attention. With one decoder layer a pair costs two tokens.
 
-    Parameters on CLIP ViT-B/32 (v 768, w 512, 4 heads, 2,048 hidden): W 393,728, two encoder layers
-    of 3,152,384, two decoder layers of 4,204,032, four final norms 4,096, [CLS] 1,024: 15,111,680.
-    Table 5 says 15M. MM-Adapter adds 2, MM-Pred 1,025 (it reads both tokens).
+    Parameters: W 393,728, two encoder layers of 3,152,384, two decoder layers of 4,204,032, four
+    final norms 4,096, [CLS] 1,024: 15,111,680. Table 5 says 15M.
     """
 
     encoders = ("image_encoder", "text_encoder")

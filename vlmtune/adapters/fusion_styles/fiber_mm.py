@@ -15,16 +15,14 @@ from vlmtune.types import PooledTokens
 class FiberMM(JointEncoderStyle, Fiber):
     r"""FIBER with one joint encoder in place of the two: $[A_I; A_T] = \mathrm{Enc}([W I; Q])$.
 
-    Source: Cola (Ray et al. 2023), section 10.1 "FIBER-MM". Its letters are ours: I are the image's
-    tokens (t x v), W maps their width v to the width w of the text, Q are the text's tokens,
-    Enc `encoder`; decoders and [CLS] tokens as in `Fiber`.
+    Source: Cola (Ray et al. 2023), section 10.1 "FIBER-MM"; letters as in `FusionStyle`, decoders
+    and [CLS] tokens as in `Fiber`.
 
     Once per image and once per text: W I, and queries, keys and values of the encoder's first
     layer. The last decoder layer computes [CLS] alone and projects no keys and no values.
 
-    Parameters on CLIP ViT-B/32 (v 768, w 512, 4 heads, 2,048 hidden): W 393,728, an encoder layer
-    3,152,384, two decoder layers of 4,204,032, three final norms 3,072, [CLS] 1,024: 11,958,272.
-    Table 5 says 12M. MM-Adapter adds 2, MM-Pred 1,025 (it reads both tokens).
+    Parameters: W 393,728, an encoder layer 3,152,384, two decoder layers of 4,204,032, three final
+    norms 3,072, [CLS] 1,024: 11,958,272. Table 5 says 12M.
     """
 
     encoders = ("encoder",)

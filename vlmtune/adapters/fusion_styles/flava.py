@@ -14,16 +14,14 @@ from vlmtune.types import PooledTokens, Tokens
 class Flava(JointEncoderStyle):
     r"""$\mathrm{out} = \mathrm{Enc}([\mathrm{CLS}; W I; Q])_0$.
 
-    Source: Cola (Ray et al. 2023), section 10.1 "FLAVA-inspired". Its letters are ours: I are the
-    image's tokens (t x v), W maps their width v to the width w of the text, Q are the text's
-    tokens, Enc `encoder`, [CLS] `query`.
+    Source: Cola (Ray et al. 2023), section 10.1 "FLAVA-inspired"; letters as in `FusionStyle`.
 
     Once per image and once per text: W I, and queries, keys and values of the first layer. The last
     layer computes [CLS] alone.
 
-    Parameters on CLIP ViT-B/32 (v 768, w 512, 4 heads, 2,048 hidden): W 393,728, three layers of
-    3,152,384, a final norm 1,024, [CLS] 512: 9,852,416. Table 5 says 9.9M. The paper does not state
-    the number of layers; three give its count, two 6.7M. MM-Adapter adds 2, MM-Pred 513.
+    Parameters: W 393,728, three layers of 3,152,384, a final norm 1,024, [CLS] 512: 9,852,416.
+    Table 5 says 9.9M. The paper does not state the number of layers; three give its count, two
+    6.7M.
     """
 
     encoder_layers = 3

@@ -16,16 +16,14 @@ class Mdetr(JointEncoderStyle):
     r"""$A = \mathrm{Enc}([W I; Q])$, $\mathrm{out} = \mathrm{Dec}([\mathrm{CLS}], A)$.
 
     Source: Cola (Ray et al. 2023), section 10.1 "MDETR-inspired", and section 4: the style of its
-    main results. Its letters are ours: I are the image's tokens (t x v), W maps their width v to
-    the width w of the text, Q are the text's tokens, Enc `encoder`, Dec `decoder`, [CLS] `query`.
+    main results. Letters as in `FusionStyle`.
 
     Once per image and once per text: W I, and queries, keys and values of the first encoder layer.
     [CLS] is one token, the same for all pairs, so the decoder projects no keys and no values
     (see `attention.attend_folded`).
 
-    Parameters on CLIP ViT-B/32 (v 768, w 512, 4 heads, 2,048 hidden): W 393,728, encoder layer
-    3,152,384, decoder layer 4,204,032, two final norms 2,048, [CLS] 512: 7,752,704. Table 5 says
-    7.8M. MM-Adapter adds 2 (scale and offset of the cosine), MM-Pred 513 (its linear layer).
+    Parameters: W 393,728, encoder layer 3,152,384, decoder layer 4,204,032, two final norms 2,048,
+    [CLS] 512: 7,752,704. Table 5 says 7.8M.
     """
 
     encoders = ("encoder",)
