@@ -1,0 +1,110 @@
+"""Retired words do not come back: identifiers and sentences of package, builders and scripts."""
+
+import ast
+import io
+import re
+import tokenize
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FILES = [
+    path
+    for folder in ("vlmtune", "data_builders", "scripts")
+    for path in (ROOT / folder).rglob("*.py")
+]
+# A word of an identifier -> what to call it instead.
+IDENTIFIERS = {
+    "share": "score shard, fraction or group weight",
+    "shares": "score shards, fractions or group weights",
+    "place": "position, row or layout",
+    "places": "positions, rows or layout",
+    "own": "same_group, or a noun",
+    "dice": "a seed or a generator",
+    "drawn": "sampled",
+    "said": "a noun that says what it holds",
+    "told": "a noun that says what it holds",
+    "found": "a noun that says what it holds",
+    "asked": "requested, or a noun",
+    "made": "a noun that says what it holds",
+    "goal": "target",
+    "judge": "score_head",
+    "thaw": "unfreeze",
+    "blind": "text_only",
+    "squares": "paired items",
+    "choices": "multiple choice",
+    "reads": "spec",
+    "trust": "caveats",
+}
+PHRASES = (
+    "to be had",
+    "numbers that are none",
+    "no number",
+    "before it costs",
+    "is said",
+    "are said",
+    "is told",
+    "are told",
+)
+
+
+def words(identifier: str) -> set[str]:
+    """`SameGroup_mask` has the words same, group and mask."""
+    parts = re.findall(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+", identifier)
+    return {part.lower() for part in parts}
+
+
+def defined(source: str) -> set[str]:
+    """Names that a source defines: classes, functions, arguments, variables and attributes."""
+    names = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            names.add(node.name)
+        elif isinstance(node, ast.arg):
+            names.add(node.arg)
+        elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+            names.add(node.id if isinstance(node, ast.Name) else node.attr)
+    return names
+
+
+def sentences(source: str) -> str:
+    """Comments and strings of a source, on one line."""
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    kinds = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", -1)}
+    return " ".join(" ".join(t.string for t in tokens if t.type in kinds).split())
+
+
+def retired(source: str) -> list[str]:
+    """What a source says that was retired."""
+    identifiers = {
+        f"{name}: say {IDENTIFIERS[word]}"
+        for name in defined(source)
+        for word in words(name) & IDENTIFIERS.keys()
+    }
+    text = sentences(source).lower()
+    return sorted(identifiers) + [phrase for phrase in PHRASES if re.search(rf"\b{phrase}\b", text)]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_retired_word(path):
+    assert retired(path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "word"),
+    [
+        ("class Share: ...", "Share: say"),
+        ("def f(own_rows): ...", "own_rows: say"),
+        ("x.place = 1", "place: say"),
+        ("# where it is to be had", "to be had"),
+        ("raise ValueError('got numbers that are none')", "numbers that are none"),
+    ],
+)
+def test_the_rule_bites(source, word):
+    (fault,) = retired(source)
+    assert fault.startswith(word)
+
+
+def test_other_words_pass():
+    assert retired("shared = x.place\nownership = 'a place'  # sharing") == []
