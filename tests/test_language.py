@@ -40,7 +40,8 @@ IDENTIFIERS = {
 PHRASES = (
     "to be had",
     "numbers that are none",
-    "no number",
+    "is no number",
+    "are no number",
     "before it costs",
     "is said",
     "are said",

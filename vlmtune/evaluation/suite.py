@@ -142,9 +142,9 @@ def _load(
             check_images(images, one)
             return images, texts
 
-        found, failures[benchmark.name] = _tried(benchmark, contained)
-        if found is not None:
-            contents[benchmark.name] = found
+        content, failures[benchmark.name] = _tried(benchmark, contained)
+        if content is not None:
+            contents[benchmark.name] = content
     everywhere = ProcessGroup().objects(failures)
     failed = {
         name: reason for name in failures if (reason := _first([here[name] for here in everywhere]))

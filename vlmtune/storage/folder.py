@@ -115,12 +115,12 @@ def read_meta(folder: Path, key: Mapping[str, Any] | None, files: Sequence[str])
     try:
         meta = json.loads((folder / META).read_text(encoding="utf-8"))
         entries = dict(meta["files"])
-        found = dict(meta["key"])
+        written_key = dict(meta["key"])
     except OSError as error:
         raise DamagedError(f"{META}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise DamagedError(f"{META} has another layout") from error
-    if key is not None and found != key:
+    if key is not None and written_key != key:
         raise DamagedError("it belongs to another key")
     for name in files:
         if name not in entries:

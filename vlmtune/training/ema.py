@@ -15,7 +15,8 @@ from torch import Tensor
 
 from vlmtune.adapters.base import trained_state
 from vlmtune.errors import UserError
-from vlmtune.training.module import AVERAGE, LIVE, AdaptationModule
+from vlmtune.training.checkpointing import AVERAGE, LIVE
+from vlmtune.training.module import AdaptationModule
 from vlmtune.types import Batch
 
 

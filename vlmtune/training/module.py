@@ -4,20 +4,18 @@ In: batches. Out: gradients of the weighted sum of losses, logs and checkpoints.
 Never: anything that belongs to one method.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Literal, NoReturn, cast
 
-import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 from typing_extensions import override
 
-from vlmtune.adapters.base import Adapter, load_trained_state, trained_state
+from vlmtune.adapters.base import Adapter
 from vlmtune.backbones.base import Backbone
-from vlmtune.config import differences
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import UserError
 from vlmtune.features.store import StoreDType
@@ -25,6 +23,7 @@ from vlmtune.objectives.base import Need, Objective, ShardedObjective
 from vlmtune.pairs.all_pairs import AllPairs
 from vlmtune.pairs.base import PairPolicy
 from vlmtune.training.batch_features import CorpusContent
+from vlmtune.training.checkpointing import TrainedWeights
 from vlmtune.training.finite import (
     all_finite,
     finite_gradients,
@@ -39,10 +38,7 @@ from vlmtune.training.scores import TrainingScores
 from vlmtune.training.shard_layout import shard_layout
 from vlmtune.types import Batch, ScoreShard
 
-CHECKPOINT_VERSION = 1
 LAST_FINITE = "last-before-nan.ckpt"
-LIVE = "live_state_dict"  # in a checkpoint of averaged weights: the weights to train on from
-AVERAGE = "average_state_dict"  # while such a checkpoint is resumed: the averaged weights
 
 
 def default_optimizer(parameters: Iterable[Any]) -> torch.optim.Optimizer:
@@ -50,7 +46,7 @@ def default_optimizer(parameters: Iterable[Any]) -> torch.optim.Optimizer:
     return AdamW(parameters, lr=1e-3, weight_decay=1e-4)
 
 
-class AdaptationModule(pl.LightningModule):
+class AdaptationModule(TrainedWeights):
     r"""Trains an adapter on a backbone to minimise $\sum_k w_k L_k(\text{scores}, \text{targets})$.
 
     Frozen features come from the feature store if `store` is given, all others from the backbone in
@@ -312,72 +308,3 @@ class AdaptationModule(pl.LightningModule):
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": schedule, "interval": "step"},
         }
-
-    # -- checkpoints --------------------------------------------------------------------------
-
-    @override
-    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Returns the trained weights only."""
-        del args, kwargs
-        return dict(trained_state(self.backbone, self.adapter))
-
-    @override
-    def load_state_dict(  # type: ignore[override]
-        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
-    ) -> Any:
-        """Loads the trained weights, always strictly.
-
-        Raises:
-            UserError: Names or shapes differ.
-        """
-        del strict, assign
-        load_trained_state(self.backbone, self.adapter, state_dict, "the checkpoint")
-        return nn.modules.module._IncompatibleKeys([], [])
-
-    @override
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Adds the specs of backbone and adapter."""
-        checkpoint["vlmtune"] = {
-            "version": CHECKPOINT_VERSION,
-            "backbone": self.backbone.spec(),
-            "fingerprint": self.fingerprint,
-            "adapter": self.adapter.spec(),
-            "objectives": self._objective_states(),
-        }
-
-    def _objective_states(self) -> dict[str, dict[str, Tensor]]:
-        """Returns the states of objectives by number and name; most have none."""
-        states = {
-            f"{number} {type(objective).__name__}": dict(objective.state_dict())
-            for number, objective in enumerate(self.objectives)
-        }
-        return {name: state for name, state in states.items() if state}
-
-    @override
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Checks the origin of a checkpoint; training takes the live weights from it.
-
-        Raises:
-            UserError: The checkpoint is not from this adapter and this backbone.
-        """
-        saved = checkpoint.get("vlmtune")
-        if saved is None:
-            raise UserError(
-                "expected a checkpoint of vlmtune, got a foreign one: correct --ckpt_path"
-            )
-        if other := differences(self.adapter.spec(), saved["adapter"], "adapter", "the checkpoint"):
-            raise UserError(
-                f"expected a checkpoint of this adapter, got {', '.join(other)}: "
-                "use the config it was trained with"
-            )
-        if saved["fingerprint"] != self.fingerprint:
-            raise UserError(
-                f"expected a checkpoint trained on {self.backbone.spec()}, got one trained on "
-                f"{saved['backbone']} with other weights: use that backbone"
-            )
-        for name, state in saved.get("objectives", {}).items():
-            if name in self._objective_states():  # other objectives start without a state
-                self.objectives[int(name.split()[0])].load_state_dict(state)
-        if LIVE in checkpoint and self._trainer is not None and self._trainer.state.fn == "fit":
-            checkpoint[AVERAGE] = checkpoint["state_dict"]
-            checkpoint["state_dict"] = checkpoint[LIVE]

@@ -1,0 +1,101 @@
+"""What a training checkpoint holds: the trained weights, and the specs they belong to.
+
+In: backbone, adapter and objectives. Out: a state dict of the trained weights, and strict loading.
+Never: frozen weights.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytorch_lightning as pl
+from torch import Tensor, nn
+from typing_extensions import override
+
+from vlmtune.adapters.base import Adapter, load_trained_state, trained_state
+from vlmtune.backbones.base import Backbone
+from vlmtune.config import differences
+from vlmtune.errors import UserError
+
+CHECKPOINT_VERSION = 1
+LIVE = "live_state_dict"  # in a checkpoint of averaged weights: the weights to train on from
+AVERAGE = "average_state_dict"  # while such a checkpoint is resumed: the averaged weights
+
+
+class TrainedWeights(pl.LightningModule):
+    """A module whose checkpoints hold the trained weights only, and are loaded strictly.
+
+    Attributes:
+        fingerprint: The backbone's fingerprint before training.
+    """
+
+    backbone: Backbone
+    adapter: Adapter
+    objectives: nn.ModuleList
+    fingerprint: str
+
+    @override
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Returns the trained weights only."""
+        del args, kwargs
+        return dict(trained_state(self.backbone, self.adapter))
+
+    @override
+    def load_state_dict(  # type: ignore[override]
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """Loads the trained weights, always strictly.
+
+        Raises:
+            UserError: Names or shapes differ.
+        """
+        del strict, assign
+        load_trained_state(self.backbone, self.adapter, state_dict, "the checkpoint")
+        return nn.modules.module._IncompatibleKeys([], [])
+
+    @override
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Adds the specs of backbone and adapter."""
+        checkpoint["vlmtune"] = {
+            "version": CHECKPOINT_VERSION,
+            "backbone": self.backbone.spec(),
+            "fingerprint": self.fingerprint,
+            "adapter": self.adapter.spec(),
+            "objectives": self._objective_states(),
+        }
+
+    def _objective_states(self) -> dict[str, dict[str, Tensor]]:
+        """Returns the states of objectives by number and name; most have none."""
+        states = {
+            f"{number} {type(objective).__name__}": dict(objective.state_dict())
+            for number, objective in enumerate(self.objectives)
+        }
+        return {name: state for name, state in states.items() if state}
+
+    @override
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Checks the origin of a checkpoint; training takes the live weights from it.
+
+        Raises:
+            UserError: The checkpoint is not from this adapter and this backbone.
+        """
+        saved = checkpoint.get("vlmtune")
+        if saved is None:
+            raise UserError(
+                "expected a checkpoint of vlmtune, got a foreign one: correct --ckpt_path"
+            )
+        if other := differences(self.adapter.spec(), saved["adapter"], "adapter", "the checkpoint"):
+            raise UserError(
+                f"expected a checkpoint of this adapter, got {', '.join(other)}: "
+                "use the config it was trained with"
+            )
+        if saved["fingerprint"] != self.fingerprint:
+            raise UserError(
+                f"expected a checkpoint trained on {self.backbone.spec()}, got one trained on "
+                f"{saved['backbone']} with other weights: use that backbone"
+            )
+        for name, state in saved.get("objectives", {}).items():
+            if name in self._objective_states():  # other objectives start without a state
+                self.objectives[int(name.split()[0])].load_state_dict(state)
+        if LIVE in checkpoint and self._trainer is not None and self._trainer.state.fn == "fit":
+            checkpoint[AVERAGE] = checkpoint["state_dict"]
+            checkpoint["state_dict"] = checkpoint[LIVE]
