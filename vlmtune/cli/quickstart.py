@@ -77,7 +77,7 @@ def execute(lane: Sequence[Step], start: float) -> None:
 
 @contextlib.contextmanager
 def beside(lane: Sequence[Step], start: float, log: Path) -> Iterator[None]:
-    """Runs steps in a second process while the block runs, and prints their output afterwards."""
+    """Runs steps in a second process, with their output in a file, while the block runs."""
     process = multiprocessing.get_context("spawn").Process(target=_logged, args=(lane, start, log))
     announce(f"in a second process, with its output in {log}:", start)
     for title, _ in lane:
@@ -89,11 +89,9 @@ def beside(lane: Sequence[Step], start: float, log: Path) -> Iterator[None]:
     finally:
         process.terminate()
         process.join()
-    output = log.read_text(encoding="utf-8")
     if process.exitcode:
-        reason = output.strip().rpartition("\n")[2]
+        reason = log.read_text(encoding="utf-8").strip().rpartition("\n")[2]
         raise UserError(f"expected the second process to finish, got {reason!r}: see {log}")
-    print(output, end="", flush=True)
 
 
 def _logged(lane: Sequence[Step], start: float, log: Path) -> None:
