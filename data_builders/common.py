@@ -1,4 +1,7 @@
-"""Annotated images go in, a folder of shards, whole or absent, comes out. Never alters an image."""
+"""Writes shards: annotated images in, a folder of records out, whole or absent.
+
+It never alters an image.
+"""
 
 import hashlib
 import json

@@ -1,6 +1,7 @@
 """`vlmtune evaluate`: measures a model on benchmarks.
 
 In: a model and benchmarks. Out: report.json, report.md and report.html. It never trains.
+`main` declares its options.
 """
 
 import argparse

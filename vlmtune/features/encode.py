@@ -2,7 +2,7 @@
 
 In: ids, a `FeatureSpec` for each modality, and pixels of images.
 Out: features by id, read from a store or from memory, or computed by the backbone.
-Never: gradients or dropout behind a frozen representation, or a frozen feature computed twice.
+Never: gradients or dropout behind a frozen representation, or a stored feature computed twice.
 """
 
 import contextlib

@@ -1,7 +1,8 @@
 """The feature store: frozen features on disk, read by memory mapping.
 
 In: a key, and features by id. Out: rows of features by id, on the CPU.
-Never: live features, or a call of the backbone (see `encode`).
+Never: live features, or a call of the backbone (see `encode`). A store is built again if its key
+changes (backbone weights, preprocessing, layer, type, data) or a file is damaged.
 
 A store is a folder `<stem>-<short digest of its key>` with
 

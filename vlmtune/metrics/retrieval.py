@@ -1,4 +1,4 @@
-"""Retrieval ranks in a bank of images and captions, both ways, with several true partners each."""
+"""Retrieval ranks in a bank of images and captions, both ways, under a stated rule for ties."""
 
 from typing import Literal
 

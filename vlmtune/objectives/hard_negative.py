@@ -1,4 +1,4 @@
-"""Matching against sampled hard negatives, in expectation: EqSim's HardNeg baseline.
+"""Matching against hard negatives: the expectation over sampling them, EqSim's HardNeg baseline.
 
 Scores and targets come in, a loss goes out. It never samples: the expectation is exact.
 """

@@ -1,6 +1,7 @@
 """Runs side by side: which numbers compare, which is best, and how each is formatted.
 
-In: run reports. Out: rows and sections for the page and the Markdown. Never: a new number.
+In: run reports. Out: rows and sections. `views` and the HTML templates lay out the page's columns,
+`markdown` those of the text. Never: a new number.
 """
 
 from collections.abc import Sequence

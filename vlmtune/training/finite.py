@@ -1,7 +1,7 @@
 """Finds the cause of NaN or infinite scores, gradients and weights.
 
-In: a score shard, gradients or weights. Out: whether they are finite, and the first culprit.
-Never: an answer that differs between ranks.
+In: a score shard, gradients or weights. Out: whether they are finite on all ranks, and the first
+culprit of this rank. Never: the end of the run; `module` stops it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

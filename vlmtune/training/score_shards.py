@@ -1,4 +1,4 @@
-"""A rank's shard of the scores of all ranks, and the full matrix from all shards.
+"""Cuts and gathers scores over ranks: one rank's `ScoreShard`, or the full matrix.
 
 In: embeddings or scores of this rank's batch, and its `ShardLayout`. Out: a `ScoreShard`.
 Never: scores over the network if embeddings are enough; memory grows with N, not with its square.

@@ -1,4 +1,4 @@
-"""From a batch to this rank's shard of the scores of all ranks.
+"""Scores a training batch: features, embeddings or pairs, then the rank's `ScoreShard`.
 
 In: a batch and its `ShardLayout`. Out: a `ScoreShard`, with the gradients of what is trained.
 Never: a loss.
