@@ -7,7 +7,7 @@ released script indexes it). A label is a string or `[[attribute, ...], object]`
 
 An image is a file name (GQA: `<id>.jpg`), a path (CLEVR: `.../<split>/<file>`, PACO:
 `val2017/<file>`) or a URL. It is looked up in the folder under the longest end of that path which
-is a file there, so files of one name in two folders are told apart.
+is a file there, which distinguishes files of one name in two folders.
 """
 
 import re
