@@ -57,7 +57,7 @@ def test_the_default_tagger_finds_nouns_and_adjectives(annotations):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"--annotations": "none.json"}, "expected rows with image"),
+        ({"--annotations": "none.json"}, "expected a JSON list of"),
         ({"--out": "none/shuffles.json"}, "expected to write"),
         ({"--spacy": "xx_no_such_model"}, "install both or use the LexiconTagger"),
         ({"--seed": "many"}, "--seed"),

@@ -79,7 +79,7 @@ def test_a_trial_is_a_run_with_the_values_drawn(path, monkeypatch):
         assert str(getattr(found, "class_path", found)) == str(yaml.safe_load(value)), name
     callbacks = [callback.init_args for callback in config.trainer.callbacks]
     measured = [b for c in callbacks for b in c.get("benchmarks", ())]
-    names = {f"{b.init_args.name}/{locate(b.class_path).primary}" for b in measured}
+    names = {f"{b.init_args.name}/{locate(b.class_path).primary_metric}" for b in measured}
     assert sweep["metric"]["name"] in names
 
 
