@@ -100,6 +100,7 @@ class ShardDataModule(LightningDataModule):
 
     @override
     def train_dataloader(self) -> EpochLoader:
+        """Returns the loader of training batches."""
         stream = self._stream(
             "train", total=self.epoch_groups, seed=self.seed, buffer=self.shuffle_buffer
         )
@@ -111,6 +112,7 @@ class ShardDataModule(LightningDataModule):
 
     @override
     def val_dataloader(self) -> EpochLoader | NoBatches:
+        """Returns the loader that reads each validation record once."""
         # Without sets Lightning still calls the callbacks that evaluate benchmarks.
         if not self.sets["val"]:
             return NoBatches()
@@ -118,7 +120,7 @@ class ShardDataModule(LightningDataModule):
 
     @override
     def test_dataloader(self) -> NoBatches:
-        # Callbacks run the benchmarks of a test.
+        """Returns no batches: callbacks run the benchmarks of a test."""
         return NoBatches()
 
     def digest(self, split: Literal["train", "val"] = "train") -> str:
