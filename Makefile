@@ -4,8 +4,11 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUN := .venv/.installed
 DEV := .venv/.installed-dev
-# pip would compile every file of torch and of the others, half a minute; Python does it on import.
-INSTALL := $(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt
+# uv installs torch and the rest in half a minute, pip in two. Only pip knows of a private index in
+# pip.conf, so it is tried if uv fails.
+OPTIONS := --quiet --constraint constraints.txt
+INSTALL = $(BIN)/uv pip install --python $(BIN)/python $(OPTIONS) $(1) || \
+	$(BIN)/python -m pip install $(OPTIONS) $(1)
 
 .PHONY: quickstart test lint types unit docs clean
 
@@ -13,11 +16,12 @@ $(RUN): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "expected Python 3.11 or newer: make PYTHON=python3.12 ..." >&2; exit 2; }
 	$(PYTHON) -m venv .venv
-	$(INSTALL) --editable .
+	$(BIN)/python -m pip install --quiet uv
+	$(call INSTALL,--editable .)
 	@touch $@
 
 $(DEV): $(RUN)
-	$(INSTALL) --editable '.[dev]'
+	$(call INSTALL,--editable '.[dev]')
 	@touch $@
 
 quickstart: $(RUN)
