@@ -10,7 +10,7 @@ import torch
 from typing_extensions import override
 
 from data_builders.annotations import inside
-from data_builders.common import MISSING, Record, ShardBuilder
+from data_builders.shard_builder import MISSING, Record, ShardBuilder
 from vlmtune.errors import UserError
 from vlmtune.types import Group
 

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from typing_extensions import override
 
 from data_builders.annotations import AnnotatedImage, SceneReader, measured_images, parse_json
-from data_builders.common import MISSING, Record, ShardBuilder, image_group
 from data_builders.queries import Pair, Query, Words, holds
+from data_builders.shard_builder import MISSING, Record, ShardBuilder, image_group
 from vlmtune.config import Spec, instantiate
 from vlmtune.errors import UserError
 

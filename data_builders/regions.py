@@ -8,7 +8,7 @@ from typing import Any
 from typing_extensions import override
 
 from data_builders.annotations import SceneReader, measured_images, parse_json
-from data_builders.common import MISSING, Record, ShardBuilder, image_group
+from data_builders.shard_builder import MISSING, Record, ShardBuilder, image_group
 from vlmtune.config import instantiate
 from vlmtune.errors import UserError
 

@@ -54,6 +54,6 @@ def imports(source: str, modules: dict[str, str]) -> set[Import]:
     return imported
 
 
-def room_of(module: str) -> str:
+def package_of(module: str) -> str:
     """`vlmtune.data.plan` belongs to `data`, `vlmtune` to `__init__`."""
     return [*module.split("."), "__init__"][1]

@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
 from data_builders.scenes.captions import both, prompt_caption, query, vocabulary, web_caption
-from data_builders.scenes.grammar import WorldSpec
+from data_builders.scenes.sampling import WorldSpec
 from data_builders.scenes.scene import Scene
 from data_builders.scenes.series import Canvas, SceneSeries
 from vlmtune.backbones.open_clip import OpenClip

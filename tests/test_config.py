@@ -12,7 +12,7 @@ from vlmtune.errors import UserError
 from vlmtune.objectives.base import Objective
 from vlmtune.objectives.pair_bce import PairBCE
 from vlmtune.pairs.base import PairPolicy
-from vlmtune.pairs.chosen_pairs import ChosenPairs
+from vlmtune.pairs.mixed_pairs import MixedPairs
 
 
 class Box(Configured):
@@ -122,9 +122,9 @@ def test_a_wrong_call_is_still_a_type_error():
 
 
 def test_a_spec_makes_the_object_again():
-    pairs = ChosenPairs(2, hard_negatives=1)
+    pairs = MixedPairs(2, hard_negatives=1)
     again = instantiate(pairs.spec(), PairPolicy)
-    assert type(again) is ChosenPairs
+    assert type(again) is MixedPairs
     assert again.spec() == pairs.spec()
     assert (again.positives, again.hard_negatives, again.random_negatives) == (2, 1, 1)
     bare = {"class_path": "vlmtune.objectives.pair_bce.PairBCE"}
@@ -135,18 +135,24 @@ def test_a_spec_makes_the_object_again():
     ("spec", "said"),
     [
         ({}, "dotted path of a PairPolicy, got ''"),
-        ({"class_path": "ChosenPairs"}, "got 'ChosenPairs'"),
-        ({"class_path": "vlmtune.pears.ChosenPairs"}, "No module named 'vlmtune.pears'"),
-        ({"class_path": "vlmtune.pairs.chosen_pairs.ChosenPears"}, "no attribute 'ChosenPears'"),
+        ({"class_path": "MixedPairs"}, "got 'MixedPairs'"),
+        ({"class_path": "vlmtune.pears.MixedPairs"}, "No module named 'vlmtune.pears'"),
+        (
+            {"class_path": "vlmtune.pairs.mixed_pairs.MixedPears"},
+            "no attribute 'MixedPears'",
+        ),
         ({"class_path": "vlmtune.objectives.pair_bce.PairBCE"}, "name a subclass of it"),
         ({"class_path": "vlmtune.pairs.base.torch"}, "name a subclass of it"),
         (
-            {"class_path": "vlmtune.pairs.chosen_pairs.ChosenPairs", "init_args": {"herd": 1}},
+            {
+                "class_path": "vlmtune.pairs.mixed_pairs.MixedPairs",
+                "init_args": {"herd": 1},
+            },
             "'herd'",
         ),
         (
             {
-                "class_path": "vlmtune.pairs.chosen_pairs.ChosenPairs",
+                "class_path": "vlmtune.pairs.mixed_pairs.MixedPairs",
                 "init_args": {"hard_negatives": -1},
             },
             "hard_negatives=-1",

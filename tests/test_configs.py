@@ -12,7 +12,7 @@ import pytest
 import yaml
 from jsonargparse import ArgumentParser
 
-from data_builders.common import Builder
+from data_builders.shard_builder import Builder
 from vlmtune.adapters.base import Adapter
 from vlmtune.backbones.base import Backbone
 from vlmtune.benchmarks.base import Benchmark
@@ -36,7 +36,7 @@ ALL = sorted(CONFIGS.rglob("*.yaml"))
 PLUGINS = [path for path in ALL if path.relative_to(CONFIGS).parts[0] == "plugins"]
 EXPERIMENTS = [path for path in ALL if path.relative_to(CONFIGS).parts[0] == "experiments"]
 SWEEPS = [path for path in ALL if path.relative_to(CONFIGS).parts[0] == "sweeps"]
-SUITES = [path for path in EXPERIMENTS if path.parent.name == "compare"]  # of scripts/compare.py
+SUITES = [path for path in EXPERIMENTS if path.parent.name == "compare"]  # of `vlmtune compare`
 STATED = [path for path in EXPERIMENTS if path not in SUITES]
 RUNS = [path for path in STATED if path.read_text().startswith("# vlmtune fit")]
 RECIPES = [path for path in STATED if path not in RUNS]
@@ -344,7 +344,7 @@ model:
   backbone: ../plugins/backbones/open_clip.yaml
   adapter: ../plugins/adapters/mm_adapter.yaml
   objectives: [../plugins/objectives/pair_bce.yaml]
-  pairs: {class_path: vlmtune.pairs.chosen_pairs.ChosenPairs, init_args: {hard_negatives: 3}}
+  pairs: {class_path: vlmtune.pairs.mixed_pairs.MixedPairs, init_args: {hard_negatives: 3}}
   optimizer: {class_path: torch.optim.AdamW, init_args: {lr: 0.002}}
 data:
   train: [{class_path: vlmtune.data.shards.ShardSet, init_args: {path: data/scenes}}]
@@ -352,7 +352,7 @@ data:
 trainer:
   max_epochs: 1
   callbacks:
-    - class_path: vlmtune.training.evaluation.Evaluation
+    - class_path: vlmtune.training.benchmark_callback.BenchmarkCallback
       init_args:
         benchmarks: [../plugins/benchmarks/cola_multi.yaml]
 """

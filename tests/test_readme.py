@@ -15,13 +15,13 @@ import yaml
 from PIL import Image
 from pytorch_lightning import Trainer
 
-from data_builders.common import Builder
-from scripts import compare
+from data_builders.shard_builder import Builder
 from tests.test_configs import Parsed
 from vlmtune.adapters.base import Adapter
 from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.benchmarks.base import Benchmark
+from vlmtune.cli import compare
 from vlmtune.cli.build import _changes
 from vlmtune.cli.fit import NOISE
 from vlmtune.cli.main import TRAINING, _parser
@@ -139,6 +139,8 @@ def check_vlmtune(words: list[str]) -> None:
         make(Builder, find("builders", options.corpus), [*changes, *rest])
         return
     assert rest == []
+    if options.command == "compare":
+        assert compare.read_experiment(options.experiment)
     if options.command == "evaluate":
         assert make_list(Benchmark, "benchmarks", options.benchmarks)
 
@@ -150,8 +152,6 @@ def check(words: list[str]) -> None:
         check_vlmtune(words[1:])
     elif program == "make":
         assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    elif words[:2] == ["python", "scripts/compare.py"]:
-        compare.read_suite(compare.parser().parse_args(words[2:]).suite)
     elif words[:2] == ["python", "-m"]:
         assert len(words) == 3
         assert find_spec(words[2])
@@ -192,7 +192,11 @@ def test_a_wrong_command_is_found(line, monkeypatch):
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_subcommands_named_in_the_text_exist(name):
     text = TEXTS[name]
-    named = {word for words in re.findall(r"`vlmtune ([a-z| ]+)", text) for word in words.split()}
+    named = {
+        word
+        for words in re.findall(r"`vlmtune ([a-z| ]+)(?![\w/.])", text)
+        for word in words.split()
+    }
     choices = _parser()._subparsers._group_actions[0].choices
     corpora = {path.stem for path in (ROOT / "configs/plugins/builders").glob("*.yaml")}
     assert named - {"|"} <= choices.keys() | corpora

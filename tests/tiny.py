@@ -13,7 +13,7 @@ from open_clip.coca_model import CoCa
 from PIL import Image
 from safetensors.torch import save_file
 
-from data_builders.common import Record, ShardBuilder
+from data_builders.shard_builder import Record, ShardBuilder
 from vlmtune.backbones.base import Backbone
 from vlmtune.types import Group
 

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from data_builders.scenes.grammar import Composition
+from data_builders.scenes.sampling import Composition
 from data_builders.scenes.scene import COLORS, SHAPES
 from vlmtune.errors import UserError
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from typing_extensions import override
 
-from data_builders.scenes.grammar import CLEARANCE, on_floor, sample_jitter, sample_scene
+from data_builders.scenes.sampling import CLEARANCE, on_floor, sample_jitter, sample_scene
 from data_builders.scenes.scene import (
     BACKGROUNDS,
     CAMERA_AZIMUTH,

@@ -8,7 +8,7 @@ from typing_extensions import override
 
 from data_builders.scenes.captions import INVERSE, clear_relation
 from data_builders.scenes.compositions import Swap
-from data_builders.scenes.grammar import CLEARANCE, sample_scene, sample_twin
+from data_builders.scenes.sampling import CLEARANCE, sample_scene, sample_twin
 from data_builders.scenes.scene import (
     GROUND_RELATIONS,
     SIZES,

@@ -9,8 +9,8 @@ from typing import ClassVar
 import torch
 from typing_extensions import override
 
-from data_builders.scenes.grammar import Composition, WorldSpec, sample_scene
 from data_builders.scenes.render import Rendered, render
+from data_builders.scenes.sampling import Composition, WorldSpec, sample_scene
 from data_builders.scenes.scene import Scene, SceneObject
 from vlmtune.errors import UserError
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import permutations
 
 from data_builders.scenes.captions import ATTRIBUTE_ORDER, clear_relation
-from data_builders.scenes.grammar import WorldSpec, relations
+from data_builders.scenes.sampling import WorldSpec, relations
 from data_builders.scenes.scene import Scene, SceneObject
 
 Truth = bool | None

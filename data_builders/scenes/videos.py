@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from typing_extensions import override
 
-from data_builders.scenes.grammar import sample_scene
 from data_builders.scenes.image_files import SceneImage
 from data_builders.scenes.pairs import LIGHT_STEP
+from data_builders.scenes.sampling import sample_scene
 from data_builders.scenes.scene import Scene
 from data_builders.scenes.series import Series
 from data_builders.scenes.statements import Noun, describe, object_count

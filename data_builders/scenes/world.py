@@ -6,13 +6,11 @@ from pathlib import Path
 
 from typing_extensions import override
 
-from data_builders.common import Builder
+from data_builders.scenes.benchmark_files import Suite
 from data_builders.scenes.captions import ATTRIBUTE_ORDER
 from data_builders.scenes.compositions import RECTANGLES, swaps, unseen_compositions
 from data_builders.scenes.formats import ar4t, clevr, cola, karpathy, visual_genome
 from data_builders.scenes.formats.files import write_json
-from data_builders.scenes.grammar import Composition, WorldSpec
-from data_builders.scenes.grammar import cogent as cogent_forbidden
 from data_builders.scenes.image_files import (
     SceneImage,
     Split,
@@ -24,9 +22,11 @@ from data_builders.scenes.image_files import (
     useful_processes,
 )
 from data_builders.scenes.pairs import AR4TPairs, ColaPairs
+from data_builders.scenes.sampling import Composition, WorldSpec
+from data_builders.scenes.sampling import cogent as cogent_forbidden
 from data_builders.scenes.scene import COLORS, FLOORS, MATERIALS, SHAPES, SIZES, TEXTURES
 from data_builders.scenes.series import Canvas, SceneSeries, Series
-from data_builders.scenes.suite import Suite
+from data_builders.shard_builder import Builder
 from vlmtune.config import Spec
 from vlmtune.data.schema import ShardInfo
 from vlmtune.errors import UserError

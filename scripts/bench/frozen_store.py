@@ -31,7 +31,7 @@ from vlmtune.adapters.base import Adapter
 from vlmtune.adapters.last_blocks import LastBlocks
 from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.mm_adapter import MMAdapter
-from vlmtune.features.store import FeatureStore, StoreKey, open_or_build
+from vlmtune.features.store import FeatureStore, StoreKey, open_or_build_store
 from vlmtune.objectives.pair_bce import PairBCE
 from vlmtune.types import Features, Targets
 
@@ -73,7 +73,7 @@ class Epoch:
                 rows = slice(start, start + self.batch)
                 yield ids[rows], encode(rows).to("cpu")
 
-        return open_or_build(root, key, chunks, len(ids))
+        return open_or_build_store(root, key, chunks, len(ids))
 
     @torch.no_grad()
     def _images(self, rows: slice) -> Features:

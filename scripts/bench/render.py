@@ -11,7 +11,7 @@ from multiprocessing.pool import Pool
 
 import torch
 
-from data_builders.scenes.grammar import WorldSpec
+from data_builders.scenes.sampling import WorldSpec
 from data_builders.scenes.series import Canvas, SceneSeries
 from scripts.bench.harness import medians, options
 

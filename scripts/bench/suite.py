@@ -36,7 +36,6 @@ from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.adapters.zero_shot import ZeroShot
 from vlmtune.backbones.open_clip import OpenClip
-from vlmtune.data.images import read
 from vlmtune.evaluation.scorer import Scorer
 from vlmtune.types import ImageRef
 
@@ -132,6 +131,15 @@ def write_items(part: Part, folder: Path) -> Items:
     return Items(part, images, list(texts), rows, columns.view(-1, part.captions))
 
 
+def opened(image: ImageRef) -> Image.Image:
+    """Opens an image as published scripts do: with PIL, for every item again."""
+    picture = Image.open(image.path).convert("RGB")
+    if image.box is None:
+        return picture
+    x, y, width, height = image.box
+    return picture.crop((x, y, x + width, y + height))
+
+
 @torch.no_grad()
 def published(backbone: OpenClip, adapter: Adapter, suite: Sequence[Items]) -> Tensor:
     """Scores items batch by batch, an image and a caption as often as they occur."""
@@ -139,7 +147,7 @@ def published(backbone: OpenClip, adapter: Adapter, suite: Sequence[Items]) -> T
     for items in suite:
         for rows in torch.arange(items.part.items).split(items.part.batch):
             pixels = [
-                backbone.preprocess(read(items.images[int(i)])) for i in items.image_rows[rows]
+                backbone.preprocess(opened(items.images[int(i)])) for i in items.image_rows[rows]
             ]
             texts = [items.texts[int(j)] for j in items.text_rows[rows].flatten()]
             image = backbone.encode_image(torch.stack(pixels).to(DEVICE), adapter.image_input)

@@ -70,7 +70,7 @@ def test_a_relative_folder_is_found_from_anywhere(path, monkeypatch, tmp_path):
     monkeypatch.chdir("/")
     monkeypatch.setattr(config, "ROOT", tmp_path)
     (tmp_path / "checkpoints").symlink_to(path.parent)
-    assert hf_loading.resolve("checkpoints/clip") == str(path)
+    assert hf_loading.locate("checkpoints/clip") == str(path)
 
 
 def test_damaged_folders_are_told_in_one_line(path):

@@ -147,8 +147,8 @@ def test_malformed_captions(tmp_path, rows):
         read_captions(path)
 
 
-def test_a_folder_that_is_not_there(tmp_path):
+def test_a_folder_that_is_a_file(tmp_path):
     path = tmp_path / "captions.json"
     path.write_text(json.dumps([{"image": "0.jpg", "caption": ["a"]}]))
     with pytest.raises(UserError, match="expected to write"):
-        write_shuffles(path, tmp_path / "none" / "shuffles.json", Known())
+        write_shuffles(path, path / "shuffles.json", Known())

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from vlmtune.benchmarks.eqben import PARTS, EqBen
-from vlmtune.benchmarks.paired import PairedAccuracy
+from vlmtune.benchmarks.rules.paired import PairedAccuracy
 from vlmtune.data.images import read
 from vlmtune.errors import UserError
 from vlmtune.metrics.item_groups import ItemGroups

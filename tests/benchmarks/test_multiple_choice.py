@@ -12,7 +12,7 @@ from jaxtyping import TypeCheckError
 from PIL import Image
 
 from vlmtune.benchmarks.base import SHOWN, Convention
-from vlmtune.benchmarks.multiple_choice import ChoiceItem, MultipleChoice
+from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, MultipleChoice
 from vlmtune.errors import UserError
 from vlmtune.metrics.item_groups import ItemGroups
 from vlmtune.types import ImageRef

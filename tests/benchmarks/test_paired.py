@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from vlmtune.benchmarks.paired import Paired, PairedItem
+from vlmtune.benchmarks.rules.paired import Paired, PairedItem
 from vlmtune.errors import UserError
 from vlmtune.types import ImageRef
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from vlmtune.benchmarks.base import Embed
+from vlmtune.benchmarks.base import Embedder
 from vlmtune.benchmarks.pug_animals import PugAnimals
 from vlmtune.errors import UserError
 
@@ -96,7 +96,7 @@ def test_all_pairs_against_loops(tmp_path):
     factors = ["texture", "camera_yaw", "background", "size"]
     benchmark = PugAnimals(str(tmp_path / "labels_pug_animal.csv"), str(tmp_path), factors=factors)
     model = Model(hashed(0), hashed(1))
-    assert isinstance(model, Embed)
+    assert isinstance(model, Embedder)
     result = benchmark.run(model)
     assert result.primary == benchmark.primary == "image/background"
     expected = {

@@ -132,7 +132,7 @@ def test_many_images_are_scored_in_parts(tmp_path, monkeypatch):
         asked.append(len(rows))
         return dual(images, texts)[rows]
 
-    monkeypatch.setattr("vlmtune.benchmarks.classification.HELD", 13)
+    monkeypatch.setattr("vlmtune.benchmarks.rules.classification.HELD", 13)
     assert benchmark.run(score) == whole
     assert asked == [4, 4, 1]
 

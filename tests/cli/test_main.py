@@ -62,7 +62,7 @@ def write_config(tmp_path_factory, model_folder, shards, benchmark):
             "objective": ("vlmtune.objectives.info_nce.InfoNCE", {}),
             "shards": ("vlmtune.data.shards.ShardSet", {"path": str(shards)}),
             "evaluation": (
-                "vlmtune.training.evaluation.Evaluation",
+                "vlmtune.training.benchmark_callback.BenchmarkCallback",
                 {"benchmarks": ["../benchmark.yaml"], "name": "mine"},
             ),
         }
@@ -522,7 +522,7 @@ def test_a_benchmark_with_a_wrong_argument(model_folder, benchmark, tmp_path, ca
 CUBES = """
 from collections.abc import Iterator
 import torch
-from data_builders.common import Record, ShardBuilder
+from data_builders.shard_builder import Record, ShardBuilder
 from vlmtune.types import Group
 
 class Cubes(ShardBuilder):

@@ -11,12 +11,12 @@ from torch.nn.functional import normalize
 from tests.backbones import hf_models
 from vlmtune.adapters.zero_shot import ZeroShot
 from vlmtune.backbones.open_clip import OpenClip
-from vlmtune.cli import neighbours as command
 from vlmtune.cli.main import main
 from vlmtune.data.catalogue import corpus, decode_image
 from vlmtune.data.shards import ShardSet
 from vlmtune.evaluation.scorer import Scorer
 from vlmtune.export import resolve
+from vlmtune.mining import mine as mining
 from vlmtune.mining.cache import CacheKey, SimilarityCache
 from vlmtune.mining.neighbours import MinedNeighbours
 
@@ -56,15 +56,16 @@ def test_the_cache_holds_the_models_own_scores(model_folder, shards, tmp_path, c
 def test_an_interrupted_command_goes_on(model_folder, shards, tmp_path, capsys, monkeypatch):
     blocks = []
 
-    class Counting(Scorer):
-        def __call__(self, *arguments):
-            blocks.append(1)
-            if len(blocks) == 3:
-                raise KeyboardInterrupt
-            return super().__call__(*arguments)
+    score = Scorer.__call__
 
-    monkeypatch.setattr(command, "Scorer", Counting)
-    monkeypatch.setattr(command, "CacheKey", partial(CacheKey, tile=2))
+    def counting(self, *arguments):
+        blocks.append(1)
+        if len(blocks) == 3:
+            raise KeyboardInterrupt
+        return score(self, *arguments)
+
+    monkeypatch.setattr(Scorer, "__call__", counting)
+    monkeypatch.setattr(mining, "CacheKey", partial(CacheKey, tile=2))
 
     assert mine(model_folder, shards, tmp_path, "--neighbours", 2) == 130
     encoded = list(tmp_path.glob("image-pooled-*/meta.json"))

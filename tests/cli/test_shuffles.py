@@ -58,7 +58,7 @@ def test_the_default_tagger_finds_nouns_and_adjectives(annotations):
     ("change", "said"),
     [
         ({"--annotations": "none.json"}, "expected a JSON list of"),
-        ({"--out": "none/shuffles.json"}, "expected to write"),
+        ({"--out": "captions.json/shuffles.json"}, "expected to write"),
         ({"--spacy": "xx_no_such_model"}, "install both or use the LexiconTagger"),
         ({"--seed": "many"}, "--seed"),
     ],

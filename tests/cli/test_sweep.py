@@ -20,6 +20,8 @@ ROOT = Path(__file__).parents[2]
 SWEEPS = sorted((ROOT / "configs/sweeps").glob("*.yaml"))
 BENCHMARKS = ("cola_multi_unseen", "cola_multi_seen")
 
+CALLBACK = "vlmtune.training.benchmark_callback.BenchmarkCallback"
+
 pytestmark = [
     *(pytest.mark.filterwarnings(f"ignore:{pattern}") for pattern in NOISE),
     # Left behind by W&B's own process and log files.
@@ -134,7 +136,10 @@ def tiny(folder: Path, model: Path, shards: Path) -> list[str]:
             "log_every_n_steps": 1,
             "default_root_dir": str(folder / "root"),
             "callbacks": [
-                {"class_path": "vlmtune.training.evaluation.Evaluation", "init_args": evaluation},
+                {
+                    "class_path": "vlmtune.training.benchmark_callback.BenchmarkCallback",
+                    "init_args": evaluation,
+                },
                 {"class_path": "pytorch_lightning.callbacks.ModelCheckpoint", "init_args": every},
             ],
         },

@@ -90,11 +90,11 @@ def test_what_holds_no_captions_is_one_line(tmp_path, kind):
 
 
 def test_both_text_only_runs_are_the_scores_of_the_benchmarks(cola, scorer, provenance):
-    model = NGram().fit(["a red cube", "a blue sphere"])
-    text_only, averaged = text_only_runs([cola], scorer, model, "captions.txt", provenance)
+    n_gram = TextOnlyScore.fitted(["a red cube", "a blue sphere"])
+    text_only, averaged = text_only_runs([cola], scorer, n_gram, "captions.txt", provenance)
     assert text_only.text_only
     assert averaged.text_only
-    assert text_only.results[0].metrics == cola.run(TextOnlyScore(model)).metrics
+    assert text_only.results[0].metrics == cola.run(n_gram).metrics
     assert averaged.results[0].metrics == cola.run(ImageAveraged(scorer)).metrics
     # Which image is asked for makes no difference, so no caption prefers its image.
     assert averaged.results[0].metrics["accuracy"].value == 0.0
@@ -108,11 +108,11 @@ def test_both_text_only_runs_are_the_scores_of_the_benchmarks(cola, scorer, prov
 def test_what_reads_embeddings_has_no_text_only_run(cola, scorer, provenance, tmp_path, capsys):
     (tmp_path / "animals").mkdir()
     animals = PugAnimals.fixture(tmp_path / "animals")
-    model = NGram().fit(["a red cube"])
-    for run in text_only_runs([animals, cola], scorer, model, "x", provenance):
+    n_gram = TextOnlyScore.fitted(["a red cube"])
+    for run in text_only_runs([animals, cola], scorer, n_gram, "x", provenance):
         assert [result.benchmark for result in run.results] == ["tiny"]
         assert run.not_run == ()
-    assert text_only_runs([animals], scorer, model, "x", provenance) == []
+    assert text_only_runs([animals], scorer, n_gram, "x", provenance) == []
     assert "no text-only runs" in capsys.readouterr().err
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from data_builders.common import Record, ShardBuilder
+from data_builders.shard_builder import Record, ShardBuilder
 from vlmtune.data.shards import ShardSet
 from vlmtune.types import Group
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 
-from data_builders.common import Record, ShardBuilder
+from data_builders.shard_builder import Record, ShardBuilder
 from tests.backbones.hf_models import write_vilt
 from tests.data.test_datamodule import Killed, Toy, fit
 from vlmtune.adapters.matching import Matching
@@ -19,7 +19,7 @@ from vlmtune.data.schema import RecordError
 from vlmtune.data.shards import ShardSet
 from vlmtune.data.stream import GroupStream
 from vlmtune.errors import UserError
-from vlmtune.mining.build import open_or_build
+from vlmtune.mining.build import open_or_build_cache
 from vlmtune.mining.cache import CacheKey, SimilarityCache
 from vlmtune.mining.neighbours import MinedNeighbours, _captions
 from vlmtune.objectives.eqsim import EqSim
@@ -85,7 +85,7 @@ def cache(shards, tmp_path):
     angle = torch.arange(COUNT) * 2 * torch.pi / COUNT
     x = torch.stack([angle.cos(), angle.sin()], dim=1)
     key = CacheKey("b", "", known.digest, neighbours=8, tile=7)
-    return str(open_or_build(tmp_path / "caches", key, known.captions, lambda: x).folder)
+    return str(open_or_build_cache(tmp_path / "caches", key, known.captions, lambda: x).folder)
 
 
 def loader(shards, mined, done=0, workers=0, epoch=0):

@@ -7,11 +7,11 @@ import pytest
 from vlmtune.data.plan import (
     Consumer,
     apportion,
-    evaluation_batches,
-    evaluation_slice,
     mixture,
     shard_ranges,
     train_slice,
+    validation_batches,
+    validation_slice,
 )
 from vlmtune.errors import UserError
 
@@ -45,18 +45,18 @@ def test_training_slices_tile_the_epoch_in_full_batches(world: int, workers: int
 @pytest.mark.parametrize("world", [1, 2, 3])
 @pytest.mark.parametrize("workers", [1, 3, 7])
 def test_evaluation_slices_tile_the_epoch_exactly(total: int, world: int, workers: int) -> None:
-    slices = [evaluation_slice(total, 4, c) for c in consumers(world, workers)]
+    slices = [validation_slice(total, 4, c) for c in consumers(world, workers)]
     assert (slices[0].start, slices[-1].stop) == (0, total)
     assert all(a.stop == b.start for a, b in pairwise(slices))
     assert all(1 <= size <= 4 for part in slices for size in part.batches)
-    assert len({len(evaluation_batches(total, 4, world, rank)) for rank in range(world)}) == 1
+    assert len({len(validation_batches(total, 4, world, rank)) for rank in range(world)}) == 1
 
 
 def test_too_few_groups_are_an_error() -> None:
     with pytest.raises(UserError, match="at least 8 groups"):
         train_slice(7, 4, Consumer(world=2))
     with pytest.raises(UserError, match="at least 3 groups"):
-        evaluation_slice(2, 4, Consumer(world=3))
+        validation_slice(2, 4, Consumer(world=3))
 
 
 @pytest.mark.parametrize("counts", [[5], [3, 0, 4], [1, 2, 3, 4, 5]])

@@ -122,7 +122,7 @@ def test_manifests(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=message):
             read_manifest(tmp_path)
     for text, message in (
-        ("{", "expected JSON"),
+        ("{", "expected a manifest"),
         ("[]", "version 1, got None"),
         ("{}", "schema version"),
     ):

@@ -11,7 +11,7 @@ from torch import nn
 
 from vlmtune.adapters.base import DualAdapter, JointAdapter
 from vlmtune.backbones.base import Backbone
-from vlmtune.benchmarks.base import Embed
+from vlmtune.benchmarks.base import Embedder
 from vlmtune.errors import UserError
 from vlmtune.evaluation.scorer import Scorer
 from vlmtune.types import FeatureSpec, ImageRef, Pooled, Scores, Tokens
@@ -284,7 +284,7 @@ def test_embeddings_in_the_given_order(images, frozen):
     backbone, adapter = made(ToyDual(frozen=frozen))
     want = naive(backbone, adapter, images, TEXTS)
     score = Scorer(backbone, adapter, batch_size=2)
-    assert isinstance(score, Embed)
+    assert isinstance(score, Embedder)
     for session in (contextlib.nullcontext(), score.session(images, TEXTS)):
         with session:
             image, text = score.embed_images(images), score.embed_texts(TEXTS)

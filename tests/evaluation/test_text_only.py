@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from vlmtune.benchmarks.base import Score
+from vlmtune.benchmarks.base import PairScorer
 from vlmtune.benchmarks.sugar_crepe import SugarCrepe
 from vlmtune.errors import UserError
 from vlmtune.evaluation.text_only import ImageAveraged, TextOnlyScore
@@ -46,7 +46,7 @@ def benchmark(tmp_path):
 @pytest.mark.parametrize("per_token", [True, False])
 def test_a_benchmark_that_can_be_solved_blindly_shows_it(benchmark, per_token):
     score = TextOnlyScore(NGram(3).fit(TRAINING), per_token)
-    assert isinstance(score, Score)
+    assert isinstance(score, PairScorer)
     result = benchmark.run(score)
     assert result.metrics[result.primary].value == 1.0
 
@@ -91,7 +91,7 @@ def test_the_image_is_averaged_out():
     assert torch.allclose(whole, values.mean(dim=0).expand(3, -1))
     pairs = torch.tensor([[2, 3], [0, 0]])
     assert averaged(IMAGES, texts, pairs).equal(whole[pairs[:, 0], pairs[:, 1]])
-    assert isinstance(averaged, Score)
+    assert isinstance(averaged, PairScorer)
 
 
 def test_an_image_that_occurs_twice_counts_once():

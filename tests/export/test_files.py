@@ -129,8 +129,8 @@ def test_the_folder_holds_no_frozen_weights(exported, model_folder):
     assert config["provenance"]["config"] == {"objectives": ["InfoNCE"], "steps": 3}
     assert config["scores"][0]["metrics"]["accuracy"]["low"] == 0.47
     card = (exported / "README.md").read_text()
-    assert "| bench (v2) | **accuracy** ↑ | 62.5 % | 47.0 % to 75.8 % | 25.0 % | 40 |" in card
-    assert "| bench (v2) | rank ↓ | 3.5 | – | – | 40 |" in card
+    assert "| bench (v2) | **accuracy** ↑ | 62.5 % | 47.0–75.8 | 25.0 % | 40 |" in card
+    assert "| bench (v2) | rank ↓ | 3.50 | – | – | 40 |" in card
     assert "vlmtune.load(" in card
     assert "Limitations" in card
 

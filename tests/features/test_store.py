@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from vlmtune.errors import UserError
-from vlmtune.features.store import FeatureStore, StoreKey, copy_or_encode, open_or_build
+from vlmtune.features.store import FeatureStore, StoreKey, copy_or_encode, open_or_build_store
 from vlmtune.storage import folder as folders
 from vlmtune.storage.folder import DamagedError
 from vlmtune.types import FeatureSpec, Pooled, Tokens
@@ -45,14 +45,14 @@ def contents(root):
 
 
 def test_states_are_kept_as_tokens_are(tmp_path):
-    store = open_or_build(tmp_path, key(FeatureSpec("state", -5)), produce, 5)
+    store = open_or_build_store(tmp_path, key(FeatureSpec("state", -5)), produce, 5)
     got = store.features(["b", "c"])
     assert got.mask.sum(dim=1).tolist() == [5, 1]
     assert got.values[0].equal(BLOCKS[0][1].values[1])
 
 
 def test_rows_come_back_in_the_order_asked_for(tmp_path):
-    store = open_or_build(tmp_path, key(), produce, 5)
+    store = open_or_build_store(tmp_path, key(), produce, 5)
     assert store.ids == ("a", "b", "c", "d", "e")
     assert len(store) == 5
     assert "c" in store
@@ -70,7 +70,9 @@ def test_rows_come_back_in_the_order_asked_for(tmp_path):
 def test_pooled_in_each_type(tmp_path, dtype):
     values = torch.randn(6, 8)
     names = list("uvwxyz")
-    store = open_or_build(tmp_path, key(POOLED, dtype=dtype), lambda: [(names, Pooled(values))], 6)
+    store = open_or_build_store(
+        tmp_path, key(POOLED, dtype=dtype), lambda: [(names, Pooled(values))], 6
+    )
     got = store.features(names[::-1])
     assert isinstance(got, Pooled)
     assert got.values.dtype == torch.float32
@@ -81,19 +83,19 @@ def test_pooled_in_each_type(tmp_path, dtype):
 
 
 def test_only_real_tokens_are_stored(tmp_path):
-    store = open_or_build(tmp_path, key(dtype="float16"), produce, 5)
+    store = open_or_build_store(tmp_path, key(dtype="float16"), produce, 5)
     assert (store.folder / "values.bin").stat().st_size == (2 + 5 + 1 + 3 + 3) * 4 * 2
 
 
 def test_a_second_opening_produces_nothing(tmp_path):
-    first = open_or_build(tmp_path, key(), produce, 5)
-    again = open_or_build(tmp_path, key(), forbidden, 5)
+    first = open_or_build_store(tmp_path, key(), produce, 5)
+    again = open_or_build_store(tmp_path, key(), forbidden, 5)
     assert again.features(["e", "b"]).values.equal(first.features(["e", "b"]).values)
 
 
 def test_duplicates_are_kept_once_and_first(tmp_path):
     blocks = [(["a", "a", "b"], ragged([2, 3, 1])), (["b", "c"], ragged([4, 4], seed=1))]
-    store = open_or_build(tmp_path, key(), lambda: blocks, 5)
+    store = open_or_build_store(tmp_path, key(), lambda: blocks, 5)
     assert store.ids == ("a", "b", "c")
     assert store.features(["a"]).values.equal(blocks[0][1].values[:1, :2])
     assert store.features(["b"]).values.equal(blocks[0][1].values[2:, :1])
@@ -194,13 +196,13 @@ FILES = [truncate, flip, drop_offsets, break_meta, foreign_meta, foreign_folder,
 
 @pytest.mark.parametrize("damage", [*FILES, *META, a_file])
 def test_a_damaged_store_is_rebuilt_and_said_so(tmp_path, caplog, damage):
-    whole = open_or_build(tmp_path, key(), produce, 5)
+    whole = open_or_build_store(tmp_path, key(), produce, 5)
     damage(whole.folder)
     with pytest.raises(DamagedError):
         FeatureStore(whole.folder, key())
     calls = []
     with caplog.at_level(logging.INFO, "vlmtune"):
-        again = open_or_build(tmp_path, key(), lambda: calls.append(1) or produce(), 5)
+        again = open_or_build_store(tmp_path, key(), lambda: calls.append(1) or produce(), 5)
     assert calls == [1]
     warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     assert len(warnings) == 1
@@ -210,7 +212,7 @@ def test_a_damaged_store_is_rebuilt_and_said_so(tmp_path, caplog, damage):
 
 
 def test_large_files_are_checked_when_touched(tmp_path, monkeypatch):
-    store = open_or_build(tmp_path, key(), produce, 5)
+    store = open_or_build_store(tmp_path, key(), produce, 5)
     monkeypatch.setattr(folders, "ALWAYS_CHECKED", 0)
     FeatureStore(store.folder, key())
     os.utime(store.folder / "values.bin", ns=(1, 1))
@@ -226,16 +228,16 @@ def test_a_failed_build_leaves_nothing(tmp_path):
         raise RuntimeError("killed")
 
     with pytest.raises(RuntimeError, match="killed"):
-        open_or_build(tmp_path, key(), fails, 5)
+        open_or_build_store(tmp_path, key(), fails, 5)
     assert contents(tmp_path) == []
-    assert len(open_or_build(tmp_path, key(), produce, 5)) == 5
+    assert len(open_or_build_store(tmp_path, key(), produce, 5)) == 5
 
 
 def test_leftovers_of_a_killed_process_are_removed(tmp_path):
     leftover = tmp_path / f".{key().folder}.123.part"
     leftover.mkdir()
     (leftover / "values.bin").write_bytes(b"half")
-    open_or_build(tmp_path, key(), produce, 5)
+    open_or_build_store(tmp_path, key(), produce, 5)
     assert contents(tmp_path) == [key().folder]
 
 
@@ -243,7 +245,7 @@ def test_too_small_a_disk_is_told_before_anything_is_written(tmp_path, monkeypat
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
     with pytest.raises(UserError, match=r"expected 2\.\d+ kB of disk .* got 1 kB free"):
-        open_or_build(tmp_path, key(), produce, 50)  # 8/3 tokens x 4 x 4 bytes x 50
+        open_or_build_store(tmp_path, key(), produce, 50)  # 8/3 tokens x 4 x 4 bytes x 50
     assert contents(tmp_path) == []
 
 
@@ -253,13 +255,13 @@ def test_a_full_disk_is_told(tmp_path, monkeypatch):
 
     monkeypatch.setattr(folders.FolderWriter, "append", full)
     with pytest.raises(UserError, match="No space left"):
-        open_or_build(tmp_path, key(), produce, 5)
+        open_or_build_store(tmp_path, key(), produce, 5)
     assert contents(tmp_path) == []
 
 
 def test_the_size_is_announced(tmp_path, caplog):
     with caplog.at_level(logging.INFO, "vlmtune"):
-        open_or_build(tmp_path, key(), produce, 3)
+        open_or_build_store(tmp_path, key(), produce, 3)
     assert "about 128 B in" in caplog.text  # the first block is 8 tokens x 4 x 4 bytes
 
 
@@ -268,7 +270,7 @@ def test_numbers_the_type_cannot_hold_are_refused(tmp_path, bad):
     values = torch.ones(2, 3)
     values[1, 1] = bad
     with pytest.raises(UserError, match="finite"):
-        open_or_build(
+        open_or_build_store(
             tmp_path,
             key(POOLED, dtype="float16"),
             lambda: [(["a", "b"], Pooled(values))],
@@ -279,12 +281,12 @@ def test_numbers_the_type_cannot_hold_are_refused(tmp_path, bad):
 
 def test_no_rows_are_an_error(tmp_path):
     with pytest.raises(UserError, match="rows to store"):
-        open_or_build(tmp_path, key(), lambda: iter(()), 0)
+        open_or_build_store(tmp_path, key(), lambda: iter(()), 0)
     assert contents(tmp_path) == []
 
 
 def test_unknown_ids_are_an_error(tmp_path):
-    store = open_or_build(tmp_path, key(), produce, 5)
+    store = open_or_build_store(tmp_path, key(), produce, 5)
     with pytest.raises(UserError, match="2 of 3 are not among them, first 'x'"):
         store.features(["a", "x", "y"])
 
@@ -292,7 +294,7 @@ def test_unknown_ids_are_an_error(tmp_path):
 def test_a_root_that_is_a_file_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="expected a folder that can be written"):
-        open_or_build(tmp_path / "file", key(), produce, 5)
+        open_or_build_store(tmp_path / "file", key(), produce, 5)
 
 
 def built(root, made, ids):
@@ -310,7 +312,7 @@ def built(root, made, ids):
             block, row = where[name]
             yield [name], BLOCKS[block][1][row : row + 1]
 
-    return open_or_build(
+    return open_or_build_store(
         root, made, lambda: copy_or_encode(root, made, ids, encode), len(ids)
     ), encoded
 
@@ -320,7 +322,7 @@ def test_rows_of_other_sources_are_copied(tmp_path):
     assert built(tmp_path, key(source="two"), ["c", "b"])[1] == ["c"]
     store, encoded = built(tmp_path, key(source="all"), ["e", "b", "a", "c", "d"])
     assert encoded == ["e", "d"]
-    whole = open_or_build(tmp_path / "other", key(), produce, 5)
+    whole = open_or_build_store(tmp_path / "other", key(), produce, 5)
     got, want = store.features(list("abcde")), whole.features(list("abcde"))
     assert got.values.equal(want.values)
     assert got.mask.equal(want.mask)
@@ -350,14 +352,14 @@ def test_a_copy_into_half_precision_stays_what_it_was(tmp_path):
 
 
 def test_it_travels_as_its_path(tmp_path):
-    store = open_or_build(tmp_path, key(), produce, 5)
+    store = open_or_build_store(tmp_path, key(), produce, 5)
     data = pickle.dumps(store)
     assert len(data) < 1000
     assert pickle.loads(data).features(["b"]).values.equal(store.features(["b"]).values)
 
 
 def test_writing_into_a_batch_does_not_reach_the_store(tmp_path):
-    store = open_or_build(tmp_path, key(), produce, 5)
+    store = open_or_build_store(tmp_path, key(), produce, 5)
     store.features(["a"]).values.fill_(9)
     store._values.fill_(9)
     assert FeatureStore(store.folder).features(["b"]).values.equal(BLOCKS[0][1].values[1:2])
@@ -370,7 +372,7 @@ def _slow_build(root, log):
         time.sleep(0.3)
         yield from BLOCKS
 
-    assert len(open_or_build(root, key(), slow, 5)) == 5
+    assert len(open_or_build_store(root, key(), slow, 5)) == 5
     with log.open("a") as file:
         file.write("opened\n")
 
@@ -393,7 +395,7 @@ def test_a_batch_is_read_in_about_a_millisecond(tmp_path):
     torch.set_num_threads(1)
     names = [str(i) for i in range(512)]
     features = Tokens(torch.randn(512, 64, 128), mask=torch.ones(512, 64).bool())
-    store = open_or_build(tmp_path, key(), lambda: [(names, features)], 512)
+    store = open_or_build_store(tmp_path, key(), lambda: [(names, features)], 512)
     picks = [[names[i] for i in torch.randperm(512)[:64]] for _ in range(20)]
     store.features(picks[0])
     times = []

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from vlmtune.errors import UserError
-from vlmtune.mining.build import nearest, open_or_build
+from vlmtune.mining.build import nearest, open_or_build_cache
 from vlmtune.mining.cache import CacheKey, SimilarityCache
 from vlmtune.storage.folder import DamagedError, FolderWriter
 
@@ -56,7 +56,7 @@ def key(**changes):
 def build(root, score=None, changed=None, captions=None, **changes):
     known, x = toy()
     features = x if changed is None else changed
-    return open_or_build(root, key(**changes), captions or known, lambda: features, score)
+    return open_or_build_cache(root, key(**changes), captions or known, lambda: features, score)
 
 
 def unavailable():
@@ -130,7 +130,7 @@ def test_neighbours_that_say_nothing_false_are_no_counterparts(tmp_path):
     captions = {"a": ["x", "y"], "b": ["x"], "c": ["z"], "d": []}
     x = torch.tensor([[1.0, 0], [1.0, 0.1], [1.0, 0.9], [1.0, 0.2]])
     for name, score in (("coarse", None), ("fine", Scoring())):
-        cache = open_or_build(tmp_path, key(scorer=name), captions, lambda: x, score)
+        cache = open_or_build_cache(tmp_path, key(scorer=name), captions, lambda: x, score)
         assert cache.similar("a") == ["b", "d", "c"]
         assert cache.counterparts("a") == ["c"]
         assert cache.counterparts("b")[0] == "a"  # y is false of b
@@ -170,7 +170,7 @@ def test_a_build_killed_after_its_last_tile_computes_nothing_again(tmp_path, mon
         with pytest.raises(Killed):
             build(tmp_path, Scoring())
     captions = toy()[0]
-    cache = open_or_build(tmp_path, key(), captions, unavailable, Scoring(die_at=0))
+    cache = open_or_build_cache(tmp_path, key(), captions, unavailable, Scoring(die_at=0))
     assert cache.false_captions("image3") == brute(*toy(), K)["image3"][1]
 
 
@@ -192,7 +192,7 @@ def test_a_damaged_tile_is_computed_again(tmp_path, damage):
 
 def test_a_whole_cache_is_opened_and_not_built(tmp_path):
     build(tmp_path, Scoring())
-    open_or_build(tmp_path, key(), toy()[0], unavailable, Scoring(die_at=0))
+    open_or_build_cache(tmp_path, key(), toy()[0], unavailable, Scoring(die_at=0))
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_tiles_of_other_images_are_not_used(tmp_path):
     fewer = {name: some for name, some in captions.items() if name != "image2"}
     rest = torch.cat([x[:2], x[3:]])
     scoring = Scoring()
-    cache = open_or_build(tmp_path, key(), fewer, lambda: rest, scoring)
+    cache = open_or_build_cache(tmp_path, key(), fewer, lambda: rest, scoring)
     assert len(scoring.calls) == 5
     assert cache.false_captions("image9") == brute(fewer, rest, K)["image9"][1]
     cache = build(tmp_path, Scoring())  # one that was unreadable is back

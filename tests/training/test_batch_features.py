@@ -7,7 +7,6 @@ import torch
 from tests.tiny import halves
 from tests.toy import Toy, batch, groups
 from vlmtune.backbones.evaluation_mode import evaluation_mode
-from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import UserError
 from vlmtune.features.encode import FeatureSource
 from vlmtune.features.pictures import Failures, PictureReader
@@ -180,7 +179,7 @@ def test_evaluation_and_training_share_rows(tmp_path):
     backbone = Toy()
     backbone.preprocess = lambda image: torch.tensor(image.getpixel((0, 0))).double()[:, None, None]
     reader = PictureReader(backbone.preprocess, 8, Failures())
-    names = reader.digests(pictures, ProcessGroup())
+    names = reader.digests(pictures)
     pixels = partial(reader.batches, dict(zip(names, pictures, strict=True)))
     pooled = FeatureSpec("pooled")
     source = FeatureSource(backbone, pooled, pooled, tmp_path / "store", 8)

@@ -20,8 +20,8 @@ from vlmtune.errors import UserError
 from vlmtune.evaluation.scorer import Scorer
 from vlmtune.export import load, read_checkpoint
 from vlmtune.objectives.info_nce import InfoNCE
+from vlmtune.training.benchmark_callback import BenchmarkCallback
 from vlmtune.training.ema import EMA
-from vlmtune.training.evaluation import Evaluation
 
 pytestmark = QUIET
 
@@ -205,7 +205,7 @@ def test_evaluation_measures_the_average(model_folder, shards, tmp_path, cola, f
         return run(benchmark, score)
 
     monkeypatch.setattr(ColaMulti, "run", noting)
-    evaluation, ema = Evaluation([cola()], every_n_epochs=0, every_n_steps=2), EMA(DECAY)
+    evaluation, ema = BenchmarkCallback([cola()], every_n_epochs=0, every_n_steps=2), EMA(DECAY)
     both = (ema, evaluation) if first else (evaluation, ema)
     fit(one, shards, tmp_path, callbacks=(live, *both), save=True)
     assert len(measured) == 3
@@ -270,7 +270,9 @@ def test_a_checkpoint_is_measured_by_its_average(
 
     monkeypatch.setattr(ColaMulti, "run", noting)
     options = {"logger": False, "enable_progress_bar": False, "enable_checkpointing": False}
-    trainer = Trainer(accelerator="cpu", callbacks=[Evaluation([cola()]), EMA(DECAY)], **options)
+    trainer = Trainer(
+        accelerator="cpu", callbacks=[BenchmarkCallback([cola()]), EMA(DECAY)], **options
+    )
     val = [ShardSet(str(shards))]
     data = ShardDataModule(val, batch_size=4, val=val)
     measure = getattr(trainer, stage)

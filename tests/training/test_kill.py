@@ -32,7 +32,7 @@ def write_config(folder: Path, model: Path, shards: Path, cola: Path) -> Path:
             "backbone": plugin("backbones.open_clip.OpenClip", model=str(model)),
             "adapter": plugin("adapters.mm_adapter.MMAdapter", heads=2, hidden=2, dropout=0.1),
             "objectives": [plugin("objectives.pair_bce.PairBCE")],
-            "pairs": plugin("pairs.chosen_pairs.ChosenPairs", positives=1),
+            "pairs": plugin("pairs.mixed_pairs.MixedPairs", positives=1),
             "store": str(folder / "store"),
         },
         "data": {
@@ -49,7 +49,7 @@ def write_config(folder: Path, model: Path, shards: Path, cola: Path) -> Path:
             "default_root_dir": str(folder / "run"),
             "callbacks": [
                 plugin(
-                    "training.evaluation.Evaluation",
+                    "training.benchmark_callback.BenchmarkCallback",
                     benchmarks=[plugin("benchmarks.cola_multi.ColaMulti", **benchmark)],
                     every_n_epochs=5,
                     log_every_n_steps=1,

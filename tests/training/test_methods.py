@@ -92,7 +92,7 @@ def test_its_defaults_are_those_of_the_experiment(cls, backbone):
     assert objective.spec()["init_args"].items() >= loss["init_args"].items()
     assert objective.spec()["class_path"] == loss["class_path"]
     if cls is MMAdapterModule:  # the quickstart's; Cola's code scores all pairs
-        pairs = yaml.safe_load((ROOT / "configs/plugins/pairs/chosen_pairs.yaml").read_text())
+        pairs = yaml.safe_load((ROOT / "configs/plugins/pairs/mixed_pairs.yaml").read_text())
         assert module.pairs.spec() == pairs
     settings = module.make_optimizer([torch.nn.Parameter(torch.ones(1))]).defaults
     assert settings.items() >= told["optimizer"]["init_args"].items()
@@ -104,7 +104,7 @@ CONFIG = {
         "adapter": {"class_path": "vlmtune.adapters.mm_adapter.MMAdapter"},
         "objectives": [{"class_path": "vlmtune.objectives.pair_bce.PairBCE"}],
         "pairs": {
-            "class_path": "vlmtune.pairs.chosen_pairs.ChosenPairs",
+            "class_path": "vlmtune.pairs.mixed_pairs.MixedPairs",
             "init_args": {"positives": 2, "hard_negatives": 3, "random_negatives": 1},
         },
         "optimizer": {

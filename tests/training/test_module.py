@@ -16,7 +16,7 @@ from vlmtune.errors import UserError
 from vlmtune.objectives.base import Objective
 from vlmtune.objectives.info_nce import InfoNCE
 from vlmtune.objectives.pair_bce import PairBCE
-from vlmtune.pairs.chosen_pairs import ChosenPairs
+from vlmtune.pairs.mixed_pairs import MixedPairs
 from vlmtune.training.finite import finite_gradients
 from vlmtune.training.module import AdaptationModule
 
@@ -29,7 +29,7 @@ def probe(folder, **options):
 
 def transformer(folder, **options):
     adapter = MMAdapter(heads=2, hidden=2, dropout=0.0)
-    return module(folder, adapter, [PairBCE(balanced=True)], pairs=ChosenPairs(1, 1, 2), **options)
+    return module(folder, adapter, [PairBCE(balanced=True)], pairs=MixedPairs(1, 1, 2), **options)
 
 
 def weights(made):
@@ -110,7 +110,7 @@ def test_a_joint_adapter_is_given_the_chosen_pairs(model_folder, shards, tmp_pat
             counts.append(shard.rows.computed.sum(dim=1).tolist())
             return super().shard_loss(shard, group)
 
-    made = module(model_folder, objectives=[Counting()], pairs=ChosenPairs(1, 1, 0))
+    made = module(model_folder, objectives=[Counting()], pairs=MixedPairs(1, 1, 0))
     fit(made, shards, tmp_path, steps=2)
     assert counts == [[2] * 8] * 2
 
@@ -184,7 +184,10 @@ def test_a_checkpoint_holds_what_is_trained_and_nothing_else(model_folder, shard
 @pytest.mark.parametrize("stored", [False, True])
 @pytest.mark.parametrize("die_at", [2, 3, 4])
 def test_killed_and_resumed_is_as_if_never_killed(model_folder, shards, tmp_path, die_at, stored):
-    options = {"pairs": ChosenPairs(1, 1, 2), "store": str(tmp_path / "store") if stored else None}
+    options = {
+        "pairs": MixedPairs(1, 1, 2),
+        "store": str(tmp_path / "store") if stored else None,
+    }
     whole = module(model_folder, **options)
     _, uninterrupted = fit(whole, shards, tmp_path / "whole")
     folder = tmp_path / "killed"

@@ -21,7 +21,7 @@ from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.hf_loading import Loaded, describe, load
 from vlmtune.backbones.hf_towers import HFImageTower, HFTextTower
 from vlmtune.backbones.staging import encode_with_tower, no_such_layer, state_after, unmasked
-from vlmtune.backbones.weights import check_precision, digest
+from vlmtune.backbones.weight_checks import check_precision, digest
 from vlmtune.errors import UserError
 from vlmtune.types import Features, FeatureSpec, Pixels, Pooled
 

@@ -12,7 +12,7 @@ from vlmtune.backbones.hf_backbone import HFDualEncoder
 from vlmtune.backbones.hf_loading import Loaded
 from vlmtune.backbones.hf_towers import HFImageTower, HFTextTower, HFTokenizer, first_token
 from vlmtune.backbones.staging import last_real
-from vlmtune.backbones.weights import named_openai
+from vlmtune.backbones.weight_checks import named_openai
 from vlmtune.errors import UserError
 
 

@@ -1,4 +1,4 @@
-"""Finding and loading Hugging Face models.
+"""Finds and loads Hugging Face models; the hub library downloads what its cache lacks.
 
 In: a hub id or a folder. Out: the model, its tokenizer and its image processor, or a `UserError`.
 Never: code of a repository; weights are tensors only.
@@ -15,7 +15,7 @@ import torch
 from transformers import AutoConfig, AutoImageProcessor, AutoTokenizer, PreTrainedModel
 from transformers.utils import logging
 
-from vlmtune.backbones.weights import not_loaded
+from vlmtune.backbones.weight_checks import not_loaded
 from vlmtune.config import find_path
 from vlmtune.errors import UserError
 
@@ -46,7 +46,7 @@ def load(
 
     Weights come from safetensors, or else from a pickle that may hold tensors only.
     """
-    name = resolve(model)
+    name = locate(model)
     options: dict[str, Any] = {} if revision is None else {"revision": revision}
     # Else the library asks the hub, in a thread, to convert repositories without safetensors.
     os.environ.setdefault("DISABLE_SAFETENSORS_CONVERSION", "1")
@@ -74,11 +74,11 @@ def load(
     return Loaded(network.eval().requires_grad_(False), tokenizer, processor, absent)
 
 
-def resolve(model: str) -> str:
+def locate(model: str) -> str:
     """Returns a hub id as it is, and a folder as an absolute path.
 
     Example:
-        >>> resolve("openai/clip-vit-base-patch32")
+        >>> locate("openai/clip-vit-base-patch32")
         'openai/clip-vit-base-patch32'
     """
     folder = find_path(model)

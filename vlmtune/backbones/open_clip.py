@@ -20,7 +20,7 @@ from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.open_clip_loading import load
 from vlmtune.backbones.open_clip_text import TextSide, Tokenizer
 from vlmtune.backbones.open_clip_towers import ImageSide
-from vlmtune.backbones.weights import check_precision, digest
+from vlmtune.backbones.weight_checks import check_precision, digest
 from vlmtune.errors import UserError
 from vlmtune.types import Features, FeatureSpec, Pixels
 

@@ -1,4 +1,4 @@
-"""Finding and loading open_clip models.
+"""Finds and loads open_clip models; open_clip downloads weights that its cache lacks.
 
 In: a model name and a tag. Out: the model, its tokenizer and its config, or a `UserError`.
 Never: OpenAI's weights with an activation that they were not trained with.
@@ -6,7 +6,6 @@ Never: OpenAI's weights with an activation that they were not trained with.
 
 import contextlib
 import difflib
-import json
 import logging
 import warnings
 import zipfile
@@ -20,10 +19,11 @@ from huggingface_hub.errors import EntryNotFoundError
 from open_clip.pretrained import get_pretrained_cfg, list_pretrained_tags_by_model
 from torch import nn
 
-from vlmtune.backbones.weights import named_openai, not_loaded
+from vlmtune.backbones.weight_checks import named_openai, not_loaded
 from vlmtune.backbones.word_tokenizer import WordTokenizer
 from vlmtune.config import find_path
 from vlmtune.errors import UserError
+from vlmtune.storage.files import read_json
 
 CONFIG = "open_clip_config.json"
 VOCABULARY = "vocabulary.txt"
@@ -35,7 +35,7 @@ def load(
     model: str, pretrained: str | None, precision: str
 ) -> tuple[nn.Module, Any, dict[str, Any]]:
     """Loads an open_clip model, its tokenizer and its architecture config."""
-    name = resolve(model)
+    name = locate(model)
     weights = _weights(name, pretrained)
     try:
         with _quiet():
@@ -51,11 +51,11 @@ def load(
     return network, tokenizer, config or {}
 
 
-def resolve(model: str) -> str:
+def locate(model: str) -> str:
     """Returns the name open_clip knows a model by; folders become absolute.
 
     Example:
-        >>> resolve("ViT-B-32")
+        >>> locate("ViT-B-32")
         'ViT-B-32'
     """
     if model.startswith(HUB):
@@ -80,10 +80,10 @@ def resolve(model: str) -> str:
 
 
 def _check_folder(folder: Path) -> None:
+    config = read_json(folder / CONFIG, "JSON with model_cfg", "write it anew")
     try:
-        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         complete = {"embed_dim", "vision_cfg", "text_cfg"} <= config["model_cfg"].keys()
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"expected JSON with model_cfg in {folder / CONFIG}, "
             f"got {type(error).__name__}: {error}: write it anew"

@@ -1,4 +1,6 @@
 """Takes annotation files and a scorer; gives the numbers of each benchmark.
 
-A benchmark is its reader; one of four rules turns scores into numbers. It never sees a model.
+A benchmark is its reader; one of four `rules` turns scores into numbers. It never sees a model.
+To add one: subclass a rule, write `read` and `fixture`, and add a YAML of the same stem to
+`configs/plugins/benchmarks`; `tests/contracts` then tests it. See docs/extend.md.
 """

@@ -15,9 +15,10 @@ from typing import ClassVar, Literal
 from typing_extensions import override
 
 from vlmtune.benchmarks.base import Convention
-from vlmtune.benchmarks.files import is_text, pixel_box, read_json, write_image, write_json
-from vlmtune.benchmarks.multiple_choice import ChoiceItem, MultipleChoice
+from vlmtune.benchmarks.files import is_text, pixel_box, write_image, write_json
+from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, MultipleChoice
 from vlmtune.errors import UserError
+from vlmtune.storage.files import read_json
 from vlmtune.types import ImageRef
 
 SYMMETRIC = Path(__file__).with_name("aro_symmetric.json")

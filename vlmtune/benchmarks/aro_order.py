@@ -19,7 +19,7 @@ from vlmtune.benchmarks.aro_shuffles import (
 )
 from vlmtune.benchmarks.base import Convention
 from vlmtune.benchmarks.files import write_image, write_json
-from vlmtune.benchmarks.multiple_choice import ChoiceItem, MultipleChoice
+from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, MultipleChoice
 from vlmtune.language.words import words
 from vlmtune.metrics.multiple_choice import Ties
 from vlmtune.types import ImageRef

@@ -21,11 +21,12 @@ from typing import Annotated, Any
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from vlmtune.benchmarks.files import Text, read_json
+from vlmtune.benchmarks.files import Text, get_file
 from vlmtune.config import Configured
 from vlmtune.errors import UserError
-from vlmtune.language.tagger import Tagger
+from vlmtune.language.tagger import LexiconTagger, SpacyTagger, Tagger
 from vlmtune.language.words import words
+from vlmtune.storage.files import read_json, write_text
 
 VERSION = 1
 LONGEST = 30  # words of a caption that count
@@ -89,8 +90,19 @@ def perturb(caption: str, tagger: Tagger, seed: int) -> tuple[str, str, str, str
     return " ".join(first), " ".join(second), " ".join(third), " ".join(fourth)
 
 
-def write_shuffles(annotations: Path, output: Path, tagger: Tagger, seed: int = 0) -> None:
-    """Shuffles all captions of a file and writes the shuffles atomically."""
+def write_shuffles(
+    annotations: Path, output: Path, tagger: Tagger | str | None = None, seed: int = 0
+) -> None:
+    """Shuffles all captions of a file and writes the shuffles atomically.
+
+    Args:
+        annotations: The file of captions.
+        output: The file to write.
+        tagger: Tags the words; a name is one of spaCy's models, None the tagger of vlmtune.
+        seed: Seeds the shuffles.
+    """
+    if not isinstance(tagger, Tagger):
+        tagger = LexiconTagger() if tagger is None else SpacyTagger(tagger)
     shuffles = [
         list(perturb(caption, tagger, seed))
         for _, captions in read_captions(annotations)
@@ -104,14 +116,7 @@ def write_shuffles(annotations: Path, output: Path, tagger: Tagger, seed: int = 
         "sha256": _digest(_bytes(shuffles)),
         "shuffles": shuffles,
     }
-    part = output.with_name(f"{output.name}.part")
-    try:
-        part.write_text(json.dumps(content, ensure_ascii=False) + "\n", encoding="utf-8")
-        part.replace(output)
-    except OSError as error:
-        raise UserError(
-            f"expected to write {output}, got {type(error).__name__} ({error}): correct the path"
-        ) from error
+    write_text(output, json.dumps(content, ensure_ascii=False) + "\n")
 
 
 def read_shuffles(path: str | Path, annotations: str | Path, count: int) -> list[list[str]]:
@@ -140,7 +145,9 @@ def read_shuffles(path: str | Path, annotations: str | Path, count: int) -> list
 
 def read_captions(path: str | Path, source: str = "its authors") -> list[tuple[str, list[str]]]:
     """Reads images with their captions; `source` says where to get the file."""
-    rows = read_json(path, LAYOUT, source, Annotated[list[Captioned], Field(min_length=1)])
+    rows = read_json(
+        path, LAYOUT, get_file(source), Annotated[list[Captioned], Field(min_length=1)]
+    )
     return [(row["image"], row["caption"]) for row in rows]
 
 

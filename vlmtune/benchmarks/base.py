@@ -44,7 +44,7 @@ SHOWN = 4  # right and wrong items each in the gallery
 
 
 @runtime_checkable
-class Score(Protocol):
+class PairScorer(Protocol):
     """Anything that scores images against texts."""
 
     def __call__(
@@ -58,7 +58,7 @@ class Score(Protocol):
 
 
 @runtime_checkable
-class Embed(Protocol):
+class Embedder(Protocol):
     """Anything that embeds images and texts in one space; rows need not be normalised."""
 
     def embed_images(self, images: Sequence[ImageRef]) -> Float[Tensor, "N d"]:
@@ -185,7 +185,7 @@ class Benchmark(Configured, ABC, Generic[I]):
 
     @property
     def needs(self) -> Literal["scores", "embeddings"]:
-        """What `run` needs of the model: any scores, or the embeddings of a dual one (`Embed`)."""
+        """What `run` needs of the model: scores, or the embeddings of a dual one (`Embedder`)."""
         return "scores"
 
     @property
@@ -201,7 +201,7 @@ class Benchmark(Configured, ABC, Generic[I]):
         """Reads the rows of a JSON file, each with a text under every key."""
         return read_rows(path, keys, self.source)
 
-    def run(self, score: Score) -> Result:
+    def run(self, score: PairScorer) -> Result:
         """Scores everything once and evaluates the scores."""
         items = self.items
         scores = score(items.images, items.texts, items.pairs).detach().cpu()
@@ -284,14 +284,14 @@ def check_scores(scores: Tensor, shape: tuple[int, ...], name: str) -> None:
 
 
 def embed(
-    score: Score, items: Items, name: str
+    score: PairScorer, items: Items, name: str
 ) -> tuple[Float[Tensor, "N d"], Float[Tensor, "M d"]]:
     """Embeds all images and texts, in double precision.
 
     Raises:
         UserError: The model only scores pairs, or an embedding is missing, NaN or infinite.
     """
-    if not isinstance(score, Embed):
+    if not isinstance(score, Embedder):
         raise UserError(
             f"expected a model that embeds images and texts for {name}, got one that only scores "
             "pairs: use a dual adapter, or leave the benchmark out (`ensemble: scores` where it "

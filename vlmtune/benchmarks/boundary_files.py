@@ -10,8 +10,9 @@ from typing import Annotated, Any
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from vlmtune.benchmarks.files import SUFFIXES, check_shape, file_error, read_json
+from vlmtune.benchmarks.files import SUFFIXES, file_error
 from vlmtune.errors import UserError
+from vlmtune.storage.files import check_shape, read_json
 from vlmtune.types import ImageRef
 
 LAYOUT = "JSON `{video: [{timestamp, subject, status_before, status_after, ...}]}`"

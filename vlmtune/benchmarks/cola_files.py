@@ -24,7 +24,8 @@ from pydantic import Field
 from torch import Tensor
 from typing_extensions import TypedDict
 
-from vlmtune.benchmarks.files import Text, check_shape, file_error, read_json
+from vlmtune.benchmarks.files import Text, file_error
+from vlmtune.storage.files import check_shape, read_json
 from vlmtune.types import ImageRef
 
 LAYOUT = 'a JSON object {"labels": [...], "data": [[image, annotation, label, hard], ...]}'

@@ -11,8 +11,9 @@ from urllib.parse import urlsplit
 
 from typing_extensions import override
 
-from vlmtune.benchmarks.files import Text, file_error, read_json, write_image, write_json
-from vlmtune.benchmarks.paired import Paired, PairedItem
+from vlmtune.benchmarks.files import Text, file_error, get_file, write_image, write_json
+from vlmtune.benchmarks.rules.paired import Paired, PairedItem
+from vlmtune.storage.files import read_json
 from vlmtune.types import ImageRef
 
 LAYOUT = "a JSON list of [image_1, caption_1, image_2, caption_2]"
@@ -51,7 +52,9 @@ class ColaMulti(Paired):
 
     @override
     def read(self) -> list[PairedItem]:
-        rows = read_json(self.path, LAYOUT, self.source, list[tuple[Text, Text, Text, Text]])
+        rows = read_json(
+            self.path, LAYOUT, get_file(self.source), list[tuple[Text, Text, Text, Text]]
+        )
         items = []
         for i, row in enumerate(rows):
             names = [PurePosixPath(urlsplit(address).path).name for address in row[::2]]

@@ -18,7 +18,7 @@ from vlmtune.benchmarks.base import Benchmark, Convention, count, gallery
 from vlmtune.benchmarks.cola_files import Queries, read_queries, read_subsets, spelled
 from vlmtune.benchmarks.files import write_image, write_json
 from vlmtune.benchmarks.items import Items
-from vlmtune.benchmarks.ranking import best_images
+from vlmtune.benchmarks.rules.ranking import best_images
 from vlmtune.errors import UserError
 from vlmtune.metrics.average_precision import ClassPrecision, class_average_precision
 from vlmtune.metrics.intervals import bootstrap_mean

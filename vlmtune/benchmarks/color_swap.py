@@ -11,7 +11,7 @@ from typing import ClassVar
 from typing_extensions import override
 
 from vlmtune.benchmarks.files import write_image, write_json
-from vlmtune.benchmarks.paired import Paired, PairedItem
+from vlmtune.benchmarks.rules.paired import Paired, PairedItem
 from vlmtune.types import ImageRef
 
 KEYS = ("image_1", "image_2", "caption_1", "caption_2")

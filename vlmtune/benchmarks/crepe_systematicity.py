@@ -15,7 +15,7 @@ from typing_extensions import override
 from vlmtune.benchmarks.base import Convention
 from vlmtune.benchmarks.crepe_files import SOURCE, read_regions
 from vlmtune.benchmarks.files import write_csv, write_image
-from vlmtune.benchmarks.multiple_choice import ChoiceItem, MultipleChoice
+from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, MultipleChoice
 from vlmtune.metrics.multiple_choice import Ties
 
 NEGATIVES = ("atom", "comp", "combined")

@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from vlmtune.benchmarks.eqben_files import read_entries
 from vlmtune.benchmarks.files import write_image, write_json
-from vlmtune.benchmarks.paired import CHANCES, Paired, PairedAccuracy, PairedItem
+from vlmtune.benchmarks.rules.paired import CHANCES, Paired, PairedAccuracy, PairedItem
 from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_robust import macro_mean
 from vlmtune.metrics.item_groups import ItemGroups

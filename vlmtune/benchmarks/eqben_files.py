@@ -17,8 +17,9 @@ from typing import Any, Literal, NamedTuple, NotRequired
 from pydantic import StrictInt
 from typing_extensions import TypedDict
 
-from vlmtune.benchmarks.files import check_shape, file_error, is_text, read_json
+from vlmtune.benchmarks.files import file_error, is_text
 from vlmtune.errors import UserError
+from vlmtune.storage.files import check_shape, read_json
 
 LAYOUT = "EqBen items with image0, image1, caption0 and caption1"
 SLOTS = ("c0i0", "c0i1", "c1i0", "c1i1")

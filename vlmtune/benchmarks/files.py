@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Annotated, Any, TypeGuard
 
 from PIL import Image
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field
 
 from vlmtune.errors import UserError
+from vlmtune.storage.files import AGAIN, read_json
 
 Row = dict[str, Any]
 Text = Annotated[str, Field(pattern=r"\S")]  # not blank
@@ -21,46 +22,14 @@ Box = tuple[int, int, int, int]
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".ppm")
 
 
-def read_json(path: str | Path, layout: str, source: str = "", shape: Any = Any) -> Any:
-    """Reads a JSON file.
-
-    Args:
-        path: The file.
-        layout: What it should hold, for the error ("a JSON list of ...").
-        source: Where to get it.
-        shape: Type that the content must have, as in `check_shape`.
-    """
-    try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise _unreadable(path, layout, source, error) from error
-    return check_shape(content, shape, path, layout, source)
-
-
-def check_shape(content: Any, shape: Any, path: str | Path, layout: str, source: str = "") -> Any:
-    """Returns the content of a file where it has the type `shape`; lists become tuples.
-
-    Example:
-        >>> check_shape([["a dog", 3]], list[tuple[Text, int]], "rows.json", "rows")
-        [('a dog', 3)]
-        >>> check_shape([["a dog", 3], [" ", 2]], list[tuple[Text, int]], "rows.json", "rows")
-        Traceback (most recent call last):
-        ...
-        vlmtune.errors.UserError: expected rows in rows.json, got ' ' at 1/0: get the file again
-    """
-    try:
-        return TypeAdapter(shape).validate_python(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = "/".join(str(key) for key in first["loc"] if "[" not in str(key)) or "the top"
-        lacks = "nothing" if first["type"] == "missing" else repr(first["input"])[:60]
-        raise file_error(path, layout, f"{lacks} at {where}", source) from None
+def get_file(source: str = "") -> str:
+    """The advice of an error about a file; `source` is where to get it."""
+    return f"get the file from {source}, or correct the path" if source else AGAIN
 
 
 def file_error(path: str | Path, layout: str, came: str, source: str = "") -> UserError:
     """The error for a file that does not have its layout."""
-    cure = f"get the file from {source}" if source else "get the file again"
-    return UserError(f"expected {layout} in {path}, got {came}: {cure}")
+    return UserError(f"expected {layout} in {path}, got {came}: {get_file(source)}")
 
 
 def read_rows(path: str | Path, keys: Sequence[str], source: str) -> list[Row]:
@@ -83,7 +52,7 @@ def read_rows(path: str | Path, keys: Sequence[str], source: str) -> list[Row]:
     if str(path).endswith(".jsonl"):
         content = _json_lines(path, layout, source)
     else:
-        content = read_json(path, layout, source)
+        content = read_json(path, layout, get_file(source))
     if not isinstance(content, list | dict) or not content:
         came = "no list or object of rows, or an empty one"
         raise file_error(path, layout, came, source)
@@ -104,7 +73,7 @@ def read_csv(path: str | Path, columns: Sequence[str], source: str) -> list[dict
             lacking = [name for name in columns if name not in (reader.fieldnames or ())]
             rows = [] if lacking else list(reader)
     except (OSError, csv.Error, UnicodeError) as error:
-        raise _unreadable(path, layout, source, error) from error
+        raise file_error(path, layout, f"{type(error).__name__} ({error})", source) from error
     short = next((i for i, row in enumerate(rows) if None in row.values()), None)
     if lacking or short is not None:
         came = f"no {', '.join(lacking)}" if lacking else f"row {short} with fewer values"
@@ -188,9 +157,4 @@ def _json_lines(path: str | Path, layout: str, source: str) -> list[Any]:
         lines = Path(path).read_text(encoding="utf-8").split("\n")
         return [json.loads(line) for line in lines if line.strip()]
     except (OSError, ValueError) as error:
-        raise _unreadable(path, layout, source, error) from error
-
-
-def _unreadable(path: str | Path, layout: str, source: str, error: Exception) -> UserError:
-    cure = f"get the file from {source}, or correct the path" if source else "correct the path"
-    return UserError(f"expected {layout} in {path}, got {type(error).__name__} ({error}): {cure}")
+        raise file_error(path, layout, f"{type(error).__name__} ({error})", source) from error

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 from typing_extensions import override
 
-from vlmtune.benchmarks.base import Benchmark, Convention, Score, count, embed
+from vlmtune.benchmarks.base import Benchmark, Convention, PairScorer, count, embed
 from vlmtune.benchmarks.files import read_csv, write_csv, write_image
 from vlmtune.benchmarks.items import Items, number
 from vlmtune.benchmarks.pug_animals_samples import (
@@ -152,7 +152,7 @@ class PugAnimals(Benchmark[AnimalItems]):
         )
 
     @override
-    def run(self, score: Score) -> Result:
+    def run(self, score: PairScorer) -> Result:
         return self.evaluate_embeddings(*embed(score, self.items, self.name))
 
     def evaluate_embeddings(

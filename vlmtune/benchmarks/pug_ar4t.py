@@ -19,8 +19,8 @@ from typing_extensions import override
 
 from vlmtune.benchmarks.base import Convention, count
 from vlmtune.benchmarks.files import read_csv, write_csv, write_image
-from vlmtune.benchmarks.paired import Paired, PairedAccuracy, PairedItem
 from vlmtune.benchmarks.pug_files import SITE, spoken
+from vlmtune.benchmarks.rules.paired import Paired, PairedAccuracy, PairedItem
 from vlmtune.errors import UserError
 from vlmtune.metrics.value import MetricValue
 from vlmtune.types import ImageRef

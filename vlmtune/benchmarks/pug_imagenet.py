@@ -14,18 +14,18 @@ from pydantic import Field
 from typing_extensions import override
 
 from vlmtune.benchmarks.base import Convention
-from vlmtune.benchmarks.classification import Candidate, Classification, ClassItem
 from vlmtune.benchmarks.files import (
     Text,
     check_chosen,
     file_error,
     find_images,
-    read_json,
     write_image,
 )
 from vlmtune.benchmarks.pug_files import SITE, spoken
+from vlmtune.benchmarks.rules.classification import Candidate, Classification, ClassItem
 from vlmtune.errors import UserError
 from vlmtune.metrics.class_mapping import class_of_id
+from vlmtune.storage.files import read_json
 from vlmtune.types import ImageRef
 
 FACTORS = (

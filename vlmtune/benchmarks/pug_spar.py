@@ -15,8 +15,8 @@ from typing_extensions import override
 
 from vlmtune.benchmarks.base import Convention
 from vlmtune.benchmarks.files import write_csv, write_image
-from vlmtune.benchmarks.multiple_choice import ChoiceItem, MultipleChoice
 from vlmtune.benchmarks.pug_spar_setups import BLANK, COLUMNS, HARD, SOURCE, read_setups
+from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, MultipleChoice
 from vlmtune.metrics.multiple_choice import Ties
 from vlmtune.types import ImageRef
 

@@ -15,14 +15,13 @@ from typing_extensions import TypedDict, override
 from vlmtune.benchmarks.base import Convention
 from vlmtune.benchmarks.files import (
     Text,
-    check_shape,
     file_error,
-    read_json,
     write_image,
     write_json,
 )
-from vlmtune.benchmarks.ranking import CaptionedImage, Ranking
+from vlmtune.benchmarks.rules.ranking import CaptionedImage, Ranking
 from vlmtune.errors import UserError
+from vlmtune.storage.files import check_shape, read_json
 from vlmtune.types import ImageRef
 
 LAYOUT = "Karpathy's caption JSON"
@@ -44,7 +43,7 @@ class Row(TypedDict, total=False):
 
 
 class Retrieval(Ranking):
-    """Recall at 1, 5 and 10 in a split, both ways; see `vlmtune.benchmarks.ranking`.
+    """Recall at 1, 5 and 10 in a split, both ways; see `vlmtune.benchmarks.rules.ranking`.
 
     COCO's "1K" is the mean over 5 folds of its 5,000 test images, "5K" are the numbers without
     folds. "strict" ranks every caption, "reference" the first five of each image.

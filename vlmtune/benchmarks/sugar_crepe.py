@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from vlmtune.benchmarks.base import Convention
 from vlmtune.benchmarks.files import write_image, write_json
-from vlmtune.benchmarks.multiple_choice import ChoiceItem, MultipleChoice
+from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, MultipleChoice
 from vlmtune.types import ImageRef
 
 FORMS = ("add", "replace", "swap")

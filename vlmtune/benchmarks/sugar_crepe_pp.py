@@ -11,7 +11,7 @@ from typing import ClassVar
 from typing_extensions import override
 
 from vlmtune.benchmarks.files import write_image, write_json
-from vlmtune.benchmarks.multiple_choice import ChoiceItem, MultipleChoice
+from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, MultipleChoice
 from vlmtune.types import ImageRef
 
 SUBSETS = ("replace_att", "replace_obj", "replace_rel", "swap_att", "swap_obj")

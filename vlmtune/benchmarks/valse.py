@@ -19,16 +19,17 @@ from vlmtune.benchmarks.base import Convention
 from vlmtune.benchmarks.files import (
     check_chosen,
     file_error,
+    get_file,
     is_text,
-    read_json,
     write_image,
     write_json,
 )
-from vlmtune.benchmarks.multiple_choice import ChoiceItem, MultipleChoice
+from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, MultipleChoice
 from vlmtune.errors import UserError
 from vlmtune.metrics.auroc import auroc
 from vlmtune.metrics.cluster_robust import cluster_robust_mean
 from vlmtune.metrics.value import MetricValue
+from vlmtune.storage.files import read_json
 from vlmtune.types import ImageRef
 
 VOTES = 2  # annotators, of three, who must have chosen the caption
@@ -125,7 +126,7 @@ class Valse(MultipleChoice):
         items = []
         for piece in self.pieces:
             path = Path(self.path, f"{piece}.json")
-            rows = read_json(path, LAYOUT, self.source, dict[str, Row])
+            rows = read_json(path, LAYOUT, get_file(self.source), dict[str, Row])
             for key, row in rows.items():
                 if row["mturk"]["caption"] < VOTES:
                     continue

@@ -12,7 +12,7 @@ from typing import ClassVar
 from typing_extensions import override
 
 from vlmtune.benchmarks.files import Row, is_text, write_image
-from vlmtune.benchmarks.paired import Paired, PairedItem
+from vlmtune.benchmarks.rules.paired import Paired, PairedItem
 from vlmtune.types import ImageRef
 
 KEYS = ("image_0", "image_1", "caption_0", "caption_1")

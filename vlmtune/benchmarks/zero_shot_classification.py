@@ -14,18 +14,19 @@ import torch
 from torch.nn.functional import normalize
 from typing_extensions import override
 
-from vlmtune.benchmarks.base import Convention, Score, embed, files_from
-from vlmtune.benchmarks.classification import Candidate, Classification, ClassItem
+from vlmtune.benchmarks.base import Convention, PairScorer, embed, files_from
 from vlmtune.benchmarks.files import (
     file_error,
     find_images,
+    get_file,
     is_text,
-    read_json,
     write_image,
     write_json,
 )
+from vlmtune.benchmarks.rules.classification import Candidate, Classification, ClassItem
 from vlmtune.errors import UserError
 from vlmtune.report.result import Result
+from vlmtune.storage.files import read_json
 from vlmtune.types import ImageRef
 
 
@@ -152,7 +153,7 @@ class ZeroShotClassification(Classification):
     def _read_names(self, path: str, folders: Sequence[str]) -> Sequence[Any]:
         """One entry for each folder; with a class missing the numbers would be higher."""
         layout = f"a JSON list of {len(folders)} names, or an object {{folder: name}},"
-        names = read_json(path, layout, self.source, list[Any] | dict[str, Any])
+        names = read_json(path, layout, get_file(self.source), list[Any] | dict[str, Any])
         if isinstance(names, list) and len(names) != len(folders):
             raise file_error(path, layout, f"{len(names)} names", self.source)
         if isinstance(names, list):
@@ -163,7 +164,7 @@ class ZeroShotClassification(Classification):
         return [names.get(folder) for folder in folders]
 
     @override
-    def run(self, score: Score) -> Result:
+    def run(self, score: PairScorer) -> Result:
         if self.ensemble == "scores":
             return super().run(score)
         items, prompts = self.items, self.items.banks[0].prompts

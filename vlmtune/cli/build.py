@@ -10,17 +10,18 @@ from typing import Any
 
 from vlmtune.cli.plugins import find, make, read_yaml
 from vlmtune.errors import UserError
+from vlmtune.storage.files import read_json
 
 
 def run(options: argparse.Namespace) -> None:
     """Builds the corpus `options.corpus` into `options.out`."""
-    from data_builders.common import Builder  # vlmtune works without the builders
+    from data_builders.shard_builder import Builder  # vlmtune works without the builders
 
     source = find("builders", options.corpus)
     changes = [] if options.config is None else _changes(Path(options.config))
     builder: Any = make(Builder, source, [*changes, *options.overrides])  # type: ignore[type-abstract]
     builder.build(options.out)
-    manifest = json.loads((options.out / "manifest.json").read_text(encoding="utf-8"))
+    manifest = read_json(options.out / "manifest.json", "a manifest")
     records = sum(shard["records"] for shard in manifest["shards"])
     counts = [f"{len(manifest['shards'])} shards, {records} records"] if manifest["shards"] else []
     counts += [f"{name} {count}" for name, count in sorted(manifest["counts"].items())]

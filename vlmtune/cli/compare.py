@@ -1,18 +1,16 @@
-"""Trains every strategy of a suite, one after another, and puts their numbers into one table.
+"""`vlmtune compare`: trains every strategy of an experiment and puts the results into one table.
 
-    python scripts/compare.py [--suite configs/experiments/compare/cola.yaml] [--seeds 0 1 2]
-                              [--only lora ft_late] [--steps N] [--out FOLDER]
+In: a YAML with the strategies, and seeds. Out: a run in FOLDER/STRATEGY/seed-SEED for each,
+`compare.md` with the mean over seeds and each seed, and `compare.json`.
+Never: a finished run again.
 
-Each run is a `vlmtune fit` in `FOLDER/<strategy>/seed-<seed>`. Call the script again at any time:
-finished runs are not repeated, stopped ones resume. Goes out: `FOLDER/compare.md`, the mean over
-seeds and each seed, and `FOLDER/compare.json`. Seconds per epoch exclude evaluation and encoding.
-A suite is a YAML with `title`, `out`, `zero_shot` (options of `vlmtune evaluate`), `base` (shared
-config), `columns` (heading to "benchmark metric"), `rows` (strategy to `name` and `configs`).
+The YAML has `title`, `out`, `zero_shot` (options of `vlmtune evaluate`), `base` (shared config),
+`columns` (heading to "benchmark metric") and `rows` (strategy to `name` and `configs`). Seconds per
+epoch exclude evaluation and encoding.
 """
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -25,14 +23,14 @@ from typing import Any
 
 import yaml
 
+from vlmtune.config import find_path
+from vlmtune.data.schema import read_manifest
 from vlmtune.errors import UserError
-from vlmtune.metrics.value import MetricValue
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.table import count, number
 from vlmtune.storage.files import write_text
 
-ROOT = Path(__file__).resolve().parents[1]
-SUITE = Path("configs/experiments/compare/cola.yaml")
+EXAMPLE = "configs/experiments/compare/cola.yaml"
 ZERO_SHOT = "zero_shot"
 RECIPE = "recipe.json"
 KEYS = {"title", "out", ZERO_SHOT, "base", "columns", "rows"}
@@ -42,8 +40,8 @@ Run = Callable[[Sequence[str], Path], None]
 
 
 @dataclass(frozen=True)
-class Suite:
-    """A comparison; see the module."""
+class Experiment:
+    """A table of strategies; see the module."""
 
     title: str
     out: Path
@@ -71,8 +69,10 @@ class Task:
     @property
     def recipe(self) -> str:
         """The command of the run, with a digest of each config it names."""
-        paths = [Path(word) for word in self.words if word.endswith(".yaml")]
-        digests = {str(path): sha256(path.read_bytes()).hexdigest() for path in paths}
+        paths = {
+            word: find_path(word) or Path(word) for word in self.words if word.endswith(".yaml")
+        }
+        digests = {word: sha256(path.read_bytes()).hexdigest() for word, path in paths.items()}
         return json.dumps({"command": self.words, "configs": digests}, indent=1) + "\n"
 
     @property
@@ -87,16 +87,16 @@ class Task:
         return self.report.is_file() and self.begun == self.recipe
 
 
-def read_suite(path: Path) -> Suite:
-    """Reads a suite."""
+def read_experiment(path: Path) -> Experiment:
+    """Reads the YAML of an experiment."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.safe_load((find_path(path) or path).read_text(encoding="utf-8"))
         if unknown := sorted(KEYS.symmetric_difference(content)):
             raise ValueError(f"{unknown[0]} missing or unknown")
         columns = {title: tuple(names.split()) for title, names in content["columns"].items()}
         if any(len(names) != 2 for names in columns.values()):
             raise ValueError("a column that is not `benchmark metric`")
-        return Suite(
+        return Experiment(
             content["title"], Path(content["out"]), dict(content[ZERO_SHOT]), content["base"],
             {title: (benchmark, metric) for title, (benchmark, metric) in columns.items()},
             {row: values["name"] for row, values in content["rows"].items()},
@@ -105,28 +105,28 @@ def read_suite(path: Path) -> Suite:
     except (OSError, ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError) as error:
         line = " ".join(str(error).split())
         raise UserError(
-            f"expected a suite of comparisons in {path}, got {type(error).__name__}: {line}: "
-            f"see {SUITE}"
+            f"expected a table of strategies in {path}, got {type(error).__name__}: {line}: "
+            f"see {EXAMPLE}"
         ) from error
 
 
 def tasks(
-    suite: Suite, out: Path, seeds: Sequence[int], only: Sequence[str], steps: int | None
+    experiment: Experiment, out: Path, seeds: Sequence[int], only: Sequence[str], steps: int | None
 ) -> list[Task]:
     """Lists the runs, the untrained model first."""
-    if unknown := sorted({*only} - {ZERO_SHOT, *suite.configs}):
+    if unknown := sorted({*only} - {ZERO_SHOT, *experiment.configs}):
         raise UserError(
-            f"expected strategies out of {', '.join([ZERO_SHOT, *suite.configs])}, "
+            f"expected strategies out of {', '.join([ZERO_SHOT, *experiment.configs])}, "
             f"got {unknown[0]}: correct --only"
         )
-    options = [word for key, value in suite.zero_shot.items() for word in (f"--{key}", value)]
+    options = [word for key, value in experiment.zero_shot.items() for word in (f"--{key}", value)]
     folder = out / ZERO_SHOT
     evaluate = ("evaluate", *options, "--name", "zero-shot", "--out", str(folder))
     listed = [Task(ZERO_SHOT, "zero-shot", folder, evaluate)]
-    for row, configs in suite.configs.items():
+    for row, configs in experiment.configs.items():
         for seed in seeds:
-            folder, name = out / row / f"seed-{seed}", f"{suite.names[row]}, seed {seed}"
-            words = ["fit", *(w for one in (suite.base, *configs) for w in ("--config", one))]
+            folder, name = out / row / f"seed-{seed}", f"{experiment.names[row]}, seed {seed}"
+            words = ["fit", *(w for one in (experiment.base, *configs) for w in ("--config", one))]
             words += [f"--{key}={seed}" for key in ("seed_everything", "model.seed", "data.seed")]
             words += [f"--trainer.default_root_dir={folder}"]
             words += [f"--trainer.callbacks.init_args.name={name}"]
@@ -155,11 +155,9 @@ def perform(task: Task, run: Run) -> None:
 def run_process(words: Sequence[str], log: Path) -> None:
     """Runs `vlmtune` in a process of its own; an error has the last line it printed."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     with log.open("a", encoding="utf-8") as file:
         command = [sys.executable, "-m", "vlmtune", *words]
-        status = subprocess.run(command, stdout=file, stderr=file, env=environment).returncode  # noqa: S603
+        status = subprocess.run(command, stdout=file, stderr=file).returncode  # noqa: S603
     if status != 0:
         lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         raise UserError(
@@ -175,22 +173,20 @@ def seconds_per_epoch(report: RunReport, folder: Path) -> float | None:
     config = yaml.safe_load(path.read_text(encoding="utf-8"))
     data, records = config["data"], 0
     for shards in data["train"]:
-        manifest = Path(shards.get("init_args", shards)["path"]) / "manifest.json"
-        content = json.loads(manifest.read_text(encoding="utf-8"))
-        records += sum(shard["records"] for shard in content["shards"])
+        records += read_manifest(Path(shards.get("init_args", shards)["path"])).records
     seen = steps * data["batch_size"] * config["trainer"]["accumulate_grad_batches"]
     return report.provenance.seconds * records / seen
 
 
-def collect(suite: Suite, listed: Sequence[Task]) -> dict[str, Any]:
+def collect(experiment: Experiment, listed: Sequence[Task]) -> dict[str, Any]:
     """The numbers of all finished runs: the content of `compare.json`."""
     rows: dict[str, Any] = {}
     for task in listed:
         if not task.done:
             continue
         report = RunReport.load(task.report)
-        metrics = {title: _metric(report, where, task) for title, where in suite.columns.items()}
-        name = suite.names.get(task.row, "zero-shot")
+        metrics = {title: report.metric(*where) for title, where in experiment.columns.items()}
+        name = experiment.names.get(task.row, "zero-shot")
         row = rows.setdefault(task.row, {"name": name, "runs": []})
         row["trainable_parameters"] = report.provenance.trainable_parameters
         row["runs"].append({
@@ -200,18 +196,7 @@ def collect(suite: Suite, listed: Sequence[Task]) -> dict[str, Any]:
             "chance": {title: metric.chance for title, metric in metrics.items()},
             "units": {title: metric.unit for title, metric in metrics.items()},
         })  # fmt: skip
-    return {"title": suite.title, "columns": suite.columns, "rows": rows}
-
-
-def _metric(report: RunReport, where: tuple[str, str], task: Task) -> MetricValue:
-    results = {result.benchmark: result for result in report.results}
-    try:
-        return results[where[0]].metrics[where[1]]
-    except KeyError as error:
-        raise UserError(
-            f"expected {where[1]} of {where[0]} in {task.report}, got none: correct the columns "
-            "of the suite"
-        ) from error
+    return {"title": experiment.title, "columns": experiment.columns, "rows": rows}
 
 
 def markdown(comparison: dict[str, Any]) -> str:
@@ -238,48 +223,33 @@ def _cell(values: Sequence[float], unit: str) -> str:
     return mean if len(values) == 1 else f"{mean} ({' / '.join(number(v, unit) for v in values)})"
 
 
-def compare(options: argparse.Namespace, run: Run = run_process) -> int:
-    """Trains what is left, writes the tables, and returns the exit status."""
-    suite, steps = read_suite(options.suite), options.steps
-    out = options.out or (suite.out if steps is None else Path(f"{suite.out}-{steps}-steps"))
-    every = tasks(suite, out, options.seeds, [], steps)
-    chosen = tasks(suite, out, options.seeds, options.only, steps)
-    start, failed = time.monotonic(), False
+def run(options: argparse.Namespace, start_run: Run = run_process) -> None:
+    """Trains what is left and writes the tables; a failed run does not stop the others.
+
+    Raises:
+        UserError: A run failed.
+    """
+    experiment, steps = read_experiment(options.experiment), options.steps
+    suffix = "" if steps is None else f"-{steps}-steps"
+    out = options.out or Path(f"{experiment.out}{suffix}")
+    every = tasks(experiment, out, options.seeds, [], steps)
+    chosen = tasks(experiment, out, options.seeds, options.only, steps)
+    start, failed = time.monotonic(), []
     for position, task in enumerate(chosen, 1):
         seconds = time.monotonic() - start
         print(f"[{seconds:4.0f} s] {position} of {len(chosen)}: {task.name}", flush=True)
         try:
-            perform(task, run)
+            perform(task, start_run)
         except UserError as error:
-            failed = True
-            print(f"compare: error: {error}", file=sys.stderr)
-        comparison = collect(suite, every)  # after each run, so that there is always a table
+            failed.append(task.name)
+            print(f"failed: {error}", file=sys.stderr)
+        comparison = collect(experiment, every)  # after each run, so that there is always a table
         write_text(out / "compare.json", json.dumps(comparison, indent=1) + "\n")
         write_text(out / "compare.md", markdown(comparison))
     print((out / "compare.md").read_text(encoding="utf-8"), end="")
     print(f"written: {out / 'compare.md'}, {out / 'compare.json'}")
-    return int(failed)
-
-
-def parser() -> argparse.ArgumentParser:
-    """The options."""
-    arguments = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    arguments.add_argument("--suite", type=Path, default=SUITE)
-    arguments.add_argument("--seeds", type=int, nargs="+", default=[0])
-    arguments.add_argument("--only", nargs="+", default=[], metavar="STRATEGY")
-    arguments.add_argument("--steps", type=int, help="shorten the trainings to so many steps")
-    arguments.add_argument("--out", type=Path, help="folder of the runs, in place of the suite's")
-    return arguments
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line; returns the exit status, 2 for an error of the user."""
-    try:
-        return compare(parser().parse_args(argv))
-    except UserError as error:
-        print(f"compare: error: {error}", file=sys.stderr)
-        return 2
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    if failed:
+        raise UserError(
+            f"expected all runs to finish, {len(failed)} of {len(chosen)} failed ({failed[0]}): "
+            "see above, correct the cause and call again"
+        )

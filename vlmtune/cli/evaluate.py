@@ -9,19 +9,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from vlmtune.adapters.zero_shot import ZeroShot
 from vlmtune.benchmarks.base import Benchmark
 from vlmtune.cli.plugins import find_device, make_list
-from vlmtune.cli.tables import show
 from vlmtune.cli.text_only import captions, save_text_only, text_only_runs
-from vlmtune.evaluation.scorer import Scorer
 from vlmtune.evaluation.suite import load_all, run_suite
+from vlmtune.evaluation.text_only import TextOnlyScore
 from vlmtune.export import resolve
 from vlmtune.export.model import Model
-from vlmtune.language.ngram import NGram
 from vlmtune.report.environment import code_commit, library_versions, now
 from vlmtune.report.html import write_report
 from vlmtune.report.run_report import Provenance, RunReport
+from vlmtune.report.screen import show
 
 
 def run(options: argparse.Namespace) -> None:
@@ -33,12 +31,11 @@ def run(options: argparse.Namespace) -> None:
     benchmarks = make_list(Benchmark, "benchmarks", options.benchmarks)  # type: ignore[type-abstract]
     for name, why in load_all(benchmarks):
         print(f"not run: {name}: {why}", file=sys.stderr)
-    n_gram = None if options.text_only is None else NGram().fit(captions(options.text_only))
+    texts = options.text_only
+    n_gram = None if texts is None else TextOnlyScore.fitted(captions(texts))
     model = resolve(options.model, options.pretrained)
     device = find_device(options.device)
-    scorer = Scorer(
-        model.backbone.to(device), model.adapter.to(device), options.store, options.batch_size
-    )
+    scorer = model.to(device).scorer(options.store, options.batch_size)
     options.out.mkdir(parents=True, exist_ok=True)  # fails now rather than after the work
     suite = run_suite(benchmarks, scorer)
     name = options.name or Path(options.model).stem or options.model
@@ -59,7 +56,7 @@ def run(options: argparse.Namespace) -> None:
 def _provenance(
     model: Model, options: argparse.Namespace, benchmarks: Sequence[Benchmark]
 ) -> Provenance:
-    untrained = isinstance(model.adapter, ZeroShot)
+    untrained = model.untrained
     parts = (model.backbone, model.adapter)
     trainable = sum(p.numel() for part in parts for p in part.parameters() if p.requires_grad)
     # Versions, commit and date are those of this evaluation; those of the training stand apart.

@@ -5,17 +5,13 @@ In: a checkpoint. Out: the folder, or what mixtures of weights score. It never t
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rich.markup import escape
-from rich.table import Table
-
 from vlmtune.benchmarks.base import Benchmark
 from vlmtune.cli.plugins import find_device, make_list
-from vlmtune.cli.tables import console, frame
 from vlmtune.errors import UserError
 from vlmtune.evaluation.scorer import Scorer
 from vlmtune.evaluation.suite import SuiteResult, load_all, run_suite
@@ -23,12 +19,9 @@ from vlmtune.export import FILES, read_checkpoint, save_export
 from vlmtune.export.files import check_target
 from vlmtune.export.model import Model
 from vlmtune.export.wise_ft import WiseFT, check_alpha
-from vlmtune.metrics.value import MetricValue
 from vlmtune.report.environment import code_commit, library_versions, now
 from vlmtune.report.run_report import RunReport
-from vlmtune.report.table import number
-
-KINDS = ("compositional", "retained")
+from vlmtune.report.screen import show_alphas, show_not_run
 
 
 def run(options: argparse.Namespace) -> None:
@@ -122,33 +115,6 @@ def measure(weights: WiseFT, options: argparse.Namespace) -> dict[float, SuiteRe
     for alpha in options.alphas:
         weights.at(alpha)
         suites[alpha] = run_suite(benchmarks, scorer)
-    _show(suites)
+    show_alphas({alpha: suite.results for alpha, suite in suites.items()})
+    show_not_run([pair for suite in suites.values() for pair in suite.not_run])
     return suites
-
-
-def _show(suites: Mapping[float, SuiteResult]) -> None:
-    """Shows the primary numbers: for each kind of benchmark the mean, then each benchmark."""
-    first = next(iter(suites.values()))
-    columns = [[r.benchmark for r in first.results if r.kind == kind] for kind in KINDS]
-    table = Table("alpha", box=frame())
-    for kind, names in zip(KINDS, columns, strict=True):
-        table.add_column(f"{kind} mean", justify="right", style="bold")
-        for name in names:
-            table.add_column(f"{kind}: {escape(name)}", justify="right")
-    for alpha, suite in suites.items():
-        metrics = {result.benchmark: result.metrics[result.primary] for result in suite.results}
-        cells = [f"{alpha:g}"]
-        for names in columns:
-            primary = [metrics.get(name) for name in names]
-            cells.append(_mean([metric for metric in primary if metric]))
-            cells += [number(metric.value, metric.unit) if metric else "–" for metric in primary]
-        table.add_row(*cells)
-    console().print(table)
-    for name, why in dict(pair for suite in suites.values() for pair in suite.not_run).items():
-        console().print(f"not run: {name}: {why}", markup=False, soft_wrap=True)
-
-
-def _mean(metrics: Sequence[MetricValue]) -> str:
-    """The mean of the metrics that are fractions; ranks and counts are left out."""
-    values = [m.value for m in metrics if m.unit == "fraction" and m.higher_is_better]
-    return number(sum(values) / len(values), "fraction") if values else "–"

@@ -26,13 +26,13 @@ from torch.nn import ModuleList
 from typing_extensions import override
 
 from vlmtune.cli.explain import configuration_error, warning_line
-from vlmtune.cli.tables import show
 from vlmtune.data.datamodule import ShardDataModule
 from vlmtune.errors import UserError
 from vlmtune.export import check_checkpoint
+from vlmtune.report.screen import show
 from vlmtune.report.table import count
 from vlmtune.storage.files import write_atomically
-from vlmtune.training.evaluation import Evaluation
+from vlmtune.training.benchmark_callback import BenchmarkCallback
 from vlmtune.training.module import AdaptationModule
 
 # Warnings of Lightning and torch that a user cannot act on, or has chosen.
@@ -208,7 +208,7 @@ class VlmtuneCLI(LightningCLI):
         if not self.trainer.is_global_zero:
             return
         for callback in cast(Any, self.trainer).callbacks:
-            if isinstance(callback, Evaluation) and (callback.results or callback.not_run):
+            if isinstance(callback, BenchmarkCallback) and (callback.results or callback.not_run):
                 show([callback.run_report(self.trainer, self.model)])
         checkpoints: Any = self.trainer.checkpoint_callback
         path = checkpoints and (checkpoints.best_model_path or checkpoints.last_model_path)

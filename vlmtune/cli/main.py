@@ -1,4 +1,4 @@
-"""The command line. It imports nothing heavy before a command runs, so `--help` answers at once.
+"""Declares every command with its options; imports nothing heavy, so `--help` answers at once.
 
 In: the words of a command line. Out: an exit status. It never prints a traceback without `--debug`.
 """
@@ -73,6 +73,8 @@ Run again, it uses existing files and continues trainings from their last checkp
 BUILD = """\
 All further arguments go to the builder and override its YAML, for example --train 100.
 If the folder already holds the same build, it is kept; any other content is refused."""
+COMPARE = """\
+Call it again at any time: finished runs are not repeated, stopped ones resume."""
 EXPORT = """\
 WiSE-FT mixes the pre-trained weights (alpha 0) with the trained ones (alpha 1). Measure
 some alphas to choose one, then export it:
@@ -192,6 +194,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--name", help="name of the run in reports; the model's by default")
     add("--text-only", **path, metavar="CAPTIONS", help=TEXT_ONLY)
     _computing(add)
+
+    add = command("compare", "train many strategies and put them into one table", COMPARE)
+    add("experiment", **path, help="a YAML, for example configs/experiments/compare/cola.yaml")
+    add("--seeds", type=int, nargs="+", default=[0], help="seeds of each strategy (0)")
+    add("--only", nargs="+", default=[], metavar="STRATEGY", help="train these rows alone")
+    add("--steps", type=int, help="shorten the trainings to so many steps")
+    add("--out", **path, help="folder of the runs; the YAML's by default")
 
     add = command("export", "turn a checkpoint into a folder that loads in three lines", EXPORT)
     add("checkpoint", **path, help="a .ckpt that `vlmtune fit` wrote")

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from vlmtune.cli.tables import show
 from vlmtune.cli.text_only import FILES
 from vlmtune.report.formats import to_csv, to_latex
 from vlmtune.report.html import write_report
 from vlmtune.report.run_report import RunReport
+from vlmtune.report.screen import show
 from vlmtune.storage.files import write_text
 
 

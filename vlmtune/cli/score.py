@@ -4,8 +4,8 @@ import argparse
 
 from rich.table import Table
 
-from vlmtune.cli.tables import console, frame
 from vlmtune.export import resolve
+from vlmtune.report.screen import console, frame
 
 
 def run(options: argparse.Namespace) -> None:

@@ -3,12 +3,10 @@
 import argparse
 
 from vlmtune.benchmarks.aro_shuffles import read_captions, write_shuffles
-from vlmtune.language.tagger import LexiconTagger, SpacyTagger
 
 
 def run(options: argparse.Namespace) -> None:
     """Shuffles the captions of `options.annotations` in four ways and writes `options.out`."""
-    tagger = LexiconTagger() if options.spacy is None else SpacyTagger(options.spacy)
     count = sum(len(captions) for _, captions in read_captions(options.annotations))
-    write_shuffles(options.annotations, options.out, tagger, options.seed)
+    write_shuffles(options.annotations, options.out, options.spacy, options.seed)
     print(f"{options.out}: four shuffles of {count} captions, seed {options.seed}")

@@ -8,13 +8,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from vlmtune.benchmarks.base import Benchmark, Score
+from vlmtune.benchmarks.base import Benchmark, PairScorer
 from vlmtune.data.shards import ShardSet, read_headers
 from vlmtune.errors import UserError
 from vlmtune.evaluation.scorer import Scorer
 from vlmtune.evaluation.suite import run_suite
 from vlmtune.evaluation.text_only import ImageAveraged, TextOnlyScore
-from vlmtune.language.ngram import NGram
 from vlmtune.report.run_report import Provenance, RunReport
 
 FILES = "text-only-*.json"  # beside report.json
@@ -42,7 +41,11 @@ def captions(source: Path) -> Iterator[str]:
 
 
 def text_only_runs(
-    benchmarks: Sequence[Benchmark], scorer: Scorer, model: NGram, data: str, provenance: Provenance
+    benchmarks: Sequence[Benchmark],
+    scorer: Scorer,
+    n_gram: TextOnlyScore,
+    data: str,
+    provenance: Provenance,
 ) -> list[RunReport]:
     """Runs the benchmarks with an n-gram model, and with the image scores of `scorer` averaged.
 
@@ -52,7 +55,8 @@ def text_only_runs(
     if not scored:
         print("no text-only runs: no benchmark uses scores", file=sys.stderr)
         return []
-    n_gram = replace(
+    model = n_gram.model
+    fitted = replace(
         provenance,
         backbone="none",
         adapter=f"n-grams of up to {model.order} words",
@@ -65,7 +69,7 @@ def text_only_runs(
     )
     averaged = replace(provenance, adapter=f"{provenance.adapter}, image averaged")
     return [
-        _run(N_GRAM, scored, TextOnlyScore(model), n_gram),
+        _run(N_GRAM, scored, n_gram, fitted),
         _run(AVERAGED, scored, ImageAveraged(scorer), averaged),
     ]
 
@@ -80,7 +84,7 @@ def save_text_only(folder: Path, runs: Sequence[RunReport]) -> None:
 
 
 def _run(
-    name: str, benchmarks: Sequence[Benchmark], score: Score, provenance: Provenance
+    name: str, benchmarks: Sequence[Benchmark], score: PairScorer, provenance: Provenance
 ) -> RunReport:
     suite = run_suite(benchmarks, score)
     return RunReport(name, provenance, suite.results, not_run=suite.not_run, text_only=True)

@@ -14,9 +14,9 @@ from pytorch_lightning import LightningDataModule
 from torch import Tensor
 from typing_extensions import override
 
+from vlmtune.data.caption_negatives import CaptionNegatives
 from vlmtune.data.catalogue import Catalogue, catalogue, decoded_images, image_digests
 from vlmtune.data.loader import BatchNeighbours, EpochLoader, NoBatches, Position
-from vlmtune.data.negatives import CaptionNegatives
 from vlmtune.data.shards import ShardSet
 from vlmtune.data.stream import GroupStream, check_sets
 from vlmtune.errors import UserError

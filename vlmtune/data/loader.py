@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from vlmtune.config import Configured
+from vlmtune.data.caption_negatives import CaptionNegatives
 from vlmtune.data.collate import collate
-from vlmtune.data.negatives import CaptionNegatives
 from vlmtune.data.plan import Consumer
 from vlmtune.data.shards import ShardSet
 from vlmtune.data.stream import GroupStream

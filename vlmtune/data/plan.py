@@ -79,14 +79,14 @@ def train_slice(total: int, batch_size: int, consumer: Consumer) -> EpochSlice:
     return _worker_slice(consumer.rank * per_rank, sizes, per_rank * consumer.world, consumer)
 
 
-def evaluation_batches(total: int, batch_size: int, world: int, rank: int) -> list[int]:
+def validation_batches(total: int, batch_size: int, world: int, rank: int) -> list[int]:
     """Returns the batch sizes of one rank if every one of `total` groups is seen once.
 
     Ranks differ by one group at most. A rank with enough groups has as many batches as the others,
     some of them smaller: ranks that wait for each other at every batch must not hang.
 
     Example:
-        >>> [evaluation_batches(9, 2, 2, rank) for rank in (0, 1)]
+        >>> [validation_batches(9, 2, 2, rank) for rank in (0, 1)]
         [[2, 2, 1], [2, 1, 1]]
     """
     if total < world:
@@ -99,9 +99,9 @@ def evaluation_batches(total: int, batch_size: int, world: int, rank: int) -> li
     return _even(groups, count)
 
 
-def evaluation_slice(total: int, batch_size: int, consumer: Consumer) -> EpochSlice:
+def validation_slice(total: int, batch_size: int, consumer: Consumer) -> EpochSlice:
     """Returns a consumer's slice of an evaluation; all slices together cover each group once."""
-    sizes = evaluation_batches(total, batch_size, consumer.world, consumer.rank)
+    sizes = validation_batches(total, batch_size, consumer.world, consumer.rank)
     start = sum(_even(total, consumer.world)[: consumer.rank])
     return _worker_slice(start, sizes, total, consumer)
 

@@ -25,6 +25,7 @@ from typing import Any
 import torch
 
 from vlmtune.errors import UserError
+from vlmtune.storage.files import read_json
 from vlmtune.types import Group
 
 VERSION = 1
@@ -86,15 +87,12 @@ class Manifest:
 def read_manifest(folder: Path) -> Manifest:
     """Reads the manifest of a shard set and checks that its shards are there in full."""
     path = Path(folder) / MANIFEST
-    try:
-        raw = json.loads(path.read_text())
-    except (FileNotFoundError, NotADirectoryError):
+    if not path.is_file():
         raise UserError(
             f"expected a folder of shards with {MANIFEST}, got {str(folder)!r}: "
             "run `vlmtune build` first or correct the path"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"expected JSON in {path}, got {error}: build the shards again") from error
+        )
+    raw = read_json(path, "a manifest", "build the shards again")
     version = raw.get("schema_version") if isinstance(raw, dict) else None
     if version != VERSION:
         raise UserError(

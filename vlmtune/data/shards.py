@@ -1,4 +1,4 @@
-"""Shard sets on disk: a folder comes in, records and reports of damage come out.
+"""Reads the shards that `data_builders` write: a folder in, records and reports of damage out.
 
 Nothing is trusted: no member is extracted to a file, and damage never stops the other records.
 """

@@ -16,13 +16,13 @@ from vlmtune.data.plan import (
     Consumer,
     EpochSlice,
     apportion,
-    evaluation_batches,
-    evaluation_slice,
     generator,
     mixture,
     shard_ranges,
     train_batches,
     train_slice,
+    validation_batches,
+    validation_slice,
 )
 from vlmtune.data.schema import RecordError
 from vlmtune.data.shards import Damage, RawRecord, ShardSet, decode_group, read_records
@@ -75,7 +75,7 @@ class GroupStream:
         """Returns the number of batches one rank sees in an epoch."""
         if self.train:
             return train_batches(self._total(), self.batch_size, world)
-        return len(evaluation_batches(self._total(), self.batch_size, world, rank))
+        return len(validation_batches(self._total(), self.batch_size, world, rank))
 
     def batches(
         self, epoch: int = 0, consumer: Consumer | None = None, skip: int = 0
@@ -86,7 +86,7 @@ class GroupStream:
         """
         consumer = consumer or Consumer()
         if not self.train:
-            yield from self._evaluation(evaluation_slice(self._total(), self.batch_size, consumer))
+            yield from self._evaluation(validation_slice(self._total(), self.batch_size, consumer))
             return
         positions = train_slice(self._total(), self.batch_size, consumer)
         log = _DamageLog(positions.stop - positions.start, self.max_damaged)

@@ -3,6 +3,11 @@
 In: a value of this rank. Out: the sum, the rows or the list over all ranks.
 Never: a choice of what to compute where; callers ask for their `slice` of the work.
 
+A training step talks in this order: sizes of the batches (`training.shard_layout`), embeddings or
+scores (`training.score_shards`), sums within a loss (`objectives`), the check of gradients
+(`training.finite`), then the sum of gradients in DDP. An evaluation talks when it divides its
+images (`evaluation.scorer`) and when a benchmark fails on one rank (`evaluation.suite`).
+
 A loss over the batch of all ranks is cut into parts, one on each rank, that add up to it. Forward,
 `ProcessGroup` adds or concatenates; backward, it adds the gradients of all parts for each rank. So
 each rank's weights receive their part of the exact gradient of the whole loss.

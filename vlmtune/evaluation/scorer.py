@@ -21,12 +21,10 @@ from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import UserError
 from vlmtune.evaluation.request import Request, make_request
 from vlmtune.features.encode import FeatureRows, FeatureSource
-from vlmtune.features.pictures import Failures, Picture, PictureReader
+from vlmtune.features.pictures import Failures, Picture, PictureReader, as_pictures
 from vlmtune.features.store import MemoryStore, Modality, StoreDType, storable
 from vlmtune.storage.progress import progress
 from vlmtune.types import Features, Pooled
-
-__all__ = ["Picture", "Scorer"]
 
 NUMBERS = 2**24
 """Scores, or numbers of embeddings laid out by pair, on the device at a time."""
@@ -86,7 +84,7 @@ class Scorer:
 
     def __call__(
         self,
-        images: Sequence[Picture],
+        images: Sequence[Picture | str | Path],
         texts: Sequence[str],
         pairs: Int[Tensor, "P 2"] | None = None,
     ) -> Float[Tensor, "P"] | Float[Tensor, "N M"]:
@@ -97,7 +95,7 @@ class Scorer:
             ValueError: A pair is out of range.
         """
         with evaluation_mode(self.backbone, self.adapter):
-            request = make_request(images, texts, pairs, self._digests)
+            request = make_request(as_pictures(images), texts, pairs, self._digests)
             if request.images and request.texts:
                 score = self._dual if _is_dual(self.adapter) else self._joint
                 return request.restore(score(request))
@@ -124,7 +122,7 @@ class Scorer:
         finally:
             self._embeddings = None
 
-    def embed_images(self, images: Sequence[Picture]) -> Float[Tensor, "N d"]:
+    def embed_images(self, images: Sequence[Picture | str | Path]) -> Float[Tensor, "N d"]:
         """Embeds N images with a dual adapter; not normalised.
 
         Raises:
@@ -132,6 +130,7 @@ class Scorer:
         """
         self._check_dual()
         with evaluation_mode(self.backbone, self.adapter):
+            images = as_pictures(images)
             ids = self._digests(images)
             items = dict(zip(ids, images, strict=True))
             return self._rows(self._embed({"image": items})["image"], ids)
@@ -162,7 +161,13 @@ class Scorer:
             self._embed(items)
 
     def _digests(self, images: Sequence[Picture]) -> list[str]:
-        return self._pictures.digests(images, self._group)
+        """Returns digests of the images; each rank reads its part of the files."""
+        local = images[self._group.slice(len(images))]
+        parts = self._group.run(lambda: self._pictures.digests(local))
+        names = [name for part in parts for name in part]
+        if self._group.size > 1:
+            self._pictures.remember(images, names)
+        return names
 
     # -- dual adapters ------------------------------------------------------------------------
 

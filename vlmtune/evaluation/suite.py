@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import NamedTuple, TypeVar
 
-from vlmtune.benchmarks.base import Benchmark, Score, check_images, files_from
+from vlmtune.benchmarks.base import Benchmark, PairScorer, check_images, files_from
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import ImageFileError, UserError
 from vlmtune.evaluation.scorer import Scorer
@@ -62,7 +62,9 @@ def check_names(benchmarks: Sequence[Benchmark]) -> None:
         )
 
 
-def load_all(benchmarks: Sequence[Benchmark], scorer: Score | None = None) -> tuple[NotRun, ...]:
+def load_all(
+    benchmarks: Sequence[Benchmark], scorer: PairScorer | None = None
+) -> tuple[NotRun, ...]:
     """Reads the files of all benchmarks; returns those that cannot be run.
 
     A benchmark that one rank cannot load is run on no rank.
@@ -81,7 +83,7 @@ def load_all(benchmarks: Sequence[Benchmark], scorer: Score | None = None) -> tu
 
 
 def run_suite(
-    benchmarks: Sequence[Benchmark], scorer: Score, at_least_one: bool = True
+    benchmarks: Sequence[Benchmark], scorer: PairScorer, at_least_one: bool = True
 ) -> SuiteResult:
     """Loads all benchmarks, encodes their images and captions once, then evaluates each.
 
@@ -124,7 +126,7 @@ def run_suite(
 
 
 def _load(
-    benchmarks: Sequence[Benchmark], scorer: Score | None
+    benchmarks: Sequence[Benchmark], scorer: PairScorer | None
 ) -> tuple[Contents, tuple[NotRun, ...]]:
     """Returns the images and texts of each benchmark that can be run, and why others cannot.
 
@@ -153,7 +155,7 @@ def _load(
     return contents, _in_order(benchmarks, failed)
 
 
-def _check_embeddings(benchmark: Benchmark, scorer: Score | None) -> None:
+def _check_embeddings(benchmark: Benchmark, scorer: PairScorer | None) -> None:
     if benchmark.needs == "embeddings" and isinstance(scorer, Scorer) and not scorer.embeds:
         raise UserError(
             f"expected an adapter with embeddings for {benchmark.name}, got "
@@ -162,7 +164,7 @@ def _check_embeddings(benchmark: Benchmark, scorer: Score | None) -> None:
         )
 
 
-def _measured(benchmark: Benchmark, scorer: Score) -> Result:
+def _measured(benchmark: Benchmark, scorer: PairScorer) -> Result:
     """Runs a benchmark and checks that its numbers are finite."""
     result = benchmark.run(scorer)
     for name, metric in result.metrics.items():

@@ -8,13 +8,13 @@ A benchmark on which a baseline does well can be solved by its captions alone. S
 image averaged out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vlmtune.benchmarks.base import Score
+from vlmtune.benchmarks.base import PairScorer
 from vlmtune.errors import UserError
 from vlmtune.language.ngram import NGram
 from vlmtune.types import ImageRef
@@ -40,6 +40,11 @@ class TextOnlyScore:
 
     def __init__(self, model: NGram, per_token: bool = True) -> None:
         self.model, self.per_token = model, per_token
+
+    @classmethod
+    def fitted(cls, captions: Iterable[str]) -> "TextOnlyScore":
+        """Returns the score of an n-gram model of these captions."""
+        return cls(NGram().fit(captions))
 
     def __call__(
         self,
@@ -79,7 +84,7 @@ class ImageAveraged:
         tensor([2.0000, 0.5000])
     """
 
-    def __init__(self, scorer: Score, limit: int | None = 64, seed: int = 0) -> None:
+    def __init__(self, scorer: PairScorer, limit: int | None = 64, seed: int = 0) -> None:
         if limit is not None and limit < 1:
             raise UserError(f"expected a limit of at least 1 image, got {limit}: raise it")
         self.scorer, self.limit, self.seed = scorer, limit, seed

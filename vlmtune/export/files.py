@@ -15,7 +15,7 @@ from vlmtune.backbones.base import Backbone
 from vlmtune.errors import UserError
 from vlmtune.export.model_card import model_card
 from vlmtune.report.result import Result
-from vlmtune.storage.files import write_atomically
+from vlmtune.storage.files import read_json, write_atomically
 
 VERSION = 1
 WEIGHTS, CONFIG, CARD = "adapter.safetensors", "adapter_config.json", "README.md"
@@ -93,15 +93,15 @@ def check_target(folder: Path, overwrite: bool) -> None:
 
 def read_config(path: Path) -> dict[str, Any]:
     """Reads and checks `adapter_config.json`."""
+    expected = "the configuration of an export"
+    config = read_json(path, expected, "export again")
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
         version = config["version"]
         complete = {"fingerprint", "class_path", "init_args"} <= config["backbone"].keys()
         complete &= {"class_path", "init_args"} <= config["adapter"].keys()
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise UserError(
-            f"expected the configuration of an export in {path}, got {one_line(error)}: "
-            "export again"
+            f"expected {expected} in {path}, got {one_line(error)}: export again"
         ) from error
     if version != VERSION or not complete:
         raise UserError(

@@ -7,16 +7,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from vlmtune.adapters.base import Adapter, DualAdapter
+from vlmtune.adapters.zero_shot import ZeroShot
 from vlmtune.backbones.base import Backbone
+from vlmtune.backbones.weight_checks import digest
 from vlmtune.errors import UserError
-from vlmtune.evaluation.scorer import Picture, Scorer
-from vlmtune.types import ImageRef
+from vlmtune.evaluation.scorer import Scorer
 
 Images = Sequence[str | Path | Image.Image] | str | Path | Image.Image
 Texts = Sequence[str] | str
@@ -45,7 +47,31 @@ class Model:
         # A file may hold anything here.
         self.provenance = dict(provenance) if isinstance(provenance, Mapping) else {}
         self.backbone, self.adapter = backbone.eval(), adapter.eval()
-        self._scorer, self._cached = Scorer(backbone, adapter), 0
+        self._scorer, self._cached = self.scorer(), 0
+
+    @property
+    def untrained(self) -> bool:
+        """Whether this is a backbone as it was loaded, without a trained adapter."""
+        return isinstance(self.adapter, ZeroShot)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.backbone.parameters()).device
+
+    def to(self, device: torch.device) -> "Model":
+        """Moves the weights; returns the model itself."""
+        self.backbone.to(device)
+        self.adapter.to(device)
+        return self
+
+    def digest(self) -> str:
+        """Returns the sha256 of the adapter's arguments and of all weights."""
+        return digest(self.adapter.spec(), nn.ModuleList([self.backbone, self.adapter]))
+
+    def scorer(self, store: Path | None = None, batch_size: int = 256) -> Scorer:
+        """Returns a scorer with an empty cache; `store` is a folder that keeps encoded features."""
+        return Scorer(self.backbone, self.adapter, store, batch_size)
 
     def score(self, images: Images, texts: Texts) -> Float[Tensor, "N M"]:
         """Scores N images against M captions; higher is a better fit."""
@@ -71,7 +97,7 @@ class Model:
 
     def _scorer_for(self, items: int) -> Scorer:
         if self._cached > CACHED:
-            self._scorer, self._cached = Scorer(self.backbone, self.adapter), 0
+            self._scorer, self._cached = self.scorer(), 0
         self._cached += items
         return self._scorer
 
@@ -83,9 +109,8 @@ class Model:
             )
 
 
-def _pictures(images: Images) -> list[Picture]:
-    images = [images] if isinstance(images, str | Path | Image.Image) else images
-    return [x if isinstance(x, Image.Image) else ImageRef(Path(x)) for x in images]
+def _pictures(images: Images) -> list[str | Path | Image.Image]:
+    return [images] if isinstance(images, str | Path | Image.Image) else list(images)
 
 
 def _captions(texts: Texts) -> list[str]:

@@ -7,8 +7,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vlmtune.metrics.value import MetricValue
 from vlmtune.report.result import Result
+from vlmtune.report.table import chance, interval, number
 
 CARD = """\
 ---
@@ -101,23 +101,16 @@ def _scores(results: Sequence[Result]) -> str:
     for result in results:
         for name, metric in result.metrics.items():
             label = f"**{name}**" if name == result.primary else name
-            interval = f"{_number(metric.low, metric)} to {_number(metric.high, metric)}"
             cells = [
                 f"{result.benchmark} (v{result.version})",
                 f"{label} {'↑' if metric.higher_is_better else '↓'}",
-                _number(metric.value, metric),
-                "–" if metric.low is None or metric.high is None else interval,
-                _number(metric.chance, metric),
+                number(metric.value, metric.unit),
+                interval(metric) or "–",
+                chance(metric),
                 str(metric.n),
             ]
             lines.append(f"| {' | '.join(' '.join(c.split()).replace('|', '/') for c in cells)} |")
     return "\n".join(lines)
-
-
-def _number(value: float | None, metric: MetricValue) -> str:
-    if value is None:
-        return "–"
-    return f"{100 * value:.1f} %" if metric.unit == "fraction" else f"{value:.4g}"
 
 
 def _short(class_path: str) -> str:

@@ -25,7 +25,7 @@ from vlmtune.features.store import (
     StoreDType,
     StoreKey,
     copy_or_encode,
-    open_or_build,
+    open_or_build_store,
     source_digest,
     storable,
 )
@@ -149,7 +149,7 @@ class FeatureSource:
         key = StoreKey(fingerprint, modality, self.specs[modality], source, self.dtype)
         encode = partial(self.encode, modality, pixels=pixels)
         produce = partial(copy_or_encode, self.root, key, ids, encode)
-        store = open_or_build(self.root, key, produce, len(ids))
+        store = open_or_build_store(self.root, key, produce, len(ids))
         self._stores[modality][key.folder] = store
         return store
 

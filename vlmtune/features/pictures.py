@@ -10,6 +10,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -18,7 +19,6 @@ from PIL import Image
 from torch import Tensor
 
 from vlmtune.data.images import digest, read
-from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import UserError
 from vlmtune.types import ImageRef
 
@@ -75,24 +75,15 @@ class PictureReader:
         self.preprocess, self.batch_size, self.failures = preprocess, batch_size, failures
         self._digests: dict[tuple[Any, ...], str] = {}
 
-    def digests(self, pictures: Sequence[Picture], group: ProcessGroup) -> list[str]:
+    def digests(self, pictures: Sequence[Picture]) -> list[str]:
         """Returns digests of the content; a skipped picture has "".
 
-        Each rank reads its part of the files. A file is read again only if its size or time
-        changes.
+        A file is read again only if its size or time changes.
 
         Raises:
             UserError: A file cannot be read.
         """
-        local = pictures[group.slice(len(pictures))]
-        names = [name for part in group.run(lambda: self._local_digests(local)) for name in part]
-        if group.size > 1:
-            for picture, name in zip(pictures, names, strict=True):
-                if name and (state := _file_state(picture)) is not None:
-                    self._digests.setdefault(state, name)
-        return names
 
-    def _local_digests(self, pictures: Sequence[Picture]) -> list[str]:
         def attempt(picture: Picture) -> str:
             return self.failures.attempt(lambda: self._digest(picture)) or ""
 
@@ -100,6 +91,12 @@ class PictureReader:
             return [attempt(picture) for picture in pictures]
         with ThreadPoolExecutor(WORKERS) as pool:
             return list(pool.map(attempt, pictures))
+
+    def remember(self, pictures: Sequence[Picture], names: Sequence[str]) -> None:
+        """Keeps digests that another rank computed."""
+        for picture, name in zip(pictures, names, strict=True):
+            if name and (state := _file_state(picture)) is not None:
+                self._digests.setdefault(state, name)
 
     def _digest(self, picture: Picture) -> str:
         if not isinstance(picture, ImageRef):
@@ -141,6 +138,11 @@ class PictureReader:
                     pixels = {name: x for name, x in loaded.items() if x is not None}
                     if pixels:
                         yield list(pixels), torch.stack(list(pixels.values()))
+
+
+def as_pictures(images: Sequence[str | Path | Picture]) -> list[Picture]:
+    """Returns images as pictures; a path becomes a reference to its file."""
+    return [ImageRef(Path(x)) if isinstance(x, str | Path) else x for x in images]
 
 
 def _file_state(picture: Picture) -> tuple[Any, ...] | None:

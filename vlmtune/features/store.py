@@ -231,7 +231,7 @@ class MemoryStore:
         return Tokens(tokens, torch.arange(tokens.shape[1]) < lengths[:, None])
 
 
-def open_or_build(
+def open_or_build_store(
     root: Path, key: StoreKey, produce: Callable[[], Chunks], rows: int
 ) -> FeatureStore:
     """Opens the store of `key` under `root`, after building it if it is missing or damaged.

@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from vlmtune.config import Configured
 from vlmtune.errors import UserError
-from vlmtune.language.grammar import tagged
+from vlmtune.language.tagging_rules import tagged
 
 
 @runtime_checkable

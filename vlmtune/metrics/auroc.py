@@ -1,4 +1,4 @@
-"""How well scores separate true captions from false ones, at any threshold."""
+"""How well scores separate true captions from false ones, at any threshold; a tie counts half."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""One true candidate among several: rank and credit under a stated rule for ties.
+"""One true candidate among several: its rank and credit; a tie is lost, won or half (`ties`).
 
 Column 0 of the scores is the true candidate; -inf pads a row with fewer candidates.
 """

@@ -1,4 +1,4 @@
-"""Ranks of candidates under a stated rule for ties; rank 1 is best."""
+"""Ranks of candidates, 1 the best; a tie counts as lost unless `ties` says otherwise."""
 
 from typing import Literal
 

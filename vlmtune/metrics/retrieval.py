@@ -1,4 +1,4 @@
-"""Retrieval ranks in a bank of images and captions, both ways, under a stated rule for ties."""
+"""Retrieval ranks among images and captions, both ways; a tie is lost unless `ties` is "first"."""
 
 from typing import Literal
 

@@ -32,7 +32,7 @@ COLUMNS = 2**15
 """Images compared with a tile at a time."""
 
 
-def open_or_build(
+def open_or_build_cache(
     root: Path,
     key: CacheKey,
     captions: Mapping[str, Sequence[str]],
@@ -58,7 +58,7 @@ def open_or_build(
         >>> x = torch.tensor([[1.0, 0.2], [1.0, 0.3], [0.0, 1.0]])
         >>> with tempfile.TemporaryDirectory() as root:
         ...     key = CacheKey("backbone", "", "corpus", neighbours=1)
-        ...     open_or_build(Path(root), key, captions, lambda: x).similar("cat")
+        ...     open_or_build_cache(Path(root), key, captions, lambda: x).similar("cat")
         ['dog']
     """
     if len(captions) < 2:

@@ -14,8 +14,9 @@ from typing import Any, ClassVar
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from vlmtune.errors import UserError
+from vlmtune.metrics.value import MetricValue
 from vlmtune.report.result import Result
-from vlmtune.storage.files import write_text
+from vlmtune.storage.files import read_json, write_text
 
 SCHEMA = 5  # version of the layout, the field `schema` of the file
 Curve = tuple[tuple[int, float | None], ...]
@@ -105,20 +106,29 @@ class RunReport:
     @classmethod
     def load(cls, path: Path) -> "RunReport":
         """Reads and checks `report.json`."""
+        expected, fix = "a report.json of vlmtune", "evaluate the model again to write a new one"
+        content = read_json(path, expected, fix)
+        schema = content.pop("schema", None) if isinstance(content, dict) else None
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            if (schema := content.pop("schema", None)) != SCHEMA or schema is True:
+            if schema != SCHEMA or schema is True:
                 raise ValueError(f"schema {schema!r}, not {SCHEMA}")
             return LAYOUT.validate_json(json.dumps(content))
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
             reason = f"{where}: {first['msg']}" if where else first["msg"]
-        except (OSError, ValueError, AttributeError, TypeError) as error:
+        except (ValueError, TypeError) as error:
             reason = str(error)
+        raise UserError(f"expected {expected} in {path}, got {reason}: {fix}")
+
+    def metric(self, benchmark: str, name: str) -> MetricValue:
+        """Returns a metric; raises `UserError` if the run has none of this name."""
+        for result in self.results:
+            if result.benchmark == benchmark and name in result.metrics:
+                return result.metrics[name]
         raise UserError(
-            f"expected a report.json of vlmtune in {path}, got {reason}: "
-            "evaluate the model again to write a new one"
+            f"expected {name} of {benchmark} in the report of {self.name!r}, got none: correct the "
+            "name, or evaluate again"
         )
 
 

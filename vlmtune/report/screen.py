@@ -1,7 +1,10 @@
-"""Tables on the screen, or Markdown if the output goes to a file or a pipe."""
+"""Tables on the screen, or Markdown if the output goes to a file or a pipe.
+
+In: runs and their results. Out: lines on stdout. Never: a number that report.json lacks.
+"""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich import box
 from rich.console import Console
@@ -9,8 +12,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from vlmtune.metrics.value import MetricValue
+from vlmtune.report.result import Result
 from vlmtune.report.run_report import RunReport
-from vlmtune.report.table import chance, interval, number, rows
+from vlmtune.report.table import KINDS, chance, interval, number, rows
 
 WIDE = 400  # columns if the output is no screen
 
@@ -36,9 +40,39 @@ def show(runs: Sequence[RunReport]) -> None:
         facts = (escape(row.title), escape(metric), str(row.first.n), chance(row.first))
         table.add_row(*facts, *cells, style="bold" if row.primary else None)
     console().print(table)
-    for run in runs:
-        for name, why in run.not_run:
-            console().print(f"not run: {name} of {run.name}: {why}", markup=False, soft_wrap=True)
+    show_not_run([(f"{name} of {run.name}", why) for run in runs for name, why in run.not_run])
+
+
+def show_not_run(pairs: Sequence[tuple[str, str]]) -> None:
+    """Shows the benchmarks without results, each once: its name and the reason."""
+    for name, why in dict(pairs).items():
+        console().print(f"not run: {name}: {why}", markup=False, soft_wrap=True)
+
+
+def show_alphas(suites: Mapping[float, Sequence[Result]]) -> None:
+    """Shows the primary metrics at each alpha of WiSE-FT, with the mean of each kind."""
+    first = next(iter(suites.values()))
+    columns = [[result.benchmark for result in first if result.kind == kind] for kind in KINDS]
+    table = Table("alpha", box=frame())
+    for kind, names in zip(KINDS, columns, strict=True):
+        table.add_column(f"{kind} mean", justify="right", style="bold")
+        for name in names:
+            table.add_column(f"{kind}: {escape(name)}", justify="right")
+    for alpha, results in suites.items():
+        metrics = {result.benchmark: result.metrics[result.primary] for result in results}
+        cells = [f"{alpha:g}"]
+        for names in columns:
+            primary = [metrics.get(name) for name in names]
+            cells.append(_mean([metric for metric in primary if metric]))
+            cells += [number(metric.value, metric.unit) if metric else "–" for metric in primary]
+        table.add_row(*cells)
+    console().print(table)
+
+
+def _mean(metrics: Sequence[MetricValue]) -> str:
+    """The mean of the metrics that are fractions; ranks and counts are left out."""
+    values = [m.value for m in metrics if m.unit == "fraction" and m.higher_is_better]
+    return number(sum(values) / len(values), "fraction") if values else "–"
 
 
 def _cell(metric: MetricValue | None) -> str:

@@ -14,6 +14,7 @@ from vlmtune.report.run_report import RunReport
 
 COLOURS = 8  # of the page; further runs repeat them
 Kind = Literal["compositional", "retained"]
+KINDS = ("compositional", "retained")
 UNIT_DIGITS = {"cosine": 3, "rank": 2, "count": 0}
 
 

@@ -1,4 +1,4 @@
-"""The content of one benchmark's section of the page, as plain values for its template.
+"""The content of one benchmark's section of the page, as values for `page.html`.
 
 In: rows and results of a benchmark. Out: dictionaries with text, charts and SVG. Never: HTML.
 """

@@ -11,7 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from vlmtune.errors import UserError
+
+AGAIN = "get the file again, or correct the path"
 
 
 @contextmanager
@@ -74,25 +78,54 @@ def remove(path: Path) -> None:
 
 
 def read_json(
-    path: Path,
+    path: str | Path,
     expected: str,
-    fix: str = "correct the path",
+    fix: str = AGAIN,
+    shape: Any = Any,
     parse_constant: Callable[[str], Any] | None = None,
 ) -> Any:
-    """Reads a JSON file.
+    """Reads a JSON file and checks its content.
 
     Args:
         path: The file.
         expected: Its content, for the error ("a JSON list of ...").
         fix: The advice, for the error.
+        shape: Type that the content must have, as in `check_shape`.
         parse_constant: Handles NaN and infinity, as in `json.loads`.
 
     Raises:
-        UserError: The file cannot be read or is not JSON.
+        UserError: The file cannot be read, is not JSON or has another shape.
     """
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=parse_constant)
-    except (OSError, ValueError) as error:
+        text = Path(path).read_text(encoding="utf-8")
+        content = json.loads(text, parse_constant=parse_constant)
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(
             f"expected {expected} in {path}, got {type(error).__name__} ({error}): {fix}"
         ) from error
+    return check_shape(content, shape, path, expected, fix)
+
+
+def check_shape(content: Any, shape: Any, path: str | Path, expected: str, fix: str = AGAIN) -> Any:
+    """Returns the content of a file if it has the type `shape`; lists become tuples.
+
+    Raises:
+        UserError: It has another type; the error names the first wrong value.
+
+    Example:
+        >>> check_shape([["a dog", 3]], list[tuple[str, int]], "rows.json", "rows", "correct it")
+        [('a dog', 3)]
+        >>> check_shape([["a dog", ""]], list[tuple[str, int]], "rows.json", "rows", "correct it")
+        Traceback (most recent call last):
+        ...
+        vlmtune.errors.UserError: expected rows in rows.json, got '' at 0/1: correct it
+    """
+    if shape is Any:
+        return content
+    try:
+        return TypeAdapter(shape).validate_python(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = "/".join(str(key) for key in first["loc"] if "[" not in str(key)) or "the top"
+        got = "nothing" if first["type"] == "missing" else repr(first["input"])[:60]
+        raise UserError(f"expected {expected} in {path}, got {got} at {where}: {fix}") from None

@@ -4,7 +4,6 @@ In: a batch, and the images and captions of the corpus to store. Out: features o
 Never: a gradient behind a frozen representation.
 """
 
-import json
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,11 +13,9 @@ import torch
 from torch import Tensor
 
 from vlmtune.backbones.base import Backbone
-from vlmtune.errors import UserError
 from vlmtune.features.encode import FeatureSource
+from vlmtune.features.image_digests import image_digests
 from vlmtune.features.store import FeatureStore, Modality, StoreDType, source_digest
-from vlmtune.storage.files import read_json, write_text
-from vlmtune.storage.folder import locked
 from vlmtune.training.recompute import in_chunks
 from vlmtune.types import Batch, Features, FeatureSpec, concatenate
 
@@ -116,7 +113,8 @@ class BatchFeatures:
         )
         self.source = source
         if source.uses_store("image"):
-            digests = image_digests(root, corpus)
+            content = source_digest([corpus.digest("train"), corpus.digest("val")])
+            digests = image_digests(root, content, corpus.image_ids(), corpus.image_digests)
             first: dict[str, str] = {}
             for image_id, digest in digests.items():
                 first.setdefault(digest, image_id)
@@ -176,27 +174,3 @@ class BatchFeatures:
         row = {text: i for i, text in enumerate([*known, *missing])}
         order = torch.tensor([row[text] for text in texts], device=device)
         return concatenate(parts)[order]
-
-
-def image_digests(root: Path, corpus: CorpusContent) -> dict[str, str]:
-    """Returns digests of the images of a corpus by id, read from its shards once.
-
-    Args:
-        root: Folder of stores; a JSON file in it holds the digests.
-        corpus: The corpus.
-
-    Raises:
-        UserError: `root` cannot be made.
-    """
-    source = source_digest([corpus.digest("train"), corpus.digest("val")])
-    path = Path(root) / f"images-{source[:16]}.json"
-    with locked(path):
-        try:
-            known = read_json(path, "digests of images")
-        except UserError:  # missing or damaged
-            known = None
-        if isinstance(known, dict) and known.keys() == set(corpus.image_ids()):
-            return known
-        digests = corpus.image_digests()
-        write_text(path, json.dumps(digests))
-    return digests

@@ -1,7 +1,8 @@
 """What a training checkpoint holds: the trained weights, and the specs they belong to.
 
 In: backbone, adapter and objectives. Out: a state dict of the trained weights, and strict loading.
-Never: frozen weights.
+Never: frozen weights. `cli.fit.AtomicCheckpoints` writes the file, `export.read_checkpoint` reads
+it; the loader, `EMA` and `BenchmarkCallback` add their state.
 """
 
 from collections.abc import Mapping

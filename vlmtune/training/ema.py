@@ -24,7 +24,7 @@ class EMA(Callback):
     r"""Averages the trained weights, and uses the average for everything but training.
 
     $\bar\theta_k = d\, \bar\theta_{k-1} + (1 - d)\, \theta_k$ with $\theta_k$ the weights after the
-    k-th counted step and $\bar\theta_1 = \theta_1$. Evaluation, validation losses, checkpoints,
+    k-th counted step and $\bar\theta_1 = \theta_1$. Benchmarks, validation losses, checkpoints,
     exports and the module after training have $\bar\theta$. Training continues with $\theta$, which
     a checkpoint also holds: a resumed run repeats an uninterrupted one, and a run resumed without
     `EMA` repeats one that never had it.

@@ -27,7 +27,7 @@ from vlmtune.objectives.eqsim import EqSim
 from vlmtune.objectives.info_nce import InfoNCE
 from vlmtune.objectives.pair_bce import PairBCE
 from vlmtune.pairs.base import PairPolicy
-from vlmtune.pairs.chosen_pairs import ChosenPairs
+from vlmtune.pairs.mixed_pairs import MixedPairs
 from vlmtune.training.module import AdaptationModule
 
 SCALE = 10.0
@@ -89,7 +89,7 @@ class MMAdapterModule(PaperModule):
 
     @override
     def _parts(self) -> Parts:
-        return MMAdapter(), [PairBCE()], ChosenPairs(2, 3, 1)
+        return MMAdapter(), [PairBCE()], MixedPairs(2, 3, 1)
 
 
 class LinearProbeModule(PaperModule):

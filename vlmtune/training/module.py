@@ -1,4 +1,4 @@
-"""The one LightningModule: backbone, adapter and objectives in a training step.
+"""The one LightningModule: a training step, the validation loss, the optimizer and its schedule.
 
 In: batches. Out: gradients of the weighted sum of losses, logs and checkpoints.
 Never: anything that belongs to one method.
@@ -212,7 +212,7 @@ class AdaptationModule(TrainedWeights):
 
     @override
     def test_step(self, batch: Batch, batch_idx: int) -> None:
-        """Does nothing: `vlmtune test` runs the benchmarks of the Evaluation callback."""
+        """Does nothing: `vlmtune test` runs the benchmarks of the BenchmarkCallback."""
 
     def _loss(self, batch: Batch, batch_idx: int, stage: Literal["train", "val"]) -> Tensor:
         group = ProcessGroup(alone=stage == "val")

@@ -33,7 +33,7 @@ def check_checkpoints(
             raise UserError(
                 f"expected {callback.monitor} to be measured whenever a checkpoint is kept by "
                 f"it, got ModelCheckpoint with every_n_train_steps={steps} and "
-                f"every_n_epochs={epochs}, Evaluation with every_n_steps={every_n_steps} "
+                f"every_n_epochs={epochs}, BenchmarkCallback with every_n_steps={every_n_steps} "
                 f"and every_n_epochs={every_n_epochs}: make those multiples of these"
             )
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from data_builders.scenes.grammar import relations
 from data_builders.scenes.image_files import SceneImage
+from data_builders.scenes.sampling import relations
 from data_builders.scenes.scene import GROUND_RELATIONS, directions
 
 

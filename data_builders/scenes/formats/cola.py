@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from data_builders.scenes.captions import both, clear_relation, query, related
-from data_builders.scenes.grammar import Composition
 from data_builders.scenes.image_files import SceneImage, pairs_of
 from data_builders.scenes.pairs import ColaPairs
+from data_builders.scenes.sampling import Composition
 from data_builders.scenes.scene import Scene
 
 

@@ -8,8 +8,8 @@ from typing import Any
 from data_builders.scenes.captions import both, with_article
 from data_builders.scenes.formats.context import SceneContext, SuiteScenes
 from data_builders.scenes.formats.crepe_captions import NEGATIVES, Caption, sample_caption
-from data_builders.scenes.grammar import Composition
 from data_builders.scenes.image_files import SceneImage
+from data_builders.scenes.sampling import Composition
 from data_builders.scenes.statements import absent, describe
 
 TYPES = tuple(NEGATIVES)

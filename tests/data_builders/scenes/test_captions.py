@@ -18,7 +18,7 @@ from data_builders.scenes.captions import (
     vocabulary,
     web_caption,
 )
-from data_builders.scenes.grammar import WorldSpec, relations, sample_scene
+from data_builders.scenes.sampling import WorldSpec, relations, sample_scene
 from data_builders.scenes.scene import COLORS, SHAPES, Scene, directions
 
 SPEC = WorldSpec(min_objects=1, max_objects=5, stack_probability=0.5)

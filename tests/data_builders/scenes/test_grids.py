@@ -2,8 +2,8 @@ import random
 
 import pytest
 
-from data_builders.scenes.grammar import WorldSpec
 from data_builders.scenes.grids import FACTORS, AnimalGrid, PoseGrid, Singles, SparGrid
+from data_builders.scenes.sampling import WorldSpec
 from vlmtune.benchmarks.pug_imagenet import PugImageNet
 from vlmtune.benchmarks.zero_shot_classification import ZeroShotClassification
 

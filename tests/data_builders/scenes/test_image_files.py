@@ -3,7 +3,6 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from data_builders.scenes.grammar import WorldSpec
 from data_builders.scenes.image_files import (
     Split,
     check_device,
@@ -13,6 +12,7 @@ from data_builders.scenes.image_files import (
     sub_seed,
 )
 from data_builders.scenes.pairs import AR4TPairs
+from data_builders.scenes.sampling import WorldSpec
 from data_builders.scenes.series import Canvas, SceneSeries
 from vlmtune.errors import UserError
 

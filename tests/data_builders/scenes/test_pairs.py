@@ -5,7 +5,6 @@ import pytest
 
 from data_builders.scenes.captions import INVERSE, clear_relation
 from data_builders.scenes.compositions import RECTANGLES, swaps, unseen_compositions
-from data_builders.scenes.grammar import WorldSpec
 from data_builders.scenes.pairs import (
     ActedPairs,
     AR4TPairs,
@@ -17,6 +16,7 @@ from data_builders.scenes.pairs import (
     StepPairs,
     first_two,
 )
+from data_builders.scenes.sampling import WorldSpec
 from data_builders.scenes.scene import COLORS, SHAPES, overlap
 from data_builders.scenes.series import Canvas
 from data_builders.scenes.statements import exists

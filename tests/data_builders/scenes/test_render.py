@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from data_builders.scenes.grammar import WorldSpec, sample_scene
 from data_builders.scenes.render import Rendered, render
+from data_builders.scenes.sampling import WorldSpec, sample_scene
 from data_builders.scenes.scene import (
     COLORS,
     FOCAL,

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from data_builders.scenes.grammar import WorldSpec, sample_scene
+from data_builders.scenes.sampling import WorldSpec, sample_scene
 from data_builders.scenes.scene import Scene
 from data_builders.scenes.series import Canvas, Series, VariedScenes
 

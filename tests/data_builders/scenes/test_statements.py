@@ -3,7 +3,7 @@ import random
 import pytest
 
 from data_builders.scenes.captions import INVERSE, clear_relation, related, with_article
-from data_builders.scenes.grammar import WorldSpec, sample_scene
+from data_builders.scenes.sampling import WorldSpec, sample_scene
 from data_builders.scenes.scene import Scene, SceneObject, directions
 from data_builders.scenes.statements import (
     Noun,

@@ -1,7 +1,7 @@
 import random
 from collections import Counter
 
-from data_builders.scenes.grammar import WorldSpec
+from data_builders.scenes.sampling import WorldSpec
 from data_builders.scenes.videos import FRAMES, Videos, subject
 
 SPEC = WorldSpec(min_objects=2, max_objects=4)

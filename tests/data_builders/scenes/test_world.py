@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from data_builders.scenes.captions import vocabulary
-from data_builders.scenes.grammar import cogent
+from data_builders.scenes.sampling import cogent
 from data_builders.scenes.world import ScenesBuilder
 from tests.data_builders.conftest import SMALL, hashes, load
 from vlmtune.benchmarks.cola_multi import ColaMulti

@@ -8,7 +8,7 @@ from data_builders.scenes.formats.crepe_captions import (
     sample_caption,
     swapped,
 )
-from data_builders.scenes.grammar import WorldSpec, sample_scene
+from data_builders.scenes.sampling import WorldSpec, sample_scene
 from data_builders.scenes.statements import Noun, referents, stated_attributes
 
 SPEC = WorldSpec(min_objects=2, max_objects=4, stack_probability=0.5)

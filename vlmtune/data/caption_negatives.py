@@ -1,6 +1,6 @@
-"""Hard-negative captions, added during training.
+"""Adds hard-negative captions, made by `language.rewriting`, to the groups that `stream` reads.
 
-Groups come in, groups with false texts added go out. It never adds a caption known to be true.
+In: groups. Out: groups with false texts. Never: a caption that is known to be true.
 """
 
 from collections.abc import Callable, Iterable, Sequence

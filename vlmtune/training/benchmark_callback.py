@@ -1,4 +1,4 @@
-"""Evaluation during training, on a schedule, and the report a run leaves behind.
+"""Callback that runs benchmarks every few steps or epochs and at the end, and writes the report.
 
 In: benchmarks, and the weights of the present step. Out: logged numbers, and `report.json`.
 Never: a change of the weights; averaged weights are put in place only for the evaluation.
@@ -29,7 +29,7 @@ from vlmtune.types import Batch
 log = logging.getLogger("vlmtune")
 
 
-class Evaluation(Callback):
+class BenchmarkCallback(Callback):
     """Runs benchmarks on a schedule, logs their numbers, and writes `report.json` at the end.
 
     Numbers are logged as `<benchmark>/<metric>`, so a checkpoint can be saved by one of them

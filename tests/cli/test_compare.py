@@ -1,4 +1,4 @@
-"""scripts/compare.py: suites name what is there, runs are resumed, and tables say the truth."""
+"""`vlmtune compare`: experiments name what is there, runs are resumed, and tables say the truth."""
 
 import argparse
 import json
@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from scripts import compare
 from tests.test_configs import Parsed, check_recipe
 from tests.tiny import write_cola
+from vlmtune.cli import compare
 from vlmtune.cli.fit import NOISE
 from vlmtune.cli.main import main
 from vlmtune.errors import UserError
@@ -17,11 +17,13 @@ from vlmtune.metrics.value import MetricValue
 from vlmtune.report.result import Result
 from vlmtune.report.run_report import Provenance, RunReport
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SUITES = [
     ROOT / "configs/experiments/compare/cola.yaml",
     ROOT / "configs/experiments/compare/eqsim.yaml",
 ]
+
+CALLBACK = "vlmtune.training.benchmark_callback.BenchmarkCallback"
 
 pytestmark = [pytest.mark.filterwarnings(f"ignore:{pattern}") for pattern in NOISE]
 
@@ -29,7 +31,7 @@ pytestmark = [pytest.mark.filterwarnings(f"ignore:{pattern}") for pattern in NOI
 @pytest.mark.parametrize("path", SUITES, ids=lambda path: path.stem)
 def test_a_suite_trains_what_its_configs_say(path, monkeypatch, tmp_path):
     monkeypatch.chdir(ROOT)
-    suite = compare.read_suite(path)
+    suite = compare.read_experiment(path)
     first, *others = compare.tasks(suite, tmp_path, [3], [], None)
     check_recipe(list(first.words))
     seen = []
@@ -38,7 +40,7 @@ def test_a_suite_trains_what_its_configs_say(path, monkeypatch, tmp_path):
         named = {config.seed_everything, config.model.seed, config.data.seed}
         assert named == {3}
         assert config.trainer.default_root_dir == str(task.folder)
-        (evaluation,) = [c for c in config.trainer.callbacks if "Evaluation" in c.class_path]
+        (evaluation,) = [c for c in config.trainer.callbacks if "BenchmarkCallback" in c.class_path]
         assert evaluation.init_args.name == task.name == f"{suite.names[task.row]}, seed 3"
         measured = {b.init_args.name for b in evaluation.init_args.benchmarks}
         assert {benchmark for benchmark, _ in suite.columns.values()} <= measured
@@ -47,11 +49,11 @@ def test_a_suite_trains_what_its_configs_say(path, monkeypatch, tmp_path):
     assert len(set(seen)) == len(seen) > 5  # no strategy twice
     assert len({task.name for task in others}) == len(others)
     header = path.read_text().splitlines()[0]
-    assert header.startswith(f"# python scripts/compare.py --suite {path.relative_to(ROOT)}")
+    assert header.startswith(f"# vlmtune compare {path.relative_to(ROOT)}")
 
 
 def test_every_config_of_the_folder_is_compared():
-    suite = compare.read_suite(SUITES[0])
+    suite = compare.read_experiment(SUITES[0])
     named = {ROOT / name for configs in suite.configs.values() for name in configs}
     folder = ROOT / "configs/experiments/compare/cola"
     assert {*folder.rglob("*.yaml")} == named | {folder / "base.yaml"}
@@ -81,7 +83,7 @@ def suite(tmp_path, monkeypatch):
 
 
 def options(suite: Path, **changes) -> argparse.Namespace:
-    values = {"suite": suite, "seeds": [0], "only": [], "steps": None, "out": None}
+    values = {"experiment": suite, "seeds": [0], "only": [], "steps": None, "out": None}
     return argparse.Namespace(**{**values, **changes})
 
 
@@ -113,7 +115,7 @@ class Runner:
 def test_means_of_seeds_stand_in_the_table(suite, capsys, shards):
     values = {"zero_shot": 0.2, "one": 0.3, "one/seed-1": 0.5, "two": 0.9, "two/seed-1": 0.8}
     runner = Runner(values, shards)
-    assert compare.compare(options(suite, seeds=[0, 1]), runner) == 0
+    compare.run(options(suite, seeds=[0, 1]), runner)
     table = Path("runs/compare.md").read_text()
     # 12 records, 30 steps of 8 of them in 6 seconds
     assert table.splitlines()[2:] == [
@@ -133,25 +135,26 @@ def test_means_of_seeds_stand_in_the_table(suite, capsys, shards):
 
 def test_what_is_done_is_not_done_again_and_what_was_stopped_goes_on(suite):
     runner = Runner({"zero_shot": 0.2, "one": 0.3, "two": 0.9})
-    assert compare.compare(options(suite, only=["one"]), runner) == 0
+    compare.run(options(suite, only=["one"]), runner)
     assert len(runner.commands) == 1
     checkpoint = Path("runs/two/seed-0/checkpoints/last.ckpt")
     checkpoint.parent.mkdir(parents=True)
     checkpoint.touch()
-    assert compare.compare(options(suite), runner) == 0
+    compare.run(options(suite), runner)
     zero_shot, two = runner.commands[1:]
     assert zero_shot[0] == "evaluate"
     assert two[-2:] == ("--ckpt_path", str(checkpoint))
-    assert compare.compare(options(suite, only=["two"]), runner) == 0
+    compare.run(options(suite, only=["two"]), runner)
     assert len(runner.commands) == 3
     assert "First" in Path("runs/compare.md").read_text()  # the table is of the whole folder
 
 
 def test_a_changed_config_is_not_taken_for_the_run_it_was(suite, capsys):
     runner = Runner({"zero_shot": 0.2, "one": 0.3, "two": 0.9})
-    assert compare.compare(options(suite), runner) == 0
+    compare.run(options(suite), runner)
     Path("one.yaml").write_text("one: 2\n")
-    assert compare.compare(options(suite), runner) == 1
+    with pytest.raises(UserError, match="1 of 3 failed"):
+        compare.run(options(suite), runner)
     assert "expected in runs/one/seed-0 a run of the same command" in capsys.readouterr().err
     assert "First" not in Path("runs/compare.md").read_text()
     assert len(runner.commands) == 3
@@ -159,7 +162,8 @@ def test_a_changed_config_is_not_taken_for_the_run_it_was(suite, capsys):
 
 def test_a_run_that_fails_does_not_stop_the_others(suite, capsys):
     runner = Runner({"zero_shot": 0.2, "one": -1, "two": 0.9})
-    assert compare.compare(options(suite), runner) == 1
+    with pytest.raises(UserError, match="1 of 3 failed"):
+        compare.run(options(suite), runner)
     assert "expected one/seed-0 to train" in capsys.readouterr().err
     table = Path("runs/compare.md").read_text()
     assert "Second" in table
@@ -168,7 +172,7 @@ def test_a_run_that_fails_does_not_stop_the_others(suite, capsys):
 
 def test_short_runs_have_a_folder_of_their_own(suite):
     runner = Runner({"zero_shot": 0.2, "one": 0.3, "two": 0.9})
-    assert compare.compare(options(suite, steps=4), runner) == 0
+    compare.run(options(suite, steps=4), runner)
     assert not Path("runs").exists()
     assert Path("runs-4-steps/one/seed-0/report.json").is_file()
     assert "--trainer.max_steps=4" in runner.commands[1]
@@ -187,19 +191,19 @@ def test_short_runs_have_a_folder_of_their_own(suite):
 def test_a_wrong_suite_is_one_line(suite, capsys, old, new, said):
     suite.write_text(suite.read_text().replace(old, new))
     with pytest.raises(UserError, match=said):
-        compare.read_suite(suite)
-    assert compare.main(["--suite", str(suite)]) == 2
+        compare.read_experiment(suite)
+    assert main(["compare", str(suite)]) == 2
     assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_an_unknown_strategy_and_a_wrong_column_are_refused(suite, tmp_path):
-    made = compare.read_suite(suite)
+    made = compare.read_experiment(suite)
     with pytest.raises(UserError, match="zero_shot, one, two, got three"):
         compare.tasks(made, tmp_path, [0], ["three"], None)
     runner = Runner({"zero_shot": 0.2, "one": 0.3, "two": 0.9})
     suite.write_text(suite.read_text().replace("toy accuracy", "toy map"))
     with pytest.raises(UserError, match="expected map of toy"):
-        compare.compare(options(suite), runner)
+        compare.run(options(suite), runner)
 
 
 def test_a_failing_process_leaves_its_last_line(tmp_path):
@@ -220,7 +224,10 @@ def test_a_strategy_is_trained_by_the_same_code_as_fit(tmp_path, monkeypatch, mo
     base["trainer"] |= {
         "accelerator": "cpu",
         "callbacks": [
-            {"class_path": "vlmtune.training.evaluation.Evaluation", "init_args": evaluation},
+            {
+                "class_path": "vlmtune.training.benchmark_callback.BenchmarkCallback",
+                "init_args": evaluation,
+            },
         ],
     }
     base["model"] |= {
@@ -248,7 +255,7 @@ def test_a_strategy_is_trained_by_the_same_code_as_fit(tmp_path, monkeypatch, mo
         del log
         assert main(list(words)) == 0
 
-    assert compare.compare(options(Path("suite.yaml"), steps=2), run) == 0
+    compare.run(options(Path("suite.yaml"), steps=2), run)
     rows = json.loads(Path("runs-2-steps/compare.json").read_text())["rows"]
     assert set(rows) == {"zero_shot", "linear_probe"}
     (probe_run,) = rows["linear_probe"]["runs"]

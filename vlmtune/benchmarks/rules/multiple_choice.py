@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 from typing_extensions import override
 
-from vlmtune.benchmarks.base import Benchmark, Embed, Score, count, embedded, gallery
+from vlmtune.benchmarks.base import Benchmark, Embedder, PairScorer, count, embedded, gallery
 from vlmtune.benchmarks.items import Comparison, Items, distinct_pairs, number
 from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_robust import cluster_robust_mean, cluster_robust_rank, macro_mean
@@ -191,15 +191,19 @@ class MultipleChoice(Benchmark[ChoiceItems]):
         return checked, identical
 
     @override
-    def run(self, score: Score) -> Result:
+    def run(self, score: PairScorer) -> Result:
         result = super().run(score)
         several = (self.items.true_counts > 1).nonzero()[:, 0]
-        if not len(several) or not isinstance(score, Embed) or not getattr(score, "embeds", True):
+        if (
+            not len(several)
+            or not isinstance(score, Embedder)
+            or not getattr(score, "embeds", True)
+        ):
             return result
         key, value = "text_to_text_accuracy", self._text_to_text(score, several)
         return replace(result, metrics={**result.metrics, key: value})
 
-    def _text_to_text(self, score: Embed, rows: Int[Tensor, "k"]) -> MetricValue:
+    def _text_to_text(self, score: Embedder, rows: Int[Tensor, "k"]) -> MetricValue:
         """How often the first true caption is closer to the second than to any false one."""
         items = self.items
         assert items.pairs is not None

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from typing_extensions import override
 
-from vlmtune.benchmarks.base import SHOWN, Benchmark, Score, check_scores, gallery
+from vlmtune.benchmarks.base import SHOWN, Benchmark, PairScorer, check_scores, gallery
 from vlmtune.benchmarks.items import Items, number
 from vlmtune.metrics.cluster_robust import cluster_robust_mean, macro_mean
 from vlmtune.metrics.ranking import true_ranks
@@ -183,7 +183,7 @@ class Classification(Benchmark[ClassItems]):
         )
 
     @override
-    def run(self, score: Score) -> Result:
+    def run(self, score: PairScorer) -> Result:
         items = self.items
         ranks = []
         for bank in items.banks:

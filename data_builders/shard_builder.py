@@ -1,6 +1,6 @@
-"""Writes shards: annotated images in, a folder of records out, whole or absent.
+"""The base of all builders: writes records into shards with a manifest, whole or not at all.
 
-It never alters an image.
+In: annotated images. Out: a folder of shards. Never: a changed image.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from webdataset.writer import TarWriter
 from vlmtune.config import Configured
 from vlmtune.data.schema import MANIFEST, Manifest, RecordError, ShardInfo, check, encode
 from vlmtune.errors import UserError
-from vlmtune.storage.files import write_atomically
+from vlmtune.storage.files import read_json, write_atomically
 from vlmtune.storage.progress import progress as progress_bar
 from vlmtune.types import Group
 
@@ -79,10 +79,7 @@ class Builder(Configured, ABC):
         """Tells whether `out` holds this very build; refuses anything else in its place."""
         if not out.exists() or (out.is_dir() and not any(out.iterdir())):
             return False
-        try:
-            manifest = json.loads((out / MANIFEST).read_text())
-        except (OSError, ValueError):
-            manifest = None
+        manifest = read_json(out / MANIFEST, "a build") if (out / MANIFEST).is_file() else None
         expected = {**self._identity(), "sources": dict(sources)}
         if not isinstance(manifest, dict) or manifest != {**manifest, **expected}:
             raise UserError(

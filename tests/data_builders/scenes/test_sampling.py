@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from data_builders.scenes.grammar import WorldSpec, cogent, relations, sample_scene, sample_twin
+from data_builders.scenes.sampling import WorldSpec, cogent, relations, sample_scene, sample_twin
 from data_builders.scenes.scene import (
     SIZES,
     Scene,

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from vlmtune.errors import UserError
-from vlmtune.pairs.chosen_pairs import ChosenPairs
+from vlmtune.pairs.mixed_pairs import MixedPairs
 from vlmtune.types import Targets
 
 
@@ -22,7 +22,7 @@ def batch():
 
 def choose(seed=0, targets=None, **counts):
     generator = torch.Generator().manual_seed(seed)
-    return ChosenPairs(**counts)(targets or batch(), generator)
+    return MixedPairs(**counts)(targets or batch(), generator)
 
 
 def kinds(chosen, targets):
@@ -77,7 +77,7 @@ def test_every_candidate_is_as_likely_as_another():
     generator = torch.Generator().manual_seed(0)
     counts = Counter()
     for _ in range(600):
-        chosen = ChosenPairs(0, 1, 0)(batch(), generator)
+        chosen = MixedPairs(0, 1, 0)(batch(), generator)
         counts.update(chosen[2].nonzero().flatten().tolist())
     assert counts.keys() == {6, 7, 8}
     assert all(150 < count < 250 for count in counts.values())  # 200 expected, deviation 12
@@ -94,4 +94,4 @@ def test_an_image_without_candidates():
 @pytest.mark.parametrize("counts", [(0, 0, 0), (-1, 2, 2), (1, -1, 1)])
 def test_counts_must_make_sense(counts):
     with pytest.raises(UserError, match="expected counts of pairs"):
-        ChosenPairs(*counts)
+        MixedPairs(*counts)

@@ -27,7 +27,7 @@ from vlmtune.export import read_checkpoint
 from vlmtune.objectives.info_nce import InfoNCE
 from vlmtune.report.markdown import to_markdown
 from vlmtune.report.run_report import RunReport
-from vlmtune.training.evaluation import Evaluation
+from vlmtune.training.benchmark_callback import BenchmarkCallback
 from vlmtune.training.module import AdaptationModule
 
 pytestmark = QUIET
@@ -70,19 +70,19 @@ def steps(evaluation, name="cola/accuracy"):
 def test_it_evaluates_when_it_should_and_at_the_end(
     model_folder, shards, tmp_path, cola, options, length, want
 ):
-    evaluation = Evaluation([cola()], **options)
+    evaluation = BenchmarkCallback([cola()], **options)
     fit(probe(model_folder), shards, tmp_path, steps=length, callbacks=(evaluation,))
     assert steps(evaluation) == want
 
 
 def test_epochs_may_limit_the_run(model_folder, shards, tmp_path, cola):
-    evaluation = Evaluation([cola()], every_n_epochs=5)
+    evaluation = BenchmarkCallback([cola()], every_n_epochs=5)
     fit(probe(model_folder), shards, tmp_path, -1, (evaluation,), max_epochs=2)
     assert steps(evaluation) == [6]
 
 
 def test_the_numbers_are_those_of_the_trained_model(model_folder, shards, tmp_path, cola):
-    evaluation, made = Evaluation([cola("one"), cola("two", limit=1)]), probe(model_folder)
+    evaluation, made = BenchmarkCallback([cola("one"), cola("two", limit=1)]), probe(model_folder)
     trainer, _ = fit(made, shards, tmp_path, callbacks=(evaluation,))
     assert made.adapter.training  # scoring put back what it changed
     for benchmark in (cola("one"), cola("two", limit=1)):
@@ -96,7 +96,7 @@ def test_the_numbers_are_those_of_the_trained_model(model_folder, shards, tmp_pa
 
 def test_evaluating_does_not_change_training(model_folder, shards, tmp_path, cola):
     _, plain = fit(module(model_folder), shards, tmp_path)
-    evaluation = Evaluation([cola()], every_n_steps=1)
+    evaluation = BenchmarkCallback([cola()], every_n_steps=1)
     _, evaluated = fit(module(model_folder), shards, tmp_path, callbacks=(evaluation,))
     assert evaluated.losses == plain.losses
 
@@ -107,7 +107,7 @@ def test_a_checkpoint_may_be_kept_by_a_number(model_folder, shards, tmp_path, co
         probe(model_folder),
         shards,
         tmp_path,
-        callbacks=(Evaluation([cola()]), keep),
+        callbacks=(BenchmarkCallback([cola()]), keep),
         save=True,
     )
     assert keep.best_model_score is not None
@@ -140,7 +140,7 @@ def test_the_best_checkpoint_is_the_best_at_its_own_step(
     cola()
     measured, made = [], probe(model_folder)
     best = ModelCheckpoint(tmp_path / "best", "{step}", "cola/accuracy", mode="max", **keep)
-    evaluation = Evaluation([Scripted(str(path), str(path.parent), name="cola")], **every)
+    evaluation = BenchmarkCallback([Scripted(str(path), str(path.parent), name="cola")], **every)
     # The checkpoint comes first in the list, and must be saved last all the same.
     fit(made, shards, tmp_path, 6, (best, evaluation), save=True, val=val)
     kept = torch.load(best.best_model_path, weights_only=True)
@@ -172,7 +172,7 @@ def test_no_checkpoint_is_kept_by_an_older_number(
     model_folder, shards, tmp_path, cola, every, keep, fits
 ):
     best = ModelCheckpoint(tmp_path / "best", **{"monitor": "cola/accuracy", **keep})
-    callbacks = (Evaluation([cola()], **every), best)
+    callbacks = (BenchmarkCallback([cola()], **every), best)
     if fits:
         fit(probe(model_folder), shards, tmp_path, 1, callbacks, save=True)
         return
@@ -183,7 +183,7 @@ def test_no_checkpoint_is_kept_by_an_older_number(
 
 def test_loggers_see_every_number_at_its_step(model_folder, shards, tmp_path, cola):
     logger = CSVLogger(tmp_path, name="logs", version="one")
-    evaluation = Evaluation([cola()], every_n_epochs=0, every_n_steps=2)
+    evaluation = BenchmarkCallback([cola()], every_n_epochs=0, every_n_steps=2)
     trainer, _ = fit(
         probe(model_folder), shards, tmp_path, 5, (evaluation,), logger=logger, log_every_n_steps=3
     )
@@ -224,7 +224,7 @@ def test_weights_and_biases_gets_tables_and_retrievals(
         return image.size, caption
 
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(Table=table, Image=picture))
-    logger, evaluation = FakeWandb(), Evaluation([cola()])
+    logger, evaluation = FakeWandb(), BenchmarkCallback([cola()])
     fit(probe(model_folder), shards, tmp_path, callbacks=(evaluation,), logger=logger)
     tables = [entry for entry in logger.logged if "benchmarks" in entry]
     assert [entry["trainer/global_step"] for entry in tables] == [3, 6]
@@ -240,7 +240,7 @@ def test_weights_and_biases_gets_tables_and_retrievals(
 
 @pytest.mark.parametrize("stage", ["validate", "test"])
 def test_outside_training(model_folder, shards, tmp_path, cola, stage):
-    evaluation = Evaluation([cola()])
+    evaluation = BenchmarkCallback([cola()])
     trainer = Trainer(
         accelerator="cpu",
         logger=False,
@@ -262,7 +262,7 @@ def test_outside_training(model_folder, shards, tmp_path, cola, stage):
 
 
 def test_the_report_of_a_run(model_folder, shards, tmp_path, cola):
-    evaluation = Evaluation([cola(limit=5, seed=2)], log_every_n_steps=2, name="toy")
+    evaluation = BenchmarkCallback([cola(limit=5, seed=2)], log_every_n_steps=2, name="toy")
     made = probe(model_folder)
     _, watch = fit(made, shards, tmp_path, callbacks=(evaluation,))
     report = RunReport.load(tmp_path / "report.json")
@@ -286,7 +286,7 @@ def test_the_report_of_a_run(model_folder, shards, tmp_path, cola):
 
 def test_the_report_goes_where_it_is_told(model_folder, shards, tmp_path, cola):
     path = tmp_path / "reports" / "mine.json"
-    evaluation = Evaluation([cola()], report=str(path), store=str(tmp_path / "store"))
+    evaluation = BenchmarkCallback([cola()], report=str(path), store=str(tmp_path / "store"))
     fit(probe(model_folder), shards, tmp_path, steps=1, callbacks=(evaluation,))
     assert RunReport.load(path).results
     assert not (tmp_path / "report.json").exists()
@@ -296,7 +296,7 @@ def test_the_report_goes_where_it_is_told(model_folder, shards, tmp_path, cola):
 @pytest.mark.parametrize("die_at", [2, 3, 4, 5])
 def test_a_resumed_run_reports_the_whole(model_folder, shards, tmp_path, cola, die_at):
     def evaluation():
-        return Evaluation([cola()], log_every_n_steps=1)
+        return BenchmarkCallback([cola()], log_every_n_steps=1)
 
     whole, first, second = evaluation(), evaluation(), evaluation()
     fit(probe(model_folder), shards, tmp_path / "whole", callbacks=(whole,))
@@ -321,7 +321,7 @@ def test_a_run_killed_after_its_last_step_still_reports(
     model_folder, shards, tmp_path, cola, limit, every
 ):
     """Its checkpoint was written, its evaluation not: the resumed run has nothing to train."""
-    first, second = Evaluation([cola()], **every), Evaluation([cola()], **every)
+    first, second = BenchmarkCallback([cola()], **every), BenchmarkCallback([cola()], **every)
     whole = probe(model_folder)
     fit(whole, shards, tmp_path, callbacks=(first,), save=True, **limit)
     one = RunReport.load(tmp_path / "report.json")
@@ -354,13 +354,13 @@ def test_the_time_of_evaluation_is_not_that_of_training(model_folder, shards, tm
 
     cola()
     path = tmp_path / "cola" / "cola.json"
-    evaluation = Evaluation([Slow(str(path), str(path.parent))], every_n_steps=1)
+    evaluation = BenchmarkCallback([Slow(str(path), str(path.parent))], every_n_steps=1)
     fit(probe(model_folder), shards, tmp_path, 2, (evaluation,))
     assert 0 < RunReport.load(tmp_path / "report.json").provenance.seconds < 1
 
 
 def test_a_checkpoint_tells_where_its_weights_come_from(model_folder, shards, tmp_path, cola):
-    fit(probe(model_folder), shards, tmp_path, 2, (Evaluation([cola()]),), save=True)
+    fit(probe(model_folder), shards, tmp_path, 2, (BenchmarkCallback([cola()]),), save=True)
     facts = RunReport.load(tmp_path / "report.json").provenance
     told = read_checkpoint(tmp_path / "stepstep=2.ckpt").provenance
     assert told["data"] == facts.data == str(shards)
@@ -373,7 +373,7 @@ def test_a_checkpoint_tells_where_its_weights_come_from(model_folder, shards, tm
 
 
 def test_a_missing_file_is_said_before_the_first_step(model_folder, shards, tmp_path):
-    evaluation = Evaluation([ColaMulti(str(tmp_path / "nowhere.json"), str(tmp_path))])
+    evaluation = BenchmarkCallback([ColaMulti(str(tmp_path / "nowhere.json"), str(tmp_path))])
     watched = []
     made = probe(model_folder)
     made.on_fit_start = lambda: watched.append("began")
@@ -422,7 +422,7 @@ def test_a_missing_file_of_one_is_said_once_and_the_others_are_run(
 ):
     made, said_at_start = probe(model_folder), []
     made.on_train_start = lambda: said_at_start.extend(warned(caplog))
-    evaluation = Evaluation([gone(tmp_path), cola()])
+    evaluation = BenchmarkCallback([gone(tmp_path), cola()])
     fit(made, shards, tmp_path, callbacks=(evaluation,))
     (line,) = warned(caplog)
     assert said_at_start == [line]
@@ -438,7 +438,7 @@ def test_a_missing_file_of_one_is_said_once_and_the_others_are_run(
 def test_one_that_fails_later_stops_neither_the_others_nor_the_training(
     model_folder, shards, tmp_path, fails, cola, caplog
 ):
-    evaluation = Evaluation([fails(1, 2), cola()])
+    evaluation = BenchmarkCallback([fails(1, 2), cola()])
     trainer, watch = fit(probe(model_folder), shards, tmp_path, callbacks=(evaluation,))
     assert len(watch.losses) == 6
     assert warned(caplog) == ["not run: fails: expected a sound file, got none at 1: mend it"]
@@ -453,7 +453,7 @@ def test_one_that_fails_later_stops_neither_the_others_nor_the_training(
 def test_numbers_of_earlier_weights_are_not_those_of_the_last(
     model_folder, shards, tmp_path, fails, cola, caplog
 ):
-    evaluation = Evaluation([cola(), fails(2, 4)], every_n_epochs=0, every_n_steps=1)
+    evaluation = BenchmarkCallback([cola(), fails(2, 4)], every_n_epochs=0, every_n_steps=1)
     trainer, _ = fit(probe(model_folder), shards, tmp_path, 4, callbacks=(evaluation,))
     assert steps(evaluation, "fails/accuracy") == [1, 3]
     assert len(warned(caplog)) == 2  # it had run again
@@ -471,7 +471,7 @@ def test_a_training_goes_on_where_no_benchmark_can_be_run_any_more(
             if trainer.global_step == 4:
                 next((tmp_path / "cola").glob("*.png")).unlink()
 
-    evaluation = Evaluation([cola()])
+    evaluation = BenchmarkCallback([cola()])
     _, watch = fit(probe(model_folder), shards, tmp_path, 6, (Removing(), evaluation))
     assert len(watch.losses) == 6
     report = RunReport.load(tmp_path / "report.json")
@@ -509,7 +509,7 @@ def test_a_run_stops_where_what_is_not_run_is_monitored(
     if who == "ReduceLROnPlateau":
         monkeypatch.setattr(AdaptationModule, "configure_optimizers", plateau)
     watch = Watch()
-    evaluation = Evaluation([gone(tmp_path, "fails") if known else fails(2), cola()])
+    evaluation = BenchmarkCallback([gone(tmp_path, "fails") if known else fails(2), cola()])
     with pytest.raises(UserError) as error:
         fit(
             probe(model_folder),
@@ -544,19 +544,19 @@ def test_what_reads_embeddings_is_not_run_of_a_joint_adapter(
 
     path = write_cola(tmp_path / "other")
     lacking = [Embedded(str(path), str(path.parent)), embedded(tmp_path)]
-    evaluation = Evaluation([cola("sound"), *lacking])
+    evaluation = BenchmarkCallback([cola("sound"), *lacking])
     trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
     evaluation.setup(trainer, probe(model_folder), "fit")
     assert evaluation.not_run == {}
     joint = module(model_folder, MMAdapter(heads=2, hidden=2))
     evaluation.setup(trainer, joint, "fit")
-    assert list(evaluation.not_run) == ["test_evaluation", "zero_shot"]
+    assert list(evaluation.not_run) == ["test_benchmark_callback", "zero_shot"]
     for line, one in zip(warned(caplog), lacking, strict=True):
         want = f"expected an adapter with embeddings for {one.name}, got MMAdapter, a joint one: "
         assert line.startswith(f"not run: {one.name}: {want}")
         assert "`ensemble: scores`" in line
     with pytest.raises(UserError, match=r"embeddings for alone.*leave the benchmark out"):
-        fit(joint, shards, tmp_path, callbacks=(Evaluation([embedded(tmp_path, "alone")]),))
+        fit(joint, shards, tmp_path, callbacks=(BenchmarkCallback([embedded(tmp_path, "alone")]),))
 
 
 def test_images_are_encoded_once_for_all_benchmarks(
@@ -571,8 +571,10 @@ def test_images_are_encoded_once_for_all_benchmarks(
 
     monkeypatch.setattr(made.backbone, "encode_image", counted)
     trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
-    evaluation = Evaluation(benchmarks)
-    monkeypatch.setattr("vlmtune.training.evaluation.log_results", lambda *_: {})  # no trainer
+    evaluation = BenchmarkCallback(benchmarks)
+    monkeypatch.setattr(
+        "vlmtune.training.benchmark_callback.log_results", lambda *_: {}
+    )  # no trainer
     evaluation.setup(trainer, made, "fit")
     evaluation.evaluate(trainer, made)
     assert sum(encoded) == 18
@@ -581,16 +583,16 @@ def test_images_are_encoded_once_for_all_benchmarks(
 
 def test_benchmarks_need_names_of_their_own(cola):
     with pytest.raises(UserError, match="got 'cola' twice"):
-        Evaluation([cola(), cola()])
+        BenchmarkCallback([cola(), cola()])
     with pytest.raises(UserError, match="list at least one"):
-        Evaluation([])
-    Evaluation([cola("one"), cola("two")])
+        BenchmarkCallback([])
+    BenchmarkCallback([cola("one"), cola("two")])
 
 
 @pytest.mark.parametrize(("epochs", "every"), [(0, 0), (-1, 0), (1, -1)])
 def test_a_schedule_is_needed(cola, epochs, every):
     with pytest.raises(UserError, match=f"every_n_epochs={epochs} and every_n_steps={every}"):
-        Evaluation([cola()], every_n_epochs=epochs, every_n_steps=every)
+        BenchmarkCallback([cola()], every_n_epochs=epochs, every_n_steps=every)
 
 
 # -- two processes ----------------------------------------------------------------------------
@@ -604,7 +606,7 @@ def _one_rank(rank, folder, model_folder, shards, path, monitored):
     here = folder / "nowhere.json" if rank else path
     lost = ColaMulti(str(here), str(path.parent), name="lost")
     benchmarks = [lost, ColaMulti(str(path), str(path.parent), name="cola"), moody]
-    evaluation = Evaluation(benchmarks, every_n_epochs=0, every_n_steps=1)
+    evaluation = BenchmarkCallback(benchmarks, every_n_epochs=0, every_n_steps=1)
     stopping = [EarlyStopping("moody/accuracy", check_on_train_epoch_end=True)] if monitored else []
     made, callbacks, said = probe(model_folder), (evaluation, *stopping), None
     try:

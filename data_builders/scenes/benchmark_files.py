@@ -1,4 +1,4 @@
-"""A spec goes in; splits to render and annotation files in the layouts of benchmarks come out.
+"""Writes the annotation files of other benchmarks: a spec in, splits to render and files out.
 
 Scenes show all compositions and are never used for training. Files are in `aro`, `crepe`,
 `sugar_crepe`, `valse`, `winoground`, `eqben` and `geb`, images in `crepe/VG_100K` and
@@ -28,7 +28,6 @@ from data_builders.scenes.formats import (
 )
 from data_builders.scenes.formats.context import SuiteScenes
 from data_builders.scenes.formats.files import csv_table, write_json
-from data_builders.scenes.grammar import Composition, WorldSpec
 from data_builders.scenes.grids import AnimalGrid, Grid, PoseGrid, Singles, SparGrid
 from data_builders.scenes.image_files import SceneImage, Split, numbered, sub_seed
 from data_builders.scenes.pairs import (
@@ -41,6 +40,7 @@ from data_builders.scenes.pairs import (
     PairSeries,
     StepPairs,
 )
+from data_builders.scenes.sampling import Composition, WorldSpec
 from data_builders.scenes.series import Series, VariedScenes
 from data_builders.scenes.statements import stated_attributes
 from data_builders.scenes.videos import Videos, frames

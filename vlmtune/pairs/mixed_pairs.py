@@ -12,7 +12,7 @@ from vlmtune.pairs.base import Mask, PairPolicy, Reference
 from vlmtune.types import Targets
 
 
-class ChosenPairs(PairPolicy):
+class MixedPairs(PairPolicy):
     """For each image: some true texts, hard negatives of its group, and other texts.
 
     Cola's queries are hard because they bind words of one object to another. A batch has few such
@@ -27,7 +27,7 @@ class ChosenPairs(PairPolicy):
     Example:
         >>> truth, same_group = torch.tensor([[1, 0, 0]]) > 0, torch.tensor([[1, 1, 0]]) > 0
         >>> targets = Targets(truth, same_group, same_group)
-        >>> ChosenPairs(1, 1, 0)(targets, torch.Generator()).tolist()
+        >>> MixedPairs(1, 1, 0)(targets, torch.Generator()).tolist()
         [[True, True, False]]
     """
 

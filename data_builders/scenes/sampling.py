@@ -1,4 +1,4 @@
-"""A `WorldSpec` and a random generator go in, scenes with their relations come out."""
+"""Samples scenes: a `WorldSpec` and a random generator in, scenes with their relations out."""
 
 import math
 import random

@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from data_builders.common import Builder, Record, ShardBuilder, image_extension
+from data_builders.shard_builder import Builder, Record, ShardBuilder, image_extension
 from vlmtune.config import instantiate
 from vlmtune.data.schema import MANIFEST, read_manifest
 from vlmtune.data.shards import RawRecord, decode_group, read_records
@@ -264,7 +264,7 @@ def test_wrong_fractions(tmp_path: Path, missing: float) -> None:
 
 
 def test_builders_are_plug_ins(annotations: str) -> None:
-    class_path = "data_builders.common.ShardBuilder"
+    class_path = "data_builders.shard_builder.ShardBuilder"
     with pytest.raises(TypeError, match="abstract"):
         instantiate({"class_path": class_path}, Builder)
     assert Corpus(annotations).spec()["init_args"]["annotations"] == annotations

@@ -1,4 +1,4 @@
-"""What the loaders of every library share: naming weights and reporting those that do not load.
+"""Names loaded weights by their digest, and reports weights that do not load.
 
 In: a model, its name, or an error. Out: its digest, whether it is OpenAI's, or a `UserError`.
 Never: files.

@@ -12,9 +12,9 @@ from tests.tiny import write_shards
 from vlmtune.cli.fit import NOISE
 from vlmtune.cli.main import main
 from vlmtune.config import instantiate
+from vlmtune.data.caption_negatives import CaptionNegatives
 from vlmtune.data.collate import collate
 from vlmtune.data.datamodule import EpochLoader, ShardDataModule
-from vlmtune.data.negatives import CaptionNegatives
 from vlmtune.data.shards import ShardSet
 from vlmtune.data.stream import GroupStream
 from vlmtune.errors import UserError
@@ -232,7 +232,7 @@ def test_it_is_made_from_a_config() -> None:
         "train": [{"class_path": "vlmtune.data.shards.ShardSet", "init_args": {"path": "none"}}],
         "batch_size": 2,
         "negatives": {
-            "class_path": "vlmtune.data.negatives.CaptionNegatives",
+            "class_path": "vlmtune.data.caption_negatives.CaptionNegatives",
             "init_args": {
                 "count": 3,
                 "rewriter": {
@@ -280,7 +280,9 @@ def test_a_fit_resumed_in_an_epoch_ends_with_the_same_weights(
             "data": {
                 "train": [plugin("data.shards.ShardSet", path=str(shards))],
                 "batch_size": 4,
-                "negatives": plugin("data.negatives.CaptionNegatives", rewriter=rewriter, count=2),
+                "negatives": plugin(
+                    "data.caption_negatives.CaptionNegatives", rewriter=rewriter, count=2
+                ),
             },
             "trainer": {
                 "accelerator": "cpu",

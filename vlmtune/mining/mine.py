@@ -1,0 +1,129 @@
+"""Mines the images of a corpus that a model finds hard to tell apart.
+
+In: shards and models. Out: a similarity cache on disk. Never: a change of the shards.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from vlmtune.data.catalogue import Corpus, corpus, decode_image, decoded_images, image_digests
+from vlmtune.data.shards import ShardSet
+from vlmtune.errors import UserError
+from vlmtune.export.model import Model
+from vlmtune.features.encode import FeatureSource
+from vlmtune.features.store import FeatureStore
+from vlmtune.mining.build import Score, open_or_build_cache
+from vlmtune.mining.cache import CacheKey, SimilarityCache
+from vlmtune.types import FeatureSpec, Pooled
+
+MAX_DAMAGED = 0.01
+ROWS = 1024
+
+
+def mine(
+    shards: Sequence[Path],
+    scored: Model | None,
+    compared: Model,
+    out: Path,
+    store: Path | None = None,
+    neighbours: int = 128,
+    batch_size: int = 256,
+) -> SimilarityCache:
+    """Builds the similarity cache of `shards` under `out`; an interrupted build continues.
+
+    Args:
+        shards: Folders of the training sets.
+        scored: Scores the captions of similar images; None to compare images alone.
+        compared: The model whose image features are compared.
+        out: Folder of caches.
+        store: Folder of the stored features of images; `out` by default.
+        neighbours: Images kept for each image.
+        batch_size: Images encoded at a time.
+    """
+    known = corpus([ShardSet(str(folder)) for folder in shards])
+    # If an adapter trains the image tower, features are not those of the pre-trained backbone.
+    frozen = compared.adapter.image_input.frozen
+    fingerprint = compared.backbone.fingerprint if frozen else compared.digest()
+    key = CacheKey(
+        backbone=fingerprint,
+        scorer="" if scored is None else scored.digest(),
+        source=known.digest,
+        neighbours=neighbours,
+    )
+    digests = image_digests(known.images)
+    stored = _store(store or out, compared, fingerprint, known, digests, batch_size)
+    images = [image for image in known.images if digests.get(image, "") in stored]
+    return open_or_build_cache(
+        out,
+        key,
+        {image: known.captions[image] for image in images},
+        lambda: _vectors(stored, [digests[image] for image in images], compared.device),
+        None if scored is None else _score(scored, known, batch_size),
+    )
+
+
+def _store(
+    root: Path,
+    model: Model,
+    fingerprint: str,
+    known: Corpus,
+    digests: dict[str, str],
+    batch_size: int,
+) -> FeatureStore:
+    """Opens the store of the images' features, by the digest of their content."""
+    backbone = model.backbone
+    spec = _image_spec(model)
+    locations = {digest: known.images[image] for image, digest in reversed(digests.items())}
+
+    def pixels(names: Sequence[str]) -> Iterable[tuple[Sequence[str], Tensor]]:
+        chosen = {name: locations[name] for name in names}
+        preprocess, total = backbone.preprocess, len(locations)
+        return decoded_images(chosen, preprocess, batch_size, 0, MAX_DAMAGED, total)
+
+    source = FeatureSource(backbone, spec, spec, root, batch_size, fingerprint=fingerprint)
+    return source.store("image", list(dict.fromkeys(digests.values())), pixels)
+
+
+def _image_spec(model: Model) -> FeatureSpec:
+    """Returns embeddings, or tokens if a fusion encoder has no embeddings; their mean is taken."""
+    for spec in (FeatureSpec("pooled"), FeatureSpec("tokens")):
+        reason = model.backbone.fits(spec, "image")
+        if reason is None:
+            return spec
+    raise UserError(
+        f"expected a backbone with image features, got {type(model.backbone).__name__} ({reason}): "
+        "name another model with --features"
+    )
+
+
+def _vectors(
+    store: FeatureStore, rows: Sequence[str], device: torch.device
+) -> Float[Tensor, "n d"]:
+    parts = []
+    for start in range(0, len(rows), ROWS):
+        features = store.features(rows[start : start + ROWS])
+        if isinstance(features, Pooled):
+            parts.append(features.values)
+        else:
+            parts.append(features.values.sum(dim=1) / features.lengths[:, None])
+    return torch.cat(parts).to(device)
+
+
+def _score(model: Model, known: Corpus, batch_size: int) -> Score:
+    """Returns a function that scores images of the corpus; small features stay in memory."""
+    adapter = model.adapter
+    small = {adapter.image_input.kind, adapter.text_input.kind} == {"pooled"}
+    shared = model.scorer(batch_size=batch_size)
+
+    def score(
+        images: Sequence[str], captions: Sequence[str], pairs: Int[Tensor, "P 2"]
+    ) -> Float[Tensor, "P"]:
+        pictures = [decode_image(known.images[image]) for image in images]
+        scorer = shared if small else model.scorer(batch_size=batch_size)
+        return scorer(pictures, captions, pairs)
+
+    return score
