@@ -29,6 +29,8 @@ from vlmtune.language.rules import (
 from vlmtune.language.words import canonical
 from vlmtune.types import Batch, Group
 
+NEGATIVES = "data.caption_negatives.CaptionNegatives"
+
 
 def swapping(count: int = 1) -> CaptionNegatives:
     return CaptionNegatives(Rewriter([SwapNouns(), SwapAdjectives()]), count)
