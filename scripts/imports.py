@@ -15,7 +15,7 @@ class Import(NamedTuple):
 
 
 def name_of(path: Path) -> str:
-    """`vlmtune/data/plan.py` is `vlmtune.data.plan`, `vlmtune/data/__init__.py` `vlmtune.data`."""
+    """`vlmtune/data/loader.py` is `vlmtune.data.loader`, `vlmtune/data/__init__.py` `vlmtune.data`."""
     parts = path.with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
@@ -55,5 +55,5 @@ def imports(source: str, modules: dict[str, str]) -> set[Import]:
 
 
 def package_of(module: str) -> str:
-    """`vlmtune.data.plan` belongs to `data`, `vlmtune` to `__init__`."""
+    """`vlmtune.data.sample_order` belongs to `data`, `vlmtune` to `__init__`."""
     return [*module.split("."), "__init__"][1]

@@ -178,7 +178,11 @@ def test_help_needs_no_torch():
         ("vlmtune.adapters.toy", "from vlmtune.backbones.open_clip import OpenClip", "may import"),
         ("vlmtune.adapters.toy", "from vlmtune.backbones import open_clip", "may import"),
         ("vlmtune.adapters.toy", "import vlmtune.training.module", "may import"),
-        ("vlmtune.adapters.toy", "def f():\n    from vlmtune.data.plan import x", "may import"),
+        (
+            "vlmtune.adapters.toy",
+            "def f():\n    from vlmtune.data.loader import x",
+            "may import",
+        ),
         (
             "vlmtune.adapters.toy",
             "import importlib as i\ni.import_module('vlmtune.cli.main')",

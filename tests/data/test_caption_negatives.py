@@ -18,14 +18,14 @@ from vlmtune.data.datamodule import EpochLoader, ShardDataModule
 from vlmtune.data.shards import ShardSet
 from vlmtune.data.stream import GroupStream
 from vlmtune.errors import UserError
-from vlmtune.language.rewriting import Rewriter
-from vlmtune.language.rules import (
+from vlmtune.language.caption_edits import (
     ExchangeAttributes,
     ReplaceWord,
     ReverseRelation,
     SwapAdjectives,
     SwapNouns,
 )
+from vlmtune.language.rewriting import Rewriter
 from vlmtune.language.words import canonical
 from vlmtune.types import Batch, Group
 
@@ -225,8 +225,8 @@ def test_another_rule_is_another_order_of_training(data: Callable[..., ShardData
 
 def test_it_is_made_from_a_config() -> None:
     rules = [
-        {"class_path": "vlmtune.language.rules.SwapNouns"},
-        {"class_path": "vlmtune.language.rules.ReplaceWord", "init_args": {"tag": "VERB"}},
+        {"class_path": "vlmtune.language.caption_edits.SwapNouns"},
+        {"class_path": "vlmtune.language.caption_edits.ReplaceWord", "init_args": {"tag": "VERB"}},
     ]
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(ShardDataModule, "data")
@@ -265,7 +265,7 @@ def test_a_fit_resumed_in_an_epoch_ends_with_the_same_weights(
     tmp_path: Path, model_folder: Path, shards: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.argv", ["vlmtune"])
-    rules = [plugin(f"language.rules.{name}") for name in ("SwapNouns", "ReplaceWord")]
+    rules = [plugin(f"language.caption_edits.{name}") for name in ("SwapNouns", "ReplaceWord")]
     rewriter = plugin("language.rewriting.Rewriter", rules=rules)
 
     def fit(name: str, steps: int, *more: str) -> dict[str, torch.Tensor]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vlmtune.data.plan import Consumer
+from vlmtune.data.sample_order import Consumer
 from vlmtune.data.shards import RawRecord, ShardSet, read_records
 from vlmtune.data.stream import GroupStream, buffer_shuffle, check_sets
 from vlmtune.errors import UserError

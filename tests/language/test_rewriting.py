@@ -10,8 +10,7 @@ import pytest
 import vlmtune
 from vlmtune.config import instantiate
 from vlmtune.errors import UserError
-from vlmtune.language.rewriting import Rewriter
-from vlmtune.language.rules import (
+from vlmtune.language.caption_edits import (
     ExchangeAttributes,
     ReplaceWord,
     ReverseRelation,
@@ -19,6 +18,7 @@ from vlmtune.language.rules import (
     SwapAdjectives,
     SwapNouns,
 )
+from vlmtune.language.rewriting import Rewriter
 from vlmtune.language.words import Edits, Sentence, canonical
 
 ALL = [
@@ -101,7 +101,7 @@ def test_only_seed_key_and_caption_count():
 def test_another_process_makes_the_same():
     code = (
         "from vlmtune.language.rewriting import Rewriter\n"
-        "from vlmtune.language.rules import SwapNouns, ReplaceWord\n"
+        "from vlmtune.language.caption_edits import SwapNouns, ReplaceWord\n"
         "rewriter = Rewriter([SwapNouns(), ReplaceWord('ADJ')])\n"
         f"rewriter.learn({CAPTIONS!r})\n"
         f"print(rewriter.negatives({CAPTIONS[0]!r}, count=4, key='k'))\n"

@@ -180,7 +180,7 @@ class Benchmark(Configured, ABC, Generic[I]):
 
     @property
     def strict(self) -> bool:
-        """Whether ties lose and every item counts."""
+        """Whether a tie counts as lost and every item counts; else as in the published script."""
         return getattr(self, "convention", "strict") == "strict"
 
     @property

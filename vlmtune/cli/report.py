@@ -1,4 +1,4 @@
-"""`vlmtune report`: compares several runs.
+"""`vlmtune report`: puts finished runs side by side in one report.
 
 In: report.json files. Out: report.md, report.html, CSV and LaTeX. It never measures.
 """

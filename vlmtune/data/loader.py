@@ -1,6 +1,7 @@
-"""Batches of one epoch after the other, read by this process or by workers.
+"""Reads the batches of each epoch, in this process or in workers, and resumes in an epoch.
 
-A `GroupStream` and a position come in, batches go out. It never counts steps: Lightning does.
+In: a `GroupStream` and a position (`load_state_dict`). Out: batches.
+Never: a count of steps; Lightning has it.
 """
 
 import warnings
@@ -15,7 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from vlmtune.config import Configured
 from vlmtune.data.caption_negatives import CaptionNegatives
 from vlmtune.data.collate import collate
-from vlmtune.data.plan import Consumer
+from vlmtune.data.sample_order import Consumer
 from vlmtune.data.shards import ShardSet
 from vlmtune.data.stream import GroupStream
 from vlmtune.errors import UserError

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from vlmtune.data.plan import (
+from vlmtune.data.sample_order import (
     Consumer,
     EpochSlice,
     apportion,

@@ -2,6 +2,7 @@
 
 In: images, texts and pairs of them. Out: their scores or embeddings, in float32 on the CPU.
 Never: the same image, text or pair computed twice in a call, or a change of any weight.
+Each rank encodes and scores its part of the images; then every rank has all scores.
 """
 
 import contextlib

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 from vlmtune.config import Configured
 from vlmtune.errors import UserError
-from vlmtune.language.rules import Rule
+from vlmtune.language.caption_edits import Rule
 from vlmtune.language.tagger import LexiconTagger, Tagger
 from vlmtune.language.vocabulary import Vocabulary
 from vlmtune.language.words import Sentence, canonical_parts
@@ -25,7 +25,7 @@ class Rewriter(Configured):
         seed: Seed of every random choice.
 
     Example:
-        >>> from vlmtune.language.rules import SwapAdjectives, SwapNouns
+        >>> from vlmtune.language.caption_edits import SwapAdjectives, SwapNouns
         >>> rewriter = Rewriter([SwapNouns(), SwapAdjectives()])
         >>> sorted(rewriter.negatives("An old dog chases a black cat.", count=2))
         ['A black dog chases an old cat.', 'An old cat chases a black dog.']

@@ -33,7 +33,7 @@ def choice_ranks(scores: Float[Tensor, "n m"], ties: Ties = "wrong") -> Float[Te
 
 
 def choice_credit(scores: Float[Tensor, "n m"], ties: Ties = "wrong") -> Float[Tensor, "n"]:
-    """Credit for choosing the best candidate: 1 if it is the true one, else 0.
+    """Credit for choosing the best candidate: 1 if it is the true one, else 0; `ties` for a tie.
 
     If t others tie with the true candidate for the best score, "wrong" gives 0, "right" 1, and
     "random" 1 / (1 + t), the expectation of a draw. The mean is the accuracy; random scores reach

@@ -1,4 +1,5 @@
-"""Pair policies: take the targets of a batch, give the image-text pairs a joint adapter scores.
+"""Pair policies choose the negatives: the pairs of a batch that a joint adapter scores.
 
-They never see images, texts or the model's loss. One policy a file.
+In: the targets of a batch. Out: a mask of image-text pairs. Never: images, texts or the loss.
+One policy a file. Hard-negative captions are made by `data.caption_negatives`.
 """

@@ -19,7 +19,7 @@ Reference = Float[Tensor, "N M"] | None
 
 
 class PairPolicy(Configured, ABC):
-    """Chooses the pairs to score.
+    """Chooses the pairs to score; a policy implements `__call__`.
 
     Attributes:
         needs_reference: True where it needs the scores of the frozen backbone.

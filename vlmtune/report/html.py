@@ -1,4 +1,4 @@
-"""The report as one HTML page with styles, plots and pictures inside, and the folder it goes to.
+"""Writes the report as one HTML page, by the template `page.html`, with everything inside.
 
 In: run reports. Out: `report.html` and `report.md`. Never: a script, or a request to another host.
 """
@@ -14,7 +14,7 @@ from markupsafe import Markup
 from vlmtune.report import table
 from vlmtune.report.caveats import caveats
 from vlmtune.report.charts import changes, charts
-from vlmtune.report.compare import LEVEL, Comparison, compare_with_first
+from vlmtune.report.differences import LEVEL, Comparison, compare_with_first
 from vlmtune.report.markdown import to_markdown
 from vlmtune.report.plots import curve_plot
 from vlmtune.report.run_report import RunReport

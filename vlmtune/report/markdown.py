@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from vlmtune.report import table
 from vlmtune.report.caveats import caveats
-from vlmtune.report.compare import LEVEL, Comparison, compare_with_first
+from vlmtune.report.differences import LEVEL, Comparison, compare_with_first
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.table import Row, Section
 

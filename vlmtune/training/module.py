@@ -1,4 +1,4 @@
-"""The one LightningModule: a training step, the validation loss, the optimizer and its schedule.
+"""The one LightningModule: training step, validation loss, optimizer and schedule, stop on NaN.
 
 In: batches. Out: gradients of the weighted sum of losses, logs and checkpoints.
 Never: anything that belongs to one method.

@@ -6,7 +6,7 @@ import torch
 from vlmtune.metrics.item_groups import ItemGroups
 from vlmtune.metrics.significance import mcnemar, paired_difference
 from vlmtune.metrics.value import MetricValue
-from vlmtune.report.compare import compare_with_first
+from vlmtune.report.differences import compare_with_first
 from vlmtune.report.result import Result
 
 

@@ -3,7 +3,7 @@ import random
 import pytest
 
 from vlmtune.errors import UserError
-from vlmtune.language.rules import (
+from vlmtune.language.caption_edits import (
     ExchangeAttributes,
     ReplaceWord,
     ReverseRelation,

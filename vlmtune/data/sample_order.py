@@ -1,6 +1,7 @@
-"""The records of each worker, in order: a pure function of seed and epoch.
+"""Which record each rank and worker reads at each position: a pure function of seed and epoch.
 
-Counts and seeds come in, positions and record ranges go out. It never opens a file.
+In: counts and seeds. Out: positions and ranges of records; `stream` shuffles within a buffer.
+Never: an open file.
 
 The records of one epoch are a sequence. Each rank takes consecutive positions of it, cut into
 batches that its workers take in turns: batch b of a rank comes from worker `b % workers`.

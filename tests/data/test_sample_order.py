@@ -4,7 +4,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from vlmtune.data.plan import (
+from vlmtune.data.sample_order import (
     Consumer,
     apportion,
     mixture,

@@ -1,4 +1,4 @@
-"""Rules that make a caption false by a small change: swapped, reversed or replaced words.
+"""Edits that make a caption false by a small change: swapped, reversed or replaced words.
 
 In: one tagged caption. Out: edits of its words. Never: the text of the new caption.
 The kinds of change are those of Yuksekgonul et al. 2023 (NegCLIP, section 4: swaps of nouns and
