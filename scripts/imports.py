@@ -15,7 +15,7 @@ class Import(NamedTuple):
 
 
 def name_of(path: Path) -> str:
-    """`vlmtune/data/loader.py` is `vlmtune.data.loader`, `vlmtune/data/__init__.py` `vlmtune.data`."""
+    """`vlmtune/data/loader.py` is `vlmtune.data.loader`, `data/__init__.py` is `data`."""
     parts = path.with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
