@@ -105,3 +105,59 @@ def test_files_outside_the_images_folder_are_refused(tmp_path):
     message = rf"expected image files inside {tmp_path}, .*row 2 of {path} is 'u/\.\./\.\./2\.jpg'"
     with pytest.raises(UserError, match=message):
         groups(path)
+
+
+FULL = [*COLUMNS[:2], "Relation", "Actor1Attribute", "Actor2Attribute", *COLUMNS[2:]]
+SCENES = [  # two pairs, of a relation and of attributes, and a scene of each kind without negative
+    ["a left of b", "b right of a", "left", "", "nan", "1.jpg", "2.jpg", "u/1.jpg"],
+    ["a right of b", "b left of a", "right", "", "", "2.jpg", "1.jpg", "u/2.jpg"],
+    ["red a and big b", "big b and red a", "on", "Red", "Big", "3.jpg", "4.jpg", "u/3.jpg"],
+    ["big a and red b", "red b and big a", "on", "Big", "Red", "4.jpg", "3.jpg", "u/4.jpg"],
+    ["a in barn", "", "in", "", "", "5.jpg", "", "u/5.jpg"],
+    ["red a in barn", "", "in", "Red", "", "6.jpg", "", "u/6.jpg"],
+]
+
+
+@pytest.mark.parametrize(
+    ("subset", "files"),
+    [
+        (None, "12 34 5 6"),
+        ("relations", "12 5"),
+        ("attributes", "34 6"),
+        ("pairs", "12 34"),
+        ("relation_pairs", "12"),
+        ("attribute_pairs", "34"),
+    ],
+)
+def test_a_subset_is_of_one_kind_or_of_pairs(tmp_path, subset, files):
+    builder = AR4TBuilder(table(tmp_path, SCENES, FULL), tmp_path, subset=subset)
+    built = [group for group, _ in builder.records()]
+    assert [group.image_ids for group in built] == [
+        tuple(f"u/{digit}.jpg" for digit in digits) for digits in files.split()
+    ]
+    counts = builder.counts
+    images = files.replace(" ", "")
+    assert counts["relations"] == sum(digit in "125" for digit in images)
+    assert counts["attributes"] == sum(digit in "346" for digit in images)
+    skipped = counts["skipped: not in the subset"] + counts["skipped: no negative"]
+    assert skipped == len(SCENES) - len(images)
+
+
+def test_the_subsets_of_the_embedded_world_are_its_rows_with_and_without_attributes(world):
+    path = world / "ar4t/PUG_AR_train.csv"
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    with_attribute = {row["filepath"] for row in rows if row["Actor1Attribute"]}
+    assert 0 < len(with_attribute) < len(rows)
+    for subset in ("attributes", "attribute_pairs"):
+        built = AR4TBuilder(path, world / "images", subset=subset).records()
+        assert {file for group, _ in built for file in group.image_ids} == with_attribute
+
+
+def test_an_unknown_subset_and_a_csv_without_its_columns_are_refused(tmp_path):
+    with pytest.raises(UserError, match=r"expected a subset of .*got 'pair'"):
+        AR4TBuilder(tmp_path / "none.csv", tmp_path, subset="pair")  # type: ignore[arg-type]
+    path = table(tmp_path, [["p", "", "1.jpg", "", "u/1.jpg"]])
+    assert len(groups(path, subset="pairs")) == 0
+    with pytest.raises(UserError, match="Actor1Attribute"):
+        groups(path, subset="relations")

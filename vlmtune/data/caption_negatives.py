@@ -44,9 +44,15 @@ class CaptionNegatives(Configured):
         if self.rewriter.needs_words:
             self.rewriter.learn(captions())
 
-    def added(self, groups: Sequence[Group], seed: int, epoch: int) -> list[Group]:
-        """Returns the groups of a batch with false texts added, others in each epoch."""
-        texts = {i: t for group in groups for i, t in zip(group.text_ids, group.texts, strict=True)}
+    def added(
+        self, groups: Sequence[Group], seed: int, epoch: int, whole: Sequence[Group] = ()
+    ) -> list[Group]:
+        """Returns the groups of a batch with false texts added, others in each epoch.
+
+        `whole` are the same groups with the captions that were not drawn: those are true, too.
+        """
+        known = whole or groups
+        texts = {i: t for group in known for i, t in zip(group.text_ids, group.texts, strict=True)}
         ids: dict[str, str] = {}
         for text_id, text in texts.items():
             ids.setdefault(canonical(text), text_id)

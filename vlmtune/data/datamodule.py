@@ -51,6 +51,8 @@ class ShardDataModule(LightningDataModule):
         max_damaged: Fraction of the records that may be unusable before training fails.
         negatives: Makes false captions for training, beside those of the records; None for none.
         mined: Adds hard neighbours to training batches, such as `MinedNeighbours`; None for none.
+        captions: True captions of each training image in an epoch, drawn anew in each; None for
+            all. See `draw_captions`.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class ShardDataModule(LightningDataModule):
         max_damaged: float = 0.01,
         negatives: CaptionNegatives | None = None,
         mined: BatchNeighbours | None = None,
+        captions: int | None = None,
     ) -> None:
         super().__init__()
         _at_least("batch_size", batch_size, 1)
@@ -72,6 +75,7 @@ class ShardDataModule(LightningDataModule):
         _at_least("seed", seed, 0)
         _at_least("epoch_groups", 1 if epoch_groups is None else epoch_groups, 1)
         _at_least("shuffle_buffer", shuffle_buffer, 0)
+        _at_least("captions", 1 if captions is None else captions, 1)
         if not 0 <= max_damaged < 1:
             raise UserError(
                 f"expected max_damaged from 0 to below 1, got {max_damaged}: correct it"
@@ -80,6 +84,7 @@ class ShardDataModule(LightningDataModule):
         self.batch_size, self.num_workers, self.seed = batch_size, num_workers, seed
         self.epoch_groups, self.shuffle_buffer = epoch_groups, shuffle_buffer
         self.max_damaged, self.negatives, self.mined = max_damaged, negatives, mined
+        self.captions = captions
         self._decodes = True
         self._stored: Container[str] | None = None
 
@@ -108,7 +113,7 @@ class ShardDataModule(LightningDataModule):
             self.negatives.prepare(lambda: catalogue(stream.sets).texts)
         if self.mined is not None:
             self.mined.prepare(stream.sets)
-        return self._loader(stream, self._position, self.negatives, self.mined)
+        return self._loader(stream, self._position, self.negatives, self.mined, self.captions)
 
     @override
     def val_dataloader(self) -> EpochLoader | NoBatches:
@@ -172,13 +177,13 @@ class ShardDataModule(LightningDataModule):
         position: Callable[[], Position],
         negatives: CaptionNegatives | None = None,
         mined: BatchNeighbours | None = None,
+        captions: int | None = None,
     ) -> EpochLoader:
         rank = self.trainer.global_rank if self.trainer else 0
         world = self.trainer.world_size if self.trainer else 1
         preprocess = self._preprocess() if self._decodes else None
-        return EpochLoader(
-            stream, preprocess, position, rank, world, self.num_workers, negatives, mined
-        )
+        changes = (negatives, mined, captions)
+        return EpochLoader(stream, preprocess, position, rank, world, self.num_workers, *changes)
 
     def _preprocess(self) -> Callable[[Any], Tensor]:
         if self.trainer is None:

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from vlmtune.config import Configured
+from vlmtune.data.caption_draw import draw_captions
 from vlmtune.data.caption_negatives import CaptionNegatives
 from vlmtune.data.collate import collate
 from vlmtune.data.sample_order import Consumer
@@ -70,10 +71,11 @@ class EpochLoader:
         num_workers: int,
         negatives: CaptionNegatives | None = None,
         mined: BatchNeighbours | None = None,
+        captions: int | None = None,
     ) -> None:
         self.stream, self.preprocess, self.position = stream, preprocess, position
         self.rank, self.world, self.num_workers = rank, world, num_workers
-        self.negatives, self.mined = negatives, mined
+        self.negatives, self.mined, self.captions = negatives, mined, captions
         self.length = stream.length(rank, world)
 
     def __len__(self) -> int:
@@ -81,8 +83,8 @@ class EpochLoader:
 
     def __iter__(self) -> Iterator[Batch]:
         epoch, done = self.position()
-        parts = (self.stream, self.preprocess, self.negatives, self.mined, self.rank, self.world)
-        reader = _Reader(*parts, epoch, done)
+        changes = (self.negatives, self.mined, self.captions)
+        reader = _Reader(self.stream, self.preprocess, *changes, self.rank, self.world, epoch, done)
         for item in DataLoader(reader, None, num_workers=self.num_workers, collate_fn=_identity):
             if isinstance(item, UserError):
                 raise item
@@ -100,6 +102,7 @@ class EpochLoader:
             "sets": [(data.digest(), data.weight) for data in self.stream.sets],
             "negatives": None if self.negatives is None else self.negatives.spec(),
             "mined": None if self.mined is None else self.mined.state(),
+            "captions": self.captions,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -129,6 +132,7 @@ class _Reader(IterableDataset):
     preprocess: Callable[[Any], Tensor] | None
     negatives: CaptionNegatives | None
     mined: BatchNeighbours | None
+    captions: int | None
     rank: int
     world: int
     epoch: int
@@ -154,9 +158,12 @@ class _Reader(IterableDataset):
         if self.mined is not None:
             extended = self.mined.extend(groups, stream.seed, epoch, stream.images, stream.stored)
             groups, damaged = extended[0], [*damaged, *extended[1]]
+        shown = groups
+        if self.captions is not None:
+            shown = draw_captions(groups, self.captions, stream.seed, epoch)
         if self.negatives is not None:
-            groups = self.negatives.added(groups, stream.seed, epoch)
-        return collate(groups, self.preprocess, damaged)
+            shown = self.negatives.added(shown, stream.seed, epoch, groups)
+        return collate(shown, self.preprocess, damaged)
 
 
 def _identity(item: Any) -> Any:

@@ -1,0 +1,187 @@
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from data_builders.shard_builder import Record, ShardBuilder
+from tests.data.conftest import png
+from vlmtune.data.caption_draw import draw_captions
+from vlmtune.data.caption_negatives import CaptionNegatives
+from vlmtune.data.collate import collate
+from vlmtune.data.datamodule import EpochLoader, ShardDataModule
+from vlmtune.data.shards import ShardSet
+from vlmtune.errors import UserError
+from vlmtune.language.caption_edits import SwapNouns
+from vlmtune.language.rewriting import Rewriter
+from vlmtune.types import Batch, Group
+
+
+def image(key: str, captions: int = 5, false: int = 0) -> Group:
+    """An image with true captions t0, t1, ... and false ones f0, f1, ..."""
+    texts = (*(f"{key} t{j}" for j in range(captions)), *(f"{key} f{j}" for j in range(false)))
+    truth = torch.tensor([[True] * captions + [False] * false])
+    return Group(key, (f"image {key}",), texts, texts, truth, (frozenset(texts[:captions]),))
+
+
+def pair(key: str) -> Group:
+    """A scene and its hard negative as AR4T has them: a caption and an alternative for each."""
+    texts = (f"{key} a>b", f"{key} b<a", f"{key} a<b", f"{key} b>a")
+    truth = torch.tensor([[True, True, False, False], [False, False, True, True]])
+    true = (frozenset(texts[:2]), frozenset(texts[2:]))
+    return Group(key, (f"{key}0", f"{key}1"), texts, texts, truth, true, True)
+
+
+def test_an_image_shows_each_of_its_captions_in_some_epoch_and_about_equally_often():
+    group = image("a")
+    shown = [draw_captions([group], 1, 0, epoch)[0].texts for epoch in range(500)]
+    assert {len(texts) for texts in shown} == {1}
+    counts = Counter(text for (text,) in shown)
+    assert set(counts) == set(group.texts)
+    assert all(70 <= count <= 130 for count in counts.values())  # 100 +- 3.4 standard deviations
+
+
+def test_several_captions_are_drawn_without_replacement_and_in_their_order():
+    for epoch in range(20):
+        (drawn,) = draw_captions([image("a")], 3, 0, epoch)
+        assert len(set(drawn.texts)) == 3
+        assert list(drawn.texts) == sorted(drawn.texts)
+        assert drawn.truth.tolist() == [[True] * 3]
+    for count in (5, 9):
+        assert draw_captions([image("a")], count, 0, 0)[0].texts == image("a").texts
+
+
+def test_it_depends_on_seed_epoch_and_group_alone():
+    groups = [image(key) for key in "abcdefgh"]
+
+    def last(seed: int, epoch: int) -> tuple[str, ...]:
+        return tuple(group.texts[0][-1] for group in draw_captions(groups, 1, seed, epoch))
+
+    assert last(0, 0) == last(0, 0)
+    assert len({last(seed, epoch) for seed in (0, 1) for epoch in (0, 1)}) == 4
+    assert len(set(last(0, 0))) > 1
+    alone = [draw_captions([group], 1, 0, 0)[0].texts for group in groups]
+    assert alone == [group.texts for group in draw_captions(groups, 1, 0, 0)]
+
+
+def test_false_captions_stay():
+    for epoch in range(10):
+        (drawn,) = draw_captions([image("a", captions=2, false=2)], 1, 0, epoch)
+        assert drawn.texts[1:] == ("a f0", "a f1")
+        assert drawn.truth.tolist() == [[True, False, False]]
+
+
+def test_a_pair_of_scenes_stays_a_pair():
+    group, seen = pair("p"), set()
+    for epoch in range(40):
+        (drawn,) = draw_captions([group], 1, 0, epoch)
+        assert drawn.image_ids == group.image_ids
+        assert drawn.truth.tolist() == [[True, False], [False, True]]
+        assert drawn.texts[0] in group.texts[:2]
+        assert drawn.texts[1] in group.texts[2:]
+        seen.add(drawn.texts)
+    assert len(seen) == 4
+
+
+def test_what_is_not_drawn_is_still_true_in_another_group_of_the_batch():
+    group = image("a", captions=2)
+    other = replace(image("b", 1), texts=("a t0",), text_ids=("a t0",))
+    epoch = next(e for e in range(20) if draw_captions([group], 1, 0, e)[0].texts == ("a t1",))
+    batch = collate(draw_captions([group, other], 1, 0, epoch))
+    assert batch.texts == ("a t1", "a t0")
+    assert batch.targets.truth[0].tolist() == [True, True]
+
+
+def test_columns_that_belong_to_one_image_keep_it():
+    group = pair("p")
+    marked = replace(group, same_group=torch.tensor([[True, False, True, False]] * 2))
+    (drawn,) = draw_captions([marked], 1, 0, 0)
+    assert drawn.same_group is not None
+    for j, text in enumerate(drawn.texts):
+        assert drawn.same_group[0, j] == (group.texts.index(text) % 2 == 0)
+
+
+def test_a_caption_that_was_not_drawn_is_not_made_a_negative():
+    """Their ids are not their words, so only the undrawn group knows that it is true."""
+    texts = ("a dog chases a cat", "a cat chases a dog")
+    truth, ids = torch.ones(1, 2, dtype=torch.bool), ("i0", "i1")
+    group = Group("a", ("image",), ids, texts, truth, (frozenset(ids),))
+    negatives = CaptionNegatives(Rewriter([SwapNouns()]))
+    drawn = draw_captions([group], 1, 0, 0)
+    (with_knowledge,) = negatives.added(drawn, 0, 0, [group])
+    assert len(with_knowledge.texts) == 1
+    (without,) = negatives.added(drawn, 0, 0)
+    assert len(without.texts) == 2
+
+
+# -- in training ------------------------------------------------------------------------------
+
+
+class Captioned(ShardBuilder):
+    """24 images of five captions and 8 pairs of scenes."""
+
+    def records(self):
+        for number in range(24):
+            yield image(f"i{number}"), [png(number)]
+        for number in range(8):
+            record: Record = pair(f"p{number}"), [png(100 + number), png(200 + number)]
+            yield record
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Callable[..., ShardDataModule]:
+    Captioned(records_per_shard=8).build(tmp_path / "shards", progress=False)
+
+    def make(**changes: object) -> ShardDataModule:
+        settings = {"captions": 1, **changes}
+        module = ShardDataModule([ShardSet(str(tmp_path / "shards"))], 4, **settings)
+        module.use_stored_images()
+        return module
+
+    return make
+
+
+def texts(loader: EpochLoader, epoch: int, done: int = 0) -> list[tuple[str, ...]]:
+    loader.position = lambda: (epoch, done)
+    return [batch.texts for batch in loader]
+
+
+def by_image(loader: EpochLoader, epoch: int) -> dict[str, frozenset[str]]:
+    loader.position = lambda: (epoch, 0)
+
+    def shown(batch: Batch, n: int) -> frozenset[str]:
+        row = batch.targets.truth[n].tolist()
+        return frozenset(text for text, yes in zip(batch.texts, row, strict=True) if yes)
+
+    return {name: shown(b, n) for b in loader for n, name in enumerate(b.image_ids)}
+
+
+@pytest.mark.filterwarnings("ignore:.*worker processes in total.*")
+def test_every_image_shows_one_caption_whatever_the_number_of_workers(data):
+    drawn = {n: by_image(data(num_workers=n).train_dataloader(), 3) for n in (0, 1, 3)}
+    assert len(drawn[0]) == 24 + 2 * 8
+    assert {len(captions) for captions in drawn[0].values()} == {1}
+    assert drawn[0] == drawn[1] == drawn[3]
+    assert by_image(data().train_dataloader(), 4) != drawn[0]
+    assert {len(c) for c in by_image(data(captions=None).train_dataloader(), 3).values()} == {2, 5}
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.filterwarnings("ignore:.*worker processes in total.*")
+def test_a_resumed_epoch_has_the_same_captions(data, num_workers):
+    whole = texts(data(num_workers=num_workers).train_dataloader(), epoch=1)
+    again = data(num_workers=num_workers).train_dataloader()
+    for done in (1, 5):
+        assert texts(again, epoch=1, done=done) == whole[done:]
+
+
+def test_all_captions_are_stored_and_another_number_of_them_is_another_order(data):
+    assert len(data().distinct_texts()) == 24 * 5 + 8 * 4
+    state = data().train_dataloader().state_dict()
+    data().train_dataloader().load_state_dict(state)
+    with pytest.warns(UserWarning, match="another captions"):
+        data(captions=2).train_dataloader().load_state_dict(state)
+    with pytest.raises(UserError, match="captions of at least 1, got 0"):
+        data(captions=0)

@@ -1,0 +1,52 @@
+"""Draws captions anew in each epoch: an image with several true captions shows a few of them.
+
+In: groups. Out: groups with fewer true texts. Never: a false text left out, or truth forgotten.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+from vlmtune.types import Group
+
+
+def draw_captions(groups: Sequence[Group], count: int, seed: int, epoch: int) -> list[Group]:
+    r"""Returns each group with `count` of the true captions of each image, drawn at random.
+
+    Each image draws uniformly, without replacement, from the $m$ captions of the group that are
+    true of it; all stay if $m \le$ `count`. The draw is a function of seed, epoch and group. A
+    caption that is false of every image of the group, a hard negative, stays. So does the caption
+    that another image of the group has drawn: a pair that differs by a relation or by swapped
+    attributes stays a pair. `true_ids` still lists what was not drawn.
+
+    PUG:AR4T trains on the caption or the alternative caption of a scene at random (Bordes et al.
+    2023, appendix B.5), FIBER on one of an image's five captions, each with `count` 1.
+
+    Example:
+        >>> import torch
+        >>> truth = torch.tensor([[True, True, False]])
+        >>> ids = ("a", "b", "c")
+        >>> group = Group("g", ("i",), ids, ("a cat", "a pet", "a dog"), truth, (frozenset("ab"),))
+        >>> [draw_captions([group], 1, 0, epoch)[0].texts for epoch in (0, 2)]
+        [('a cat', 'a dog'), ('a pet', 'a dog')]
+    """
+    return [
+        _sampled(group, count, random.Random(f"{seed}/{epoch}/{group.key}/{group.image_ids}"))
+        for group in groups
+    ]
+
+
+def _sampled(group: Group, count: int, rng: random.Random) -> Group:
+    kept = {j for j, true in enumerate(group.truth.any(dim=0).tolist()) if not true}
+    for row in group.truth.tolist():
+        true = [j for j, yes in enumerate(row) if yes]
+        kept.update(rng.sample(true, min(count, len(true))))
+    columns = sorted(kept)
+    same_group = group.same_group
+    return replace(
+        group,
+        text_ids=tuple(group.text_ids[j] for j in columns),
+        texts=tuple(group.texts[j] for j in columns),
+        truth=group.truth[:, columns],
+        same_group=None if same_group is None else same_group[:, columns],
+    )
