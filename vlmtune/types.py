@@ -1,5 +1,7 @@
 """The values that flow through vlmtune, and the letters of their shapes.
 
+In: tensors. Out: rows of them, cut, padded or moved. Never: a computation of features or scores.
+
 Shape legend:
     k, m    images and texts of one group            N, M    images and texts of one batch or bank
     n       rows of one modality (N or M)            t       tokens of the longest row
@@ -105,8 +107,7 @@ class Batch:
         image_group: For each image the position of its group in `keys`.
         pixels: Preprocessed images, or None where features are read from the store.
         damaged: One line for each record that was skipped since the batch before.
-        true_ids: For each image, as in `Group`.
-        exhaustive: For each image, as in `Group`.
+        true_ids, exhaustive: For each image, as in `Group`.
     """
 
     keys: tuple[str, ...]
@@ -306,8 +307,7 @@ class Embedded:
 
     Attributes:
         scale: Factor on cosines, with gradient if it is trained.
-        image_tokens: Patch tokens in the shared space, if an objective needs them.
-        text_tokens: Word tokens, likewise.
+        image_tokens, text_tokens: Patch and word tokens in the shared space, if needed.
     """
 
     image: Float[Tensor, "N d"]

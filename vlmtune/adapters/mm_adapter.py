@@ -1,4 +1,7 @@
-"""MM-Adapter: a light multimodal transformer over frozen token features, Cola's best strategy."""
+"""MM-Adapter: a light multimodal transformer over frozen token features, Cola's best strategy.
+
+In: image and text tokens. Out: a score of each chosen pair. Never: a change of the towers.
+"""
 
 from typing import Any
 

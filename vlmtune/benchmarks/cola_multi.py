@@ -1,5 +1,7 @@
 """Cola, multi-object queries: which of two images is the caption's, when words change places.
 
+In: the annotation file and a folder of images. Out: items of the paired rule. Never: scores.
+
 File: a JSON list of `[image_1, caption_1, image_2, caption_2]`; an image is a URL or path of which
 only the file name counts. The released list has 210 items over 218 Visual Genome images. Source:
 Ray et al. 2023, sections 3 and 5.1.

@@ -1,6 +1,6 @@
 """Groups to a batch: images and texts side by side, and every pair known to be true.
 
-Groups come in, one `Batch` goes out. It never opens a file and uses no random numbers.
+In: groups. Out: one `Batch`. Never: a file or a random number.
 """
 
 from collections.abc import Callable, Sequence

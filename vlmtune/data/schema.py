@@ -1,6 +1,6 @@
 """The shard record, a `Group` on disk: builders write it and the loader decodes it.
 
-Groups come in and JSON goes out, and back. It never opens a tar or an image.
+In: groups. Out: JSON, and back. Never: a tar or an image.
 
 A shard is a WebDataset tar. Record `K` is the members `K.0.<ext>`, `K.1.<ext>`, ... (the encoded
 images, in order) followed by `K.json`:

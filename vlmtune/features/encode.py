@@ -16,11 +16,11 @@ from torch import Tensor
 
 from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.evaluation_mode import evaluation_mode
+from vlmtune.features.memory import MemoryStore
 from vlmtune.features.pictures import Failures
 from vlmtune.features.store import (
     EmptyStoreError,
     FeatureStore,
-    MemoryStore,
     Modality,
     StoreDType,
     StoreKey,

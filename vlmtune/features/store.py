@@ -24,7 +24,6 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from vlmtune.errors import UserError
 from vlmtune.storage import folder as folders
@@ -194,41 +193,6 @@ class FeatureStore:
         if not bool(mask.all()):
             tokens = tokens.masked_fill_(~mask[:, :, None], 0)
         return Tokens(tokens, mask)
-
-
-class MemoryStore:
-    """Features by id for as long as the process lives; padding is not stored.
-
-    Example:
-        >>> memory = MemoryStore()
-        >>> memory.add(["a", "b"], Pooled(torch.eye(2)))
-        >>> memory.features(["b"]).values
-        tensor([[0., 1.]])
-    """
-
-    def __init__(self) -> None:
-        self._rows: dict[str, Tensor] = {}
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._rows
-
-    def add(self, ids: Sequence[str], features: Features) -> None:
-        """Stores the rows of `features` under `ids`."""
-        if isinstance(features, Pooled):
-            self._rows.update(zip(ids, features.values, strict=True))
-            return
-        lengths = features.lengths.tolist()
-        for name, tokens, length in zip(ids, features.values, lengths, strict=True):
-            self._rows[name] = tokens[:length]
-
-    def features(self, ids: Sequence[str]) -> Features:
-        """Returns the rows of `ids`, at least one, in their order; tokens padded to the longest."""
-        rows = [self._rows[name] for name in ids]
-        if rows[0].ndim == 1:
-            return Pooled(torch.stack(rows))
-        lengths = torch.tensor([len(row) for row in rows])
-        tokens = pad_sequence(rows, batch_first=True)
-        return Tokens(tokens, torch.arange(tokens.shape[1]) < lengths[:, None])
 
 
 def open_or_build_store(

@@ -1,6 +1,7 @@
-"""What an objective is: scores and targets come in, a loss to minimise goes out.
+"""What an objective is: a loss over the scores of a batch.
 
-It never sees a model. The `ProcessGroup` that sums and gathers over ranks comes from outside.
+In: scores and targets. Out: a loss to minimise. Never: a model.
+The `ProcessGroup` that sums and gathers over ranks comes from outside.
 
 Laws (tests/contracts/test_objectives.py): the loss is a finite, differentiable scalar; the order of
 images and texts does not matter; ranking true pairs first costs less than ranking them last

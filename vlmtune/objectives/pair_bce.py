@@ -1,6 +1,6 @@
 """Binary cross-entropy over scored pairs.
 
-Scores and targets come in, a loss goes out. It never compares one pair with another.
+In: scores and targets. Out: a loss. Never: a comparison of one pair with another.
 """
 
 import torch

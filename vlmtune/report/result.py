@@ -1,4 +1,7 @@
-"""What a benchmark reports: numbers, examples for the gallery, and outcomes of items."""
+"""What a benchmark reports: numbers, examples for the gallery, and outcomes of items.
+
+In: values from a benchmark. Out: the same values, for the report. Never: a computed number.
+"""
 
 from dataclasses import dataclass, field
 from typing import Literal

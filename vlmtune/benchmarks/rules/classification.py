@@ -1,7 +1,7 @@
 """The classification rule: each image is of one of several classes, whose prompts are scored.
 
 In: `ClassItem`s and their `Candidate`s from a reader. Out: top-1 accuracy, by group where there are
-groups, and top-k. Reads no file.
+groups, and top-k. Never: files.
 """
 
 from abc import abstractmethod

@@ -1,6 +1,6 @@
 """The multiple-choice rule: one image, several captions, of which the true one must score best.
 
-In: `ChoiceItem`s from a reader. Out: accuracy over items and over groups, and ranks. Reads no file.
+In: `ChoiceItem`s from a reader. Out: accuracy over items and over groups, and ranks. Never: files.
 """
 
 from abc import abstractmethod

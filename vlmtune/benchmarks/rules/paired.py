@@ -1,7 +1,7 @@
 """The paired rule: two images and two captions, caption i true of image i, as in Winoground.
 
 In: `PairedItem`s from a reader. Out: text, image and group accuracy, over all items and by group.
-Reads no file.
+Never: files.
 """
 
 from abc import abstractmethod

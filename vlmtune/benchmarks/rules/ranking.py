@@ -1,6 +1,6 @@
 """The ranking rule: recall at K from image to caption and from caption to image, among all of them.
 
-In: `CaptionedImage`s from a reader. Out: recalls and median ranks both ways. Reads no file.
+In: `CaptionedImage`s from a reader. Out: recalls and median ranks both ways. Never: files.
 """
 
 from abc import abstractmethod
