@@ -4,12 +4,13 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePath, PurePosixPath
+from pathlib import Path, PurePath
 from typing import Any, ClassVar, TypeVar
 
 from typing_extensions import override
 
-from data_builders.scenes.captions import ATTRIBUTE_ORDER
+from data_builders.relations import Relation
+from data_builders.scenes.captions import ATTRIBUTE_ORDER, PHRASES
 from vlmtune.config import Configured
 from vlmtune.errors import UserError
 from vlmtune.storage.files import read_json
@@ -33,11 +34,12 @@ class AnnotatedObject:
 
 @dataclass(frozen=True)
 class AnnotatedImage:
-    """An image, by an id unique in the corpus, its file and its objects."""
+    """An image, by an id unique in the corpus, its file, its objects and their relations."""
 
     id: str
     file: Path
     objects: tuple[AnnotatedObject, ...]
+    relations: tuple[Relation, ...] = ()
 
 
 class SceneReader(Configured, ABC):
@@ -66,6 +68,10 @@ class SceneReader(Configured, ABC):
     @abstractmethod
     def spelled(self, attributes: Sequence[str]) -> tuple[str, ...]:
         """Returns the attributes of a query in the one order in which this corpus states them."""
+
+    def sensible(self, attributes: Sequence[str]) -> bool:
+        """Tells whether one object can have these attributes: no object has two colours."""
+        return len(set(attributes)) == len(attributes)
 
 
 def parse_json(path: Path, expected: str, parse: Callable[[Any], T]) -> T:
@@ -100,32 +106,6 @@ def inside(folder: Path, name: str | PurePath, source: Path, entry: str) -> Path
     return folder / path
 
 
-def measured_images(paths: Sequence[Path]) -> frozenset[str]:
-    """Returns the ids, `2390970` of `.../2390970.jpg`, of all images that benchmark files name.
-
-    Any JSON string at any depth that ends like an image file counts.
-    """
-    images: set[str] = set()
-    for path in map(Path, paths):
-        texts = _strings(read_json(path, "a benchmark's JSON"))
-        files = (t for t in texts if t.lower().endswith((".jpg", ".jpeg", ".png")))
-        stems = {PurePosixPath(file).stem for file in files}
-        if not stems:
-            raise UserError(
-                f"expected names of image files in {path}, got none: pass a benchmark's JSON"
-            )
-        images |= stems
-    return frozenset(images)
-
-
-def _strings(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, list | dict):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _strings(item)
-
-
 class ClevrScenes(SceneReader):
     """CLEVR's scenes JSON.
 
@@ -149,6 +129,7 @@ class ClevrScenes(SceneReader):
                     "name at least one of them"
                 )
         self.path, self.folder = Path(path), Path(images)
+        self._kinds: dict[str, str] = {}  # of each word
         self.single, self.multi = (
             tuple(kind for kind in ATTRIBUTE_ORDER if kind in kinds) for kinds in (single, multi)
         )
@@ -158,16 +139,32 @@ class ClevrScenes(SceneReader):
         for number, scene in enumerate(content["scenes"]):
             name = str(scene["image_filename"])
             file = inside(self.folder, name, self.path, f"scenes[{number}]")
-            yield AnnotatedImage(file.stem, file, tuple(map(self._object, scene["objects"])))
+            objects = tuple(map(self._object, scene["objects"]))
+            yield AnnotatedImage(file.stem, file, objects, _relations(scene))
 
     def _object(self, obj: dict[str, Any]) -> AnnotatedObject:
+        self._kinds |= {obj[kind]: kind for kind in ATTRIBUTE_ORDER if kind in obj}
         attributes = frozenset(obj[kind] for kind in ATTRIBUTE_ORDER if kind in obj)
         single, multi = (tuple(obj[kind] for kind in kinds) for kinds in (self.single, self.multi))
         return AnnotatedObject(obj["shape"], attributes, single, multi, (single,))
 
     @override
     def spelled(self, attributes: Sequence[str]) -> tuple[str, ...]:
-        return tuple(attributes)  # each position has its kind, so the order is right already
+        return tuple(sorted(attributes, key=lambda word: ATTRIBUTE_ORDER.index(self._kinds[word])))
+
+    @override
+    def sensible(self, attributes: Sequence[str]) -> bool:
+        return len({self._kinds[word] for word in attributes}) == len(attributes)
+
+
+def _relations(scene: dict[str, Any]) -> tuple[Relation, ...]:
+    """A scene's relations; `relationships[r][i]` lists the objects that are `r` of object i."""
+    return tuple(
+        (subject, PHRASES[name], other)
+        for name, lists in (scene.get("relationships") or {}).items()
+        for other, subjects in enumerate(lists)
+        for subject in subjects
+    )
 
 
 class GraphReader(SceneReader):
@@ -193,10 +190,19 @@ class GraphReader(SceneReader):
         self.single, self.multi = single, multi
 
     def _image(
-        self, number: str, objects: Iterable[tuple[str, Iterable[str]]], file: Path
-    ) -> AnnotatedImage:
-        annotated = (self._object(name, attributes) for name, attributes in objects)
-        return AnnotatedImage(number, file, tuple(o for o in annotated if o is not None))
+        self, number: str, objects: Mapping[Any, tuple[str, Iterable[str]]], file: Path,
+        relations: Iterable[tuple[Any, str, Any]] = (),
+    ) -> AnnotatedImage:  # fmt: skip
+        """The image, from its objects by key and from (key, phrase, key) of their relations."""
+        annotated = {key: self._object(*described) for key, described in objects.items()}
+        stated = {key: obj for key, obj in annotated.items() if obj is not None}
+        index = {key: k for k, key in enumerate(stated)}
+        known = (
+            (index[i], _normal(phrase), index[j])
+            for i, phrase, j in relations
+            if i in index and j in index and i != j and phrase.strip()
+        )
+        return AnnotatedImage(number, file, tuple(stated.values()), tuple(known))
 
     def _object(self, name: str, attributes: Iterable[str]) -> AnnotatedObject | None:
         words = {_normal(word) for word in attributes} - {""}
@@ -254,10 +260,16 @@ class VisualGenomeGraphs(GraphReader):
             name = files.get(number, f"{number}.jpg")
             nested = inside(self.folder, name, source, f"image {number!r}")
             file = nested if nested.is_file() else self.folder / nested.name
-            objects = (
-                (o["names"][0], o.get("attributes") or ()) for o in graph["objects"] if o["names"]
+            objects = {  # files of one's own may lack the ids of objects
+                o.get("object_id", -1 - k): (o["names"][0], o.get("attributes") or ())
+                for k, o in enumerate(graph["objects"])
+                if o["names"]
+            }
+            relations = (
+                (r["subject_id"], r["predicate"], r["object_id"])
+                for r in graph.get("relationships") or ()
             )
-            yield self._image(number, objects, file)
+            yield self._image(number, objects, file, relations)
 
 
 def _files(content: Any) -> dict[str, Path]:

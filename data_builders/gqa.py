@@ -17,5 +17,15 @@ class GQAGraphs(GraphReader):
     def parse(self, content: Any) -> Iterable[AnnotatedImage]:
         for number, graph in content.items():
             file = inside(self.folder, f"{number}.jpg", self.path, f"image {number!r}")
-            objects = ((o["name"], o["attributes"]) for o in graph["objects"].values())
-            yield self._image(number, objects, file)
+            objects = {key: (o["name"], o["attributes"]) for key, o in graph["objects"].items()}
+            relations = (
+                (key, relation["name"], relation["object"])
+                for key, obj in graph["objects"].items()
+                for relation in _listed(obj.get("relations"))
+            )
+            yield self._image(number, objects, file, relations)
+
+
+def _listed(relations: Any) -> list[Any]:
+    """The relations of an object as a list; GQA's site shows a list and, in its example, one."""
+    return [relations] if isinstance(relations, dict) else list(relations or ())

@@ -38,7 +38,7 @@ class PacoObjects(GraphReader):
                 name = PurePath(row["file_name"])
                 nested = inside(self.folder, name, self.path, f"image {number!r}")
                 file = nested if nested.is_file() else self.folder / nested.name
-                yield self._image(number, objects[row["id"]], file)
+                yield self._image(number, dict(enumerate(objects[row["id"]])), file)
 
 
 def words(names: Sequence[str]) -> dict[str, str]:

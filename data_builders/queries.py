@@ -3,10 +3,11 @@
 import itertools
 import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from data_builders.annotations import AnnotatedImage, AnnotatedObject
+from data_builders.relations import Relations
 from data_builders.scenes.captions import both
 
 
@@ -29,19 +30,25 @@ class Query:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two queries about two different objects of one image."""
+    """Two queries about two different objects of one image, `a_1 a_2 o_1 relation a_3 a_4 o_2`.
+
+    Without a relation both are merely there: "a red cube and a blue sphere".
+    """
 
     first: Query
     second: Query
+    relation: str | None = None
 
     @property
     def text(self) -> str:
-        """The pair as text."""
-        return both(self.first.text, self.second.text)
+        """The pair as text, with articles only if it has no relation (as Cola's files)."""
+        if self.relation is None:
+            return both(self.first.text, self.second.text)
+        return f"{self.first.text} {self.relation} {self.second.text}"
 
 
 def holds(query: Query | Pair, objects: Sequence[AnnotatedObject]) -> bool:
-    """Tells whether a query is true of an image, given all its objects.
+    """Tells whether a query is true of an image, given all its objects; relations aside.
 
     Example:
         >>> def obj(color, name):
@@ -55,21 +62,60 @@ def holds(query: Query | Pair, objects: Sequence[AnnotatedObject]) -> bool:
     """
     if isinstance(query, Query):
         return any(map(query.true_of, objects))
-    return any(
-        query.first.true_of(a) and query.second.true_of(b)
-        for a, b in itertools.permutations(objects, 2)
-    )
+    return any(True for _ in _referents(query, objects))
+
+
+def denied(pair: Pair, objects: Sequence[AnnotatedObject], relations: Relations) -> bool:
+    """Tells whether a pair is false by the annotations, whichever objects it means.
+
+    Example:
+        >>> def obj(color, name):
+        ...     return AnnotatedObject(name, frozenset([color]), (color,), (color,), ((color,),))
+        >>> objects = [obj("red", "car"), obj("blue", "car")]
+        >>> red, blue = Query(("red",), "car"), Query(("blue",), "car")
+        >>> known = Relations([(0, "behind", 1)], exhaustive=False)
+        >>> denied(Pair(blue, red, "behind"), objects, known)
+        True
+        >>> denied(Pair(blue, red, "near"), objects, known)  # nobody annotated it
+        False
+    """
+    if pair.relation is None:
+        return not holds(pair, objects)
+    return all(relations.denied(i, pair.relation, j) for i, j in _referents(pair, objects))
+
+
+def _referents(pair: Pair, objects: Sequence[AnnotatedObject]) -> Iterator[tuple[int, int]]:
+    """The indices of any two objects that a pair may mean, relation aside."""
+    for (i, a), (j, b) in itertools.permutations(enumerate(objects), 2):
+        if pair.first.true_of(a) and pair.second.true_of(b):
+            yield i, j
+
+
+def statements(obj: AnnotatedObject) -> tuple[tuple[str, ...], ...]:
+    """Returns all attributes that a single-object query can state of an object, in word order.
+
+    Example:
+        >>> cube = AnnotatedObject("cube", frozenset(), ("red", "metal"), (), (("red", "metal"),))
+        >>> statements(cube)
+        (('red', 'metal'), ('red',), ('metal',))
+    """
+    lengths = range(1, len(obj.single) + 1)
+    subsets = (itertools.combinations(obj.single, n) for n in lengths)
+    return tuple(dict.fromkeys((*obj.readings, *itertools.chain.from_iterable(subsets))))
 
 
 class Words:
-    """The names and attributes of a corpus by frequency; a colour replaces a colour."""
+    """The names and attributes of a corpus by frequency; a colour replaces a colour.
 
-    def __init__(self, images: Iterable[AnnotatedImage]) -> None:
+    With `subsets` queries state any of an object's `statements`.
+    """
+
+    def __init__(self, images: Iterable[AnnotatedImage], subsets: bool = False) -> None:
         names: Counter[str] = Counter()
         attributes: dict[tuple[int, int], Counter[str]] = {}
         for obj in (obj for image in images for obj in image.objects):
             names[obj.name] += 1
-            for stated in {obj.single, obj.multi}:
+            for stated in {obj.single, obj.multi, *(statements(obj) if subsets else ())}:
                 for position, word in enumerate(stated):
                     attributes.setdefault((len(stated), position), Counter())[word] += 1
         self._names = _weighted(names)

@@ -7,7 +7,8 @@ from typing import Any
 
 from typing_extensions import override
 
-from data_builders.annotations import SceneReader, measured_images, parse_json
+from data_builders.annotations import SceneReader, parse_json
+from data_builders.measured import measured_images
 from data_builders.shard_builder import MISSING, Record, ShardBuilder, image_group
 from vlmtune.config import instantiate
 from vlmtune.errors import UserError

@@ -4,12 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from data_builders.annotations import (
-    ClevrScenes,
-    VisualGenomeGraphs,
-    inside,
-    measured_images,
-)
+from data_builders.annotations import ClevrScenes, VisualGenomeGraphs, inside
 from data_builders.gqa import GQAGraphs
 from data_builders.paco import PacoObjects
 from vlmtune.errors import UserError
@@ -120,24 +115,35 @@ def test_links_in_the_folder_are_followed(tmp_path):
     assert inside(tmp_path / "images", "train/a.jpg", Path("rows.json"), "row 3").is_file()
 
 
-def test_colas_two_layouts(tmp_path):
-    multi, single = tmp_path / "multi.json", tmp_path / "single.json"
-    row = ["https://a.org/vg/1.jpg", "a red cup", "https://a.org/vg/2.jpg", "a cup"]
-    multi.write_text(json.dumps([row]))
-    single.write_text(json.dumps({"labels": ["red cup"], "data": [["images/3.JPG", [], [1]]]}))
-    assert measured_images([multi, single]) == {"1", "2", "3"}
-    assert measured_images([]) == frozenset()
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [(None, "No such file"), ("{", "JSONDecodeError"), ('{"1.jpg": ["a cup", 4]}', "got none")],
-)
-def test_another_file_is_refused(tmp_path, content, message):
-    path = tmp_path / "b.json"
-    if content is not None:
-        path.write_text(content)
-    with pytest.raises(UserError, match=message) as caught:
-        measured_images([path])
-    assert str(path) in str(caught.value)
-    assert "\n" not in str(caught.value)
+def test_relations_of_the_three_formats(tmp_path):
+    """Objects without attributes are left out, and so are their relations."""
+    objects = {1: ("cup", ["red"]), 2: ("table", []), 3: ("shelf", ["old"]), 4: ("box", ["blue"])}
+    stated = [(1, "On ", 3), (1, "near", 2), (4, "to the left of", 1), (3, "on", 3), (9, "on", 1)]
+    graph = {
+        "image_id": 7,
+        "objects": [
+            {"object_id": k, "names": [n], "attributes": a} for k, (n, a) in objects.items()
+        ],
+        "relationships": [{"subject_id": i, "predicate": r, "object_id": j} for i, r, j in stated],
+    }
+    gqa: dict = {
+        str(k): {"name": n, "attributes": a, "relations": []} for k, (n, a) in objects.items()
+    }
+    for i, r, j in stated[:-1]:
+        gqa[str(i)]["relations"].append({"name": r, "object": str(j)})
+    gqa["4"]["relations"] = gqa["4"]["relations"][0]  # one alone, as in the example of GQA's site
+    (tmp_path / "vg.json").write_text(json.dumps([graph]))
+    (tmp_path / "gqa.json").write_text(json.dumps({"7": {"objects": gqa}}))
+    expected = {("red cup", "on", "old shelf"), ("blue box", "to the left of", "red cup")}
+    for reader in (VisualGenomeGraphs(tmp_path / "vg.json", tmp_path),
+                   GQAGraphs(tmp_path / "gqa.json", tmp_path)):  # fmt: skip
+        (image,) = reader.images()
+        names = [f"{o.single[0]} {o.name}" for o in image.objects]
+        assert {(names[i], r, names[j]) for i, r, j in image.relations} == expected
+    # Of CLEVR, `relationships["left"][0] == [1]` says that object 1 is left of object 0.
+    things = [{"shape": s, "color": "red", "size": "small", "material": "metal"} for s in "ab"]
+    scene = {"image_filename": "a.png", "objects": things,
+             "relationships": {"left": [[1], []], "right": [[], [0]]}}  # fmt: skip
+    (tmp_path / "clevr.json").write_text(json.dumps({"scenes": [scene]}))
+    (image,) = ClevrScenes(tmp_path / "clevr.json", tmp_path).images()
+    assert set(image.relations) == {(1, "to the left of", 0), (0, "to the right of", 1)}

@@ -1,0 +1,193 @@
+"""One annotated image goes in, its queries come out: true ones and checked hard negatives.
+
+In: objects, relations and a random generator. Out: queries. Never: a negative that is true.
+"""
+
+import itertools
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import TypeVar
+
+from data_builders.annotations import AnnotatedImage, AnnotatedObject, SceneReader
+from data_builders.queries import Pair, Query, Words, denied, holds, statements
+from data_builders.relations import Relations
+
+_ATTEMPTS = 20  # for a half-wrong query
+T = TypeVar("T")
+Composition = tuple[frozenset[str], str]  # attributes, object
+
+
+class ImageQueries:
+    """The queries of one image, true and false; all random choices use `rng`.
+
+    Args:
+        image: The image.
+        excluded: No query states one of these compositions, all of its attributes on its object.
+        words: Words of the corpus, for half-wrong queries.
+        reader: Spells the attributes of a query.
+        rng: The random generator.
+        related: Whether two-object queries state an annotated relation.
+        subsets: Whether single-object queries state any attributes of an object.
+    """
+
+    def __init__(self, image: AnnotatedImage, excluded: frozenset[Composition], words: Words,
+                 reader: SceneReader, rng: random.Random, related: bool = False,
+                 subsets: bool = False) -> None:  # fmt: skip
+        self.objects, self.excluded, self.words = image.objects, excluded, words
+        self.reader, self.rng, self.related, self.subsets = reader, rng, related, subsets
+        self.relations = Relations(image.relations, reader.exhaustive)
+        self.present = {word for obj in self.objects for word in (obj.name, *obj.attributes)}
+
+    def _allowed(self, query: Query) -> bool:
+        if not self.reader.sensible(query.attributes):
+            return False
+        stated = frozenset(query.attributes)
+        return not any(name == query.name and words <= stated for words, name in self.excluded)
+
+    def _both_allowed(self, pair: Pair) -> bool:
+        return self._allowed(pair.first) and self._allowed(pair.second)
+
+    def _false(self, query: Query) -> bool:
+        return self._allowed(query) and not holds(query, self.objects)
+
+    def _spelled(self, query: Query) -> Query:
+        return replace(query, attributes=self.reader.spelled(query.attributes))
+
+    def _sample(self, queries: Iterable[T], count: int) -> list[T]:
+        candidates = list(queries)
+        return self.rng.sample(candidates, min(count, len(candidates)))
+
+    def singles(self, count: int) -> list[Query]:
+        """Returns true single-object queries."""
+        queries = dict.fromkeys(
+            Query(stated, obj.name) for obj in self.objects for stated in self._singles(obj)
+        )
+        return self._sample(filter(self._allowed, queries), count)
+
+    def _singles(self, obj: AnnotatedObject) -> tuple[tuple[str, ...], ...]:
+        return statements(obj) if self.subsets else (obj.single,)
+
+    def _misbound(self, query: Query, single: bool = True) -> list[Query]:
+        """Every false query that replaces a word of the given one by another object's."""
+        queries: dict[Query, None] = {}
+        candidates = (
+            (obj, stated)
+            for obj in self.objects
+            for stated in (self._singles(obj) if single else (obj.multi,))
+        )
+        for obj, stated in candidates:
+            near = [Query(query.attributes, obj.name), Query(stated, query.name)]
+            if len(stated) == len(query.attributes):
+                near += [
+                    replace(
+                        query, attributes=(*query.attributes[:k], w, *query.attributes[k + 1 :])
+                    )
+                    for k, w in enumerate(stated)
+                ]
+            queries |= dict.fromkeys(filter(self._false, map(self._spelled, near)))
+        return list(queries)
+
+    def misbound(self, query: Query, count: int) -> list[Query]:
+        """Returns false queries of the image's words, near the given one."""
+        return self._sample(self._misbound(query), count)
+
+    def misbound_pairs(self, pair: Pair, count: int) -> list[Pair]:
+        """Returns pairs of the image's words with one false side."""
+        near = [replace(pair, first=q) for q in self._misbound(pair.first, single=False)]
+        near += [replace(pair, second=q) for q in self._misbound(pair.second, single=False)]
+        return self._sample(near, count)
+
+    def _half_wrong(self, query: Query) -> Query | None:
+        for _ in range(_ATTEMPTS):
+            altered = self.words.altered(query, self.rng)
+            new = {altered.name, *altered.attributes} - {query.name, *query.attributes}
+            altered = self._spelled(altered)
+            if new and new.isdisjoint(self.present) and self._false(altered):
+                return altered
+        return None
+
+    def half_wrong(self, query: Query, count: int) -> list[Query]:
+        """Returns false queries that differ from the given one by a word not in the image."""
+        sampled = (self._half_wrong(query) for _ in range(count))
+        return [q for q in sampled if q is not None]
+
+    def half_wrong_pairs(self, pair: Pair, count: int) -> list[Pair]:
+        """Returns pairs that differ from the given one by a word not in the image."""
+        pairs = []
+        for _ in range(count):
+            side = self.rng.choice(("first", "second"))
+            if altered := self._half_wrong(getattr(pair, side)):
+                pairs.append(replace(pair, **{side: altered}))
+        return pairs
+
+    def multis(self, count: int) -> list[tuple[Pair, Pair | None]]:
+        """Returns true pairs with their false twins, attributes exchanged; those with a twin first.
+
+        Without relations both objects and all of their attributes differ. With relations the
+        objects may have one name, and the twin states the same relation.
+        """
+        with_twin: dict[Pair, Pair | None] = {}
+        without: dict[Pair, Pair | None] = {}
+        for pair in self._related() if self.related else self._joined():
+            if pair.first == pair.second or not self._both_allowed(pair):
+                continue
+            twin = Pair(
+                replace(pair.first, attributes=pair.second.attributes),
+                replace(pair.second, attributes=pair.first.attributes),
+                pair.relation,
+            )
+            if twin != pair and self._denied(twin):
+                with_twin[pair] = twin
+            else:
+                without[pair] = None
+        return [*with_twin.items(), *without.items()][:count]
+
+    def _joined(self) -> Iterator[Pair]:
+        order = self.rng.sample(self.objects, len(self.objects))
+        for a, b in itertools.combinations(order, 2):
+            if a.name != b.name and not set(a.multi) & set(b.multi):
+                yield Pair(Query(a.multi, a.name), Query(b.multi, b.name))
+
+    def _related(self) -> Iterator[Pair]:
+        known = self.relations.annotated
+        for i, phrase, j in self.rng.sample(known, len(known)):
+            a, b = self.objects[i], self.objects[j]
+            yield Pair(Query(a.multi, a.name), Query(b.multi, b.name), phrase)
+
+    def _denied(self, pair: Pair) -> bool:
+        return self._both_allowed(pair) and denied(pair, self.objects, self.relations)
+
+    def reversal(self, pair: Pair) -> Pair | None:
+        """Returns the pair with its objects exchanged, if that is false: "o_2 relation o_1"."""
+        reversed_pair = Pair(pair.second, pair.first, pair.relation)
+        return reversed_pair if self._denied(reversed_pair) else None
+
+    def true_texts(self) -> frozenset[str]:
+        """Returns every allowed query that is true of the image."""
+        singles = (
+            Query(stated, obj.name)
+            for obj in self.objects
+            for stated in (statements(obj) if self.subsets else obj.readings)
+        )
+        return frozenset(q.text for q in filter(self._allowed, singles)) | frozenset(
+            p.text for p in filter(self._both_allowed, self._true_pairs())
+        )
+
+    def _true_pairs(self) -> Iterator[Pair]:
+        if not self.related:
+            stated = [Query(obj.multi, obj.name) for obj in self.objects]
+            yield from (Pair(a, b) for a, b in itertools.permutations(stated, 2))
+            return
+        sides = [[Query(stated, obj.name) for stated in self._multis(obj)] for obj in self.objects]
+        for i, phrase, j in self.relations.true:
+            for first, second in itertools.product(sides[i], sides[j]):
+                yield Pair(first, second, phrase)
+
+    def _multis(self, obj: AnnotatedObject) -> tuple[tuple[str, ...], ...]:
+        """What two-object queries of the corpus may state of an object."""
+        # Scenes of an exhaustive corpus state the same kinds of all objects.
+        short = (stated for stated in obj.readings if len(stated) <= len(obj.multi))
+        return (
+            (obj.multi,) if self.reader.exhaustive else tuple({obj.multi: 0} | dict.fromkeys(short))
+        )
