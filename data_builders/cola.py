@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 from typing_extensions import override
 
-from data_builders.annotations import SceneReader, parse_json
+from data_builders.annotations import AnnotatedImage, SceneReader, parse_json
 from data_builders.cola_queries import Composition, ImageQueries
 from data_builders.measured import measured_images
-from data_builders.queries import Pair, Words
+from data_builders.queries import Words
 from data_builders.shard_builder import MISSING, Record, ShardBuilder, image_group
 from vlmtune.config import Spec, instantiate
 from vlmtune.errors import UserError
@@ -28,7 +28,10 @@ class ColaBuilder(ShardBuilder):
 
     Args:
         annotations: The reader of the scene annotations, or its spec.
-        exclude: `{"unseen": [[attribute, object], ...]}`; no query states these compositions.
+        exclude: JSON file `{"unseen": [composition, ...], "images": [id, ...]}`. No query states a
+            composition, `[[attribute, ...], object]` or `[attribute, object]`, all attributes of it
+            together: without "square white plate", "white plate" stays. The images, if any are
+            listed, are left out. `build cola_split` writes such a file.
         measured: JSON files of benchmarks; the images they name are left out.
         single: Maximum number of true single-object queries an image.
         misbound: Maximum number of misbound queries for each of them.
@@ -90,13 +93,18 @@ class ColaBuilder(ShardBuilder):
 
     @override
     def records(self) -> Iterator[Record]:
-        excluded: frozenset[Composition] = frozenset()
+        excluded, removed = frozenset[Composition](), frozenset[str]()
         if self.exclude is not None:
-            excluded = parse_json(self.exclude, "a composition list", _unseen)
+            excluded, removed = parse_json(self.exclude, "a composition list", _excluded)
         measured = measured_images(self.measured)
-        annotated = list(self.annotations.images())
-        images = [image for image in annotated if image.id not in measured]
-        self.counts["skipped: measured"] += len(annotated) - len(images)
+        images: list[AnnotatedImage] = []
+        for image in self.annotations.images():
+            if image.id in measured:
+                self.counts["skipped: measured"] += 1
+            elif image.id in removed:
+                self.counts["skipped: excluded"] += 1
+            else:
+                images.append(image)
         words = Words(images, self.subsets)
         for image in images:
             if not self.exists(image.file):
@@ -105,39 +113,41 @@ class ColaBuilder(ShardBuilder):
             queries = ImageQueries(
                 image, excluded, words, self.annotations, rng, self.form == "relation", self.subsets
             )
-            texts = self._texts(queries)
-            true = sum(texts.values())
-            if not true:
+            true = queries.true_texts()
+            # A negative that reads like a true query is true: a blue "light car" is a "blue light
+            # car", as a blue and light "car" is.
+            texts = {text: text in true for text in self._texts(queries)}
+            stated = sum(texts.values())
+            if not stated:
                 self.counts["skipped: no query"] += 1
                 continue
-            self.counts["queries: true"] += true
-            self.counts["queries: false"] += len(texts) - true
+            self.counts["queries: true"] += stated
+            self.counts["queries: false"] += len(texts) - stated
             exhaustive = self.annotations.exhaustive
-            yield image_group(image.id, texts, queries.true_texts(), exhaustive), [image.file]
+            yield image_group(image.id, texts, true, exhaustive), [image.file]
 
-    def _texts(self, queries: ImageQueries) -> dict[str, bool]:
-        texts: dict[str, bool] = {}
+    def _texts(self, queries: ImageQueries) -> Iterator[str]:
+        """The queries of an image and their hard negatives; a text may come twice."""
         for query in queries.singles(self.single):
-            texts[query.text] = True
-            false = [
+            negatives = [
                 *queries.misbound(query, self.misbound),
                 *queries.half_wrong(query, self.half_wrong),
             ]
-            texts |= {negative.text: False for negative in false}
+            yield from (query.text, *(negative.text for negative in negatives))
         for pair, twin in queries.multis(self.multi):
-            texts[pair.text] = True
             negatives = [
-                *([twin] if twin is not None and self.twins else []),
-                *([reversal] if (reversal := self._reversal(queries, pair)) is not None else []),
+                twin if self.twins else None,
+                queries.reversal(pair) if self.reversals else None,
                 *queries.misbound_pairs(pair, self.multi_misbound),
                 *queries.half_wrong_pairs(pair, self.multi_half_wrong),
             ]
-            texts |= {negative.text: False for negative in negatives}
-        return texts
-
-    def _reversal(self, queries: ImageQueries, pair: Pair) -> Pair | None:
-        return queries.reversal(pair) if self.reversals else None
+            yield from (pair.text, *(n.text for n in negatives if n is not None))
 
 
-def _unseen(content: Any) -> frozenset[Composition]:
-    return frozenset((frozenset([str(a)]), str(o)) for a, o in content["unseen"])
+def _excluded(content: Any) -> tuple[frozenset[Composition], frozenset[str]]:
+    compositions = (
+        ([attributes] if isinstance(attributes, str) else attributes, name)
+        for attributes, name in content["unseen"]
+    )
+    excluded = frozenset((frozenset(map(str, words)), str(name)) for words, name in compositions)
+    return excluded, frozenset(map(str, content.get("images") or ()))

@@ -166,6 +166,20 @@ def test_a_twin_under_another_pair_of_objects(tmp_path):
     assert texts["blue cup on red box"] is False
 
 
+def test_two_queries_may_read_alike(tmp_path):
+    """A blue "light car" makes "blue light car" true, though no car is blue and light."""
+    path = tmp_path / "graphs.json"
+    objects = {"a": ("light car", ["blue"]), "b": ("car", ["old"]), "c": ("bus", ["blue", "light"])}
+    graph = {key: {"name": name, "attributes": words} for key, (name, words) in objects.items()}
+    path.write_text(json.dumps({"1": {"objects": graph}}))
+    (tmp_path / "1.jpg").touch()
+    everything: dict[str, Any] = {"single": 9, "misbound": 99, "half_wrong": 0, "multi": 0}
+    (texts,) = texts_of(ColaBuilder(GQAGraphs(path, tmp_path), **everything)).values()
+    assert texts["blue light car"]
+    assert texts["blue light bus"]
+    assert texts["old bus"] is False
+
+
 def test_visual_genome_states_its_relationships(world):
     folder = world / "visual_genome/train"
     reader = VisualGenomeGraphs(
