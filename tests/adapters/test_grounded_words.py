@@ -1,0 +1,128 @@
+"""Grounded words against their formula: pair by pair, word by word, head by head."""
+
+import math
+
+import pytest
+import torch
+from torch.nn.functional import cosine_similarity, layer_norm
+
+from vlmtune.adapters.grounded_words import GroundedWords, coordinates
+from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.errors import UserError
+from vlmtune.types import FeatureSpec, Tokens
+
+TEXTS = ["a red cube", "blue sphere", "a cube left of a red sphere"]
+
+
+@pytest.fixture
+def backbone(model_folder):
+    return OpenClip(str(model_folder)).eval()
+
+
+def attached(backbone, **options):
+    torch.manual_seed(0)
+    adapter = GroundedWords(heads=2, **options)
+    adapter.attach(backbone)
+    return adapter.eval()
+
+
+def states(backbone, adapter, images=2):
+    torch.manual_seed(1)
+    tower = backbone.image_tower
+    state = torch.randn(images, tower.special + backbone.image_tokens, backbone.image_width)
+    return Tokens.full(state), backbone.encode_text(TEXTS, adapter.text_input)
+
+
+def awaken(adapter):
+    """Gives the weights that start at 0 other values."""
+    for layer in (adapter.content, *([adapter.place] if adapter.places else [])):
+        torch.nn.init.normal_(layer.weight)
+        torch.nn.init.normal_(layer.bias)
+
+
+def embedding(tower, state):
+    return tower.finish(tower.run(state, tower.layers - 1, tower.layers))
+
+
+def naive(backbone, adapter, state, words):
+    """The score of one image with one text, from the formula."""
+    patches = state.values[:, backbone.image_tower.special :]
+    x = layer_norm(adapter.project(patches), [adapter.width])
+    if adapter.places:
+        grid = coordinates(patches.shape[1])
+        x = x + adapter.position(torch.cat([grid, grid**2], dim=1))
+    full = torch.ones(x.shape[:2], dtype=torch.bool)
+    keys, values = adapter.keys_values(adapter.image.all(x, full))[0].chunk(2, dim=1)
+    tokens = adapter.text.all(layer_norm(words.values, [adapter.width]), words.mask)[0]
+    queries, content = adapter.queries(tokens), adapter.content(tokens)
+    size = adapter.width // adapter.heads
+    score = float(adapter.bias)
+    for word in range(len(tokens)):
+        for head in range(adapter.heads):
+            part = slice(head * size, (head + 1) * size)
+            logits = keys[:, part] @ queries[word, part] / math.sqrt(size)
+            read = logits.softmax(dim=0)
+            found = read @ values[:, part] / math.sqrt(size)
+            score += float(found @ content[word, part]) / 2
+            if adapter.places:
+                place = adapter.place(tokens)[word, 2 * head : 2 * head + 2]
+                score += float((read @ grid) @ place) / 2
+    if adapter.residual:
+        image, text = (
+            embedding(getattr(backbone, f"{side}_tower"), rows)
+            for side, rows in (("image", state), ("text", words))
+        )
+        score += math.exp(float(adapter.log_scale)) * float(cosine_similarity(image, text))
+    return score
+
+
+@pytest.mark.parametrize("places", [True, False])
+@pytest.mark.parametrize("residual", [True, False])
+@torch.no_grad()
+def test_scores_are_those_of_the_formula(backbone, places, residual):
+    adapter = attached(backbone, places=places, residual=residual, initial_bias=-0.5)
+    awaken(adapter)
+    image, text = states(backbone, adapter)
+    scores = adapter(image, text).values
+    for i in range(2):
+        for j, length in enumerate(text.lengths.tolist()):
+            expected = naive(backbone, adapter, image[[i]], text[[j]].cut(length))
+            assert scores[i, j].item() == pytest.approx(expected, rel=1e-4, abs=1e-4)
+
+
+@torch.no_grad()
+def test_a_place_moves_with_what_is_read(backbone):
+    """One word that reads a single patch, and weighs x alone, scores the column of that patch."""
+    adapter = attached(backbone, residual=False)
+    awaken(adapter)
+    image, text = states(backbone, adapter, images=1)
+    prepared_image, prepared_text = adapter.prepare_image(image), adapter.prepare_text(text)
+    keys, values = prepared_image.tokens.values, prepared_text.tokens.values
+    width, side = adapter.width, math.isqrt(backbone.image_tokens)
+    for patch in range(backbone.image_tokens):
+        keys.zero_()
+        keys[0, patch, 0] = 1000.0  # the first number of the key of head 0
+        values.zero_()
+        values[0, 1, 0] = 1000.0  # the query of word 1
+        values[0, 1, 2 * width] = 2.0  # its weight of x
+        score = adapter.score_pairs(prepared_image, prepared_text[[0]])
+        assert score.item() == pytest.approx(-1 + 2 * (patch % side) / (side - 1), abs=1e-5)
+
+
+def test_coordinates_need_a_square(backbone, monkeypatch):
+    with pytest.raises(UserError, match="square image, got 6"):
+        coordinates(6)
+    monkeypatch.setattr(backbone, "image_tokens", 6)
+    with pytest.raises(UserError, match="places: false"):
+        attached(backbone)
+    attached(backbone, places=False)
+
+
+@pytest.mark.parametrize("options", [{"layer": -1}, {"text_layers": 0}, {"image_layers": 0}])
+def test_numbers_out_of_range_are_refused(options):
+    with pytest.raises(UserError, match="correct them"):
+        GroundedWords(**options)
+
+
+def test_it_reads_the_states_from_which_towers_go_on():
+    assert GroundedWords(layer=-3).text_input == FeatureSpec("state", -3)

@@ -1,0 +1,194 @@
+"""Grounded words: each word reads the image and weighs what it found, and where.
+
+In: token states of both towers. Out: a score of each chosen pair, the frozen score included.
+Never: a change of the towers.
+"""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import layer_norm, normalize
+from typing_extensions import override
+
+from vlmtune.adapters.base import JointAdapter, log_of_scale
+from vlmtune.adapters.fusion_styles.layers import LayerFactory, initialise
+from vlmtune.adapters.towers import image_tower, run_last, text_tower
+from vlmtune.backbones.base import Backbone, Tower
+from vlmtune.backbones.evaluation_mode import evaluation_mode
+from vlmtune.errors import UserError
+from vlmtune.types import FeatureSpec, PooledTokens, Tokens
+
+
+class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
+    r"""The frozen score plus the evidence of each word, in content and in place.
+
+    $s(I, T) = e^{\tau} \cos(v_I, t_T) + b + \frac{1}{2} \sum_{w, h} \Big( f_{wh}(T)^\top c_{wh} +
+    g_{wh}(T)^\top p_{wh} \Big)$
+
+    Word w reads the patches with head h: $a_{wh} = \mathrm{softmax}_p(q_{wh}(T)^\top k_{ph}(I) /
+    \sqrt{w_h})$. It finds the content $c_{wh} = \sum_p a_{whp} v_{ph}(I) / \sqrt{w_h}$ at the place
+    $p_{wh} = \sum_p a_{whp} (x_p, y_p)$, with coordinates from -1 to 1. Queries q and weights f, g
+    are linear in the text's tokens after `text_layers` layers of self-attention. Keys and values
+    are linear in the image's tokens after `image_layers` layers, to which coordinates are added.
+    v and t in the first term are the embeddings of the frozen backbone.
+
+    The weights of contents and places depend on the text alone, so that a relation is a linear
+    reading of two places: "a cube left of a sphere" gives the cube's word (-1, 0) and the sphere's
+    (1, 0). f and g are 0 at the start, where the score is the backbone's own.
+
+    Source: ours. Words that read patches one by one are those of FILIP (Yao et al. 2022, section
+    3.1), which takes the best patch of each word; expected coordinates are those of spatial
+    soft-argmax (Levine et al. 2016, section 4.2).
+
+    Args:
+        heads: H, reading heads of each word.
+        text_layers: Self-attention layers over the text's tokens.
+        image_layers: Self-attention layers over the image's tokens.
+        hidden: Width of the feed-forward layers, as a multiple of the token width.
+        dropout: Dropout probability of these layers in training.
+        places: Whether coordinates are used; without them $g = 0$.
+        residual: Whether the frozen score is a part of the score.
+        layer: Layer of the states in both towers, counted from the end, -1 excluded.
+        initial_scale: $e^{\tau}$ at the start; None for the backbone's.
+        initial_bias: b at the start. A sigmoid loss trains faster where frozen scores of true pairs
+            are above 0 and those of random pairs below.
+        memory: Bytes that scoring a chunk of pairs may take.
+
+    Example:
+        >>> GroundedWords(heads=2).image_input
+        FeatureSpec(kind='state', layer=-2, frozen=True)
+    """
+
+    identity_at_init = True
+    grid: Tensor
+
+    def __init__(
+        self,
+        heads: int = 4,
+        text_layers: int = 2,
+        image_layers: int = 1,
+        hidden: int = 2,
+        dropout: float = 0.0,
+        places: bool = True,
+        residual: bool = True,
+        layer: int = -2,
+        initial_scale: float | None = None,
+        initial_bias: float = 0.0,
+        memory: int = 512 * 2**20,
+    ) -> None:
+        super().__init__()
+        if layer > -2 or min(text_layers, image_layers) < 1:
+            raise UserError(
+                f"expected a layer of at most -2 and at least 1 text and image layer, got {layer}, "
+                f"{text_layers} and {image_layers}: correct them"
+            )
+        self.heads, self.hidden, self.dropout = heads, hidden, dropout
+        self.layers = {"image": image_layers, "text": text_layers}
+        self.places, self.residual, self.layer = places, residual, layer
+        self.initial_scale, self.initial_bias, self.memory = initial_scale, initial_bias, memory
+        self.image_input = self.text_input = FeatureSpec("state", layer)
+
+    @override
+    def attach(self, backbone: Backbone) -> None:
+        super().attach(backbone)
+        self.towers: dict[str, Tower] = {"image": image_tower(backbone)}
+        self.towers["text"] = text_tower(backbone)
+        self.first_patch = image_tower(backbone).special
+        width = backbone.text_width
+        factory = LayerFactory(width, self.heads, self.hidden * width, self.dropout, True)
+        self.project = nn.Linear(backbone.image_width, width)
+        self.image, self.text = (factory.encoder(self.layers[side]) for side in ("image", "text"))
+        initialise([self.image, self.text])
+        self.keys_values = nn.Linear(width, 2 * width)
+        self.queries = nn.Linear(width, width)
+        self.content = nn.Linear(width, width)
+        nn.init.zeros_(self.content.weight)
+        nn.init.zeros_(self.content.bias)
+        if self.places:
+            self.register_buffer("grid", coordinates(backbone.image_tokens), persistent=False)
+            self.position = nn.Linear(4, width)
+            self.place = nn.Linear(width, 2 * self.heads)
+            nn.init.zeros_(self.place.weight)
+            nn.init.zeros_(self.place.bias)
+        scale = self.initial_scale
+        log_scale = math.log(backbone.logit_scale) if scale is None else log_of_scale(scale)
+        self.log_scale = nn.Parameter(torch.tensor(log_scale), self.residual)
+        self.bias = nn.Parameter(torch.tensor(float(self.initial_bias)))
+
+    @override
+    def prepare_image(self, image: Tokens) -> PooledTokens:
+        pooled = self._embedding("image", image)
+        patches = layer_norm(self.project(image.values[:, self.first_patch :]), [self.width])
+        if self.places:
+            patches = patches + self.position(torch.cat([self.grid, self.grid**2], dim=1))
+        mask = image.mask[:, self.first_patch :]
+        return PooledTokens(pooled, Tokens(self.keys_values(self.image.all(patches, mask)), mask))
+
+    @override
+    def prepare_text(self, text: Tokens) -> PooledTokens:
+        text = text.trimmed()
+        words = self.text.all(layer_norm(text.values, [self.width]), text.mask)
+        parts = [self.queries(words), self.content(words)]
+        if self.places:
+            parts.append(self.place(words))
+        # Padding has no weight in the sum.
+        weighted = torch.cat(parts, dim=2) * text.mask[:, :, None]
+        return PooledTokens(self._embedding("text", text), Tokens(weighted, text.mask))
+
+    @override
+    def score_pairs(self, image: PooledTokens, text: PooledTokens) -> Float[Tensor, "P"]:
+        width, heads = self.width, self.heads
+        keys, values = map(self._by_head, image.tokens.values.split(width, dim=2))
+        sizes = [width, width, *([2 * heads] if self.places else [])]
+        queries, content, *place = map(self._by_head, text.tokens.values.split(sizes, dim=2))
+        root = math.sqrt(width / heads)
+        hidden = ~image.tokens.mask[:, None, None]
+        read = (queries @ keys.mT / root).masked_fill(hidden, -torch.inf).softmax(dim=3)
+        weight = content @ values.mT / root
+        if self.places:
+            weight = weight + place[0] @ self.grid.T.to(read.dtype)
+        evidence = (read * weight).sum(dim=(1, 2, 3)) / 2 + self.bias
+        if not self.residual:
+            return evidence
+        return self.log_scale.exp() * (image.pooled * text.pooled).sum(dim=1) + evidence
+
+    @override
+    def pair_bytes(self, image: PooledTokens, text: PooledTokens, training: bool) -> int:
+        patches, words = image.tokens.mask.shape[1], text.tokens.mask.shape[1]
+        gathered = 2 * self.width * patches + (2 * self.width + 2 * self.heads) * words
+        copies = 4 if training else 3
+        return (gathered + copies * self.heads * patches * words) * image.pooled.element_size()
+
+    @property
+    def width(self) -> int:
+        """W of the tokens."""
+        return self.queries.in_features
+
+    def _embedding(self, side: str, state: Tokens) -> Float[Tensor, "n d"]:
+        """The normalised embeddings of the frozen backbone."""
+        tower = self.towers[side]
+        with torch.no_grad(), evaluation_mode(*tower.blocks):
+            last = run_last(tower, state.trimmed(), -self.layer - 1)
+            return normalize(tower.finish(last), dim=-1)
+
+    def _by_head(self, values: Float[Tensor, "P t x"]) -> Float[Tensor, "P heads t y"]:
+        return values.unflatten(2, (self.heads, -1)).transpose(1, 2)
+
+
+def coordinates(patches: int) -> Float[Tensor, "t 2"]:
+    """Coordinates (x, y) from -1 to 1 of the patches of a square image, row by row from the top.
+
+    Example:
+        >>> coordinates(4).tolist()
+        [[-1.0, -1.0], [1.0, -1.0], [-1.0, 1.0], [1.0, 1.0]]
+    """
+    side = math.isqrt(patches)
+    if side**2 != patches:
+        raise UserError(
+            f"expected the patches of a square image, got {patches}: choose another backbone, or "
+            "places: false"
+        )
+    steps = torch.linspace(-1, 1, side)
+    return torch.stack(torch.meshgrid(steps, steps, indexing="xy"), dim=2).flatten(0, 1)
