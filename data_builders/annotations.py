@@ -9,6 +9,7 @@ from typing import Any, ClassVar, TypeVar
 
 from typing_extensions import override
 
+from data_builders.measured import VISUAL_GENOME
 from data_builders.relations import Relation
 from data_builders.scenes.captions import ATTRIBUTE_ORDER, PHRASES
 from vlmtune.config import Configured
@@ -45,10 +46,12 @@ class AnnotatedImage:
 class SceneReader(Configured, ABC):
     """Reads an annotation format, described by `content`, and a folder of images.
 
-    With `exhaustive`, every object and attribute is annotated: anything else is false.
+    With `exhaustive`, every object and attribute is annotated: anything else is false. `corpus` is
+    where the images come from, of those that `data_builders.measured` tells apart.
     """
 
     exhaustive: ClassVar[bool]
+    corpus: ClassVar[str | None] = None
     content: ClassVar[str]
     path: Path
     folder: Path
@@ -238,6 +241,7 @@ class VisualGenomeGraphs(GraphReader):
     """
 
     content = "Visual Genome scene graphs"
+    corpus = VISUAL_GENOME
 
     def __init__(self, path: Path, images: Path, image_data: Path | None = None, single: int = 2,
                  multi: int = 1) -> None:  # fmt: skip

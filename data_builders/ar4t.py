@@ -2,7 +2,7 @@
 
 import csv
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal, get_args
@@ -11,7 +11,9 @@ import torch
 from typing_extensions import override
 
 from data_builders.annotations import inside
+from data_builders.measured import Measured, measured_sources
 from data_builders.shard_builder import MISSING, Record, ShardBuilder
+from vlmtune.config import Spec
 from vlmtune.errors import UserError
 from vlmtune.types import Group
 
@@ -53,6 +55,8 @@ class AR4TBuilder(ShardBuilder):
         images: Folder under which `filepath` names the files.
         subset: Scenes of relations or of attributes alone; `pairs` for scenes with a hard negative
             alone; or `relation_pairs`, `attribute_pairs`. None for all.
+        measured: Files of benchmarks, such as the test csv; scenes whose `filepath` they name are
+            left out. File names recur in other folders, so the whole path counts.
     """
 
     def __init__(
@@ -62,6 +66,7 @@ class AR4TBuilder(ShardBuilder):
         missing: float = MISSING,
         records_per_shard: int = 1000,
         subset: Subset | None = None,
+        measured: Sequence[Path] = (),
     ) -> None:
         super().__init__(records_per_shard, missing)
         self.path, self.images = Path(path), Path(images)
@@ -70,17 +75,27 @@ class AR4TBuilder(ShardBuilder):
                 f"expected a subset of {list(get_args(Subset))} or null, got {subset!r}: correct it"
             )
         self.subset: Subset | None = subset
+        self.measured = tuple(map(Path, measured))
+
+    @override
+    def spec(self) -> Spec:
+        # Left out where it changes nothing, so that existing shards are reused.
+        spec = super().spec()
+        if not self.measured:
+            spec["init_args"].pop("measured", None)
+        return spec
 
     @override
     def sources(self) -> Mapping[str, Path]:
-        return {self.path.name: self.path}
+        return {self.path.name: self.path, **measured_sources(self.measured)}
 
     @override
     def records(self) -> Iterator[Record]:
+        measured = Measured(self.measured).files
         scenes = [
             scene
             for number, scene in enumerate(self._scenes(), 1)
-            if self._wanted(scene)
+            if self._wanted(scene, measured)
             and self.exists(inside(self.images, scene.file, self.path, f"row {number}"))
         ]
         for number, group in enumerate(self._groups(scenes)):
@@ -103,8 +118,11 @@ class AR4TBuilder(ShardBuilder):
             return [*pairs.values()]
         return [*pairs.values(), *([scene] for scene in captioned if scene.file not in paired)]
 
-    def _wanted(self, scene: _Scene) -> bool:
-        """Tells whether a scene is of the kind that `subset` names, and counts it if not."""
+    def _wanted(self, scene: _Scene, measured: Container[str]) -> bool:
+        """Tells whether no benchmark has a scene and `subset` names its kind; counts it if not."""
+        if scene.file in measured:
+            self.counts["skipped: measured"] += 1
+            return False
         wanted = _KIND.get(self.subset or "", scene.kind) == scene.kind
         self.counts["skipped: not in the subset"] += not wanted
         return wanted

@@ -1,6 +1,7 @@
 """COCO Captions (Chen et al. 2015) in Karpathy's splits; see `karpathy`."""
 
 from data_builders.karpathy import KarpathyBuilder
+from data_builders.measured import COCO
 
 
 class CocoBuilder(KarpathyBuilder):
@@ -8,3 +9,5 @@ class CocoBuilder(KarpathyBuilder):
 
     `path` is `dataset_coco.json`; `images` holds `train2014` and `val2014`.
     """
+
+    corpus = COCO

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from data_builders.annotations import AnnotatedImage, SceneReader, parse_json
 from data_builders.cola_queries import Composition, ImageQueries
-from data_builders.measured import measured_images
+from data_builders.measured import Measured, measured_sources
 from data_builders.queries import Words
 from data_builders.shard_builder import MISSING, Record, ShardBuilder, image_group
 from vlmtune.config import Spec, instantiate
@@ -32,7 +32,8 @@ class ColaBuilder(ShardBuilder):
             composition, `[[attribute, ...], object]` or `[attribute, object]`, all attributes of it
             together: without "square white plate", "white plate" stays. The images, if any are
             listed, are left out. `build cola_split` writes such a file.
-        measured: JSON files of benchmarks; the images they name are left out.
+        measured: Files of benchmarks, or folders of them; the images they name are left out. See
+            `data_builders.measured`.
         single: Maximum number of true single-object queries an image.
         misbound: Maximum number of misbound queries for each of them.
         half_wrong: Maximum number of half-wrong queries for each of them.
@@ -88,18 +89,18 @@ class ColaBuilder(ShardBuilder):
 
     @override
     def sources(self) -> Mapping[str, Path]:
-        files = [*([self.exclude] if self.exclude else []), *self.measured]
-        return {**self.annotations.sources(), **{path.name: path for path in files}}
+        excluded = {} if self.exclude is None else {self.exclude.name: self.exclude}
+        return {**self.annotations.sources(), **excluded, **measured_sources(self.measured)}
 
     @override
     def records(self) -> Iterator[Record]:
         excluded, removed = frozenset[Composition](), frozenset[str]()
         if self.exclude is not None:
             excluded, removed = parse_json(self.exclude, "a composition list", _excluded)
-        measured = measured_images(self.measured)
+        measured = Measured(self.measured, self.annotations.corpus)
         images: list[AnnotatedImage] = []
         for image in self.annotations.images():
-            if image.id in measured:
+            if measured.has(image.id, image.file.as_posix()):
                 self.counts["skipped: measured"] += 1
             elif image.id in removed:
                 self.counts["skipped: excluded"] += 1

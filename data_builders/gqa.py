@@ -6,12 +6,14 @@ from typing import Any
 from typing_extensions import override
 
 from data_builders.annotations import AnnotatedImage, GraphReader, inside
+from data_builders.measured import VISUAL_GENOME
 
 
 class GQAGraphs(GraphReader):
     """`train_sceneGraphs.json` (Hudson et al. 2019); image files are `<image id>.jpg`."""
 
     content = "GQA scene graphs"
+    corpus = VISUAL_GENOME
 
     @override
     def parse(self, content: Any) -> Iterable[AnnotatedImage]:

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from typing_extensions import override
 
 from data_builders.annotations import inside, parse_json
+from data_builders.measured import Measured, measured_sources
 from data_builders.shard_builder import MISSING, Record, ShardBuilder, image_group
+from vlmtune.config import Spec
 from vlmtune.errors import UserError
 
 
@@ -18,20 +20,35 @@ class KarpathyBuilder(ShardBuilder):
         path: The JSON, `{"images": [{"filename", "filepath"?, "split", "sentences": [{"raw"}]}]}`.
         images: Folder that holds the files, in the subfolders that `filepath` names if any.
         splits: Splits to write, together.
+        measured: Files of benchmarks, or folders of them; the images they name are left out. See
+            `data_builders.measured`.
     """
 
+    corpus: ClassVar[str | None] = None
+
     def __init__(self, path: Path, images: Path, splits: Sequence[str] = ("train",),
-                 missing: float = MISSING, records_per_shard: int = 1000) -> None:  # fmt: skip
+                 missing: float = MISSING, records_per_shard: int = 1000,
+                 measured: Sequence[Path] = ()) -> None:  # fmt: skip
         super().__init__(records_per_shard, missing)
         self.path, self.images, self.splits = Path(path), Path(images), tuple(splits)
+        self.measured = tuple(map(Path, measured))
+
+    @override
+    def spec(self) -> Spec:
+        # Left out where it changes nothing, so that existing shards are reused.
+        spec = super().spec()
+        if not self.measured:
+            spec["init_args"].pop("measured", None)
+        return spec
 
     @override
     def sources(self) -> Mapping[str, Path]:
-        return {self.path.name: self.path}
+        return {self.path.name: self.path, **measured_sources(self.measured)}
 
     @override
     def records(self) -> Iterator[Record]:
         rows = parse_json(self.path, "Karpathy's caption JSON", _rows)
+        measured = Measured(self.measured, self.corpus)
         splits = sorted({split for split, _, _ in rows})
         if not self.splits or not set(self.splits) <= set(splits):
             raise UserError(
@@ -42,6 +59,9 @@ class KarpathyBuilder(ShardBuilder):
             if split not in self.splits:
                 continue
             path = inside(self.images, file, self.path, f"images[{number}]")
+            if measured.has(file):
+                self.counts["skipped: measured"] += 1
+                continue
             if not self.exists(path):
                 continue
             if not captions:

@@ -1,34 +1,216 @@
-"""Benchmark files go in, the images they name come out. Never opens an image."""
+"""Benchmark files go in; whether an image of a training corpus is one of theirs comes out.
 
-from collections.abc import Iterator, Sequence
+In: the annotation files of benchmarks. Out: membership of an image, by its name. Never: an image
+that is opened, so copies under other names stay unnoticed.
+
+A name is compared by its stem, "b" of "a/b.jpg". A stem of digits is a number without zeros, as is
+COCO's: "COCO_val2014_000000391895.jpg", "val2017/000000391895.jpg" and "391895" are one image. The
+same number in COCO and in Visual Genome means two images, so that a name keeps its corpus where it
+or its file tells it.
+"""
+
+import csv
+import json
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from vlmtune.errors import UserError
 from vlmtune.storage.files import read_json
 
+COCO, FLICKR30K, VISUAL_GENOME = "COCO", "Flickr30K", "Visual Genome"
+_OVERLAP = {frozenset((COCO, VISUAL_GENOME))}  # half of Visual Genome's images are COCO's
+_COCO_NAME = re.compile(r"COCO_(?:train|val|test)20\d\d_(\d{12})")
+_COCO_FOLDERS = frozenset(f"{split}{year}" for split in ("train", "val", "test")
+                          for year in (2014, 2015, 2017))  # fmt: skip
+# COCO's ids end at 581,929. Half of Visual Genome's lie between these.
+_NOT_COCO, _NOT_VISUAL_GENOME = 1_000_000, 2_500_000
+_IMAGE_FILE = re.compile(r"[^\s'\",\[\]]+\.(?:jpe?g|png|webp)", re.IGNORECASE)
+_SUFFIXES = (".json", ".jsonl", ".csv", ".tsv")
+_TRAINING = ("train", "restval")  # Karpathy's splits that no benchmark measures
 
-def measured_images(paths: Sequence[Path]) -> frozenset[str]:
-    """Returns the ids, `2390970` of `.../2390970.jpg`, of all images that benchmark files name.
 
-    Any JSON string at any depth that ends like an image file counts.
+class ImageName(NamedTuple):
+    """An image as annotation files name it; `corpus` is None where the name does not tell it."""
+
+    stem: str
+    corpus: str | None
+
+
+def image_name(text: str, corpus: str | None = None) -> ImageName:
+    """Returns the normalised name of an image, from an id, a file name, a path or a URL.
+
+    Example:
+        >>> image_name("COCO_val2014_000000391895.jpg") == image_name("val2017/000000391895.jpg")
+        True
+        >>> image_name("https://a.org/vg_gqa_images/2390970.jpg")
+        ImageName(stem='2390970', corpus='Visual Genome')
+        >>> image_name("0003.jpg"), image_name("3", "COCO")
+        (ImageName(stem='3', corpus=None), ImageName(stem='3', corpus='COCO'))
     """
-    images: set[str] = set()
-    for path in map(Path, paths):
-        texts = _strings(read_json(path, "a benchmark's JSON"))
-        files = (t for t in texts if t.lower().endswith((".jpg", ".jpeg", ".png")))
-        stems = {PurePosixPath(file).stem for file in files}
-        if not stems:
-            raise UserError(
-                f"expected names of image files in {path}, got none: pass a benchmark's JSON"
+    path = PurePosixPath(urlsplit(text).path if "://" in text else text)
+    stem = path.stem if path.suffix.lower() in (".jpg", ".jpeg", ".png", ".webp") else path.name
+    if match := _COCO_NAME.fullmatch(stem):
+        return ImageName(str(int(match[1])), COCO)
+    if not (stem.isascii() and stem.isdigit()):
+        return ImageName(stem, corpus)
+    folders = {part.lower() for part in path.parts[:-1]}
+    if corpus is None and (len(stem) == 12 or folders & _COCO_FOLDERS):
+        corpus = COCO
+    elif corpus is None and any(part.startswith(("vg_", "visual_genome")) for part in folders):
+        corpus = VISUAL_GENOME
+    return ImageName(str(int(stem)), corpus)
+
+
+class Measured:
+    """The images that benchmark files name.
+
+    Reads JSON, JSON lines, csv and tsv. Any string at any depth that ends like an image file
+    counts, and so does an `image_id`. Rows of Karpathy's training splits do not.
+
+    Visual Genome's `image_data.json` among the files is no benchmark: it tells which of its images
+    are which of COCO's.
+
+    Args:
+        paths: Files, or folders of files.
+        corpus: The corpus whose images will be looked up, `COCO`, `FLICKR30K`, `VISUAL_GENOME` or
+            None. A number of another corpus is another image.
+
+    Raises:
+        UserError: A file cannot be read, or names no image.
+    """
+
+    def __init__(self, paths: Sequence[Path], corpus: str | None = None) -> None:
+        self.corpus = corpus
+        self.files = frozenset[str]()
+        self._corpora: dict[str, set[str | None]] = defaultdict(set)
+        same: list[tuple[ImageName, ImageName]] = []
+        unclear: list[str] = []
+        for path in _files(paths):
+            content = _content(path)
+            if _is_image_data(content):
+                same += _same_images(content)
+                continue
+            texts = list(dict.fromkeys(_texts(content)))
+            names = _told_apart([image_name(text) for text in texts], content)
+            if not names:
+                raise UserError(
+                    f"expected names of image files in {path}, got none: pass a benchmark's file"
+                )
+            self.files |= {text.lstrip("/") for text in texts}
+            for name in names:
+                self._corpora[name.stem].add(name.corpus)
+            if corpus and all({name.corpus, corpus} in _OVERLAP for name in names):
+                unclear.append(path.name)
+        for one, other in same:
+            for a, b in ((one, other), (other, one)):
+                if self._corpora.keys() >= {a.stem} and self._corpora[a.stem] & {a.corpus, None}:
+                    self._corpora[b.stem].add(b.corpus)
+        if unclear and not same:
+            print(
+                f"warning: {', '.join(unclear)}: no image is named by its id in {corpus}; some may "
+                "be there under another id: add Visual Genome's image_data.json to `measured`",
+                file=sys.stderr,
             )
-        images |= stems
-    return frozenset(images)
+
+    def has(self, *names: str) -> bool:
+        """Tells whether an image of the corpus, by any of its names, is measured."""
+        for name in (image_name(text, self.corpus) for text in names):
+            corpora = self._corpora.get(name.stem, ())
+            if name.corpus in corpora or None in corpora or (corpora and name.corpus is None):
+                return True
+        return False
 
 
-def _strings(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, list | dict):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _strings(item)
+def measured_sources(paths: Sequence[Path]) -> Mapping[str, Path]:
+    """Returns the files of `measured`, by name, for the manifest; one in a folder by its path."""
+    sources = {}
+    for path in map(Path, paths):
+        for file in _files([path]):
+            key = PurePosixPath(path.name, *file.relative_to(path).parts)
+            sources[str(key)] = file
+    return sources
+
+
+def _files(paths: Iterable[Path]) -> Iterator[Path]:
+    for path in map(Path, paths):
+        if not path.is_dir():
+            yield path
+            continue
+        files = sorted(file for file in path.rglob("*") if file.suffix.lower() in _SUFFIXES)
+        if not files:
+            raise UserError(
+                f"expected files of a benchmark ({', '.join(_SUFFIXES)}) in {path}, got none: "
+                "download them or correct the path"
+            )
+        yield from files
+
+
+def _content(path: Path) -> Any:
+    """The content of a file: JSON, or the rows of a table or of JSON lines."""
+    suffix = path.suffix.lower()
+    if suffix not in (".jsonl", ".csv", ".tsv"):
+        return read_json(path, "a benchmark's JSON")
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            if suffix == ".jsonl":
+                return [json.loads(line) for line in file if line.strip()]
+            return list(csv.DictReader(file, delimiter="\t" if suffix == ".tsv" else ","))
+    except (OSError, ValueError, csv.Error) as error:
+        raise UserError(
+            f"expected a benchmark's file at {path}, got {type(error).__name__} ({error}): "
+            "correct the path or download it again"
+        ) from error
+
+
+def _texts(value: Any, key: str = "") -> Iterator[str]:
+    """Every name of an image in the content of a file."""
+    if isinstance(value, dict):
+        if value.get("split") not in _TRAINING:
+            for name, item in value.items():
+                yield from _texts(item, str(name))
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item)
+    elif isinstance(value, str):
+        if value.lower().endswith((".jpg", ".jpeg", ".png", ".webp")):
+            yield value
+        elif "." in value:  # a list in a cell of a table
+            yield from _IMAGE_FILE.findall(value)
+    if key == "image_id" and isinstance(value, int | str) and str(value).isdigit():
+        yield str(value)
+
+
+def _told_apart(names: list[ImageName], content: Any) -> list[ImageName]:
+    """The names; bare numbers get Visual Genome as their corpus where the whole file tells it."""
+    rows = content if isinstance(content, list) else []
+    crepe = bool(rows) and isinstance(rows[0], dict) and any("hard_negs" in str(k) for k in rows[0])
+    bare = [int(name.stem) for name in names if name.corpus is None and name.stem.isdigit()]
+    large = sum(number > _NOT_COCO for number in bare)
+    if not crepe and (large <= len(bare) / 4 or max(bare) > _NOT_VISUAL_GENOME):
+        return names
+    return [
+        name if name.corpus or not name.stem.isdigit() else ImageName(name.stem, VISUAL_GENOME)
+        for name in names
+    ]
+
+
+def _is_image_data(content: Any) -> bool:
+    first = content[0] if isinstance(content, list) and content else None
+    return isinstance(first, dict) and {"coco_id", "url"} <= first.keys()
+
+
+def _same_images(content: list[dict[str, Any]]) -> list[tuple[ImageName, ImageName]]:
+    """The images of Visual Genome that are COCO's, by both names."""
+    return [
+        (
+            image_name(str(row["image_id"] if "image_id" in row else row["id"]), VISUAL_GENOME),
+            image_name(str(row["coco_id"]), COCO),
+        )
+        for row in content
+        if row.get("coco_id") is not None
+    ]

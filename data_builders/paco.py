@@ -9,6 +9,7 @@ from typing import Any
 from typing_extensions import override
 
 from data_builders.annotations import AnnotatedImage, GraphReader, inside
+from data_builders.measured import COCO
 
 
 class PacoObjects(GraphReader):
@@ -18,6 +19,7 @@ class PacoObjects(GraphReader):
     """
 
     content = "PACO's annotations"
+    corpus = COCO
 
     @override
     def parse(self, content: Any) -> Iterable[AnnotatedImage]:

@@ -8,7 +8,7 @@ from typing import Any
 from typing_extensions import override
 
 from data_builders.annotations import SceneReader, parse_json
-from data_builders.measured import measured_images
+from data_builders.measured import Measured, measured_sources
 from data_builders.shard_builder import MISSING, Record, ShardBuilder, image_group
 from vlmtune.config import instantiate
 from vlmtune.errors import UserError
@@ -22,7 +22,8 @@ class RegionsBuilder(ShardBuilder):
     Args:
         path: `region_descriptions.json`, `[{"regions": [{"image_id", "phrase", ...}]}]`.
         annotations: The reader of the scene annotations, or its spec.
-        measured: JSON files of benchmarks; the images they name are left out.
+        measured: Files of benchmarks, or folders of them; the images they name are left out. See
+            `data_builders.measured`.
         phrases: Maximum number of phrases an image; there are some 50.
         seed: Seed of the sampled phrases.
     """
@@ -43,15 +44,15 @@ class RegionsBuilder(ShardBuilder):
 
     @override
     def sources(self) -> Mapping[str, Path]:
-        files = {path.name: path for path in (self.path, *self.measured)}
-        return {**self.annotations.sources(), **files}
+        described = {self.path.name: self.path}
+        return {**self.annotations.sources(), **described, **measured_sources(self.measured)}
 
     @override
     def records(self) -> Iterator[Record]:
-        measured = measured_images(self.measured)
+        measured = Measured(self.measured, self.annotations.corpus)
         phrases = parse_json(self.path, "Visual Genome's region descriptions", _phrases)
         for image in self.annotations.images():
-            if image.id in measured:
+            if measured.has(image.id, image.file.as_posix()):
                 self.counts["skipped: measured"] += 1
             elif image.id not in phrases:
                 self.counts["skipped: no caption"] += 1

@@ -1,29 +1,242 @@
+import csv
 import json
+from pathlib import Path
 
 import pytest
 
-from data_builders.measured import measured_images
+from data_builders.ar4t import AR4TBuilder
+from data_builders.coco import CocoBuilder
+from data_builders.cola import ColaBuilder
+from data_builders.flickr30k import Flickr30kBuilder
+from data_builders.gqa import GQAGraphs
+from data_builders.measured import COCO, FLICKR30K, VISUAL_GENOME, Measured, measured_sources
+from data_builders.paco import PacoObjects
+from data_builders.regions import RegionsBuilder
+from tests.data_builders.conftest import rows_of
+from vlmtune.config import instantiate
+from vlmtune.data.schema import read_manifest
 from vlmtune.errors import UserError
 
+JPEG = b"\xff\xd8\xff"
+COCO_NAMES = ["COCO_val2014_000000391895.jpg", "val2014/COCO_val2014_000000391895.jpg",
+              "COCO_train2014_000000391895.jpg", "train2017/000000391895.jpg",
+              "000000391895.jpg", "391895.jpg", "391895"]  # fmt: skip
 
-def test_colas_two_layouts(tmp_path):
-    multi, single = tmp_path / "multi.json", tmp_path / "single.json"
-    row = ["https://a.org/vg/1.jpg", "a red cup", "https://a.org/vg/2.jpg", "a cup"]
-    multi.write_text(json.dumps([row]))
-    single.write_text(json.dumps({"labels": ["red cup"], "data": [["images/3.JPG", [], [1]]]}))
-    assert measured_images([multi, single]) == {"1", "2", "3"}
-    assert measured_images([]) == frozenset()
+
+def written(path: Path, content: object) -> Path:
+    path.write_text(json.dumps(content))
+    return path
+
+
+def table(path: Path, rows: list[dict], delimiter: str = ",") -> Path:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), delimiter=delimiter)
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+@pytest.mark.parametrize("measured", COCO_NAMES[:-1])
+@pytest.mark.parametrize("name", COCO_NAMES)
+def test_one_coco_image_under_all_its_names(tmp_path, measured, name):
+    file = written(tmp_path / "b.json", {"0": {"filename": measured, "caption": "a cup"}})
+    benchmark = Measured([file], COCO)
+    assert benchmark.has(name)
+    assert not benchmark.has(name.replace("391895", "391896"))
+
+
+def test_a_number_of_another_corpus_is_another_image(tmp_path, capsys):
+    cola = [["https://a.org/vg_gqa_images/1526.jpg", "a", "https://a.org/vg_gqa_images/9.jpg", "b"]]
+    coco = {"0": {"filename": "000000000009.jpg"}}
+    files = [written(tmp_path / "cola.json", cola), written(tmp_path / "coco.json", coco)]
+    measured = {
+        corpus: Measured(files, corpus) for corpus in (COCO, VISUAL_GENOME, FLICKR30K, None)
+    }
+    has = {corpus: [n for n in ("1526", "9") if of.has(n)] for corpus, of in measured.items()}
+    assert has == {
+        COCO: ["9"],
+        VISUAL_GENOME: ["1526", "9"],
+        FLICKR30K: [],
+        # An image whose corpus nobody knows is rather left out, unless its name says COCO.
+        None: ["1526", "9"],
+    }
+    assert not measured[None].has("000000001526.jpg")
+    warnings = capsys.readouterr().err.splitlines()
+    assert len(warnings) == 2
+    assert warnings[0].startswith("warning: cola.json: no image is named by its id in COCO")
+    assert warnings[1].startswith(
+        "warning: coco.json: no image is named by its id in Visual Genome"
+    )
+
+
+def test_image_data_tells_which_images_are_in_both(tmp_path, capsys):
+    """Visual Genome's 1526 is COCO's 77, and its 5 is COCO's 9."""
+    cola = written(tmp_path / "cola.json", ["vg_gqa_images/1526.jpg", "vg_gqa_images/4.jpg"])
+    sugar = written(tmp_path / "sugar.json", ["000000000009.jpg"])
+    rows = [{"image_id": 1526, "coco_id": 77}, {"id": 5, "coco_id": 9}, {"id": 4, "coco_id": None}]
+    data = written(tmp_path / "image_data.json", [{**row, "url": "a/b/1.jpg"} for row in rows])
+    names = {
+        corpus: [n for n in ("1526", "4", "5", "9", "77")
+                 if Measured([cola, sugar, data], corpus).has(n)]
+        for corpus in (COCO, VISUAL_GENOME)
+    }  # fmt: skip
+    assert names == {COCO: ["9", "77"], VISUAL_GENOME: ["1526", "4", "5"]}
+    assert capsys.readouterr().err == ""
+
+
+def test_layouts_of_the_benchmarks(tmp_path):
+    """One file of each kind; every image is found, and nothing else."""
+    cola_single = {"labels": ["red cup"], "data": [["images/3.JPG", [], [1], [1]]]}
+    valse = {"exist_1": {"image_file": "COCO_val2014_000000000004.jpg", "caption": "a. b"}}
+    retrieval = {"images": [
+        {"filename": f"COCO_val2014_{k:012d}.jpg", "split": split, "sentences": [{"raw": "a"}]}
+        for k, split in ((5, "test"), (6, "train"), (7, "restval"), (8, "val"))]}  # fmt: skip
+    deep = {"a": [{"b": {"image0": "clip/frame_a.png", "image1": "clip/frame_b.png"}}]}
+    (tmp_path / "crepe").mkdir()
+    table(tmp_path / "crepe/a.csv", [{"image_id": 13, "caption": "x.jpeg y", "hard_negs": "['a']"}])
+    table(tmp_path / "crepe/b.csv", [{"image_id": 14, "valid_hard_negs_atom": "[]"}])
+    row = {"filepath": "val/000000000015.jpg", "neg_image": "['c/000000000016.jpg', 'd.png']"}
+    order = table(tmp_path / "order.tsv", [row], "\t")
+    lines = tmp_path / "lines.jsonl"
+    lines.write_text('{"image": "e.webp"}\n\n{"image_id": 17}\n')
+    paths = [written(tmp_path / "single.json", cola_single), written(tmp_path / "v.json", valse),
+             written(tmp_path / "r.json", retrieval), written(tmp_path / "d.json", deep),
+             tmp_path / "crepe", order, lines]  # fmt: skip
+    everything = Measured(paths)
+    stems = {str(k) for k in range(30) if everything.has(str(k))}
+    assert stems == {"3", "4", "5", "8", "13", "14", "15", "16", "17"}
+    assert all(everything.has(name) for name in ("frame_a", "frame_b.png", "d.png", "e", "x"))
+    assert not everything.has("frame_c")
+    of_coco = Measured(paths, COCO)
+    assert not of_coco.has("13")  # CREPE's are Visual Genome's
+    assert of_coco.has("3")  # Cola's file says nothing, so that this one is rather left out
+    assert list(measured_sources([lines, tmp_path / "crepe"])) == [
+        "lines.jsonl", "crepe/a.csv", "crepe/b.csv",
+    ]  # fmt: skip
+    assert not Measured([]).has("1")
+
+
+def test_numbers_too_large_for_coco_are_visual_genomes(tmp_path, capsys):
+    names = [f"{number}.jpg" for number in (2390970, 2388902, 1526, 391895)]
+    single = written(
+        tmp_path / "COLA_single.json", {"labels": ["a b"], "data": [[n] for n in names]}
+    )
+    assert not Measured([single], COCO).has("391895")
+    assert "COLA_single.json: no image is named" in capsys.readouterr().err
+    assert Measured([single], VISUAL_GENOME).has("391895")
+    flickr = written(tmp_path / "f.json", ["1007129816.jpg", "36979.jpg"])
+    assert Measured([flickr], FLICKR30K).has("36979")
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [(None, "No such file"), ("{", "JSONDecodeError"), ('{"1.jpg": ["a cup", 4]}', "got none")],
 )
-def test_another_file_is_refused(tmp_path, content, message):
-    path = tmp_path / "b.json"
+@pytest.mark.parametrize("suffix", ["json", "jsonl"])
+def test_another_file_is_refused(tmp_path, content, message, suffix):
+    path = tmp_path / f"b.{suffix}"
     if content is not None:
         path.write_text(content)
     with pytest.raises(UserError, match=message) as caught:
-        measured_images([path])
+        Measured([path])
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_an_empty_folder_is_refused(tmp_path):
+    with pytest.raises(UserError, match="expected files of a benchmark"):
+        Measured([tmp_path])
+
+
+# -- builders ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("builder", "name", "left"),
+    [
+        (CocoBuilder, "COCO_train2014_{:012d}.jpg", [2, 13]),
+        (Flickr30kBuilder, "{}.jpg", [2, 9, 13]),
+    ],
+)
+def test_captioned_images_that_a_benchmark_measures(tmp_path, builder, name, left):
+    """SugarCrepe's images are COCO's of 2017, CREPE's 13 is Visual Genome's."""
+    rows = [
+        {"filename": name.format(k), "split": "train", "sentences": [{"raw": "a cup"}]}
+        for k in (2, 9, 13)
+    ]
+    path = written(tmp_path / "dataset.json", {"images": rows})
+    for row in rows:
+        (tmp_path / row["filename"]).write_bytes(JPEG)
+    sugar = written(tmp_path / "sugar.json", {"0": {"filename": "000000000009.jpg"}})
+    crepe = table(tmp_path / "crepe.csv", [{"image_id": 13, "hard_negs": "[]"}])
+    filtered = builder(path, tmp_path, measured=[sugar, crepe])
+    assert [group.image_ids[0] for group, _ in filtered.records()] == [name.format(k) for k in left]
+    assert filtered.counts["skipped: measured"] == 3 - len(left)
+    assert set(filtered.sources()) == {"dataset.json", "sugar.json", "crepe.csv"}
+    assert "measured" not in builder(path, tmp_path).spec()["init_args"]
+    assert instantiate(filtered.spec(), builder).measured == (sugar, crepe)
+
+
+def test_paco_names_its_images_without_zeros(tmp_path):
+    content = {
+        "categories": [{"id": 1, "name": "car", "supercategory": "OBJECT"}],
+        "attributes": [{"id": 1, "name": "red"}],
+        "images": [{"id": k, "file_name": f"train2017/{k:012d}.jpg"} for k in (3, 4)],
+        "annotations": [{"image_id": k, "category_id": 1, "attribute_ids": [1]} for k in (3, 4)],
+    }
+    for k in (3, 4):
+        (tmp_path / f"{k:012d}.jpg").write_bytes(JPEG)
+    reader = PacoObjects(written(tmp_path / "paco.json", content), tmp_path)
+    benchmark = {"labels": ["red car"], "data": [["val2017/000000000003.jpg", [1], [1]]]}
+    builder = ColaBuilder(reader, measured=[written(tmp_path / "b.json", benchmark)], multi=0)
+    builder.build(tmp_path / "out", progress=False)
+    manifest = read_manifest(tmp_path / "out")
+    assert manifest.records == 1
+    assert manifest.counts["skipped: measured"] == 1
+
+
+def test_regions_of_measured_images(tmp_path):
+    regions = [{"regions": [{"image_id": k, "phrase": "a dog"} for k in (7, 13)]}]
+    for k in (7, 13):
+        (tmp_path / f"{k}.jpg").write_bytes(JPEG)
+    reader = GQAGraphs(
+        written(tmp_path / "g.json", {str(k): {"objects": {}} for k in (7, 13)}), tmp_path
+    )
+    crepe = table(tmp_path / "crepe.csv", [{"image_id": 13, "hard_negs": "[]"}])
+    builder = RegionsBuilder(written(tmp_path / "r.json", regions), reader, measured=[crepe])
+    assert [group.image_ids[0] for group, _ in builder.records()] == ["7"]
+    assert builder.counts["skipped: measured"] == 1
+
+
+def test_ar4t_without_the_scenes_of_a_test(world, tmp_path):
+    """File names recur in other folders, so that the path counts."""
+    rows = rows_of(world / "ar4t/PUG_AR_train.csv")
+    first, second = rows[0]["filepath"], rows[1]["filepath"]
+    benchmark = table(tmp_path / "test.csv", [
+        {"filepath": f"/{first}"}, {"filepath": f"elsewhere/{Path(second).name}"},
+    ])  # fmt: skip
+    builder = AR4TBuilder(world / "ar4t/PUG_AR_train.csv", world / "images", measured=[benchmark])
+    images = {image for group, _ in builder.records() for image in group.image_ids}
+    assert images == {row["filepath"] for row in rows[1:]}
+    assert builder.counts["skipped: measured"] == 1
+    whole = AR4TBuilder(world / "ar4t/PUG_AR_train.csv", world / "images")
+    assert "measured" not in whole.spec()["init_args"]
+
+
+# -- released files ---------------------------------------------------------------------------
+
+SHARED = Path(__file__).parents[2] / "../shared/data"
+
+
+def test_released_files_of_cola_and_sugar_crepe():
+    sugar = [SHARED / "sugar-crepe" / f"{name}.json" for name in ("replace_att", "add_att")]
+    files = [SHARED / "cola/COLA_multiobjects_matching_benchmark.json", *sugar]
+    if not all(file.is_file() for file in files):
+        pytest.skip("needs Cola's and SugarCrepe's released files in ../shared/data")
+    ids = {Path(url).stem for row in json.loads(files[0].read_text()) for url in row[::2]}
+    assert len(ids) == 218
+    assert all(Measured(files[:1], VISUAL_GENOME).has(id_) for id_ in ids)
+    coco = {row["filename"] for f in files[1:] for row in json.loads(f.read_text()).values()}
+    measured = Measured(files, COCO)
+    assert all(measured.has(f"train2014/COCO_train2014_{name}") for name in coco)
+    assert not any(measured.has(id_) for id_ in ids - {str(int(Path(n).stem)) for n in coco})
