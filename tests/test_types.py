@@ -20,10 +20,10 @@ def test_the_length_of_features():
 def test_rows_of_features(rows):
     both = PooledTokens(torch.randn(3, 2), tokens(1, 4, 2))
     part = both[rows]
-    assert part.pooled.equal(both.pooled[rows])
-    assert part.tokens.values.equal(both.tokens.values[rows])
-    assert part.tokens.mask.equal(both.tokens.mask[rows])
-    assert Pooled(both.pooled)[rows].values.equal(part.pooled)
+    assert part.values.equal(both.values[rows])
+    assert part.values.values.equal(both.values.values[rows])
+    assert part.values.mask.equal(both.values.mask[rows])
+    assert Pooled(both.values)[rows].values.equal(part.values)
 
 
 def test_concatenation_pads_with_nothing():
@@ -40,14 +40,14 @@ def test_concatenation_pads_with_nothing():
     mixed = concatenate(
         [PooledTokens(vectors[1].values, one), PooledTokens(torch.ones(1, 2), other)]
     )
-    assert mixed.tokens.values.equal(both.values)
-    assert mixed.pooled.sum(dim=1).tolist() == [0, 0, 2]
+    assert mixed.values.values.equal(both.values)
+    assert mixed.values.sum(dim=1).tolist() == [0, 0, 2]
 
 
 def test_only_real_numbers_change_their_type():
     moved = PooledTokens(torch.ones(3, 2), tokens(1, 4, 2)).to("cpu", torch.bfloat16)
-    assert moved.pooled.dtype == moved.tokens.values.dtype == torch.bfloat16
-    assert moved.tokens.mask.dtype == torch.bool
+    assert moved.values.dtype == moved.values.values.dtype == torch.bfloat16
+    assert moved.values.mask.dtype == torch.bool
     assert tokens(1).to("cpu").values.dtype == torch.float32
 
 

@@ -1,0 +1,184 @@
+"""configs/experiments/corpora: every corpus, over every backbone, with every method."""
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+import yaml
+
+from data_builders.annotations import ClevrScenes
+from data_builders.ar4t import AR4TBuilder
+from data_builders.coco import CocoBuilder
+from data_builders.cola import ColaBuilder
+from data_builders.flickr30k import Flickr30kBuilder
+from data_builders.scenes.world import ScenesBuilder
+from tests.backbones.hf_models import write_flava
+from tests.test_configs import Parsed
+from tests.tiny import write_model
+from vlmtune.adapters.base import Adapter
+from vlmtune.backbones.flava import Flava
+from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.benchmarks.base import Benchmark
+from vlmtune.cli.fit import NOISE
+from vlmtune.cli.main import main
+from vlmtune.cli.plugins import make, make_list
+from vlmtune.errors import UserError
+from vlmtune.report.run_report import RunReport
+
+ROOT = Path(__file__).parents[1]
+CORPORA = ROOT / "configs/experiments/corpora"
+LISTS = ("data", "backbones", "methods")
+DATA, BACKBONES, METHODS = (sorted(p.stem for p in (CORPORA / x).glob("*.yaml")) for x in LISTS)
+REFUSED = {("clip", "matching")}  # CLIP has no multimodal layers
+PAIRS = sorted({*itertools.product(BACKBONES, METHODS)} - REFUSED)
+MEASURED = ("cola_multi", "cola_single", "crepe_productivity", "aro", "pug_spar")
+SETS = ("data/ar4t-shards", "data/flickr30k-shards", "data/coco-shards", "data/cola-multi")
+
+pytestmark = [pytest.mark.filterwarnings(f"ignore:{pattern}") for pattern in NOISE]
+
+
+def arguments(data: str, backbone: str, method: str) -> list[str]:
+    """The configs of an experiment, as arguments of `vlmtune fit`."""
+    names = ("base", f"data/{data}", f"backbones/{backbone}", f"methods/{method}")
+    return [word for name in names for word in ("--config", str(CORPORA / f"{name}.yaml"))]
+
+
+def test_the_lists_are_those_that_the_header_states():
+    assert set(DATA) == {"ar4t", "flickr30k", "coco", "cola", "mixture"}
+    assert set(BACKBONES) == {"clip", "flava"}
+    header = (CORPORA / "base.yaml").read_text().partition("seed_everything")[0]
+    for name in (*DATA, *BACKBONES, *METHODS):
+        assert name in header.replace(",", " ").replace(":", " ").split(), name
+
+
+@pytest.mark.parametrize("data", DATA)
+@pytest.mark.parametrize("backbone", BACKBONES)
+@pytest.mark.parametrize("method", METHODS)
+def test_every_combination_parses_and_measures_the_four_benchmarks(data, backbone, method):
+    config = Parsed("fit", arguments(data, backbone, method)).config["fit"]
+    trainer, model = config.trainer, config.model
+    assert (trainer.strategy, trainer.devices) == ("ddp", "auto")
+    assert model.backbone.class_path.endswith("Flava" if backbone == "flava" else "OpenClip")
+    alone = yaml.safe_load((CORPORA / f"methods/{method}.yaml").read_text())["model"]
+    if isinstance(alone["adapter"], dict):
+        assert model.adapter.class_path == alone["adapter"]["class_path"]
+    else:
+        name = Path(alone["adapter"]).stem
+        assert model.adapter.class_path.startswith(f"vlmtune.adapters.{name}.")
+    assert len(model.objectives) == len(alone["objectives"])
+    paths = [data.init_args.path for data in config.data.train]
+    assert (set(paths) == set(SETS)) if data == "mixture" else len(paths) == 1
+    (callback,) = [c for c in trainer.callbacks if c.class_path.endswith(".BenchmarkCallback")]
+    modules = [b.class_path.rpartition(".")[0] for b in callback.init_args.benchmarks]
+    assert {f"vlmtune.benchmarks.{name}" for name in MEASURED} == set(modules)
+
+
+# -- on a tiny world and tiny models ----------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the four corpora lie where the configs look for them."""
+    folder = tmp_path_factory.mktemp("corpora")
+    world = folder / "world"
+    made = ScenesBuilder(
+        train=8, val=0, test=0, cogent=0, multi=0, ar4t_train=4, ar4t_test=0, image_size=32
+    )
+    made.build(world, progress=False)
+    images, captions = world / "images", world / "karpathy/dataset_scenes.json"
+    scenes = ClevrScenes(world / "clevr/scenes_train.json", images / "train", ["color"], ["color"])
+    builders = (
+        AR4TBuilder(world / "ar4t/PUG_AR_train.csv", images),
+        Flickr30kBuilder(captions, images, ["train"]),
+        CocoBuilder(captions, images, ["train"]),
+        ColaBuilder(scenes),
+    )
+    for name, builder in zip(SETS, builders, strict=True):
+        builder.build(folder / name, progress=False)
+    specs = []
+    for made in make_list(Benchmark, "benchmarks", [str(CORPORA / "benchmarks.yaml")]):  # type: ignore[type-abstract]
+        spec = type(made).fixture(folder / made.name).spec()
+        if spec["class_path"].endswith(".Aro") and made.name == "aro_attribution":
+            continue  # its fixture is of relations
+        specs.append(spec)
+    (folder / "benchmarks.yaml").write_text(yaml.safe_dump(specs))
+    changes = {
+        "trainer": {
+            **{"accelerator": "cpu", "devices": 1, "precision": "32-true", "logger": False},
+            **{"max_epochs": None, "max_steps": 2, "enable_progress_bar": False},
+            "callbacks": [{
+                "class_path": "vlmtune.training.benchmark_callback.BenchmarkCallback",
+                "init_args": {"benchmarks": specs, "every_n_epochs": 1},
+            }],
+        },
+        "data": {"batch_size": 4, "num_workers": 0},
+    }  # fmt: skip
+    (folder / "tiny.yaml").write_text(yaml.safe_dump(changes))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def clip_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random CLIP that knows every word."""
+    folder = tmp_path_factory.mktemp("clip") / "model"
+    return write_model(folder, vocabulary=False, text={"context_length": 77})
+
+
+@pytest.fixture(scope="module")
+def flava_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_flava(tmp_path_factory.mktemp("flava") / "model")
+
+
+@pytest.fixture
+def group():
+    """Leaves no process group behind for the next test."""
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def train(place: Path, run: Path, model: Path, data: str, backbone: str, method: str) -> RunReport:
+    """Trains two steps as the config says, on tiny files, and returns its report."""
+    words = [*arguments(data, backbone, method), "--config", str(place / "tiny.yaml")]
+    words += [f"--model.backbone.init_args.model={model}", f"--trainer.default_root_dir={run}"]
+    words += ["--model.backbone.init_args.pretrained=null"] if backbone == "clip" else []
+    assert main(["fit", *words]) == 0
+    return RunReport.load(run / "report.json")
+
+
+def measured(report: RunReport) -> set[str]:
+    """The modules of the benchmarks of a report."""
+    return {result.benchmark.removesuffix("_relation") for result in report.results}
+
+
+@pytest.mark.parametrize(("backbone", "method"), PAIRS)
+def test_every_method_trains_on_the_mixture_over_every_backbone(
+    backbone, method, place, clip_folder, flava_folder, tmp_path, monkeypatch, group
+):
+    monkeypatch.chdir(place)
+    model = clip_folder if backbone == "clip" else flava_folder
+    report = train(place, tmp_path, model, "mixture", backbone, method)
+    assert report.provenance.config["steps"] == 2
+    assert measured(report) >= set(MEASURED)
+
+
+@pytest.mark.parametrize(
+    ("data", "method"),
+    [("ar4t", "eqsim"), ("flickr30k", "eqsim"), ("coco", "mm_adapter"), ("cola", "eqsim")],
+)
+def test_every_corpus_is_trained_on(data, method, place, clip_folder, tmp_path, monkeypatch, group):
+    monkeypatch.chdir(place)
+    report = train(place, tmp_path, clip_folder, data, "clip", method)
+    assert measured(report) >= set(MEASURED)
+
+
+@pytest.mark.parametrize(("backbone", "method"), sorted(REFUSED))
+def test_what_cannot_be_is_refused_in_one_line(backbone, method, clip_folder, flava_folder):
+    config = Parsed("fit", arguments("mixture", backbone, method)).config["fit"].model.as_dict()
+    spec = {key: config["adapter"][key] for key in ("class_path", "init_args")}
+    adapter = make(Adapter, json.dumps(spec))  # type: ignore[type-abstract]
+    made = OpenClip(str(clip_folder)) if backbone == "clip" else Flava(str(flava_folder))
+    with pytest.raises(UserError, match="expected a backbone with a matching head"):
+        adapter.attach(made)
