@@ -96,7 +96,7 @@ class Measured:
                 same += _same_images(content)
                 continue
             texts = list(dict.fromkeys(_texts(content)))
-            names = _told_apart([image_name(text) for text in texts], content)
+            names = _with_corpus([image_name(text) for text in texts], content)
             if not names:
                 raise UserError(
                     f"expected names of image files in {path}, got none: pass a benchmark's file"
@@ -185,7 +185,7 @@ def _texts(value: Any, key: str = "") -> Iterator[str]:
         yield str(value)
 
 
-def _told_apart(names: list[ImageName], content: Any) -> list[ImageName]:
+def _with_corpus(names: list[ImageName], content: Any) -> list[ImageName]:
     """The names; bare numbers get Visual Genome as their corpus where the whole file tells it."""
     rows = content if isinstance(content, list) else []
     crepe = bool(rows) and isinstance(rows[0], dict) and any("hard_negs" in str(k) for k in rows[0])
