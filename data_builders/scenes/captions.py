@@ -13,6 +13,7 @@ from data_builders.scenes.scene import (
     TEXTURES,
     Scene,
     SceneObject,
+    camera,
     directions,
     subtract,
 )
@@ -41,6 +42,7 @@ PROMPT_WORDS = (
 )
 
 _CLEAR_MARGIN = 0.6  # minimum difference of two centres, in world units, to state a relation
+_CLEAR_OFFSET = 0.1  # minimum distance from the middle, in picture widths, to state a side
 _CLEAR_RATIO = 1.3  # minimum ratio of that difference to the one along the other axis
 
 
@@ -178,6 +180,30 @@ def _relation(scene: Scene, rng: random.Random) -> str | None:
         return None
     first, second = (_random_query(scene.objects[k], rng) for k in (i, j))
     return related(first, relation, second)
+
+
+def placement(scene: Scene, rng: random.Random) -> str | None:
+    """Returns a sentence that states the side of the picture of one or two objects.
+
+    "a red cube on the left of the picture", "a red cube on the left and a torus on the right of the
+    picture". The centres of the objects are at least a tenth of the picture's width from its
+    middle. None if no sampled object is.
+    """
+    view = camera(scene.jitter)
+    sampled = rng.sample(scene.objects, min(2, len(scene.objects)))
+    axis, low, high = rng.choice(((0, "left", "right"), (1, "bottom", "top")))
+    stated = []
+    for obj in sampled:
+        offset = view.project(obj.center)[axis]
+        if abs(offset) >= _CLEAR_OFFSET:
+            words = obj.shape if rng.random() < 0.5 else _random_query(obj, rng)
+            stated.append((words, low if offset < 0 else high))
+    if not stated:
+        return None
+    texts = [f"{with_article(words)} on the {side}" for words, side in stated]
+    if len(stated) == 2 and stated[0][1] == stated[1][1]:
+        texts = texts[:1]
+    return f"{' and '.join(texts)} of the picture"
 
 
 def _photo(scene: Scene, rng: random.Random) -> str:

@@ -66,6 +66,7 @@ class ScenesBuilder(Builder):
         processes: Rendering processes, by default as many as useful; the result is the same.
         device: Where to render, "cpu" or "cuda"; on a GPU one process is enough.
         benchmarks: Items of each further benchmark file, 40 being some 2,000 images; 0 for none.
+        placements: Captions of each training image that state sides of the picture, at most.
     """
 
     def __init__(
@@ -79,10 +80,11 @@ class ScenesBuilder(Builder):
         unseen: Sequence[tuple[Sequence[str], Sequence[str]]] = RECTANGLES,
         single_attributes: Sequence[str] = ("color", "material"), relational: float = 0.0,
         processes: int | None = None, device: str = "cpu", benchmarks: int = 0,
+        placements: int = 0,
     ) -> None:  # fmt: skip
         _check_counts(train=train, val=val, test=test, cogent=cogent, multi=multi,
                       ar4t_train=ar4t_train, ar4t_test=ar4t_test,
-                      benchmarks=benchmarks)  # fmt: skip
+                      benchmarks=benchmarks, placements=placements)  # fmt: skip
         if "color" not in single_attributes or not set(single_attributes) <= set(ATTRIBUTE_ORDER):
             raise UserError(
                 f"expected single_attributes out of {list(ATTRIBUTE_ORDER)} with 'color' among "
@@ -101,13 +103,14 @@ class ScenesBuilder(Builder):
             tuple(textures), tuple(sizes), tuple(floors),
             stack_probability=stack, min_visible=min_visible,
         )  # fmt: skip
-        self.benchmarks = benchmarks
+        self.benchmarks, self.placements = benchmarks, placements
 
     @override
     def spec(self) -> Spec:
         # Options that do not change the result are left out, so that an existing world is reused.
         spec = super().spec()
-        idle = {"processes"} if self.benchmarks else {"processes", "benchmarks"}
+        unset = {name for name in ("benchmarks", "placements") if not getattr(self, name)}
+        idle = {"processes", *unset}
         return {**spec, "init_args": {k: v for k, v in spec["init_args"].items() if k not in idle}}
 
     def _at_least_two(self, forbidden: frozenset[Composition] = frozenset()) -> WorldSpec:
@@ -185,7 +188,7 @@ class ScenesBuilder(Builder):
                 file = folder / f"visual_genome/{split}/{part.__name__}.json"
                 write_json(file, part(rows, first_id))
             first_id += len(rows)
-        content = karpathy.dataset(captioned, self.seed)
+        content = karpathy.dataset(captioned, self.seed, self.placements)
         write_json(folder / "karpathy/dataset_scenes.json", content)
 
     def _write_pairs(self, folder: Path, images: Images, splits: Mapping[str, Split]) -> None:

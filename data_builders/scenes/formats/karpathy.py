@@ -4,20 +4,29 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from data_builders.scenes.captions import sentences
+from data_builders.scenes.captions import placement, sentences
 from data_builders.scenes.image_files import SceneImage
 
 CAPTIONS = 5
 
 
-def dataset(splits: Mapping[str, Sequence[SceneImage]], seed: int) -> dict[str, Any]:
-    """Returns the content of `dataset_scenes.json`: five captions an image."""
+def dataset(
+    splits: Mapping[str, Sequence[SceneImage]], seed: int, placements: int = 0
+) -> dict[str, Any]:
+    """Returns the content of `dataset_scenes.json`: five captions an image.
+
+    Training images get up to `placements` further ones, which state sides of the picture.
+    """
     rows: list[dict[str, Any]] = []
     for split, images in splits.items():
         for image in images:
             imgid = len(rows)
             rng = random.Random(f"{seed}:captions:{image.file}")
-            raws = list(enumerate(sentences(image.scene, rng, CAPTIONS), imgid * CAPTIONS))
+            texts = sentences(image.scene, rng, CAPTIONS)
+            if split == "train":
+                placed = (placement(image.scene, rng) for _ in range(placements))
+                texts += [text for text in dict.fromkeys(placed) if text]
+            raws = list(enumerate(texts, imgid * (CAPTIONS + placements)))
             row = {
                 "filepath": image.file.rpartition("/")[0],
                 "filename": image.name,

@@ -11,6 +11,7 @@ from data_builders.scenes.captions import (
     PHRASES,
     both,
     clear_relation,
+    placement,
     prompt_caption,
     query,
     related,
@@ -19,7 +20,7 @@ from data_builders.scenes.captions import (
     web_caption,
 )
 from data_builders.scenes.sampling import WorldSpec, relations, sample_scene
-from data_builders.scenes.scene import COLORS, SHAPES, Scene, directions
+from data_builders.scenes.scene import COLORS, SHAPES, Scene, camera, directions
 
 SPEC = WorldSpec(min_objects=1, max_objects=5, stack_probability=0.5)
 SCENES = [sample_scene(SPEC, random.Random(k)) for k in range(60)]
@@ -105,6 +106,26 @@ def test_sentences_state_relations_that_hold():
                     for j, b in enumerate(scene.objects)
                     if i != j
                 ), text
+
+
+def test_placements_state_sides_on_which_objects_are():
+    rng, spec, sides = random.Random(5), WorldSpec(), Counter()
+    for _ in range(300):
+        scene = sample_scene(spec, rng)
+        sentence = placement(scene, rng)
+        if sentence is None:
+            continue
+        assert set(sentence.split()) <= set(vocabulary())
+        for part in sentence.removesuffix(" of the picture").split(" and "):
+            *words, _, _, side = part.split()
+            sides[side] += 1
+            axis, sign = {"left": (0, -1), "right": (0, 1), "bottom": (1, -1), "top": (1, 1)}[side]
+            assert any(
+                set(words[1:]) <= {o.shape, o.color, o.material, o.size, o.texture}
+                and sign * camera(scene.jitter).project(o.center)[axis] >= 0.1
+                for o in scene.objects
+            ), (sentence, scene)
+    assert min(sides[side] for side in ("left", "right", "bottom", "top")) > 20
 
 
 @pytest.mark.parametrize("caption", [web_caption, prompt_caption])
