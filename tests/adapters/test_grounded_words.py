@@ -35,7 +35,7 @@ def states(backbone, adapter, images=2):
 
 def awaken(adapter):
     """Gives the weights that start at 0 other values."""
-    for layer in (adapter.content, *([adapter.place] if adapter.places else [])):
+    for layer in (adapter.content, *([adapter.location] if adapter.locations else [])):
         torch.nn.init.normal_(layer.weight)
         torch.nn.init.normal_(layer.bias)
 
@@ -48,7 +48,7 @@ def naive(backbone, adapter, state, words):
     """The score of one image with one text, from the formula."""
     patches = state.values[:, backbone.image_tower.special :]
     x = layer_norm(adapter.project(patches), [adapter.width])
-    if adapter.places:
+    if adapter.locations:
         grid = coordinates(patches.shape[1])
         x = x + adapter.position(torch.cat([grid, grid**2], dim=1))
     full = torch.ones(x.shape[:2], dtype=torch.bool)
@@ -62,11 +62,11 @@ def naive(backbone, adapter, state, words):
             part = slice(head * size, (head + 1) * size)
             logits = keys[:, part] @ queries[word, part] / math.sqrt(size)
             read = logits.softmax(dim=0)
-            found = read @ values[:, part] / math.sqrt(size)
-            score += float(found @ content[word, part]) / 2
-            if adapter.places:
-                place = adapter.place(tokens)[word, 2 * head : 2 * head + 2]
-                score += float((read @ grid) @ place) / 2
+            content_read = read @ values[:, part] / math.sqrt(size)
+            score += float(content_read @ content[word, part]) / 2
+            if adapter.locations:
+                location = adapter.location(tokens)[word, 2 * head : 2 * head + 2]
+                score += float((read @ grid) @ location) / 2
     if adapter.residual:
         image, text = (
             embedding(getattr(backbone, f"{side}_tower"), rows)
@@ -76,11 +76,11 @@ def naive(backbone, adapter, state, words):
     return score
 
 
-@pytest.mark.parametrize("places", [True, False])
+@pytest.mark.parametrize("locations", [True, False])
 @pytest.mark.parametrize("residual", [True, False])
 @torch.no_grad()
-def test_scores_are_those_of_the_formula(backbone, places, residual):
-    adapter = attached(backbone, places=places, residual=residual, initial_bias=-0.5)
+def test_scores_are_those_of_the_formula(backbone, locations, residual):
+    adapter = attached(backbone, locations=locations, residual=residual, initial_bias=-0.5)
     awaken(adapter)
     image, text = states(backbone, adapter)
     scores = adapter(image, text).values
@@ -113,9 +113,9 @@ def test_coordinates_need_a_square(backbone, monkeypatch):
     with pytest.raises(UserError, match="square image, got 6"):
         coordinates(6)
     monkeypatch.setattr(backbone, "image_tokens", 6)
-    with pytest.raises(UserError, match="places: false"):
+    with pytest.raises(UserError, match="locations: false"):
         attached(backbone)
-    attached(backbone, places=False)
+    attached(backbone, locations=False)
 
 
 @pytest.mark.parametrize("options", [{"layer": -1}, {"text_layers": 0}, {"image_layers": 0}])

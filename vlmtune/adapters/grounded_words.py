@@ -1,4 +1,4 @@
-"""Grounded words: each word reads the image and weighs what it found, and where.
+"""Grounded words: each word reads the image and weighs its content and its location.
 
 In: token states of both towers. Out: a score of each chosen pair, the frozen score included.
 Never: a change of the towers.
@@ -22,21 +22,21 @@ from vlmtune.types import FeatureSpec, PooledTokens, Tokens
 
 
 class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
-    r"""The frozen score plus the evidence of each word, in content and in place.
+    r"""The frozen score plus the evidence of each word, in content and in location.
 
     $s(I, T) = e^{\tau} \cos(v_I, t_T) + b + \frac{1}{2} \sum_{w, h} \Big( f_{wh}(T)^\top c_{wh} +
     g_{wh}(T)^\top p_{wh} \Big)$
 
     Word w reads the patches with head h: $a_{wh} = \mathrm{softmax}_p(q_{wh}(T)^\top k_{ph}(I) /
-    \sqrt{w_h})$. It finds the content $c_{wh} = \sum_p a_{whp} v_{ph}(I) / \sqrt{w_h}$ at the place
-    $p_{wh} = \sum_p a_{whp} (x_p, y_p)$, with coordinates from -1 to 1. Queries q and weights f, g
+    \sqrt{w_h})$. It reads the content $c_{wh} = \sum_p a_{whp} v_{ph}(I) / \sqrt{w_h}$ at the
+    location $p_{wh} = \sum_p a_{whp} (x_p, y_p)$, with coordinates from -1 to 1. Queries q and weights f, g
     are linear in the text's tokens after `text_layers` layers of self-attention. Keys and values
     are linear in the image's tokens after `image_layers` layers, to which coordinates are added.
     v and t in the first term are the embeddings of the frozen backbone.
 
-    The weights of contents and places depend on the text alone, so that a relation is a linear
-    reading of two places: "a cube left of a sphere" gives the cube's word (-1, 0) and the sphere's
-    (1, 0). f and g are 0 at the start, where the score is the backbone's own.
+    The weights of contents and locations depend on the text alone, so that a relation is a linear
+    reading of two locations: "a cube left of a sphere" gives the word of the cube (-1, 0) and that
+    of the sphere (1, 0). f and g are 0 at the start, where the score is the backbone's own.
 
     Source: ours. Words that read patches one by one are those of FILIP (Yao et al. 2022, section
     3.1), which takes the best patch of each word; expected coordinates are those of spatial
@@ -48,7 +48,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         image_layers: Self-attention layers over the image's tokens.
         hidden: Width of the feed-forward layers, as a multiple of the token width.
         dropout: Dropout probability of these layers in training.
-        places: Whether coordinates are used; without them $g = 0$.
+        locations: Whether coordinates are used; without them $g = 0$.
         residual: Whether the frozen score is a part of the score.
         layer: Layer of the states in both towers, counted from the end, -1 excluded.
         initial_scale: $e^{\tau}$ at the start; None for the backbone's.
@@ -71,7 +71,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         image_layers: int = 1,
         hidden: int = 2,
         dropout: float = 0.0,
-        places: bool = True,
+        locations: bool = True,
         residual: bool = True,
         layer: int = -2,
         initial_scale: float | None = None,
@@ -86,7 +86,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
             )
         self.heads, self.hidden, self.dropout = heads, hidden, dropout
         self.layers = {"image": image_layers, "text": text_layers}
-        self.places, self.residual, self.layer = places, residual, layer
+        self.locations, self.residual, self.layer = locations, residual, layer
         self.initial_scale, self.initial_bias, self.memory = initial_scale, initial_bias, memory
         self.image_input = self.text_input = FeatureSpec("state", layer)
 
@@ -106,12 +106,12 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         self.content = nn.Linear(width, width)
         nn.init.zeros_(self.content.weight)
         nn.init.zeros_(self.content.bias)
-        if self.places:
+        if self.locations:
             self.register_buffer("grid", coordinates(backbone.image_tokens), persistent=False)
             self.position = nn.Linear(4, width)
-            self.place = nn.Linear(width, 2 * self.heads)
-            nn.init.zeros_(self.place.weight)
-            nn.init.zeros_(self.place.bias)
+            self.location = nn.Linear(width, 2 * self.heads)
+            nn.init.zeros_(self.location.weight)
+            nn.init.zeros_(self.location.bias)
         scale = self.initial_scale
         log_scale = math.log(backbone.logit_scale) if scale is None else log_of_scale(scale)
         self.log_scale = nn.Parameter(torch.tensor(log_scale), self.residual)
@@ -121,7 +121,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
     def prepare_image(self, image: Tokens) -> PooledTokens:
         pooled = self._embedding("image", image)
         patches = layer_norm(self.project(image.values[:, self.first_patch :]), [self.width])
-        if self.places:
+        if self.locations:
             patches = patches + self.position(torch.cat([self.grid, self.grid**2], dim=1))
         mask = image.mask[:, self.first_patch :]
         return PooledTokens(pooled, Tokens(self.keys_values(self.image.all(patches, mask)), mask))
@@ -131,8 +131,8 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         text = text.trimmed()
         words = self.text.all(layer_norm(text.values, [self.width]), text.mask)
         parts = [self.queries(words), self.content(words)]
-        if self.places:
-            parts.append(self.place(words))
+        if self.locations:
+            parts.append(self.location(words))
         # Padding has no weight in the sum.
         weighted = torch.cat(parts, dim=2) * text.mask[:, :, None]
         return PooledTokens(self._embedding("text", text), Tokens(weighted, text.mask))
@@ -141,14 +141,14 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
     def score_pairs(self, image: PooledTokens, text: PooledTokens) -> Float[Tensor, "P"]:
         width, heads = self.width, self.heads
         keys, values = map(self._by_head, image.tokens.values.split(width, dim=2))
-        sizes = [width, width, *([2 * heads] if self.places else [])]
-        queries, content, *place = map(self._by_head, text.tokens.values.split(sizes, dim=2))
+        sizes = [width, width, *([2 * heads] if self.locations else [])]
+        queries, content, *location = map(self._by_head, text.tokens.values.split(sizes, dim=2))
         root = math.sqrt(width / heads)
         hidden = ~image.tokens.mask[:, None, None]
         read = (queries @ keys.mT / root).masked_fill(hidden, -torch.inf).softmax(dim=3)
         weight = content @ values.mT / root
-        if self.places:
-            weight = weight + place[0] @ self.grid.T.to(read.dtype)
+        if self.locations:
+            weight = weight + location[0] @ self.grid.T.to(read.dtype)
         evidence = (read * weight).sum(dim=(1, 2, 3)) / 2 + self.bias
         if not self.residual:
             return evidence
@@ -188,7 +188,7 @@ def coordinates(patches: int) -> Float[Tensor, "t 2"]:
     if side**2 != patches:
         raise UserError(
             f"expected the patches of a square image, got {patches}: choose another backbone, or "
-            "places: false"
+            "locations: false"
         )
     steps = torch.linspace(-1, 1, side)
     return torch.stack(torch.meshgrid(steps, steps, indexing="xy"), dim=2).flatten(0, 1)
