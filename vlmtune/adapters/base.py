@@ -30,6 +30,7 @@ TextT = TypeVar("TextT", bound=Features, default=Any)
 PreparedT = TypeVar("PreparedT", bound=Rows, default=Any)
 
 PairMask = Bool[Tensor, "N M"]
+REUSE_FROM = 4  # texts an image from which scoring image by image pays
 CPU_CHUNK = 64 * 2**20  # bytes; larger chunks are slower on a CPU
 TOWERS = (
     "OpenClip with a plain vision transformer and open_clip's own text transformer, HFCLIP, "
@@ -163,6 +164,8 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
         memory: Bytes that scoring a chunk may take. Outside training a CPU takes at most 64 MiB,
             which its caches serve faster.
         training_memory: Bytes of activations that may be kept for the backward pass.
+        broadcasts_image: True if `score_pairs` takes a single prepared image for all P texts, which
+            saves copies if images have many texts.
     """
 
     joint: ClassVar[bool] = True
@@ -170,6 +173,7 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
     chunk: int | None = None
     memory: int = 512 * 2**20
     training_memory: int = 3 * 2**30
+    broadcasts_image: bool = False
 
     @abstractmethod
     def prepare_image(self, image: ImageT) -> PreparedT:
@@ -209,6 +213,9 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
     ) -> list[Tensor]:
         """Scores the pairs (row of `image`, row of `text`), chunk by chunk."""
         training = torch.is_grad_enabled()
+        few = len(rows) < REUSE_FROM * len(rows.unique())
+        if self.broadcasts_image and not training and not few:
+            return self._scores_by_image(image, text, rows, columns)
         pair_bytes = self.pair_bytes(image, text, training)
         cached = rows.device.type == "cpu" and not training
         memory = min(self.memory, CPU_CHUNK) if cached else self.memory
@@ -223,6 +230,20 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
             else:
                 scores.append(self._score_chunk(*chunk))
         return scores
+
+    def _scores_by_image(
+        self, image: PreparedT, text: PreparedT, rows: Int[Tensor, "P"], columns: Int[Tensor, "P"]
+    ) -> list[Tensor]:
+        """Scores the pairs image by image, without a copy of the image for each text."""
+        order = rows.argsort(stable=True)  # captions of one image stay ordered by length
+        parts = []
+        for pairs in order.split(rows.unique(return_counts=True)[1].tolist()):
+            single = image[rows[pairs[:1]]]
+            pair_bytes = self.pair_bytes(single, text, False)
+            size = self.chunk or (max(1, self.memory // pair_bytes) if pair_bytes else 1024)
+            for chunk in columns[pairs].split(size):
+                parts.append(self.score_pairs(single, text[chunk].trimmed()))
+        return [torch.cat(parts)[order.argsort()]] if parts else []
 
     def _score_chunk(
         self, image: PreparedT, text: PreparedT, rows: Int[Tensor, "P"], columns: Int[Tensor, "P"]

@@ -29,10 +29,10 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
 
     Word w reads the patches with head h: $a_{wh} = \mathrm{softmax}_p(q_{wh}(T)^\top k_{ph}(I) /
     \sqrt{w_h})$. It reads the content $c_{wh} = \sum_p a_{whp} v_{ph}(I) / \sqrt{w_h}$ at the
-    location $p_{wh} = \sum_p a_{whp} (x_p, y_p)$, with coordinates from -1 to 1. Queries q and weights f, g
-    are linear in the text's tokens after `text_layers` layers of self-attention. Keys and values
-    are linear in the image's tokens after `image_layers` layers, to which coordinates are added.
-    v and t in the first term are the embeddings of the frozen backbone.
+    location $p_{wh} = \sum_p a_{whp} (x_p, y_p)$, with coordinates from -1 to 1. Queries
+    q and weights f, g are linear in the text's tokens after `text_layers` layers of self-attention.
+    Keys and values are linear in the image's tokens after `image_layers` layers, to which
+    coordinates are added. v and t in the first term are the embeddings of the frozen backbone.
 
     The weights of contents and locations depend on the text alone, so that a relation is a linear
     reading of two locations: "a cube left of a sphere" gives the word of the cube (-1, 0) and that
@@ -62,6 +62,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
     """
 
     identity_at_init = True
+    broadcasts_image = True
     grid: Tensor
 
     def __init__(

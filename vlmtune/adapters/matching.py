@@ -4,8 +4,7 @@ In: the features that the backbone's fusion takes. Out: log-odds of pairs.
 Never: new weights; those it trains are the backbone's.
 """
 
-import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 from typing_extensions import override
 
@@ -17,8 +16,6 @@ from vlmtune.errors import UserError
 from vlmtune.types import Tokens
 
 CHOICE = "Blip, BridgeTower, Vilt or Flava, with a checkpoint that has its matching head"
-REUSE_FROM = 4
-"""Pairs per image from which computing its keys and values once pays off."""
 
 
 class Matching(JointAdapter[Tokens, Tokens, Tokens]):
@@ -65,6 +62,7 @@ class Matching(JointAdapter[Tokens, Tokens, Tokens]):
             )
         self.fusion: Fusion = fusion
         self.image_input, self.text_input = fusion.image_input, fusion.text_input
+        self.broadcasts_image = fusion.reuses_image
         super().attach(backbone)
         last = fusion.blocks[len(fusion.blocks) - self.blocks :]
         if last:
@@ -94,21 +92,3 @@ class Matching(JointAdapter[Tokens, Tokens, Tokens]):
         tokens = image.values.shape[1] + text.values.shape[1]
         size = 48 * tokens * image.values.shape[2]
         return 2 * size * self.blocks if training else size
-
-    @override
-    def _scores(
-        self, image: Tokens, text: Tokens, rows: Int[Tensor, "P"], columns: Int[Tensor, "P"]
-    ) -> list[Tensor]:
-        # Image by image if that saves work; in training an image has few captions.
-        counts = rows.unique(return_counts=True)[1]
-        few = len(rows) < REUSE_FROM * len(counts)
-        if few or not self.fusion.reuses_image or torch.is_grad_enabled():
-            return super()._scores(image, text, rows, columns)
-        order = rows.argsort(stable=True)  # captions of one image stay ordered by length
-        parts = []
-        for pairs in order.split(counts.tolist()):
-            single = image[rows[pairs[:1]]]
-            size = self.chunk or max(1, self.memory // self.pair_bytes(single, text, False))
-            for chunk in columns[pairs].split(size):
-                parts.append(self.fusion.match(single, text[chunk].trimmed()))
-        return [torch.cat(parts)[order.argsort()]] if parts else []
