@@ -16,6 +16,7 @@ from data_builders.shard_builder import Builder
 from vlmtune.adapters.base import Adapter
 from vlmtune.backbones.base import Backbone
 from vlmtune.benchmarks.base import Benchmark
+from vlmtune.cli.build import changes
 from vlmtune.cli.fit import NOISE, VlmtuneCLI
 from vlmtune.cli.main import _parser
 from vlmtune.cli.plugins import find, make, make_list
@@ -305,8 +306,7 @@ def test_a_recipe_is_what_the_command_it_starts_with_takes(path, monkeypatch):
     options = _parser().parse_args(words)
     assert (ROOT / options.config) == path
     given = yaml.safe_load(path.read_text())
-    overrides = [f"--{key}={json.dumps(value)}" for key, value in given.items()]
-    made = make(Builder, find("builders", options.corpus), overrides)
+    made = make(Builder, find("builders", options.corpus), changes(path))
     assert made.spec()["init_args"].keys() >= given.keys()
 
 

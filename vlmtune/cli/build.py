@@ -18,8 +18,8 @@ def run(options: argparse.Namespace) -> None:
     from data_builders.shard_builder import Builder  # vlmtune works without the builders
 
     source = find("builders", options.corpus)
-    changes = [] if options.config is None else _changes(Path(options.config))
-    builder: Any = make(Builder, source, [*changes, *options.overrides])  # type: ignore[type-abstract]
+    given = [] if options.config is None else changes(Path(options.config))
+    builder: Any = make(Builder, source, [*given, *options.overrides])  # type: ignore[type-abstract]
     builder.build(options.out)
     manifest = read_json(options.out / "manifest.json", "a manifest")
     records = sum(shard["records"] for shard in manifest["shards"])
@@ -28,7 +28,7 @@ def run(options: argparse.Namespace) -> None:
     print(f"{options.out}: {', '.join(counts) or 'built'}")
 
 
-def _changes(path: Path) -> list[str]:
+def changes(path: Path) -> list[str]:
     """The arguments a YAML gives, as overrides."""
     content = read_yaml(path)
     content = content.get("init_args", content) if isinstance(content, dict) else content
