@@ -200,7 +200,7 @@ def test_every_command_of_a_header_parses(path, monkeypatch):
         if words[0] == "fit":
             assert Parsed("fit", words[1:]).config["fit"]["data"]["train"]
         elif "--config" not in words:  # the others are recipes, tested as such
-            check_recipe(words)
+            check_recipe(words, path)
 
 
 PAPERS = CONFIGS / "experiments"
@@ -310,8 +310,8 @@ def test_a_recipe_is_what_the_command_it_starts_with_takes(path, monkeypatch):
     assert made.spec()["init_args"].keys() >= given.keys()
 
 
-def check_recipe(words: list[str]) -> None:
-    """Makes the benchmarks or the builder that a command names."""
+def check_recipe(words: list[str], path: Path | None = None) -> None:
+    """Makes the benchmarks or the builder that a command names in the header of `path`."""
     options, rest = _parser().parse_known_args(words)
     if options.command == "evaluate":
         assert rest == []
@@ -319,7 +319,14 @@ def check_recipe(words: list[str]) -> None:
         names = [benchmark.name for benchmark in benchmarks]
         assert len(set(names)) == len(names) > 0
         model = Path(options.model)
-        assert model.exists() if "/" in options.model else options.pretrained
+        if model.suffix == ".ckpt":  # of the run that this file is
+            run = yaml.safe_load(path.read_text())["trainer"] if path else {}
+            assert model == Path(run["default_root_dir"], "checkpoints/last.ckpt")
+            assert run["logger"] is False  # a logger has its own folder
+        else:
+            assert model.exists() if "/" in options.model else options.pretrained
+    elif options.command in ("report", "shuffles", "neighbours"):
+        assert rest == []
     else:
         make(Builder, find("builders", options.corpus), rest)
 

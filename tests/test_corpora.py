@@ -1,4 +1,4 @@
-"""configs/experiments/corpora: every corpus, over every backbone, with every method."""
+"""configs/experiments/corpora: every corpus, backbone and method; and pug, which trains on AR4T."""
 
 import itertools
 import json
@@ -32,6 +32,7 @@ CORPORA = ROOT / "configs/experiments/corpora"
 LISTS = ("data", "backbones", "methods")
 DATA, BACKBONES, METHODS = (sorted(p.stem for p in (CORPORA / x).glob("*.yaml")) for x in LISTS)
 REFUSED = {("clip", "matching")}  # CLIP has no multimodal layers
+PUG = ROOT / "configs/experiments/pug"
 PAIRS = sorted({*itertools.product(BACKBONES, METHODS)} - REFUSED)
 MEASURED = ("cola_multi", "cola_single", "crepe_productivity", "aro", "pug_spar")
 SETS = ("data/ar4t-shards", "data/flickr30k-shards", "data/coco-shards", "data/cola-multi")
@@ -141,7 +142,12 @@ def group():
 
 def train(place: Path, run: Path, model: Path, data: str, backbone: str, method: str) -> RunReport:
     """Trains two steps as the config says, on tiny files, and returns its report."""
-    words = [*arguments(data, backbone, method), "--config", str(place / "tiny.yaml")]
+    words = [*arguments(data, backbone, method)]
+    return fit(place, run, model, words, backbone)
+
+
+def fit(place: Path, run: Path, model: Path, words: list[str], backbone: str) -> RunReport:
+    words = [*words, "--config", str(place / "tiny.yaml")]
     words += [f"--model.backbone.init_args.model={model}", f"--trainer.default_root_dir={run}"]
     words += ["--model.backbone.init_args.pretrained=null"] if backbone == "clip" else []
     assert main(["fit", *words]) == 0
@@ -182,3 +188,39 @@ def test_what_cannot_be_is_refused_in_one_line(backbone, method, clip_folder, fl
     made = OpenClip(str(clip_folder)) if backbone == "clip" else Flava(str(flava_folder))
     with pytest.raises(UserError, match="expected a backbone with a matching head"):
         adapter.attach(made)
+
+
+# -- table 3 of PUG ---------------------------------------------------------------------------
+
+
+def test_table_3_measures_what_the_paper_does_and_states_its_numbers():
+    benchmarks = make_list(Benchmark, "benchmarks", [str(PUG / "benchmarks.yaml")])  # type: ignore[type-abstract]
+    assert [(b.name, b.strict) for b in benchmarks] == [
+        (name, False)
+        for name in ("aro_relation", "aro_attribution", "coco_order", "flickr30k_order", "pug_spar")
+    ]
+    assert benchmarks[-1].spec()["init_args"]["setups"] == [
+        "single_left_right",
+        "double_left_right",
+    ]
+    rows = {}
+    for line in (PUG / "table3.yaml").read_text().splitlines():
+        if line.startswith(("#   CLIP", "#   +")):
+            name, *numbers = (part.strip() for part in line[4:].split("  ") if part.strip())
+            rows[name] = [float(number) for number in numbers]
+    assert len(rows) == 4
+    for numbers in rows.values():  # the fifth is the mean of the first four
+        assert numbers[4] == pytest.approx(sum(numbers[:4]) / 4, abs=0.011)
+    assert rows["CLIP ViT-B/32"][5:] == [49.84, 54.42]
+    assert rows["+ AR4T, 200K images"][5:] == [50.78, 54.23]
+
+
+def test_table_3_trains_on_a_caption_of_each_scene(
+    place, clip_folder, tmp_path, monkeypatch, group
+):
+    monkeypatch.chdir(place)
+    words = ["--config", str(PUG / "table3.yaml")]
+    config = Parsed("fit", words).config["fit"]
+    assert (config.trainer.max_epochs, config.data.captions) == (10, 1)
+    report = fit(place, tmp_path, clip_folder, words, "clip")
+    assert measured(report) >= set(MEASURED)
