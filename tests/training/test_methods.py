@@ -2,6 +2,7 @@
 
 import copy
 from pathlib import Path
+from pydoc import locate
 
 import pytest
 import torch
@@ -10,6 +11,8 @@ from jsonargparse._parameter_resolvers import get_signature_parameters as get_pa
 from pytorch_lightning import Trainer
 
 from tests.runs import QUIET, Watch, fit
+from tests.test_configs import Parsed
+from tests.tiny import write_cola
 from vlmtune.adapters.base import trained_state
 from vlmtune.adapters.context_prompts import ContextPrompts
 from vlmtune.adapters.last_blocks import LastBlocks
@@ -22,6 +25,7 @@ from vlmtune.data.shards import ShardSet
 from vlmtune.errors import UserError
 from vlmtune.objectives.info_nce import InfoNCE
 from vlmtune.pairs.all_pairs import AllPairs
+from vlmtune.report.run_report import RunReport
 from vlmtune.training.methods import (
     EqSimModule,
     LateLayerModule,
@@ -157,3 +161,123 @@ def test_parts_that_are_given_are_used(backbone):
     assert module.seed == 3
     with pytest.raises(UserError, match="at least one objective"):
         LinearProbeModule(backbone, LinearProbe(), [])
+
+
+# -- chosen by `vlmtune fit` ------------------------------------------------------------------
+
+MODULES = sorted((ROOT / "configs/plugins/modules").glob("*.yaml"))
+
+
+def named(path):
+    """The class that a config of a module names."""
+    return locate(yaml.safe_load(path.read_text())["class_path"])
+
+
+def plain(folder, model_folder, shards, **model):
+    """A config that sets backbone, data and trainer, and says nothing of a method."""
+    config = copy.deepcopy({**CONFIG, "data": {"train": [{"path": str(shards)}], "batch_size": 4}})
+    backbone = {"class_path": "vlmtune.backbones.open_clip.OpenClip"}
+    backbone["init_args"] = {"model": str(model_folder)}
+    config["model"] = {"backbone": backbone, "store": str(folder / "store"), **model}
+    config["trainer"] |= {"default_root_dir": str(folder / "run"), "max_steps": 2}
+    (folder / "fit.yaml").write_text(yaml.safe_dump(config))
+    return str(folder / "fit.yaml")
+
+
+def test_each_module_has_one_config_that_states_its_command():
+    assert sorted(map(named, MODULES), key=str) == sorted(ALL, key=str)
+    for path in MODULES:
+        first = path.read_text().splitlines()[0]
+        assert first.startswith("# vlmtune fit --config ")
+        assert first.endswith(f" --model {path.relative_to(ROOT)}")
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+def test_the_command_of_a_module_parses_with_the_parts_of_the_method(path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    words = path.read_text().splitlines()[0].split()[3:]
+    model = Parsed("fit", words).config["fit"].model
+    assert model.class_path == f"vlmtune.training.methods.{named(path).__name__}"
+    options = model.init_args
+    assert (options.adapter, options.objectives, options.pairs) == (None, None, None)
+    assert options.backbone.init_args.model == "ViT-B-32-quickgelu"
+    assert options.store == "runs/features"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+def test_fit_trains_a_named_module_as_python_does(path, model_folder, shards, tmp_path):
+    config = plain(tmp_path, model_folder, shards)
+    sgd = ["--model.optimizer", "torch.optim.SGD", "--model.optimizer.init_args.lr=0.1"]
+    assert main(["fit", "--config", config, "--model", str(path), *sgd]) == 0
+    (checkpoint,) = (tmp_path / "run").rglob("*.ckpt")
+    wanted = torch.load(checkpoint, weights_only=True)["state_dict"]
+
+    made = named(path)(OpenClip(str(model_folder)), optimizer=lambda ps: torch.optim.SGD(ps, 0.1))
+    before = weights(made)
+    fit(made, shards, tmp_path, steps=2)
+    got = weights(made)
+    assert got.keys() == wanted.keys()
+    assert all(value.equal(wanted[name]) for name, value in got.items())
+    assert not all(value.equal(before[name]) for name, value in got.items())
+
+
+def test_a_named_module_resumes_exports_and_is_measured_like_any_other(
+    model_folder, shards, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    cola = {"path": str(write_cola(tmp_path / "cola")), "images": str(tmp_path / "cola")}
+    benchmark = {"class_path": "vlmtune.benchmarks.cola_multi.ColaMulti", "init_args": cola}
+    (tmp_path / "cola.yaml").write_text(yaml.safe_dump(benchmark))
+    callbacks = {
+        "trainer": {
+            "callbacks": [
+                {
+                    "class_path": "vlmtune.training.benchmark_callback.BenchmarkCallback",
+                    "init_args": {"benchmarks": [benchmark]},
+                },
+                {
+                    "class_path": "pytorch_lightning.callbacks.ModelCheckpoint",
+                    "init_args": {"save_last": True, "enable_version_counter": False},
+                },
+            ]
+        },
+        "model": {
+            "class_path": "vlmtune.training.methods.MMAdapterModule",
+            "init_args": {"warmup": 0.0, "final_lr": 1.0},
+        },
+    }
+    (tmp_path / "named.yaml").write_text(yaml.safe_dump(callbacks))
+    words = ["--config", plain(tmp_path, model_folder, shards), "--config", "named.yaml"]
+    assert main(["fit", *words]) == 0
+    report = RunReport.load(tmp_path / "run/report.json")
+    assert report.provenance.adapter == "MMAdapter"
+    model = report.provenance.config["fit"]["model"]
+    assert model["class_path"].endswith(".MMAdapterModule")
+    last = str(tmp_path / "run/checkpoints/last.ckpt")
+    assert main(["export", last, "--out", "exported", "--report", "run"]) == 0
+    assert main(["evaluate", "--model", "exported", "--benchmarks", "cola.yaml", "--out", "e"]) == 0
+    again = RunReport.load(tmp_path / "e/report.json")
+    assert again.metric("cola_multi", "accuracy") == report.metric("cola_multi", "accuracy")
+    # The config that the run has written names the module, so it can be resumed from there.
+    saved = str(tmp_path / "run/config.yaml")
+    longer = ["--config", saved, "--trainer.max_steps=4", "--ckpt_path", last]
+    assert main(["fit", *longer]) == 0
+    assert torch.load(last, weights_only=True)["global_step"] == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--model.sed=1"], "did you mean 'seed'?"),
+        (["--model", "vlmtune.training.methods.MMAdaptorModule"], "MMAdaptorModule"),
+        (["--model", "torch.nn.Linear"], "torch.nn.Linear"),
+    ],
+)
+def test_a_wrong_module_or_key_is_refused_in_one_line(
+    words, said, model_folder, shards, tmp_path, capsys
+):
+    config = plain(tmp_path, model_folder, shards)
+    path = str(ROOT / "configs/plugins/modules/mm_adapter.yaml")
+    assert main(["fit", "--config", config, "--model", path, *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line

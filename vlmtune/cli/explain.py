@@ -88,13 +88,15 @@ def _without_loop(error: Exception) -> str:
 
 
 def _names(module: str, name: str) -> list[str]:
-    """Parameters of a class, or all classes of its module if there is no such class."""
+    """Parameters of a class and its bases, or the classes of its module if it has no such class."""
     try:
         values = vars(importlib.import_module(module))
     except ImportError:
         return []
     if name in values:
-        return list(inspect.signature(values[name]).parameters)
+        cls = values[name]
+        bases = [base for base in getattr(cls, "__mro__", ()) if "__init__" in vars(base)]
+        return [key for base in bases or [cls] for key in inspect.signature(base).parameters]
     return [other for other, value in values.items() if inspect.isclass(value)]
 
 

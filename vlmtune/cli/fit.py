@@ -8,6 +8,8 @@ import logging
 import os
 import sys
 import warnings
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -142,7 +144,12 @@ class Announcement(pl.Callback):
 
 
 class VlmtuneCLI(LightningCLI):
-    """LightningCLI for one command, with errors of one line."""
+    """LightningCLI for one command, with errors of one line.
+
+    The model is an `AdaptationModule`, whose arguments are the keys of `model`. If a config or an
+    argument names a class under `model`, it is of that class, for example
+    `{class_path: vlmtune.training.methods.MMAdapterModule, init_args: {...}}`.
+    """
 
     def __init__(self, command: str, arguments: list[str]) -> None:
         self.command = command
@@ -150,6 +157,7 @@ class VlmtuneCLI(LightningCLI):
         super().__init__(
             AdaptationModule,
             ShardDataModule,
+            subclass_mode_model=names_module(arguments),
             save_config_callback=SaveConfig,
             save_config_kwargs={"overwrite": True},
             trainer_defaults={
@@ -215,6 +223,29 @@ class VlmtuneCLI(LightningCLI):
         if path:
             print(f"checkpoint: {path}")
             print(f"next: vlmtune export {path} --out FOLDER")
+
+
+def names_module(arguments: Sequence[str]) -> bool:
+    """Tells whether an argument or a config among them names the class of the model.
+
+    Example:
+        >>> names_module(["--model.seed=1"])
+        False
+        >>> names_module(["--model", "vlmtune.training.methods.MMAdapterModule"])
+        True
+    """
+    words = [part for word in arguments for part in word.split("=", 1)]
+    configs = [path for word, path in pairwise(words) if word in ("--config", "-c")]
+    return bool({"--model", "--model.class_path"} & {*words}) or any(map(_has_class, configs))
+
+
+def _has_class(path: str) -> bool:
+    """Whether the `model` of a config is a class; a config that cannot be read fails later."""
+    try:
+        model = (yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}).get("model")
+    except (OSError, ValueError, AttributeError, yaml.YAMLError):
+        return False
+    return isinstance(model, str) or (isinstance(model, dict) and "class_path" in model)
 
 
 def _keys(parser: LightningArgumentParser) -> list[str]:

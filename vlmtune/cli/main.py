@@ -46,6 +46,8 @@ usage: vlmtune {command} --config YAML [--ckpt_path CKPT] [--key value ...]
   --ckpt_path CKPT       a checkpoint: to resume from (fit) or to measure
   --key value            override any key of the config, for example
                          --trainer.max_epochs 5 or --model.optimizer.init_args.lr=0.001
+  --model YAML           a method by its name, one of configs/plugins/modules, after configs that
+                         set backbone and data
   --print_config         show the complete config and exit
   --model.adapter.help CLASS_PATH
                          show the arguments of a plug-in (also model.backbone, model.pairs, ...)

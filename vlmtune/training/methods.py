@@ -1,10 +1,12 @@
-"""Cola's and EqSim's methods for a few lines of Python.
+"""Cola's and EqSim's methods by name, for a few lines of Python or a line of a config.
 
 A backbone comes in, an `AdaptationModule` with the parts of a paper's method goes out. It never
 has a step of its own: a config with the same parts trains the same weights to the last bit.
 
     module = MMAdapterModule(OpenClip("ViT-B-32", "openai"))
     Trainer(max_steps=100).fit(module, ShardDataModule([ShardSet("shards")], batch_size=64))
+
+`vlmtune fit --model configs/plugins/modules/mm_adapter.yaml` chooses one on the command line.
 """
 
 from abc import ABC, abstractmethod
