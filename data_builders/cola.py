@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 from typing_extensions import override
 
-from data_builders.annotations import AnnotatedImage, SceneReader, parse_json
-from data_builders.cola_queries import Composition, ImageQueries
-from data_builders.measured import Measured, measured_sources
+from data_builders.annotations import SceneReader
+from data_builders.cola_images import kept_images, kept_sources
+from data_builders.cola_queries import ImageQueries
 from data_builders.queries import Words
 from data_builders.shard_builder import MISSING, Record, ShardBuilder, image_group
 from vlmtune.config import Spec, instantiate
@@ -28,10 +28,8 @@ class ColaBuilder(ShardBuilder):
 
     Args:
         annotations: The reader of the scene annotations, or its spec.
-        exclude: JSON file `{"unseen": [composition, ...], "images": [id, ...]}`. No query states a
-            composition, `[[attribute, ...], object]` or `[attribute, object]`, all attributes of it
-            together: without "square white plate", "white plate" stays. The images, if any are
-            listed, are left out. `build cola_split` writes such a file.
+        exclude: JSON file of compositions that no query states, and of images to leave out, see
+            `data_builders.cola_images`. `build cola_split` writes such a file.
         measured: Files of benchmarks, or folders of them; the images they name are left out. See
             `data_builders.measured`.
         single: Maximum number of true single-object queries an image.
@@ -89,23 +87,11 @@ class ColaBuilder(ShardBuilder):
 
     @override
     def sources(self) -> Mapping[str, Path]:
-        excluded = {} if self.exclude is None else {self.exclude.name: self.exclude}
-        return {**self.annotations.sources(), **excluded, **measured_sources(self.measured)}
+        return kept_sources(self.annotations, self.exclude, self.measured)
 
     @override
     def records(self) -> Iterator[Record]:
-        excluded, removed = frozenset[Composition](), frozenset[str]()
-        if self.exclude is not None:
-            excluded, removed = parse_json(self.exclude, "a composition list", _excluded)
-        measured = Measured(self.measured, self.annotations.corpus)
-        images: list[AnnotatedImage] = []
-        for image in self.annotations.images():
-            if measured.has(image.id, image.file.as_posix()):
-                self.counts["skipped: measured"] += 1
-            elif image.id in removed:
-                self.counts["skipped: excluded"] += 1
-            else:
-                images.append(image)
+        images, excluded = kept_images(self.annotations, self.exclude, self.measured, self.counts)
         words = Words(images, self.subsets)
         for image in images:
             if not self.exists(image.file):
@@ -143,12 +129,3 @@ class ColaBuilder(ShardBuilder):
                 *queries.half_wrong_pairs(pair, self.multi_half_wrong),
             ]
             yield from (pair.text, *(n.text for n in negatives if n is not None))
-
-
-def _excluded(content: Any) -> tuple[frozenset[Composition], frozenset[str]]:
-    compositions = (
-        ([attributes] if isinstance(attributes, str) else attributes, name)
-        for attributes, name in content["unseen"]
-    )
-    excluded = frozenset((frozenset(map(str, words)), str(name)) for words, name in compositions)
-    return excluded, frozenset(map(str, content.get("images") or ()))

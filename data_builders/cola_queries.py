@@ -45,7 +45,8 @@ class ImageQueries:
         stated = frozenset(query.attributes)
         return not any(name == query.name and words <= stated for words, name in self.excluded)
 
-    def _both_allowed(self, pair: Pair) -> bool:
+    def allowed(self, pair: Pair) -> bool:
+        """Tells whether a pair states no excluded composition and no nonsense."""
         return self._allowed(pair.first) and self._allowed(pair.second)
 
     def _false(self, query: Query) -> bool:
@@ -130,14 +131,14 @@ class ImageQueries:
         with_twin: dict[Pair, Pair | None] = {}
         without: dict[Pair, Pair | None] = {}
         for pair in self._related() if self.related else self._joined():
-            if pair.first == pair.second or not self._both_allowed(pair):
+            if pair.first == pair.second or not self.allowed(pair):
                 continue
             twin = Pair(
                 replace(pair.first, attributes=pair.second.attributes),
                 replace(pair.second, attributes=pair.first.attributes),
                 pair.relation,
             )
-            if twin != pair and self._denied(twin):
+            if twin != pair and self.denied(twin):
                 with_twin[pair] = twin
             else:
                 without[pair] = None
@@ -155,13 +156,14 @@ class ImageQueries:
             a, b = self.objects[i], self.objects[j]
             yield Pair(Query(a.multi, a.name), Query(b.multi, b.name), phrase)
 
-    def _denied(self, pair: Pair) -> bool:
-        return self._both_allowed(pair) and denied(pair, self.objects, self.relations)
+    def denied(self, pair: Pair) -> bool:
+        """Tells whether a pair is allowed, and false by the annotations."""
+        return self.allowed(pair) and denied(pair, self.objects, self.relations)
 
     def reversal(self, pair: Pair) -> Pair | None:
         """Returns the pair with its objects exchanged, if that is false: "o_2 relation o_1"."""
         reversed_pair = Pair(pair.second, pair.first, pair.relation)
-        return reversed_pair if self._denied(reversed_pair) else None
+        return reversed_pair if self.denied(reversed_pair) else None
 
     def true_texts(self) -> frozenset[str]:
         """Returns every allowed query that is true of the image."""
@@ -171,7 +173,7 @@ class ImageQueries:
             for stated in (statements(obj) if self.subsets else obj.readings)
         )
         return frozenset(q.text for q in filter(self._allowed, singles)) | frozenset(
-            p.text for p in filter(self._both_allowed, self._true_pairs())
+            p.text for p in filter(self.allowed, self._true_pairs())
         )
 
     def _true_pairs(self) -> Iterator[Pair]:
