@@ -15,6 +15,7 @@ from data_builders.cola import ColaBuilder
 from data_builders.flickr30k import Flickr30kBuilder
 from data_builders.scenes.world import ScenesBuilder
 from tests.backbones.hf_models import write_flava
+from tests.cli.test_sweep import expanded
 from tests.test_configs import Parsed
 from tests.tiny import write_model
 from vlmtune.adapters.base import Adapter
@@ -32,6 +33,7 @@ CORPORA = ROOT / "configs/experiments/corpora"
 LISTS = ("data", "backbones", "methods")
 DATA, BACKBONES, METHODS = (sorted(p.stem for p in (CORPORA / x).glob("*.yaml")) for x in LISTS)
 REFUSED = {("clip", "matching")}  # CLIP has no multimodal layers
+SWEEPS = sorted((ROOT / "configs/sweeps/corpora").glob("*.yaml"))
 PUG = ROOT / "configs/experiments/pug"
 PAIRS = sorted({*itertools.product(BACKBONES, METHODS)} - REFUSED)
 MEASURED = ("cola_multi", "cola_single", "crepe_productivity", "aro", "pug_spar")
@@ -188,6 +190,21 @@ def test_what_cannot_be_is_refused_in_one_line(backbone, method, clip_folder, fl
     made = OpenClip(str(clip_folder)) if backbone == "clip" else Flava(str(flava_folder))
     with pytest.raises(UserError, match="expected a backbone with a matching head"):
         adapter.attach(made)
+
+
+@pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
+def test_a_trial_of_a_sweep_trains(path, place, clip_folder, tmp_path, monkeypatch, group):
+    """The words that W&B's agent would run, with the last of all values."""
+    monkeypatch.chdir(place)
+    sweep = yaml.safe_load(path.read_text())
+    first = {name: p["values"][-1] if "values" in p else p["max"]
+             for name, p in sweep["parameters"].items()}  # fmt: skip
+    words = [word.replace("configs/", f"{ROOT}/configs/") for word in expanded(sweep, first)[2:]]
+    words = [word for word in words if "trainer.logger" not in word]
+    report = fit(place, tmp_path, clip_folder, words, "clip")
+    assert sweep["metric"]["name"] in {
+        f"{r.benchmark}/{m}" for r in report.results for m in r.metrics
+    }
 
 
 # -- table 3 of PUG ---------------------------------------------------------------------------

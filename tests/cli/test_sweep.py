@@ -17,7 +17,8 @@ from vlmtune.cli.fit import NOISE
 from vlmtune.cli.main import main
 
 ROOT = Path(__file__).parents[2]
-SWEEPS = sorted((ROOT / "configs/sweeps").glob("*.yaml"))
+SWEEPS = sorted((ROOT / "configs/sweeps").rglob("*.yaml"))
+CORPORA = sorted((ROOT / "configs/sweeps/corpora").glob("*.yaml"))
 BENCHMARKS = ("cola_multi_unseen", "cola_multi_seen")
 
 CALLBACK = "vlmtune.training.benchmark_callback.BenchmarkCallback"
@@ -29,6 +30,10 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning:wandb.*"),
 ]
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT / "configs/sweeps").with_suffix(""))
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +71,7 @@ def expanded(sweep: dict, values: dict) -> list[str]:
     return [w for word in command for w in (arguments if word == "${args}" else [word])]
 
 
-@pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", SWEEPS, ids=name)
 def test_a_trial_is_a_run_with_the_values_drawn(path, monkeypatch):
     monkeypatch.chdir(ROOT)
     assert header(path)[0] == f"wandb sweep --project vlmtune {path.relative_to(ROOT)}"
@@ -77,6 +82,10 @@ def test_a_trial_is_a_run_with_the_values_drawn(path, monkeypatch):
     for name, value in (word[2:].split("=", 1) for word in command if "=" in word):
         if name.startswith("model.objectives."):
             continue  # of the last objective, see the grid of EqSim below
+        if name == "config":
+            train = yaml.safe_load(Path(value).read_text())["data"]["train"]
+            assert [data.init_args.path for data in config.data.train] == [d["path"] for d in train]
+            continue
         found = config[name]
         assert str(getattr(found, "class_path", found)) == str(yaml.safe_load(value)), name
     callbacks = [callback.init_args for callback in config.trainer.callbacks]
@@ -85,15 +94,15 @@ def test_a_trial_is_a_run_with_the_values_drawn(path, monkeypatch):
     assert sweep["metric"]["name"] in names
 
 
-def test_eqsims_grid_is_of_one_alpha_and_one_beta(monkeypatch):
+@pytest.mark.parametrize("path", ["eqsim.yaml", "corpora/eqsim.yaml"])
+def test_eqsims_grid_is_of_one_alpha_and_one_beta(path, monkeypatch):
     """Every point of it, as the paper's appendix C has them, in either order of the arguments."""
     monkeypatch.chdir(ROOT)
-    sweep = yaml.safe_load((ROOT / "configs/sweeps/eqsim.yaml").read_text())
+    sweep = yaml.safe_load((ROOT / "configs/sweeps" / path).read_text())
     assert sweep["method"] == "grid"
-    choices = [
-        [(name, value) for value in parameter["values"]]
-        for name, parameter in sweep["parameters"].items()
-    ]
+    first = {name: p["values"][:1] if name == "config" else p["values"]
+             for name, p in sweep["parameters"].items()}  # fmt: skip
+    choices = [[(name, value) for value in values] for name, values in first.items()]
     points = set()
     for values in itertools.product(*choices):
         for order in (values, values[::-1]):
@@ -101,13 +110,23 @@ def test_eqsims_grid_is_of_one_alpha_and_one_beta(monkeypatch):
             info_nce, eqsim = config.model.objectives
             assert info_nce.class_path.endswith("InfoNCE")
             arguments = eqsim.init_args
-            assert (arguments.v1, arguments.v2, arguments.k) == ("all", "close", 8)
+            v1 = "distant" if path.startswith("corpora") else "all"
+            assert (arguments.v1, arguments.v2, arguments.k) == (v1, "close", 8)
             assert arguments.alpha1 == arguments.alpha2
             points.add((arguments.alpha1, arguments.weight))
     assert points == {*itertools.product((0.0, 0.04, 0.1), (0.2, 0.5, 1.0))}
 
 
-@pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
+def test_each_sweep_of_the_corpora_is_of_a_method_on_every_corpus():
+    data = sorted((ROOT / "configs/experiments/corpora/data").glob("*.yaml"))
+    for path in CORPORA:
+        sweep = yaml.safe_load(path.read_text())
+        assert f"configs/experiments/corpora/methods/{path.stem}.yaml" in sweep["command"]
+        corpora = sweep["parameters"]["config"]["values"]
+        assert sorted(corpora) == [str(file.relative_to(ROOT)) for file in data]
+
+
+@pytest.mark.parametrize("path", SWEEPS, ids=name)
 def test_a_mistyped_parameter_is_refused(path, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     sweep = yaml.safe_load(path.read_text())
