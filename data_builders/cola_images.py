@@ -8,21 +8,22 @@ The file of `exclude` is JSON, `{"unseen": [composition, ...], "images": [id, ..
 "square white plate", "square plate" and "white plate" stay (Ray et al. 2023, section 5.1).
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from data_builders.annotations import AnnotatedImage, SceneReader, parse_json
-from data_builders.cola_queries import Composition
+from data_builders.cola_queries import Excluded
 from data_builders.measured import Measured, measured_sources
 
 
 def kept_images(
     reader: SceneReader, exclude: Path | None, measured: Sequence[Path], counts: Counter[str]
-) -> tuple[list[AnnotatedImage], frozenset[Composition]]:
+) -> tuple[list[AnnotatedImage], Excluded]:
     """Returns the images and the excluded compositions; `counts` gets what was left out."""
-    excluded, removed = frozenset[Composition](), frozenset[str]()
+    excluded: Excluded = {}
+    removed = frozenset[str]()
     if exclude is not None:
         excluded, removed = parse_json(exclude, "a composition list", _excluded)
     benchmarks = Measured(measured, reader.corpus)
@@ -45,10 +46,9 @@ def kept_sources(
     return {**reader.sources(), **excluded, **measured_sources(measured)}
 
 
-def _excluded(content: Any) -> tuple[frozenset[Composition], frozenset[str]]:
-    compositions = (
-        ([attributes] if isinstance(attributes, str) else attributes, name)
-        for attributes, name in content["unseen"]
-    )
-    excluded = frozenset((frozenset(map(str, words)), str(name)) for words, name in compositions)
+def _excluded(content: Any) -> tuple[Excluded, frozenset[str]]:
+    excluded: dict[str, set[frozenset[str]]] = defaultdict(set)
+    for attributes, name in content["unseen"]:
+        words = [attributes] if isinstance(attributes, str) else attributes
+        excluded[str(name)].add(frozenset(map(str, words)))
     return excluded, frozenset(map(str, content.get("images") or ()))

@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from data_builders.annotations import AnnotatedImage, AnnotatedObject, SceneReader
 from data_builders.cola_images import kept_images, kept_sources
-from data_builders.cola_queries import Composition, ImageQueries
+from data_builders.cola_queries import Excluded, ImageQueries
 from data_builders.queries import Pair, Query, Words
 from data_builders.shard_builder import MISSING, Record, ShardBuilder
 from vlmtune.config import instantiate
@@ -31,7 +31,7 @@ _ATTEMPTS = 8  # partners that are tried for an image
 Swap = tuple[str, str, str, str]  # object, its attribute, the other object, its attribute
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Compound:
     """Two objects of an image by index, the relation between them, and the attributes to swap."""
 
@@ -62,6 +62,8 @@ class ColaPairsBuilder(ShardBuilder):
             `data_builders.cola_images`.
         measured: Files of benchmarks, or folders of them; the images they name are left out.
         form: "relation", as in Cola's file; "and" joins any two objects of an image.
+        same_noun: Whether the two objects of a caption may have one name, "red car behind blue
+            car". The paper excludes it, 45 of the 210 pairs of Cola's file have it.
         per_image: Maximum number of pairs that an image is in.
         benchmark: Fraction of the images for the benchmark file.
         seed: Seed of the division and of the partners.
@@ -69,8 +71,9 @@ class ColaPairsBuilder(ShardBuilder):
 
     def __init__(self, annotations: SceneReader | dict[str, Any], exclude: Path | None = None,
                  measured: Sequence[Path] = (), form: Literal["relation", "and"] = "relation",
-                 per_image: int = 2, benchmark: float = 0.0, seed: int = 0,
-                 missing: float = MISSING, records_per_shard: int = 1000) -> None:  # fmt: skip
+                 same_noun: bool = False, per_image: int = 2, benchmark: float = 0.0,
+                 seed: int = 0, missing: float = MISSING,
+                 records_per_shard: int = 1000) -> None:  # fmt: skip
         super().__init__(records_per_shard, missing)
         if form not in ("relation", "and") or per_image < 1 or not 0 <= benchmark <= 1:
             raise UserError(
@@ -83,8 +86,9 @@ class ColaPairsBuilder(ShardBuilder):
         self.annotations = self.init_args["annotations"] = annotations
         self.exclude = None if exclude is None else Path(exclude)
         self.measured = tuple(map(Path, measured))
-        self.form, self.per_image, self.benchmark, self.seed = form, per_image, benchmark, seed
-        self._kept: tuple[list[AnnotatedImage], frozenset[Composition]] | None = None
+        self.form, self.same_noun, self.per_image = form, same_noun, per_image
+        self.benchmark, self.seed = benchmark, seed
+        self._kept: tuple[list[AnnotatedImage], Excluded] | None = None
 
     @override
     def sources(self) -> Mapping[str, Path]:
@@ -185,11 +189,13 @@ class ColaPairsBuilder(ShardBuilder):
             related = [(i, None, j) for i, j in indices]
         for i, phrase, j in dict.fromkeys(related):
             a, b = image.objects[i], image.objects[j]
-            if a.name == b.name:
+            if a.name == b.name and not self.same_noun:
                 continue
             for one, other in itertools.product(self._words(a), self._words(b)):
                 if one != other:
-                    sides = sorted(((a.name, one), (b.name, other)))
+                    sides = ((a.name, one), (b.name, other))
+                    if a.name > b.name:  # whichever is the subject
+                        sides = sides[::-1]
                     yield (*sides[0], *sides[1]), _Compound(k, i, phrase, j, (one, other))
 
     def _words(self, obj: AnnotatedObject) -> Sequence[str]:

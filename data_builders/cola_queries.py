@@ -5,7 +5,7 @@ In: objects, relations and a random generator. Out: queries. Never: a negative t
 
 import itertools
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -15,7 +15,7 @@ from data_builders.relations import Relations
 
 _ATTEMPTS = 20  # for a half-wrong query
 T = TypeVar("T")
-Composition = tuple[frozenset[str], str]  # attributes, object
+Excluded = Mapping[str, Collection[frozenset[str]]]  # object -> attributes it may not have together
 
 
 class ImageQueries:
@@ -31,7 +31,7 @@ class ImageQueries:
         subsets: Whether single-object queries state any attributes of an object.
     """
 
-    def __init__(self, image: AnnotatedImage, excluded: frozenset[Composition], words: Words,
+    def __init__(self, image: AnnotatedImage, excluded: Excluded, words: Words,
                  reader: SceneReader, rng: random.Random, related: bool = False,
                  subsets: bool = False) -> None:  # fmt: skip
         self.objects, self.excluded, self.words = image.objects, excluded, words
@@ -43,7 +43,7 @@ class ImageQueries:
         if not self.reader.sensible(query.attributes):
             return False
         stated = frozenset(query.attributes)
-        return not any(name == query.name and words <= stated for words, name in self.excluded)
+        return not any(words <= stated for words in self.excluded.get(query.name, ()))
 
     def allowed(self, pair: Pair) -> bool:
         """Tells whether a pair states no excluded composition and no nonsense."""
@@ -91,10 +91,12 @@ class ImageQueries:
 
     def misbound(self, query: Query, count: int) -> list[Query]:
         """Returns false queries of the image's words, near the given one."""
-        return self._sample(self._misbound(query), count)
+        return self._sample(self._misbound(query), count) if count else []
 
     def misbound_pairs(self, pair: Pair, count: int) -> list[Pair]:
         """Returns pairs of the image's words with one false side."""
+        if not count:
+            return []
         near = [replace(pair, first=q) for q in self._misbound(pair.first, single=False)]
         near += [replace(pair, second=q) for q in self._misbound(pair.second, single=False)]
         return self._sample(near, count)
