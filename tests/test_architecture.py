@@ -34,14 +34,7 @@ UPSTREAM = {
     "export": BASICS
     | {"backbones", "adapters", "evaluation", "storage", "report.result", "report.table"},
     "training": BASICS
-    | {
-        "distributed",
-        "pairs",
-        "features",
-        "backbones.base",
-        "adapters.base",
-        "objectives.base",
-    }
+    | {"distributed", "pairs", "features", "backbones.base", "adapters.base", "objectives.base"}
     | {"benchmarks.base", "report", "export", "evaluation"},
     # The one file of training that names methods.
     "training.methods": BASICS | {"pairs", "backbones.base", "adapters", "objectives", "training"},
@@ -178,11 +171,7 @@ def test_help_needs_no_torch():
         ("vlmtune.adapters.toy", "from vlmtune.backbones.open_clip import OpenClip", "may import"),
         ("vlmtune.adapters.toy", "from vlmtune.backbones import open_clip", "may import"),
         ("vlmtune.adapters.toy", "import vlmtune.training.module", "may import"),
-        (
-            "vlmtune.adapters.toy",
-            "def f():\n    from vlmtune.data.loader import x",
-            "may import",
-        ),
+        ("vlmtune.adapters.toy", "def f():\n    from vlmtune.data.loader import x", "may import"),
         (
             "vlmtune.adapters.toy",
             "import importlib as i\ni.import_module('vlmtune.cli.main')",
@@ -219,10 +208,7 @@ def test_the_rule_bites(module, source, fault):
         ("vlmtune.benchmarks.toy", "from vlmtune.data.schema import decode"),
         ("vlmtune.cli.build", "def run():\n    from data_builders.shard_builder import Builder"),
         ("vlmtune.data.datamodule", "from pytorch_lightning import LightningDataModule"),
-        (
-            "data_builders.toy",
-            "from data_builders.records import x\nimport vlmtune.data.schema",
-        ),
+        ("data_builders.toy", "from data_builders.records import x\nimport vlmtune.data.schema"),
         ("vlmtune.export.model_card", "import vlmtune\nfrom vlmtune import __version__"),
     ],
 )

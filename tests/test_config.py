@@ -137,17 +137,11 @@ def test_a_spec_makes_the_object_again():
         ({}, "dotted path of a PairPolicy, got ''"),
         ({"class_path": "MixedPairs"}, "got 'MixedPairs'"),
         ({"class_path": "vlmtune.pears.MixedPairs"}, "No module named 'vlmtune.pears'"),
-        (
-            {"class_path": "vlmtune.pairs.mixed_pairs.MixedPears"},
-            "no attribute 'MixedPears'",
-        ),
+        ({"class_path": "vlmtune.pairs.mixed_pairs.MixedPears"}, "no attribute 'MixedPears'"),
         ({"class_path": "vlmtune.objectives.pair_bce.PairBCE"}, "name a subclass of it"),
         ({"class_path": "vlmtune.pairs.base.torch"}, "name a subclass of it"),
         (
-            {
-                "class_path": "vlmtune.pairs.mixed_pairs.MixedPairs",
-                "init_args": {"herd": 1},
-            },
+            {"class_path": "vlmtune.pairs.mixed_pairs.MixedPairs", "init_args": {"herd": 1}},
             "'herd'",
         ),
         (

@@ -3,12 +3,7 @@ import json
 import pytest
 from PIL import Image
 
-from vlmtune.benchmarks.boundary_files import (
-    Boundary,
-    check_template,
-    read_boundaries,
-    read_frames,
-)
+from vlmtune.benchmarks.boundary_files import Boundary, check_template, read_boundaries, read_frames
 from vlmtune.errors import UserError
 
 BEFORE, AFTER = "{subject} {status_before}", "{subject} {status_after}"

@@ -227,7 +227,7 @@ def test_a_strategy_is_trained_by_the_same_code_as_fit(tmp_path, monkeypatch, mo
             {
                 "class_path": "vlmtune.training.benchmark_callback.BenchmarkCallback",
                 "init_args": evaluation,
-            },
+            }
         ],
     }
     base["model"] |= {

@@ -360,8 +360,7 @@ def test_longer_prompts_take_the_place_of_padding(backbone):
         first = words.values[:, :1].expand(-1, count, -1)
         mask = torch.ones(first.shape[:2], dtype=torch.bool)
         return Tokens(
-            torch.cat([first, words.values], dim=1),
-            mask=torch.cat([mask, words.mask], dim=1),
+            torch.cat([first, words.values], dim=1), mask=torch.cat([mask, words.mask], dim=1)
         )
 
     room = tower.positions - words.values.shape[1]

@@ -110,11 +110,10 @@ def test_the_order_of_images_and_texts_does_not_matter(objective, seed):
     rows, columns = torch.randperm(6, generator=generator), torch.randperm(8, generator=generator)
     targets, values = batch(), noise(seed)
     moved = Targets(
-        *(x[rows][:, columns] for x in (targets.truth, targets.known, targets.same_group)),
+        *(x[rows][:, columns] for x in (targets.truth, targets.known, targets.same_group))
     )
     torch.testing.assert_close(
-        objective(scored(values[rows][:, columns]), moved),
-        objective(scored(values), targets),
+        objective(scored(values[rows][:, columns]), moved), objective(scored(values), targets)
     )
 
 
@@ -199,8 +198,7 @@ def test_the_weight_is_left_to_the_sum(spec):
     heavy = instantiate({**spec, "init_args": {**spec["init_args"], "weight": 3.0}}, Objective)
     assert heavy.weight == 3.0
     torch.testing.assert_close(
-        heavy(scored(noise()), batch()),
-        instantiate(spec, Objective)(scored(noise()), batch()),
+        heavy(scored(noise()), batch()), instantiate(spec, Objective)(scored(noise()), batch())
     )
     for weight in (-1.0, float("nan"), float("inf")):
         with pytest.raises(UserError, match="weight >= 0"):

@@ -32,11 +32,7 @@ def benchmark(tmp_path):
     rows = {}
     for i, (caption, negative) in enumerate(ITEMS):
         Image.new("RGB", (8, 8), (60 * i, 0, 0)).save(tmp_path / f"{i}.jpg")
-        rows[str(i)] = {
-            "filename": f"{i}.jpg",
-            "caption": caption,
-            "negative_caption": negative,
-        }
+        rows[str(i)] = {"filename": f"{i}.jpg", "caption": caption, "negative_caption": negative}
     files = ("add_att", "add_obj", "replace_att", "replace_obj", "replace_rel", "swap_att")
     for name in (*files, "swap_obj"):
         (tmp_path / f"{name}.json").write_text(json.dumps(rows))

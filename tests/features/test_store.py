@@ -271,10 +271,7 @@ def test_numbers_the_type_cannot_hold_are_refused(tmp_path, bad):
     values[1, 1] = bad
     with pytest.raises(UserError, match="finite"):
         open_or_build_store(
-            tmp_path,
-            key(POOLED, dtype="float16"),
-            lambda: [(["a", "b"], Pooled(values))],
-            2,
+            tmp_path, key(POOLED, dtype="float16"), lambda: [(["a", "b"], Pooled(values))], 2
         )
     assert contents(tmp_path) == []
 

@@ -61,14 +61,8 @@ def test_no_negative_is_the_caption_a_true_one_or_another():
 @pytest.mark.parametrize(
     ("caption", "same"),
     [
-        (
-            "Two dogs, one black and one white, play",
-            "Two dogs, one white and one black, play",
-        ),
-        (
-            "a boy with a hat and a boy with a scarf.",
-            "a boy with a scarf and a boy with a hat.",
-        ),
+        ("Two dogs, one black and one white, play", "Two dogs, one white and one black, play"),
+        ("a boy with a hat and a boy with a scarf.", "a boy with a scarf and a boy with a hat."),
     ],
 )
 def test_the_same_parts_in_another_order_are_no_negative(caption, same):

@@ -135,10 +135,7 @@ def fusion():
 
 @pytest.mark.parametrize(
     ("normalise", "none", "code"),
-    [
-        ("sigmoid", 0.1675292185, 0.0620368574),
-        ("none", 4.4350000000, 2.1775000000),
-    ],
+    [("sigmoid", 0.1675292185, 0.0620368574), ("none", 4.4350000000, 2.1775000000)],
 )
 def test_a_fusion_encoder_is_held_to_the_pairs_it_scored(normalise, none, code):
     scores = fusion()

@@ -151,11 +151,7 @@ def test_padding_of_words_and_patches_does_not_matter():
         )
 
     more = Embedded(
-        whole.image,
-        whole.text,
-        whole.scale,
-        padded(whole.image_tokens),
-        padded(whole.text_tokens),
+        whole.image, whole.text, whole.scale, padded(whole.image_tokens), padded(whole.text_tokens)
     )
     got = local_scores(Scores(given.values, everything, more), everything)
     torch.testing.assert_close(got, local_scores(given, everything))

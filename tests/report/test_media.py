@@ -4,15 +4,7 @@ from io import BytesIO
 import pytest
 from PIL import Image
 
-from vlmtune.report.media import (
-    COLUMNS,
-    SIDE,
-    caption,
-    data_uri,
-    metric_table,
-    retrievals,
-    strip,
-)
+from vlmtune.report.media import COLUMNS, SIDE, caption, data_uri, metric_table, retrievals, strip
 from vlmtune.types import ImageRef
 
 

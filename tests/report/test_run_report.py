@@ -50,10 +50,7 @@ def test_a_whole_result_is_kept(tmp_path, make_run):
         repeats=(Repeat("caption", 9, 30, (Occurrence((0, 4), ("a/b.png",), ("x", "y")),)),),
     )
     whole = replace(
-        run,
-        results=(first, *run.results[1:]),
-        not_run=(("aro", "no file x.json"),),
-        text_only=True,
+        run, results=(first, *run.results[1:]), not_run=(("aro", "no file x.json"),), text_only=True
     )
     whole.save(tmp_path / "report.json")
     assert RunReport.load(tmp_path / "report.json") == whole

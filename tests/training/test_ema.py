@@ -298,9 +298,7 @@ def test_a_config_names_it(model_folder, shards, tmp_path):
             "logger": False,
             "enable_progress_bar": False,
             "default_root_dir": str(tmp_path / "run"),
-            "callbacks": [
-                {"class_path": "vlmtune.training.ema.EMA", "init_args": {"decay": 0.5}},
-            ],
+            "callbacks": [{"class_path": "vlmtune.training.ema.EMA", "init_args": {"decay": 0.5}}],
         },
     }
     (tmp_path / "fit.yaml").write_text(json.dumps(config))

@@ -184,10 +184,7 @@ def test_a_checkpoint_holds_what_is_trained_and_nothing_else(model_folder, shard
 @pytest.mark.parametrize("stored", [False, True])
 @pytest.mark.parametrize("die_at", [2, 3, 4])
 def test_killed_and_resumed_is_as_if_never_killed(model_folder, shards, tmp_path, die_at, stored):
-    options = {
-        "pairs": MixedPairs(1, 1, 2),
-        "store": str(tmp_path / "store") if stored else None,
-    }
+    options = {"pairs": MixedPairs(1, 1, 2), "store": str(tmp_path / "store") if stored else None}
     whole = module(model_folder, **options)
     _, uninterrupted = fit(whole, shards, tmp_path / "whole")
     folder = tmp_path / "killed"
