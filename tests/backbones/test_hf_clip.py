@@ -7,8 +7,8 @@ from PIL import Image
 from transformers import AutoImageProcessor, CLIPModel, CLIPTokenizer
 
 from tests.backbones.hf_models import write_clip, write_siglip
+from tests.refusals import refused
 from vlmtune.backbones.hf_clip import HFCLIP
-from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec
 
 TEXTS = ["a red cube left of the blue sphere", "dog", "a green metal cube"]
@@ -74,7 +74,7 @@ def test_configs_from_before_the_end_id_was_right(path):
 
 
 def test_a_tokenizer_that_does_not_fit_is_refused(path):
-    with pytest.raises(UserError, match=r"end with the token the model pools \(id 5\)"):
+    with refused(r"end with the token the model pools \(id 5\)"):
         HFCLIP(str(edit(path, text_config__eos_token_id=5)))
 
 
@@ -117,18 +117,17 @@ def test_old_preprocessor_configs(path):
 
 def test_a_processor_of_another_size_is_refused(path):
     edit(path, "preprocessor_config.json", crop_size={"height": 24, "width": 24})
-    with pytest.raises(UserError, match=r"image processor that fits .* \(3, 24, 24\)") as error:
+    with refused(r"image processor that fits .* \(3, 24, 24\)"):
         HFCLIP(str(path))
-    assert "\n" not in str(error.value)
 
 
 def test_names_of_openai_ask_for_quick_gelu(tmp_path):
-    with pytest.raises(UserError, match=r"expected hidden_act quick_gelu .* got gelu"):
+    with refused(r"expected hidden_act quick_gelu .* got gelu"):
         HFCLIP(str(write_clip(tmp_path / "openai-clip", act="gelu")))
     HFCLIP(str(write_clip(tmp_path / "openai-right")))
     HFCLIP(str(write_clip(tmp_path / "other", act="gelu")))
 
 
 def test_a_model_of_another_type_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"type clip, got .* of type siglip"):
+    with refused(r"type clip, got .* of type siglip"):
         HFCLIP(str(write_siglip(tmp_path / "siglip")))

@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
+from tests.refusals import refused
 from vlmtune import config
 from vlmtune.backbones import open_clip_loading
 from vlmtune.backbones.open_clip import OpenClip
@@ -203,7 +204,7 @@ def test_hugging_face_text_towers_give_pooled_vectors_only(folder, tmp_path):
     torch.testing.assert_close(backbone.encode_text(TEXTS, POOLED).values, want)
     assert backbone.text_width == 16
     assert "pooled vectors only" in backbone.fits(FeatureSpec("tokens"), "text")
-    with pytest.raises(UserError, match="pooled vectors only"):
+    with refused("pooled vectors only"):
         backbone.encode_text(TEXTS, FeatureSpec("tokens"))
 
 
@@ -268,7 +269,7 @@ def test_towers_that_cannot_be_had_are_told(folder):
     assert "ConvNeXt image tower is no plain transformer" in backbone.fits(
         FeatureSpec("state"), "image"
     )
-    with pytest.raises(UserError, match=r"image state of layer -1 .*ConvNeXt"):
+    with refused(r"image state of layer -1 .*ConvNeXt"):
         backbone.encode_image(pixels_for(backbone), FeatureSpec("state"))
     assert "no words" in backbone.fits(FeatureSpec("words"), "image")
     backbone = OpenClip(str(folder("b", **VARIANTS["sees padding"])))
@@ -293,7 +294,7 @@ def test_prompts_take_positions(folder):
             torch.cat([longer.values[:, :1], longer.values], dim=1),
             mask=torch.cat([longer.mask[:, :1], longer.mask], dim=1),
         )
-    with pytest.raises(UserError, match=r"at most 12 text tokens.* got 13"):
+    with refused(r"at most 12 text tokens.* got 13"):
         tower.start(longer)
 
 
@@ -378,16 +379,16 @@ def test_open_clip_and_the_cutting_of_its_own_tokenizer(folder):
 @pytest.mark.parametrize("text", ["", "  ", " \t\n"])
 def test_a_caption_without_tokens_is_an_error(folder, vocabulary, text):
     backbone = OpenClip(str(folder(vocabulary=vocabulary)))
-    with pytest.raises(UserError, match=r"captions with words, got .* \(number 1 of 2\)"):
+    with refused(r"captions with words, got .* \(number 1 of 2\)"):
         backbone.encode_text(["dog", text], POOLED)
 
 
 @pytest.mark.parametrize("layer", [0, 1, -4])
 def test_layers_that_do_not_exist_are_refused(folder, layer):
     backbone = OpenClip(str(folder()))
-    with pytest.raises(UserError, match="-3 to -1"):
+    with refused("-3 to -1"):
         backbone.encode_image(pixels_for(backbone), FeatureSpec("tokens", layer))
-    with pytest.raises(UserError, match="-3 to -1"):
+    with refused("-3 to -1"):
         backbone.encode_text(TEXTS, FeatureSpec("tokens", layer))
 
 
@@ -424,7 +425,7 @@ def test_preprocessing_may_be_that_of_a_published_script(folder):
      {"size": 7}],
 )  # fmt: skip
 def test_a_preprocessing_that_is_none_is_refused(folder, given):
-    with pytest.raises(UserError, match=f"mean and std of three numbers.*got {next(iter(given))}"):
+    with refused(f"mean and std of three numbers.*got {next(iter(given))}"):
         OpenClip(str(folder()), preprocessing=given)
 
 
@@ -486,9 +487,8 @@ def test_random_weights_are_quiet(capfd):
     ],
 )
 def test_what_cannot_be_loaded_is_told_in_one_line(model, pretrained, message):
-    with pytest.raises(UserError, match=message) as error:
+    with refused(message):
         OpenClip(model, pretrained)
-    assert "\n" not in str(error.value)
 
 
 def test_weights_known_as_openais_ask_for_quick_gelu(folder, tmp_path):
@@ -499,10 +499,10 @@ def test_weights_known_as_openais_ask_for_quick_gelu(folder, tmp_path):
     named = tmp_path / "vit_b_32.openai.safetensors"
     named.write_bytes(b"")
     for file in (scripted, named):
-        with pytest.raises(UserError, match=r"QuickGELU for OpenAI's.* 'ViT-B-32-quickgelu'"):
+        with refused(r"QuickGELU for OpenAI's.* 'ViT-B-32-quickgelu'"):
             OpenClip("ViT-B-32", str(file))
     renamed = path.rename(tmp_path / "clip.openai")
-    with pytest.raises(UserError, match=r"set quick_gelu to true in its config"):
+    with refused(r"set quick_gelu to true in its config"):
         OpenClip(str(renamed))
     OpenClip(str(folder("b.openai", quick_gelu=True)))
 
@@ -514,9 +514,8 @@ def test_damaged_folders_are_told_in_one_line(folder):
     model = json.loads(config)["model_cfg"]
 
     def fails(message):
-        with pytest.raises(UserError, match=message) as error:
+        with refused(message):
             OpenClip(str(path))
-        assert "\n" not in str(error.value)
 
     (path / "vocabulary.txt").write_text("a\nred\n")
     fails("expected 12 words")
@@ -538,7 +537,7 @@ def test_damaged_folders_are_told_in_one_line(folder):
 
 
 def test_pretrained_with_a_folder_is_refused(folder):
-    with pytest.raises(UserError, match="brings its own weights"):
+    with refused("brings its own weights"):
         OpenClip(str(folder()), "openai")
 
 

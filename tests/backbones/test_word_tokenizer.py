@@ -3,8 +3,8 @@ import pickle
 import pytest
 import torch
 
+from tests.refusals import refused
 from vlmtune.backbones.word_tokenizer import WordTokenizer
-from vlmtune.errors import UserError
 
 
 def test_ids_follow_the_vocabulary_and_the_end_is_the_highest():
@@ -25,18 +25,18 @@ def test_a_caption_that_just_fits_is_not_cut():
 
 
 def test_unknown_words_are_named():
-    with pytest.raises(UserError, match="'dog', 'zebra' in 'red zebra dog'"):
+    with refused("'dog', 'zebra' in 'red zebra dog'"):
         WordTokenizer(["red"], 5)(["red", "red zebra dog"])
 
 
 @pytest.mark.parametrize("words", [["red", "red"], ["Red"], ["two words"], [""], []])
 def test_bad_vocabularies_are_refused(words):
-    with pytest.raises(UserError, match="vocabulary of distinct lower-case words"):
+    with refused("vocabulary of distinct lower-case words"):
         WordTokenizer(words, 5)
 
 
 def test_too_short_a_context_is_refused():
-    with pytest.raises(UserError, match="at least 3"):
+    with refused("at least 3"):
         WordTokenizer(["red"], 2)
 
 

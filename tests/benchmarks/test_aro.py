@@ -8,6 +8,7 @@ import torch
 from jaxtyping import TypeCheckError
 from PIL import Image
 
+from tests.refusals import refused
 from vlmtune.benchmarks.aro import MINIMUM, Aro, symmetric
 from vlmtune.errors import UserError
 from vlmtune.types import ImageRef
@@ -107,7 +108,7 @@ def test_a_pair_with_exactly_the_minimum_counts(tmp_path):
     assert result.metrics["macro_accuracy"].n == 1
     assert "accuracy/a_b" in result.metrics
     few = write(tmp_path, items[:20], task="attribution", convention="reference")
-    with pytest.raises(UserError, match="a group that counts"):
+    with refused("a group that counts"):
         few.load()
 
 
@@ -140,19 +141,18 @@ def test_symmetric_names():
 def test_malformed_items(tmp_path, change, message):
     items = rows(3, [{"relation_name": "eating"}], 0)
     items[1] |= change
-    with pytest.raises(UserError, match=message) as error:
+    with refused(message):
         write(tmp_path, items).load()
-    assert "\n" not in str(error.value)
 
 
 def test_malformed_files(tmp_path):
     items = rows(3, [{"relation_name": "eating"}], 0)
     for wrong in (items[0], ["text"], [{}]):
-        with pytest.raises(UserError, match="expected rows with image_path"):
+        with refused("expected rows with image_path"):
             write(tmp_path, wrong).load()
-    with pytest.raises(UserError, match="'attributes'"):
+    with refused("'attributes'"):
         write(tmp_path, items, task="attribution").load()
-    with pytest.raises(UserError, match="mertyg"):
+    with refused("mertyg"):
         Aro(str(tmp_path / "none.json"), str(tmp_path)).load()
     with pytest.raises((UserError, TypeCheckError), match="'order'"):
         write(tmp_path, items, task="order")

@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from tests.refusals import refused
 from vlmtune.benchmarks.base import check_images, files_from
 from vlmtune.benchmarks.cola_multi import ColaMulti
-from vlmtune.errors import UserError
 from vlmtune.types import ImageRef
 
 
@@ -22,7 +22,7 @@ def test_missing_and_empty_files_are_counted_and_the_first_is_named(benchmark, t
     check_images(images, benchmark)
     for path in paths[3:5]:
         path.write_bytes(b"")
-    with pytest.raises(UserError) as error:
+    with refused() as error:
         check_images(images, benchmark)
     assert str(error.value) == (
         f"expected 6 images for mine, 2 are empty files, first '{paths[3]}': "
@@ -31,12 +31,12 @@ def test_missing_and_empty_files_are_counted_and_the_first_is_named(benchmark, t
     paths[1].unlink()
     paths[2].unlink()
     paths[2].mkdir()
-    with pytest.raises(UserError, match=r"2 are missing.*1\.png' and 2 are empty files.*3\.png':"):
+    with refused(r"2 are missing.*1\.png' and 2 are empty files.*3\.png':"):
         check_images(images, benchmark)
 
 
 def test_a_name_no_file_can_have_is_missing(benchmark):
-    with pytest.raises(UserError, match="1 are missing"):
+    with refused("1 are missing"):
         check_images([ImageRef(Path("a\0b.png"))], benchmark)
 
 

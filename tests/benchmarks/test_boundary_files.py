@@ -3,8 +3,8 @@ import json
 import pytest
 from PIL import Image
 
+from tests.refusals import refused
 from vlmtune.benchmarks.boundary_files import Boundary, check_template, read_boundaries, read_frames
-from vlmtune.errors import UserError
 
 BEFORE, AFTER = "{subject} {status_before}", "{subject} {status_after}"
 
@@ -52,15 +52,14 @@ def test_reads_times_and_words_captions(tmp_path):
     ],
 )
 def test_malformed_annotations(tmp_path, content):
-    with pytest.raises(UserError, match=r"expected JSON `\{video") as error:
+    with refused(r"expected JSON `\{video"):
         read_boundaries(write(tmp_path, content), BEFORE, AFTER)
-    assert "\n" not in str(error.value)
 
 
 def test_a_template_may_name_fields_only():
     check_template("{subject}: {status_before}, {action_of_cause}")
     for wrong in ("a man", "{colour}", "{", "{subject.__class__}", "{}"):
-        with pytest.raises(UserError, match=r"some of \{subject\}, \{status"):
+        with refused(r"some of \{subject\}, \{status"):
             check_template(wrong)
 
 
@@ -77,15 +76,15 @@ def test_frames_are_in_the_order_of_their_numbers(tmp_path):
 )
 def test_gaps_between_frames(tmp_path, names):
     extract(tmp_path / "v", names)
-    with pytest.raises(UserError, match="numbered without gaps"):
+    with refused("numbered without gaps"):
         read_frames(tmp_path, [Boundary("v", 0.1, "a", "b")], 5.0, "somewhere")
 
 
 def test_videos_without_frames_or_with_too_few_for_their_boundary(tmp_path):
     extract(tmp_path / "v", [f"{k}.jpg" for k in range(10)])
     queries = [Boundary(name, 0.1, "a", "b") for name in "vwx"]
-    with pytest.raises(UserError, match=r"3 videos .* 2 have fewer than two, first 'w'"):
+    with refused(r"3 videos .* 2 have fewer than two, first 'w'"):
         read_frames(tmp_path, queries, 5.0, "somewhere")
-    with pytest.raises(UserError, match=r"its boundary at 9 s, got 10, which at 5 a second end at"):
+    with refused(r"its boundary at 9 s, got 10, which at 5 a second end at"):
         read_frames(tmp_path, [Boundary("v", 9.0, "a", "b")], 5.0, "somewhere")
     assert read_frames(tmp_path, [Boundary("v", 9.0, "a", "b")], 1.0, "somewhere")

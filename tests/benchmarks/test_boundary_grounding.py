@@ -5,8 +5,8 @@ import pytest
 import torch
 from PIL import Image
 
+from tests.refusals import refused
 from vlmtune.benchmarks.boundary_grounding import THRESHOLDS, BoundaryGrounding
-from vlmtune.errors import UserError
 
 
 def write(folder, frames, rows, **more):
@@ -150,10 +150,10 @@ def test_limit_and_other_arguments(tmp_path):
         ({"fps": 0.0}, "fps above 0"),
         ({"before": "{x}"}, "expected a template"),
     ):
-        with pytest.raises(UserError, match=message):
+        with refused(message):
             made(**wrong)
     (tmp_path / "val.json").write_text('{"v0": []}')
-    with pytest.raises(UserError, match="expected items"):
+    with refused("expected items"):
         made().load()
 
 

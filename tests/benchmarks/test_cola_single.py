@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.refusals import refused
 from vlmtune.benchmarks.cola_single import ColaSingle
-from vlmtune.errors import UserError
 
 
 def fixed(values):
@@ -247,7 +247,7 @@ def test_limit_draws_images(tmp_path, fixture):
     assert rows == sorted(rows)
     assert len(rows) == 4
     assert drawn.items.truth.equal(fixture.items.truth[rows])
-    with pytest.raises(UserError, match="at least 1"):
+    with refused("at least 1"):
         limited(0)
 
 
@@ -293,7 +293,7 @@ def test_no_class_that_counts_raises(tmp_path, fixture):
     for entry in raw["data"]:
         entry[2] = [0, 0, 0]
     benchmark = ColaSingle(str(write(tmp_path, raw)), str(tmp_path))
-    with pytest.raises(UserError, match="got none"):
+    with refused("got none"):
         benchmark.run(fixed(torch.rand(6, 3)))
 
 

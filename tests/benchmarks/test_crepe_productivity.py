@@ -6,8 +6,8 @@ import pytest
 import torch
 from PIL import Image
 
+from tests.refusals import refused
 from vlmtune.benchmarks.crepe_productivity import COMPLEXITIES, TYPES, CrepeProductivity
-from vlmtune.errors import UserError
 
 HEADER = ["image_id", "caption", "n", "n_objects", "hard_negs", "x", "y", "width", "height"]
 
@@ -141,11 +141,11 @@ def test_the_row_of_the_release(tmp_path):
 def test_errors(tmp_path):
     CrepeProductivity.fixture(tmp_path)
     for wrong in ({"types": ["atoms"]}, {"complexities": [3]}, {"complexities": []}):
-        with pytest.raises(UserError, match="each once"):
+        with refused("each once"):
             CrepeProductivity(str(tmp_path), str(tmp_path), **wrong)
     whole = CrepeProductivity(str(tmp_path), str(tmp_path), ["negate"], complexities=None)
-    with pytest.raises(UserError, match=r"negate_all\.csv.*CREPE"):
+    with refused(r"negate_all\.csv.*CREPE"):
         whole.load()
     (tmp_path / "VG_100K_2" / "2.jpg").unlink()
-    with pytest.raises(UserError, match="1 are missing"):
+    with refused("1 are missing"):
         CrepeProductivity(str(tmp_path), str(tmp_path), complexities=[4, 5]).load()

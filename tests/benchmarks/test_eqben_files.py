@@ -3,8 +3,8 @@ import random
 
 import pytest
 
+from tests.refusals import refused
 from vlmtune.benchmarks.eqben_files import Entry, read_entries
-from vlmtune.errors import UserError
 
 
 def record(part, i, listed=False):
@@ -73,13 +73,13 @@ def test_shuffled_scores_are_put_together_again(tmp_path):
 
 def test_shuffled_scores_that_do_not_fit_are_refused(tmp_path):
     scores = shuffled_scores(3)
-    with pytest.raises(UserError, match=r"only \['c"):
+    with refused(r"only \['c"):
         read_entries(written(tmp_path, scores[1:]))
     scores[0]["caption"] = "another"
-    with pytest.raises(UserError, match="not of two images and two captions"):
+    with refused("not of two images and two captions"):
         read_entries(written(tmp_path, scores))
     scores[0]["private_info"]["sample_cnt"] = "x"
-    with pytest.raises(UserError, match="'x' at 0/private_info/sample_cnt"):
+    with refused("'x' at 0/private_info/sample_cnt"):
         read_entries(written(tmp_path, scores))
 
 
@@ -94,6 +94,5 @@ def test_shuffled_scores_that_do_not_fit_are_refused(tmp_path):
     ],
 )
 def test_what_is_no_item_is_refused_by_place(tmp_path, content, message):
-    with pytest.raises(UserError, match=message) as error:
+    with refused(message):
         read_entries(written(tmp_path, content))
-    assert "\n" not in str(error.value)

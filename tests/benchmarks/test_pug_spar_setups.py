@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
+from tests.refusals import refused
 from vlmtune.benchmarks.pug_spar_setups import BLANK, DEFINITIONS, HARD, Row, make
-from vlmtune.errors import UserError
 
 WORLDS = ("Desert", "SaltFlats")  # of ten
 NAMES = (
@@ -131,5 +131,5 @@ def test_published_percentages_are_counts_of_these_images(name, percentages):
 
 
 def test_a_set_up_without_images_is_refused(grid):
-    with pytest.raises(UserError, match="'scene', got none among 1 rows"):
+    with refused("'scene', got none among 1 rows"):
         make("scene", grid[100:101], True, False)

@@ -6,8 +6,8 @@ import torch
 from PIL import Image
 from torch.nn.functional import normalize
 
+from tests.refusals import refused
 from vlmtune.benchmarks.zero_shot_classification import ZeroShotClassification
-from vlmtune.errors import UserError
 
 
 def write(folder, sizes, **more):
@@ -109,15 +109,15 @@ def test_with_one_template_both_ensembles_agree(tmp_path):
 
 def test_embeddings_of_a_model_that_has_none_or_bad_ones(tmp_path):
     benchmark = write(tmp_path, (1, 1), ensemble="embeddings")
-    with pytest.raises(UserError, match="use a dual adapter, or leave the benchmark"):
+    with refused("use a dual adapter, or leave the benchmark"):
         benchmark.run(fixed(torch.eye(2)))
     dual = Dual(benchmark)
     dual.text[0, 0] = torch.nan
-    with pytest.raises(UserError, match="2 finite embeddings of width 8"):
+    with refused("2 finite embeddings of width 8"):
         benchmark.run(dual)
     dual = Dual(benchmark)
     dual.text = dual.text[:, :4]
-    with pytest.raises(UserError, match=r"of shape \(2, 4\)"):
+    with refused(r"of shape \(2, 4\)"):
         benchmark.run(dual)
 
 
@@ -164,9 +164,8 @@ def test_names_come_from_folders_a_list_or_an_object(tmp_path):
         (["crane", "crane"], "'crane' for 'fire_truck' and 'cat'"),
         ([["crane"], "crane"], "for 'cat'"),
     ):
-        with pytest.raises(UserError, match=message) as error:
+        with refused(message):
             texts(wrong)
-        assert "\n" not in str(error.value)
 
 
 def test_a_class_that_is_gone_is_no_easier_benchmark(tmp_path):
@@ -176,19 +175,16 @@ def test_a_class_that_is_gone_is_no_easier_benchmark(tmp_path):
     shutil.move(tmp_path / "data" / "c2", tmp_path / "elsewhere")
     for names in ({f"c{i}": f"thing {i}" for i in range(4)}, [f"thing {i}" for i in range(4)]):
         path.write_text(json.dumps(names))
-        with pytest.raises(UserError, match=r"first 'c2'|got 4 names") as error:
+        with refused(r"first 'c2'|got 4 names") as error:
             ZeroShotClassification(str(tmp_path / "data"), classes=str(path)).load()
         assert ZeroShotClassification.source in str(error.value)
-        assert "\n" not in str(error.value)
     (tmp_path / "data" / "c2").mkdir()
     benchmark = ZeroShotClassification(str(tmp_path / "data"), classes=str(path))
-    with pytest.raises(UserError, match="no image in 'c2': get them from"):
+    with refused("no image in 'c2': get them from"):
         benchmark.load()
     (tmp_path / "data" / "c2" / "0.png").write_bytes(b"")
     benchmark = ZeroShotClassification(str(tmp_path / "data"), classes=str(path))
-    with pytest.raises(
-        UserError, match=r"4 images for zero_shot_classification, 1 are empty files.*c2/0\.png"
-    ):
+    with refused(r"4 images for zero_shot_classification, 1 are empty files.*c2/0\.png"):
         benchmark.load()
 
 
@@ -201,13 +197,13 @@ def test_limit_is_of_each_class(tmp_path):
     labels = [image.path.parent.name for image in limited(2).items.images]
     assert labels == ["c0", "c0", "c1", "c2", "c2"]
     assert len({limited(2, seed).items.images for seed in range(5)}) > 1
-    with pytest.raises(UserError, match="at least 1"):
+    with refused("at least 1"):
         limited(0)
 
 
 @pytest.mark.parametrize("templates", [(), ("a photo",), ("{} {}",), ("a {}", "a {}")])
 def test_wrong_templates(templates):
-    with pytest.raises(UserError, match=r"different templates, each with \{\} once"):
+    with refused(r"different templates, each with \{\} once"):
         ZeroShotClassification("x", templates=templates)
 
 
@@ -215,7 +211,7 @@ def test_wrong_templates(templates):
     ("sizes", "message"), [((), "0 folders|No such file"), ((2,), "1 folders"), ((1, 0), "'c1'")]
 )
 def test_missing_folders_and_images(tmp_path, sizes, message):
-    with pytest.raises(UserError, match=message):
+    with refused(message):
         write(tmp_path, sizes).load()
 
 

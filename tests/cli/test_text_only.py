@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.refusals import refused
 from tests.tiny import write_cola
 from vlmtune.adapters.zero_shot import ZeroShot
 from vlmtune.backbones.open_clip import OpenClip
@@ -11,7 +12,6 @@ from vlmtune.benchmarks.cola_multi import ColaMulti
 from vlmtune.benchmarks.pug_animals import PugAnimals
 from vlmtune.cli.main import main
 from vlmtune.cli.text_only import captions, save_text_only, text_only_runs
-from vlmtune.errors import UserError
 from vlmtune.evaluation.scorer import Scorer
 from vlmtune.evaluation.text_only import ImageAveraged, TextOnlyScore
 from vlmtune.language.ngram import NGram
@@ -53,7 +53,7 @@ def test_captions_of_a_text_file(tmp_path):
     (tmp_path / "some.txt").write_text("a dog\n\n  a cat on a sofa \n", encoding="utf-8")
     assert list(captions(tmp_path / "some.txt")) == ["a dog", "a cat on a sofa"]
     (tmp_path / "none.txt").write_text("\n")
-    with pytest.raises(UserError, match="got none"):
+    with refused("got none"):
         NGram().fit(captions(tmp_path / "none.txt"))
 
 
@@ -83,9 +83,8 @@ def test_what_holds_no_captions_is_one_line(tmp_path, kind):
         path.write_bytes(b"\xff\xfe\x00\xd8")
     elif kind == "empty folder":
         path.mkdir()
-    with pytest.raises(UserError) as error:
+    with refused() as error:
         NGram().fit(captions(path))
-    assert "\n" not in str(error.value)
     assert str(path) in str(error.value)
 
 

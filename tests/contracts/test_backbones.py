@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch.nn.functional import normalize
 
 from tests.backbones import hf_models, libraries
+from tests.refusals import refused
 from tests.tiny import write_model
 from vlmtune.backbones.base import Backbone
 from vlmtune.config import instantiate
@@ -177,14 +178,14 @@ def test_the_usual_readings_can_be_had(backbone):
     assert backbone.fits(WORDS, "image")
     assert backbone.fits(WORDS, "text") is None
     if not towers(backbone):
-        with pytest.raises(UserError, match="no layers of one modality"):
+        with refused("no layers of one modality"):
             backbone.encode_image(pixels_for(backbone), FeatureSpec("tokens", -2))
         return
-    with pytest.raises(UserError, match="-3 to -1"):
+    with refused("-3 to -1"):
         backbone.encode_image(pixels_for(backbone), FeatureSpec("tokens", -4))
-    with pytest.raises(UserError, match="-4 to -1"):
+    with refused("-4 to -1"):
         backbone.encode_text(TEXTS, FeatureSpec("state", 0))
-    with pytest.raises(UserError, match="no words"):
+    with refused("no words"):
         backbone.encode_image(pixels_for(backbone), WORDS)
 
 
@@ -340,7 +341,7 @@ def test_images_of_any_shape_become_one_shape(backbone, size):
 @pytest.mark.parametrize("text", ["", "  ", " \t\n"])
 def test_a_caption_without_words_is_an_error(backbone, text):
     for reads in readable(backbone, "text"):
-        with pytest.raises(UserError, match=r"captions with words, got .* \(number 1 of 2\)"):
+        with refused(r"captions with words, got .* \(number 1 of 2\)"):
             backbone.encode_text(["dog", text], reads)
 
 
@@ -372,7 +373,7 @@ def test_longer_prompts_take_the_place_of_padding(backbone):
     got = tower.finish(tower.run(tower.start(alone), 0, tower.layers))
     torch.testing.assert_close(got, both[:1])
     assert not torch.allclose(got, tower.finish(tower.run(tower.start(words), 0, 3))[:1])
-    with pytest.raises(UserError, match=f"at most {tower.positions} text tokens"):
+    with refused(f"at most {tower.positions} text tokens"):
         tower.start(prompted(room + 1))
 
 
@@ -388,16 +389,14 @@ def test_a_hub_id_loads_from_the_cache_without_a_network(config, kind, make, hub
     got = make(name)
     assert got.fingerprint == make(folder).fingerprint
     assert got.spec()["init_args"]["model"] == name
-    with pytest.raises(UserError, match=r"someone/nothing.* network") as error:
+    with refused(r"someone/nothing.* network"):
         make(name.replace("tiny", "nothing"))
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("name", ["nowhere at all", ""])
 def test_what_cannot_be_found_is_told_in_one_line(make, name):
-    with pytest.raises(UserError) as error:
+    with refused():
         make(name)
-    assert "\n" not in str(error.value)
 
 
 def test_a_copy_is_a_model_of_its_own(backbone):

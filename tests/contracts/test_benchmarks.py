@@ -10,9 +10,9 @@ import pytest
 import torch
 import yaml
 
+from tests.refusals import refused
 from vlmtune.benchmarks.base import Benchmark
 from vlmtune.config import instantiate
-from vlmtune.errors import UserError
 from vlmtune.evaluation.suite import load_all
 from vlmtune.metrics.item_groups import ItemGroups
 from vlmtune.report.result import Result
@@ -76,7 +76,7 @@ def test_yaml_and_plug_in_have_one_stem_and_the_common_options(config):
 def test_a_convention_is_an_option_where_it_changes_something(config):
     spec = yaml.safe_load(config.read_text())
     spec["init_args"]["convention"] = "lenient"
-    with pytest.raises(UserError, match="convention"):
+    with refused("convention"):
         instantiate(spec, Benchmark)
 
 
@@ -182,12 +182,12 @@ def test_ties_are_not_broken_by_the_order_of_candidates(benchmark, seed):
 def test_a_score_that_is_no_number_raises(benchmark, wrong):
     values = coarse(benchmark, 0)
     values[last(benchmark)] = wrong
-    with pytest.raises(UserError, match="1 are NaN or infinite"):
+    with refused("1 are NaN or infinite"):
         run(benchmark, values)
 
 
 def test_a_missing_score_raises(benchmark):
-    with pytest.raises(UserError, match="expected scores of shape"):
+    with refused("expected scores of shape"):
         run(benchmark, coarse(benchmark, 0)[:-1])
 
 
@@ -249,9 +249,8 @@ def test_files_are_read_late_and_a_missing_one_is_one_line(config, tmp_path):
     for path in tmp_path.rglob("*"):
         if path.is_file():
             path.unlink()
-    with pytest.raises(UserError) as error:
+    with refused():
         made.load()
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
@@ -260,8 +259,7 @@ def test_an_empty_image_is_named_before_anything_is_encoded(config, tmp_path):
     made = kind.fixture(tmp_path)
     path = made.items.images[-1].path
     path.write_bytes(b"")  # what a download that stopped leaves behind
-    with pytest.raises(UserError, match="1 are empty files") as error:
+    with refused("1 are empty files") as error:
         load_all([kind(**made.spec()["init_args"])])
-    assert "\n" not in str(error.value)
     assert made.source in str(error.value)
     assert str(path) in str(error.value)

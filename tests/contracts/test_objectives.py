@@ -10,9 +10,9 @@ import torch
 import torch.distributed as dist
 import yaml
 
+from tests.refusals import refused
 from tests.scored import parts, scored, share_of
 from vlmtune.config import instantiate
-from vlmtune.errors import UserError
 from vlmtune.objectives.base import Objective, ShardedObjective
 from vlmtune.types import Targets
 
@@ -201,7 +201,7 @@ def test_the_weight_is_left_to_the_sum(spec):
         heavy(scored(noise()), batch()), instantiate(spec, Objective)(scored(noise()), batch())
     )
     for weight in (-1.0, float("nan"), float("inf")):
-        with pytest.raises(UserError, match="weight >= 0"):
+        with refused("weight >= 0"):
             instantiate({**spec, "init_args": {**spec["init_args"], "weight": weight}}, Objective)
 
 

@@ -11,6 +11,7 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from data_builders.shard_builder import Record, ShardBuilder
 from tests.backbones.hf_models import write_vilt
 from tests.data.test_datamodule import Killed, Toy, fit
+from tests.refusals import refused
 from vlmtune.adapters.matching import Matching
 from vlmtune.backbones.vilt import Vilt
 from vlmtune.data.catalogue import corpus, corpus_digest, record_index
@@ -18,7 +19,6 @@ from vlmtune.data.datamodule import EpochLoader, ShardDataModule
 from vlmtune.data.schema import RecordError
 from vlmtune.data.shards import ShardSet
 from vlmtune.data.stream import GroupStream
-from vlmtune.errors import UserError
 from vlmtune.mining.build import open_or_build_cache
 from vlmtune.mining.cache import CacheKey, SimilarityCache
 from vlmtune.mining.neighbours import MinedNeighbours, _captions
@@ -292,11 +292,11 @@ def test_a_cache_of_other_shards_is_refused(shards, cache, tmp_path, encoded_png
     other = Circle(prefix="o")
     other.png = encoded_png
     other.build(tmp_path / "other", progress=False)
-    with pytest.raises(UserError, match="other shards"):
+    with refused("other shards"):
         MinedNeighbours(cache).prepare([ShardSet(str(tmp_path / "other"))])
-    with pytest.raises(UserError, match="expected a similarity cache"):
+    with refused("expected a similarity cache"):
         MinedNeighbours(str(tmp_path / "nowhere")).prepare([shards])
-    with pytest.raises(UserError, match="at most among"):
+    with refused("at most among"):
         MinedNeighbours(cache, count=4, among=3)
 
 

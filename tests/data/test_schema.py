@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.refusals import refused
 from vlmtune.data.schema import (
     MANIFEST,
     Manifest,
@@ -18,7 +19,6 @@ from vlmtune.data.schema import (
     encode,
     read_manifest,
 )
-from vlmtune.errors import UserError
 from vlmtune.types import Group
 
 
@@ -119,7 +119,7 @@ def test_manifests(tmp_path: Path) -> None:
     ):
         changed = {**json.loads(manifest.to_json()), **change}
         (tmp_path / MANIFEST).write_text(json.dumps(changed))
-        with pytest.raises(UserError, match=message):
+        with refused(message):
             read_manifest(tmp_path)
     for text, message in (
         ("{", "expected a manifest"),
@@ -127,8 +127,8 @@ def test_manifests(tmp_path: Path) -> None:
         ("{}", "schema version"),
     ):
         (tmp_path / MANIFEST).write_text(text)
-        with pytest.raises(UserError, match=message):
+        with refused(message):
             read_manifest(tmp_path)
     (tmp_path / MANIFEST).write_text('{"schema_version": 1, "shards": [{"nonsense": 1}]}')
-    with pytest.raises(UserError, match="malformed"):
+    with refused("malformed"):
         read_manifest(tmp_path)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.refusals import refused
 from vlmtune.data.schema import RecordError
 from vlmtune.data.shards import (
     Damage,
@@ -15,7 +16,6 @@ from vlmtune.data.shards import (
     decode_header,
     read_records,
 )
-from vlmtune.errors import UserError
 
 MakeSet = Callable[..., ShardSet]
 
@@ -173,17 +173,17 @@ def test_a_record_without_its_image_is_damaged_even_undecoded() -> None:
 
 def test_sets_say_what_is_wrong(make_set: MakeSet, tmp_path: Path) -> None:
     for weight in (0.0, -1.0, float("nan"), float("inf")):
-        with pytest.raises(UserError, match="weight above 0"):
+        with refused("weight above 0"):
             ShardSet("x", weight)
-    with pytest.raises(UserError, match="run `vlmtune build` first"):
+    with refused("run `vlmtune build` first"):
         _ = ShardSet(str(tmp_path / "none")).manifest
     data = make_set(3)
     content = data.files[0].read_bytes()
     data.files[0].write_bytes(content[:-1])
-    with pytest.raises(UserError, match="truncated or foreign"):
+    with refused("truncated or foreign"):
         _ = ShardSet(data.path).manifest
     data.files[0].unlink()
-    with pytest.raises(UserError, match="got no such file"):
+    with refused("got no such file"):
         _ = ShardSet(data.path).manifest
 
 

@@ -7,8 +7,8 @@ from data_builders.coco import CocoBuilder
 from data_builders.flickr30k import Flickr30kBuilder
 from data_builders.karpathy import KarpathyBuilder
 from tests.data_builders.conftest import load
+from tests.refusals import refused
 from vlmtune.data.schema import check, read_manifest
-from vlmtune.errors import UserError
 
 
 def dataset(folder: Path, images: list[dict]) -> Path:
@@ -82,15 +82,15 @@ def test_coco_reads_subfolders_and_both_training_splits(tmp_path):
 
 def test_errors(tmp_path):
     path = dataset(tmp_path, [image("1.jpg", "train", "x")])
-    with pytest.raises(UserError, match=r"expected splits out of \['train'\].*'trian'"):
+    with refused(r"expected splits out of \['train'\].*'trian'"):
         list(KarpathyBuilder(path, tmp_path, ["trian"]).records())
     (tmp_path / "1.jpg").unlink()
-    with pytest.raises(UserError, match="to be missing, got 1"):
+    with refused("to be missing, got 1"):
         list(KarpathyBuilder(path, tmp_path).checked_records())
     path.write_text('{"images": [{"filename": "1.jpg"}]}')
-    with pytest.raises(UserError, match="another layout"):
+    with refused("another layout"):
         list(KarpathyBuilder(path, tmp_path).records())
-    with pytest.raises(UserError, match="No such file"):
+    with refused("No such file"):
         KarpathyBuilder(tmp_path / "no.json", tmp_path).build(tmp_path / "out", False)
 
 
@@ -111,5 +111,5 @@ def test_files_outside_the_images_folder_are_refused(tmp_path, row):
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_bytes(b"\xff\xd8\xff")
     message = rf"inside {tmp_path}/in, .*images\[1\] of {path} is '[./]*/other/2\.jpg': "
-    with pytest.raises(UserError, match=message):
+    with refused(message):
         list(KarpathyBuilder(path, tmp_path / "in", missing=1.0).records())

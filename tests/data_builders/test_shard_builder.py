@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 
 from data_builders.shard_builder import Builder, Record, ShardBuilder, image_extension
+from tests.refusals import refused
 from vlmtune.config import instantiate
 from vlmtune.data.schema import MANIFEST, read_manifest
 from vlmtune.data.shards import RawRecord, decode_group, read_records
@@ -130,17 +131,17 @@ def test_the_same_build_is_reused(
 def test_anything_else_in_the_folder_is_refused(annotations: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
     Corpus(annotations).build(out, progress=False)
-    with pytest.raises(UserError, match="holds something else"):
+    with refused("holds something else"):
         Corpus(annotations, records_per_shard=2).build(out)
     Path(annotations).write_text("a b")
-    with pytest.raises(UserError, match="holds something else"):
+    with refused("holds something else"):
         Corpus(annotations).build(out)
     (tmp_path / "file").write_text("x")
-    with pytest.raises(UserError, match="holds something else"):
+    with refused("holds something else"):
         Corpus(annotations).build(tmp_path / "file")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / MANIFEST).write_text("[]")
-    with pytest.raises(UserError, match="holds something else"):
+    with refused("holds something else"):
         Corpus(annotations).build(tmp_path / "other")
     (tmp_path / "empty").mkdir()
     Corpus(annotations).build(tmp_path / "empty", progress=False)
@@ -151,7 +152,7 @@ def test_a_build_that_lost_a_shard_is_refused(annotations: str, tmp_path: Path) 
     out = tmp_path / "out"
     Corpus(annotations).build(out, progress=False)
     (out / "shard-000001.tar").write_bytes(b"")
-    with pytest.raises(UserError, match="missing or truncated: remove"):
+    with refused("missing or truncated: remove"):
         Corpus(annotations).build(out)
 
 
@@ -178,14 +179,14 @@ def test_a_failed_build_leaves_nothing(
 
 
 def test_bad_arguments_and_sources(annotations: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="records_per_shard >= 1"):
+    with refused("records_per_shard >= 1"):
         Corpus(annotations, records_per_shard=0)
-    with pytest.raises(UserError, match="download it or correct the path"):
+    with refused("download it or correct the path"):
         Corpus(str(tmp_path / "none")).build(tmp_path / "out")
     Path(annotations).write_text("skip")
-    with pytest.raises(UserError, match="expected records from Corpus, got none"):
+    with refused("expected records from Corpus, got none"):
         Corpus(annotations).build(tmp_path / "out", progress=False)
-    with pytest.raises(UserError, match="expected to write"):
+    with refused("expected to write"):
         Corpus(annotations).build(Path(annotations) / "out")
 
 
@@ -253,13 +254,13 @@ def test_a_fraction_of_the_images_may_be_missing(tmp_path: Path) -> None:
     assert [group.key for group, _ in builder.checked_records()] == ["a"]
     assert builder.counts == {"skipped: image missing": 2}
     builder.missing = 0.5
-    with pytest.raises(UserError, match=r"at most 50% of 3 images .* got 2, .*b\.jpg first"):
+    with refused(r"at most 50% of 3 images .* got 2, .*b\.jpg first"):
         list(builder.checked_records())
 
 
 @pytest.mark.parametrize("missing", [-0.1, 1.5, float("nan")])
 def test_wrong_fractions(tmp_path: Path, missing: float) -> None:
-    with pytest.raises(UserError, match="from 0 to 1"):
+    with refused("from 0 to 1"):
         image_files(tmp_path, missing)
 
 

@@ -5,9 +5,9 @@ import pytest
 import torch
 from PIL import Image
 
+from tests.refusals import refused
 from vlmtune.benchmarks.base import PairScorer
 from vlmtune.benchmarks.sugar_crepe import SugarCrepe
-from vlmtune.errors import UserError
 from vlmtune.evaluation.text_only import ImageAveraged, TextOnlyScore
 from vlmtune.language.ngram import NGram
 from vlmtune.types import ImageRef
@@ -117,9 +117,9 @@ def test_a_dual_model_gives_the_score_of_its_mean_image():
 
 
 def test_what_is_wrong_is_one_line():
-    with pytest.raises(UserError, match="at least 1 image"):
+    with refused("at least 1 image"):
         ImageAveraged(matrix(torch.zeros(1, 1))[0], 0)
-    with pytest.raises(UserError, match="images to average over"):
+    with refused("images to average over"):
         ImageAveraged(matrix(torch.zeros(1, 1))[0])([], ["0"])
-    with pytest.raises(UserError, match="call `fit`"):
+    with refused("call `fit`"):
         TextOnlyScore(NGram())(IMAGES, ["a dog"])

@@ -9,6 +9,7 @@ import time
 import pytest
 import torch
 
+from tests.refusals import refused
 from vlmtune.errors import UserError
 from vlmtune.features.store import FeatureStore, StoreKey, copy_or_encode, open_or_build_store
 from vlmtune.storage import folder as folders
@@ -122,9 +123,9 @@ def test_a_pooled_key_has_no_layer():
 
 
 def test_live_representations_and_unknown_types_are_refused():
-    with pytest.raises(UserError, match="got live pooled of texts"):
+    with refused("got live pooled of texts"):
         key(FeatureSpec("pooled", frozen=False))
-    with pytest.raises(UserError, match="got words of texts"):
+    with refused("got words of texts"):
         key(FeatureSpec("words"))
     with pytest.raises((UserError, TypeError), match="int8"):
         key(dtype="int8")
@@ -244,7 +245,7 @@ def test_leftovers_of_a_killed_process_are_removed(tmp_path):
 def test_too_small_a_disk_is_told_before_anything_is_written(tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
-    with pytest.raises(UserError, match=r"expected 2\.\d+ kB of disk .* got 1 kB free"):
+    with refused(r"expected 2\.\d+ kB of disk .* got 1 kB free"):
         open_or_build_store(tmp_path, key(), produce, 50)  # 8/3 tokens x 4 x 4 bytes x 50
     assert contents(tmp_path) == []
 
@@ -254,7 +255,7 @@ def test_a_full_disk_is_told(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(folders.FolderWriter, "append", full)
-    with pytest.raises(UserError, match="No space left"):
+    with refused("No space left"):
         open_or_build_store(tmp_path, key(), produce, 5)
     assert contents(tmp_path) == []
 
@@ -269,7 +270,7 @@ def test_the_size_is_announced(tmp_path, caplog):
 def test_numbers_the_type_cannot_hold_are_refused(tmp_path, bad):
     values = torch.ones(2, 3)
     values[1, 1] = bad
-    with pytest.raises(UserError, match="finite"):
+    with refused("finite"):
         open_or_build_store(
             tmp_path, key(POOLED, dtype="float16"), lambda: [(["a", "b"], Pooled(values))], 2
         )
@@ -277,20 +278,20 @@ def test_numbers_the_type_cannot_hold_are_refused(tmp_path, bad):
 
 
 def test_no_rows_are_an_error(tmp_path):
-    with pytest.raises(UserError, match="rows to store"):
+    with refused("rows to store"):
         open_or_build_store(tmp_path, key(), lambda: iter(()), 0)
     assert contents(tmp_path) == []
 
 
 def test_unknown_ids_are_an_error(tmp_path):
     store = open_or_build_store(tmp_path, key(), produce, 5)
-    with pytest.raises(UserError, match="2 of 3 are not among them, first 'x'"):
+    with refused("2 of 3 are not among them, first 'x'"):
         store.features(["a", "x", "y"])
 
 
 def test_a_root_that_is_a_file_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="expected a folder that can be written"):
+    with refused("expected a folder that can be written"):
         open_or_build_store(tmp_path / "file", key(), produce, 5)
 
 

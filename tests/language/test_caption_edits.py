@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from vlmtune.errors import UserError
+from tests.refusals import refused
 from vlmtune.language.caption_edits import (
     ExchangeAttributes,
     ReplaceWord,
@@ -147,5 +147,5 @@ def test_what_may_be_true_is_not_put_in():
 
 
 def test_what_is_wrong_is_one_line():
-    with pytest.raises(UserError, match="call `learn`"):
+    with refused("call `learn`"):
         next(ReplaceWord().rewrites(Sentence(("a",), ("", ""), ("DET",)), random.Random(0), None))

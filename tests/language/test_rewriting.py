@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import vlmtune
+from tests.refusals import refused
 from vlmtune.config import instantiate
-from vlmtune.errors import UserError
 from vlmtune.language.caption_edits import (
     ExchangeAttributes,
     ReplaceWord,
@@ -165,9 +165,9 @@ def test_wrong_use_is_one_line():
         def tag(self, words):
             return []
 
-    with pytest.raises(UserError, match="at least one rule"):
+    with refused("at least one rule"):
         Rewriter([])
-    with pytest.raises(UserError, match="expected 2 tags"):
+    with refused("expected 2 tags"):
         Rewriter([SwapNouns()], tagger=Short()).negatives("a dog")
-    with pytest.raises(UserError, match="call `learn`"):
+    with refused("call `learn`"):
         Rewriter([ReplaceWord()]).negatives("a dog")

@@ -3,7 +3,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from vlmtune.errors import UserError
+from tests.refusals import refused
 from vlmtune.language.tagger import LexiconTagger, SpacyTagger, Tagger
 from vlmtune.language.words import words
 
@@ -215,12 +215,11 @@ def test_spacy_tags_words_as_they_are_split(spacy):
 
 
 def test_a_missing_pipeline_is_one_line(spacy):
-    with pytest.raises(UserError, match="expected spaCy with the pipeline 'absent'") as error:
+    with refused("expected spaCy with the pipeline 'absent'"):
         SpacyTagger("absent").tag(["a"])
-    assert "\n" not in str(error.value)
 
 
 def test_a_missing_library_is_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "spacy", None)
-    with pytest.raises(UserError, match="or use the LexiconTagger"):
+    with refused("or use the LexiconTagger"):
         SpacyTagger().tag(["a"])

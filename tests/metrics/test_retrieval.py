@@ -3,7 +3,7 @@ import time
 import pytest
 import torch
 
-from vlmtune.errors import UserError
+from tests.refusals import refused
 from vlmtune.metrics.retrieval import CHUNK, bank_ranks, hit_chance
 
 
@@ -90,14 +90,14 @@ def test_a_thousand_images_with_five_captions_each_take_no_time():
     ],
 )
 def test_a_query_without_a_true_partner_raises(scores, true):
-    with pytest.raises(UserError, match="a true partner and finite scores for each"):
+    with refused("a true partner and finite scores for each"):
         bank_ranks(scores, true)
 
 
 def test_a_false_score_that_is_nan():
     scores = torch.zeros(2, 2)
     scores[0, 1] = torch.nan
-    with pytest.raises(UserError, match="1 of 4 are NaN"):
+    with refused("1 of 4 are NaN"):
         bank_ranks(scores, torch.tensor([[0, 0], [1, 1]]))
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from vlmtune.errors import UserError
+from tests.refusals import refused
 from vlmtune.mining.build import nearest, open_or_build_cache
 from vlmtune.mining.cache import CacheKey, SimilarityCache
 from vlmtune.storage.folder import DamagedError, FolderWriter
@@ -253,23 +253,23 @@ def test_tiles_of_other_images_are_not_used(tmp_path):
 def test_bad_numbers_are_refused(tmp_path):
     x = toy()[1]
     x[4, 2] = torch.nan
-    with pytest.raises(UserError, match="finite features"):
+    with refused("finite features"):
         build(tmp_path, Scoring(), changed=x)
-    with pytest.raises(UserError, match="finite scores"):
+    with refused("finite scores"):
         build(tmp_path, lambda images, captions, pairs: torch.full((len(pairs),), torch.nan))
-    with pytest.raises(UserError, match="at least 2 images"):
+    with refused("at least 2 images"):
         build(tmp_path, captions={"only": ["one"]})
-    with pytest.raises(UserError, match="neighbours and a tile"):
+    with refused("neighbours and a tile"):
         key(neighbours=0)
     file = tmp_path / "file"
     file.touch()
-    with pytest.raises(UserError, match="folder"):
+    with refused("folder"):
         build(file)
 
 
 def test_what_is_not_in_the_cache_is_said(tmp_path):
     cache = build(tmp_path)
-    with pytest.raises(UserError, match="'nobody'"):
+    with refused("'nobody'"):
         cache.similar("nobody")
     assert "image3" in cache
     assert "nobody" not in cache

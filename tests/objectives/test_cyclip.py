@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
+from tests.refusals import refused
 from tests.scored import parts, random_targets, random_values, scored, share_of
-from vlmtune.errors import UserError
 from vlmtune.objectives.cyclip import CyClip
 from vlmtune.objectives.eqsim import EqSim
 from vlmtune.types import Embedded, Scores, Targets
@@ -129,7 +129,7 @@ def test_ranks_hold_only_their_own_pairs_and_add_up(seed, monkeypatch):
 
 
 def test_what_is_needed_is_said():
-    with pytest.raises(UserError, match="expected scores with embeddings for CyClip"):
+    with refused("expected scores with embeddings for CyClip"):
         CyClip()(Scores.full(torch.zeros(5, 9)), random_targets(0))
-    with pytest.raises(UserError, match="factors >= 0"):
+    with refused("factors >= 0"):
         CyClip(in_modal=0.0, cross_modal=0.0)

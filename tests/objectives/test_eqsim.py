@@ -9,10 +9,10 @@ import pytest
 import torch
 import yaml
 
+from tests.refusals import refused
 from tests.scored import embedded, parts, share_of
 from vlmtune.config import instantiate
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.errors import UserError
 from vlmtune.objectives import eqsim, true_pairs
 from vlmtune.objectives.base import Objective
 from vlmtune.objectives.eqsim import EqSim, v2_deviation
@@ -565,7 +565,7 @@ def test_the_configs_are_the_presets():
 def test_what_it_needs():
     assert EqSim().needs == frozenset()
     assert EqSim(ranked_by="reference").needs == {"reference"}
-    with pytest.raises(UserError, match="EqSim"):
+    with refused("EqSim"):
         EqSim(ranked_by="reference")(*same(D))
 
 
@@ -581,5 +581,5 @@ def test_what_it_needs():
     ],
 )
 def test_wrong_options_are_refused(options):
-    with pytest.raises(UserError, match="expected"):
+    with refused("expected"):
         EqSim(**options)

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy, normalize
 
+from tests.refusals import refused
 from tests.scored import random_computed, random_targets, random_values
-from vlmtune.errors import UserError
 from vlmtune.objectives.fsc_clip import FSCClip, local_scores
 from vlmtune.types import Embedded, Scores, Targets, Tokens
 
@@ -182,17 +182,17 @@ def test_tokens_are_asked_for_only_where_they_are_read():
     targets, given = random_targets(0), scores(0)
     bare = Scores(given.values, given.computed)
     assert FSCClip(local_factor=0.0)(bare, targets).isfinite()
-    with pytest.raises(UserError, match="expected scores with embeddings for FSCClip"):
+    with refused("expected scores with embeddings for FSCClip"):
         FSCClip()(bare, targets)
     whole = given.embedded
     pooled = Embedded(whole.image, whole.text, whole.scale)
-    with pytest.raises(UserError, match="expected scores with tokens for FSCClip"):
+    with refused("expected scores with tokens for FSCClip"):
         FSCClip()(Scores(given.values, given.computed, pooled), targets)
 
 
 def test_wrong_arguments_are_refused():
     for wrong in ({"focus": -1.0}, {"global_factor": 0.0, "local_factor": 0.0}):
-        with pytest.raises(UserError, match=r"expected (factors|focus) >= 0"):
+        with refused(r"expected (factors|focus) >= 0"):
             FSCClip(**wrong)
-    with pytest.raises(UserError, match="smoothing in"):
+    with refused("smoothing in"):
         FSCClip(smoothing=1.0)

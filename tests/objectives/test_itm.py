@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
+from tests.refusals import refused
 from tests.scored import random_computed, random_targets, random_values
-from vlmtune.errors import UserError
 from vlmtune.objectives.itm import ITM
 from vlmtune.objectives.pair_bce import PairBCE
 from vlmtune.types import Scores, Targets
@@ -76,5 +76,5 @@ def test_an_own_caption_that_was_drawn_is_no_negative():
 
 @pytest.mark.parametrize(("matching", "ranking"), [(0.0, 0.0), (-1.0, 1.0), (1.0, -1.0)])
 def test_wrong_factors_are_refused(matching, ranking):
-    with pytest.raises(UserError, match="factors >= 0"):
+    with refused("factors >= 0"):
         ITM(matching=matching, ranking=ranking)

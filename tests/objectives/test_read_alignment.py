@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy, normalize
 
+from tests.refusals import refused
 from tests.scored import parts, random_targets, random_values, scored, share_of
-from vlmtune.errors import UserError
 from vlmtune.objectives import read_alignment
 from vlmtune.objectives.read_alignment import ReadAlignment
 from vlmtune.types import Embedded, Scores, Targets
@@ -117,5 +117,5 @@ def test_ranks_hold_only_their_own_texts_and_add_up(seed, monkeypatch):
 
 
 def test_what_is_needed_is_said():
-    with pytest.raises(UserError, match="expected scores with embeddings for ReadAlignment"):
+    with refused("expected scores with embeddings for ReadAlignment"):
         ReadAlignment()(Scores.full(torch.zeros(5, 9)), random_targets(0))

@@ -3,7 +3,7 @@ from collections import Counter
 import pytest
 import torch
 
-from vlmtune.errors import UserError
+from tests.refusals import refused
 from vlmtune.pairs.mixed_pairs import MixedPairs
 from vlmtune.types import Targets
 
@@ -93,5 +93,5 @@ def test_an_image_without_candidates():
 
 @pytest.mark.parametrize("counts", [(0, 0, 0), (-1, 2, 2), (1, -1, 1)])
 def test_counts_must_make_sense(counts):
-    with pytest.raises(UserError, match="expected counts of pairs"):
+    with refused("expected counts of pairs"):
         MixedPairs(*counts)

@@ -4,9 +4,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tests.refusals import refused
 from tests.toy import Together, Toy, Tune, batch, groups
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.errors import UserError
 from vlmtune.pairs.base import PairPolicy, sample_rows
 from vlmtune.pairs.hard_pairs import HardPairs
 from vlmtune.pairs.mutual_pairs import MutualPairs
@@ -126,7 +126,7 @@ def test_an_image_without_a_true_text_brings_nothing():
     ],
 )
 def test_numbers_must_make_sense(policy, arguments):
-    with pytest.raises(UserError, match="expected"):
+    with refused("expected"):
         policy(**arguments)
 
 
@@ -223,7 +223,7 @@ def test_only_hard_pairs_need_embeddings_only_mined_ones_neighbours():
 
 def test_training_without_neighbours_is_refused_in_one_line():
     scores = TrainingScores(Toy(), Together(), RankingPairs(2, mined=1))
-    with pytest.raises(UserError, match=r"mined neighbours for RankingPairs, .* set data.mined"):
+    with refused(r"mined neighbours for RankingPairs, .* set data.mined"):
         share(scores)
     scores.adapter.eval()  # in validation there are none
     assert share(scores).rows.computed.any()
@@ -282,7 +282,7 @@ def test_a_backbone_without_embeddings_is_refused_in_one_line():
         def fits(self, reads, modality):
             return "it has none" if reads.kind == "pooled" else None
 
-    with pytest.raises(UserError, match=r"pooled image embeddings .* other pairs than HardPairs"):
+    with refused(r"pooled image embeddings .* other pairs than HardPairs"):
         TrainingScores(Unpooled(), Together(), HardPairs())
 
 

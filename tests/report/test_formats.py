@@ -2,9 +2,7 @@ import csv
 import io
 from dataclasses import replace
 
-import pytest
-
-from vlmtune.errors import UserError
+from tests.refusals import refused
 from vlmtune.report.formats import COLUMNS, to_csv, to_latex
 
 
@@ -36,7 +34,7 @@ def test_every_number_of_every_run_is_a_line(make_run):
 
 
 def test_there_must_be_a_run():
-    with pytest.raises(UserError, match="at least one run"):
+    with refused("at least one run"):
         to_csv([])
 
 

@@ -4,7 +4,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from vlmtune.errors import UserError
+from tests.refusals import refused
 from vlmtune.metrics.value import MetricValue
 from vlmtune.report.html import to_html, write_report
 from vlmtune.report.result import Example, Occurrence, Repeat
@@ -258,7 +258,7 @@ def test_write_report(tmp_path, runs):
     assert path == tmp_path / "out" / "report.html"
     assert sorted(p.name for p in path.parent.iterdir()) == ["report.html", "report.md"]
     assert path.read_text(encoding="utf-8") == to_html(runs)
-    with pytest.raises(UserError, match="at least one run"):
+    with refused("at least one run"):
         write_report(tmp_path / "none", [])
     assert not (tmp_path / "none").exists()
 

@@ -4,10 +4,10 @@ from functools import partial
 import pytest
 import torch
 
+from tests.refusals import refused
 from tests.tiny import halves
 from tests.toy import Toy, batch, groups
 from vlmtune.backbones.evaluation_mode import evaluation_mode
-from vlmtune.errors import UserError
 from vlmtune.features.encode import FeatureSource
 from vlmtune.features.pictures import Failures, PictureReader
 from vlmtune.training.batch_features import BatchFeatures
@@ -122,7 +122,7 @@ def test_images_of_other_shards_are_copied_by_their_content(tmp_path):
     torch.testing.assert_close(got.double(), want[[2, 1, 0, 0]], rtol=1e-5, atol=1e-6)
     assert "a" in second.images
     assert BATCH.image_ids[2] not in second.images
-    with pytest.raises(UserError, match="1 of 1 are not among them"):
+    with refused("1 of 1 are not among them"):
         second.encode_batch("image", pixels_of(["picture 0 of nobody"]))
 
 

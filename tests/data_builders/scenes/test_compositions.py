@@ -4,7 +4,7 @@ import pytest
 
 from data_builders.scenes.compositions import RECTANGLES, Swap, swaps, unseen_compositions
 from data_builders.scenes.scene import COLORS, SHAPES
-from vlmtune.errors import UserError
+from tests.refusals import refused
 
 
 def test_default_split():
@@ -40,5 +40,5 @@ def test_rectangles_cut_by_the_world_are_left_out():
     "rectangle", [(("red", "bleu"), ("cube", "cone")), (("red",), ("cube", "cone")), ((), ())]
 )
 def test_wrong_rectangles(rectangle):
-    with pytest.raises(UserError, match=r"expected unseen rectangles .* got"):
+    with refused(r"expected unseen rectangles .* got"):
         unseen_compositions([rectangle], tuple(COLORS), SHAPES)

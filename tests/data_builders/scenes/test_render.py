@@ -21,7 +21,7 @@ from data_builders.scenes.scene import (
     half_height,
 )
 from data_builders.scenes.series import Canvas, SceneSeries
-from vlmtune.errors import UserError
+from tests.refusals import refused
 
 MEASURES = ("images", "visible", "unoccluded", "boxes", "pixel_coords")
 
@@ -167,8 +167,8 @@ def test_series_show_every_object() -> None:
 
 
 def test_errors_say_what_to_do() -> None:
-    with pytest.raises(UserError, match="size, samples: expected 8 to 1024"):
+    with refused("size, samples: expected 8 to 1024"):
         render([Scene((_object("cube"),))], 4)
     spec = WorldSpec(max_objects=1, min_visible=0.9)
-    with pytest.raises(UserError, match="lower min_visible"):
+    with refused("lower min_visible"):
         SceneSeries(spec, 0).render(0, 1, Canvas(16, 1))

@@ -8,9 +8,9 @@ from data_builders.scenes.captions import vocabulary
 from data_builders.scenes.sampling import cogent
 from data_builders.scenes.world import ScenesBuilder
 from tests.data_builders.conftest import SMALL, hashes, load
+from tests.refusals import refused
 from vlmtune.benchmarks.cola_multi import ColaMulti
 from vlmtune.benchmarks.cola_single import ColaSingle
-from vlmtune.errors import UserError
 
 
 def compositions(scene):
@@ -128,13 +128,12 @@ def test_manifest_counts_images_and_not_processes(world):
     ],
 )
 def test_wrong_arguments_fail_at_once(arguments, message):
-    with pytest.raises(UserError, match=message) as caught:
+    with refused(message):
         ScenesBuilder(**{**SMALL, **arguments})
-    assert "\n" not in str(caught.value)
 
 
 def test_a_world_without_unseen_swaps_says_so(tmp_path):
     builder = ScenesBuilder(**{**SMALL, "unseen": []})
-    with pytest.raises(UserError, match="whose four compositions are all unseen"):
+    with refused("whose four compositions are all unseen"):
         builder.build(tmp_path / "w", progress=False)
     assert not (tmp_path / "w").exists()
