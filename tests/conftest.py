@@ -9,7 +9,7 @@ import huggingface_hub.constants
 import pytest
 import torch
 
-from tests.tiny import write_model, write_shards
+from tests.tiny import halves, write_model, write_shards
 from vlmtune.backbones.open_clip import OpenClip
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
@@ -43,6 +43,16 @@ def backbone(model_folder: Path) -> OpenClip:
 def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Twelve records in three shards."""
     return write_shards(tmp_path_factory.mktemp("shards") / "halves")
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Three image files."""
+    folder = tmp_path_factory.mktemp("pictures")
+    files = [folder / f"{name}.png" for name in ("red", "blue", "green")]
+    for file in files:
+        halves(file.stem, "red").save(file)
+    return files
 
 
 @pytest.fixture

@@ -4,10 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 
-from vlmtune.adapters.base import Adapter
+from vlmtune.adapters.base import Adapter, trained_state
 from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.cli.fit import NOISE
@@ -59,6 +60,19 @@ def module(
     return AdaptationModule(OpenClip(str(model)), adapter, objectives or [PairBCE()], **options)
 
 
+def weights(made: AdaptationModule) -> dict[str, torch.Tensor]:
+    """A copy of what is trained."""
+    state = trained_state(made.backbone, made.adapter)
+    return {name: value.detach().clone() for name, value in state.items()}
+
+
+def quiet_trainer(**options: Any) -> Trainer:
+    """A trainer on the CPU that shows, logs and saves nothing, unless said otherwise."""
+    off = ["logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing"]
+    options = {**dict.fromkeys([*off, "use_distributed_sampler"], False), **options}
+    return Trainer(accelerator="cpu", num_sanity_val_steps=0, **options)
+
+
 def fit(
     made: AdaptationModule,
     shards: Path,
@@ -77,23 +91,11 @@ def fit(
     """
     watch = Watch(die_at)
     every = ModelCheckpoint(folder, "step{step}", every_n_train_steps=1, save_top_k=-1)
-    trainer = Trainer(
-        accelerator="cpu",
-        devices=options.pop("devices", 1),
-        logger=options.pop("logger", False),
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        default_root_dir=folder,
-        use_distributed_sampler=False,
-        num_sanity_val_steps=0,
-        max_steps=steps,
-        callbacks=[watch, *callbacks, *([every] if save else [])],
-        enable_checkpointing=save,
-        **options,
-    )
-    data = ShardDataModule(
-        [ShardSet(str(shards))], batch_size=4, val=[ShardSet(str(shards))] if val else None
-    )
+    callbacks = (watch, *callbacks, *([every] if save else []))
+    given = {"devices": 1, "default_root_dir": folder, "enable_checkpointing": save, **options}
+    trainer = quiet_trainer(max_steps=steps, callbacks=list(callbacks), **given)
+    sets = [ShardSet(str(shards))]
+    data = ShardDataModule(sets, batch_size=4, val=sets if val else None)
     try:
         trainer.fit(made, datamodule=data, ckpt_path=resume, weights_only=True)
     except Killed:

@@ -1,9 +1,11 @@
 """Scores of a dual adapter made from a matrix alone, and ranks that share them."""
 
+import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
+from torch import Tensor
 
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.objectives.base import ShardedObjective
@@ -79,6 +81,37 @@ def share_of(scores: Scores, targets: Targets, rows: slice, columns: slice) -> S
         rows.start,
         columns.start,
     )
+
+
+def same(truth: Tensor) -> Targets:
+    """Targets of groups in which every text is true of every image."""
+    return Targets(truth, truth, truth)
+
+
+def naive_contrast(values: Tensor, positives: Tensor, negatives: Tensor) -> float:
+    """Mean over rows of the mean over positives of -log(p / (p + negatives)), by loops."""
+    rows = []
+    for score, true, false in zip(
+        *(x.tolist() for x in (values, positives, negatives)), strict=True
+    ):
+        others = sum(math.exp(s) for s, negative in zip(score, false, strict=True) if negative)
+        own = [math.exp(s) for s, positive in zip(score, true, strict=True) if positive]
+        if own:
+            rows.append(sum(-math.log(x / (x + others)) for x in own) / len(own))
+    return sum(rows) / len(rows) if rows else 0.0
+
+
+def assert_shares_add_up(objective, scores, targets, cuts) -> None:
+    """The loss and its gradient are those of ranks that hold some images and texts each."""
+    shares = [share_of(scores, targets, *cut) for cut in cuts]
+    losses = objective(scores, targets), torch.stack(parts(objective, shares)).sum()
+    torch.testing.assert_close(*losses)
+    gradients = (torch.autograd.grad(x, scores.values, retain_graph=True)[0] for x in losses)
+    torch.testing.assert_close(*gradients)
+
+
+# Groups and truth cross these ranks, one of which has no text of its own.
+CUTS = ((slice(0, 2), slice(0, 4)), (slice(2, 3), slice(4, 4)), (slice(3, 5), slice(4, 9)))
 
 
 class Thread(ProcessGroup):

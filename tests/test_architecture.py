@@ -75,9 +75,8 @@ def faults(module: str, source: str) -> list[str]:
     elif part not in UPSTREAM:
         return [f"vlmtune.{part} is new: say in UPSTREAM what it may import"]
     else:
-        permitted = (
-            UPSTREAM[inner] if "." in inner and inner in UPSTREAM else UPSTREAM[part] | {part}
-        )
+        alone = "." in inner and inner in UPSTREAM
+        permitted = UPSTREAM[inner] if alone else UPSTREAM[part] | {part}
     for target, at_once in sorted(inside):
         to, _, rest = target.partition(".")
         if to == "data_builders":

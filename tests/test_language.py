@@ -9,11 +9,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FILES = [
-    path
-    for folder in ("vlmtune", "data_builders", "scripts")
-    for path in (ROOT / folder).rglob("*.py")
-]
+FOLDERS = ("vlmtune", "data_builders", "scripts")
+FILES = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
 # A word of an identifier -> what to call it instead.
 IDENTIFIERS = {
     "share": "score shard, fraction or group weight",

@@ -51,30 +51,20 @@ def test_help_names_the_commands_and_the_configs_are_in_the_package(vlmtune):
     assert configs.parent.name == "vlmtune"
     assert not configs.is_relative_to(ROOT)
     shipped = {path.relative_to(configs) for path in configs.rglob("*.yaml")}
-    assert shipped == {
-        path.relative_to(ROOT / "configs") for path in ROOT.glob("configs/**/*.yaml")
-    }
+    paths = ROOT.glob("configs/**/*.yaml")
+    assert shipped == {path.relative_to(ROOT / "configs") for path in paths}
 
 
 @pytest.mark.slow
 def test_a_benchmark_is_named_by_its_stem(vlmtune):
-    words = [
-        "evaluate",
-        "--model",
-        "checkpoints/scenes-clip",
-        "--benchmarks",
-        "cola_multi",
-        "--out",
-        "report",
-    ]
-    process = vlmtune(*words)
+    model = ("--model", "checkpoints/scenes-clip")
+    process = vlmtune("evaluate", *model, "--benchmarks", "cola_multi", "--out", "report")
     output = process.communicate(timeout=300)[0]
     assert process.returncode == 2, output
     assert "data/cola/COLA_multiobjects_matching_benchmark.json" in output.splitlines()[-1]
     config = "configs/experiments/quickstart/mm_adapter.yaml"
-    assert (
-        "runs/quickstart/shards" in vlmtune("fit", "--config", config).communicate(timeout=300)[0]
-    )
+    said, _ = vlmtune("fit", "--config", config).communicate(timeout=300)
+    assert "runs/quickstart/shards" in said
 
 
 @pytest.mark.slow

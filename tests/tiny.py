@@ -59,14 +59,11 @@ def write_model(
     for parameter in network.parameters():  # random norms and biases too, or errors could hide
         if parameter.ndim == 1:
             parameter.data.add_(0.1 * torch.randn_like(parameter))
-    save_file(
-        {k: v.contiguous() for k, v in network.state_dict().items()},
-        path / "open_clip_model.safetensors",
-    )
+    state = {name: value.contiguous() for name, value in network.state_dict().items()}
+    save_file(state, path / "open_clip_model.safetensors")
     preprocess = {"mean": [0.5, 0.4, 0.3], "std": [0.5, 0.5, 0.5], "interpolation": "bilinear"}
-    (path / "open_clip_config.json").write_text(
-        json.dumps({"model_cfg": config, "preprocess_cfg": preprocess})
-    )
+    made = {"model_cfg": config, "preprocess_cfg": preprocess}
+    (path / "open_clip_config.json").write_text(json.dumps(made))
     if vocabulary:
         (path / "vocabulary.txt").write_text("\n".join(WORDS) + "\n")
     return path
@@ -128,6 +125,41 @@ def _png(image: Image.Image) -> bytes:
     buffer = io.BytesIO()
     image.save(buffer, "PNG")
     return buffer.getvalue()
+
+
+def plugin(name: str, /, **arguments: Any) -> dict[str, Any]:
+    """The spec of an object of vlmtune."""
+    return {"class_path": f"vlmtune.{name}", "init_args": arguments}
+
+
+def cola_plugin(path: Path, **arguments: Any) -> dict[str, Any]:
+    """The spec of a benchmark of what `write_cola` wrote."""
+    arguments = {"path": str(path), "images": str(path.parent), **arguments}
+    return plugin("benchmarks.cola_multi.ColaMulti", **arguments)
+
+
+def fit_config(folder: Path, model: Path, shards: Path, /, **sections: Any) -> Path:
+    """Writes the config of a tiny run on the CPU; `sections` add to its model, data and trainer."""
+    config = {
+        "model": {
+            "backbone": plugin("backbones.open_clip.OpenClip", model=str(model)),
+            "adapter": plugin("adapters.linear_probe.LinearProbe"),
+            "objectives": [plugin("objectives.info_nce.InfoNCE")],
+        },
+        "data": {"train": [plugin("data.shards.ShardSet", path=str(shards))], "batch_size": 4},
+        "trainer": {
+            "accelerator": "cpu",
+            "devices": 1,
+            "logger": False,
+            "enable_progress_bar": False,
+            "default_root_dir": str(folder / "run"),
+        },
+    }
+    for section, values in sections.items():
+        config[section] = {**config.get(section, {}), **values}
+    folder.mkdir(exist_ok=True)
+    (folder / "fit.yaml").write_text(json.dumps(config))
+    return folder / "fit.yaml"
 
 
 def write_shards(folder: Path) -> Path:

@@ -131,9 +131,8 @@ def groups(sizes=(2, 3, 1, 2), seed=0, distinct=False) -> list[list[Group]]:
             images = tuple(f"{number}-{i}" for i in range(k))
             exhaustive = dice.random() < 0.5
             captions = tuple(f"the {text} {text}" for text in texts)
-            out[-1].append(
-                Group(f"r{number}", images, texts, captions, truth, tuple(true), exhaustive)
-            )
+            group = Group(f"r{number}", images, texts, captions, truth, tuple(true), exhaustive)
+            out[-1].append(group)
             number += 1
     return out
 

@@ -1,5 +1,4 @@
 import pytest
-import torch
 from transformers.utils import logging
 
 from tests.tiny import write_model
@@ -13,14 +12,6 @@ def folder(tmp_path):
         return write_model(tmp_path / name, **options)
 
     return write
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(autouse=True)

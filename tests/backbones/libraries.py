@@ -53,9 +53,8 @@ def flava_scores(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch.
     model = FlavaModel.from_pretrained(folder).eval()
     inputs = AutoTokenizer.from_pretrained(folder)(texts, padding=True, return_tensors="pt")
     image = model.get_image_features(pixels).pooler_output[:, 0]
-    text = model.get_text_features(
-        inputs["input_ids"], attention_mask=inputs["attention_mask"]
-    ).pooler_output[:, 0]
+    words = {"attention_mask": inputs["attention_mask"]}
+    text = model.get_text_features(inputs["input_ids"], **words).pooler_output[:, 0]
     return model.logit_scale.exp() * normalize(image) @ normalize(text).T
 
 

@@ -32,9 +32,8 @@ def test_tokens_are_the_librarys_states(path, backbone):
     words = backbone.encode_text(TEXTS, FeatureSpec("words"))
     with torch.no_grad():
         vision = model.vision_model(pixels(), output_hidden_states=True)
-        text = model.text_encoder(
-            input_ids=words.ids, attention_mask=words.mask.long(), output_hidden_states=True
-        )
+        given = {"input_ids": words.ids, "attention_mask": words.mask.long()}
+        text = model.text_encoder(**given, output_hidden_states=True)
     got = backbone.encode_image(pixels(), FeatureSpec("tokens", -1)).values
     torch.testing.assert_close(got, vision.last_hidden_state[:, 1:])
     for layer in (-2, -3):

@@ -25,9 +25,8 @@ def pixels():
 def test_tokens_are_the_librarys_hidden_states(backbone):
     words = backbone.encode_text(TEXTS, FeatureSpec("words"))
     with torch.no_grad():
-        output = backbone.model.flava(
-            input_ids=words.ids, attention_mask=words.mask.long(), pixel_values=pixels()
-        )
+        given = {"input_ids": words.ids, "attention_mask": words.mask.long()}
+        output = backbone.model.flava(**given, pixel_values=pixels())
     image, text = output.image_output, output.text_output
     assert len(image.hidden_states) == len(text.hidden_states) == 4
     for layer in (-2, -3):  # "second-last layer features" are hidden_states[-2]
@@ -70,9 +69,8 @@ def test_no_codebook_and_no_second_softmax(backbone):
     attention = backbone.model.flava.text_model.encoder.layer[0].attention.attention
     states = torch.randn(1, 4, 16)
     _, weights = attention(states, output_attentions=True)
-    query, key = (
-        f(states).view(1, 4, 2, 8).transpose(1, 2) for f in (attention.query, attention.key)
-    )
+    both = (attention.query, attention.key)
+    query, key = (f(states).view(1, 4, 2, 8).transpose(1, 2) for f in both)
     torch.testing.assert_close(weights, (query @ key.mT / 8**0.5).softmax(dim=-1))
 
 
@@ -101,9 +99,8 @@ def test_no_class_token_of_its_own(tmp_path):
     path = write_flava(tmp_path / "flava")
     text = (path / "config.json").read_text()
     assert '"use_cls_token": true' in text
-    (path / "config.json").write_text(
-        text.replace('"use_cls_token": true', '"use_cls_token": false')
-    )
+    text = text.replace('"use_cls_token": true', '"use_cls_token": false')
+    (path / "config.json").write_text(text)
     backbone = Flava(str(path))
     want = flava_matches(path, pixels(), TEXTS)
     fusion = backbone.fusion

@@ -1,6 +1,5 @@
 import json
 import logging
-import pickle
 import types
 import warnings
 import zipfile
@@ -17,13 +16,19 @@ from vlmtune import config
 from vlmtune.backbones import open_clip_loading
 from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.backbones.open_clip_text import Tokenizer
-from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec, Tokens
 
 TEXTS = ["a red cube left of the blue sphere", "dog", "a green metal cube"]
 POOLED = FeatureSpec("pooled")
 NO_IMAGE_TOWER, NO_TEXT_TOWER = {"convnext", "resnet"}, {"sees padding"}
 MULTIMODAL = {"context_length": 12, "width": 16, "heads": 2, "layers": 1}
+
+
+def timm(name, pool="token"):
+    made = {"timm_model_name": f"test_{name}", "timm_pool": pool, "timm_proj": "linear"}
+    return {"image_size": 160, **made}
+
+
 VARIANTS = {
     "clip": {},
     "average-pooled": {"vision": {"pool_type": "avg"}},
@@ -33,33 +38,14 @@ VARIANTS = {
     "custom text": {"custom_text": True, "text": {"output_tokens": True}},
     "end id": {"custom_text": True, "text": {"pool_type": "eos", "eos_id": 14}},
     "siglip": {"custom_text": True, "text": {"no_causal_mask": True, "pool_type": "last"}},
-    "timm": {
-        "vision": {
-            "image_size": 160,
-            "timm_model_name": "test_vit",
-            "timm_pool": "token",
-            "timm_proj": "linear",
-        }
-    },
+    "timm": {"vision": timm("vit")},
     "siglip, timm": {
         "custom_text": True,
         "init_logit_bias": -10,
-        "vision": {
-            "image_size": 160,
-            "timm_model_name": "test_vit3",  # registers, layer scale, attentional pooling
-            "timm_pool": "map",
-            "timm_proj": "linear",
-        },
+        "vision": timm("vit3", "map"),  # registers, layer scale, attentional pooling
         "text": {"no_causal_mask": True, "pool_type": "last", "proj_bias": True},
     },
-    "convnext": {
-        "vision": {
-            "image_size": 160,
-            "timm_model_name": "test_convnext",
-            "timm_pool": "",
-            "timm_proj": "linear",
-        }
-    },
+    "convnext": {"vision": timm("convnext", "")},
     "first": {"custom_text": True, "text": {"no_causal_mask": True, "pool_type": "first"}},
     "causal, last": {"custom_text": True, "text": {"pool_type": "last"}},
     "sees padding": {"custom_text": True, "text": {"no_causal_mask": True}},
@@ -82,9 +68,15 @@ def reference_pooled(output):
     return output[0] if isinstance(output, tuple) else output
 
 
+@pytest.fixture
+def made(folder):
+    """Returns a function that makes the backbone of a variant, with some options."""
+    return lambda variant="clip", **options: OpenClip(str(folder(**VARIANTS[variant], **options)))
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_pooled_equals_open_clip(folder, variant):
-    backbone = OpenClip(str(folder(**VARIANTS[variant])))
+def test_pooled_equals_open_clip(made, variant):
+    backbone = made(variant)
     pixels = pixels_for(backbone)
     with torch.no_grad():
         image = reference_pooled(backbone.model.encode_image(pixels))
@@ -95,8 +87,8 @@ def test_pooled_equals_open_clip(folder, variant):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_text_tokens_equal_the_padded_forward_pass(folder, variant):
-    backbone = OpenClip(str(folder(**VARIANTS[variant])))
+def test_text_tokens_equal_the_padded_forward_pass(made, variant):
+    backbone = made(variant)
     ids = padded_ids(backbone)
     for layer in (-1, -2, -3):
         got = backbone.encode_text(TEXTS, FeatureSpec("tokens", layer))
@@ -114,9 +106,8 @@ def _captured(backbone, ids, layer):
     """Output of a text block in open_clip's own pass over the padded captions, by a hook."""
     tower = getattr(backbone.model, "text", backbone.model)
     states = []
-    hook = tower.transformer.resblocks[layer].register_forward_hook(
-        lambda module, inputs, output: states.append(output)
-    )
+    block = tower.transformer.resblocks[layer]
+    hook = block.register_forward_hook(lambda module, inputs, output: states.append(output))
     backbone.model.encode_text(ids)
     hook.remove()
     return tower.ln_final(states[0]) if layer == -1 else states[0]
@@ -148,14 +139,13 @@ def test_average_pooled_tokens_average_to_the_embedding(folder):
     torch.testing.assert_close(pooled, backbone.encode_image(pixels, POOLED).values)
 
 
-def test_timm_tokens_equal_the_trunk(folder):
-    backbone = OpenClip(str(folder(**VARIANTS["timm"])))
+def test_timm_tokens_equal_the_trunk(made):
+    backbone = made("timm")
     pixels = pixels_for(backbone)
     with torch.no_grad():
         want = backbone.model.visual.trunk.forward_features(pixels)[:, 1:]
-    torch.testing.assert_close(
-        backbone.encode_image(pixels, FeatureSpec("tokens", -1)).values, want
-    )
+    got = backbone.encode_image(pixels, FeatureSpec("tokens", -1)).values
+    torch.testing.assert_close(got, want)
     assert (backbone.image_tokens, backbone.image_width) == (100, 64)
     assert backbone.fits(FeatureSpec("tokens", -6), "image") is None
 
@@ -249,26 +239,11 @@ def test_a_text_tower_run_in_pieces_gives_the_embedding(folder, variant):
         torch.testing.assert_close(tower.finish(rest), want)
 
 
-def test_trimming_changes_nothing(folder):
-    backbone = OpenClip(str(folder()))
-    for reads in (POOLED, FeatureSpec("tokens", -1), FeatureSpec("tokens", -2)):
-        together = backbone.encode_text(TEXTS, reads)
-        for i, text in enumerate(TEXTS):
-            alone = backbone.encode_text([text], reads)
-            if reads.kind == "pooled":
-                torch.testing.assert_close(alone.values[0], together.values[i])
-            else:
-                length = alone.values.shape[1]
-                torch.testing.assert_close(alone.values[0], together.values[i, :length])
-                assert together.mask[i].sum() == length
-
-
 def test_towers_that_cannot_be_had_are_told(folder):
     backbone = OpenClip(str(folder("a", **VARIANTS["convnext"])))
     assert backbone.image_tower is None
-    assert "ConvNeXt image tower is no plain transformer" in backbone.fits(
-        FeatureSpec("state"), "image"
-    )
+    why = backbone.fits(FeatureSpec("state"), "image")
+    assert "ConvNeXt image tower is no plain transformer" in why
     with refused(r"image state of layer -1 .*ConvNeXt"):
         backbone.encode_image(pixels_for(backbone), FeatureSpec("state"))
     assert "no words" in backbone.fits(FeatureSpec("words"), "image")
@@ -284,18 +259,15 @@ def test_towers_that_cannot_be_had_are_told(folder):
 def test_prompts_take_positions(folder):
     backbone = OpenClip(str(folder(**VARIANTS["siglip"])))
     tower, words = backbone.text_tower, backbone.encode_text(TEXTS, FeatureSpec("words"))
-    longer = Tokens(
-        torch.cat([words.values[:, :1], words.values], dim=1),
-        mask=torch.cat([words.mask[:, :1], words.mask], dim=1),
-    )
-    assert tower.start(longer).values.shape == (3, 12, 16)
-    for _ in range(2):
-        longer = Tokens(
-            torch.cat([longer.values[:, :1], longer.values], dim=1),
-            mask=torch.cat([longer.mask[:, :1], longer.mask], dim=1),
-        )
+
+    def prompted(count):
+        both = ([x[:, :1]] * count + [x] for x in (words.values, words.mask))
+        values, mask = (torch.cat(parts, dim=1) for parts in both)
+        return Tokens(values, mask=mask)
+
+    assert tower.start(prompted(1)).values.shape == (3, 12, 16)
     with refused(r"at most 12 text tokens.* got 13"):
-        tower.start(longer)
+        tower.start(prompted(3))
 
 
 def test_a_pretrained_bias_is_told(folder):
@@ -374,13 +346,9 @@ def test_open_clip_and_the_cutting_of_its_own_tokenizer(folder):
     assert got.mask.sum(dim=1).tolist() == [7, 12]
     assert backbone.text_special == (1, 1)
 
-
-@pytest.mark.parametrize("vocabulary", [True, False])
-@pytest.mark.parametrize("text", ["", "  ", " \t\n"])
-def test_a_caption_without_tokens_is_an_error(folder, vocabulary, text):
-    backbone = OpenClip(str(folder(vocabulary=vocabulary)))
-    with refused(r"captions with words, got .* \(number 1 of 2\)"):
-        backbone.encode_text(["dog", text], POOLED)
+    for text in ("", "  ", " \t\n"):
+        with refused(r"captions with words, got .* \(number 1 of 2\)"):
+            backbone.encode_text(["dog", text], POOLED)
 
 
 @pytest.mark.parametrize("layer", [0, 1, -4])
@@ -392,15 +360,11 @@ def test_layers_that_do_not_exist_are_refused(folder, layer):
         backbone.encode_text(TEXTS, FeatureSpec("tokens", layer))
 
 
-def test_preprocess_is_open_clips_and_travels_without_the_weights(folder):
+def test_preprocess_is_open_clips(folder):
     path = folder()
-    backbone = OpenClip(str(path))
     image = Image.effect_noise((50, 40), 80).convert("RGB")
     _, _, evaluate = open_clip.create_model_and_transforms(f"local-dir:{path}")
-    assert backbone.preprocess(image).equal(evaluate(image))
-    carried = pickle.dumps(backbone.preprocess)
-    assert len(carried) < 5000
-    assert pickle.loads(carried)(image).equal(evaluate(image))
+    assert OpenClip(str(path)).preprocess(image).equal(evaluate(image))
 
 
 def test_preprocessing_may_be_that_of_a_published_script(folder):
@@ -419,35 +383,20 @@ def test_preprocessing_may_be_that_of_a_published_script(folder):
     assert backbone.spec()["init_args"]["preprocessing"] == changed
 
 
-@pytest.mark.parametrize(
-    "given",
-    [{"men": [0, 0, 0]}, {"mean": [0, 0]}, {"std": [0, 1, 1]}, {"resize_mode": "squish"},
-     {"size": 7}],
-)  # fmt: skip
+WRONG = {"men": [0, 0, 0], "mean": [0, 0], "std": [0, 1, 1], "resize_mode": "squish", "size": 7}
+
+
+@pytest.mark.parametrize("given", [{name: value} for name, value in WRONG.items()])
 def test_a_preprocessing_that_is_none_is_refused(folder, given):
     with refused(f"mean and std of three numbers.*got {next(iter(given))}"):
         OpenClip(str(folder()), preprocessing=given)
 
 
-def test_fingerprints_tell_weights_preprocessing_and_vocabulary_apart(folder):
-    path, same, other = folder("a"), folder("b"), folder("c", seed=1)
-    own = OpenClip(str(path)).fingerprint
-    assert own == OpenClip(str(same)).fingerprint != OpenClip(str(other)).fingerprint
-    config = json.loads((same / "open_clip_config.json").read_text())
-    config["preprocess_cfg"]["mean"] = [0.1, 0.1, 0.1]
-    (same / "open_clip_config.json").write_text(json.dumps(config))
-    assert OpenClip(str(same)).fingerprint != own
-    words = (path / "vocabulary.txt").read_text().split()
-    (path / "vocabulary.txt").write_text("\n".join(reversed(words)))
-    assert OpenClip(str(path)).fingerprint != own
-
-
-def test_one_changed_weight_changes_the_fingerprint(folder):
+def test_the_fingerprint_knows_the_vocabulary(folder):
     path = folder()
     own = OpenClip(str(path)).fingerprint
-    state = load_file(path / "open_clip_model.safetensors")
-    state["ln_final.bias"][3] += 1e-6
-    save_file(state, path / "open_clip_model.safetensors")
+    words = (path / "vocabulary.txt").read_text().split()
+    (path / "vocabulary.txt").write_text("\n".join(reversed(words)))
     assert OpenClip(str(path)).fingerprint != own
 
 
@@ -541,39 +490,31 @@ def test_pretrained_with_a_folder_is_refused(folder):
         OpenClip(str(folder()), "openai")
 
 
-def test_an_unknown_precision_is_refused(folder):
-    # The command line is checked by the constructor, Python callers under test by beartype.
-    with pytest.raises((UserError, TypeError), match="fp16"):
-        OpenClip(str(folder()), precision="fp16")
+class Stub:
+    """A tokenizer of the hub that always gives the same ids."""
 
+    def __init__(self, row, eos=None, sep=None, pad=0, special=()):
+        ids = {"eos_token_id": eos, "sep_token_id": sep, "pad_token_id": pad}
+        self.tokenizer = types.SimpleNamespace(**ids, all_special_ids=list(special))
+        self.row = torch.tensor([row])
 
-def hub_tokenizer(ids, **inner):
-    inner = {"eos_token_id": None, "sep_token_id": None, "pad_token_id": 0, **inner}
-    return Tokenizer(
-        type(
-            "Stub", (), {"tokenizer": types.SimpleNamespace(**inner), "__call__": lambda *_: ids}
-        )()
-    )
+    def __call__(self, *_):
+        return self.row
 
 
 @pytest.mark.parametrize(
     ("row", "inner", "length", "special"),
     [
         # SigLIP: no start, padded with its end token
-        (
-            [7, 8, 1, 1, 1],
-            {"eos_token_id": 1, "pad_token_id": 1, "all_special_ids": [1]},
-            3,
-            (0, 1),
-        ),
-        ([7, 8, 1, 0, 0], {"eos_token_id": 1, "all_special_ids": [0, 1]}, 3, (0, 1)),
-        ([2, 7, 8, 3, 0], {"sep_token_id": 3, "all_special_ids": [0, 2, 3]}, 4, (1, 1)),
+        ([7, 8, 1, 1, 1], {"eos": 1, "pad": 1, "special": [1]}, 3, (0, 1)),
+        ([7, 8, 1, 0, 0], {"eos": 1, "special": [0, 1]}, 3, (0, 1)),
+        ([2, 7, 8, 3, 0], {"sep": 3, "special": [0, 2, 3]}, 4, (1, 1)),
         # end token stripped
-        ([2, 7, 8, 0, 0], {"sep_token_id": 3, "all_special_ids": [0, 2, 3]}, 3, (1, 0)),
+        ([2, 7, 8, 0, 0], {"sep": 3, "special": [0, 2, 3]}, 3, (1, 0)),
     ],
 )
 def test_lengths_of_hub_tokenizers(row, inner, length, special):
-    tokenizer = hub_tokenizer(torch.tensor([row]), **inner)
+    tokenizer = Tokenizer(Stub(row, **inner))
     _, mask = tokenizer(["any"])
     assert mask.sum().item() == length
     assert mask[0, :length].all()

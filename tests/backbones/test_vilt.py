@@ -128,8 +128,7 @@ def test_processors_of_another_kind_are_refused(tmp_path, name):
     (path / "preprocessor_config.json").write_text(json.dumps({**settings, name: False}))
     with refused(f"{name} False"):
         Vilt(str(path))
-    (path / "preprocessor_config.json").write_text(
-        json.dumps({**settings, "size": {"height": 32, "width": 32}})
-    )
+    settings["size"] = {"height": 32, "width": 32}
+    (path / "preprocessor_config.json").write_text(json.dumps(settings))
     with refused("size of shortest_edge"):
         Vilt(str(path))

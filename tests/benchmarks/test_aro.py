@@ -4,10 +4,10 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
-import torch
 from jaxtyping import TypeCheckError
 from PIL import Image
 
+from tests.benchmarks.models import by_text, drawn
 from tests.refusals import refused
 from vlmtune.benchmarks.aro import MINIMUM, Aro, symmetric
 from vlmtune.errors import UserError
@@ -36,16 +36,6 @@ def write(folder, items, **settings):
     return Aro(str(path), str(folder), **settings)
 
 
-def scorer(seed):
-    """Coarse scores by caption."""
-    rng, known = random.Random(seed), {}
-
-    def look(text):
-        return known.setdefault(text, rng.randint(0, 10) / 10)
-
-    return look, lambda images, texts, pairs: torch.tensor([look(texts[j]) for _, j in pairs])
-
-
 def published(items, look, key, excluded, least):
     """The mean of the authors: argmax over [false, true], by group, some groups left out."""
     hits = defaultdict(list)
@@ -60,8 +50,8 @@ def published(items, look, key, excluded, least):
 def test_relation_as_published(tmp_path, seed):
     names = ["eating", "next to", "riding", "wearing", "near", "to the left of", "holding"]
     items = rows(600, [{"relation_name": name} for name in names], seed)
-    look, score = scorer(seed)
-    result = write(tmp_path, items, convention="reference").run(score)
+    look = drawn(seed, values=11)
+    result = write(tmp_path, items, convention="reference").run(by_text(look))
     excluded = {"next to", "near"}
     expected, n, hits = published(items, look, lambda row: row["relation_name"], excluded, 0)
     metric = result.metrics["macro_accuracy"]
@@ -74,12 +64,11 @@ def test_relation_as_published(tmp_path, seed):
     assert counted == [row["relation_name"] not in excluded for row in items]
     listed = {key.removeprefix("accuracy/") for key in result.metrics if "/" in key}
     assert listed == hits.keys() - excluded
-    strict = write(tmp_path, items).run(score)
+    strict = write(tmp_path, items).run(by_text(look))
     everything, n, _ = published(items, look, lambda row: row["relation_name"], set(), 0)
     assert strict.primary == "accuracy"
     assert strict.metrics["macro_accuracy"].value == pytest.approx(everything)
     assert strict.metrics["macro_accuracy"].n == n == len(names)
-    wins = [look(row["true_caption"]) > look(row["false_caption"]) for row in items]
     assert strict.metrics["accuracy"].value == pytest.approx(sum(wins) / 600)
     assert strict.outcomes == tuple(map(float, wins))
     assert strict.benchmark == "aro_relation"
@@ -89,10 +78,9 @@ def test_relation_as_published(tmp_path, seed):
 def test_attribution_as_published(tmp_path, seed):
     words = ["red", "blue", "tall", "wet", "old"]
     groups = [{"attributes": [a, b]} for a in words for b in words if a != b]
-    items = rows(600, groups, seed)
-    look, score = scorer(seed)
+    items, look = rows(600, groups, seed), drawn(seed, values=11)
     made = write(tmp_path, items, task="attribution", convention="reference")
-    result = made.run(score)
+    result = made.run(by_text(look))
     expected, n, _ = published(items, look, lambda r: "_".join(r["attributes"]), set(), MINIMUM)
     assert 5 < n < 20  # pairs on both sides of the minimum
     assert result.metrics["macro_accuracy"].value == pytest.approx(expected)
@@ -104,7 +92,7 @@ def test_a_pair_with_exactly_the_minimum_counts(tmp_path):
     items = rows(MINIMUM, [{"attributes": ["a", "b"]}], 0)
     items += rows(MINIMUM - 1, [{"attributes": ["b", "a"]}], 0)
     made = write(tmp_path, items, task="attribution", convention="reference")
-    result = made.run(lambda images, texts, pairs: torch.rand(len(pairs)))
+    result = made.run(by_text(drawn(0)))
     assert result.metrics["macro_accuracy"].n == 1
     assert "accuracy/a_b" in result.metrics
     few = write(tmp_path, items[:20], task="attribution", convention="reference")

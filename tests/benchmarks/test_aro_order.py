@@ -2,28 +2,15 @@ import json
 import random
 
 import pytest
-import torch
 from PIL import Image
 
+from tests.benchmarks.models import by_text, drawn, oracle
 from tests.refusals import refused
 from vlmtune.benchmarks.aro_order import AroOrder
 from vlmtune.benchmarks.aro_shuffles import normalised, read_shuffles, write_shuffles
 from vlmtune.language.words import words
 
-VOCABULARY = [
-    "man",
-    "horse",
-    "dog",
-    "table",
-    "red",
-    "old",
-    "on",
-    "the",
-    "with",
-    "near",
-    "sees",
-    ",",
-]
+WORDS = ["man", "horse", "dog", "table", "red", "old", "on", "the", "with", "near", "sees", ","]
 
 
 class Random:
@@ -35,7 +22,7 @@ def write(folder, count, length=9):
     rng = random.Random(0)
     rows = []
     for i in range(count):
-        captions = [" ".join(rng.choices(VOCABULARY, k=length)) + f" {i}{j}." for j in range(3)]
+        captions = [" ".join(rng.choices(WORDS, k=length)) + f" {i}{j}." for j in range(3)]
         rows.append({"image": f"val2014/{i}.png", "caption": captions})
     (folder / "val2014").mkdir()
     for i in range(count):
@@ -52,21 +39,9 @@ def make(folder, **settings):
     return AroOrder(*map(str, paths), **settings)
 
 
-def scorer(seed):
-    rng, known = random.Random(seed), {}
-
-    def look(text):
-        return known.setdefault(text, rng.randint(0, 10))
-
-    return look, lambda images, texts, pairs: torch.tensor(
-        [float(look(texts[j])) for _, j in pairs.tolist()]
-    )
-
-
 def test_as_published(tmp_path):
-    captions, shuffles = write(tmp_path, 60)
-    look, score = scorer(0)
-    result = make(tmp_path, convention="reference").run(score)
+    (captions, shuffles), look = write(tmp_path, 60), drawn(0, values=11)
+    result = make(tmp_path, convention="reference").run(by_text(look))
     hits = []
     for caption, shuffled in zip(captions, shuffles, strict=True):
         values = [look(normalised(text)) for text in (caption, *shuffled)]
@@ -79,10 +54,9 @@ def test_as_published(tmp_path):
 
 
 def test_strict_gives_no_hint_by_spacing_and_leaves_out_what_is_not_shuffled(tmp_path):
-    captions, shuffles = write(tmp_path, 60, length=3)
-    look, score = scorer(1)
+    (captions, shuffles), look = write(tmp_path, 60, length=3), drawn(1, values=11)
     benchmark = make(tmp_path)
-    result = benchmark.run(score)
+    result = benchmark.run(by_text(look))
     hits, sizes, identical = [], [], 0
     for caption, shuffled in zip(captions, shuffles, strict=True):
         true = normalised(" ".join(words(caption)))
@@ -97,8 +71,7 @@ def test_strict_gives_no_hint_by_spacing_and_leaves_out_what_is_not_shuffled(tmp
     assert result.metrics["identical_candidates"].value == identical
     assert result.outcomes == tuple(map(float, hits))
     assert result.metrics["accuracy"].chance == pytest.approx(sum(1 / s for s in sizes) / len(hits))
-    oracle = benchmark.run(lambda images, texts, pairs: benchmark.items.truth.double())
-    assert oracle.metrics["accuracy"].value == 1.0
+    assert benchmark.run(oracle(benchmark)).metrics["accuracy"].value == 1.0
 
 
 def test_errors(tmp_path):

@@ -94,10 +94,8 @@ def test_written_and_read(tmp_path):
     rows = [{"image": "0.jpg", "caption": ["a man", CAPTION]}, {"image": "1.jpg", "caption": ["é"]}]
     path, shuffles = write(tmp_path, rows, seed=3)
     assert read_captions(path) == [("0.jpg", ["a man", CAPTION]), ("1.jpg", ["é"])]
-    found = read_shuffles(shuffles, path, 3)
-    assert [tuple(four) for four in found] == [
-        perturb(text, Known(), 3) for text in ("a man", CAPTION, "é")
-    ]
+    found = [tuple(four) for four in read_shuffles(shuffles, path, 3)]
+    assert found == [perturb(text, Known(), 3) for text in ("a man", CAPTION, "é")]
     content = json.loads(shuffles.read_text())
     assert (content["tagger"], content["seed"]) == ("Known", 3)
     write_shuffles(path, tmp_path / "other.json", LexiconTagger(), 3)

@@ -1,27 +1,12 @@
-import json
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
+from tests.benchmarks.cola import raw_of, write
 from tests.refusals import refused
 from vlmtune.benchmarks.cola_files import read_queries, read_subsets, spelled
 from vlmtune.benchmarks.cola_single import ColaSingle
-
-
-def write(folder, raw, name="file.json"):
-    path = folder / name
-    path.write_text(json.dumps(raw))
-    return path
-
-
-def raw_of(fixture):
-    return json.loads(Path(fixture.path).read_text())
-
-
-@pytest.fixture
-def fixture(tmp_path):
-    return ColaSingle.fixture(tmp_path)
 
 
 def test_what_a_file_says(tmp_path, fixture):
@@ -92,48 +77,26 @@ def test_files_of_one_name_in_two_folders_are_two_images(tmp_path):
     assert len(set(read_queries(write(tmp_path, raw), tmp_path).images)) == 6
 
 
-def change(raw, how):
-    data = raw["data"]
-    if how == "no labels":
-        raw["labels"] = []
-    elif how == "short flags":
-        data[1][2] = [0, 1]
-    elif how == "other flags":
-        data[1][3] = [0, 1, 2]
-    elif how == "five elements":
-        data[0].append(1)
-    elif how == "image is a number":
-        data[0][0] = 7
-    elif how == "same label":
-        raw["labels"][1] = raw["labels"][0]
-    elif how == "same image":
-        data[1][0] = data[0][0]
-    elif how == "label is a number":
-        raw["labels"][0] = 3
-    elif how == "object is a number":
-        data[0][1] = [3]
-    return {"labels": raw["labels"]} if how == "no data" else raw
-
-
 @pytest.mark.parametrize(
-    ("how", "message"),
+    ("change", "message"),
     [
-        ("no data", "got nothing at data"),
-        ("no labels", r"got \[\] at labels"),
-        ("short flags", "other than 3 flags at data/1"),
-        ("other flags", "got 2 at data/1/3/2"),
-        ("five elements", "at data/0"),
-        ("image is a number", "got 7 at data/0/0"),
-        ("same label", "same label twice"),
-        ("same image", "same image twice"),
-        ("label is a number", "got 3 at labels/0"),
-        ("object is a number", "got 3 at data/0/1/"),
+        (lambda raw: raw.pop("data"), "got nothing at data"),
+        (lambda raw: raw["labels"].clear(), r"got \[\] at labels"),
+        (lambda raw: raw["data"][1][2].pop(), "other than 3 flags at data/1"),
+        (lambda raw: raw["data"][1].__setitem__(3, [0, 1, 2]), "got 2 at data/1/3/2"),
+        (lambda raw: raw["data"][0].append(1), "at data/0"),
+        (lambda raw: raw["data"][0].__setitem__(0, 7), "got 7 at data/0/0"),
+        (lambda raw: raw["labels"].__setitem__(1, raw["labels"][0]), "same label twice"),
+        (lambda raw: raw["data"][1].__setitem__(0, raw["data"][0][0]), "same image twice"),
+        (lambda raw: raw["labels"].__setitem__(0, 3), "got 3 at labels/0"),
+        (lambda raw: raw["data"][0].__setitem__(1, [3]), "got 3 at data/0/1/"),
     ],
 )
-def test_malformed_file(tmp_path, fixture, how, message):
-    path = write(tmp_path, change(raw_of(fixture), how))
+def test_malformed_file(tmp_path, fixture, change, message):
+    raw = raw_of(fixture)
+    change(raw)
     with refused(message):
-        read_queries(path, tmp_path)
+        read_queries(write(tmp_path, raw), tmp_path)
 
 
 @pytest.mark.parametrize(

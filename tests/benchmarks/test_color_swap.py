@@ -1,16 +1,15 @@
 import json
-import random
 
 import pytest
-import torch
 from PIL import Image
 
+from tests.benchmarks.models import by_name, drawn
 from vlmtune.benchmarks.color_swap import ColorSwap
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_against_a_loop(tmp_path, seed):
-    rng, rows = random.Random(seed), []
+    rows = []
     for i in range(25):
         row = {"id": i, "image_source": "x", "caption_source": "y"}
         for side in (1, 2):
@@ -18,15 +17,8 @@ def test_against_a_loop(tmp_path, seed):
             Image.new("RGB", (4, 4)).save(tmp_path / f"{i}_{side}.png")
         rows.append(row)
     (tmp_path / "test.json").write_text(json.dumps(rows))
-    table = {}
-
-    def look(name, text):
-        return table.setdefault((name, text), float(rng.randrange(3)))
-
-    def score(images, texts, pairs):
-        return torch.tensor([look(images[i].path.name, texts[j]) for i, j in pairs.tolist()])
-
-    metrics = ColorSwap(str(tmp_path / "test.json"), str(tmp_path)).run(score).metrics
+    look = drawn(seed, values=3)
+    metrics = ColorSwap(str(tmp_path / "test.json"), str(tmp_path)).run(by_name(look)).metrics
     text, image = [], []
     for row in rows:
         s = [[look(row[f"image_{i}"], row[f"caption_{j}"]) for j in (1, 2)] for i in (1, 2)]

@@ -3,9 +3,9 @@ import random
 from collections import defaultdict
 
 import pytest
-import torch
 from PIL import Image
 
+from tests.benchmarks.models import by_text, drawn, oracle
 from tests.refusals import refused
 from vlmtune.benchmarks.crepe_productivity import COMPLEXITIES, TYPES, CrepeProductivity
 
@@ -42,15 +42,6 @@ def save(path, rows):
         csv.writer(file).writerows([HEADER, *rows])
 
 
-def scorer(seed, steps=4):
-    rng, known = random.Random(seed), {}
-
-    def look(text):
-        return known.setdefault(text, rng.randint(0, steps) / steps)
-
-    return look, lambda images, texts, pairs: torch.tensor([look(texts[j]) for _, j in pairs])
-
-
 def place(values, convention):
     """Rank of candidate 0: as a descending sort that keeps the order has it, or last of equals."""
     key = (lambda i: (-values[i], i)) if convention == "reference" else (lambda i: (-values[i], -i))
@@ -60,11 +51,10 @@ def place(values, convention):
 @pytest.mark.parametrize("convention", ["strict", "reference"])
 @pytest.mark.parametrize("whole", [False, True])
 def test_against_the_rule_of_the_released_script(tmp_path, convention, whole):
-    found = write(tmp_path, whole)
-    look, score = scorer(1)
+    found, look = write(tmp_path, whole), drawn(1, values=5)
     arguments = {"complexities": None} if whole else {}
     made = CrepeProductivity(str(tmp_path), str(tmp_path), convention=convention, **arguments)
-    result = made.run(score)
+    result = made.run(by_text(look))
     metrics, by_type, everything = result.metrics, defaultdict(list), []
     for (kind, n), items in found.items():
         ranks = [place([look(text) for text in texts], convention) for texts in items]
@@ -95,27 +85,19 @@ def test_repeated_captions_and_capitals(tmp_path):
     save(path, rows)
 
     def made(**settings):
-        return CrepeProductivity(
-            str(tmp_path), str(tmp_path), types=["swap"], complexities=[4], **settings
-        )
+        return CrepeProductivity(str(tmp_path), str(tmp_path), ["swap"], [4], **settings)
 
     strict = made()
-    assert strict.items.texts == (
-        "snow on rock.",
-        "rock on snow.",
-        "a lamp by bed",
-        "lamp not by bed",
-    )
-    result = strict.run(lambda images, texts, pairs: strict.items.truth.double())
+    texts = ("snow on rock.", "rock on snow.", "a lamp by bed", "lamp not by bed")
+    assert strict.items.texts == texts
+    result = strict.run(oracle(strict))
     assert result.metrics["accuracy"].value == 1.0
     assert result.metrics["identical_candidates"].value == 2
     assert result.metrics["accuracy"].chance == 0.5
     reference = made(convention="reference")
     assert "Lamp not by bed" in reference.items.texts
     # A model that lower-cases ties in both; the first candidate wins.
-    result = reference.run(
-        lambda images, texts, pairs: torch.tensor([float("not" not in texts[j]) for _, j in pairs])
-    )
+    result = reference.run(by_text(lambda text: "not" not in text))
     assert result.metrics["accuracy"].value == 1.0
     assert result.metrics["identical_candidates"].value == 1
 

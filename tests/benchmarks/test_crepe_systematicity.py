@@ -3,10 +3,10 @@ import random
 from collections import defaultdict
 
 import pytest
-import torch
 from jaxtyping import TypeCheckError
 from PIL import Image
 
+from tests.benchmarks.models import by_text, drawn
 from tests.refusals import refused
 from vlmtune.benchmarks.crepe_systematicity import CrepeSystematicity
 from vlmtune.errors import UserError
@@ -37,18 +37,9 @@ def write(folder, corpus):
 @pytest.mark.parametrize("convention", ["strict", "reference"])
 @pytest.mark.parametrize("negatives", ["atom", "comp", "combined"])
 def test_against_a_loop(tmp_path, convention, negatives):
-    found = write(tmp_path, "cc12m")
-    rng, known = random.Random(3), {}
-
-    def look(text):
-        return known.setdefault(text, rng.randint(0, 4))
-
-    made = CrepeSystematicity(
-        str(tmp_path), str(tmp_path), corpus="cc12m", negatives=negatives, convention=convention
-    )
-    result = made.run(
-        lambda images, texts, pairs: torch.tensor([float(look(texts[j])) for _, j in pairs])
-    )
+    found, look = write(tmp_path, "cc12m"), drawn(3, values=5)
+    options = {"corpus": "cc12m", "negatives": negatives, "convention": convention}
+    result = CrepeSystematicity(str(tmp_path), str(tmp_path), **options).run(by_text(look))
     means, chances, wins, alone = {}, [], [], 0
     for compounds, items in found.items():
         hits = []
@@ -77,9 +68,7 @@ def test_against_a_loop(tmp_path, convention, negatives):
 def test_captions_without_negatives_are_not_in_the_gallery_nor_a_benchmark(tmp_path):
     made = CrepeSystematicity.fixture(tmp_path)
     path, settings = str(tmp_path), {"negatives": "comp", "convention": "reference"}
-    result = CrepeSystematicity(path, path, **settings).run(
-        lambda images, texts, pairs: torch.rand(len(pairs))
-    )
+    result = CrepeSystematicity(path, path, **settings).run(by_text(drawn(0)))
     assert result.metrics["without_negatives"].value == 1
     assert result.metrics["accuracy"].n == 3
     assert not any("tree" in example.query for example in result.examples)

@@ -55,13 +55,8 @@ def shuffled_scores(number, seed=0):
         for c in (0, 1):
             for k in (0, 1):
                 info = {"dataset": part, "name": f"c{c}i{k}", "sample_cnt": i}
-                scores.append(
-                    {
-                        "image": whole[f"image{k}"],
-                        "caption": whole[f"caption{c}"],
-                        "private_info": info,
-                    }
-                )
+                shown = {"image": whole[f"image{k}"], "caption": whole[f"caption{c}"]}
+                scores.append({**shown, "private_info": info})
     random.Random(seed).shuffle(scores)
     return scores
 

@@ -25,17 +25,12 @@ def test_nothing_repeats():
 
 def test_items_that_occur_again_in_whatever_order():
     choices = [Comparison((A,), ("x",), ("y", "z")), Comparison((A,), ("x",), ("z", "y"))]
-    paired = [
-        Comparison((A, B), ("x", "y")),
-        Comparison((B, A), ("y", "x")),
-        Comparison((A, B), ("x", "y")),
-    ]
+    one = Comparison((A, B), ("x", "y"))
+    paired = [one, Comparison((B, A), ("y", "x")), one]
     (found,) = find_repeats([*choices, *paired])
     assert (found.kind, found.total, found.n) == ("item", 3, 5)
-    assert found.listed == (
-        Occurrence((0, 1), NAMES[:1], ("x",)),
-        Occurrence((2, 3, 4), NAMES[:2], ("x", "y")),
-    )
+    places = (((0, 1), NAMES[:1], ("x",)), ((2, 3, 4), NAMES[:2], ("x", "y")))
+    assert found.listed == tuple(Occurrence(*place) for place in places)
 
 
 def test_captions_and_images_within_an_item():
@@ -77,9 +72,8 @@ def test_against_a_loop():
         for _ in range(25):
             images = tuple(rng.choice((A, B, C)) for _ in range(2))
             items.append(Comparison(images, tuple(rng.choice("xy") for _ in range(2))))
-        pairs = [
-            sorted((str(i.path), t) for i, t in zip(x.images, x.true, strict=True)) for x in items
-        ]
+        both = (zip(x.images, x.true, strict=True) for x in items)
+        pairs = [sorted((str(i.path), t) for i, t in pair) for pair in both]
         # An item of two equal pairs is that of one.
         pairs = [p[:1] if p[0] == p[1] else p for p in pairs]
         expected = {

@@ -58,12 +58,8 @@ def cosine(a, b):
     return sum(x * y for x, y in zip(unit(a), unit(b), strict=True))
 
 
-COLUMN = {
-    "background": "world_name",
-    "size": "character_scale",
-    "texture": "character_texture",
-    "camera_yaw": "camera_yaw",
-}
+COLUMN = {"background": "world_name", "size": "character_scale"}
+COLUMN |= {"texture": "character_texture", "camera_yaw": "camera_yaw"}
 
 
 def naive(rows, folder, model, factor):
@@ -86,9 +82,8 @@ def naive(rows, folder, model, factor):
         if factor != "camera_yaw":
             text += [cosine(x, y) for x, y in itertools.combinations(said, 2)]
             across += [cosine(x, y) for x, y in zip(seen, said, strict=True)]
-    return {
-        k: sum(v) / len(v) for k, v in (("image", image), ("text", text), ("across", across)) if v
-    }
+    sides = {"image": image, "text": text, "across": across}
+    return {name: sum(v) / len(v) for name, v in sides.items() if v}
 
 
 def test_all_pairs_against_loops(tmp_path):
@@ -108,8 +103,6 @@ def test_all_pairs_against_loops(tmp_path):
     assert {k: m.value for k, m in result.metrics.items()} == pytest.approx(expected)
     for name, metric in result.metrics.items():
         assert metric.chance == 0.0
-        assert metric.low is not None
-        assert metric.high is not None
         assert -1 <= metric.low <= metric.value <= metric.high <= 1
         own = result.series[name]
         assert len(own) == metric.n
@@ -145,9 +138,8 @@ def test_a_model_that_adds_vectors_is_equivariant_in_what_it_adds(tmp_path):
     model = additive(tmp_path)
     result = benchmark.run(model)
     # Size has a vector of its own; the rest of the caption is one vector for each combination.
-    assert result.metrics["image/size"].value == pytest.approx(1.0)
-    assert result.metrics["text/size"].value == pytest.approx(1.0)
-    assert result.metrics["across/size"].value == pytest.approx(1.0)
+    for side in ("image", "text", "across"):
+        assert result.metrics[f"{side}/size"].value == pytest.approx(1.0)
     assert result.metrics["image/background"].value < 0.9
     turned = benchmark.run(Model(model.image, lambda said: -model.text(said)))
     assert turned.metrics["across/size"].value == pytest.approx(-1.0)
@@ -155,9 +147,8 @@ def test_a_model_that_adds_vectors_is_equivariant_in_what_it_adds(tmp_path):
 
 
 def test_a_model_that_sees_nothing_is_at_chance(tmp_path):
-    result = PugAnimals.fixture(tmp_path).run(
-        Model(lambda _: torch.ones(3), lambda _: torch.ones(3))
-    )
+    model = Model(lambda _: torch.ones(3), lambda _: torch.ones(3))
+    result = PugAnimals.fixture(tmp_path).run(model)
     assert {m.value for m in result.metrics.values()} == {0.0}
 
 
@@ -217,11 +208,8 @@ def test_samples_that_lack_a_value_are_left_out_and_counted(tmp_path):
     Path(benchmark.path).write_text("\n".join(lines[:1] + lines[2:]))  # a frontal image
     result = PugAnimals(str(benchmark.path), str(tmp_path)).run(Model(hashed(0), hashed(1)))
     left_out = {k: (m.value, m.n) for k, m in result.metrics.items() if k.startswith("left_out")}
-    assert left_out == {
-        "left_out/background": (1.0, 8),
-        "left_out/size": (1.0, 12),
-        "left_out/texture": (1.0, 12),
-    }
+    sizes = {"background": 8, "size": 12, "texture": 12}
+    assert left_out == {f"left_out/{factor}": (1.0, n) for factor, n in sizes.items()}
     assert result.metrics["image/size"].n == 11
 
 

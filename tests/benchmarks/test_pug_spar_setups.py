@@ -70,44 +70,30 @@ def test_each_set_up_has_the_published_size(grid, name):
 
 def test_captions_are_the_published_ones(grid):
     def texts(name, first, second, group):
-        row = next(
-            r for r in grid if (r.first, r.second, r.side, r.texture) == (first, second, *group)
-        )
+        wanted = (first, second, *group)
+        row = next(r for r in grid if (r.first, r.second, r.side, r.texture) == wanted)
         setup = make(name, grid, True, False)
         i = setup.rows.index(row)
         return setup.captions[i], setup.negatives and setup.negatives[i]
 
     left, bottom, blue = ("left", "Default"), ("bottom", "Default"), ("left", "Blue")
-    tortoise = "This is a photo of a GiantTortoise"
-    assert texts("scene", BLANK, BLANK, left) == ("This is a photo in a Desert environment", None)
-    assert texts("single_blue_red", BLANK, "GiantTortoise", blue) == (
-        f"{tortoise} in a Desert environment",
-        None,
-    )
-    assert texts("single_left_right", BLANK, "GiantTortoise", left) == (
-        f"{tortoise} on the right of the picture in a Desert environment",
-        f"{tortoise} on the left of the picture in a Desert environment",
-    )
-    assert texts("single_bottom_top", "GiantTortoise", BLANK, bottom) == (
-        f"{tortoise} on the bottom of the picture in a Desert environment",
-        f"{tortoise} on the top of the picture in a Desert environment",
-    )
-    assert texts("double_default", "Zebra", "Bear", left) == (
-        "This is a photo of a Bear and a Zebra in a Desert environment",
-        None,
-    )
-    assert texts("double_bottom_top", "Zebra", "Bear", bottom) == (
-        "This is a photo of a Zebra on the bottom and a Bear on the top of the picture "
-        "in a Desert environment",
-        "This is a photo of a Bear on the bottom and a Zebra on the top of the picture "
-        "in a Desert environment",
-    )
-    assert texts("attributes_blue_red", "Zebra", "Bear", blue) == (
-        "This is a photo of a Zebra textured with Blue and a Bear textured with Red "
-        "in a Desert environment",
-        "This is a photo of a Bear textured with Blue and a Zebra textured with Red "
-        "in a Desert environment",
-    )
+    one, two = "GiantTortoise", ("Zebra", "Bear")
+    sides = "of a {} on the bottom and a {} on the top of the picture"
+    textures = "of a {} textured with Blue and a {} textured with Red"
+    place = f"of a {one} on the {{}} of the picture"
+    for arguments, caption, negative in (
+        (("scene", BLANK, BLANK, left), "", None),
+        (("single_blue_red", BLANK, one, blue), f"of a {one}", None),
+        (("single_left_right", BLANK, one, left), place.format("right"), place.format("left")),
+        (("single_bottom_top", one, BLANK, bottom), place.format("bottom"), place.format("top")),
+        (("double_default", *two, left), "of a Bear and a Zebra", None),
+        (("double_bottom_top", *two, bottom), sides.format(*two), sides.format(*two[::-1])),
+        (("attributes_blue_red", *two, blue), textures.format(*two), textures.format(*two[::-1])),
+    ):
+        got = texts(*arguments)
+        assert got[0] == " ".join(f"This is a photo {caption} in a Desert environment".split())
+        wanted = negative and f"This is a photo {negative} in a Desert environment"
+        assert got[1] == wanted
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,10 @@
 import json
-import random
 from pathlib import Path
 
 import pytest
 import torch
 
+from tests.benchmarks.models import by_text, drawn, oracle
 from tests.refusals import refused
 from vlmtune.benchmarks.sugar_crepe import SUBSETS, SugarCrepe
 
@@ -18,16 +18,6 @@ RELEASED = {
     "swap_att": 666,
     "swap_obj": 245,
 }
-
-
-def by_text(seed, steps):
-    """Coarse random scores by caption."""
-    rng, known = random.Random(seed), {}
-
-    def look(text):
-        return known.setdefault(text, rng.randint(0, steps) / steps)
-
-    return look, lambda images, texts, pairs: torch.tensor([look(texts[j]) for _, j in pairs])
 
 
 def write(folder, sizes):
@@ -48,8 +38,8 @@ def write(folder, sizes):
 def test_against_the_rule_of_the_released_script(tmp_path, convention):
     sizes = {subset: 20 + 10 * i for i, subset in enumerate(SUBSETS)}
     write(tmp_path, sizes)
-    look, score = by_text(0, 5)
-    result = SugarCrepe(str(tmp_path), str(tmp_path), convention=convention).run(score)
+    look = drawn(0, values=6)
+    result = SugarCrepe(str(tmp_path), str(tmp_path), convention=convention).run(by_text(look))
     right = {
         subset: sum(look(f"{subset} {i}") > look(f"not {subset} {i}") for i in range(size))
         for subset, size in sizes.items()
@@ -127,8 +117,8 @@ def test_released_files(tmp_path):
     for name in files:
         (tmp_path / name).write_bytes(b"0")
     benchmark = SugarCrepe(str(REAL), str(tmp_path), subsets)
-    look, score = by_text(1, 50)
-    result = benchmark.run(score)
+    look = drawn(1, values=51)
+    result = benchmark.run(by_text(look))
     for subset in subsets:
         metric = result.metrics[f"accuracy/{subset}"]
         items = rows[subset].values()
@@ -137,5 +127,4 @@ def test_released_files(tmp_path):
         assert metric.value == pytest.approx(right / RELEASED[subset])
     assert "108" not in rows["swap_obj"]
     assert len(benchmark.items.images) == len(files)
-    oracle = benchmark.run(lambda images, texts, pairs: benchmark.items.truth.double())
-    assert oracle.metrics["accuracy"].value == 1.0
+    assert benchmark.run(oracle(benchmark)).metrics["accuracy"].value == 1.0

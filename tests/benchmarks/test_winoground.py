@@ -2,33 +2,21 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 
+from tests.benchmarks.models import scorer
 from tests.refusals import refused
 from vlmtune.benchmarks.winoground import Winoground
 
 
-def scorer(table):
-    def score(images, texts, pairs):
-        return torch.tensor([table(images[i].path.stem, texts[j]) for i, j in pairs.tolist()])
-
-    return score
+def by_stem(look):
+    return scorer(lambda image, text: look(image.path.stem, text))
 
 
 def test_fixture_has_the_released_layout(tmp_path):
     made = Winoground.fixture(tmp_path)
     rows = [json.loads(line) for line in Path(made.path).read_text().splitlines()]
-    assert set(rows[0]) == {
-        "id",
-        "image_0",
-        "image_1",
-        "caption_0",
-        "caption_1",
-        "tag",
-        "secondary_tag",
-        "num_main_preds",
-        "collapsed_tag",
-    }
+    names = "id image_0 image_1 caption_0 caption_1 tag secondary_tag num_main_preds collapsed_tag"
+    assert set(rows[0]) == set(names.split())
     assert [image.path.name for image in made.items.images] == [
         f"ex_{i}_img_{side}.png" for i in range(3) for side in (0, 1)
     ]
@@ -40,7 +28,7 @@ def test_accuracy_by_tag(tmp_path):
     made = Winoground.fixture(tmp_path)
     rows = [json.loads(line) for line in Path(made.path).read_text().splitlines()]
     right = {(row[f"image_{i}"], row[f"caption_{i}"]) for row in rows[:2] for i in (0, 1)}
-    result = made.run(scorer(lambda name, text: float((name, text) in right)))
+    result = made.run(by_stem(lambda name, text: float((name, text) in right)))
     values = {key: metric.value for key, metric in result.metrics.items()}
     assert values["group_accuracy"] == pytest.approx(2 / 3)
     assert values["group_accuracy/Object"] == values["group_accuracy/Relation"] == 1.0
@@ -55,11 +43,11 @@ def test_accuracy_by_tag(tmp_path):
 
 def test_an_image_that_is_preferred_by_both_captions(tmp_path):
     made = Winoground.fixture(tmp_path)
-    result = made.run(scorer(lambda name, text: float(name.endswith("img_0"))))
+    result = made.run(by_stem(lambda name, text: float(name.endswith("img_0"))))
     assert result.metrics["image_accuracy"].value == 0.0
     assert result.metrics["text_accuracy"].value == 0.0
     both = {"some plants by a bulb": 0.1, "a bulb by some plants": 0.2}
-    lean = made.run(scorer(lambda name, text: both.get(text, 0.0) * (1 + name.endswith("img_1"))))
+    lean = made.run(by_stem(lambda name, text: both.get(text, 0.0) * (1 + name.endswith("img_1"))))
     assert lean.metrics["text_accuracy/Object"].value == 0.0
 
 
@@ -72,7 +60,7 @@ def test_files_as_others_write_them(tmp_path):
     Path(made.path).write_text("\n\n".join(json.dumps(row, ensure_ascii=False) for row in bare))
     again = Winoground(made.path, made.images, limit=1, seed=None)
     assert again.items.texts[0] == "some\u2028plants"
-    result = again.run(lambda images, texts, pairs: torch.zeros(len(pairs)))
+    result = again.run(scorer(lambda *_: 0.0))
     assert list(result.metrics) == ["text_accuracy", "image_accuracy", "group_accuracy"]
 
 

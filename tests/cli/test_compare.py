@@ -8,10 +8,10 @@ import pytest
 import yaml
 
 from tests.refusals import refused
+from tests.runs import QUIET
 from tests.test_configs import Parsed, check_recipe
-from tests.tiny import write_cola
+from tests.tiny import cola_plugin, plugin, write_cola
 from vlmtune.cli import compare
-from vlmtune.cli.fit import NOISE
 from vlmtune.cli.main import main
 from vlmtune.errors import UserError
 from vlmtune.metrics.value import MetricValue
@@ -19,14 +19,9 @@ from vlmtune.report.result import Result
 from vlmtune.report.run_report import Provenance, RunReport
 
 ROOT = Path(__file__).parents[2]
-SUITES = [
-    ROOT / "configs/experiments/compare/cola.yaml",
-    ROOT / "configs/experiments/compare/eqsim.yaml",
-]
+SUITES = [ROOT / f"configs/experiments/compare/{name}.yaml" for name in ("cola", "eqsim")]
 
-CALLBACK = "vlmtune.training.benchmark_callback.BenchmarkCallback"
-
-pytestmark = [pytest.mark.filterwarnings(f"ignore:{pattern}") for pattern in NOISE]
+pytestmark = QUIET
 
 
 @pytest.mark.parametrize("path", SUITES, ids=lambda path: path.stem)
@@ -217,27 +212,13 @@ def test_a_strategy_is_trained_by_the_same_code_as_fit(tmp_path, monkeypatch, mo
     """The whole way for two steps, in this process."""
     monkeypatch.chdir(tmp_path)
     cola = write_cola(tmp_path / "cola")
-    arguments = {"name": "cola", "path": str(cola), "images": str(cola.parent)}
-    toy = {"class_path": "vlmtune.benchmarks.cola_multi.ColaMulti", "init_args": arguments}
-    Path("benchmarks.yaml").write_text(yaml.safe_dump([toy]))
+    Path("benchmarks.yaml").write_text(yaml.safe_dump([cola_plugin(cola, name="cola")]))
     base = yaml.safe_load((ROOT / "configs/experiments/compare/cola/base.yaml").read_text())
     evaluation = {"benchmarks": "benchmarks.yaml", "every_n_epochs": 1}
-    base["trainer"] |= {
-        "accelerator": "cpu",
-        "callbacks": [
-            {
-                "class_path": "vlmtune.training.benchmark_callback.BenchmarkCallback",
-                "init_args": evaluation,
-            }
-        ],
-    }
-    base["model"] |= {
-        "backbone": {
-            "class_path": "vlmtune.backbones.open_clip.OpenClip",
-            "init_args": {"model": str(model_folder)},
-        },
-        "store": None,
-    }
+    callback = plugin("training.benchmark_callback.BenchmarkCallback", **evaluation)
+    base["trainer"] |= {"accelerator": "cpu", "callbacks": [callback]}
+    backbone = plugin("backbones.open_clip.OpenClip", model=str(model_folder))
+    base["model"] |= {"backbone": backbone, "store": None}
     base["data"] |= {"train": [{"path": str(shards)}], "batch_size": 4}
     Path("base.yaml").write_text(yaml.safe_dump(base))
     probe = (ROOT / "configs/experiments/compare/cola/linear_probe.yaml").read_text()

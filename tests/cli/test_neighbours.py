@@ -9,6 +9,7 @@ import torch
 from torch.nn.functional import normalize
 
 from tests.backbones import hf_models
+from tests.tiny import plugin
 from vlmtune.adapters.zero_shot import ZeroShot
 from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.cli.main import main
@@ -92,11 +93,9 @@ def test_coarse_caches_feed_training(model_folder, shards, tmp_path, capsys):
 def test_matching_heads_score_captions(kind, model_folder, shards, tmp_path, capsys):
     write = getattr(hf_models, f"write_{kind}")
     modules = {"blip": "Blip", "bridgetower": "BridgeTower", "flava": "Flava", "vilt": "Vilt"}
-    backbone = {
-        "class_path": f"vlmtune.backbones.{kind}.{modules[kind]}",
-        "init_args": {"model": str(write(tmp_path / "weights"))},
-    }
-    adapter = {"class_path": "vlmtune.adapters.matching.Matching", "init_args": {"blocks": 0}}
+    weights = str(write(tmp_path / "weights"))
+    backbone = plugin(f"backbones.{kind}.{modules[kind]}", model=weights)
+    adapter = plugin("adapters.matching.Matching", blocks=0)
     file = tmp_path / "model.yaml"
     file.write_text(json.dumps({"backbone": backbone, "adapter": adapter}))
     # ViLT has no vision encoder: another model's images are compared.

@@ -41,10 +41,8 @@ def test_equal_text_only_runs_stand_once_and_last(tmp_path, evaluated):
 
 def test_other_text_only_runs_go_by_their_folders(tmp_path, evaluated):
     folders = evaluated("x", 0.3, "one"), evaluated("y", 0.4, "two")
-    assert heads(tmp_path, *folders) == [
-        *("one", "two"),
-        *("text-only (n-gram), x", "text-only (n-gram), y"),
-    ]
+    alone = [f"text-only (n-gram), {name}" for name in "xy"]
+    assert heads(tmp_path, *folders) == ["one", "two", *alone]
 
 
 def test_a_file_alone_brings_no_text_only_run_and_a_text_only_file_may_be_named(
@@ -63,9 +61,8 @@ def test_runs_of_one_name_go_by_their_folders(tmp_path, evaluated):
 def test_only_what_is_asked_for_is_written(tmp_path, evaluated):
     heads(tmp_path, evaluated("x", 0.3))
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"report.md", "report.html"}
-    options = Namespace(
-        runs=[tmp_path / "x"], out=tmp_path / "out", csv=tmp_path / "a.csv", latex=None
-    )
+    paths = {"out": tmp_path / "out", "csv": tmp_path / "a.csv", "latex": None}
+    options = Namespace(runs=[tmp_path / "x"], **paths)
     report.run(options)
     lines = (tmp_path / "a.csv").read_text().splitlines()
     assert len(lines) == 1 + 2

@@ -34,9 +34,8 @@ def test_what_is_written_is_what_the_benchmark_reads(annotations, capsys):
     assert main(arguments) == 0
     assert "four shuffles of 2 captions, seed 7" in capsys.readouterr().out
     found = read_shuffles(out, annotations, 2)
-    assert [tuple(four) for four in found] == [
-        perturb(caption, LexiconTagger(), 7) for caption in CAPTIONS
-    ]
+    want = [perturb(caption, LexiconTagger(), 7) for caption in CAPTIONS]
+    assert [tuple(four) for four in found] == want
     Image.new("RGB", (4, 4)).save(annotations.with_name("0.jpg"))
     benchmark = AroOrder(str(annotations), str(annotations.parent), str(out))
     benchmark.load()
@@ -75,9 +74,8 @@ def test_what_is_wrong_is_one_line(annotations, capsys, monkeypatch, change, sai
 
 def test_help_imports_nothing_heavy():
     root = Path(vlmtune.__file__).parent.parent
-    done = subprocess.run(
-        [sys.executable, "-c", HELP], capture_output=True, text=True, timeout=60, cwd=root
-    )
+    command, options = [sys.executable, "-c", HELP], {"timeout": 60, "cwd": root}
+    done = subprocess.run(command, capture_output=True, text=True, **options)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "[]"
     assert "--spacy MODEL" in done.stdout

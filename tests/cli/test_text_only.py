@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.refusals import refused
-from tests.tiny import write_cola
+from tests.tiny import cola_plugin, write_cola
 from vlmtune.adapters.zero_shot import ZeroShot
 from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.benchmarks.cola_multi import ColaMulti
@@ -33,20 +33,7 @@ def scorer(model_folder):
 
 @pytest.fixture
 def provenance():
-    return Provenance(
-        backbone="ViT",
-        adapter="MMAdapter",
-        model={},
-        fingerprint="f",
-        data="scenes",
-        config={},
-        versions={},
-        commit="c",
-        date="2026",
-        seed=3,
-        trainable_parameters=9,
-        seconds=1.0,
-    )
+    return Provenance("ViT", "MMAdapter", {}, "f", "scenes", {}, {}, "c", "2026", 3, 9, 1.0)
 
 
 def test_captions_of_a_text_file(tmp_path):
@@ -66,12 +53,8 @@ def test_captions_of_shards_are_the_true_ones(shards):
         for file, count in zip(whole.files, whole.counts, strict=True)
         for raw in read_records(file, 0, count, images=False)
     ]
-    wanted = [
-        text
-        for group in groups
-        for j, text in enumerate(group.texts)
-        if any(row[j] for row in group.truth.tolist())
-    ]
+    both = ((group, j, text) for group in groups for j, text in enumerate(group.texts))
+    wanted = [text for group, j, text in both if group.truth[:, j].any()]
     assert list(captions(shards)) == wanted
     assert wanted
 
@@ -97,10 +80,8 @@ def test_both_text_only_runs_are_the_scores_of_the_benchmarks(cola, scorer, prov
     assert averaged.results[0].metrics == cola.run(ImageAveraged(scorer)).metrics
     # Which image is asked for makes no difference, so no caption prefers its image.
     assert averaged.results[0].metrics["accuracy"].value == 0.0
-    assert (text_only.provenance.data, text_only.provenance.trainable_parameters) == (
-        "captions.txt",
-        0,
-    )
+    assert text_only.provenance.data == "captions.txt"
+    assert text_only.provenance.trainable_parameters == 0
     assert averaged.provenance.adapter == "MMAdapter, image averaged"
 
 
@@ -134,14 +115,7 @@ def test_evaluate_and_report_show_text_only_runs(model_folder, tmp_path, monkeyp
     monkeypatch.setattr(sys, "argv", ["vlmtune"])
     monkeypatch.chdir(tmp_path)
     (tmp_path / "words.txt").write_text("a red cube\na blue sphere\n")
-    spec = {
-        "class_path": "vlmtune.benchmarks.cola_multi.ColaMulti",
-        "init_args": {
-            "path": str(write_cola(tmp_path / "cola")),
-            "images": str(tmp_path / "cola"),
-            "name": "tiny",
-        },
-    }
+    spec = cola_plugin(write_cola(tmp_path / "cola"), name="tiny")
     (tmp_path / "tiny.yaml").write_text(json.dumps(spec))
     common = ["evaluate", "--model", str(model_folder), "--benchmarks", "tiny.yaml"]
     common += ["--device", "cpu"]

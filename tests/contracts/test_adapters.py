@@ -212,9 +212,8 @@ def test_every_trained_parameter_gets_a_finite_gradient(everywhere):
 
 def test_frozen_features_carry_no_gradient(make):
     made = make()
-    for features, reads in zip(
-        made.features(), (made.adapter.image_input, made.adapter.text_input), strict=True
-    ):
+    both = (made.adapter.image_input, made.adapter.text_input)
+    for features, reads in zip(made.features(), both, strict=True):
         part = features.values
         assert not (reads.frozen and part.requires_grad)
 
@@ -223,9 +222,7 @@ def test_the_trained_state_is_all_there_is(everywhere):
     one, other = everywhere(0), everywhere(1)
     if one.trained():
         one.fit()
-    state = {
-        name: value.clone() for name, value in trained_state(one.backbone, one.adapter).items()
-    }
+    state = {name: x.clone() for name, x in trained_state(one.backbone, one.adapter).items()}
     assert one.trained().keys() <= state.keys()
     frozen = {name for name, p in one.backbone.named_parameters() if not p.requires_grad}
     assert not state.keys() & {f"backbone.{name}" for name in frozen}

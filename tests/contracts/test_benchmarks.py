@@ -73,11 +73,15 @@ def test_yaml_and_plug_in_have_one_stem_and_the_common_options(config):
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
-def test_a_convention_is_an_option_where_it_changes_something(config):
-    spec = yaml.safe_load(config.read_text())
-    spec["init_args"]["convention"] = "lenient"
-    with refused("convention"):
-        instantiate(spec, Benchmark)
+def test_a_limit_is_at_least_1_and_a_convention_an_option_where_it_changes_something(config):
+    for option, value, message in (
+        ("convention", "lenient", "convention"),
+        ("limit", 0, "least 1"),
+    ):
+        spec = yaml.safe_load(config.read_text())
+        spec["init_args"][option] = value
+        with refused(message):
+            instantiate(spec, Benchmark)
 
 
 def test_states_what_it_is(benchmark):
@@ -124,12 +128,9 @@ def test_it_asks_once_for_what_it_says(benchmark):
 
     benchmark.run(score)
     ((images, texts, pairs),) = asked
-    assert (tuple(images), tuple(texts)) == (
-        tuple(benchmark.items.images),
-        tuple(benchmark.items.texts),
-    )
-    wanted = benchmark.items.pairs
-    assert pairs is None if wanted is None else pairs.equal(wanted)
+    items = benchmark.items
+    assert (tuple(images), tuple(texts)) == (tuple(items.images), tuple(items.texts))
+    assert pairs is None if items.pairs is None else pairs.equal(items.pairs)
 
 
 def test_oracle_reaches_one(benchmark):
@@ -160,9 +161,8 @@ def test_random_scores_are_near_chance(benchmark):
         result = run(benchmark, torch.rand(shape, generator=generator, dtype=torch.float64))
         found.append(primary(result))
     chance, values = result.metrics[result.primary].chance, torch.tensor(found)
-    assert float(values.mean()) == pytest.approx(
-        chance, abs=float(4 * values.std() / 50**0.5) + 1e-9
-    )
+    error = float(4 * values.std() / 50**0.5) + 1e-9
+    assert float(values.mean()) == pytest.approx(chance, abs=error)
 
 
 @pytest.mark.parametrize("seed", range(5))

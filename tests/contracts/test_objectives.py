@@ -109,12 +109,10 @@ def test_the_order_of_images_and_texts_does_not_matter(objective, seed):
     generator = torch.Generator().manual_seed(seed)
     rows, columns = torch.randperm(6, generator=generator), torch.randperm(8, generator=generator)
     targets, values = batch(), noise(seed)
-    moved = Targets(
-        *(x[rows][:, columns] for x in (targets.truth, targets.known, targets.same_group))
-    )
-    torch.testing.assert_close(
-        objective(scored(values[rows][:, columns]), moved), objective(scored(values), targets)
-    )
+    whole = (targets.truth, targets.known, targets.same_group)
+    moved = Targets(*(x[rows][:, columns] for x in whole))
+    got = objective(scored(values[rows][:, columns]), moved)
+    torch.testing.assert_close(got, objective(scored(values), targets))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -173,13 +171,11 @@ def test_the_shares_of_all_ranks_add_up_to_the_whole(spec, ranks, training):
     for _ in range(2):  # a loss that keeps a state keeps the same one
         scores = scored(values)
         loss = whole(scores, targets)
-        together = torch.stack(
-            parts(shared, [share_of(scores, targets, *rank) for rank in RANKS[ranks]])
-        ).sum()
+        shares = [share_of(scores, targets, *rank) for rank in RANKS[ranks]]
+        together = torch.stack(parts(shared, shares)).sum()
         torch.testing.assert_close(together, loss)
-        want, got = (
-            torch.autograd.grad(total, values, retain_graph=True)[0] for total in (loss, together)
-        )
+        losses = (loss, together)
+        want, got = (torch.autograd.grad(x, values, retain_graph=True)[0] for x in losses)
         torch.testing.assert_close(got, want)
 
 
@@ -197,9 +193,8 @@ def test_a_batch_of_one_kind(objective, true):
 def test_the_weight_is_left_to_the_sum(spec):
     heavy = instantiate({**spec, "init_args": {**spec["init_args"], "weight": 3.0}}, Objective)
     assert heavy.weight == 3.0
-    torch.testing.assert_close(
-        heavy(scored(noise()), batch()), instantiate(spec, Objective)(scored(noise()), batch())
-    )
+    losses = (one(scored(noise()), batch()) for one in (heavy, instantiate(spec, Objective)))
+    torch.testing.assert_close(*losses)
     for weight in (-1.0, float("nan"), float("inf")):
         with refused("weight >= 0"):
             instantiate({**spec, "init_args": {**spec["init_args"], "weight": weight}}, Objective)

@@ -38,9 +38,7 @@ def test_images_come_in_order_whatever_the_workers(make_set: MakeSet, workers: i
     assert values == [0, 1, 1, 2, 3, 4, 4, 5, 6, 7]
 
 
-def test_images_that_cannot_be_decoded(
-    make_set: MakeSet, damage_set: Callable[[ShardSet, bytes, bytes], None]
-) -> None:
+def test_images_that_cannot_be_decoded(make_set, damage_set):
     data = make_set(4)
     images = catalogue([data]).images
     damage_set(data, b"\x89PNG\r\n", b"notpng")
@@ -48,9 +46,7 @@ def test_images_that_cannot_be_decoded(
         list(decoded_images(images, shade, 4, 0, 0.5))
 
 
-def test_one_image_that_cannot_be_decoded_is_left_out(
-    make_set: MakeSet, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_one_image_that_cannot_be_decoded_is_left_out(make_set, caplog):
     data = make_set(4)
     images = catalogue([data]).images
     place = images["image-r1-0"]
@@ -64,9 +60,7 @@ def test_one_image_that_cannot_be_decoded_is_left_out(
     assert len(pixels) == len(ids)
 
 
-def test_how_many_may_be_damaged_is_a_share_of_all(
-    make_set: MakeSet, damage_set: Callable[[ShardSet, bytes, bytes], None]
-) -> None:
+def test_how_many_may_be_damaged_is_a_share_of_all(make_set, damage_set):
     data = make_set(4)
     images = dict(list(catalogue([data]).images.items())[:2])
     damage_set(data, b"\x89PNG\r\n", b"notpng")

@@ -70,10 +70,8 @@ def test_against_a_naive_implementation() -> None:
 
 def test_pixels_are_stacked_in_order_and_shared_images_stay_separate() -> None:
     one = group("a", {"i": {"t"}}, ["t"], exhaustive=False)
-    groups = [
-        replace(one, key=str(shade), images=(Image.new("RGB", (2, 3), (shade, 0, 0)),))
-        for shade in (5, 9)
-    ]
+    shown = ((shade, Image.new("RGB", (2, 3), (shade, 0, 0))) for shade in (5, 9))
+    groups = [replace(one, key=str(shade), images=(image,)) for shade, image in shown]
     batch = collate(groups, lambda image: torch.full((3, 3, 2), float(image.getpixel((0, 0))[0])))
     assert batch.image_ids == ("i", "i")
     assert len(batch.texts) == 1
@@ -102,11 +100,8 @@ def test_mined_texts_are_marked_where_they_are_false() -> None:
     b = group("b", {"k": {"u"}}, ["u", "v"], exhaustive=True)
     c = group("c", {"l": {"w"}}, ["w"], exhaustive=True)
     assert collate([a, b, c]).targets.mined_negatives is None
-    groups = [
-        replace(a, mined_negatives=frozenset("uwx")),
-        replace(b, mined_negatives=frozenset("t")),
-        c,
-    ]
+    mined = ((a, "uwx"), (b, "t"))
+    groups = [*(replace(x, mined_negatives=frozenset(names)) for x, names in mined), c]
     batch = collate(groups)
     assert batch.text_ids == ("t", "s", "u", "v", "w")
     mined = batch.targets.mined_negatives
@@ -115,8 +110,7 @@ def test_mined_texts_are_marked_where_they_are_false() -> None:
     plain = collate([a, b, c]).targets
     for name in ("truth", "known", "same_group"):
         assert getattr(batch.targets, name).equal(getattr(plain, name))
-    none = collate(
-        [replace(one, mined_negatives=frozenset()) for one in (a, b, c)]
-    ).targets.mined_negatives
+    groups = [replace(one, mined_negatives=frozenset()) for one in (a, b, c)]
+    none = collate(groups).targets.mined_negatives
     assert none is not None
     assert not none.any()

@@ -5,11 +5,12 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
-from pytorch_lightning import LightningModule, Trainer
+from pytorch_lightning import LightningModule
 from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import Tensor
 
 from tests.refusals import refused
+from tests.runs import QUIET, quiet_trainer
 from vlmtune.data.datamodule import EpochLoader, ShardDataModule
 from vlmtune.data.shards import ShardSet
 from vlmtune.data.stream import GroupStream
@@ -17,16 +18,7 @@ from vlmtune.types import Batch
 
 MakeSet = Callable[..., ShardSet]
 
-# What Lightning says of tiny runs on a CPU.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*callbacks used to create the checkpoint.*"),
-    pytest.mark.filterwarnings("ignore:.*worker processes in total.*"),
-    pytest.mark.filterwarnings("ignore:.*Starting from v1.9.0.*"),
-    pytest.mark.filterwarnings("ignore:.*Checkpoint directory.*exists"),
-    pytest.mark.filterwarnings("ignore:.*does not have many workers.*"),
-    pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning"),
-    pytest.mark.filterwarnings("ignore:.*isinstance.treespec, LeafSpec.*"),
-]
+pytestmark = [*QUIET, pytest.mark.filterwarnings("ignore:.*worker processes in total.*")]
 
 
 class Killed(Exception):
@@ -71,20 +63,10 @@ def fit(
     checkpoint: ModelCheckpoint | None = None,
     **arguments: Any,
 ) -> Toy:
-    arguments = {"max_epochs": 3, **arguments}
-    trainer = Trainer(
-        accelerator="cpu",
-        devices=1,
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        default_root_dir=folder,
-        use_distributed_sampler=False,
-        num_sanity_val_steps=0,
-        callbacks=[checkpoint] if checkpoint else [],
-        enable_checkpointing=checkpoint is not None,
-        **arguments,
-    )
+    if checkpoint is not None:
+        arguments |= {"callbacks": [checkpoint], "enable_checkpointing": True}
+    given = {"max_epochs": 3, "devices": 1, "default_root_dir": folder, **arguments}
+    trainer = quiet_trainer(**given)
     trainer.fit(module, datamodule=data, ckpt_path=resume and str(resume), weights_only=False)
     return module
 
@@ -101,9 +83,7 @@ def loaders(
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
-def test_loaders_have_their_exact_length_and_resume_anywhere(
-    make_set: MakeSet, workers: int
-) -> None:
+def test_loaders_have_their_length_and_resume_anywhere(make_set: MakeSet, workers: int) -> None:
     stream = GroupStream((make_set(15, 4),), 2, buffer=3, images=False)
     (loader,) = loaders(stream, workers, (1, 0))
     whole = keys(loader)
@@ -115,9 +95,7 @@ def test_loaders_have_their_exact_length_and_resume_anywhere(
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("world", [1, 2, 3])
-def test_evaluation_loaders_see_each_record_once(
-    make_set: MakeSet, workers: int, world: int
-) -> None:
+def test_evaluation_loaders_see_each_record_once(make_set: MakeSet, workers: int, world: int):
     stream = GroupStream((make_set(11, 4),), 2, train=False, images=False)
     seen = []
     for loader in loaders(stream, workers, (0, 0), world):
@@ -128,9 +106,7 @@ def test_evaluation_loaders_see_each_record_once(
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_user_errors_of_workers_stay_one_line(
-    make_set: MakeSet, damage_set: Callable[[ShardSet, bytes, bytes], None], workers: int
-) -> None:
+def test_user_errors_of_workers_stay_one_line(make_set, damage_set, workers):
     data = make_set(20)
     damage_set(data, b"\x89PNG\r\n", b"notpng")
     (loader,) = loaders(GroupStream((data,), 2), workers, (0, 0))
@@ -164,9 +140,8 @@ def test_a_resumed_run_goes_on_where_the_killed_one_was(
     assert len({tuple(batch for _, batch in whole[i : i + 4]) for i in (0, 4, 8)}) == 3
 
     killed = Toy(die_at)
-    every_second = ModelCheckpoint(
-        tmp_path, "{step}", every_n_train_steps=2, save_top_k=-1, save_on_train_epoch_end=False
-    )
+    options = {"every_n_train_steps": 2, "save_top_k": -1, "save_on_train_epoch_end": False}
+    every_second = ModelCheckpoint(tmp_path, "{step}", **options)
     with pytest.raises(Killed):
         fit(killed, data(), tmp_path, checkpoint=every_second, **limit)
     assert killed.seen == whole[:die_at]
@@ -177,13 +152,10 @@ def test_a_resumed_run_goes_on_where_the_killed_one_was(
 
 @pytest.mark.parametrize("limit", [{"max_epochs": 3}, {"max_epochs": -1, "max_steps": 11}])
 @pytest.mark.parametrize("validate", [True, False])
-def test_resuming_from_the_end_of_an_epoch(
-    make_set: MakeSet, tmp_path: Path, limit: dict[str, int], validate: bool
-) -> None:
+def test_resuming_from_the_end_of_an_epoch(make_set, tmp_path, limit, validate):
     def data() -> ShardDataModule:
-        return ShardDataModule(
-            [make_set(9, 4)], 2, val=[make_set(5, prefix="v")] if validate else []
-        )
+        val = [make_set(5, prefix="v")] if validate else []
+        return ShardDataModule([make_set(9, 4)], 2, val=val)
 
     whole = fit(Toy(), data(), tmp_path, **limit)
     epochs = 3 if "max_steps" not in limit else 2

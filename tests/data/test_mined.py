@@ -12,6 +12,7 @@ from data_builders.shard_builder import Record, ShardBuilder
 from tests.backbones.hf_models import write_vilt
 from tests.data.test_datamodule import Killed, Toy, fit
 from tests.refusals import refused
+from tests.runs import QUIET
 from vlmtune.adapters.matching import Matching
 from vlmtune.backbones.vilt import Vilt
 from vlmtune.data.catalogue import corpus, corpus_digest, record_index
@@ -30,16 +31,7 @@ from vlmtune.types import Group, Targets
 
 COUNT = 24
 
-# What Lightning says of tiny runs on a CPU.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*callbacks used to create the checkpoint.*"),
-    pytest.mark.filterwarnings("ignore:.*Starting from v1.9.0.*"),
-    pytest.mark.filterwarnings("ignore:.*Checkpoint directory.*exists"),
-    pytest.mark.filterwarnings("ignore:.*does not have many workers.*"),
-    pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning"),
-    pytest.mark.filterwarnings("ignore:.*in eval mode at the start of training.*"),
-    pytest.mark.filterwarnings("ignore:.*isinstance.treespec, LeafSpec.*"),
-]
+pytestmark = QUIET
 
 
 class Circle(ShardBuilder):
@@ -51,23 +43,17 @@ class Circle(ShardBuilder):
 
     def records(self) -> Iterator[Record]:
         for i in range(COUNT):
-            true = (
-                {f"{self.prefix}t{i}", f"{self.prefix}t{(i + 1) % COUNT}"}
-                if i % 5 == 0
-                else {f"{self.prefix}t{i}"}
+            true = (i, (i + 1) % COUNT) if i % 5 == 0 else (i,)
+            group = Group(
+                key=f"r{i}",
+                image_ids=(f"{self.prefix}i{i}",),
+                text_ids=(f"{self.prefix}t{i}",),
+                texts=(f"caption {i}",),
+                truth=torch.ones(1, 1, dtype=torch.bool),
+                true_ids=(frozenset(f"{self.prefix}t{j}" for j in true),),
+                exhaustive=True,
             )
-            yield (
-                Group(
-                    key=f"r{i}",
-                    image_ids=(f"{self.prefix}i{i}",),
-                    text_ids=(f"{self.prefix}t{i}",),
-                    texts=(f"caption {i}",),
-                    truth=torch.ones(1, 1, dtype=torch.bool),
-                    true_ids=(frozenset(true),),
-                    exhaustive=True,
-                ),
-                [self.png(i)],
-            )
+            yield group, [self.png(i)]
 
 
 @pytest.fixture

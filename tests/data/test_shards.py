@@ -74,9 +74,8 @@ def test_groups_come_back_as_they_were_written(make_set: MakeSet) -> None:
 def test_places_point_at_the_encoded_images(make_set: MakeSet) -> None:
     file = make_set(2).files[0]
     content = file.read_bytes()
-    for whole, json_only in zip(
-        read_records(file, 0, 2), read_records(file, 0, 2, images=False), strict=True
-    ):
+    both = (read_records(file, 0, 2, images=images) for images in (True, False))
+    for whole, json_only in zip(*both, strict=True):
         assert isinstance(whole, RawRecord)
         assert isinstance(json_only, RawRecord)
         assert list(json_only.members) == ["json"]
@@ -86,9 +85,7 @@ def test_places_point_at_the_encoded_images(make_set: MakeSet) -> None:
 
 
 @pytest.mark.parametrize("name", ["/etc/b.0.png", "../b.0.png", "x/../../b.0.png", "x/b.0.png"])
-def test_paths_in_names_are_damage_of_their_record_alone(
-    name: str, tmp_path: Path, encoded_png: Callable[..., bytes]
-) -> None:
+def test_paths_in_names_are_damage_of_their_record_alone(name, tmp_path, encoded_png):
     members: list[tuple[str, bytes | str]] = []
     for key in "abc":
         members.append((name if key == "b" else f"{key}.0.png", encoded_png(1)))
@@ -108,9 +105,7 @@ def test_links_are_damage(tmp_path: Path, encoded_png: Callable[..., bytes]) -> 
 
 
 @pytest.mark.parametrize("kind", ["truncated", "garbage", "empty", "gz", "missing", "twice"])
-def test_a_damaged_tar_never_raises_and_keeps_the_count(
-    kind: str, tmp_path: Path, make_set: MakeSet, encoded_png: Callable[..., bytes]
-) -> None:
+def test_a_damaged_tar_never_raises_and_keeps_the_count(kind, tmp_path, make_set, encoded_png):
     content = make_set(6).files[0].read_bytes()
     path = tmp_path / "s.tar"
     if kind == "truncated":
@@ -155,9 +150,7 @@ def test_a_cut_at_any_place_loses_nothing_before_it(make_set: MakeSet, tmp_path:
         ({"0.png": b"x"}, "image refused"),
     ],
 )
-def test_bad_members_are_record_errors(
-    change: dict[str, bytes | None], reason: str, encoded_png: Callable[..., bytes]
-) -> None:
+def test_bad_members_are_record_errors(change, reason, encoded_png):
     members = {"0.png": encoded_png(1), "json": record_json("a"), **change}
     present = {name: content for name, content in members.items() if content is not None}
     raw = RawRecord(Path("s.tar"), "a", present, dict.fromkeys(present, (0, 0)))

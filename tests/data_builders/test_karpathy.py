@@ -72,9 +72,7 @@ def test_coco_reads_subfolders_and_both_training_splits(tmp_path):
             image("a_3.jpg", "val", "z", filepath="val2014"),
         ],
     )
-    records = [
-        (g, files) for g, files in CocoBuilder(path, tmp_path, ["train", "restval"]).records()
-    ]
+    records = list(CocoBuilder(path, tmp_path, ["train", "restval"]).records())
     assert [g.image_ids[0] for g, _ in records] == ["train2014/a_1.jpg", "val2014/a_1.jpg"]
     assert len({g.key for g, _ in records}) == 2
     assert records[1][1] == [tmp_path / "val2014/a_1.jpg"]

@@ -84,9 +84,8 @@ def test_shards_and_manifest_say_what_was_built(annotations: str, tmp_path: Path
     names = ["shard-000000.tar", "shard-000001.tar", "shard-000002.tar"]
     assert sorted(path.name for path in out.iterdir()) == [MANIFEST, *names]
     manifest = read_manifest(out)
-    assert [(s.file, s.records, s.images) for s in manifest.shards] == list(
-        zip(names, (3, 3, 2), (4, 3, 2), strict=True)
-    )
+    want = list(zip(names, (3, 3, 2), (4, 3, 2), strict=True))
+    assert [(s.file, s.records, s.images) for s in manifest.shards] == want
     assert (manifest.records, manifest.images) == (8, 9)
     assert manifest.counts == {"skipped: no caption": 2}
     assert list(manifest.sources) == ["annotations"]
@@ -117,9 +116,7 @@ def test_the_same_build_twice_is_identical(annotations: str, tmp_path: Path) -> 
     assert len({shard.sha256 for shard in one.shards}) == 3
 
 
-def test_the_same_build_is_reused(
-    annotations: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_same_build_is_reused(annotations, tmp_path, capsys):
     out = tmp_path / "out"
     Corpus(annotations).build(out, progress=False)
     before = {path: path.stat().st_mtime_ns for path in out.iterdir()}
@@ -167,9 +164,7 @@ def test_a_build_that_lost_a_shard_is_refused(annotations: str, tmp_path: Path) 
         ("missing", "none.png"),
     ],
 )
-def test_a_failed_build_leaves_nothing(
-    bad: str, message: str, annotations: str, tmp_path: Path
-) -> None:
+def test_a_failed_build_leaves_nothing(bad, message, annotations, tmp_path):
     out = tmp_path / "out"
     with pytest.raises(RuntimeError if bad == "crash" else UserError, match=message) as error:
         Corpus(annotations, bad).build(out, progress=False)
@@ -190,9 +185,7 @@ def test_bad_arguments_and_sources(annotations: str, tmp_path: Path) -> None:
         Corpus(annotations).build(Path(annotations) / "out")
 
 
-def test_a_race_for_one_folder_has_one_winner(
-    annotations: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_race_for_one_folder_has_one_winner(annotations, tmp_path, monkeypatch):
     out = tmp_path / "out"
 
     class Slow(Corpus):
@@ -271,12 +264,7 @@ def test_builders_are_plug_ins(annotations: str) -> None:
     assert Corpus(annotations).spec()["init_args"]["annotations"] == annotations
 
 
-def test_progress_is_shown_on_terminals_only(
-    annotations: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_progress_is_shown_on_terminals_only(annotations, tmp_path, capsys, monkeypatch):
     Corpus(annotations).build(tmp_path / "plain")
     assert capsys.readouterr() == ("", "")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)

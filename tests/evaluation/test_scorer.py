@@ -1,14 +1,12 @@
 import contextlib
-import logging
-import multiprocessing
 from collections import Counter
 
 import pytest
 import torch
-import torch.distributed as dist
 from PIL import Image
 from torch import nn
 
+from tests.ranks import run_ranks
 from tests.refusals import refused
 from vlmtune.adapters.base import DualAdapter, JointAdapter
 from vlmtune.backbones.base import Backbone
@@ -94,14 +92,6 @@ class ToyJoint(JointAdapter):
         return (attention * text.mask[:, None]).sum(dim=(1, 2))
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture
 def images(tmp_path):
     """Seven pictures: five files, one of them a copy of another, one a part of a file."""
@@ -148,38 +138,35 @@ ADAPTERS = {
 }
 
 
-@pytest.mark.parametrize("batch_size", [1, 2, 256])
-@pytest.mark.parametrize("stored", [False, True])
-@pytest.mark.parametrize("make", ADAPTERS.values(), ids=ADAPTERS)
-def test_scores_equal_the_double_loop(images, tmp_path, make, stored, batch_size):
-    backbone, adapter = made(make())
-    want = naive(backbone, adapter, images, TEXTS)
-    score = Scorer(backbone, adapter, tmp_path / "store" if stored else None, batch_size)
-    got = score(images, TEXTS)
-    assert got.dtype == torch.float32
-    torch.testing.assert_close(got, want)
+@pytest.fixture(params=[False, True], ids=["unstored", "stored"])
+def store(request, tmp_path):
+    """A folder for features, or none."""
+    return tmp_path / "store" if request.param else None
+
+
+@pytest.fixture(params=ADAPTERS.values(), ids=ADAPTERS)
+def make(request):
+    return request.param
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 256])
-@pytest.mark.parametrize("stored", [False, True])
-@pytest.mark.parametrize("make", ADAPTERS.values(), ids=ADAPTERS)
-def test_pairs_have_the_scores_they_have_among_all(images, tmp_path, make, stored, batch_size):
+@pytest.mark.parametrize("some", [False, True])
+def test_scores_equal_the_double_loop(images, make, store, batch_size, some):
     backbone, adapter = made(make())
     want = naive(backbone, adapter, images, TEXTS)
+    score = Scorer(backbone, adapter, store, batch_size)
     # In no order, one of them twice, and 0 and 3 are one caption.
     pairs = torch.tensor([[6, 5], [0, 0], [4, 2], [0, 3], [1, 1], [6, 5], [2, 5]])
-    score = Scorer(backbone, adapter, tmp_path / "store" if stored else None, batch_size)
-    got = score(images, TEXTS, pairs)
-    torch.testing.assert_close(got, want[tuple(pairs.T)])
-    assert got[0] == got[5]
-    assert got[1] == got[3]
+    got = score(images, TEXTS, pairs if some else None)
+    assert got.dtype == torch.float32
+    torch.testing.assert_close(got, want[tuple(pairs.T)] if some else want)
+    if some:
+        assert (got[0], got[1]) == (got[5], got[3])
 
 
-@pytest.mark.parametrize("stored", [False, True])
-@pytest.mark.parametrize("make", ADAPTERS.values(), ids=ADAPTERS)
-def test_each_image_and_each_caption_is_encoded_once(images, tmp_path, make, stored):
+def test_each_image_and_each_caption_is_encoded_once(images, make, store):
     backbone, adapter = made(make())
-    score = Scorer(backbone, adapter, tmp_path / "store" if stored else None, batch_size=2)
+    score = Scorer(backbone, adapter, store, batch_size=2)
     first = score(images, TEXTS)
     assert backbone.images == 5  # a copy and a repetition do not count
     assert backbone.captions == dict.fromkeys(set(TEXTS), 1)
@@ -229,18 +216,14 @@ def test_a_joint_adapter_scores_the_needed_pairs_only(images, batch_size):
     assert backbone.captions["green"] == len(images)  # by the double loop; nobody else asked
 
 
-def test_no_pairs_encode_nothing(images):
-    backbone, adapter = made(ToyJoint())
-    got = Scorer(backbone, adapter)(images, TEXTS, torch.zeros(0, 2, dtype=torch.int64))
-    assert got.shape == (0,)
-    assert backbone.images == 0
-
-
-def test_nothing_to_score():
-    score = Scorer(*made(ToyDual()))
+def test_nothing_to_score_encodes_nothing(images):
+    score, none = Scorer(*made(ToyDual())), torch.zeros(0, 2, dtype=torch.int64)
     assert score([], TEXTS).shape == (0, 6)
     assert score([], []).shape == (0, 0)
-    assert score([], [], torch.zeros(0, 2, dtype=torch.int64)).shape == (0,)
+    assert score([], [], none).shape == (0,)
+    backbone, adapter = made(ToyJoint())
+    assert Scorer(backbone, adapter)(images, TEXTS, none).shape == (0,)
+    assert backbone.images == 0
 
 
 def test_an_adapter_with_a_forward_of_its_own_is_respected(images):
@@ -263,11 +246,9 @@ def test_modes_are_restored_and_no_graph_is_built(images):
     got = score(images, TEXTS)
     assert not got.requires_grad
     assert got.equal(score(images, TEXTS))  # dropout was off
-    assert (backbone.training, backbone.drop.training, backbone.text.training) == (
-        True,
-        True,
-        False,
-    )
+    assert backbone.training
+    assert backbone.drop.training
+    assert not backbone.text.training
     assert adapter.training
     assert torch.is_grad_enabled()
 
@@ -332,17 +313,11 @@ def test_bad_arguments_are_told():
             Scorer(backbone, adapter)([], TEXTS, torch.tensor([pair]))
 
 
-# -- sessions ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("stored", [False, True])
-@pytest.mark.parametrize("make", ADAPTERS.values(), ids=ADAPTERS)
-def test_a_session_encodes_once_for_all_calls(images, tmp_path, make, stored):
+def test_a_session_encodes_once_for_all_calls(images, make, store):
     backbone, adapter = made(make())
     some, pairs = images[2:5], torch.tensor([[0, 1], [2, 0]])
     want = naive(backbone, adapter, images, TEXTS)
     backbone.images, backbone.captions = 0, Counter()
-    store = tmp_path / "store" if stored else None
     score = Scorer(backbone, adapter, store, batch_size=2)
     with score.session(images, TEXTS):
         one, other = score(some, TEXTS[1:3], pairs), score(images[:2], TEXTS[3:])
@@ -352,9 +327,8 @@ def test_a_session_encodes_once_for_all_calls(images, tmp_path, make, stored):
     torch.testing.assert_close(whole, want)
     assert backbone.images == 5
     assert backbone.captions == dict.fromkeys(set(TEXTS), 1)
-    if stored:
-        stores = sorted(path.name for path in store.glob("*/meta.json"))
-        assert len(stores) == (2 if adapter.image_input.frozen else 0)
+    if store is not None:
+        assert len(list(store.glob("*/meta.json"))) == (2 if adapter.image_input.frozen else 0)
 
 
 def test_a_session_ends(images):
@@ -386,9 +360,7 @@ def test_another_adapter_reads_the_store_of_a_session(images, tmp_path):
     torch.testing.assert_close(got, naive(backbone, other, images[:3], TEXTS))
 
 
-@pytest.mark.parametrize("stored", [False, True])
-@pytest.mark.parametrize("make", ADAPTERS.values(), ids=ADAPTERS)
-def test_what_cannot_be_encoded_fails_the_call_that_needs_it(images, tmp_path, make, stored):
+def test_what_cannot_be_encoded_fails_the_call_that_needs_it(images, tmp_path, make, store):
     damaged, blank = tmp_path / "damaged.png", "?"
     damaged.write_bytes(b"no image")
     refs = [*images, ImageRef(damaged), ImageRef(tmp_path / "nowhere.png")]
@@ -402,7 +374,7 @@ def test_what_cannot_be_encoded_fails_the_call_that_needs_it(images, tmp_path, m
 
     backbone.encode_text = strict
     for _ in range(2):  # once when the store is made, once when it is there
-        score = Scorer(backbone, adapter, tmp_path / "store" if stored else None, batch_size=4)
+        score = Scorer(backbone, adapter, store, batch_size=4)
         with score.session(refs, [*TEXTS, blank]):
             assert score(images, TEXTS).shape == (7, 6)
             for bad, said in ((refs[-2], "damaged.png"), (refs[-1], "nowhere.png")):
@@ -419,15 +391,10 @@ def test_a_session_of_nothing(tmp_path):
     assert not list((tmp_path / "store").glob("*/meta.json"))
 
 
-# -- what an adapter may be -------------------------------------------------------------------
-
-
 def test_comparing_pairs_is_the_diagonal_of_comparing_all():
     _, adapter = made(ToyDual())
-    image, text = torch.randn(4, 6), torch.randn(4, 6)
-    torch.testing.assert_close(
-        adapter.compare_pairs(image, text), adapter.compare(image, text).diagonal()
-    )
+    both = torch.randn(4, 6), torch.randn(4, 6)
+    torch.testing.assert_close(adapter.compare_pairs(*both), adapter.compare(*both).diagonal())
 
 
 @pytest.mark.parametrize("both", [False, True])
@@ -487,35 +454,8 @@ def test_what_is_on_the_device_at_a_time_does_not_matter(images, monkeypatch, nu
     backbone, adapter = made(ToyDual())
     want, pairs = naive(backbone, adapter, images, TEXTS), torch.tensor([[0, 1], [5, 4], [2, 2]])
     torch.testing.assert_close(Scorer(backbone, adapter)(images, TEXTS), want)
-    torch.testing.assert_close(
-        Scorer(backbone, adapter)(images, TEXTS, pairs), want[tuple(pairs.T)]
-    )
-
-
-# -- two processes ----------------------------------------------------------------------------
-
-
-def _rank(rank, folder, job, results):
-    torch.set_num_threads(1)
-    logging.disable(logging.WARNING)
-    dist.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=2)
-    try:
-        results.put((rank, job(rank)))
-    finally:
-        dist.destroy_process_group()
-
-
-def on_two_ranks(folder, job):
-    """What `job(rank)` returns on each of two ranks."""
-    context = multiprocessing.get_context("fork")
-    results = context.Queue()
-    ranks = [context.Process(target=_rank, args=(r, folder, job, results)) for r in range(2)]
-    for process in ranks:
-        process.start()
-    got = dict(results.get(timeout=30) for _ in ranks)
-    for process in ranks:
-        process.join(10)
-    return got[0], got[1]
+    got = Scorer(backbone, adapter)(images, TEXTS, pairs)
+    torch.testing.assert_close(got, want[tuple(pairs.T)])
 
 
 SPARSE = [[6, 5], [0, 0], [4, 2], [0, 3], [1, 1], [6, 4], [2, 5], [3, 5], [5, 5]]
@@ -528,27 +468,25 @@ CASES = [
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-@pytest.mark.parametrize("stored", [False, True])
-def test_two_ranks_share_the_work(images, tmp_path, stored):
+def test_two_ranks_share_the_work(images, tmp_path, store):
     def job(rank):
         out = []
         for number, (make, chosen, session) in enumerate(CASES):
             backbone, adapter = made(make())
-            score = Scorer(backbone, adapter, tmp_path / f"{number}" if stored else None, 2)
+            score = Scorer(backbone, adapter, store and store / f"{number}", 2)
             with score.session(images, TEXTS) if session else contextlib.nullcontext():
                 values = score(images, TEXTS, chosen and torch.tensor(chosen))
             scored = adapter.pairs if adapter.joint else 0
             out.append((values.tolist(), backbone.images, backbone.captions, scored))
         return out
 
-    for (make, chosen, session), one, other in zip(
-        CASES, *on_two_ranks(tmp_path, job), strict=True
-    ):
+    given = run_ranks(2, tmp_path / "ranks", job)
+    for (make, chosen, session), one, other in zip(CASES, *given, strict=True):
         backbone, adapter = made(make())
         want = Scorer(backbone, adapter)(images, TEXTS, chosen and torch.tensor(chosen))
         assert one[0] == other[0]
         torch.testing.assert_close(torch.tensor(one[0]), want)
-        prepared = session and (not adapter.joint or stored)
+        prepared = session and (not adapter.joint or store is not None)
         assert one[1] + other[1] == (5 if prepared else backbone.images)
         if not adapter.joint:  # which encodes a caption on each rank that needs it
             assert one[2] + other[2] == dict.fromkeys(TEXTS, 1) if prepared else backbone.captions
@@ -572,6 +510,6 @@ def test_what_fails_on_one_rank_fails_on_all(images, tmp_path):
                 out.append(str(error.value))
         return out
 
-    one, other = on_two_ranks(tmp_path, job)
+    one, other = run_ranks(2, tmp_path / "ranks", job)
     assert all("expected a result of rank 1" in text for text in one)
     assert all("expected an image in" in text for text in other)

@@ -1,14 +1,11 @@
 import json
-import logging
-import multiprocessing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
-from PIL import Image
 
+from tests.ranks import run_ranks
 from tests.refusals import refused
 from tests.tiny import write_cola
 from vlmtune.adapters.mm_adapter import MMAdapter
@@ -99,10 +96,7 @@ def test_results_list_what_occurs_twice(cola, scorer, tmp_path):
 
 
 def test_any_score_can_be_measured(cola):
-    def score(images, texts, pairs=None):
-        return torch.zeros(len(pairs))
-
-    (result,) = run_suite([cola()], score).results
+    (result,) = run_suite([cola()], lambda images, texts, pairs: torch.zeros(len(pairs))).results
     assert result.metrics["accuracy"].value == 0.0
 
 
@@ -221,9 +215,8 @@ def test_an_empty_image_is_known_before_anything_is_encoded(cola, scorer):
     last = cola().items.images[-1].path
     last.write_bytes(b"")
     score, backbone = scorer()
-    suite = run_suite(
-        [cola("first", limit=2, seed=None), cola("all"), cola("careless", Careless)], score
-    )
+    benchmarks = [cola("first", limit=2, seed=None), cola("all"), cola("careless", Careless)]
+    suite = run_suite(benchmarks, score)
     assert [result.benchmark for result in suite.results] == ["first"]
     assert backbone.images == 4
     for (name, why), count in zip(suite.not_run, (18, 1), strict=True):
@@ -275,21 +268,14 @@ def test_names_must_differ(cola, scorer):
         run_suite([], scorer()[0])
 
 
-def test_crops_of_one_file_are_images_of_their_own(scorer, tmp_path):
-    from dataclasses import replace
-
-    Image.new("RGB", (8, 8), "red").save(tmp_path / "a.png")
-    path = write_cola(tmp_path / "cola")
-
+def test_crops_of_one_file_are_images_of_their_own(cola, scorer):
     class Cropped(ColaMulti):
         def arrange(self, items):
             arrays = super().arrange(items)
             crops = tuple(replace(image, box=(0, 0, 4, 8)) for image in arrays.images)
             return replace(arrays, images=crops)
 
-    whole, part = (
-        kind(str(path), str(path.parent), name=kind.__name__) for kind in (ColaMulti, Cropped)
-    )
+    whole, part = (cola(kind.__name__, kind) for kind in (ColaMulti, Cropped))
     score, backbone = scorer()
     suite = run_suite([whole, part], score)
     assert backbone.images == 36
@@ -298,54 +284,23 @@ def test_crops_of_one_file_are_images_of_their_own(scorer, tmp_path):
     assert suite.results[1].metrics == part.run(scorer()[0]).metrics
 
 
-# -- two processes ----------------------------------------------------------------------------
-
-
-def _rank(rank, folder, model_folder, results):
-    torch.set_num_threads(1)
-    logging.disable(logging.CRITICAL)
-    dist.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=2)
-    try:
-        backbone, adapter = Counted(str(model_folder)), ZeroShot()
-        adapter.attach(backbone)
-        path = folder / "cola" / "cola.json"
-        here = folder / ("nowhere.json" if rank else "cola/cola.json")
-
-        class Moody(ColaMulti):
-            def evaluate(self, scores):
-                if rank == 0:
-                    raise RuntimeError("not today")
-                return super().evaluate(scores)
-
-        benchmarks = [
-            ColaMulti(str(path), str(path.parent), name="all"),
-            ColaMulti(str(here), str(path.parent), name="on one rank"),
-            Moody(str(path), str(path.parent), name="moody"),
-            ColaMulti(str(path), str(path.parent), name="some", limit=4),
-        ]
-        suite = run_suite(benchmarks, Scorer(backbone, adapter, batch_size=4))
-        results.put((rank, suite, backbone.images))
-    finally:
-        dist.destroy_process_group()
-
-
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_ranks_agree_on_what_was_run(cola, scorer, model_folder, tmp_path):
-    context = multiprocessing.get_context("fork")
-    results = context.Queue()
-    ranks = [
-        context.Process(target=_rank, args=(rank, tmp_path, model_folder, results))
-        for rank in range(2)
-    ]
-    for process in ranks:
-        process.start()
-    try:
-        got = {rank: rest for rank, *rest in (results.get(timeout=60) for _ in ranks)}
-    finally:
-        for process in ranks:
-            process.join(10)
-            process.kill()
-    (one, first), (other, second) = got[0], got[1]
+def test_ranks_agree_on_what_was_run(cola, scorer, tmp_path):
+    class Absent(ColaMulti):
+        def read(self):
+            raise UserError("expected a file, got none in nowhere.json")
+
+    class Moody(ColaMulti):
+        def evaluate(self, scores):
+            raise RuntimeError("not today")
+
+    def job(rank):
+        lost, moody = (Absent, ColaMulti) if rank else (ColaMulti, Moody)
+        score, backbone = scorer()
+        benchmarks = [cola("all"), cola("on one rank", lost), cola("moody", moody)]
+        return run_suite([*benchmarks, cola("some", limit=4)], score), backbone.images
+
+    (one, first), (other, second) = run_ranks(2, tmp_path / "ranks", job)
     assert one == other
     assert first + second == 18
     assert [result.benchmark for result in one.results] == ["all", "some"]

@@ -56,9 +56,8 @@ def test_the_score_is_the_likelihood_of_the_text():
         for j, text in enumerate(texts):
             assert whole[:, j].tolist() == [model.log_probability(text, per_token)] * 3
         pairs = torch.tensor([[2, 1], [0, 0], [1, 1]])
-        assert TextOnlyScore(model, per_token)(IMAGES, texts, pairs).equal(
-            whole[pairs[:, 0], pairs[:, 1]]
-        )
+        got = TextOnlyScore(model, per_token)(IMAGES, texts, pairs)
+        assert got.equal(whole[pairs[:, 0], pairs[:, 1]])
     total, mean = (TextOnlyScore(model, one)(IMAGES, texts)[0] for one in (False, True))
     assert total[0] > total[1]
     assert (total / mean).round().tolist() == [3, 8]
@@ -108,9 +107,8 @@ def test_a_sample_of_images_depends_on_the_seed_alone():
 
 def test_a_dual_model_gives_the_score_of_its_mean_image():
     generator = torch.Generator().manual_seed(0)
-    image, text = (
-        torch.nn.functional.normalize(torch.randn(n, 8, generator=generator), dim=1) for n in (3, 4)
-    )
+    both = (torch.randn(n, 8, generator=generator) for n in (3, 4))
+    image, text = (torch.nn.functional.normalize(x, dim=1) for x in both)
     score, _ = matrix(20 * image @ text.T)
     averaged = ImageAveraged(score)(IMAGES, ["0", "1", "2", "3"])[0]
     assert torch.allclose(averaged, 20 * text @ image.mean(dim=0), atol=1e-5)

@@ -9,8 +9,9 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
+from tests.export.checkpoints import checkpoint
 from tests.refusals import refused
-from tests.tiny import halves
+from tests.tiny import plugin
 from vlmtune.adapters.base import trained_state
 from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.mm_adapter import MMAdapter
@@ -24,33 +25,18 @@ from vlmtune.metrics.value import MetricValue
 from vlmtune.report.result import Result
 
 TEXTS = ["a red cube left of the blue sphere", "a blue cube", "green sphere", "a blue cube"]
+METRICS = {
+    "accuracy": MetricValue(0.625, 40, 0.25, 0.47, 0.758),
+    "rank": MetricValue(3.5, 40, higher_is_better=False, unit="rank"),
+}
 PROVENANCE = {
     "config": {"objectives": ["InfoNCE"], "steps": 3},
     "versions": {"torch": "9.9"},
     "commit": "cafe",
     "date": "2030-01-01",
     "data": "cubes",
-    "results": (
-        Result(
-            "bench",
-            "2",
-            "accuracy",
-            {
-                "accuracy": MetricValue(0.625, 40, 0.25, 0.47, 0.758),
-                "rank": MetricValue(3.5, 40, higher_is_better=False, unit="rank"),
-            },
-        ),
-    ),
+    "results": (Result("bench", "2", "accuracy", METRICS),),
 }
-
-
-@pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
-    """Three image files."""
-    folder = tmp_path_factory.mktemp("pictures")
-    for name in ("red", "blue", "green"):
-        halves(name, "red").save(folder / f"{name}.png")
-    return [folder / f"{name}.png" for name in ("red", "blue", "green")]
 
 
 def trained(clip, adapter):
@@ -112,11 +98,8 @@ class Projection(ZeroShot):
 
 
 def test_the_folder_holds_no_frozen_weights(exported, model_folder):
-    assert sorted(p.name for p in exported.iterdir()) == [
-        "README.md",
-        "adapter.safetensors",
-        "adapter_config.json",
-    ]
+    names = ["README.md", "adapter.safetensors", "adapter_config.json"]
+    assert sorted(p.name for p in exported.iterdir()) == names
     weights = load_file(exported / "adapter.safetensors")
     assert weights
     assert all(name.startswith("adapter.") for name in weights)
@@ -263,8 +246,7 @@ def test_model_agrees_with_scorer_and_its_own_embeddings(exported, pictures):
     assert scores.equal(Scorer(model.backbone, model.adapter)(opened, TEXTS))
     assert scores.equal(model.score([str(path) for path in pictures], TEXTS))
     image, text = model.encode_image(pictures), model.encode_text(TEXTS)
-    torch.testing.assert_close(image.norm(dim=1), torch.ones(3))
-    torch.testing.assert_close(text.norm(dim=1), torch.ones(4))
+    torch.testing.assert_close(torch.cat([image, text]).norm(dim=1), torch.ones(3 + 4))
     adapter = model.adapter
     expected = adapter.log_scale.exp() * image @ text.T + adapter.bias
     torch.testing.assert_close(scores, expected.detach())
@@ -304,18 +286,6 @@ def test_a_joint_adapter_has_no_embeddings(model_folder, pictures):
     assert len(model.rank("a cube", pictures)) == 3
 
 
-def checkpoint(path, backbone, adapter, **changes):
-    specs = {
-        "version": 1,
-        "backbone": backbone.spec(),
-        "fingerprint": backbone.fingerprint,
-        "adapter": adapter.spec(),
-        **changes,
-    }
-    torch.save({"state_dict": trained_state(backbone, adapter), "vlmtune": specs}, path)
-    return path
-
-
 def test_read_checkpoint(tmp_path, model_folder, pictures):
     parts = trained(model_folder, LinearProbe())
     path = checkpoint(tmp_path / "a.ckpt", *parts)
@@ -339,9 +309,7 @@ class Bomb:
         return (print, ("unpickled",))
 
 
-def test_another_file_than_a_checkpoint_is_one_line_and_never_unpickled(
-    tmp_path, model_folder, capsys
-):
+def test_what_is_no_checkpoint_is_one_line_and_never_unpickled(tmp_path, model_folder, capsys):
     parts = trained(model_folder, LinearProbe())
     good = checkpoint(tmp_path / "good.ckpt", *parts)
     files = {name: tmp_path / f"{name}.ckpt" for name in ("cut", "text", "foreign", "bomb", "list")}
@@ -365,33 +333,21 @@ def test_another_file_than_a_checkpoint_is_one_line_and_never_unpickled(
 
 def test_resolve_finds_every_kind(exported, tmp_path, model_folder, pictures):
     path = checkpoint(tmp_path / "a.ckpt", *trained(model_folder, LinearProbe()))
-    spec = {
-        "class_path": "vlmtune.backbones.open_clip.OpenClip",
-        "init_args": {"model": str(model_folder)},
-    }
-    (tmp_path / "backbone.yaml").write_text(json.dumps(spec))
-    probe = {"class_path": "vlmtune.adapters.linear_probe.LinearProbe"}
-    (tmp_path / "both.yaml").write_text(json.dumps({"backbone": "backbone.yaml", "adapter": probe}))
-    kinds = {
-        name: type(resolve(str(name)).adapter)
-        for name in (
-            exported,
-            path,
-            model_folder,
-            tmp_path / "backbone.yaml",
-            tmp_path / "both.yaml",
-        )
-    }
-    assert list(kinds.values()) == [LinearProbe, LinearProbe, ZeroShot, ZeroShot, LinearProbe]
+    spec = plugin("backbones.open_clip.OpenClip", model=str(model_folder))
+    plain, both = tmp_path / "backbone.yaml", tmp_path / "both.yaml"
+    plain.write_text(json.dumps(spec))
+    probe = plugin("adapters.linear_probe.LinearProbe")
+    both.write_text(json.dumps({"backbone": "backbone.yaml", "adapter": probe}))
+    names = (exported, path, model_folder, plain, both)
+    kinds = [type(resolve(str(name)).adapter) for name in names]
+    assert kinds == [LinearProbe, LinearProbe, ZeroShot, ZeroShot, LinearProbe]
     assert resolve(f"local-dir:{model_folder}").score(pictures, TEXTS).shape == (3, 4)
-    for name in (exported, path, tmp_path / "backbone.yaml"):
+    for name in (exported, path, plain):
         with refused("no pretrained"):
             resolve(str(name), "openai")
     with refused("did you mean"):
         resolve("ViT-B-322")
-    (tmp_path / "bad.yaml").write_text("a: [1")
-    with refused("expected a YAML"):
-        resolve(str(tmp_path / "bad.yaml"))
-    (tmp_path / "empty.yaml").write_text("a: 1")
-    with refused("class_path"):
-        resolve(str(tmp_path / "empty.yaml"))
+    for text, message in (("a: [1", "expected a YAML"), ("a: 1", "class_path")):
+        plain.write_text(text)
+        with refused(message):
+            resolve(str(plain))

@@ -1,27 +1,16 @@
 """`vlmtune.load` of a hub id, from a cache laid out as the hub's; no network."""
 
 import json
-import shutil
 
-import huggingface_hub.constants
+import huggingface_hub
 import pytest
 from huggingface_hub.errors import RepositoryNotFoundError
 
 import vlmtune
 from tests.refusals import refused
-from tests.tiny import halves
 from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.export import resolve, save_export
-
-
-@pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
-    """Three image files."""
-    folder = tmp_path_factory.mktemp("pictures")
-    for name in ("red", "blue", "green"):
-        halves(name, "red").save(folder / f"{name}.png")
-    return [folder / f"{name}.png" for name in ("red", "blue", "green")]
 
 
 @pytest.fixture
@@ -30,23 +19,6 @@ def exported(tmp_path, model_folder):
     adapter.attach(backbone)
     save_export(tmp_path / "mine", backbone, adapter, provenance={})
     return tmp_path / "mine"
-
-
-@pytest.fixture
-def hub(tmp_path, monkeypatch):
-    """Returns a function that puts a folder into an offline cache under a hub id."""
-    cache = tmp_path / "cache"
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(cache))
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-
-    def put(name, folder):
-        repository = cache / f"models--{name.replace('/', '--')}"
-        commit = "0123456789abcdef0123456789abcdef01234567"
-        shutil.copytree(folder, repository / "snapshots" / commit)
-        (repository / "refs").mkdir()
-        (repository / "refs" / "main").write_text(commit)
-
-    return put
 
 
 def test_a_hub_id_loads_from_the_cache(exported, hub, pictures):

@@ -12,9 +12,11 @@ from torch.nn.utils import parametrize
 
 import vlmtune
 from tests.backbones.hf_models import write_flava
+from tests.export.checkpoints import checkpoint
 from tests.refusals import refused
-from tests.tiny import halves, write_cola
-from vlmtune.adapters.base import Adapter, trained_state
+from tests.runs import weights
+from tests.tiny import cola_plugin, halves, write_cola
+from vlmtune.adapters.base import Adapter
 from vlmtune.adapters.context_prompts import ContextPrompts
 from vlmtune.adapters.full_finetuning import FullFineTuning
 from vlmtune.adapters.last_blocks import LastBlocks
@@ -72,18 +74,11 @@ def trained(folder, adapter, family=OpenClip):
     return made
 
 
-def weights(made):
-    return {n: v.clone() for n, v in trained_state(made.backbone, made.adapter).items()}
-
-
 def up_to_scale_and_offset(got, want):
     got, want = got.detach().double(), want.detach().double()
     design = torch.stack([want.flatten(), torch.ones_like(want.flatten())], dim=1)
-    right = got.flatten()
-    scale, offset = torch.linalg.lstsq(design, right[:, None]).solution.flatten()
-    return bool(scale > 0) and torch.allclose(
-        scale * want.flatten() + offset, right, rtol=1e-4, atol=1e-4
-    )
+    scale, offset = torch.linalg.lstsq(design, got.flatten()[:, None]).solution.flatten()
+    return bool(scale > 0) and torch.allclose(scale * want + offset, got, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("stem", SPECS)
@@ -197,26 +192,11 @@ def vars_of(made):
     return made.backbone, made.adapter
 
 
-# -- the command ------------------------------------------------------------------------------
-
-
-def checkpoint(path, made):
-    spec = {
-        "version": 1,
-        "backbone": made.backbone.spec(),
-        "fingerprint": made.backbone.fingerprint,
-        "adapter": made.adapter.spec(),
-    }
-    state = trained_state(made.backbone, made.adapter)
-    torch.save({"state_dict": state, "vlmtune": spec}, path)
-    return path
-
-
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory, model_folder):
     """A checkpoint of last blocks that training has changed."""
     made = trained(model_folder, LastBlocks(1, 1))
-    return checkpoint(tmp_path_factory.mktemp("wise") / "last.ckpt", made)
+    return checkpoint(tmp_path_factory.mktemp("wise") / "last.ckpt", *vars_of(made))
 
 
 RETAINED = """
@@ -234,15 +214,8 @@ def suite(tmp_path, monkeypatch):
     (tmp_path / "retained_toy.py").write_text(RETAINED)
     monkeypatch.syspath_prepend(str(tmp_path))
     path = write_cola(tmp_path / "cola")
-    arguments = {"path": str(path), "images": str(path.parent)}
-    spec = [
-        {"class_path": cls, "init_args": {**arguments, "name": name}}
-        for cls, name in (
-            ("retained_toy.Retained", "kept"),
-            ("vlmtune.benchmarks.cola_multi.ColaMulti", "new"),
-        )
-    ]
-    (tmp_path / "suite.yaml").write_text(json.dumps(spec))
+    kept = {**cola_plugin(path, name="kept"), "class_path": "retained_toy.Retained"}
+    (tmp_path / "suite.yaml").write_text(json.dumps([kept, cola_plugin(path, name="new")]))
     return tmp_path / "suite.yaml"
 
 
@@ -287,13 +260,8 @@ def test_a_sweep_shows_both_kinds_side_by_side_and_writes_nothing(saved, suite, 
     status, out, err = run(capsys, saved, "--alphas", "0,0.5,1", *options)
     assert status == 0, err
     head, _, *points = rows(out)
-    assert head == [
-        "alpha",
-        "compositional mean",
-        "compositional: new",
-        "retained mean",
-        "retained: kept",
-    ]
+    means = ["compositional mean", "compositional: new", "retained mean", "retained: kept"]
+    assert head == ["alpha", *means]
     assert [row[0] for row in points] == ["0", "0.5", "1"]
     assert all(row[1] == row[2] == row[3] == row[4] for row in points)  # the same benchmark
     assert all(row[1].endswith("%") for row in points)
@@ -339,10 +307,7 @@ def test_a_benchmark_that_cannot_be_run_is_said_once(saved, suite, tmp_path, cap
         (["--alphas", "0,7", "--benchmarks", "x"], "got 7.0"),
         (["--alphas", "0;1", "--benchmarks", "x"], "expected numbers with commas"),
         (["--alpha", "half", "--out", "x"], "invalid float value: 'half'"),
-        (
-            ["--alpha", "0.5", "--out", "x", "--report", "r"],
-            "expected no --report with --alpha 0.5",
-        ),
+        (["--alpha", "0.5", "--out", "x", "--report", "r"], "no --report with --alpha 0.5"),
     ],
 )
 def test_contradictions_are_one_line(saved, tmp_path, capsys, monkeypatch, arguments, said):
@@ -366,7 +331,7 @@ def test_a_folder_that_is_taken_is_said_before_measuring(saved, suite, tmp_path,
 
 def test_an_adapter_that_starts_at_random_is_refused(tmp_path, model_folder, capsys):
     made = trained(model_folder, MMAdapter(heads=2, hidden=1))
-    path = checkpoint(tmp_path / "mm.ckpt", made)
+    path = checkpoint(tmp_path / "mm.ckpt", *vars_of(made))
     status, _, err = run(capsys, path, "--alpha", 0.5, "--out", tmp_path / "out")
     assert status == 2
     assert "got MMAdapter, which starts at random" in err

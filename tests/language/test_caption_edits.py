@@ -125,18 +125,15 @@ def test_nouns_are_replaced_by_nouns_of_their_number():
     assert {"a dog eats", "a tree eats", "an island eats", "a person eats"} <= found
     assert not any("group" in text or "women" in text for text in found)
     found = set.union(*(rewritten(ReplaceWord(), "two fire trucks", seed) for seed in range(30)))
-    assert found == {
-        f"two {noun}" for noun in ("women", "umbrellas", "boats", "people", "children")
-    }
+    nouns = ("women", "umbrellas", "boats", "people", "children")
+    assert found == {f"two {noun}" for noun in nouns}
 
 
 def test_frequent_words_come_more_often():
     words = Vocabulary({"NOUN": {"dog": 90, "cat": 10}})
     sentence = Sentence(("a", "cow"), ("", " ", ""), ("DET", "NOUN"))
-    drawn = [
-        sentence.edited(next(ReplaceWord().rewrites(sentence, random.Random(seed), words)))
-        for seed in range(300)
-    ]
+    edits = (ReplaceWord().rewrites(sentence, random.Random(seed), words) for seed in range(300))
+    drawn = [sentence.edited(next(edit)) for edit in edits]
     assert 0.83 < drawn.count("a dog") / 300 < 0.97
 
 

@@ -21,10 +21,8 @@ CAPTIONS = [
 
 def naive(captions, order, word, history):
     """Interpolated Kneser-Ney by the definition, from the text, one number at a time."""
-    lines = [
-        [START, *caption.replace(",", " ,").replace(".", " .").lower().split(), END]
-        for caption in captions
-    ]
+    texts = (caption.replace(",", " ,").replace(".", " .").lower() for caption in captions)
+    lines = [[START, *text.split(), END] for text in texts]
     vocabulary = {w for line in lines for w in line} - {START} | {UNKNOWN}
 
     def seen(length):
@@ -73,9 +71,8 @@ def test_against_the_definition(order):
         if len(history) < order - 1 and rng.random() < 0.5:
             history = [START, *history]
         word = rng.choice(words)
-        assert model.probability(word, history) == pytest.approx(
-            naive(CAPTIONS, order, word, history)
-        )
+        want = naive(CAPTIONS, order, word, history)
+        assert model.probability(word, history) == pytest.approx(want)
 
 
 @pytest.mark.parametrize("order", [1, 2, 3, 5])
@@ -95,9 +92,8 @@ def test_a_bigram_by_hand():
     model = NGram(2).fit(["a b", "a c"])
     uniform = 1 / 5
     unigram = (1 - 0.6) / 5 + 0.6 * 4 / 5 * uniform
-    assert model.probability("b", ["a"]) == pytest.approx(
-        (1 - 2 / 3) / 2 + (2 / 3) * 2 / 2 * unigram
-    )
+    want = (1 - 2 / 3) / 2 + (2 / 3) * 2 / 2 * unigram
+    assert model.probability("b", ["a"]) == pytest.approx(want)
     assert model.probability("zebra") == pytest.approx(0.6 * 4 / 5 * uniform)
 
 

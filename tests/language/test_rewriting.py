@@ -153,9 +153,7 @@ def test_many_captions_are_thinned_evenly(monkeypatch):
     monkeypatch.setattr("vlmtune.language.rewriting.MOST", 3)
     rewriter = Rewriter([ReplaceWord()])
     assert rewriter.needs_words
-    rewriter.learn(
-        iter([f"a {noun}" for noun in ("ant", "bee", "cow", "dog", "emu", "fox", "gnu")])
-    )
+    rewriter.learn(f"a {noun}" for noun in ("ant", "bee", "cow", "dog", "emu", "fox", "gnu"))
     assert rewriter.vocabulary is not None
     assert set(rewriter.vocabulary.counts["NOUN"]) == {"ant", "dog", "gnu"}
 

@@ -22,9 +22,8 @@ def test_true_ranks_agree_with_counting():
     generator = torch.Generator().manual_seed(0)
     scores = torch.randint(4, (50, 6), generator=generator).float()
     true = torch.randint(6, (50,), generator=generator)
-    expected = [
-        sum(y >= row[t] for y in row) for row, t in zip(scores.tolist(), true.tolist(), strict=True)
-    ]
+    both = zip(scores.tolist(), true.tolist(), strict=True)
+    expected = [sum(y >= row[t] for y in row) for row, t in both]
     assert true_ranks(scores, one_hot(true, 6) > 0).tolist() == expected
 
 

@@ -50,9 +50,8 @@ def test_the_worked_example():
     )
     true = torch.tensor([[0, 0], [0, 1], [0, 2], [1, 3], [1, 4], [2, 5], [2, 6]])
     images, captions = bank_ranks(scores, true)
-    assert [float((images <= k).double().mean()) for k in (1, 2, 3)] == pytest.approx(
-        [1 / 3, 2 / 3, 1]
-    )
+    shares = [float((images <= k).double().mean()) for k in (1, 2, 3)]
+    assert shares == pytest.approx([1 / 3, 2 / 3, 1])
     assert [float((captions <= k).double().mean()) for k in (1, 2)] == pytest.approx([4 / 7, 1])
 
 

@@ -76,19 +76,16 @@ def test_the_bootstrap_repeats_and_leaves_the_global_state_alone():
 def test_items_that_hang_together_widen_the_interval():
     values = torch.tensor([1.0, 0.0, -1.0, 1.0, 0.0, 1.0, 1.0, -1.0]).repeat_interleave(10)
     low, high, p = paired_bootstrap(values, torch.arange(80))
-    low_together, high_together, p_together = paired_bootstrap(
-        values, torch.arange(8).repeat_interleave(10)
-    )
+    eights = torch.arange(8).repeat_interleave(10)
+    low_together, high_together, p_together = paired_bootstrap(values, eights)
     assert high_together - low_together > 2 * (high - low)
     assert p_together > p
 
 
 def test_its_p_is_rarely_small_where_there_is_no_difference():
     generator = torch.Generator().manual_seed(1)
-    p_values = [
-        paired_difference(*torch.randint(2, (2, 60), generator=generator).double()).p
-        for _ in range(120)
-    ]
+    pairs = (torch.randint(2, (2, 60), generator=generator).double() for _ in range(120))
+    p_values = [paired_difference(*pair).p for pair in pairs]
     assert sum(p < 0.05 for p in p_values) <= 10  # the exact test keeps its level: 5 % at most
 
 

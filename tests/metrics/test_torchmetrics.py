@@ -67,10 +67,8 @@ CASES = {
 def part(inputs, start, stop, step):
     """Items `start` to `stop` of every input; inputs with two rows an item give both."""
     rows = torch.arange(start, stop, step)
-    return [
-        x[(rows[:, None] * (len(x) // ITEMS) + torch.arange(len(x) // ITEMS)).flatten()]
-        for x in inputs
-    ]
+    places = [rows[:, None] * (len(x) // ITEMS) + torch.arange(len(x) // ITEMS) for x in inputs]
+    return [x[place.flatten()] for x, place in zip(inputs, places, strict=True)]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -116,9 +114,8 @@ class Module(pl.LightningModule):
 @pytest.mark.filterwarnings("ignore:.*num_workers.*", "ignore:.*LeafSpec.*")
 def test_a_lightning_module_logs_them_over_the_epoch():
     data = torch.utils.data.TensorDataset(SQUARES, *CLASSES)
-    trainer = pl.Trainer(
-        accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False
-    )
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    trainer = pl.Trainer(accelerator="cpu", **quiet)
     loader = torch.utils.data.DataLoader(data, batch_size=ITEMS)
     (logged,) = trainer.validate(Module(), loader, verbose=False)
     assert logged["group"] == pytest.approx(CASES["group"][2])

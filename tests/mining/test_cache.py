@@ -48,9 +48,8 @@ def value(image, caption):
 
 
 def key(**changes):
-    return CacheKey(
-        **{"backbone": "b", "scorer": "s", "source": "c", "neighbours": K, "tile": 5} | changes
-    )
+    own = {"backbone": "b", "scorer": "s", "source": "c", "neighbours": K, "tile": 5}
+    return CacheKey(**own | changes)
 
 
 def build(root, score=None, changed=None, captions=None, **changes):
@@ -110,9 +109,8 @@ def test_the_cache_equals_brute_force(tmp_path):
         assert cache.false_captions(name, 3) == false[:3]
         place = {caption: rank for rank, caption in enumerate(false)}
         hardest = {n: [place[c] for c in captions[n] if c in place] for n in near}
-        ranked = sorted(
-            (n for n in near if hardest[n]), key=lambda n: (min(hardest[n]), near.index(n))
-        )
+        told = (n for n in near if hardest[n])
+        ranked = sorted(told, key=lambda n: (min(hardest[n]), near.index(n)))
         assert cache.counterparts(name) == ranked
     assert sum(len(false) for _, false in expected.values()) > 50
 

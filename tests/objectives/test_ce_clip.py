@@ -32,12 +32,8 @@ def naive_intra(given, targets):
     terms = []
     for i, j in truth.nonzero().tolist():
         own = math.exp(SCALE * (whole.image[i] @ whole.text[j]).item())
-        others = sum(
-            math.exp(SCALE * (whole.text[j] @ whole.text[k]).item())
-            for k in pool
-            if not truth[i, k]
-        )
-        terms.append(-math.log(own / (own + others)))
+        close = [(whole.text[j] @ whole.text[k]).item() for k in pool if not truth[i, k]]
+        terms.append(-math.log(own / (own + sum(math.exp(SCALE * x) for x in close))))
     return sum(terms) / len(terms)
 
 
@@ -77,9 +73,8 @@ def test_with_one_negative_per_image_it_is_a_cross_entropy_beside_a_hinge():
     got = CEClip(intra_modal=1.0, rank=0.0)(given, targets)
     torch.testing.assert_close(got, want)
     gap = given.values.diagonal() - given.values[:, 4:].diagonal()
-    torch.testing.assert_close(
-        CEClip(intra_modal=0.0, rank=1.0)(given, targets), (-gap).relu().mean()
-    )
+    hinge = CEClip(intra_modal=0.0, rank=1.0)(given, targets)
+    torch.testing.assert_close(hinge, (-gap).relu().mean())
 
 
 def test_the_threshold_stays_in_evaluation_and_is_part_of_the_state():

@@ -3,15 +3,16 @@ import torch
 from torch.nn.functional import normalize
 
 from tests.refusals import refused
-from tests.scored import parts, random_targets, random_values, scored, share_of
+from tests.scored import CUTS, assert_shares_add_up, random_targets, random_values, same, scored
 from vlmtune.objectives.cyclip import CyClip
 from vlmtune.objectives.eqsim import EqSim
-from vlmtune.types import Embedded, Scores, Targets
+from vlmtune.types import Embedded, Scores
 
 # Four pairs in the plane, and what the formula gives for them.
 IMAGES = torch.tensor([[1, 0], [0.6, 0.8], [0, 1], [-0.6, 0.8]], dtype=torch.float64)
 TEXTS = torch.tensor([[0.8, 0.6], [0, 1], [1, 0], [0.6, -0.8]], dtype=torch.float64)
 CROSS, IN = 1.4040, 1.4232
+PAIRS = same(torch.eye(4) > 0)
 
 
 def scores(image, text, scale=10.0):
@@ -41,8 +42,7 @@ def naive(image, text, truth):
 @pytest.mark.parametrize("scale", [1.0, 100.0])
 @pytest.mark.parametrize("order", [[0, 1, 2, 3], [2, 0, 3, 1]])
 def test_known_numbers_at_any_scale_and_order(scale, order):
-    truth = torch.eye(4)[:, order] > 0
-    targets = Targets(truth, truth, truth)
+    targets = same(torch.eye(4)[:, order] > 0)
     given = scores(IMAGES, TEXTS[order], scale)
     cross = CyClip(in_modal=0.0, cross_modal=1.0)(given, targets)
     inside = CyClip(in_modal=1.0, cross_modal=0.0)(given, targets)
@@ -55,9 +55,8 @@ def test_known_numbers_at_any_scale_and_order(scale, order):
 @pytest.mark.parametrize("shape", [(5, 9), (6, 3)])
 def test_several_captions_equal_the_double_loop(seed, shape):
     generator = torch.Generator().manual_seed(seed)
-    image, text = (
-        normalize(torch.randn(n, 4, generator=generator, dtype=torch.float64), dim=1) for n in shape
-    )
+    both = (torch.randn(n, 4, generator=generator, dtype=torch.float64) for n in shape)
+    image, text = (normalize(x, dim=1) for x in both)
     targets = random_targets(seed, shape)
     cross, inside = naive(image, text, targets.truth)
     got = CyClip(in_modal=0.3, cross_modal=0.7)(scores(image, text), targets)
@@ -65,67 +64,48 @@ def test_several_captions_equal_the_double_loop(seed, shape):
 
 
 def test_the_cross_modal_term_is_v1_of_eqsim_on_all_pairs():
-    truth = torch.eye(4) > 0
     v1 = EqSim(v1="all", v2="none", normalise="none", alpha1=0.0)
-    cosines = Scores.full(IMAGES @ TEXTS.T)
-    loss = v1(cosines, Targets(truth, truth, truth))
+    loss = v1(Scores.full(IMAGES @ TEXTS.T), PAIRS)
     assert 3 * loss.item() == pytest.approx(CROSS, abs=1e-12)  # over N - 1 pairs an image
 
 
 def test_a_caption_twice_counts_once():
-    truth = torch.eye(4) > 0
-    once = CyClip()(scores(IMAGES, TEXTS), Targets(truth, truth, truth))
-    twice = torch.cat([truth, truth[:, :1]], dim=1)
-    got = CyClip()(scores(IMAGES, TEXTS[[0, 1, 2, 3, 0]]), Targets(twice, twice, twice))
-    torch.testing.assert_close(got, once)
+    order = [0, 1, 2, 3, 0]
+    got = CyClip()(scores(IMAGES, TEXTS[order]), same(PAIRS.truth[:, order]))
+    torch.testing.assert_close(got, CyClip()(scores(IMAGES, TEXTS), PAIRS))
 
 
 def test_texts_of_no_image_take_no_part():
-    truth = torch.eye(4) > 0
-    once = CyClip()(scores(IMAGES, TEXTS), Targets(truth, truth, truth))
-    more = torch.eye(4, 6) > 0
-    text = torch.cat([TEXTS, TEXTS[:2].flip(1)])
-    torch.testing.assert_close(CyClip()(scores(IMAGES, text), Targets(more, more, more)), once)
+    got = CyClip()(scores(IMAGES, torch.cat([TEXTS, TEXTS[:2].flip(1)])), same(torch.eye(4, 6) > 0))
+    torch.testing.assert_close(got, CyClip()(scores(IMAGES, TEXTS), PAIRS))
 
 
 def test_both_modalities_get_a_gradient_and_the_scale_none():
     image, text = IMAGES.clone().requires_grad_(), TEXTS.clone().requires_grad_()
-    truth = torch.eye(4) > 0
     given = scores(image, text)
-    CyClip()(given, Targets(truth, truth, truth)).backward()
+    CyClip()(given, PAIRS).backward()
     assert given.embedded.scale.grad is None
-    assert image.grad.isfinite().all()
-    assert text.grad.isfinite().all()
-    assert image.grad.any()
-    assert text.grad.any()
+    for side in (image, text):
+        assert side.grad.isfinite().all()
+        assert side.grad.any()
 
 
 def test_without_true_pairs_it_is_0():
     nothing = torch.zeros(4, 4, dtype=torch.bool)
-    loss = CyClip()(scores(IMAGES.clone().requires_grad_(), TEXTS), Targets(*[nothing] * 3))
+    loss = CyClip()(scores(IMAGES.clone().requires_grad_(), TEXTS), same(nothing))
     loss.backward()
     assert loss == 0
 
 
-CUTS = ((slice(0, 2), slice(0, 4)), (slice(2, 3), slice(4, 4)), (slice(3, 5), slice(4, 9)))
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_ranks_hold_only_their_own_pairs_and_add_up(seed, monkeypatch):
-    """Truth and groups cross the ranks, one of which has no text of its own."""
-    values, targets = random_values(seed).requires_grad_(), random_targets(seed)
-    given, sizes = scored(values), []
-    objective = CyClip(in_modal=0.3, cross_modal=0.7)
-    square = torch.Tensor.square
+    scores, targets = scored(random_values(seed).requires_grad_()), random_targets(seed)
+    sizes, square = [], torch.Tensor.square
     monkeypatch.setattr(torch.Tensor, "square", lambda x: sizes.append(len(x)) or square(x))
-    shares = [share_of(given, targets, *cut) for cut in CUTS]
-    together = torch.stack(parts(objective, shares)).sum()
+    assert_shares_add_up(CyClip(in_modal=0.3, cross_modal=0.7), scores, targets, CUTS)
     pairs = [int(targets.truth[cut].sum()) for cut, _ in CUTS]
-    assert sorted(sizes) == sorted(pairs * 2)
-    loss = objective(given, targets)
-    torch.testing.assert_close(together, loss)
-    want, got = (torch.autograd.grad(x, values, retain_graph=True)[0] for x in (loss, together))
-    torch.testing.assert_close(got, want)
+    assert sorted(sizes[2:]) == sorted(pairs * 2)  # after those of one process
+    assert sizes[:2] == [sum(pairs)] * 2
 
 
 def test_what_is_needed_is_said():

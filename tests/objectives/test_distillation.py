@@ -46,17 +46,10 @@ def test_the_divergence_equals_the_double_loop(seed, temperature):
 
 def test_with_everything_scored_it_is_the_divergence_of_torch():
     values, reference = random_values(1), random_values(2)
-    want = (
-        sum(
-            kl_div(
-                log_softmax(values, d), log_softmax(reference, d), reduction="none", log_target=True
-            )
-            .sum(d)
-            .mean()
-            for d in (0, 1)
-        )
-        / 2
-    )
+    options = {"reduction": "none", "log_target": True}
+    logs = [(log_softmax(values, d), log_softmax(reference, d), d) for d in (0, 1)]
+    sides = [kl_div(one, other, **options).sum(d).mean() for one, other, d in logs]
+    want = sum(sides) / 2
     scores = Scores(values, torch.ones_like(values, dtype=torch.bool), reference=reference)
     torch.testing.assert_close(Distillation()(scores, random_targets(0)), want)
 

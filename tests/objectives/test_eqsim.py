@@ -25,14 +25,8 @@ def matrix(rows):
     return torch.tensor(rows, dtype=torch.float64)
 
 
-D = matrix(
-    [
-        [0.90, 0.95, 0.85, 0.80],
-        [0.30, 0.55, 0.45, 0.05],
-        [0.25, 0.15, 0.50, 0.40],
-        [0.05, 0.30, 0.20, 0.70],
-    ]
-)
+D = [[0.90, 0.95, 0.85, 0.80], [0.30, 0.55, 0.45, 0.05]]
+D = matrix([*D, [0.25, 0.15, 0.50, 0.40], [0.05, 0.30, 0.20, 0.70]])
 C = D.clone()
 C[0] = matrix([0.60, 0.50, 0.20, 0.10])
 RAW = {"normalise": "none", "weight": 1.0}
@@ -166,9 +160,8 @@ def test_the_sides_of_v2(s, text, image):
     assert [side.mean().item() for side in sides] == pytest.approx([text, image], abs=1e-10)
     torch.testing.assert_close(sides[0], (s[i, i] - s[i, j] - s[j, j] + s[j, i]) ** 2)
     torch.testing.assert_close(sides[1], (s[i, i] - s[j, i] - s[j, j] + s[i, j]) ** 2)
-    torch.testing.assert_close(
-        sum(sides), 2 * ((s[i, i] - s[j, j]) ** 2 + (s[i, j] - s[j, i]) ** 2)
-    )
+    both = 2 * ((s[i, i] - s[j, j]) ** 2 + (s[i, j] - s[j, i]) ** 2)
+    torch.testing.assert_close(sum(sides), both)
 
 
 # -- the double loop --------------------------------------------------------------------------
@@ -298,33 +291,31 @@ def scored(values, computed, seed):
     return Scores(values, computed, Embedded(u, v, torch.ones(()), *none), reference.double())
 
 
-@pytest.mark.parametrize("seed", range(90))
-def test_values_and_gradients_are_those_of_the_loop(seed):
+def assert_as_the_loop(seed, options, **rest):
     values, computed, targets = random_batch(seed)
-    options, values = random_options(seed), 3 * values
-    scores = scored(values.requires_grad_(), computed, seed)
-    losses = EqSim(**options)(scores, targets), naive(scores, targets, options)
+    values = (3 * values).requires_grad_()
+    scores = scored(values, computed, seed)
+    losses = EqSim(**options)(scores, targets), naive(scores, targets, {**options, **rest})
     torch.testing.assert_close(*losses, rtol=1e-9, atol=1e-11)
     got, want = (torch.autograd.grad(loss, values, retain_graph=True)[0] for loss in losses)
     torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("seed", range(90))
+def test_values_and_gradients_are_those_of_the_loop(seed):
+    assert_as_the_loop(seed, random_options(seed))
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_draws_with_any_other_option_are_those_of_the_loop(seed, monkeypatch):
-    cosines, computed, targets = random_batch(seed)
     noise = 3 * torch.randn(20, 2, 20, generator=torch.Generator().manual_seed(seed)).double()
-    monkeypatch.setattr(
-        true_pairs,
-        "_noise",
-        lambda pairs: noise[: pairs.comparable.shape[0], :, : pairs.comparable.shape[1]],
-    )
-    options = {**random_options(seed), "close": "draw"}
-    values = (3 * cosines).requires_grad_()
-    scores = scored(values, computed, seed)
-    losses = EqSim(**options)(scores, targets), naive(scores, targets, {**options, "noise": noise})
-    torch.testing.assert_close(*losses, rtol=1e-9, atol=1e-11)
-    got, want = (torch.autograd.grad(loss, values, retain_graph=True)[0] for loss in losses)
-    torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-11)
+
+    def drawn(pairs):
+        own, all_pairs = pairs.comparable.shape
+        return noise[:own, :, :all_pairs]
+
+    monkeypatch.setattr(true_pairs, "_noise", drawn)
+    assert_as_the_loop(seed, {**random_options(seed), "close": "draw"}, noise=noise)
 
 
 def test_the_loop_is_given_all_there_is():
@@ -406,9 +397,8 @@ def test_captions_of_one_image_count_as_one_image():
     for hinge, over in itertools.product(("pair", "mean"), ("pairs", "square")):
         for normalise in ("none", "sigmoid"):
             loss = EqSim(v1="all", v2="all", normalise=normalise, hinge=hinge, v1_over=over)
-            torch.testing.assert_close(
-                loss(Scores.full(five), Targets(truth, truth, truth)), loss(*same(values))
-            )
+            got = loss(Scores.full(five), Targets(truth, truth, truth))
+            torch.testing.assert_close(got, loss(*same(values)))
 
 
 def same(values):
@@ -442,13 +432,12 @@ def test_extra_texts_and_images_only_widen_the_softmax():
     truth[4, 4] = False  # an image of no text, a text of no image
     values = torch.randn(5, 5, generator=torch.Generator().manual_seed(1)).double()
     targets = Targets(truth, targets.known, targets.same_group)
+    wide, narrow = (Scores.full(values), targets), same(values[:4, :4].clone())
     for normalise in ("none", "sigmoid"):
         loss = EqSim(normalise=normalise)
-        torch.testing.assert_close(
-            loss(Scores.full(values), targets), loss(*same(values[:4, :4].clone()))
-        )
+        torch.testing.assert_close(loss(*wide), loss(*narrow))
     row = EqSim(normalise="row", v1="all", **NO)
-    assert row(Scores.full(values), targets) != row(*same(values[:4, :4].clone()))
+    assert row(*wide) != row(*narrow)
 
 
 def test_flat_and_perfectly_ranked_scores_are_both_equivariant():
@@ -471,10 +460,8 @@ def test_half_precision_is_computed_in_single():
 def test_far_scores_do_not_overflow(normalise):
     truth = torch.tensor([[1, 1, 0], [0, 0, 1]]) > 0
     for values in (torch.tensor([[-900.0, 900.0, 0.0], [800.0, -800.0, 0.0]]), torch.zeros(2, 3)):
-        values.requires_grad_()
-        loss = EqSim(v1="all", normalise=normalise)(
-            Scores.full(values), Targets(truth, truth, truth)
-        )
+        scores = Scores.full(values.requires_grad_())
+        loss = EqSim(v1="all", normalise=normalise)(scores, Targets(truth, truth, truth))
         loss.backward()
         assert loss.isfinite()
         assert values.grad.isfinite().all()
@@ -543,11 +530,9 @@ def test_draws_follow_the_softmax():
         for j in range(4)
     ]
     torch.testing.assert_close(both.double(), torch.stack(after, dim=1), atol=0.08, rtol=0)
-    for direction, logits in enumerate((values, values.T)):
-        others = logits.masked_fill(torch.eye(4) > 0, -math.inf)
-        torch.testing.assert_close(
-            seen[direction].double(), others.softmax(dim=1), atol=0.08, rtol=0
-        )
+    for found, logits in zip(seen.double(), (values, values.T), strict=True):
+        want = logits.masked_fill(torch.eye(4) > 0, -math.inf).softmax(dim=1)
+        torch.testing.assert_close(found, want, atol=0.08, rtol=0)
     assert twice == pytest.approx(1 / 3, abs=0.05)  # one direction does not tell of the other
 
 
@@ -569,17 +554,10 @@ def test_what_it_needs():
         EqSim(ranked_by="reference")(*same(D))
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"v1": "none", "v2": "none"},
-        {"k": 0},
-        {"alpha1": -0.1},
-        {"alpha2": -1.0},
-        {"alpha1": math.nan},
-        {"alpha2": math.nan},
-    ],
-)
+WRONG = [{"alpha1": -0.1}, {"alpha2": -1.0}, {"alpha1": math.nan}, {"alpha2": math.nan}]
+
+
+@pytest.mark.parametrize("options", [{"v1": "none", "v2": "none"}, {"k": 0}, *WRONG])
 def test_wrong_options_are_refused(options):
     with refused("expected"):
         EqSim(**options)

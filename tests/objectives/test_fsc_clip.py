@@ -23,9 +23,8 @@ def tokens(generator, count, length, width, whole):
 
 def scores(seed, shape=(5, 9), computed=None):
     generator = torch.Generator().manual_seed(seed)
-    image, text = (
-        normalize(torch.randn(n, 4, generator=generator, dtype=torch.float64), dim=1) for n in shape
-    )
+    both = (torch.randn(n, 4, generator=generator, dtype=torch.float64) for n in shape)
+    image, text = (normalize(x, dim=1) for x in both)
     patches = tokens(generator, shape[0], 6, 4, True)
     words = tokens(generator, shape[1], 5, 4, False)
     values = (SCALE * image @ text.T).requires_grad_()
@@ -88,11 +87,8 @@ def test_global_and_local_equal_the_loops(seed, focus, smoothing):
     loss = objective(given, targets)
     assert loss.item() == pytest.approx(want, abs=1e-10)
     loss.backward()
-    for leaf in (
-        given.values,
-        given.embedded.image_tokens.values,
-        given.embedded.text_tokens.values,
-    ):
+    whole = given.embedded
+    for leaf in (given.values, whole.image_tokens.values, whole.text_tokens.values):
         assert leaf.grad is None or leaf.grad.isfinite().all()
 
 
@@ -150,9 +146,8 @@ def test_padding_of_words_and_patches_does_not_matter():
             mask=torch.cat([mask, torch.zeros(len(x), 2, dtype=torch.bool)], dim=1),
         )
 
-    more = Embedded(
-        whole.image, whole.text, whole.scale, padded(whole.image_tokens), padded(whole.text_tokens)
-    )
+    tokens = padded(whole.image_tokens), padded(whole.text_tokens)
+    more = Embedded(whole.image, whole.text, whole.scale, *tokens)
     got = local_scores(Scores(given.values, everything, more), everything)
     torch.testing.assert_close(got, local_scores(given, everything))
 

@@ -4,9 +4,9 @@ import math
 import pytest
 import torch
 
-from tests.scored import random_computed, random_targets, random_values
+from tests.scored import random_computed, random_targets, random_values, same
 from vlmtune.objectives.hard_negative import HardNegative
-from vlmtune.types import Scores, Targets
+from vlmtune.types import Scores
 
 
 def cost(x):
@@ -28,24 +28,16 @@ def naive_side(values, computed, truth, relative):
         if not true:
             continue
         zeros = true if relative else [0.0]
-        terms = [
-            sum(p * cost(s - zero) for p, s in zip(chances(false), false, strict=True))
-            for zero in zeros
-        ]
-        rows.append(sum(terms) / len(terms))
+        drawn = list(zip(chances(false), false, strict=True))
+        rows.append(sum(p * cost(s - zero) for zero in zeros for p, s in drawn) / len(zeros))
     return sum(rows) / len(rows) if rows else 0.0
 
 
 def naive_positives(values, computed, truth):
     rows = []
-    for i in range(len(values)):
-        terms = [
-            cost(-values[i, j].item())
-            for j in range(values.shape[1])
-            if computed[i, j] and truth[i, j]
-        ]
-        if terms:
-            rows.append(sum(terms) / len(terms))
+    for row, counted in zip(values, computed & truth, strict=True):
+        if counted.any():
+            rows.append(sum(cost(-s) for s in row[counted].tolist()) / int(counted.sum()))
     return sum(rows) / len(rows) if rows else 0.0
 
 
@@ -83,14 +75,14 @@ def test_it_is_the_expectation_of_matching_on_drawn_negatives():
             expected += chance * sum(losses) / len(losses)
             total += chance
     assert total == pytest.approx(1)
-    got = HardNegative()(Scores.full(values), Targets(eye, eye, eye))
+    got = HardNegative()(Scores.full(values), same(eye))
     assert got.item() == pytest.approx(expected, abs=1e-12)
 
 
 def test_the_choice_of_negatives_has_no_gradient():
     values = random_values(4, (4, 4)).requires_grad_()
     eye = torch.eye(4, dtype=torch.bool)
-    HardNegative()(Scores.full(values), Targets(eye, eye, eye)).backward()
+    HardNegative()(Scores.full(values), same(eye)).backward()
     s = values.detach()
     by_row = s.masked_fill(eye, -torch.inf).softmax(dim=1)
     by_column = s.masked_fill(eye, -torch.inf).softmax(dim=0)
@@ -106,6 +98,5 @@ def test_relative_does_not_see_an_offset():
 
 
 def test_a_true_image_without_a_false_text_costs_its_true_pair_alone():
-    yes = torch.ones(1, 1, dtype=torch.bool)
-    loss = HardNegative()(Scores.full(torch.zeros(1, 1)), Targets(yes, yes, yes))
+    loss = HardNegative()(Scores.full(torch.zeros(1, 1)), same(torch.ones(1, 1) > 0))
     assert loss.item() == pytest.approx(math.log(2) / 3)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from tests.scored import naive_contrast, random_computed, random_targets, random_values
 from vlmtune.objectives.info_nce import InfoNCE
 from vlmtune.types import Scores, Targets
 
@@ -13,37 +14,14 @@ def loss(values, truth, computed=None):
     return InfoNCE()(Scores(values, computed), Targets(truth, torch.ones_like(truth), truth))
 
 
-def random(seed=0, shape=(5, 5)):
-    generator = torch.Generator().manual_seed(seed)
-    values = torch.randn(shape, generator=generator, dtype=torch.float64)
-    return (
-        values,
-        torch.rand(shape, generator=generator) > 0.7,
-        torch.rand(shape, generator=generator) > 0.3,
-    )
-
-
-def one_way(values, truth, computed):
-    rows = []
-    for score, true, there in zip(values.tolist(), truth.tolist(), computed.tolist(), strict=True):
-        negatives = [s for s, t, c in zip(score, true, there, strict=True) if c and not t]
-        positives = [s for s, t, c in zip(score, true, there, strict=True) if c and t]
-        terms = [
-            -math.log(math.exp(s) / (math.exp(s) + sum(math.exp(n) for n in negatives)))
-            for s in positives
-        ]
-        if terms:
-            rows.append(sum(terms) / len(terms))
-    return sum(rows) / len(rows) if rows else 0.0
-
-
 def naive(values, truth, computed):
-    return (one_way(values, truth, computed) + one_way(values.T, truth.T, computed.T)) / 2
+    true, false = truth & computed, ~truth & computed
+    return (naive_contrast(values, true, false) + naive_contrast(values.T, true.T, false.T)) / 2
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_with_one_true_caption_per_image_it_is_the_loss_of_clip(seed):
-    values = 5 * random(seed)[0]
+    values = random_values(seed, (5, 5), scale=5.0)
     order = torch.randperm(5, generator=torch.Generator().manual_seed(seed))
     truth = torch.zeros(5, 5, dtype=torch.bool)
     truth[range(5), order] = True
@@ -59,10 +37,10 @@ def test_with_one_true_caption_per_image_it_is_the_loss_of_clip(seed):
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("shape", [(4, 7), (7, 4)])
 def test_several_true_captions_equal_the_double_loop(seed, shape):
-    values, truth, computed = random(seed, shape)
-    assert loss(values, truth, computed).item() == pytest.approx(
-        naive(values, truth, computed), abs=1e-12
-    )
+    values, computed = random_values(seed, shape), random_computed(seed, shape)
+    truth = random_targets(seed, shape).truth
+    want = naive(values, truth, computed)
+    assert loss(values, truth, computed).item() == pytest.approx(want, abs=1e-12)
 
 
 def test_true_captions_do_not_compete():

@@ -5,10 +5,10 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from tests.refusals import refused
-from tests.scored import random_computed, random_targets, random_values
+from tests.scored import naive_contrast, random_computed, random_targets, random_values, same
 from vlmtune.objectives.itm import ITM
 from vlmtune.objectives.pair_bce import PairBCE
-from vlmtune.types import Scores, Targets
+from vlmtune.types import Scores
 
 
 def naive_matching(values, computed, truth):
@@ -19,27 +19,13 @@ def naive_matching(values, computed, truth):
     return sum(losses) / len(losses)
 
 
-def naive_ranking(values, computed, truth):
-    images = []
-    for i in range(len(values)):
-        scored = [j for j in range(values.shape[1]) if computed[i, j]]
-        false = sum(math.exp(values[i, j].item()) for j in scored if not truth[i, j])
-        terms = []
-        for j in scored:
-            if truth[i, j]:
-                own = math.exp(values[i, j].item())
-                terms.append(-math.log(own / (own + false)))
-        if terms:
-            images.append(sum(terms) / len(terms))
-    return sum(images) / len(images) if images else 0.0
-
-
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize(("matching", "ranking"), [(1.0, 0.0), (0.0, 1.0), (0.5, 2.0)])
 def test_equals_the_double_loop(seed, matching, ranking):
     values, computed, targets = random_values(seed), random_computed(seed), random_targets(seed)
     want = matching * naive_matching(values, computed, targets.truth)
-    want += ranking * naive_ranking(values, computed, targets.truth)
+    true, false = computed & targets.truth, computed & ~targets.truth
+    want += ranking * naive_contrast(values, true, false)
     got = ITM(matching=matching, ranking=ranking)(Scores(values, computed), targets)
     assert got.item() == pytest.approx(want, abs=1e-12)
 
@@ -49,7 +35,7 @@ def test_as_albef_one_true_pair_and_two_hard_negatives_per_image():
     computed = eye | eye.roll(1, dims=1) | eye.roll(2, dims=1)
     labels = eye[computed].double()
     want = binary_cross_entropy_with_logits(values[computed], labels)
-    scores, targets = Scores(values, computed), Targets(eye, eye, eye)
+    scores, targets = Scores(values, computed), same(eye)
     assert computed.sum() == 12
     torch.testing.assert_close(ITM(ranking=0.0)(scores, targets), want)
     torch.testing.assert_close(PairBCE()(scores, targets), want)
@@ -63,14 +49,13 @@ def test_as_meter_the_true_caption_among_sixteen():
         computed[i, 16 * i : 16 * i + 16] = True
     logits = torch.stack([values[i, 16 * i : 16 * i + 16] for i in range(3)])
     want = cross_entropy(logits, torch.zeros(3, dtype=torch.long))
-    got = ITM(matching=0.0)(Scores(values, computed), Targets(truth, truth, truth))
+    got = ITM(matching=0.0)(Scores(values, computed), same(truth))
     torch.testing.assert_close(got, want)
 
 
 def test_an_own_caption_that_was_drawn_is_no_negative():
-    values = torch.zeros(1, 3)
     truth = torch.tensor([[True, True, False]])
-    loss = ITM(matching=0.0)(Scores.full(values), Targets(truth, truth, truth))
+    loss = ITM(matching=0.0)(Scores.full(torch.zeros(1, 3)), same(truth))
     assert loss.item() == pytest.approx(math.log(2))
 
 

@@ -3,15 +3,13 @@ import math
 import pytest
 import torch
 
+from tests.scored import random_computed, random_targets, random_values, same
 from vlmtune.objectives.pair_bce import PairBCE
-from vlmtune.types import Scores, Targets
+from vlmtune.types import Scores
 
 
-def batch(seed=0, shape=(4, 5)):
-    generator = torch.Generator().manual_seed(seed)
-    values = torch.randn(shape, generator=generator, dtype=torch.float64)
-    truth, computed = (torch.rand(shape, generator=generator) > 0.6 for _ in range(2))
-    return values, computed, Targets(truth, torch.ones_like(truth), truth)
+def batch(seed=0):
+    return random_values(seed), random_computed(seed), random_targets(seed)
 
 
 def cost(score, true):
@@ -39,11 +37,9 @@ def test_equals_the_double_loop(seed, balanced):
 
 
 def test_balancing_gives_each_kind_half_of_the_gradient():
-    truth = torch.zeros(2, 8, dtype=torch.bool)
-    truth[0, 0] = True
-    targets = Targets(truth, truth, truth)
+    truth = torch.eye(1, 8).repeat(2, 1) * torch.eye(2, 8) > 0
     values = torch.zeros(2, 8, requires_grad=True)
-    PairBCE(balanced=True)(Scores.full(values), targets).backward()
+    PairBCE(balanced=True)(Scores.full(values), same(truth)).backward()
     assert values.grad[truth].sum().item() == pytest.approx(-0.25)
     assert values.grad[~truth].sum().item() == pytest.approx(0.25)
 
@@ -52,7 +48,7 @@ def test_balancing_gives_each_kind_half_of_the_gradient():
 def test_balanced_over_one_kind_is_its_mean(kind):
     values = torch.randn(2, 3, dtype=torch.float64)
     truth = torch.full((2, 3), kind)
-    got = PairBCE(balanced=True)(Scores.full(values), Targets(truth, truth, truth))
+    got = PairBCE(balanced=True)(Scores.full(values), same(truth))
     want = naive(values, torch.ones(2, 3, dtype=torch.bool), truth, False)
     assert got.item() == pytest.approx(want)
 
@@ -67,9 +63,8 @@ def test_only_computed_pairs_get_a_gradient():
 
 
 def test_certain_scores_do_not_overflow():
-    truth = torch.tensor([[True, False]])
     values = torch.tensor([[-1e4, 1e4]], requires_grad=True)
-    loss = PairBCE()(Scores.full(values), Targets(truth, truth, truth))
+    loss = PairBCE()(Scores.full(values), same(torch.tensor([[True, False]])))
     loss.backward()
     assert loss.item() == pytest.approx(1e4)
     assert values.grad.tolist() == [[-0.5, 0.5]]

@@ -5,10 +5,10 @@ import torch
 from torch.nn.functional import cross_entropy, normalize
 
 from tests.refusals import refused
-from tests.scored import parts, random_targets, random_values, scored, share_of
+from tests.scored import CUTS, assert_shares_add_up, random_targets, random_values, same, scored
 from vlmtune.objectives import read_alignment
 from vlmtune.objectives.read_alignment import ReadAlignment
-from vlmtune.types import Embedded, Scores, Targets
+from vlmtune.types import Embedded, Scores
 
 
 def texts(seed, count):
@@ -33,9 +33,8 @@ def naive(text, truth, scale):
     anchors = []
     for a, images in enumerate(images_of):
         same = [b for b, other in enumerate(images_of) if b != a and images & other]
-        different = [
-            b for b, other in enumerate(images_of) if not images & other and b != a and other
-        ]
+        apart = [b for b, other in enumerate(images_of) if other and not images & other]
+        different = [b for b in apart if b != a]
         against = sum(similarity(a, b) for b in different)
         terms = [-math.log(similarity(a, b) / (similarity(a, b) + against)) for b in same]
         if terms:
@@ -57,20 +56,19 @@ def test_for_pairs_of_captions_it_is_the_cross_entropy_of_paraphrases():
     """Both directions of the released loss, in which a caption's own row is no candidate."""
     text = texts(0, 8)
     caption, paraphrase = text[:4], text[4:]
-    truth = torch.eye(4).repeat(1, 2) > 0
     want = 0
     for anchors, others in ((caption, paraphrase), (paraphrase, caption)):
         across = 7.0 * anchors @ others.T
         within = (7.0 * anchors @ anchors.T).masked_fill(torch.eye(4) > 0, -torch.inf)
         want = want + cross_entropy(torch.cat([across, within], dim=1), torch.arange(4)) / 2
-    got = ReadAlignment()(scores(text, 4), Targets(truth, truth, truth))
+    got = ReadAlignment()(scores(text, 4), same(torch.eye(4).repeat(1, 2) > 0))
     torch.testing.assert_close(got, want)
 
 
-def test_captions_of_one_image_are_never_negatives():
-    text = texts(1, 3)
-    truth = torch.tensor([[True, True, True]])
-    loss = ReadAlignment()(scores(text, 1), Targets(truth, truth, truth))
+@pytest.mark.parametrize("truth", [torch.ones(1, 3), torch.eye(4)], ids=["one image", "one each"])
+def test_captions_of_one_image_alone_or_one_of_each_train_nothing(truth):
+    text = texts(1, truth.shape[1])
+    loss = ReadAlignment()(scores(text, len(truth)), same(truth > 0))
     loss.backward()
     assert loss == 0
     assert not text.grad.any()
@@ -79,41 +77,24 @@ def test_captions_of_one_image_are_never_negatives():
 def test_a_caption_of_two_images_is_related_to_the_captions_of_both():
     truth = torch.tensor([[True, True, False], [False, True, True]])
     text = texts(2, 3)
-    loss = ReadAlignment()(scores(text, 2), Targets(truth, truth, truth))
+    loss = ReadAlignment()(scores(text, 2), same(truth))
     s = (7.0 * text @ text.T).detach()
     terms = [math.log1p(math.exp(s[0, 2] - s[0, 1])), 0, math.log1p(math.exp(s[2, 0] - s[2, 1]))]
     assert loss.item() == pytest.approx(sum(terms) / 3)
 
 
-def test_one_caption_an_image_trains_nothing():
-    truth = torch.eye(4) > 0
-    text = texts(3, 4)
-    loss = ReadAlignment()(scores(text, 4), Targets(truth, truth, truth))
-    loss.backward()
-    assert loss == 0
-    assert not text.grad.any()
-
-
-CUTS = ((slice(0, 2), slice(0, 4)), (slice(2, 3), slice(4, 4)), (slice(3, 5), slice(4, 9)))
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_ranks_hold_only_their_own_texts_and_add_up(seed, monkeypatch):
-    """Truth and groups cross the ranks, one of which has no text of its own."""
-    values, targets = random_values(seed).requires_grad_(), random_targets(seed)
-    given, sizes = scored(values), []
-    objective = ReadAlignment()
-    contrast = read_alignment.contrast
-    monkeypatch.setattr(
-        read_alignment, "contrast", lambda x, *rest: sizes.append(x.shape) or contrast(x, *rest)
-    )
-    shares = [share_of(given, targets, *cut) for cut in CUTS]
-    together = torch.stack(parts(objective, shares)).sum()
-    assert sorted(sizes) == [(0, 9), (4, 9), (5, 9)]
-    loss = objective(given, targets)
-    torch.testing.assert_close(together, loss)
-    want, got = (torch.autograd.grad(x, values, retain_graph=True)[0] for x in (loss, together))
-    torch.testing.assert_close(got, want)
+    sizes, contrast = [], read_alignment.contrast
+
+    def noting(x, *rest):
+        sizes.append(x.shape)
+        return contrast(x, *rest)
+
+    monkeypatch.setattr(read_alignment, "contrast", noting)
+    scores = scored(random_values(seed).requires_grad_())
+    assert_shares_add_up(ReadAlignment(), scores, random_targets(seed), CUTS)
+    assert (sizes[0], sorted(sizes[1:])) == ((9, 9), [(0, 9), (4, 9), (5, 9)])
 
 
 def test_what_is_needed_is_said():

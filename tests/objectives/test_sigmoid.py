@@ -3,9 +3,9 @@ import math
 import pytest
 import torch
 
-from tests.scored import random_computed, random_targets, random_values
+from tests.scored import random_computed, random_targets, random_values, same
 from vlmtune.objectives.sigmoid import Sigmoid
-from vlmtune.types import Scores, Targets
+from vlmtune.types import Scores
 
 
 def naive(values, computed, truth):
@@ -27,17 +27,14 @@ def test_equals_the_double_loop(seed, shape):
 
 
 def test_the_sum_is_divided_by_images_not_by_pairs():
-    targets = random_targets(0, (4, 7))
-    assert Sigmoid()(Scores.full(torch.zeros(4, 7)), targets).item() == pytest.approx(
-        7 * math.log(2)
-    )
+    loss = Sigmoid()(Scores.full(torch.zeros(4, 7)), random_targets(0, (4, 7)))
+    assert loss.item() == pytest.approx(7 * math.log(2))
 
 
 def test_an_image_without_a_scored_pair_is_not_counted():
-    values, eye = torch.zeros(3, 2), torch.eye(3, 2) > 0
     computed = torch.ones(3, 2, dtype=torch.bool)
     computed[2] = False
-    loss = Sigmoid()(Scores(values, computed), Targets(eye, eye, eye))
+    loss = Sigmoid()(Scores(torch.zeros(3, 2), computed), same(torch.eye(3, 2) > 0))
     assert loss.item() == pytest.approx(2 * math.log(2))
 
 
@@ -49,9 +46,8 @@ def test_the_gradient_is_the_error_of_the_probability():
 
 
 def test_certain_scores_do_not_overflow():
-    truth = torch.tensor([[True, False]])
     values = torch.tensor([[-1e4, 1e4]], requires_grad=True)
-    loss = Sigmoid()(Scores.full(values), Targets(truth, truth, truth))
+    loss = Sigmoid()(Scores.full(values), same(torch.tensor([[True, False]])))
     loss.backward()
     assert loss.item() == pytest.approx(2e4)
     assert values.grad.tolist() == [[-1.0, 1.0]]

@@ -42,9 +42,8 @@ def test_each_image_gets_up_to_the_counts_of_each_kind():
         (1, 2, 3),
         (1, 0, 3),
     ]
-    assert (
-        kinds(choose(positives=2, hard_negatives=0, random_negatives=0), batch()) == [(2, 0, 0)] * 4
-    )
+    none = {"positives": 2, "hard_negatives": 0, "random_negatives": 0}
+    assert kinds(choose(**none), batch()) == [(2, 0, 0)] * 4
     assert kinds(choose(positives=0, hard_negatives=9, random_negatives=0), batch()) == [
         (0, 1, 0),
         (0, 1, 0),

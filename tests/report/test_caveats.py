@@ -55,11 +55,8 @@ def test_counts_and_missing_intervals_are_listed(run_of):
 
     three, four = (MetricValue(x, 9, unit="count") for x in (3.0, 4.0))
     texts = [caveat.text for caveat in caveats([made("a", three), made("b", three)])]
-    assert texts == [
-        "accuracy has no chance level",
-        "accuracy has no interval",
-        "pairs alike: 3 of 9",
-    ]
+    lacking = [f"accuracy has no {thing}" for thing in ("chance level", "interval")]
+    assert texts == [*lacking, "pairs alike: 3 of 9"]
     texts = [caveat.text for caveat in caveats([made("a", three), made("b", four)])]
     assert texts[2:] == ["pairs alike: 3 of 9 (a)", "pairs alike: 4 of 9 (b)"]
     assert not any(caveat.text_only for caveat in caveats([made("a", three)]))

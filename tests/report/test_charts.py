@@ -45,10 +45,8 @@ def test_each_unit_has_its_own_axis():
         row(MetricValue(0.25, 5), metric="other"),
     ]
     result = charts(rows, ["one"], [0])
-    assert [[line.note.split()[0] for line in one.lines] for one in result] == [
-        ["accuracy", "other"],
-        ["rank"],
-    ]
+    notes = [[line.note.split()[0] for line in one.lines] for one in result]
+    assert notes == [["accuracy", "other"], ["rank"]]
     assert charts(rows[2:3], ["one"], [0]) == []
 
 

@@ -64,10 +64,8 @@ def test_a_mean_over_groups_is_tested_with_their_weights(against):
     grouped = {"groups": members, "group_weights": weights}
     groups = ItemGroups(torch.tensor(members), torch.tensor(weights, dtype=torch.float64))
     new, old = (torch.tensor(x, dtype=torch.float64) for x in (NEW, OLD))
-    runs = [
-        result(x, **grouped, metrics={"accuracy": MetricValue(groups.mean(y), 2)})
-        for x, y in ((OLD, old), (NEW, new))
-    ]
+    pairs = ((OLD, groups.mean(old)), (NEW, groups.mean(new)))
+    runs = [result(x, **grouped, metrics={"accuracy": MetricValue(y, 2)}) for x, y in pairs]
     (comparison,) = against(*runs)
     assert comparison.paired == paired_difference(new, old, groups=groups)
     assert comparison.paired.difference == pytest.approx(comparison.change, abs=1e-15)
@@ -105,9 +103,8 @@ def test_means_over_pairs_vary_twice_as_much(against):
     ],
 )
 def test_numbers_that_do_not_compare_are_not_subtracted(against, changes, why):
-    (comparison,) = against(
-        result(OLD, items_digest="a"), result(NEW, **{"items_digest": "a", **changes})
-    )
+    new = result(NEW, **{"items_digest": "a", **changes})
+    (comparison,) = against(result(OLD, items_digest="a"), new)
     assert (comparison.change, comparison.paired, comparison.reason) == (None, None, why)
     assert (comparison.direction, comparison.verdict) == ("", "")
 
@@ -129,10 +126,8 @@ def test_numbers_without_items_are_subtracted_and_not_tested(against):
 
 
 def test_a_rank_that_falls_is_better(against):
-    ranks = [
-        Result("b", "1", "rank", {"rank": MetricValue(x, 3, higher_is_better=False, unit="rank")})
-        for x in (4.0, 2.5)
-    ]
+    values = (MetricValue(x, 3, higher_is_better=False, unit="rank") for x in (4.0, 2.5))
+    ranks = [Result("b", "1", "rank", {"rank": value}) for value in values]
     (comparison,) = against(*ranks)
     assert (comparison.change, comparison.direction) == (-1.5, "better")
 
@@ -146,6 +141,5 @@ def test_text_only_runs_are_not_compared(make_run):
     first = replace(make_run("a"), results=(result(OLD),))
     text_only = replace(make_run("b"), results=(result(NEW),), text_only=True)
     assert compare_with_first([first, text_only]) == ()
-    assert [
-        one.run for one in compare_with_first([text_only, first, replace(first, name="c")])
-    ] == [2]
+    found = compare_with_first([text_only, first, replace(first, name="c")])
+    assert [one.run for one in found] == [2]

@@ -7,26 +7,18 @@ from vlmtune.report.formats import COLUMNS, to_csv, to_latex
 
 
 def test_every_number_of_every_run_is_a_line(make_run):
-    runs = [
-        make_run("zero, shot", 0.2, trained=0),
-        replace(make_run("mm", 0.1 + 0.2), text_only=True),
-    ]
+    second = replace(make_run("mm", 0.1 + 0.2), text_only=True)
+    runs = [make_run("zero, shot", 0.2, trained=0), second]
     lines = list(csv.DictReader(io.StringIO(to_csv(runs))))
     assert tuple(lines[0]) == COLUMNS
     assert len(lines) == sum(len(r.metrics) for run in runs for r in run.results)
     first = lines[0]
-    assert (first["run"], first["benchmark"], first["metric"]) == (
-        "zero, shot",
-        "cola_multi",
-        "accuracy",
-    )
+    names = (first["run"], first["benchmark"], first["metric"])
+    assert names == ("zero, shot", "cola_multi", "accuracy")
     assert float(first["value"]) == 0.2
     assert (first["n"], first["chance"], first["convention"]) == ("210", "0.25", "strict")
-    assert (first["primary"], first["text_only"], first["kind"]) == (
-        "true",
-        "false",
-        "compositional",
-    )
+    row = (first["primary"], first["text_only"], first["kind"])
+    assert row == ("true", "false", "compositional")
     last = lines[-1]
     assert (last["chance"], last["low"], last["high"], last["unit"]) == ("", "", "", "count")
     assert float(lines[len(lines) // 2]["value"]) == 0.1 + 0.2  # in full
@@ -46,9 +38,8 @@ def test_primary_numbers_with_the_best_bold(make_run):
         r"\toprule",
         r"Benchmark & Metric & $n$ & Chance & zero\_shot & mm \& co \\",
     ]
-    assert lines[5] == (
-        r"cola\_multi & accuracy $\uparrow$ & 210 & 25.0 \% & 20.0 \% & \textbf{40.0 \%} \\"
-    )
+    numbers = r"210 & 25.0 \% & 20.0 \% & \textbf{40.0 \%} \\"
+    assert lines[5] == rf"cola\_multi & accuracy $\uparrow$ & {numbers}"
     assert lines[6] == r" &  &  &  & {\scriptsize [15.0--25.0]} & {\scriptsize [35.0--45.0]} \\"
     assert lines[-2:] == [r"\bottomrule", r"\end{tabular}"]
     assert not any("mean\\_rank" in line for line in lines)

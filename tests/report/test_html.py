@@ -13,12 +13,6 @@ from vlmtune.types import ImageRef
 VOID = {"meta", "img", "br", "link", "hr", "input", "wbr"}
 
 
-def classes(page, name):
-    """Classes of the elements that have `name` among them."""
-    names = [attributes.get("class", "").split() for _, attributes in page.tags]
-    return [one for one in names if name in one]
-
-
 class Page(HTMLParser):
     """Collects tags and text, and fails where elements are not nested."""
 
@@ -42,6 +36,18 @@ class Page(HTMLParser):
     def handle_data(self, data):
         self.text.append(data)
 
+    def classes(self, name):
+        """Classes of the elements that have `name` among them."""
+        names = [attributes.get("class", "").split() for _, attributes in self.tags]
+        return [one for one in names if name in one]
+
+    def begin(self, word):
+        """What is the class of elements whose class begins so."""
+        return [a["class"] for _, a in self.tags if a.get("class", "").startswith(word)]
+
+    def flat(self):
+        return " ".join("".join(self.text).split())
+
 
 @pytest.fixture
 def runs(make_run):
@@ -55,10 +61,8 @@ def rich(make_run):
     groups = [f"accuracy/{group}" for group in ("a<b", "c", "d")]
     groups += [f"map/attributes={n}" for n in (1, 2, 3)]
     groups += [f"image/{group}" for group in ("size", "world", "texture")]
-    series = {
-        "mean_scores": (2.0, 1.0, 0.5, 0.75),
-        "equivariance_text": tuple(i / 7 for i in range(30)),
-    }
+    text = tuple(i / 7 for i in range(30))
+    series = {"mean_scores": (2.0, 1.0, 0.5, 0.75), "equivariance_text": text}
 
     def made(name, kind, outcomes, **more):
         run = make_run(name, trained=more.pop("trained", 1000))
@@ -102,7 +106,7 @@ def test_numbers_chance_intervals_and_gains_are_shown(runs):
         assert expected in words
     assert "+21.0" in words
     assert "-5.0" in words
-    gains = [a["class"] for tag, a in page.tags if a.get("class", "").startswith("gain")]
+    gains = page.begin("gain")
     # By benchmark, then probe and mm: in the table of primary numbers, then in that of each
     # benchmark, where the rank is equal.
     accuracy = mean_precision = ["gain worse", "gain better"]
@@ -128,19 +132,19 @@ def test_plots_follow_from_the_content_of_a_result(rich, make_run):
     page = Page(to_html(rich))
     # For each of two benchmarks a line over numbers and a distribution; one curve.
     assert sum(tag == "svg" for tag, _ in page.tags) == 2 * 2 + 1
-    assert len(classes(page, "bars")) == 2 * 2
-    assert len(classes(page, "heat")) == 2 * 2  # the text-only run has none
-    assert len(classes(page, "true-pair")) == 2 * 2 * 2
+    assert len(page.classes("bars")) == 2 * 2
+    assert len(page.classes("heat")) == 2 * 2  # the text-only run has none
+    assert len(page.classes("true-pair")) == 2 * 2 * 2
     plain = Page(to_html([make_run("plain", curves={})]))
     for name in ("bars", "heat"):
-        assert classes(plain, name) == []
+        assert plain.classes(name) == []
     assert not any(tag == "svg" for tag, _ in plain.tags)
 
 
 def test_each_benchmark_has_a_table_under_its_convention(rich):
     page = Page(to_html(rich))
-    assert len(classes(page, "bench")) == 3
-    badges = [one[1] for one in classes(page, "badge") if len(one) > 1]
+    assert len(page.classes("bench")) == 3
+    badges = [one[1] for one in page.classes("badge") if len(one) > 1]
     assert badges == ["strict", "reference", "strict"]
     assert "retained ability" in page.text
 
@@ -150,31 +154,30 @@ def test_changes_and_forgetting_are_tested(rich):
     words = [word.strip() for word in page.text]
     assert "Change from zero-shot" in words
     assert "Retained abilities" in words
-    assert len(classes(page, "against")) == 2  # the text-only run is compared with nothing
+    assert len(page.classes("against")) == 2  # the text-only run is compared with nothing
     assert words.count("McNemar") == 2
     assert "0.180" in words  # of 14 items 10 won and 4 lost
     assert "not tested: the report has no outcomes of items" in words
     single = Page(to_html(rich[:1]))
     assert "Retained abilities" not in single.text
-    assert classes(single, "against") == []
+    assert single.classes("against") == []
 
 
 def test_text_only_rows_and_repeated_captions_are_caveats(rich):
     page = Page(to_html(rich))
-    text = " ".join("".join(page.text).split())
+    text = page.flat()
     assert "the captions alone give some answers away" in text
     assert "mm <x> is no better than text-only (n-gram)" in text
     assert "identical candidates: 2 of 14" in text
     assert "Caveats" in text
-    assert len(classes(page, "flag")) == 3 + 3 * 3  # three flagged scores, three caveats on each
+    assert len(page.classes("flag")) == 3 + 3 * 3  # three flagged scores, three caveats on each
 
 
 def test_repeats_are_listed(make_run):
     run = make_run("a")
     repeat = Repeat("caption", 1, 9, (Occurrence((4,), ("a/4.png",), ("a <b> dog",)),))
     first = replace(run.results[0], repeats=(repeat,))
-    page = Page(to_html([replace(run, results=(first, *run.results[1:]))]))
-    text = " ".join("".join(page.text).split())
+    text = Page(to_html([replace(run, results=(first, *run.results[1:]))])).flat()
     assert "items whose right caption is also a wrong one: 1 of 9" in text
     assert '4 (a/4.png): "a <b> dog"' in text
 
@@ -183,10 +186,10 @@ def test_many_benchmarks_have_no_tiles_and_a_contents(make_run):
     run = make_run("a")
     many = [replace(run.results[0], benchmark=f"b{i}", examples=()) for i in range(5)]
     page = Page(to_html([replace(run, results=tuple(many))]))
-    assert classes(page, "tiles") == []
+    assert page.classes("tiles") == []
     assert [a["href"] for tag, a in page.tags if tag == "a"] == [f"#part{i}" for i in range(1, 6)]
     few = Page(to_html([run]))
-    assert len(classes(few, "tile")) == 2
+    assert len(few.classes("tile")) == 2
     assert not any(tag == "a" for tag, _ in few.tags)
 
 
@@ -205,15 +208,10 @@ def test_fifteen_benchmarks_of_photographs_are_a_page_that_opens(make_run, tmp_p
     for i in range(5):
         images.append(ImageRef(tmp_path / f"{i}.jpg"))
         noise.rotate(90 * i).save(images[-1].path)
-    runs = []
-    for name in ("a", "b", "c"):
-        run = make_run(name)
-        example = Example("q", tuple(images), (1.0,) * 5, (True,) * 5, True)
-        results = [
-            replace(run.results[0], benchmark=f"b{i}", examples=(example,) * 8) for i in range(15)
-        ]
-        runs.append(replace(run, results=tuple(results)))
-    text = to_html(runs)
+    examples = (Example("q", tuple(images), (1.0,) * 5, (True,) * 5, True),) * 8
+    one = replace(make_run().results[0], examples=examples)
+    results = tuple(replace(one, benchmark=f"b{i}") for i in range(15))
+    text = to_html([replace(make_run(name), results=results) for name in ("a", "b", "c")])
     assert text.count("<img") == 15 * 3 * 10  # two retrievals each, within 600
     assert len(text) < 14_000_000
 
@@ -227,10 +225,8 @@ def test_names_and_queries_are_escaped(make_run):
 
 def test_gallery_marks_true_and_false(runs):
     page = Page(to_html(runs[:1]))
-    kinds = [a["class"] for tag, a in page.tags if a.get("class", "").startswith("thumb ")]
-    assert kinds == ["thumb true", "thumb false", "thumb false", "thumb true"]
-    verdicts = [a["class"] for tag, a in page.tags if a.get("class", "").startswith("verdict")]
-    assert verdicts == ["verdict right", "verdict"]
+    assert page.begin("thumb ") == [f"thumb {x}" for x in ("true", "false", "false", "true")]
+    assert page.begin("verdict") == ["verdict right", "verdict"]
 
 
 def test_images_that_are_gone_leave_a_note(runs, tmp_path):
@@ -270,9 +266,8 @@ def test_a_primary_metric_that_is_a_rank(make_run):
         single = replace(single, primary="mean_rank_true", metrics={"mean_rank_true": rank})
         return replace(run, results=(single,))
 
-    page = Page(
-        to_html([with_rank(make_run("zero", trained=0), 12.0), with_rank(make_run("mm"), 8.0)])
-    )
+    two = [with_rank(make_run("zero", trained=0), 12.0), with_rank(make_run("mm"), 8.0)]
+    page = Page(to_html(two))
     assert "-4.00" in page.text
-    gains = [a["class"] for _, a in page.tags if a.get("class", "").startswith("gain")]
-    assert gains == ["gain better"] * 2  # among the primary numbers, and in the benchmark's table
+    # Among the primary numbers, and in the benchmark's table.
+    assert page.begin("gain") == ["gain better"] * 2

@@ -21,15 +21,10 @@ def test_values_in_the_file(tmp_path, make_run):
     make_run().save(tmp_path / "report.json")
     raw = json.loads((tmp_path / "report.json").read_text())
     assert raw["schema"] == SCHEMA
-    assert raw["results"][0]["metrics"]["accuracy"] == {
-        "value": 0.4,
-        "n": 210,
-        "chance": 0.25,
-        "low": pytest.approx(0.35),
-        "high": pytest.approx(0.45),
-        "higher_is_better": True,
-        "unit": "fraction",
-    }
+    interval = {"low": pytest.approx(0.35), "high": pytest.approx(0.45)}
+    rest = {"higher_is_better": True, "unit": "fraction"}
+    accuracy = {"value": 0.4, "n": 210, "chance": 0.25, **interval, **rest}
+    assert raw["results"][0]["metrics"]["accuracy"] == accuracy
     assert raw["results"][0]["examples"][0]["images"][1]["box"] == [250, 0, 100, 100]
     assert raw["curves"] == {"loss": [[0, 0.7], [10, None], [20, 0.3]]}
 
@@ -49,9 +44,9 @@ def test_a_whole_result_is_kept(tmp_path, make_run):
         degree=2,
         repeats=(Repeat("caption", 9, 30, (Occurrence((0, 4), ("a/b.png",), ("x", "y")),)),),
     )
-    whole = replace(
-        run, results=(first, *run.results[1:]), not_run=(("aro", "no file x.json"),), text_only=True
-    )
+    first_and_rest = (first, *run.results[1:])
+    lost = (("aro", "no file x.json"),)
+    whole = replace(run, results=first_and_rest, not_run=lost, text_only=True)
     whole.save(tmp_path / "report.json")
     assert RunReport.load(tmp_path / "report.json") == whole
 

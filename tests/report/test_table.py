@@ -7,10 +7,8 @@ from vlmtune.report.table import baseline, check_runs, colours, rows, sections
 
 
 def by_metric(runs):
-    return {
-        (row.benchmark, row.version, row.convention, row.metric, row.first.n): row
-        for row in rows(runs)
-    }
+    made = rows(runs)
+    return {(r.benchmark, r.version, r.convention, r.metric, r.first.n): r for r in made}
 
 
 def test_rows_and_best(make_run):
@@ -39,10 +37,8 @@ def test_lower_is_best_for_ranks(make_run):
 def test_numbers_that_do_not_compare_have_their_own_rows(make_run, other):
     runs = [make_run("a", 0.2), make_run("b", 0.4, **other)]
     parts = [row for row in rows(runs) if row.metric == "accuracy"]
-    assert [[cell is not None for cell in row.cells] for row in parts] == [
-        [True, False],
-        [False, True],
-    ]
+    shown = [[cell is not None for cell in row.cells] for row in parts]
+    assert shown == [[True, False], [False, True]]
     assert all(row.best == frozenset() for row in parts)
 
 

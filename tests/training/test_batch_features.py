@@ -86,12 +86,8 @@ def test_a_store_is_read_and_nothing_encoded(tmp_path):
     stored.backbone.texts.clear()
     without = replace(BATCH, pixels=None)
     for side in ("image", "text"):
-        assert_equal(
-            stored.encode_batch(side, without, 2),
-            inputs().encode_batch(side, BATCH),
-            rtol=1e-5,
-            atol=1e-6,
-        )
+        got, want = stored.encode_batch(side, without, 2), inputs().encode_batch(side, BATCH)
+        assert_equal(got, want, rtol=1e-5, atol=1e-6)
     assert stored.backbone.images == stored.backbone.texts == []
 
 
@@ -132,17 +128,12 @@ def test_only_what_no_store_has_is_encoded(tmp_path):
     data, second = Data(), inputs()
     second.open(tmp_path, data, "toy", "float32")
     assert data.decoded == [name for name, row in data.rows.items() if row != 1]
-    assert sorted(text for block in second.backbone.texts for text in block) == sorted(
-        BATCH.texts[2:]
-    )
+    encoded = [text for block in second.backbone.texts for text in block]
+    assert sorted(encoded) == sorted(BATCH.texts[2:])
     without = replace(BATCH, pixels=None)
     for side in ("image", "text"):
-        assert_equal(
-            second.encode_batch(side, without),
-            inputs().encode_batch(side, BATCH),
-            rtol=1e-5,
-            atol=1e-6,
-        )
+        got, want = second.encode_batch(side, without), inputs().encode_batch(side, BATCH)
+        assert_equal(got, want, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("other", [{"dtype": "float16"}, {"fingerprint": "another"}])
@@ -151,9 +142,8 @@ def test_rows_of_another_backbone_or_type_are_not_copied(tmp_path, other):
     inputs().open(tmp_path, Data(), **options)
     second = inputs()
     second.open(tmp_path, Data(BATCH.texts[:2]), **{**options, **other})
-    assert sorted(text for block in second.backbone.texts for text in block) == sorted(
-        BATCH.texts[:2]
-    )
+    encoded = [text for block in second.backbone.texts for text in block]
+    assert sorted(encoded) == sorted(BATCH.texts[:2])
 
 
 def test_the_content_of_images_is_read_once(tmp_path):

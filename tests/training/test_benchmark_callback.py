@@ -8,13 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from pytorch_lightning import Trainer
 from pytorch_lightning.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from pytorch_lightning.loggers import CSVLogger, WandbLogger
 
 from tests.ranks import run_ranks
 from tests.refusals import refused
-from tests.runs import QUIET, Watch, fit, module
+from tests.runs import QUIET, Watch, fit, module, quiet_trainer
 from tests.tiny import write_cola
 from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.mm_adapter import MMAdapter
@@ -45,8 +44,34 @@ def cola(tmp_path):
     return make
 
 
+@pytest.fixture
+def cola_path(tmp_path, cola):
+    return tmp_path / "cola" / "cola.json"
+
+
 def probe(model_folder):
     return module(model_folder, LinearProbe(initial_scale=10.0), [InfoNCE()])
+
+
+@pytest.fixture
+def made(model_folder):
+    return probe(model_folder)
+
+
+@pytest.fixture
+def train(model_folder, shards, tmp_path):
+    """Returns a function that trains a module, or a new probe, under callbacks."""
+
+    def train(*callbacks, made=None, steps=6, folder=tmp_path, **options):
+        return fit(made or probe(model_folder), shards, folder, steps, callbacks, **options)
+
+    return train
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """Returns a function that reads the report of a run."""
+    return lambda folder=tmp_path: RunReport.load(folder / "report.json")
 
 
 def steps(evaluation, name="cola/accuracy"):
@@ -68,23 +93,21 @@ def steps(evaluation, name="cola/accuracy"):
         ({"every_n_epochs": 0, "every_n_steps": 9}, 5, [5]),  # in the middle of an epoch
     ],
 )
-def test_it_evaluates_when_it_should_and_at_the_end(
-    model_folder, shards, tmp_path, cola, options, length, want
-):
+def test_it_evaluates_when_it_should_and_at_the_end(train, cola, options, length, want):
     evaluation = BenchmarkCallback([cola()], **options)
-    fit(probe(model_folder), shards, tmp_path, steps=length, callbacks=(evaluation,))
+    train(evaluation, steps=length)
     assert steps(evaluation) == want
 
 
-def test_epochs_may_limit_the_run(model_folder, shards, tmp_path, cola):
+def test_epochs_may_limit_the_run(train, cola):
     evaluation = BenchmarkCallback([cola()], every_n_epochs=5)
-    fit(probe(model_folder), shards, tmp_path, -1, (evaluation,), max_epochs=2)
+    train(evaluation, steps=-1, max_epochs=2)
     assert steps(evaluation) == [6]
 
 
-def test_the_numbers_are_those_of_the_trained_model(model_folder, shards, tmp_path, cola):
-    evaluation, made = BenchmarkCallback([cola("one"), cola("two", limit=1)]), probe(model_folder)
-    trainer, _ = fit(made, shards, tmp_path, callbacks=(evaluation,))
+def test_the_numbers_are_those_of_the_trained_model(train, made, cola):
+    evaluation = BenchmarkCallback([cola("one"), cola("two", limit=1)])
+    trainer, _ = train(evaluation, made=made)
     assert made.adapter.training  # scoring put back what it changed
     for benchmark in (cola("one"), cola("two", limit=1)):
         result = benchmark.run(Scorer(made.backbone, made.adapter))
@@ -102,15 +125,9 @@ def test_evaluating_does_not_change_training(model_folder, shards, tmp_path, col
     assert evaluated.losses == plain.losses
 
 
-def test_a_checkpoint_may_be_kept_by_a_number(model_folder, shards, tmp_path, cola):
+def test_a_checkpoint_may_be_kept_by_a_number(train, tmp_path, cola):
     keep = ModelCheckpoint(tmp_path / "best", monitor="cola/accuracy", mode="max")
-    fit(
-        probe(model_folder),
-        shards,
-        tmp_path,
-        callbacks=(BenchmarkCallback([cola()]), keep),
-        save=True,
-    )
+    train(BenchmarkCallback([cola()]), keep, save=True)
     assert keep.best_model_score is not None
     assert os.path.exists(keep.best_model_path)
 
@@ -124,8 +141,8 @@ def test_a_checkpoint_may_be_kept_by_a_number(model_folder, shards, tmp_path, co
     ],
 )
 @pytest.mark.parametrize("val", [False, True])
-def test_the_best_checkpoint_is_the_best_at_its_own_step(
-    model_folder, shards, tmp_path, cola, every, keep, val
+def test_the_best_checkpoint_is_the_best_at_its_step(
+    train, made, tmp_path, cola_path, every, keep, val
 ):
     wanted = iter([0.25, 0.75, 0.5, 0.125, 0.875, 0.375])  # one for each evaluation
 
@@ -137,13 +154,11 @@ def test_the_best_checkpoint_is_the_best_at_its_own_step(
             metrics = {"accuracy": replace(result.metrics["accuracy"], value=value)}
             return replace(result, metrics=metrics)
 
-    path = tmp_path / "cola" / "cola.json"
-    cola()
-    measured, made = [], probe(model_folder)
+    measured, scripted = [], Scripted(str(cola_path), str(cola_path.parent), name="cola")
     best = ModelCheckpoint(tmp_path / "best", "{step}", "cola/accuracy", mode="max", **keep)
-    evaluation = BenchmarkCallback([Scripted(str(path), str(path.parent), name="cola")], **every)
+    evaluation = BenchmarkCallback([scripted], **every)
     # The checkpoint comes first in the list, and must be saved last all the same.
-    fit(made, shards, tmp_path, 6, (best, evaluation), save=True, val=val)
+    train(best, evaluation, made=made, save=True, val=val)
     kept = torch.load(best.best_model_path, weights_only=True)
     state = kept["state_dict"]
     (value,) = [v for seen, v in measured if all(seen[n].equal(w) for n, w in state.items())]
@@ -169,25 +184,21 @@ def weights(made):
         ({"every_n_epochs": 2}, {"monitor": "train/loss"}, True),
     ],
 )
-def test_no_checkpoint_is_kept_by_an_older_number(
-    model_folder, shards, tmp_path, cola, every, keep, fits
-):
+def test_no_checkpoint_is_kept_by_an_older_number(train, tmp_path, cola, every, keep, fits):
     best = ModelCheckpoint(tmp_path / "best", **{"monitor": "cola/accuracy", **keep})
     callbacks = (BenchmarkCallback([cola()], **every), best)
     if fits:
-        fit(probe(model_folder), shards, tmp_path, 1, callbacks, save=True)
+        train(*callbacks, steps=1, save=True)
         return
     with refused(r"cola/accuracy to be measured whenever"):
-        fit(probe(model_folder), shards, tmp_path, 1, callbacks, save=True)
+        train(*callbacks, steps=1, save=True)
     assert not (tmp_path / "best").exists()
 
 
-def test_loggers_see_every_number_at_its_step(model_folder, shards, tmp_path, cola):
+def test_loggers_see_every_number_at_its_step(train, tmp_path, cola):
     logger = CSVLogger(tmp_path, name="logs", version="one")
     evaluation = BenchmarkCallback([cola()], every_n_epochs=0, every_n_steps=2)
-    trainer, _ = fit(
-        probe(model_folder), shards, tmp_path, 5, (evaluation,), logger=logger, log_every_n_steps=3
-    )
+    trainer, _ = train(evaluation, steps=5, logger=logger, log_every_n_steps=3)
     assert trainer.logger is logger
     with (tmp_path / "logs" / "one" / "metrics.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -215,58 +226,40 @@ class FakeWandb(WandbLogger):
     def finalize(self, status): ...
 
 
-def test_weights_and_biases_gets_tables_and_retrievals(
-    model_folder, shards, tmp_path, cola, monkeypatch
-):
-    def table(**options):
-        return options
-
-    def picture(image, caption):
-        return image.size, caption
-
-    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(Table=table, Image=picture))
+def test_weights_and_biases_gets_tables_and_retrievals(train, cola, monkeypatch):
+    fake = SimpleNamespace(Table=dict, Image=lambda image, caption: (image.size, caption))
+    monkeypatch.setitem(sys.modules, "wandb", fake)
     logger, evaluation = FakeWandb(), BenchmarkCallback([cola()])
-    fit(probe(model_folder), shards, tmp_path, callbacks=(evaluation,), logger=logger)
+    train(evaluation, logger=logger)
     tables = [entry for entry in logger.logged if "benchmarks" in entry]
     assert [entry["trainer/global_step"] for entry in tables] == [3, 6]
     (*_, last), result = tables, evaluation.results["cola"]
     assert last["benchmarks"]["columns"][:3] == ["benchmark", "metric", "value"]
-    assert [row[:3] for row in last["benchmarks"]["data"]] == [
-        ["cola", name, metric.value] for name, metric in result.metrics.items()
-    ]
+    rows = [["cola", name, metric.value] for name, metric in result.metrics.items()]
+    assert [row[:3] for row in last["benchmarks"]["data"]] == rows
     (shown,) = (e["cola/retrievals"] for e in logger.logged if "cola/retrievals" in e)
     assert len(shown) == len(result.examples)
     assert result.examples[0].query in shown[0][1]
 
 
 @pytest.mark.parametrize("stage", ["validate", "test"])
-def test_outside_training(model_folder, shards, tmp_path, cola, stage):
+def test_outside_training(made, shards, tmp_path, cola, stage):
     evaluation = BenchmarkCallback([cola()])
-    trainer = Trainer(
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        default_root_dir=tmp_path,
-        callbacks=[evaluation],
-    )
+    trainer = quiet_trainer(default_root_dir=tmp_path, callbacks=[evaluation])
     sets = [ShardSet(str(shards))]
     data = ShardDataModule(sets, batch_size=4, val=sets)
-    (logged,) = getattr(trainer, stage)(probe(model_folder), datamodule=data, verbose=False)
-    assert logged["cola/accuracy"] == pytest.approx(
-        evaluation.results["cola"].metrics["accuracy"].value
-    )
+    (logged,) = getattr(trainer, stage)(made, datamodule=data, verbose=False)
+    want = evaluation.results["cola"].metrics["accuracy"].value
+    assert logged["cola/accuracy"] == pytest.approx(want)
 
 
 # -- the report -------------------------------------------------------------------------------
 
 
-def test_the_report_of_a_run(model_folder, shards, tmp_path, cola):
+def test_the_report_of_a_run(train, made, model_folder, shards, cola, saved):
     evaluation = BenchmarkCallback([cola(limit=5, seed=2)], log_every_n_steps=2, name="toy")
-    made = probe(model_folder)
-    _, watch = fit(made, shards, tmp_path, callbacks=(evaluation,))
-    report = RunReport.load(tmp_path / "report.json")
+    _, watch = train(evaluation, made=made)
+    report = saved()
     assert report.name == "toy"
     assert report.results == (evaluation.results["cola"],)
     facts = report.provenance
@@ -285,28 +278,24 @@ def test_the_report_of_a_run(model_folder, shards, tmp_path, cola):
     assert [step for step, _ in report.curves["cola/accuracy"]] == [3, 6]
 
 
-def test_the_report_goes_where_it_is_told(model_folder, shards, tmp_path, cola):
+def test_the_report_goes_where_it_is_told(train, tmp_path, cola):
     path = tmp_path / "reports" / "mine.json"
     evaluation = BenchmarkCallback([cola()], report=str(path), store=str(tmp_path / "store"))
-    fit(probe(model_folder), shards, tmp_path, steps=1, callbacks=(evaluation,))
+    train(evaluation, steps=1)
     assert RunReport.load(path).results
     assert not (tmp_path / "report.json").exists()
     assert len(list((tmp_path / "store").glob("*/meta.json"))) == 2
 
 
 @pytest.mark.parametrize("die_at", [2, 3, 4, 5])
-def test_a_resumed_run_reports_the_whole(model_folder, shards, tmp_path, cola, die_at):
-    def evaluation():
-        return BenchmarkCallback([cola()], log_every_n_steps=1)
-
-    whole, first, second = evaluation(), evaluation(), evaluation()
-    fit(probe(model_folder), shards, tmp_path / "whole", callbacks=(whole,))
+def test_a_resumed_run_reports_the_whole(train, tmp_path, cola, saved, die_at):
+    whole, first, second = (BenchmarkCallback([cola()], log_every_n_steps=1) for _ in range(3))
+    train(whole, folder=tmp_path / "whole")
     folder = tmp_path / "killed"
-    fit(probe(model_folder), shards, folder, 6, (first,), save=True, die_at=die_at)
+    train(first, folder=folder, save=True, die_at=die_at)
     assert not (folder / "report.json").exists()
-    checkpoint = folder / f"stepstep={die_at}.ckpt"
-    fit(probe(model_folder), shards, folder, 6, (second,), resume=checkpoint)
-    one, other = (RunReport.load(tmp_path / name / "report.json") for name in ("whole", "killed"))
+    train(second, folder=folder, resume=folder / f"stepstep={die_at}.ckpt")
+    one, other = (saved(tmp_path / name) for name in ("whole", "killed"))
     # Lightning does not end an epoch again whose last batch came before the checkpoint.
     lost = {3} if die_at == 3 else set()
     for name, curve in one.curves.items():
@@ -318,51 +307,37 @@ def test_a_resumed_run_reports_the_whole(model_folder, shards, tmp_path, cola, d
 
 @pytest.mark.parametrize("limit", [{"steps": 6}, {"steps": -1, "max_epochs": 2}])
 @pytest.mark.parametrize("every", [{}, {"every_n_epochs": 0, "every_n_steps": 4}])
-def test_a_run_killed_after_its_last_step_still_reports(
-    model_folder, shards, tmp_path, cola, limit, every
-):
+def test_a_run_killed_at_its_end_still_reports(train, made, tmp_path, cola, saved, limit, every):
     """Its checkpoint was written, its evaluation not: the resumed run has nothing to train."""
-    first, second = BenchmarkCallback([cola()], **every), BenchmarkCallback([cola()], **every)
-    whole = probe(model_folder)
-    fit(whole, shards, tmp_path, callbacks=(first,), save=True, **limit)
-    one = RunReport.load(tmp_path / "report.json")
+    first, second = (BenchmarkCallback([cola()], **every) for _ in range(2))
+    train(first, save=True, **limit)
+    one = saved()
     (tmp_path / "report.json").unlink()
-    again = probe(model_folder)
-    _, watch = fit(
-        again,
-        shards,
-        tmp_path,
-        callbacks=(second,),
-        save=True,
-        resume=tmp_path / "stepstep=6.ckpt",
-        **limit,
-    )
+    _, watch = train(second, made=made, save=True, resume=tmp_path / "stepstep=6.ckpt", **limit)
     assert watch.losses == []
-    other = RunReport.load(tmp_path / "report.json")
+    other = saved()
     assert other.results == one.results
-    alone = cola().run(Scorer(again.backbone, again.adapter))
+    alone = cola().run(Scorer(made.backbone, made.adapter))
     assert [result.metrics for result in one.results] == [alone.metrics]
     assert other.curves["cola/accuracy"][-1] == one.curves["cola/accuracy"][-1]
     assert other.provenance.config == one.provenance.config
     assert 0 < other.provenance.seconds <= one.provenance.seconds
 
 
-def test_the_time_of_evaluation_is_not_that_of_training(model_folder, shards, tmp_path, cola):
+def test_the_time_of_evaluation_is_not_that_of_training(train, cola_path, saved):
     class Slow(ColaMulti):
         def run(self, scorer):
             time.sleep(1)
             return super().run(scorer)
 
-    cola()
-    path = tmp_path / "cola" / "cola.json"
-    evaluation = BenchmarkCallback([Slow(str(path), str(path.parent))], every_n_steps=1)
-    fit(probe(model_folder), shards, tmp_path, 2, (evaluation,))
-    assert 0 < RunReport.load(tmp_path / "report.json").provenance.seconds < 1
+    slow = Slow(str(cola_path), str(cola_path.parent))
+    train(BenchmarkCallback([slow], every_n_steps=1), steps=2)
+    assert 0 < saved().provenance.seconds < 1
 
 
-def test_a_checkpoint_tells_where_its_weights_come_from(model_folder, shards, tmp_path, cola):
-    fit(probe(model_folder), shards, tmp_path, 2, (BenchmarkCallback([cola()]),), save=True)
-    facts = RunReport.load(tmp_path / "report.json").provenance
+def test_a_checkpoint_tells_where_its_weights_come_from(train, shards, tmp_path, cola, saved):
+    train(BenchmarkCallback([cola()]), steps=2, save=True)
+    facts = saved().provenance
     told = read_checkpoint(tmp_path / "stepstep=2.ckpt").provenance
     assert told["data"] == facts.data == str(shards)
     assert told["config"] == facts.config
@@ -373,13 +348,11 @@ def test_a_checkpoint_tells_where_its_weights_come_from(model_folder, shards, tm
 # -- what is refused --------------------------------------------------------------------------
 
 
-def test_a_missing_file_is_said_before_the_first_step(model_folder, shards, tmp_path):
-    evaluation = BenchmarkCallback([ColaMulti(str(tmp_path / "nowhere.json"), str(tmp_path))])
+def test_a_missing_file_is_said_before_the_first_step(train, made, tmp_path):
     watched = []
-    made = probe(model_folder)
     made.on_fit_start = lambda: watched.append("began")
     with refused(r"nowhere\.json"):
-        fit(made, shards, tmp_path, callbacks=(evaluation,))
+        train(BenchmarkCallback([gone(tmp_path)]), made=made)
     assert watched == []
     assert not (tmp_path / "report.json").exists()
 
@@ -398,12 +371,11 @@ class Fails(ColaMulti):
 
 
 @pytest.fixture
-def fails(tmp_path):
+def fails(cola_path):
     """Returns a function that makes a benchmark that fails at the given times."""
-    path = write_cola(tmp_path / "cola")
 
-    def make(*at, name="fails"):
-        one = Fails(str(path), str(path.parent), name=name)
+    def make(*at):
+        one = Fails(str(cola_path), str(cola_path.parent), name="fails")
         one.at = at
         return one
 
@@ -418,32 +390,28 @@ def warned(caplog):
     return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
 
 
-def test_a_missing_file_of_one_is_said_once_and_the_others_are_run(
-    model_folder, shards, tmp_path, cola, caplog
-):
-    made, said_at_start = probe(model_folder), []
+def test_a_missing_file_is_said_once_and_others_are_run(train, made, tmp_path, cola, saved, caplog):
+    said_at_start = []
     made.on_train_start = lambda: said_at_start.extend(warned(caplog))
     evaluation = BenchmarkCallback([gone(tmp_path), cola()])
-    fit(made, shards, tmp_path, callbacks=(evaluation,))
+    train(evaluation, made=made)
     (line,) = warned(caplog)
     assert said_at_start == [line]
     assert line.startswith("not run: gone: expected ")
     assert "nowhere.json" in line
-    report = RunReport.load(tmp_path / "report.json")
+    report = saved()
     assert [result.benchmark for result in report.results] == ["cola"]
     assert report.not_run == (("gone", line.removeprefix("not run: gone: ")),)
     assert steps(evaluation) == [3, 6]
     assert not any(name.startswith("gone") for name in evaluation.curves)
 
 
-def test_one_that_fails_later_stops_neither_the_others_nor_the_training(
-    model_folder, shards, tmp_path, fails, cola, caplog
-):
+def test_one_that_fails_later_stops_nothing_else(train, fails, cola, saved, caplog):
     evaluation = BenchmarkCallback([fails(1, 2), cola()])
-    trainer, watch = fit(probe(model_folder), shards, tmp_path, callbacks=(evaluation,))
+    trainer, watch = train(evaluation)
     assert len(watch.losses) == 6
     assert warned(caplog) == ["not run: fails: expected a sound file, got none at 1: mend it"]
-    report = RunReport.load(tmp_path / "report.json")
+    report = saved()
     assert report.not_run == (("fails", "expected a sound file, got none at 2: mend it"),)
     assert report.results == (evaluation.results["cola"],)
     assert "cola/accuracy" in trainer.callback_metrics
@@ -451,21 +419,19 @@ def test_one_that_fails_later_stops_neither_the_others_nor_the_training(
     assert "not run: expected a sound file" in to_markdown([report])
 
 
-def test_numbers_of_earlier_weights_are_not_those_of_the_last(
-    model_folder, shards, tmp_path, fails, cola, caplog
-):
+def test_numbers_of_earlier_weights_are_not_those_of_the_last(train, fails, cola, saved, caplog):
     evaluation = BenchmarkCallback([cola(), fails(2, 4)], every_n_epochs=0, every_n_steps=1)
-    trainer, _ = fit(probe(model_folder), shards, tmp_path, 4, callbacks=(evaluation,))
+    trainer, _ = train(evaluation, steps=4)
     assert steps(evaluation, "fails/accuracy") == [1, 3]
     assert len(warned(caplog)) == 2  # it had run again
-    report = RunReport.load(tmp_path / "report.json")
+    report = saved()
     assert [name for name, _ in report.not_run] == ["fails"]
     assert [result.benchmark for result in report.results] == ["cola"]
     assert "fails/accuracy" not in trainer.callback_metrics
 
 
-def test_a_training_goes_on_where_no_benchmark_can_be_run_any_more(
-    model_folder, shards, tmp_path, cola
+def test_training_goes_on_where_no_benchmark_can_be_run_any_more(
+    train, made, tmp_path, cola, saved
 ):
     class Removing(Callback):
         def on_train_batch_end(self, trainer, *_):
@@ -473,34 +439,31 @@ def test_a_training_goes_on_where_no_benchmark_can_be_run_any_more(
                 next((tmp_path / "cola").glob("*.png")).unlink()
 
     evaluation = BenchmarkCallback([cola()])
-    _, watch = fit(probe(model_folder), shards, tmp_path, 6, (Removing(), evaluation))
+    _, watch = train(Removing(), evaluation)
     assert len(watch.losses) == 6
-    report = RunReport.load(tmp_path / "report.json")
+    report = saved()
     assert report.results == ()
     ((name, why),) = report.not_run
     assert name == "cola"
     assert ".png" in why
     assert [step for step, _ in report.curves["cola/accuracy"]] == [3]
     assert "not run: expected" in to_markdown([report])
-    trainer = Trainer(accelerator="cpu", logger=False, enable_progress_bar=False)
     with refused(r"\.png"):
-        evaluation.evaluate(trainer, probe(model_folder))
+        evaluation.evaluate(quiet_trainer(), made)
 
 
 def plateau(made):
     """Makes the module's learning rate fall where the benchmark's number does not rise."""
     optimizer = torch.optim.SGD([p for p in made.parameters() if p.requires_grad], lr=0.1)
-    scheduler = {
-        "scheduler": torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer),
-        "monitor": "fails/accuracy",
-    }
-    return {"optimizer": optimizer, "lr_scheduler": scheduler}
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+    monitored = {"scheduler": scheduler, "monitor": "fails/accuracy"}
+    return {"optimizer": optimizer, "lr_scheduler": monitored}
 
 
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("who", ["ModelCheckpoint", "EarlyStopping", "ReduceLROnPlateau"])
 def test_a_run_stops_where_what_is_not_run_is_monitored(
-    model_folder, shards, tmp_path, fails, cola, monkeypatch, who, known
+    train, tmp_path, fails, cola, monkeypatch, who, known
 ):
     monitoring = {
         "ModelCheckpoint": [ModelCheckpoint(tmp_path / "best", monitor="fails/accuracy")],
@@ -512,19 +475,9 @@ def test_a_run_stops_where_what_is_not_run_is_monitored(
     watch = Watch()
     evaluation = BenchmarkCallback([gone(tmp_path, "fails") if known else fails(2), cola()])
     with refused() as error:
-        fit(
-            probe(model_folder),
-            shards,
-            tmp_path,
-            9,
-            (watch, *monitoring, evaluation),
-            save=who == "ModelCheckpoint",
-        )
-    said = str(error.value)
-    assert said.startswith(
-        f"expected fails/accuracy, which {who} monitors, got no number, as fails is not run: "
-        "expected "
-    )
+        train(watch, *monitoring, evaluation, steps=9, save=who == "ModelCheckpoint")
+    said, why = str(error.value), "got no number, as fails is not run: expected "
+    assert said.startswith(f"expected fails/accuracy, which {who} monitors, {why}")
     assert "\n" not in said
     assert ("nowhere.json" in said) == known
     assert len(watch.losses) == (0 if known else 6)
@@ -538,16 +491,14 @@ def embedded(folder, name="zero_shot"):
 
 
 def test_what_reads_embeddings_is_not_run_of_a_joint_adapter(
-    model_folder, shards, tmp_path, cola, caplog
+    train, made, model_folder, tmp_path, cola, cola_path, caplog
 ):
     class Embedded(ColaMulti):
         needs = "embeddings"
 
-    path = write_cola(tmp_path / "other")
-    lacking = [Embedded(str(path), str(path.parent)), embedded(tmp_path)]
-    evaluation = BenchmarkCallback([cola("sound"), *lacking])
-    trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
-    evaluation.setup(trainer, probe(model_folder), "fit")
+    lacking = [Embedded(str(cola_path), str(cola_path.parent)), embedded(tmp_path)]
+    evaluation, trainer = BenchmarkCallback([cola("sound"), *lacking]), quiet_trainer()
+    evaluation.setup(trainer, made, "fit")
     assert evaluation.not_run == {}
     joint = module(model_folder, MMAdapter(heads=2, hidden=2))
     evaluation.setup(trainer, joint, "fit")
@@ -557,13 +508,10 @@ def test_what_reads_embeddings_is_not_run_of_a_joint_adapter(
         assert line.startswith(f"not run: {one.name}: {want}")
         assert "`ensemble: scores`" in line
     with refused(r"embeddings for alone.*leave the benchmark out"):
-        fit(joint, shards, tmp_path, callbacks=(BenchmarkCallback([embedded(tmp_path, "alone")]),))
+        train(BenchmarkCallback([embedded(tmp_path, "alone")]), made=joint)
 
 
-def test_images_are_encoded_once_for_all_benchmarks(
-    model_folder, shards, tmp_path, cola, monkeypatch
-):
-    benchmarks, made = [cola("one"), cola("two"), cola("three", limit=2)], probe(model_folder)
+def test_images_are_encoded_once_for_all_benchmarks(made, cola, monkeypatch):
     encode, encoded = made.backbone.encode_image, []
 
     def counted(pixels, reads):
@@ -571,11 +519,9 @@ def test_images_are_encoded_once_for_all_benchmarks(
         return encode(pixels, reads)
 
     monkeypatch.setattr(made.backbone, "encode_image", counted)
-    trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
-    evaluation = BenchmarkCallback(benchmarks)
-    monkeypatch.setattr(
-        "vlmtune.training.benchmark_callback.log_results", lambda *_: {}
-    )  # no trainer
+    evaluation = BenchmarkCallback([cola("one"), cola("two"), cola("three", limit=2)])
+    trainer = quiet_trainer()  # it does not run, so that it cannot log
+    monkeypatch.setattr("vlmtune.training.benchmark_callback.log_results", lambda *_: {})
     evaluation.setup(trainer, made, "fit")
     evaluation.evaluate(trainer, made)
     assert sum(encoded) == 18
@@ -609,9 +555,9 @@ def _one_rank(rank, folder, model_folder, shards, path, monitored):
     benchmarks = [lost, ColaMulti(str(path), str(path.parent), name="cola"), moody]
     evaluation = BenchmarkCallback(benchmarks, every_n_epochs=0, every_n_steps=1)
     stopping = [EarlyStopping("moody/accuracy", check_on_train_epoch_end=True)] if monitored else []
-    made, callbacks, said = probe(model_folder), (evaluation, *stopping), None
+    callbacks, said = (evaluation, *stopping), None
     try:
-        fit(made, shards, folder, 3, callbacks, devices=2, strategy="ddp")
+        fit(probe(model_folder), shards, folder, 3, callbacks, devices=2, strategy="ddp")
     except UserError as error:
         said = str(error)
     metrics = {n: m.value for n, m in evaluation.results["cola"].metrics.items()}

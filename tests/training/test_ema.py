@@ -1,15 +1,12 @@
 """The moving average of what is trained: its value, and where it stands in for the weights."""
 
-import json
-
 import pytest
 import torch
-from pytorch_lightning import Trainer
 from pytorch_lightning.callbacks import Callback
 
 from tests.refusals import refused
-from tests.runs import QUIET, fit, module
-from tests.tiny import write_cola
+from tests.runs import QUIET, fit, module, quiet_trainer, weights
+from tests.tiny import fit_config, plugin, write_cola
 from vlmtune.adapters.base import trained_state
 from vlmtune.adapters.last_blocks import LastBlocks
 from vlmtune.adapters.linear_probe import LinearProbe
@@ -34,23 +31,16 @@ def made(model_folder, adapter=None, **options):
     return module(model_folder, adapter, [InfoNCE()], **options)
 
 
-def weights(one):
-    state = trained_state(one.backbone, one.adapter)
-    return {name: value.detach().clone() for name, value in state.items()}
-
-
 def equal(one, other):
     return one.keys() == other.keys() and all(value.equal(other[n]) for n, value in one.items())
 
 
-class Live(Callback):
-    """Notes the weights after each step."""
+class Noting(Callback):
+    """Notes the weights at a hook, which is after each step unless said otherwise."""
 
-    def __init__(self):
+    def __init__(self, hook="on_train_batch_end"):
         self.states = []
-
-    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-        self.states.append(weights(pl_module))
+        setattr(self, hook, lambda trainer, one, *_: self.states.append(weights(one)))
 
 
 def average(states, decay=DECAY, every=1, start=0):
@@ -66,7 +56,7 @@ def average(states, decay=DECAY, every=1, start=0):
 
 @pytest.mark.parametrize(("every", "start"), [(1, 0), (2, 0), (1, 4), (3, 1)])
 def test_after_k_steps_it_is_the_formula(model_folder, shards, tmp_path, every, start):
-    live, ema, one = Live(), EMA(DECAY, every, start), made(model_folder)
+    live, ema, one = Noting(), EMA(DECAY, every, start), made(model_folder)
     fit(one, shards, tmp_path, callbacks=(live, ema))
     want, got = average(live.states, DECAY, every, start), weights(one)  # left in the module
     assert got.keys() == want.keys()
@@ -82,7 +72,7 @@ def test_training_does_not_notice(model_folder, shards, tmp_path):
 
 
 def test_before_the_first_step_that_counts_it_is_the_weights(model_folder, shards, tmp_path):
-    live, one = Live(), made(model_folder)
+    live, one = Noting(), made(model_folder)
     fit(one, shards, tmp_path, steps=3, callbacks=(EMA(DECAY, start=5), live), save=True)
     assert equal(weights(one), live.states[-1])
     saved = torch.load(tmp_path / "stepstep=3.ckpt", weights_only=True)
@@ -104,15 +94,12 @@ def test_nothing_frozen_is_copied_or_saved(model_folder, shards, tmp_path):
 @pytest.mark.parametrize("die_at", [2, 3, 4])
 @pytest.mark.parametrize("every", [1, 2])
 def test_killed_and_resumed_is_as_if_never_killed(model_folder, shards, tmp_path, die_at, every):
-    whole, live = made(model_folder), Live()
+    whole, live = made(model_folder), Noting()
     _, uninterrupted = fit(whole, shards, tmp_path / "whole", callbacks=(EMA(DECAY, every), live))
-    folder = tmp_path / "killed"
-    ema = EMA(DECAY, every)
-    one = made(model_folder)
-    _, first = fit(one, shards, folder, callbacks=(ema,), save=True, die_at=die_at)
-    again, later = made(model_folder), Live()
-    checkpoint = folder / f"stepstep={die_at}.ckpt"
-    callbacks = (EMA(DECAY, every), later)
+    folder, callbacks = tmp_path / "killed", (EMA(DECAY, every),)
+    one, again, later = made(model_folder), made(model_folder), Noting()
+    _, first = fit(one, shards, folder, callbacks=callbacks, save=True, die_at=die_at)
+    checkpoint, callbacks = folder / f"stepstep={die_at}.ckpt", (EMA(DECAY, every), later)
     _, second = fit(again, shards, folder, callbacks=callbacks, resume=checkpoint)
     assert first.losses + second.losses == uninterrupted.losses
     assert equal(later.states[-1], live.states[-1])
@@ -124,11 +111,8 @@ def test_killed_and_resumed_is_as_if_never_killed(model_folder, shards, tmp_path
 def test_resumed_without_it_is_as_if_it_had_never_been(model_folder, shards, tmp_path, die_at):
     whole = made(model_folder)
     _, uninterrupted = fit(whole, shards, tmp_path / "whole")
-    folder = tmp_path / "averaged"
-    _, first = fit(
-        made(model_folder), shards, folder, callbacks=(EMA(DECAY),), save=True, die_at=die_at
-    )
-    again = made(model_folder)
+    folder, one, again = tmp_path / "averaged", made(model_folder), made(model_folder)
+    _, first = fit(one, shards, folder, callbacks=(EMA(DECAY),), save=True, die_at=die_at)
     checkpoint = folder / f"stepstep={die_at}.ckpt"
     _, second = fit(again, shards, tmp_path / "plain", resume=checkpoint, save=True)
     assert first.losses + second.losses == uninterrupted.losses
@@ -140,7 +124,7 @@ def test_resumed_without_it_is_as_if_it_had_never_been(model_folder, shards, tmp
 
 def test_training_on_after_the_end_is_as_if_it_had_not_ended(model_folder, shards, tmp_path):
     constant = {"warmup": 0.0, "final_lr": 1.0}
-    whole, live = made(model_folder, **constant), Live()
+    whole, live = made(model_folder, **constant), Noting()
     fit(whole, shards, tmp_path, steps=6, callbacks=(EMA(DECAY), live))
     one = made(model_folder, **constant)
     trainer, _ = fit(one, shards, tmp_path, steps=3, callbacks=(EMA(DECAY),))
@@ -149,21 +133,11 @@ def test_training_on_after_the_end_is_as_if_it_had_not_ended(model_folder, shard
     fit(again, shards, tmp_path, callbacks=(EMA(DECAY),), resume=tmp_path / "end.ckpt")
     assert equal(weights(again), weights(whole))
 
-    starts = Starts()
+    starts = Noting("on_train_start")
     trainer.callbacks.append(starts)
     trainer.fit_loop.epoch_loop.max_steps = 4
     trainer.fit(one, datamodule=ShardDataModule([ShardSet(str(shards))], batch_size=4))
     assert [equal(state, live.states[2]) for state in starts.states] == [True]
-
-
-class Starts(Callback):
-    """Notes the weights that training begins with."""
-
-    def __init__(self):
-        self.states = []
-
-    def on_train_start(self, trainer, pl_module):
-        self.states.append(weights(pl_module))
 
 
 def test_another_module_starts_anew(model_folder, shards, tmp_path):
@@ -177,15 +151,12 @@ def test_another_module_starts_anew(model_folder, shards, tmp_path):
 
 def test_a_checkpoint_without_an_average_starts_one(model_folder, shards, tmp_path):
     fit(made(model_folder), shards, tmp_path, steps=3, save=True)
-    live, one = Live(), made(model_folder)
+    live, one = Noting(), made(model_folder)
     resume = tmp_path / "stepstep=3.ckpt"
     fit(one, shards, tmp_path, callbacks=(live, EMA(DECAY)), resume=resume)
     want = average(live.states)
     for name, value in weights(one).items():
         torch.testing.assert_close(value.double(), want[name], rtol=1e-5, atol=1e-7)
-
-
-# -- where it stands in -----------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -194,17 +165,27 @@ def cola(tmp_path):
     return lambda: ColaMulti(str(path), str(path.parent), name="cola")
 
 
+@pytest.fixture
+def measured(monkeypatch):
+    """Returns a function that makes a list of the weights of a module at each evaluation."""
+
+    def note(one):
+        run, states = ColaMulti.run, []
+
+        def noting(*arguments):
+            states.append(weights(one))
+            return run(*arguments)
+
+        monkeypatch.setattr(ColaMulti, "run", noting)
+        return states
+
+    return note
+
+
 @pytest.mark.parametrize("first", [True, False])
-def test_evaluation_measures_the_average(model_folder, shards, tmp_path, cola, first, monkeypatch):
-    measured = []
-    run = ColaMulti.run
-    one, live = made(model_folder), Live()
-
-    def noting(benchmark, score):
-        measured.append(weights(one))
-        return run(benchmark, score)
-
-    monkeypatch.setattr(ColaMulti, "run", noting)
+def test_evaluation_measures_the_average(model_folder, shards, tmp_path, cola, first, measured):
+    one, live = made(model_folder), Noting()
+    measured = measured(one)
     evaluation, ema = BenchmarkCallback([cola()], every_n_epochs=0, every_n_steps=2), EMA(DECAY)
     both = (ema, evaluation) if first else (evaluation, ema)
     fit(one, shards, tmp_path, callbacks=(live, *both), save=True)
@@ -219,25 +200,13 @@ def test_evaluation_measures_the_average(model_folder, shards, tmp_path, cola, f
     assert evaluation.results["cola"].metrics == metrics
 
 
-class Validated(Callback):
-    """Notes the weights that a validation sees, and those after it."""
-
-    def __init__(self):
-        self.seen, self.after = [], []
-
-    def on_validation_batch_start(self, trainer, pl_module, batch, batch_idx, dataloader_idx=0):
-        if batch_idx == 0:
-            self.seen.append(weights(pl_module))
-
-    def on_validation_end(self, trainer, pl_module):
-        self.after.append(weights(pl_module))
-
-
 def test_validation_sees_the_average_and_gives_the_weights_back(model_folder, shards, tmp_path):
-    live, validated = Live(), Validated()
-    fit(made(model_folder), shards, tmp_path, callbacks=(live, EMA(DECAY), validated), val=True)
-    assert len(validated.seen) == 2
-    for number, seen, after in zip((3, 6), validated.seen, validated.after, strict=True):
+    live, seen_at = Noting(), Noting("on_validation_epoch_start")
+    after_it = Noting("on_validation_end")
+    callbacks = (live, EMA(DECAY), seen_at, after_it)
+    fit(made(model_folder), shards, tmp_path, callbacks=callbacks, val=True)
+    assert len(seen_at.states) == 2
+    for number, seen, after in zip((3, 6), seen_at.states, after_it.states, strict=True):
         want = average(live.states[:number])
         for name, value in seen.items():
             torch.testing.assert_close(value.double(), want[name], rtol=1e-5, atol=1e-7)
@@ -256,23 +225,14 @@ def test_an_export_is_of_the_average(model_folder, shards, tmp_path):
 
 
 @pytest.mark.parametrize("stage", ["validate", "test"])
-def test_a_checkpoint_is_measured_by_its_average(
-    model_folder, shards, tmp_path, cola, stage, monkeypatch
+def test_a_checkpoint_has_its_average_measured(
+    model_folder, shards, tmp_path, cola, stage, measured
 ):
     one = made(model_folder)
     fit(one, shards, tmp_path, steps=4, callbacks=(EMA(DECAY),), save=True)
-    measured, again = [], made(model_folder)
-    run = ColaMulti.run
-
-    def noting(benchmark, score):
-        measured.append(weights(again))
-        return run(benchmark, score)
-
-    monkeypatch.setattr(ColaMulti, "run", noting)
-    options = {"logger": False, "enable_progress_bar": False, "enable_checkpointing": False}
-    trainer = Trainer(
-        accelerator="cpu", callbacks=[BenchmarkCallback([cola()]), EMA(DECAY)], **options
-    )
+    again = made(model_folder)
+    measured = measured(again)
+    trainer = quiet_trainer(callbacks=[BenchmarkCallback([cola()]), EMA(DECAY)])
     val = [ShardSet(str(shards))]
     data = ShardDataModule(val, batch_size=4, val=val)
     measure = getattr(trainer, stage)
@@ -282,38 +242,17 @@ def test_a_checkpoint_is_measured_by_its_average(
 
 
 def test_a_config_names_it(model_folder, shards, tmp_path):
-    config = {
-        "model": {
-            "backbone": {
-                "class_path": "vlmtune.backbones.open_clip.OpenClip",
-                "init_args": {"model": str(model_folder)},
-            },
-            "adapter": {"class_path": "vlmtune.adapters.linear_probe.LinearProbe"},
-            "objectives": [{"class_path": "vlmtune.objectives.info_nce.InfoNCE"}],
-        },
-        "data": {"train": [{"path": str(shards)}], "batch_size": 4},
-        "trainer": {
-            "max_steps": 3,
-            "accelerator": "cpu",
-            "logger": False,
-            "enable_progress_bar": False,
-            "default_root_dir": str(tmp_path / "run"),
-            "callbacks": [{"class_path": "vlmtune.training.ema.EMA", "init_args": {"decay": 0.5}}],
-        },
-    }
-    (tmp_path / "fit.yaml").write_text(json.dumps(config))
-    assert main(["fit", "--config", str(tmp_path / "fit.yaml")]) == 0
+    trainer = {"max_steps": 3, "callbacks": [plugin("training.ema.EMA", decay=0.5)]}
+    config = fit_config(tmp_path, model_folder, shards, trainer=trainer)
+    assert main(["fit", "--config", str(config)]) == 0
     (path,) = (tmp_path / "run").rglob("*.ckpt")
     saved = torch.load(path, weights_only=True)
     assert not equal(saved["state_dict"], saved["live_state_dict"])
 
 
-# -- what is refused --------------------------------------------------------------------------
-
-WRONG = [{"decay": 1.0}, {"decay": -0.1}, {"every_n_steps": 0}, {"start": -1}]
-
-
-@pytest.mark.parametrize("options", WRONG)
+@pytest.mark.parametrize(
+    "options", [{"decay": 1.0}, {"decay": -0.1}, {"every_n_steps": 0}, {"start": -1}]
+)
 def test_a_number_out_of_range(options):
     with refused(r"expected decay in \[0, 1\)"):
         EMA(**options)

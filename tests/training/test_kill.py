@@ -13,65 +13,38 @@ import pytest
 import torch
 
 import vlmtune
-from tests.tiny import write_cola
-from vlmtune.cli.fit import NOISE
+from tests.runs import QUIET
+from tests.tiny import cola_plugin, fit_config, plugin, write_cola
 from vlmtune.cli.main import main
 
-pytestmark = [pytest.mark.filterwarnings(f"ignore:{pattern}") for pattern in NOISE]
+pytestmark = QUIET
 
 ROOT = Path(vlmtune.__file__).parent.parent
 STEPS = 120  # ten epochs of twelve records
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 
 
-def write_config(folder: Path, model: Path, shards: Path, cola: Path) -> Path:
+def random_run(folder: Path, model: Path, shards: Path, cola: Path) -> Path:
     """A run with dropout and chosen pairs, that draws random numbers in every step."""
-    benchmark = {"path": str(cola), "images": str(cola.parent), "name": "tiny"}
-    config = {
-        "model": {
-            "backbone": plugin("backbones.open_clip.OpenClip", model=str(model)),
-            "adapter": plugin("adapters.mm_adapter.MMAdapter", heads=2, hidden=2, dropout=0.1),
-            "objectives": [plugin("objectives.pair_bce.PairBCE")],
-            "pairs": plugin("pairs.mixed_pairs.MixedPairs", positives=1),
-            "store": str(folder / "store"),
-        },
-        "data": {
-            "train": [plugin("data.shards.ShardSet", path=str(shards))],
-            "batch_size": 1,
-            "num_workers": 0,
-        },
-        "trainer": {
-            "accelerator": "cpu",
-            "devices": 1,
-            "logger": False,
-            "max_steps": STEPS,
-            "enable_progress_bar": False,
-            "default_root_dir": str(folder / "run"),
-            "callbacks": [
-                plugin(
-                    "training.benchmark_callback.BenchmarkCallback",
-                    benchmarks=[plugin("benchmarks.cola_multi.ColaMulti", **benchmark)],
-                    every_n_epochs=5,
-                    log_every_n_steps=1,
-                ),
-                {
-                    "class_path": "pytorch_lightning.callbacks.ModelCheckpoint",
-                    "init_args": {
-                        "dirpath": str(folder / "run" / "checkpoints"),
-                        "every_n_train_steps": 5,
-                        "save_last": True,
-                    },
-                },
-            ],
-        },
+    kept = {"dirpath": str(folder / "run/checkpoints"), "every_n_train_steps": 5, "save_last": True}
+    callbacks = [
+        plugin(
+            "training.benchmark_callback.BenchmarkCallback",
+            benchmarks=[cola_plugin(cola, name="tiny")],
+            every_n_epochs=5,
+            log_every_n_steps=1,
+        ),
+        {"class_path": "pytorch_lightning.callbacks.ModelCheckpoint", "init_args": kept},
+    ]
+    changes = {
+        "adapter": plugin("adapters.mm_adapter.MMAdapter", heads=2, hidden=2, dropout=0.1),
+        "objectives": [plugin("objectives.pair_bce.PairBCE")],
+        "pairs": plugin("pairs.mixed_pairs.MixedPairs", positives=1),
+        "store": str(folder / "store"),
     }
-    folder.mkdir()
-    (folder / "fit.yaml").write_text(json.dumps(config))
-    return folder / "fit.yaml"
-
-
-def plugin(name: str, /, **arguments: object) -> dict[str, object]:
-    return {"class_path": f"vlmtune.{name}", "init_args": arguments}
+    data, trainer = {"batch_size": 1, "num_workers": 0}, {"max_steps": STEPS}
+    trainer["callbacks"] = callbacks
+    return fit_config(folder, model, shards, model=changes, data=data, trainer=trainer)
 
 
 def kill(config: Path, trace: Path, delay: float) -> None:
@@ -99,8 +72,8 @@ def test_a_killed_run_is_resumed_to_the_same_end(
 ):
     monkeypatch.setattr(sys, "argv", ["vlmtune"])
     cola = write_cola(tmp_path / "cola")
-    whole = write_config(tmp_path / "whole", model_folder, shards, cola)
-    killed = write_config(tmp_path / "killed", model_folder, shards, cola)
+    folders = (tmp_path / name for name in ("whole", "killed"))
+    whole, killed = (random_run(folder, model_folder, shards, cola) for folder in folders)
     assert main(["fit", "--config", str(whole)]) == 0, capsys.readouterr().err
 
     before = {path: path.read_bytes() for path in shards.iterdir()}
@@ -119,10 +92,8 @@ def test_a_killed_run_is_resumed_to_the_same_end(
     resumed = ["fit", "--config", str(killed), "--ckpt_path", str(last)]
     assert main(resumed) == 0, f"{delays}: {capsys.readouterr().err}"
     ends = [config.parent / "run" for config in (whole, killed)]
-    states = [
-        torch.load(end / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
-        for end in ends
-    ]
+    last = [torch.load(end / "checkpoints" / "last.ckpt", weights_only=True) for end in ends]
+    states = [checkpoint["state_dict"] for checkpoint in last]
     assert states[0].keys() == states[1].keys()
     assert all(states[0][name].equal(states[1][name]) for name in states[0]), delays
     reports = [json.loads((end / "report.json").read_text()) for end in ends]

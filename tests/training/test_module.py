@@ -2,17 +2,15 @@ import math
 
 import pytest
 import torch
-from pytorch_lightning import Trainer
 from pytorch_lightning.callbacks import Callback
 
-from tests.runs import QUIET, fit, module
-from vlmtune.adapters.base import trained_state
+from tests.refusals import refused
+from tests.runs import QUIET, fit, module, quiet_trainer, weights
 from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.adapters.zero_shot import ZeroShot
 from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.errors import UserError
 from vlmtune.objectives.base import Objective
 from vlmtune.objectives.info_nce import InfoNCE
 from vlmtune.objectives.pair_bce import PairBCE
@@ -31,12 +29,6 @@ def transformer(folder, **options):
     adapter = MMAdapter(heads=2, hidden=2, dropout=0.0)
     return module(folder, adapter, [PairBCE(balanced=True)], pairs=MixedPairs(1, 1, 2), **options)
 
-
-def weights(made):
-    return {n: v.clone() for n, v in trained_state(made.backbone, made.adapter).items()}
-
-
-# -- numbers ----------------------------------------------------------------------------------
 
 PINNED = {
     probe: [2.045855, 2.057842, 2.063136, 2.046971, 2.147757, 1.98426],
@@ -79,27 +71,21 @@ def test_validation_logs_the_objectives(model_folder, shards, tmp_path):
 
 
 def test_seeds_give_other_runs_and_one_seed_the_same(model_folder, shards, tmp_path):
-    runs = [
-        fit(module(model_folder, seed=seed), shards, tmp_path, steps=2)[1].losses
-        for seed in (1, 1, 2)
-    ]
-    assert runs[0] == runs[1]
-    assert runs[0] != runs[2]
+    made = (module(model_folder, seed=seed) for seed in (1, 1, 2))
+    runs = [fit(one, shards, tmp_path, steps=2)[1].losses for one in made]
+    assert runs[0] == runs[1] != runs[2]
 
 
 def test_dropout_is_active_in_training(model_folder, shards, tmp_path):
-    losses = [
-        fit(module(model_folder, MMAdapter(heads=2, hidden=2, dropout=p)), shards, tmp_path, 1)[1]
-        for p in (0.0, 0.1)
-    ]
-    assert losses[0].losses != losses[1].losses
+    adapters = (MMAdapter(heads=2, hidden=2, dropout=p) for p in (0.0, 0.1))
+    one, other = (fit(module(model_folder, a), shards, tmp_path, 1)[1] for a in adapters)
+    assert one.losses != other.losses
 
 
 def test_the_store_needs_a_datamodule(model_folder, tmp_path):
     made = probe(model_folder, store=str(tmp_path / "store"))
-    trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, max_steps=1)
-    with pytest.raises(UserError, match="expected a datamodule"):
-        trainer.fit(made, train_dataloaders=[], val_dataloaders=[])
+    with refused("expected a datamodule"):
+        quiet_trainer(max_steps=1).fit(made, train_dataloaders=[], val_dataloaders=[])
 
 
 def test_a_joint_adapter_is_given_the_chosen_pairs(model_folder, shards, tmp_path):
@@ -113,9 +99,6 @@ def test_a_joint_adapter_is_given_the_chosen_pairs(model_folder, shards, tmp_pat
     made = module(model_folder, objectives=[Counting()], pairs=MixedPairs(1, 1, 0))
     fit(made, shards, tmp_path, steps=2)
     assert counts == [[2] * 8] * 2
-
-
-# -- what is optimised ------------------------------------------------------------------------
 
 
 def test_vectors_get_no_weight_decay(model_folder, shards, tmp_path):
@@ -145,9 +128,7 @@ def test_the_learning_rate_rises_and_falls(model_folder, shards, tmp_path, warmu
     assert watch.rates == pytest.approx([1e-3 * factor for factor in want])
 
 
-def test_only_the_adapter_moves_and_the_backbone_stays_in_evaluation(
-    model_folder, shards, tmp_path
-):
+def test_only_the_adapter_moves_and_the_backbone_stays_still(model_folder, shards, tmp_path):
     made = module(model_folder)
     frozen = {n: v.clone() for n, v in made.backbone.state_dict().items()}
     before = weights(made)
@@ -162,18 +143,14 @@ def test_only_the_adapter_moves_and_the_backbone_stays_in_evaluation(
     assert made.backbone.training
 
 
-# -- checkpoints ------------------------------------------------------------------------------
-
-
 def test_a_checkpoint_holds_what_is_trained_and_nothing_else(model_folder, shards, tmp_path):
     made = transformer(model_folder)
     trainer, _ = fit(made, shards, tmp_path, steps=1)
     path = tmp_path / "one.ckpt"
     trainer.save_checkpoint(path)
     checkpoint = torch.load(path, weights_only=True)
-    assert checkpoint["state_dict"].keys() == {
-        f"adapter.{name}" for name, _ in made.adapter.named_parameters()
-    }
+    names = {f"adapter.{name}" for name, _ in made.adapter.named_parameters()}
+    assert checkpoint["state_dict"].keys() == names
     values = sum(p.numel() for p in made.adapter.parameters())
     assert path.stat().st_size < 3 * 4 * values + 60_000  # weights, and two moments of Adam
     assert checkpoint["vlmtune"]["adapter"] == made.adapter.spec()
@@ -206,37 +183,32 @@ def saved(model_folder, shards, tmp_path):
     return tmp_path / "probe.ckpt"
 
 
-def refused(made, shards, folder, checkpoint):
-    with pytest.raises(UserError) as error:
-        fit(made, shards, folder, resume=checkpoint)
-    assert "\n" not in str(error.value)
+def stopped(made, shards, folder, **options):
+    """What a run says that must stop."""
+    with refused() as error:
+        fit(made, shards, folder, **options)
     return str(error.value)
 
 
-def test_a_checkpoint_of_something_else_is_refused(
-    model_folder, other_folder, shards, tmp_path, saved
-):
+def test_another_checkpoint_is_refused(model_folder, other_folder, shards, tmp_path, saved):
     other = module(model_folder, LinearProbe(initial_scale=5.0), [InfoNCE()])
-    assert refused(other, shards, tmp_path, saved) == (
+    assert stopped(other, shards, tmp_path, resume=saved) == (
         "expected a checkpoint of this adapter, got adapter.init_args.initial_scale 5.0 here, 10.0 "
         "in the checkpoint: use the config it was trained with"
     )
-    assert "LinearProbe" in refused(transformer(model_folder), shards, tmp_path, saved)
-    said = refused(probe(other_folder), shards, tmp_path, saved)
-    assert "with other weights: use that backbone" in said
-    foreign = torch.load(saved, weights_only=True)
+    foreign, path = torch.load(saved, weights_only=True), tmp_path / "foreign.ckpt"
     del foreign["vlmtune"]
-    torch.save(foreign, tmp_path / "foreign.ckpt")
-    assert "a foreign one" in refused(
-        probe(model_folder), shards, tmp_path, tmp_path / "foreign.ckpt"
-    )
+    torch.save(foreign, path)
+    for made, checkpoint, said in (
+        (transformer(model_folder), saved, "LinearProbe"),
+        (probe(other_folder), saved, "with other weights: use that backbone"),
+        (probe(model_folder), path, "a foreign one"),
+    ):
+        assert said in stopped(made, shards, tmp_path, resume=checkpoint)
 
 
-# -- what must not be trained -----------------------------------------------------------------
-
-
-class Breaks(Objective):
-    """A loss that is no number from the third step on."""
+class CountsCalls(Objective):
+    """A loss that knows how often it was asked."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -244,19 +216,26 @@ class Breaks(Objective):
 
     def forward(self, scores, targets):
         self.calls += 1
-        return scores.values.mean() * (torch.nan if self.calls > 2 else 1)
+        return self.loss(scores.values)
 
 
-def stopped(made, folder, *arguments, **options):
-    with pytest.raises(UserError) as error:
-        fit(made, *arguments, folder, **options)
-    assert "\n" not in str(error.value)
-    return str(error.value)
+class Breaks(CountsCalls):
+    """A loss that is no number from the third step on."""
+
+    def loss(self, values):
+        return values.mean() * (torch.nan if self.calls > 2 else 1)
+
+
+class Steep(CountsCalls):
+    """A finite loss whose gradient is 0 times infinity in the third batch."""
+
+    def loss(self, values):
+        return (values * (0 if self.calls == 3 else 1)).square().sqrt().mean()
 
 
 def test_a_loss_that_is_no_number_stops_the_run(model_folder, shards, tmp_path):
     made = module(model_folder, LinearProbe(), [InfoNCE(), Breaks()])
-    said = stopped(made, tmp_path, shards)
+    said = stopped(made, shards, tmp_path)
     path = tmp_path / "last-before-nan.ckpt"
     assert "expected a finite loss, got nan from Breaks at step 2 (first record 'r" in said
     assert f"weights before this step are in {path}" in said
@@ -266,7 +245,7 @@ def test_a_loss_that_is_no_number_stops_the_run(model_folder, shards, tmp_path):
 
 
 def test_what_was_saved_before_it_can_be_resumed(model_folder, shards, tmp_path):
-    stopped(module(model_folder, LinearProbe(), [InfoNCE(), Breaks()]), tmp_path, shards)
+    stopped(module(model_folder, LinearProbe(), [InfoNCE(), Breaks()]), shards, tmp_path)
     whole = module(model_folder, LinearProbe(), [InfoNCE()])
     _, uninterrupted = fit(whole, shards, tmp_path / "whole")
     again = module(model_folder, LinearProbe(), [InfoNCE()])
@@ -274,18 +253,6 @@ def test_what_was_saved_before_it_can_be_resumed(model_folder, shards, tmp_path)
     _, watch = fit(again, shards, tmp_path, resume=tmp_path / "last-before-nan.ckpt")
     assert len(watch.losses) == 4
     assert watch.rates == uninterrupted.rates[2:]
-
-
-class Steep(Objective):
-    """A finite loss whose gradient is 0 times infinity in the third batch."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls = 0
-
-    def forward(self, scores, targets):
-        self.calls += 1
-        return (scores.values * (0 if self.calls == 3 else 1)).square().sqrt().mean()
 
 
 @pytest.mark.parametrize("accumulated", [1, 2])
@@ -298,7 +265,7 @@ def test_a_gradient_that_is_no_number_stops_the_run(model_folder, shards, tmp_pa
 
     made, first = module(model_folder, LinearProbe(), [InfoNCE(), Steep()]), First()
     options = {"callbacks": (first,), "accumulate_grad_batches": accumulated}
-    said = stopped(made, tmp_path, shards, gradient_clip_val=1.0, **options)
+    said = stopped(made, shards, tmp_path, gradient_clip_val=1.0, **options)
     path, step, key = tmp_path / "last-before-nan.ckpt", 2 // accumulated, first.keys[2]
     assert said == (
         "expected finite gradients, got NaN or infinity in that of "
@@ -338,7 +305,7 @@ def test_infinite_gradients_are_the_scalers_where_there_is_one(model_folder, sha
             trainer.precision_plugin.scaler = object()
 
     made = module(model_folder, LinearProbe(), [InfoNCE(), Steep()])
-    said = stopped(made, tmp_path, shards, callbacks=(Scaled(),))
+    said = stopped(made, shards, tmp_path, callbacks=(Scaled(),))
     assert "at step 3" in said  # nobody kept the weights from it here
     assert "weights are not finite either" in said
 
@@ -375,7 +342,7 @@ class Keys(Callback):
 @pytest.mark.parametrize(("side", "row"), [("image", 5), ("image", 0), ("text", 6), ("text", 1)])
 def test_scores_that_are_no_numbers_name_their_record(model_folder, shards, tmp_path, side, row):
     made, keys = module(model_folder, Spoils(**{side: row}), [InfoNCE(), PairBCE()]), Keys()
-    said = stopped(made, tmp_path, shards, callbacks=(keys,))
+    said = stopped(made, shards, tmp_path, callbacks=(keys,))
     batch = keys.batch
     image = row if side == "image" else batch.targets.same_group[:, row].nonzero()[0, 0]
     key = batch.keys[int(batch.image_group[image])]
@@ -388,7 +355,7 @@ def test_weights_that_are_no_numbers_are_not_saved(model_folder, shards, tmp_pat
     made = module(model_folder, LinearProbe(), [InfoNCE()])
     with torch.no_grad():
         made.adapter.text.bias[3] = torch.nan
-    said = stopped(made, tmp_path, shards)
+    said = stopped(made, shards, tmp_path)
     assert "weights are not finite either, first 'adapter.text.bias'; resume from" in said
     assert not (tmp_path / "last-before-nan.ckpt").exists()
 
@@ -440,17 +407,13 @@ class Needy(InfoNCE):
     ],
 )
 def test_an_objective_that_needs_more_is_refused(model_folder, adapter, need, said):
-    with pytest.raises(UserError, match=said) as error:
+    with refused(f"{said}.* or remove the Needy$"):
         module(model_folder, adapter, [InfoNCE(), Needy(need)])
-    assert str(error.value).endswith(" or remove the Needy")
-    assert "\n" not in str(error.value)
 
 
 def test_a_backbone_without_pooled_embeddings_has_no_reference(model_folder, monkeypatch):
     monkeypatch.setattr(OpenClip, "fits", lambda *_: "it matches pairs")
-    with pytest.raises(
-        UserError, match=r"got OpenClip \(it matches pairs\): choose a dual encoder"
-    ):
+    with refused(r"got OpenClip \(it matches pairs\): choose a dual encoder"):
         module(model_folder, LinearProbe(), [Needy("reference")])
 
 
@@ -474,7 +437,7 @@ def test_the_reference_is_the_untrained_model(model_folder, shards, tmp_path, st
 
 
 def test_nothing_to_train(model_folder, shards, tmp_path):
-    with pytest.raises(UserError, match="ZeroShot has no trained parameter"):
+    with refused("ZeroShot has no trained parameter"):
         fit(module(model_folder, ZeroShot(), [InfoNCE()]), shards, tmp_path)
 
 
@@ -488,10 +451,10 @@ def test_nothing_to_train(model_folder, shards, tmp_path):
     ],
 )
 def test_a_schedule_out_of_range(model_folder, options, said):
-    with pytest.raises(UserError, match=said):
+    with refused(said):
         probe(model_folder, **options)
 
 
 def test_no_objective(backbone):
-    with pytest.raises(UserError, match="at least one objective"):
+    with refused("at least one objective"):
         AdaptationModule(backbone, LinearProbe(), [])

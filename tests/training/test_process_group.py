@@ -5,16 +5,15 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from pytorch_lightning import Trainer
 
 from tests.ranks import run_ranks
-from tests.runs import QUIET
+from tests.refusals import refused
+from tests.runs import QUIET, quiet_trainer
 from tests.toy import Together, Toy, Tune, batch, groups
 from vlmtune.config import instantiate
 from vlmtune.data.collate import collate
 from vlmtune.data.datamodule import NoBatches
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.errors import UserError
 from vlmtune.objectives.base import Objective, ShardedObjective
 from vlmtune.objectives.info_nce import InfoNCE
 from vlmtune.objectives.pair_bce import PairBCE
@@ -50,11 +49,7 @@ def gathers(rank):
     everything, total = ranks.gather(x), ranks.sum(x.sum(dim=0))
     parts(rank, everything, total).backward()
     lengths = [2, 5, 1, 3][rank]
-    tokens = Tokens(
-        torch.full((len(x), lengths, 2), float(rank)),
-        mask=torch.ones(len(x), lengths, dtype=torch.bool),
-    )
-    gathered = ranks.gather(tokens)
+    gathered = ranks.gather(Tokens.full(torch.full((len(x), lengths, 2), float(rank))))
     kinds = [torch.bool, torch.int64, torch.float16, torch.bfloat16, torch.float32]
     same = [ranks.gather(torch.ones(rank + 1, dtype=kind)) for kind in kinds]
     half = torch.ones(1, dtype=torch.bfloat16, requires_grad=True)
@@ -137,12 +132,11 @@ def test_truth_across_ranks_is_that_of_one_batch(tmp_path):
             n, m = len(mine.image_ids), len(got.texts)
             texts = [mine.texts[j] for j in got.texts.tolist()]
             assert texts == list(want.texts[column : column + m])
-            for x, y in zip(parts_of(got.rows), parts_of(want.targets), strict=True):
-                assert x.equal(y[row : row + n])
-            for x, y in zip(parts_of(got.columns), parts_of(want.targets), strict=True):
-                assert x.equal(y[:, column : column + m])
-            for x, y in zip(parts_of(everything), parts_of(want.targets), strict=True):
-                assert x.equal(y)
+            some = (got.rows, got.columns, everything, want.targets)
+            for own, other, both, y in zip(*map(parts_of, some), strict=True):
+                assert own.equal(y[row : row + n])
+                assert other.equal(y[:, column : column + m])
+                assert both.equal(y)
             row, column = row + n, column + m
         assert (row, column) == want.targets.truth.shape
 
@@ -155,12 +149,8 @@ def test_without_merging_every_text_keeps_its_column_and_its_truth(tmp_path):
         names = [name for one in batches for name in one.text_ids]
         for rank, mine in enumerate(batches):
             got, everything = given[rank][number]
-            assert (
-                got.rows.mined_negatives
-                is got.columns.mined_negatives
-                is everything.mined_negatives
-                is None
-            )
+            for targets in (got.rows, got.columns, everything):
+                assert targets.mined_negatives is None
             assert got.texts.tolist() == list(range(len(mine.texts)))
             want = [[name in true for name in names] for true in mine.true_ids]
             assert got.rows.truth.tolist() == want
@@ -317,19 +307,6 @@ class Batches:
         return len(self.batches)
 
 
-def quiet_trainer(**options):
-    return Trainer(
-        accelerator="cpu",
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        enable_checkpointing=False,
-        use_distributed_sampler=False,
-        num_sanity_val_steps=0,
-        **options,
-    )
-
-
 def trained(rank, corpora, folder, **options):
     """Weights after a step on each batch."""
     torch.manual_seed(1)
@@ -375,14 +352,16 @@ def broken(rank, corpora, folder, side):
         return rows * factors
 
     setattr(adapter, f"embed_{side}", spoilt)
-    made = AdaptationModule(Toy(), adapter, DUAL)
-    options = {"devices": 2, "strategy": "ddp", "max_steps": 3, "default_root_dir": folder}
-    trainer = quiet_trainer(**options)
-    try:
-        trainer.fit(made, Batches([batch(corpus[rank]) for corpus in corpora]), NoBatches())
-    except UserError as error:
-        return str(error), (folder / "last-before-nan.ckpt").is_file()
-    return None
+    return stopped(AdaptationModule(Toy(), adapter, DUAL), rank, corpora, folder)
+
+
+def stopped(made, rank, corpora, folder):
+    """What a rank says, and whether the weights were saved."""
+    trainer = quiet_trainer(devices=2, strategy="ddp", max_steps=3, default_root_dir=folder)
+    batches = Batches([batch(corpus[rank]) for corpus in corpora])
+    with refused() as error:
+        trainer.fit(made, batches, NoBatches())
+    return str(error.value), (folder / "last-before-nan.ckpt").is_file()
 
 
 @pytest.mark.parametrize("side", ["image", "text"])
@@ -400,10 +379,7 @@ def steep(rank, corpora, folder):
     """What each rank says where the second gradient of rank 1 has a NaN."""
     own = torch.nn.Parameter(torch.zeros(2))
     own.grad = torch.tensor([1.0, torch.inf if rank else 1.0])
-    agreed = [
-        finite_gradients([own], ProcessGroup()),
-        finite_gradients([own], ProcessGroup(alone=True)),
-    ]
+    agreed = [finite_gradients([own], ProcessGroup(alone=alone)) for alone in (False, True)]
     torch.manual_seed(1)
     made, calls = AdaptationModule(Toy(), Tune(), DUAL), []
 
@@ -412,14 +388,8 @@ def steep(rank, corpora, folder):
         return gradient * (torch.nan if (rank, len(calls)) == (1, 2) else 1)
 
     made.adapter.text.weight.register_hook(spoilt)
-    options = {"devices": 2, "strategy": "ddp", "max_steps": 3, "default_root_dir": folder}
-    try:
-        batches = Batches([batch(corpus[rank]) for corpus in corpora])
-        quiet_trainer(**options).fit(made, batches, NoBatches())
-    except UserError as error:
-        finite = all(value.isfinite().all() for value in made.state_dict().values())
-        return agreed, str(error), finite, (folder / "last-before-nan.ckpt").is_file()
-    return None
+    said, saved = stopped(made, rank, corpora, folder)
+    return agreed, said, all(value.isfinite().all() for value in made.state_dict().values()), saved
 
 
 def test_a_gradient_that_is_no_number_on_one_rank_stops_all(tmp_path):

@@ -30,10 +30,8 @@ def test_swaps_are_exactly_those_within():
 
 
 def test_rectangles_cut_by_the_world_are_left_out():
-    assert (
-        unseen_compositions(RECTANGLES, ["red", "blue", "green"], ["cube", "cone", "cylinder"])
-        == set()
-    )
+    colors, shapes = ["red", "blue", "green"], ["cube", "cone", "cylinder"]
+    assert unseen_compositions(RECTANGLES, colors, shapes) == set()
 
 
 @pytest.mark.parametrize(

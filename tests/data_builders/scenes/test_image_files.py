@@ -23,13 +23,10 @@ SERIES = SceneSeries(WorldSpec(max_objects=3), 11)
 def render_in(folder: Path, size: int, processes: int = 1):
     counted: list[int] = []
     pairs = AR4TPairs(WorldSpec(min_objects=2, max_objects=2), 3)
-    splits = {
-        "train": Split(SERIES, numbered("train", 7)),
-        "ar4t_x": Split(pairs, numbered("ar4t_x", 6)),
-    }
-    images = render_chunks(
-        chunks(splits, CANVAS, folder, size), processes, lambda: counted.append(1)
-    )
+    some = Split(pairs, numbered("ar4t_x", 6))
+    splits = {"train": Split(SERIES, numbered("train", 7)), "ar4t_x": some}
+    some = chunks(splits, CANVAS, folder, size)
+    images = render_chunks(some, processes, lambda: counted.append(1))
     assert sum(counted) == 13
     files = {str(f.relative_to(folder)): f.read_bytes() for f in folder.rglob("*.png")}
     assert len(files) == 13
@@ -47,10 +44,8 @@ def test_processes_do_not_matter(tmp_path):
 
 def test_files_and_measures(tmp_path):
     images, _ = render_in(tmp_path, 4)
-    assert [d.file for d in images["train"]][:2] == [
-        "train/train_000000.png",
-        "train/train_000001.png",
-    ]
+    names = [f"train/train_{i:06d}.png" for i in (0, 1)]
+    assert [d.file for d in images["train"]][:2] == names
     assert images["ar4t_x"][5].file == "ar4t/ar4t_x_000005.png"
     for d in images["train"]:
         assert len(d.boxes) == len(d.pixel_coords) == len(d.scene.objects)

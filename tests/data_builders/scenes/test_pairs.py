@@ -65,9 +65,8 @@ def test_cola_pairs_are_swapped_and_unambiguous():
         assert four <= UNSEEN
         for one in (scene, twin):
             assert four.isdisjoint(composition(o) for o in one.objects[2:])
-            assert not any(
-                overlap(x, y) for i, x in enumerate(one.objects) for y in one.objects[:i]
-            )
+            boxes = one.objects
+            assert not any(overlap(x, y) for i, x in enumerate(boxes) for y in boxes[:i])
         words = [Counter(w for o in s.objects for w in composition(o)) for s in (scene, twin)]
         assert words[0] == words[1]
         assert [o.center for o in scene.objects] != [o.center for o in twin.objects]
@@ -148,9 +147,8 @@ def test_only_one_attribute_differs():
         assert fields == ({kind, "radius", "center"} if kind == "size" else {kind})
         for one, other in ((scene, twin), (twin, scene)):
             a = one.objects[0]
-            assert not any(
-                (o.shape, getattr(o, kind)) == (a.shape, getattr(a, kind)) for o in other.objects
-            )
+            alike = (a.shape, getattr(a, kind))
+            assert alike not in [(o.shape, getattr(o, kind)) for o in other.objects]
     assert kinds == {"color", "material", "size", "texture"}
 
 

@@ -36,9 +36,8 @@ def _one_thread() -> Iterator[None]:
 
 def _object(shape: str, color: str = "red", size: str = "large", material: str = "rubber",
            texture: str = "plain", standing: bool = False) -> SceneObject:  # fmt: skip
-    obj = SceneObject(
-        shape, color, material, texture, size, (0.0, 0.0, 0.0), SIZES[size], 25.0, None, standing
-    )
+    looks, place = (shape, color, material, texture, size), (0.0, 0.0, 0.0)
+    obj = SceneObject(*looks, place, SIZES[size], 25.0, None, standing)
     return SceneObject(**{**obj.__dict__, "center": (0.0, 0.0, half_height(obj))})
 
 
@@ -114,9 +113,8 @@ def test_nearer_objects_hide_farther_ones() -> None:
     front = _object("cube", "red")
     axis = camera().forward
     x, y = 1.6 * axis[0], 1.6 * axis[1]
-    back = SceneObject(
-        **{**_object("sphere", "blue", "small").__dict__, "center": (x, y, SIZES["small"])}
-    )
+    other = {"center": (x, y, SIZES["small"])}
+    back = SceneObject(**{**_object("sphere", "blue", "small").__dict__, **other})
     for objects, hidden in (((front, back), 1), ((back, front), 0)):
         rendered = render([Scene(objects)], 64)
         assert rendered.visible[0, hidden] < 0.7 * rendered.unoccluded[0, hidden]

@@ -112,9 +112,8 @@ def test_twin_exchanges_one_attribute(attribute: str) -> None:
         assert getattr(twin.objects[0], attribute) == getattr(b, attribute)
         assert getattr(twin.objects[1], attribute) == getattr(a, attribute)
         for name in {"color", "shape", "size", "texture", "material"} - {attribute}:
-            assert [getattr(o, name) for o in twin.objects] == [
-                getattr(o, name) for o in scene.objects
-            ]
+            now, before = ([getattr(o, name) for o in s.objects] for s in (twin, scene))
+            assert now == before
         assert twin.objects[2:] != scene.objects[2:] or len(scene.objects) == 2
         assert twin.objects[0].center != a.center
     assert tried > 3

@@ -27,13 +27,8 @@ def scene_object(shape: str, color: str, right: float, behind: float = 0.0, **mo
 
 
 RED, BLUE = (("color", "red"),), (("color", "blue"),)
-SCENE = Scene(
-    (
-        scene_object("cube", "red", -1.5),
-        scene_object("cone", "blue", 1.5),
-        scene_object("cube", "gray", 1.2),
-    )
-)
+OBJECTS = (("cube", "red", -1.5), ("cone", "blue", 1.5), ("cube", "gray", 1.2))
+SCENE = Scene(tuple(scene_object(*one) for one in OBJECTS))
 
 
 def test_a_noun_refers_to_objects_with_all_its_words():
@@ -89,11 +84,8 @@ def test_an_exchange_must_make_both_false():
 def test_words():
     assert related(Noun("cube", RED), "on", Noun("torus")) == "a red cube on top of a torus"
     assert with_article(Noun("orange")) == "an orange"
-    assert (
-        object_count(SCENE, "cube"),
-        object_count(SCENE, None),
-        object_count(SCENE, "torus"),
-    ) == (2, 3, 0)
+    shapes = ("cube", None, "torus")
+    assert [object_count(SCENE, shape) for shape in shapes] == [2, 3, 0]
 
 
 @pytest.mark.parametrize(

@@ -47,9 +47,8 @@ def test_attributes_are_named_and_the_box_holds_both_objects(suite, graphs):
 
 @pytest.mark.parametrize("task", ["relation", "attribution"])
 def test_the_reader_reads_it(suite, task):
-    benchmark = Aro(
-        str(suite / f"aro/visual_genome_{task}.json"), str(suite / "images/suite"), task
-    )
+    path = str(suite / f"aro/visual_genome_{task}.json")
+    benchmark = Aro(path, str(suite / "images/suite"), task)
     result = benchmark.run(lambda *_: benchmark.items.truth.float())
     assert result.metrics["accuracy"].value == 1.0
     assert result.metrics["accuracy"].n == SUITE["benchmarks"]

@@ -12,9 +12,8 @@ def items(suite):
     rows = load(suite / "aro/coco_karpathy_test.json")
     shuffles = load(suite / "aro/coco_karpathy_test_shuffles.json")["shuffles"]
     assert len(rows) == len(shuffles) == SUITE["benchmarks"]
-    return [
-        (row["image"], *row["caption"], texts) for row, texts in zip(rows, shuffles, strict=True)
-    ]
+    both = zip(rows, shuffles, strict=True)
+    return [(row["image"], *row["caption"], texts) for row, texts in both]
 
 
 def is_true(scene, text):

@@ -70,10 +70,8 @@ def test_systematicity(suite, graphs, compounds):
         assert holds(scene, row["caption"])
         _, color, shape = row["caption"].split()
         assert ((color, shape) in unseen) == (compounds == "unseen")
-        lists = [
-            ast.literal_eval(row[f"valid_hard_negs_{name}"])
-            for name in ("atom", "comp", "combined")
-        ]
+        names = ("atom", "comp", "combined")
+        lists = [ast.literal_eval(row[f"valid_hard_negs_{name}"]) for name in names]
         assert lists[2] == lists[0] + lists[1]
         assert lists[0]
         assert lists[1]
@@ -85,10 +83,8 @@ def test_systematicity(suite, graphs, compounds):
 def test_images_are_those_of_the_suite(suite):
     for number in (1, 2 * SUITE["benchmarks"]):
         name = f"images/suite/suite_scenes_{number - 1:06d}.png"
-        with (
-            Image.open(suite / f"crepe/VG_100K/{number}.jpg") as copy,
-            Image.open(suite / name) as image,
-        ):
+        path = suite / f"crepe/VG_100K/{number}.jpg"
+        with Image.open(path) as copy, Image.open(suite / name) as image:
             assert copy.format == "JPEG"
             assert copy.size == image.size
             pairs = zip(copy.tobytes(), image.tobytes(), strict=True)

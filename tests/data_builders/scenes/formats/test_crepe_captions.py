@@ -51,9 +51,8 @@ def test_negations():
 
 
 def test_replacements_change_one_atom():
-    texts = [
-        str(caption) for caption in replaced(CAPTION, {"color": ("red", "green")}, ("cube", "cone"))
-    ]
+    other = {"color": ("red", "green")}
+    texts = [str(caption) for caption in replaced(CAPTION, other, ("cube", "cone"))]
     assert "green cube to the left of blue cone. there is a torus." in texts
     assert "red cube under blue cone. there is a torus." in texts
     assert "red cube to the left of blue cone. there is a cone." in texts

@@ -80,9 +80,8 @@ def test_the_reader_reads_animals(suite):
     )
 
     benchmark.load()
-    made = (
-        torch.randn(len(things), 4) for things in (benchmark.items.images, benchmark.items.texts)
-    )
+    sides = (benchmark.items.images, benchmark.items.texts)
+    made = (torch.randn(len(things), 4) for things in sides)
     metrics = benchmark.evaluate_embeddings(*made).metrics
     assert not [name for name in metrics if name.startswith("left_out")]
     assert {"image/background", "text/size", "across/texture", "image/camera_yaw"} <= set(metrics)

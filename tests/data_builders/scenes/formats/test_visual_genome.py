@@ -19,9 +19,8 @@ def test_graphs_agree_with_clevr(world, clevr):
             ids.add(graph["image_id"])
             scene = clevr[image["url"].removeprefix("images/")]
             assert (image["width"], image["height"]) == (32, 32)
-            assert [o["names"][0] for o in graph["objects"]] == [
-                o["shape"] for o in scene["objects"]
-            ]
+            shapes = [o["shape"] for o in scene["objects"]]
+            assert [o["names"][0] for o in graph["objects"]] == shapes
             for o, thing in zip(graph["objects"], scene["objects"], strict=True):
                 assert {thing["color"], thing["material"], thing["size"]} <= set(o["attributes"])
                 assert "plain" not in o["attributes"]
@@ -52,9 +51,8 @@ def test_regions_say_what_the_graph_says(world):
             assert {region["image_id"] for region in found} == {graph["image_id"]}
             assert len({region["region_id"] for region in found}) == len(found)
             for region, thing in zip(found, things, strict=False):
-                assert sorted(region["phrase"].split()) == sorted(
-                    [*thing["attributes"], *thing["names"]]
-                )
+                words = [*thing["attributes"], *thing["names"]]
+                assert sorted(region["phrase"].split()) == sorted(words)
                 assert box(region) == corners(*(thing[k] for k in "xywh"))
             place = {thing["object_id"]: thing for thing in things}
             for region, edge in zip(found[len(things) :], graph["relationships"], strict=True):
