@@ -20,10 +20,10 @@ def test_the_length_of_features():
 def test_rows_of_features(rows):
     both = PooledTokens(torch.randn(3, 2), tokens(1, 4, 2))
     part = both[rows]
-    assert part.values.equal(both.values[rows])
-    assert part.values.values.equal(both.values.values[rows])
-    assert part.values.mask.equal(both.values.mask[rows])
-    assert Pooled(both.values)[rows].values.equal(part.values)
+    assert part.pooled.equal(both.pooled[rows])
+    assert part.tokens.values.equal(both.tokens.values[rows])
+    assert part.tokens.mask.equal(both.tokens.mask[rows])
+    assert Pooled(both.pooled)[rows].values.equal(part.pooled)
 
 
 def test_concatenation_pads_with_nothing():
@@ -37,17 +37,16 @@ def test_concatenation_pads_with_nothing():
     vectors = [Pooled(torch.ones(1, 2)), Pooled(torch.zeros(2, 2))]
     pooled = concatenate(vectors)
     assert pooled.values.sum(dim=1).tolist() == [2, 0, 0]
-    mixed = concatenate(
-        [PooledTokens(vectors[1].values, one), PooledTokens(torch.ones(1, 2), other)]
-    )
-    assert mixed.values.values.equal(both.values)
-    assert mixed.values.sum(dim=1).tolist() == [0, 0, 2]
+    pairs = ((vectors[1].values, one), (torch.ones(1, 2), other))
+    mixed = concatenate([PooledTokens(*pair) for pair in pairs])
+    assert mixed.tokens.values.equal(both.values)
+    assert mixed.pooled.sum(dim=1).tolist() == [0, 0, 2]
 
 
 def test_only_real_numbers_change_their_type():
     moved = PooledTokens(torch.ones(3, 2), tokens(1, 4, 2)).to("cpu", torch.bfloat16)
-    assert moved.values.dtype == moved.values.values.dtype == torch.bfloat16
-    assert moved.values.mask.dtype == torch.bool
+    assert moved.pooled.dtype == moved.tokens.values.dtype == torch.bfloat16
+    assert moved.tokens.mask.dtype == torch.bool
     assert tokens(1).to("cpu").values.dtype == torch.float32
 
 
