@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from tests.refusals import refused
+from tests.tiny import plugin
 from vlmtune.config import Configured, differences, instantiate
 from vlmtune.objectives.base import Objective
 from vlmtune.objectives.pair_bce import PairBCE
@@ -140,17 +141,8 @@ def test_a_spec_makes_the_object_again():
         ({"class_path": "vlmtune.pairs.mixed_pairs.MixedPears"}, "no attribute 'MixedPears'"),
         ({"class_path": "vlmtune.objectives.pair_bce.PairBCE"}, "name a subclass of it"),
         ({"class_path": "vlmtune.pairs.base.torch"}, "name a subclass of it"),
-        (
-            {"class_path": "vlmtune.pairs.mixed_pairs.MixedPairs", "init_args": {"herd": 1}},
-            "'herd'",
-        ),
-        (
-            {
-                "class_path": "vlmtune.pairs.mixed_pairs.MixedPairs",
-                "init_args": {"hard_negatives": -1},
-            },
-            "hard_negatives=-1",
-        ),
+        (plugin("pairs.mixed_pairs.MixedPairs", herd=1), "'herd'"),
+        (plugin("pairs.mixed_pairs.MixedPairs", hard_negatives=-1), "hard_negatives=-1"),
     ],
 )
 def test_a_wrong_spec_is_one_line(spec, said):

@@ -1,5 +1,7 @@
 """Tiny random Hugging Face models, saved as the hub holds them."""
 
+import json
+
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import (
@@ -28,6 +30,26 @@ from transformers import (
 from tests.tiny import WORDS
 
 SIZE = {"height": 32, "width": 32}
+TEXTS = ["a red cube left of the blue sphere", "dog", "a green metal cube"]
+
+
+def pixels():
+    """Three images."""
+    torch.manual_seed(1)
+    return torch.randn(3, 3, 32, 32)
+
+
+def edit(path, name="config.json", **values):
+    """Changes entries of a JSON file; `text_config__x` is `x` in `text_config`."""
+    settings = json.loads((path / name).read_text())
+    for key, value in values.items():
+        place, _, inner = key.partition("__")
+        if inner:
+            settings[place][inner] = value
+        else:
+            settings[key] = value
+    (path / name).write_text(json.dumps(settings))
+    return path
 
 
 def tokenizer(first: list[str], last: list[str], template: str, **named: str):

@@ -1,15 +1,11 @@
-import json
-
 import pytest
 import torch
 from transformers import BlipForImageTextRetrieval
 
-from tests.backbones.hf_models import write_blip
+from tests.backbones.hf_models import TEXTS, edit, pixels, write_blip
 from tests.refusals import refused
 from vlmtune.backbones.blip import Blip
 from vlmtune.types import FeatureSpec
-
-TEXTS = ["a red cube left of the blue sphere", "dog", "a green metal cube"]
 
 
 @pytest.fixture(scope="module")
@@ -20,11 +16,6 @@ def path(tmp_path_factory):
 @pytest.fixture
 def backbone(path):
     return Blip(str(path))
-
-
-def pixels():
-    torch.manual_seed(1)
-    return torch.randn(3, 3, 32, 32)
 
 
 def test_tokens_are_the_librarys_states(path, backbone):
@@ -60,10 +51,8 @@ def test_the_temperature_is_what_the_config_says(backbone):
 
 
 def test_images_of_another_size_are_refused_not_cut(tmp_path):
-    path = write_blip(tmp_path / "blip")
-    settings = json.loads((path / "preprocessor_config.json").read_text())
-    settings["size"] = {"height": 24, "width": 24}
-    (path / "preprocessor_config.json").write_text(json.dumps(settings))
+    size = {"height": 24, "width": 24}
+    path = edit(write_blip(tmp_path / "blip"), "preprocessor_config.json", size=size)
     with refused("the model takes 32 x 32"):
         Blip(str(path))
 

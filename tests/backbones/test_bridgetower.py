@@ -7,18 +7,11 @@ from transformers import (
 )
 
 from tests.backbones import libraries
-from tests.backbones.hf_models import write_bridgetower
+from tests.backbones.hf_models import TEXTS, pixels, write_bridgetower
 from tests.refusals import refused
 from vlmtune.adapters.last_blocks import LastBlocks
 from vlmtune.backbones.bridgetower import BridgeTower
 from vlmtune.types import FeatureSpec
-
-TEXTS = ["a red cube left of the blue sphere", "dog", "a green metal cube"]
-
-
-def pixels():
-    torch.manual_seed(1)
-    return torch.randn(3, 3, 32, 32)
 
 
 def matched(backbone):
@@ -51,9 +44,8 @@ def test_all_forms_match_as_the_library_does(tmp_path, options):
 
 
 def test_without_contrastive_heads_it_has_no_embeddings(tmp_path):
-    path = write_bridgetower(
-        tmp_path / "itm", kind=BridgeTowerForImageAndTextRetrieval, contrastive_hidden_size=None
-    )
+    kind = BridgeTowerForImageAndTextRetrieval
+    path = write_bridgetower(tmp_path / "itm", kind=kind, contrastive_hidden_size=None)
     backbone = BridgeTower(str(path))
     assert backbone.fusion is not None
     for modality in ("image", "text"):
@@ -65,7 +57,7 @@ def test_without_contrastive_heads_it_has_no_embeddings(tmp_path):
     assert backbone.image_tower is backbone.text_tower is None
     with refused(r"BridgeTower \(its checkpoint has no contrastive heads"):
         LastBlocks().attach(backbone)
-    named = write_bridgetower(tmp_path / "named", kind=BridgeTowerForImageAndTextRetrieval)
+    named = write_bridgetower(tmp_path / "named", kind=kind)
     assert BridgeTower(str(named)).no_pooled == backbone.no_pooled
 
 

@@ -6,12 +6,10 @@ import torch
 from PIL import Image
 from transformers import AutoImageProcessor, CLIPModel, CLIPTokenizer
 
-from tests.backbones.hf_models import write_clip, write_siglip
+from tests.backbones.hf_models import TEXTS, edit, pixels, write_clip, write_siglip
 from tests.refusals import refused
 from vlmtune.backbones.hf_clip import HFCLIP
 from vlmtune.types import FeatureSpec
-
-TEXTS = ["a red cube left of the blue sphere", "dog", "a green metal cube"]
 
 
 @pytest.fixture
@@ -22,24 +20,6 @@ def path(tmp_path):
 @pytest.fixture
 def backbone(path):
     return HFCLIP(str(path))
-
-
-def edit(path, name="config.json", **values):
-    """Changes entries of a JSON file; `text_config__x` is `x` in `text_config`."""
-    settings = json.loads((path / name).read_text())
-    for key, value in values.items():
-        place, _, inner = key.partition("__")
-        if inner:
-            settings[place][inner] = value
-        else:
-            settings[key] = value
-    (path / name).write_text(json.dumps(settings))
-    return path
-
-
-def pixels():
-    torch.manual_seed(1)
-    return torch.randn(3, 3, 32, 32)
 
 
 def test_states_are_the_librarys_hidden_states(backbone):

@@ -1,9 +1,7 @@
-import json
-
 import pytest
 import torch
 
-from tests.backbones.hf_models import write_siglip
+from tests.backbones.hf_models import edit, write_siglip
 from tests.refusals import refused
 from vlmtune.backbones.siglip import SigLIP
 from vlmtune.types import FeatureSpec
@@ -59,9 +57,7 @@ def test_scale_and_bias_are_the_models(backbone):
 
 
 def test_naflex_models_are_refused(tmp_path):
-    path = write_siglip(tmp_path / "naflex")
-    config = json.loads((path / "config.json").read_text())
-    (path / "config.json").write_text(json.dumps(config | {"model_type": "siglip2"}))
+    path = edit(write_siglip(tmp_path / "naflex"), model_type="siglip2")
     with refused(r"type siglip, got .* of type siglip2"):
         SigLIP(str(path))
 
@@ -72,8 +68,6 @@ def test_towers_without_a_pooling_head_are_refused(tmp_path):
 
 
 def test_a_tokenizer_without_its_end_token_is_refused(tmp_path):
-    path = write_siglip(tmp_path / "endless")
-    settings = json.loads((path / "tokenizer.json").read_text())
-    (path / "tokenizer.json").write_text(json.dumps(settings | {"post_processor": None}))
+    path = edit(write_siglip(tmp_path / "endless"), "tokenizer.json", post_processor=None)
     with refused(r"words and one end token \(id 1\)"):
         SigLIP(str(path))

@@ -1,11 +1,9 @@
-import json
-
 import pytest
 import torch
 from PIL import Image
 from transformers import AutoImageProcessor, AutoTokenizer, ViltForImageAndTextRetrieval
 
-from tests.backbones.hf_models import write_vilt
+from tests.backbones.hf_models import edit, write_vilt
 from tests.refusals import refused
 from vlmtune.backbones.vilt import OUTSIDE, Vilt
 from vlmtune.types import FeatureSpec, Tokens, concatenate
@@ -123,12 +121,10 @@ def test_a_prompt_may_not_be_longer_than_the_positions(backbone):
 
 @pytest.mark.parametrize("name", ["do_resize", "do_pad"])
 def test_processors_of_another_kind_are_refused(tmp_path, name):
-    path = write_vilt(tmp_path / "vilt")
-    settings = json.loads((path / "preprocessor_config.json").read_text())
-    (path / "preprocessor_config.json").write_text(json.dumps({**settings, name: False}))
+    path = edit(write_vilt(tmp_path / "vilt"), "preprocessor_config.json", **{name: False})
     with refused(f"{name} False"):
         Vilt(str(path))
-    settings["size"] = {"height": 32, "width": 32}
-    (path / "preprocessor_config.json").write_text(json.dumps(settings))
+    size = {"height": 32, "width": 32}
+    edit(path, "preprocessor_config.json", **{name: True, "size": size})
     with refused("size of shortest_edge"):
         Vilt(str(path))

@@ -36,26 +36,14 @@ def kinds(chosen, targets):
 
 
 def test_each_image_gets_up_to_the_counts_of_each_kind():
-    assert kinds(choose(positives=1, hard_negatives=2, random_negatives=3), batch()) == [
-        (1, 1, 3),
-        (1, 1, 3),
-        (1, 2, 3),
-        (1, 0, 3),
-    ]
-    none = {"positives": 2, "hard_negatives": 0, "random_negatives": 0}
-    assert kinds(choose(**none), batch()) == [(2, 0, 0)] * 4
-    assert kinds(choose(positives=0, hard_negatives=9, random_negatives=0), batch()) == [
-        (0, 1, 0),
-        (0, 1, 0),
-        (0, 3, 0),
-        (0, 0, 0),
-    ]
-    assert kinds(choose(positives=99, hard_negatives=99, random_negatives=99), batch()) == [
-        (2, 1, 10),
-        (3, 1, 9),
-        (2, 3, 8),
-        (4, 0, 9),
-    ]
+    for counts, want in (
+        ((1, 2, 3), [(1, 1, 3), (1, 1, 3), (1, 2, 3), (1, 0, 3)]),
+        ((2, 0, 0), [(2, 0, 0)] * 4),
+        ((0, 9, 0), [(0, 1, 0), (0, 1, 0), (0, 3, 0), (0, 0, 0)]),
+        ((99, 99, 99), [(2, 1, 10), (3, 1, 9), (2, 3, 8), (4, 0, 9)]),
+    ):
+        names = ("positives", "hard_negatives", "random_negatives")
+        assert kinds(choose(**dict(zip(names, counts, strict=True))), batch()) == want
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -82,15 +82,9 @@ def test_what_occurs_twice_is_listed(run_of):
         run = replace(run_of(name, accuracy=score(0.5, 0.4, 0.6)), **more)
         return replace(run, results=(replace(run.results[0], repeats=repeats),))
 
-    again = Repeat(
-        "item",
-        7,
-        9,
-        (
-            Occurrence((0, 2, 5), ("a/0.png",), ("a cat",)),
-            Occurrence((1, 3), ("a/1.png", "a/2.png"), ("a", "b")),
-        ),
-    )
+    cats = Occurrence((0, 2, 5), ("a/0.png",), ("a cat",))
+    pairs = Occurrence((1, 3), ("a/1.png", "a/2.png"), ("a", "b"))
+    again = Repeat("item", 7, 9, (cats, pairs))
     twice = Repeat("caption", 1, 9, (Occurrence((4,), ("a/4.png",), ("a dog",)),))
     result = caveats([made("x", again, twice), made("y", again, twice), made("z", text_only=True)])
     assert [(one.benchmark, one.text, one.text_only) for one in result] == [

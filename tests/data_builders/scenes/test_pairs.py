@@ -49,9 +49,6 @@ def light_step(scene, twin):
     return twin.light_azimuth - scene.light_azimuth
 
 
-# -- Cola and PUG:AR4T ------------------------------------------------------------------------
-
-
 def test_cola_pairs_are_swapped_and_unambiguous():
     series = ColaPairs(SPEC, 1, tuple(swaps(UNSEEN)))
     for _, (scene, twin) in items(series, 30):
@@ -112,9 +109,6 @@ def test_a_world_without_such_items_says_so():
         AR4TPairs(spec, 0).render(0, 2, Canvas(16, 1))
     with pytest.raises(ValueError, match="expected even numbers"):
         AR4TPairs(spec, 0).render(1, 2, Canvas(16, 1))
-
-
-# -- EqBen ------------------------------------------------------------------------------------
 
 
 def test_only_one_object_moves_to_the_other_side():

@@ -2,11 +2,11 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 
 from data_builders.scenes.captions import vocabulary
 from data_builders.scenes.sampling import cogent
 from data_builders.scenes.world import ScenesBuilder
+from tests.benchmarks.models import oracle, scorer
 from tests.data_builders.conftest import SMALL, hashes, load
 from tests.refusals import refused
 from vlmtune.benchmarks.cola_multi import ColaMulti
@@ -76,34 +76,22 @@ def test_captions_stay_in_the_vocabulary(world):
 @pytest.mark.parametrize("name", ["seen", "unseen"])
 def test_an_oracle_wins_cola_multi(world, name):
     benchmark = ColaMulti(str(world / f"cola/multi_{name}.json"), str(world / "images/cola"))
-
-    def oracle(images, texts, pairs=None):
-        benchmark.load()
-        return benchmark.items.truth.float()
-
-    result = benchmark.run(oracle)
+    result = benchmark.run(oracle(benchmark))
     assert result.metrics["accuracy"].value == 1.0
     assert result.metrics["accuracy"].n == SMALL["multi"]
 
 
 def test_an_oracle_wins_cola_single(world):
-    benchmark = ColaSingle(
-        str(world / "cola/single.json"),
-        str(world / "images"),
-        seen=str(world / "cola/single_split.json"),
-    )
+    paths = (world / name for name in ("cola/single.json", "images", "cola/single_split.json"))
+    benchmark = ColaSingle(*map(str, paths))
+    listed = load(world / "clevr/scenes_test.json")["scenes"]
+    scenes = {f"test/{scene['image_filename']}": scene for scene in listed}
 
-    def oracle(images, texts, pairs=None):
-        listed = load(world / "clevr/scenes_test.json")["scenes"]
-        scenes = {f"test/{scene['image_filename']}": scene for scene in listed}
-        rows = []
-        for image in images:
-            scene = scenes["/".join(image.path.parts[-2:])]
-            held = {f"{o['color']} {o['material']} {o['shape']}" for o in scene["objects"]}
-            rows.append([float(text in held) for text in texts])
-        return torch.tensor(rows)
+    def look(image, text):
+        objects = scenes["/".join(image.path.parts[-2:])]["objects"]
+        return text in {f"{o['color']} {o['material']} {o['shape']}" for o in objects}
 
-    metrics = benchmark.run(oracle).metrics
+    metrics = benchmark.run(scorer(look)).metrics
     assert metrics["map"].value == metrics["map_seen"].value == metrics["map_unseen"].value == 1.0
 
 

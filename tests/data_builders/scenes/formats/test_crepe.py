@@ -4,6 +4,7 @@ import pytest
 from PIL import Image
 
 from data_builders.scenes.formats.crepe import COMPLEXITIES, PRODUCTIVITY, TYPES
+from tests.benchmarks.models import oracle
 from tests.data_builders.conftest import SUITE, load, rows_of
 from tests.data_builders.scenes.truth import KIND, holds
 from vlmtune.benchmarks.crepe_productivity import CrepeProductivity
@@ -93,13 +94,13 @@ def test_images_are_those_of_the_suite(suite):
 
 
 def test_the_readers_read_it(suite):
+    images = str(suite / "crepe")
+    prod, syst = (str(suite / f"crepe/{kind}_hard_negatives") for kind in ("prod", "syst"))
     for benchmark in (
-        CrepeProductivity(str(suite / "crepe/prod_hard_negatives"), str(suite / "crepe")),
-        CrepeProductivity(
-            str(suite / "crepe/prod_hard_negatives"), str(suite / "crepe"), complexities=None
-        ),
-        CrepeSystematicity(str(suite / "crepe/syst_hard_negatives"), str(suite / "crepe")),
+        CrepeProductivity(prod, images),
+        CrepeProductivity(prod, images, complexities=None),
+        CrepeSystematicity(syst, images),
     ):
-        result = benchmark.run(lambda *_, b=benchmark: b.items.truth.float())
+        result = benchmark.run(oracle(benchmark))
         assert result.metrics["accuracy"].value == 1.0
         assert "identical_candidates" not in result.metrics
