@@ -134,8 +134,8 @@ def check_vlmtune(words: list[str]) -> None:
         return
     options, rest = _parser().parse_known_args(words)
     if options.command == "build":
-        changes = [] if options.config is None else changes(Path(options.config))
-        make(Builder, find("builders", options.corpus), [*changes, *rest])
+        given = [] if options.config is None else changes(Path(options.config))
+        make(Builder, find("builders", options.corpus), [*given, *rest])
         return
     assert rest == []
     if options.command == "compare":

@@ -3,29 +3,8 @@
 import json
 
 import torch
+import transformers
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-from transformers import (
-    BlipConfig,
-    BlipForImageTextRetrieval,
-    BlipImageProcessor,
-    BridgeTowerConfig,
-    BridgeTowerForContrastiveLearning,
-    BridgeTowerForImageAndTextRetrieval,
-    BridgeTowerImageProcessor,
-    CLIPConfig,
-    CLIPImageProcessor,
-    CLIPModel,
-    FlavaConfig,
-    FlavaForPreTraining,
-    FlavaImageProcessor,
-    PreTrainedTokenizerFast,
-    SiglipConfig,
-    SiglipImageProcessor,
-    SiglipModel,
-    ViltConfig,
-    ViltForImageAndTextRetrieval,
-    ViltImageProcessor,
-)
 
 from tests.tiny import WORDS
 
@@ -60,7 +39,7 @@ def tokenizer(first: list[str], last: list[str], template: str, **named: str):
     made.pre_tokenizer = pre_tokenizers.Whitespace()
     special = [(token, vocabulary[token]) for token in template.split() if token != "$A"]
     made.post_processor = processors.TemplateProcessing(single=template, special_tokens=special)
-    return PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>", **named)
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>", **named)
 
 
 def _transformer(width: int, **more):
@@ -93,7 +72,7 @@ def write_clip(path, seed=0, act="quick_gelu", **text):
         ["<unk>"], ["<start>", "<end>"], "<start> $A <end>",
         bos_token="<start>", eos_token="<end>", pad_token="<end>",
     )  # fmt: skip
-    config = CLIPConfig(
+    config = transformers.CLIPConfig(
         text_config=_transformer(
             16, hidden_act=act, vocab_size=len(words), max_position_embeddings=12,
             bos_token_id=13, eos_token_id=14, pad_token_id=14,
@@ -102,9 +81,11 @@ def write_clip(path, seed=0, act="quick_gelu", **text):
         projection_dim=16,
     )  # fmt: skip
     torch.manual_seed(seed)
-    _randomised(CLIPModel(config), seed).save_pretrained(path)
+    _randomised(transformers.CLIPModel(config), seed).save_pretrained(path)
     words.save_pretrained(path)
-    CLIPImageProcessor(size={"shortest_edge": 32}, crop_size=SIZE).save_pretrained(path)
+    transformers.CLIPImageProcessor(size={"shortest_edge": 32}, crop_size=SIZE).save_pretrained(
+        path
+    )
     return path
 
 
@@ -113,7 +94,7 @@ def write_siglip(path, seed=0, **vision):
     words = tokenizer(
         ["<unk>", "</s>"], [], "$A </s>", eos_token="</s>", pad_token="</s>"
     )  # fmt: skip
-    config = SiglipConfig(
+    config = transformers.SiglipConfig(
         text_config=_transformer(
             16, vocab_size=len(words), max_position_embeddings=12, projection_size=24,
             bos_token_id=None, eos_token_id=1, pad_token_id=1,
@@ -121,9 +102,9 @@ def write_siglip(path, seed=0, **vision):
         vision_config=_transformer(24, image_size=32, patch_size=8) | vision,
     )  # fmt: skip
     torch.manual_seed(seed)
-    _randomised(SiglipModel(config), seed).save_pretrained(path)
+    _randomised(transformers.SiglipModel(config), seed).save_pretrained(path)
     words.save_pretrained(path)
-    SiglipImageProcessor(size=SIZE).save_pretrained(path)
+    transformers.SiglipImageProcessor(size=SIZE).save_pretrained(path)
     return path
 
 
@@ -135,10 +116,10 @@ def _bert():
     )  # fmt: skip
 
 
-def write_flava(path, seed=0, kind=FlavaForPreTraining, image_width=24):
+def write_flava(path, seed=0, kind=transformers.FlavaForPreTraining, image_width=24):
     """FLAVA with BERT's special tokens; as `FlavaModel` without its matching head."""
     words = _bert()
-    config = FlavaConfig(
+    config = transformers.FlavaConfig(
         text_config=_transformer(16, vocab_size=len(words), max_position_embeddings=12),
         image_config=_transformer(image_width, image_size=32, patch_size=8, vocab_size=32),
         multimodal_config=_transformer(16, num_hidden_layers=2),
@@ -150,14 +131,14 @@ def write_flava(path, seed=0, kind=FlavaForPreTraining, image_width=24):
     torch.manual_seed(seed)
     _randomised(kind(config), seed, 5.0).save_pretrained(path)
     words.save_pretrained(path)
-    FlavaImageProcessor(size=SIZE, crop_size=SIZE).save_pretrained(path)
+    transformers.FlavaImageProcessor(size=SIZE, crop_size=SIZE).save_pretrained(path)
     return path
 
 
 def write_blip(path, seed=0, **text):
     """BLIP with BERT's special tokens."""
     words = _bert()
-    config = BlipConfig(
+    config = transformers.BlipConfig(
         text_config=_transformer(
             16, vocab_size=len(words), max_position_embeddings=12, encoder_hidden_size=24,
             bos_token_id=2, eos_token_id=3, sep_token_id=3, pad_token_id=0,
@@ -167,18 +148,18 @@ def write_blip(path, seed=0, **text):
         image_text_hidden_size=16,
     )  # fmt: skip
     torch.manual_seed(seed)
-    _randomised(BlipForImageTextRetrieval(config), seed, 8.0).save_pretrained(path)
+    _randomised(transformers.BlipForImageTextRetrieval(config), seed, 8.0).save_pretrained(path)
     words.save_pretrained(path)
-    BlipImageProcessor(size=SIZE).save_pretrained(path)
+    transformers.BlipImageProcessor(size=SIZE).save_pretrained(path)
     return path
 
 
-class BridgeTowerWithAll(BridgeTowerForContrastiveLearning):
+class BridgeTowerWithAll(transformers.BridgeTowerForContrastiveLearning):
     """Contrastive and matching heads, as in `bridgetower-large-itm-mlm-itc`."""
 
     def __init__(self, config):
         super().__init__(config)
-        self.itm_score = BridgeTowerForImageAndTextRetrieval(config).itm_score
+        self.itm_score = transformers.BridgeTowerForImageAndTextRetrieval(config).itm_score
         self.post_init()
 
 
@@ -189,7 +170,7 @@ def write_bridgetower(path, seed=0, kind=BridgeTowerWithAll, width=64, **options
         bos_token="<s>", eos_token="</s>", pad_token="<pad>", cls_token="<s>", sep_token="</s>",
     )  # fmt: skip
     itc = {"contrastive_hidden_size": 12, "logit_scale_init_value": 2.0}
-    config = BridgeTowerConfig(
+    config = transformers.BridgeTowerConfig(
         text_config=_transformer(width, vocab_size=len(words), max_position_embeddings=14),
         vision_config={
             "hidden_size": 64, "num_hidden_layers": 3, "image_size": 32, "patch_size": 8,
@@ -201,19 +182,23 @@ def write_bridgetower(path, seed=0, kind=BridgeTowerWithAll, width=64, **options
     _randomised(kind(config), seed, 4.0).save_pretrained(path)
     words.save_pretrained(path)
     edge = {"shortest_edge": 32}
-    BridgeTowerImageProcessor(size=edge, crop_size=edge, size_divisor=8).save_pretrained(path)
+    transformers.BridgeTowerImageProcessor(
+        size=edge, crop_size=edge, size_divisor=8
+    ).save_pretrained(path)
     return path
 
 
 def write_vilt(path, seed=0, **options):
     """ViLT with BERT's special tokens, for images with a shorter side of 32 pixels."""
     words = _bert()
-    config = ViltConfig(
+    config = transformers.ViltConfig(
         **_transformer(16), vocab_size=len(words), max_position_embeddings=12,
         image_size=32, patch_size=8, **options,
     )  # fmt: skip
     torch.manual_seed(seed)
-    _randomised(ViltForImageAndTextRetrieval(config), seed, 8.0).save_pretrained(path)
+    _randomised(transformers.ViltForImageAndTextRetrieval(config), seed, 8.0).save_pretrained(path)
     words.save_pretrained(path)
-    ViltImageProcessor(size={"shortest_edge": 32}, size_divisor=8).save_pretrained(path)
+    transformers.ViltImageProcessor(size={"shortest_edge": 32}, size_divisor=8).save_pretrained(
+        path
+    )
     return path

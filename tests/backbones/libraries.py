@@ -4,18 +4,8 @@ from pathlib import Path
 
 import open_clip
 import torch
+import transformers
 from torch.nn.functional import normalize
-from transformers import (
-    AutoTokenizer,
-    BlipForImageTextRetrieval,
-    BridgeTowerForContrastiveLearning,
-    BridgeTowerForImageAndTextRetrieval,
-    CLIPModel,
-    FlavaForPreTraining,
-    FlavaModel,
-    SiglipModel,
-    ViltForImageAndTextRetrieval,
-)
 
 from vlmtune.backbones.word_tokenizer import WordTokenizer
 
@@ -28,30 +18,36 @@ def open_clip_scores(folder: Path, pixels: torch.Tensor, texts: list[str]) -> to
 
 def _all_pairs(folder: Path, pixels: torch.Tensor, texts: list[str]) -> dict[str, torch.Tensor]:
     """Inputs for each image with each caption, row by row."""
-    inputs = AutoTokenizer.from_pretrained(folder)(texts, padding=True, return_tensors="pt")
+    inputs = transformers.AutoTokenizer.from_pretrained(folder)(
+        texts, padding=True, return_tensors="pt"
+    )
     inputs.pop("token_type_ids", None)
     every = {name: x.repeat(len(pixels), 1) for name, x in inputs.items()}
     return {"pixel_values": pixels.repeat_interleave(len(texts), dim=0), **every}
 
 
 def clip_scores(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch.Tensor:
-    model = CLIPModel.from_pretrained(folder).eval()
-    inputs = AutoTokenizer.from_pretrained(folder)(texts, padding=True, return_tensors="pt")
+    model = transformers.CLIPModel.from_pretrained(folder).eval()
+    inputs = transformers.AutoTokenizer.from_pretrained(folder)(
+        texts, padding=True, return_tensors="pt"
+    )
     inputs.pop("token_type_ids", None)
     return model(pixel_values=pixels, **inputs).logits_per_image
 
 
 def siglip_scores(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch.Tensor:
-    model = SiglipModel.from_pretrained(folder).eval()
-    ids = AutoTokenizer.from_pretrained(folder)(
+    model = transformers.SiglipModel.from_pretrained(folder).eval()
+    ids = transformers.AutoTokenizer.from_pretrained(folder)(
         texts, padding="max_length", max_length=12, return_tensors="pt"
     )["input_ids"]
     return model(pixel_values=pixels, input_ids=ids).logits_per_image
 
 
 def flava_scores(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch.Tensor:
-    model = FlavaModel.from_pretrained(folder).eval()
-    inputs = AutoTokenizer.from_pretrained(folder)(texts, padding=True, return_tensors="pt")
+    model = transformers.FlavaModel.from_pretrained(folder).eval()
+    inputs = transformers.AutoTokenizer.from_pretrained(folder)(
+        texts, padding=True, return_tensors="pt"
+    )
     image = model.get_image_features(pixels).pooler_output[:, 0]
     words = {"attention_mask": inputs["attention_mask"]}
     text = model.get_text_features(inputs["input_ids"], **words).pooler_output[:, 0]
@@ -59,7 +55,7 @@ def flava_scores(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch.
 
 
 def flava_matches(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch.Tensor:
-    model = FlavaForPreTraining.from_pretrained(folder).eval()
+    model = transformers.FlavaForPreTraining.from_pretrained(folder).eval()
     inputs = _all_pairs(folder, pixels, texts)
     ids = inputs["input_ids"]
     model.mmm_image_weight = 0  # that head expects towers of one width
@@ -68,33 +64,33 @@ def flava_matches(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch
 
 
 def blip_scores(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch.Tensor:
-    model = BlipForImageTextRetrieval.from_pretrained(folder).eval()
+    model = transformers.BlipForImageTextRetrieval.from_pretrained(folder).eval()
     cosines = model(**_all_pairs(folder, pixels, texts), use_itm_head=False).itm_score
     scale = torch.tensor(model.config.logit_scale_init_value).exp()
     return scale * cosines[:: len(texts), : len(texts)]
 
 
 def blip_matches(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch.Tensor:
-    model = BlipForImageTextRetrieval.from_pretrained(folder).eval()
+    model = transformers.BlipForImageTextRetrieval.from_pretrained(folder).eval()
     logits = model(**_all_pairs(folder, pixels, texts)).itm_score
     return (logits[:, 1] - logits[:, 0]).view(len(pixels), -1)
 
 
 def bridgetower_scores(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch.Tensor:
-    model = BridgeTowerForContrastiveLearning.from_pretrained(folder).eval()
+    model = transformers.BridgeTowerForContrastiveLearning.from_pretrained(folder).eval()
     output = model(**_all_pairs(folder, pixels, texts))
     image, text = output.image_embeds[:: len(texts)], output.text_embeds[: len(texts)]
     return model.logit_scale.exp() * image @ text.T
 
 
 def bridgetower_matches(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch.Tensor:
-    model = BridgeTowerForImageAndTextRetrieval.from_pretrained(folder).eval()
+    model = transformers.BridgeTowerForImageAndTextRetrieval.from_pretrained(folder).eval()
     logits = model(**_all_pairs(folder, pixels, texts)).logits
     return (logits[:, 1] - logits[:, 0]).view(len(pixels), -1)
 
 
 def vilt_matches(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch.Tensor:
-    model = ViltForImageAndTextRetrieval.from_pretrained(folder).eval()
+    model = transformers.ViltForImageAndTextRetrieval.from_pretrained(folder).eval()
     inputs = _all_pairs(folder, pixels, texts)
     outside = inputs["pixel_values"] == -100
     inputs["pixel_values"] = inputs["pixel_values"].masked_fill(outside, 0)

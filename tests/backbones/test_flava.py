@@ -3,7 +3,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import FlavaForPreTraining, FlavaModel
 
-from tests.backbones.hf_models import write_flava
+from tests.backbones.hf_models import pixels, write_flava
 from tests.backbones.libraries import flava_matches
 from tests.refusals import refused
 from vlmtune.backbones.flava import Flava
@@ -15,11 +15,6 @@ TEXTS = ["a red cube left of the blue sphere", "dog", "a green metal cube"]
 @pytest.fixture
 def backbone(tmp_path):
     return Flava(str(write_flava(tmp_path / "flava")))
-
-
-def pixels():
-    torch.manual_seed(1)
-    return torch.randn(3, 3, 32, 32)
 
 
 def test_tokens_are_the_librarys_hidden_states(backbone):

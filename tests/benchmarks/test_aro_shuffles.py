@@ -4,13 +4,7 @@ import random
 import pytest
 
 from tests.refusals import refused
-from vlmtune.benchmarks.aro_shuffles import (
-    normalised,
-    perturb,
-    read_captions,
-    read_shuffles,
-    write_shuffles,
-)
+from vlmtune.benchmarks import aro_shuffles
 from vlmtune.language.tagger import LexiconTagger
 from vlmtune.language.words import words
 
@@ -35,20 +29,22 @@ class Short:
 def write(folder, rows, seed=0):
     path, shuffles = folder / "captions.json", folder / "shuffles.json"
     path.write_text(json.dumps(rows))
-    write_shuffles(path, shuffles, Known(), seed)
+    aro_shuffles.write_shuffles(path, shuffles, Known(), seed)
     return path, shuffles
 
 
 def test_normalised_as_published():
     published = 'A man, riding a "HORSE"; on the beach - (sunny).  '
-    assert normalised(published) == "a man, riding a horse on the beach - sunny"
-    assert normalised(" ".join(["word"] * 40)) == " ".join(["word"] * 30)
+    assert aro_shuffles.normalised(published) == "a man, riding a horse on the beach - sunny"
+    assert aro_shuffles.normalised(" ".join(["word"] * 40)) == " ".join(["word"] * 30)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_each_shuffle_moves(seed):
     original = words(CAPTION)
-    nouns, others, within, trigrams = (text.split(" ") for text in perturb(CAPTION, Known(), seed))
+    nouns, others, within, trigrams = (
+        text.split(" ") for text in aro_shuffles.perturb(CAPTION, Known(), seed)
+    )
     for shuffled in (nouns, others, within, trigrams):
         assert sorted(shuffled) == sorted(original)
     for word, old, new in zip(original, nouns, others, strict=True):
@@ -70,40 +66,40 @@ def test_what_each_shuffle_moves(seed):
 
 
 def test_every_order_is_drawn():
-    found = {perturb("man dog horse", Known(), seed)[0] for seed in range(60)}
+    found = {aro_shuffles.perturb("man dog horse", Known(), seed)[0] for seed in range(60)}
     assert len(found) == 6
-    trigrams = {perturb("a b c d e f", Known(), seed)[3] for seed in range(20)}
+    trigrams = {aro_shuffles.perturb("a b c d e f", Known(), seed)[3] for seed in range(20)}
     assert trigrams == {"a b c d e f", "d e f a b c"}
 
 
 def test_only_the_seed_counts():
     random.seed(0)
-    first = perturb(CAPTION, Known(), 1)
+    first = aro_shuffles.perturb(CAPTION, Known(), 1)
     random.seed(7)
-    perturb("a man", Known(), 1)
-    assert perturb(CAPTION, Known(), 1) == first
-    assert perturb(CAPTION, Known(), 2) != first
+    aro_shuffles.perturb("a man", Known(), 1)
+    assert aro_shuffles.perturb(CAPTION, Known(), 1) == first
+    assert aro_shuffles.perturb(CAPTION, Known(), 2) != first
 
 
 def test_a_tagger_that_loses_a_word():
     with refused("3 tags"):
-        perturb("a b c", Short(), 0)
+        aro_shuffles.perturb("a b c", Short(), 0)
 
 
 def test_written_and_read(tmp_path):
     rows = [{"image": "0.jpg", "caption": ["a man", CAPTION]}, {"image": "1.jpg", "caption": ["é"]}]
     path, shuffles = write(tmp_path, rows, seed=3)
-    assert read_captions(path) == [("0.jpg", ["a man", CAPTION]), ("1.jpg", ["é"])]
-    found = [tuple(four) for four in read_shuffles(shuffles, path, 3)]
-    assert found == [perturb(text, Known(), 3) for text in ("a man", CAPTION, "é")]
+    assert aro_shuffles.read_captions(path) == [("0.jpg", ["a man", CAPTION]), ("1.jpg", ["é"])]
+    found = [tuple(four) for four in aro_shuffles.read_shuffles(shuffles, path, 3)]
+    assert found == [aro_shuffles.perturb(text, Known(), 3) for text in ("a man", CAPTION, "é")]
     content = json.loads(shuffles.read_text())
     assert (content["tagger"], content["seed"]) == ("Known", 3)
-    write_shuffles(path, tmp_path / "other.json", LexiconTagger(), 3)
+    aro_shuffles.write_shuffles(path, tmp_path / "other.json", LexiconTagger(), 3)
     content = json.loads((tmp_path / "other.json").read_text())
     assert content["tagger"]["class_path"] == "vlmtune.language.tagger.LexiconTagger"
     (tmp_path / "other.json").unlink()
     before = shuffles.read_bytes()
-    write_shuffles(path, shuffles, Known(), 3)
+    aro_shuffles.write_shuffles(path, shuffles, Known(), 3)
     assert shuffles.read_bytes() == before
     assert sorted(p.name for p in tmp_path.iterdir()) == ["captions.json", "shuffles.json"]
 
@@ -122,13 +118,13 @@ def test_shuffles_of_other_captions_or_damaged_ones_raise(tmp_path):
     ):
         shuffles.write_text(json.dumps(wrong))
         with refused(message):
-            read_shuffles(shuffles, path, 1)
+            aro_shuffles.read_shuffles(shuffles, path, 1)
     shuffles.write_text(json.dumps(content))
     path.write_text(path.read_text().replace("man", "dog"))
     with refused("other captions"):
-        read_shuffles(shuffles, path, 1)
+        aro_shuffles.read_shuffles(shuffles, path, 1)
     with refused("vlmtune shuffles"):
-        read_shuffles(tmp_path / "none.json", path, 1)
+        aro_shuffles.read_shuffles(tmp_path / "none.json", path, 1)
 
 
 @pytest.mark.parametrize(
@@ -138,14 +134,14 @@ def test_malformed_captions(tmp_path, rows):
     path = tmp_path / "captions.json"
     path.write_text(json.dumps(rows))
     with refused(r"expected rows with image|a JSON list"):
-        read_captions(path)
+        aro_shuffles.read_captions(path)
     path.write_text(json.dumps([{"image": "0.jpg", "caption": ["a", " "]}]))
     with refused("at 0/caption"):
-        read_captions(path)
+        aro_shuffles.read_captions(path)
 
 
 def test_a_folder_that_is_a_file(tmp_path):
     path = tmp_path / "captions.json"
     path.write_text(json.dumps([{"image": "0.jpg", "caption": ["a"]}]))
     with refused("expected to write"):
-        write_shuffles(path, path / "shuffles.json", Known())
+        aro_shuffles.write_shuffles(path, path / "shuffles.json", Known())

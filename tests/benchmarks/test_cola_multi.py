@@ -74,29 +74,6 @@ def test_items_that_share_an_image_are_one_cluster(tmp_path):
     assert benchmark.run(oracle(benchmark)).clusters == (0, 0, 1)
 
 
-def test_examples_show_both_images_best_first(tmp_path):
-    fixture = ColaMulti.fixture(tmp_path)
-    result = fixture.run(by_name(lambda name, text: float(name in ("0.png", "4.png"))))
-    by_query = {example.query: example for example in result.examples}
-    right = by_query["red cup on blue box"]
-    assert right.correct
-    assert right.true == (True, False)
-    assert [image.path.name for image in right.images] == ["0.png", "1.png"]
-    wrong = by_query["blue cup on red box"]
-    assert not wrong.correct
-    assert wrong.true == (False, True)
-    assert wrong.scores == (1.0, 0.0)
-    correct = [example.correct for example in result.examples]
-    assert correct == sorted(correct, reverse=True)
-
-
-def test_limit(tmp_path):
-    path = ColaMulti.fixture(tmp_path).path
-    ones = [ColaMulti(path, str(tmp_path), limit=1, seed=seed).items for seed in range(9)]
-    assert len(ones[0].images) == 2
-    assert len({items.texts for items in ones}) > 1
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -216,13 +216,6 @@ def test_limit_counts_within_each_piece(tmp_path):
     assert {result.metrics[f"acc_r/{piece}"].n for piece in pieces} == {2}
 
 
-def test_examples_name_the_foil(example):
-    right, *_, wrong = example().run(EXAMPLE).examples
-    assert right.query == "c0 (not: f0)"
-    assert right.correct
-    assert (wrong.query, wrong.correct, wrong.scores) == ("f1 (true: c1)", False, (0.7,))
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -12,14 +12,7 @@ import yaml
 from torch.nn.functional import binary_cross_entropy_with_logits, pad
 from transformers.utils import logging
 
-from tests.backbones.hf_models import (
-    write_blip,
-    write_bridgetower,
-    write_clip,
-    write_flava,
-    write_siglip,
-    write_vilt,
-)
+from tests.backbones import hf_models
 from vlmtune.adapters.base import Adapter, JointAdapter, load_trained_state, trained_state
 from vlmtune.adapters.zero_shot import ZeroShot
 from vlmtune.backbones.base import Backbone
@@ -98,12 +91,12 @@ def families(model_folder, tmp_path_factory):
     folder = tmp_path_factory.mktemp("families")
     return {
         "open_clip": OpenClip(str(model_folder)),
-        "hf_clip": HFCLIP(str(write_clip(folder / "hf_clip"))),
-        "siglip": SigLIP(str(write_siglip(folder / "siglip"))),
-        "flava": Flava(str(write_flava(folder / "flava"))),
-        "blip": Blip(str(write_blip(folder / "blip"))),
-        "bridgetower": BridgeTower(str(write_bridgetower(folder / "bridgetower"))),
-        "vilt": Vilt(str(write_vilt(folder / "vilt"))),
+        "hf_clip": HFCLIP(str(hf_models.write_clip(folder / "hf_clip"))),
+        "siglip": SigLIP(str(hf_models.write_siglip(folder / "siglip"))),
+        "flava": Flava(str(hf_models.write_flava(folder / "flava"))),
+        "blip": Blip(str(hf_models.write_blip(folder / "blip"))),
+        "bridgetower": BridgeTower(str(hf_models.write_bridgetower(folder / "bridgetower"))),
+        "vilt": Vilt(str(hf_models.write_vilt(folder / "vilt"))),
     }
 
 

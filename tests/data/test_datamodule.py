@@ -10,7 +10,7 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import Tensor
 
 from tests.refusals import refused
-from tests.runs import QUIET, quiet_trainer
+from tests.runs import QUIET, Killed, quiet_trainer
 from vlmtune.data.datamodule import EpochLoader, ShardDataModule
 from vlmtune.data.shards import ShardSet
 from vlmtune.data.stream import GroupStream
@@ -19,10 +19,6 @@ from vlmtune.types import Batch
 MakeSet = Callable[..., ShardSet]
 
 pytestmark = [*QUIET, pytest.mark.filterwarnings("ignore:.*worker processes in total.*")]
-
-
-class Killed(Exception):
-    pass
 
 
 class Toy(LightningModule):

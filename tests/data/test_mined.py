@@ -10,9 +10,9 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 
 from data_builders.shard_builder import Record, ShardBuilder
 from tests.backbones.hf_models import write_vilt
-from tests.data.test_datamodule import Killed, Toy, fit
+from tests.data.test_datamodule import Toy, fit, preprocess
 from tests.refusals import refused
-from tests.runs import QUIET
+from tests.runs import QUIET, Killed
 from vlmtune.adapters.matching import Matching
 from vlmtune.backbones.vilt import Vilt
 from vlmtune.data.catalogue import corpus, corpus_digest, record_index
@@ -77,11 +77,7 @@ def cache(shards, tmp_path):
 def loader(shards, mined, done=0, workers=0, epoch=0):
     mined.prepare([shards])
     stream = GroupStream((shards,), 4, seed=3, buffer=10)
-    return EpochLoader(stream, pixels, lambda: (epoch, done), 0, 1, workers, None, mined)
-
-
-def pixels(image):
-    return torch.full((3, 2, 2), float(image.getpixel((0, 0))[0]))
+    return EpochLoader(stream, preprocess, lambda: (epoch, done), 0, 1, workers, None, mined)
 
 
 def test_an_index_finds_every_record_as_the_stream_reads_it(shards):

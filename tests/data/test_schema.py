@@ -8,16 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from vlmtune.data.schema import (
-    MANIFEST,
-    Manifest,
-    RecordError,
-    ShardInfo,
-    check,
-    decode,
-    encode,
-    read_manifest,
-)
+from vlmtune.data import schema
 from vlmtune.errors import UserError
 from vlmtune.types import Group
 
@@ -35,13 +26,13 @@ def pair() -> Group:
 
 
 def test_a_group_survives_json() -> None:
-    record = json.loads(json.dumps(encode(pair(), ["jpg", "png"])))
-    group, files = decode("scene_1-a", record)
+    record = json.loads(json.dumps(schema.encode(pair(), ["jpg", "png"])))
+    group, files = schema.decode("scene_1-a", record)
     assert files == ("0.jpg", "1.png")
     for name in ("key", "image_ids", "text_ids", "texts", "true_ids", "exhaustive"):
         assert getattr(group, name) == getattr(pair(), name)
     assert group.truth.equal(pair().truth)
-    check(group)
+    schema.check(group)
 
 
 @pytest.mark.parametrize(
@@ -62,26 +53,26 @@ def test_a_group_survives_json() -> None:
     ],
 )
 def test_records_that_break_the_schema(path: tuple[Any, ...], value: Any, message: str) -> None:
-    record = encode(pair(), ["jpg", "png"])
+    record = schema.encode(pair(), ["jpg", "png"])
     place: Any = record
     for step in path[:-1]:
         place = place[step]
     place[path[-1]] = value
-    with pytest.raises(RecordError, match=message):
-        decode("a", record)
+    with pytest.raises(schema.RecordError, match=message):
+        schema.decode("a", record)
 
 
 @pytest.mark.parametrize("key", ["", "a b", "../a", "a/b", "a.b"])
 def test_keys_are_plain(key: str) -> None:
-    with pytest.raises(RecordError, match="has characters other than"):
-        decode(key, encode(pair(), ["jpg", "png"]))
+    with pytest.raises(schema.RecordError, match="has characters other than"):
+        schema.decode(key, schema.encode(pair(), ["jpg", "png"]))
 
 
 def test_whatever_is_in_a_record_only_a_record_error_comes_out() -> None:
     dice = random.Random(0)
     junk: list[Any] = [None, 1, -1.5, 2**80, "x", [], {}, [[]], {"id": 1}, True]
     for _ in range(400):
-        record = copy.deepcopy(encode(pair(), ["jpg", "png"]))
+        record = copy.deepcopy(schema.encode(pair(), ["jpg", "png"]))
         place: Any = record
         while True:
             steps = list(place) if isinstance(place, dict) else list(range(len(place)))
@@ -91,8 +82,8 @@ def test_whatever_is_in_a_record_only_a_record_error_comes_out() -> None:
                 continue
             place[step] = dice.choice(junk)
             break
-        with contextlib.suppress(RecordError):
-            decode("a", record)
+        with contextlib.suppress(schema.RecordError):
+            schema.decode("a", record)
 
 
 def shard(**changes: Any) -> dict[str, Any]:
@@ -102,9 +93,11 @@ def shard(**changes: Any) -> dict[str, Any]:
 
 def test_manifests(tmp_path: Path) -> None:
     (tmp_path / "s.tar").write_bytes(b"1234")
-    manifest = Manifest("b", {"x": 1}, {"f": "00"}, (ShardInfo("s.tar", 2, 3, 4, "ab"),), {"n": 1})
-    (tmp_path / MANIFEST).write_text(manifest.to_json())
-    assert read_manifest(tmp_path) == manifest
+    manifest = schema.Manifest(
+        "b", {"x": 1}, {"f": "00"}, (schema.ShardInfo("s.tar", 2, 3, 4, "ab"),), {"n": 1}
+    )
+    (tmp_path / schema.MANIFEST).write_text(manifest.to_json())
+    assert schema.read_manifest(tmp_path) == manifest
     assert (manifest.records, manifest.images) == (2, 3)
     for change, message in (
         ({"schema_version": 0}, "schema version 1, got 0"),
@@ -118,14 +111,14 @@ def test_manifests(tmp_path: Path) -> None:
         ({"shards": [shard(file=f"../{tmp_path.name}/s.tar")]}, "malformed"),
     ):
         changed = {**json.loads(manifest.to_json()), **change}
-        (tmp_path / MANIFEST).write_text(json.dumps(changed))
+        (tmp_path / schema.MANIFEST).write_text(json.dumps(changed))
         with pytest.raises(UserError, match=message):
-            read_manifest(tmp_path)
+            schema.read_manifest(tmp_path)
     texts = {"{": "expected a manifest", "[]": "version 1, got None", "{}": "schema version"}
     for text, message in texts.items():
-        (tmp_path / MANIFEST).write_text(text)
+        (tmp_path / schema.MANIFEST).write_text(text)
         with pytest.raises(UserError, match=message):
-            read_manifest(tmp_path)
-    (tmp_path / MANIFEST).write_text('{"schema_version": 1, "shards": [{"nonsense": 1}]}')
+            schema.read_manifest(tmp_path)
+    (tmp_path / schema.MANIFEST).write_text('{"schema_version": 1, "shards": [{"nonsense": 1}]}')
     with pytest.raises(UserError, match="malformed"):
-        read_manifest(tmp_path)
+        schema.read_manifest(tmp_path)

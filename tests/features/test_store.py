@@ -129,22 +129,10 @@ def test_live_representations_and_unknown_types_are_refused():
         key(dtype="int8")
 
 
-def truncate(folder):
-    os.truncate(folder / "values.bin", 7)
-
-
 def flip(folder):
     data = bytearray((folder / "values.bin").read_bytes())
     data[5] ^= 1
     (folder / "values.bin").write_bytes(data)
-
-
-def drop_offsets(folder):
-    (folder / "offsets.bin").unlink()
-
-
-def break_meta(folder):
-    (folder / "meta.json").write_text("{")
 
 
 def foreign_folder(folder):
@@ -169,11 +157,6 @@ def in_meta(change):
     return damage
 
 
-def a_file(folder):
-    shutil.rmtree(folder)
-    folder.write_text("mine")
-
-
 META = [
     in_meta(lambda meta: meta["key"].update(source="other")),
     in_meta(lambda meta: meta.pop("key")),
@@ -183,10 +166,20 @@ META = [
     in_meta(lambda meta: meta.update(rows=99)),
     in_meta(lambda meta: meta.update(width=3)),
 ]
-FILES = [truncate, flip, drop_offsets, break_meta, foreign_folder, swap_ids]
+FILES = {
+    "truncated": lambda folder: os.truncate(folder / "values.bin", 7),
+    "flipped": flip,
+    "broken meta": lambda folder: (folder / "meta.json").write_text("{"),
+    "swapped ids": swap_ids,
+    "foreign folder": foreign_folder,
+}
+GONE = [
+    lambda folder: (folder / "offsets.bin").unlink(),
+    lambda folder: (shutil.rmtree(folder), folder.write_text("mine")),
+]
 
 
-@pytest.mark.parametrize("damage", [*FILES, *META, a_file])
+@pytest.mark.parametrize("damage", [*FILES.values(), *META, *GONE])
 def test_a_damaged_store_is_rebuilt_and_said_so(tmp_path, caplog, damage):
     whole = open_or_build_store(tmp_path, key(), produce, 5)
     damage(whole.folder)
@@ -320,7 +313,7 @@ def test_rows_of_anything_else_are_not_copied(tmp_path, other):
     assert built(tmp_path, key(source="one"), ["a", "b"])[1] == ["a", "b"]
 
 
-@pytest.mark.parametrize("damage", [truncate, flip, break_meta, swap_ids, foreign_folder])
+@pytest.mark.parametrize("damage", FILES.values(), ids=FILES)
 def test_a_damaged_store_is_not_copied_from(tmp_path, damage):
     damage(built(tmp_path, key(source="one"), ["a", "b"])[0].folder)
     assert built(tmp_path, key(source="two"), ["a", "b"])[1] == ["a", "b"]

@@ -10,23 +10,16 @@ import pytest
 import vlmtune
 from tests.refusals import refused
 from vlmtune.config import instantiate
-from vlmtune.language.caption_edits import (
-    ExchangeAttributes,
-    ReplaceWord,
-    ReverseRelation,
-    Rule,
-    SwapAdjectives,
-    SwapNouns,
-)
+from vlmtune.language import caption_edits
 from vlmtune.language.rewriting import Rewriter
 from vlmtune.language.words import Edits, Sentence, canonical
 
 ALL = [
-    SwapNouns(),
-    SwapAdjectives(),
-    ExchangeAttributes(),
-    ReverseRelation(),
-    *[ReplaceWord(tag) for tag in ("NOUN", "ADJ", "VERB")],
+    caption_edits.SwapNouns(),
+    caption_edits.SwapAdjectives(),
+    caption_edits.ExchangeAttributes(),
+    caption_edits.ReverseRelation(),
+    *[caption_edits.ReplaceWord(tag) for tag in ("NOUN", "ADJ", "VERB")],
 ]
 CAPTIONS = [
     "A small red dog chases a big black cat on green grass.",
@@ -66,7 +59,11 @@ def test_no_negative_is_the_caption_a_true_one_or_another():
     ],
 )
 def test_the_same_parts_in_another_order_are_no_negative(caption, same):
-    rules = [SwapNouns(), SwapAdjectives(), ExchangeAttributes()]
+    rules = [
+        caption_edits.SwapNouns(),
+        caption_edits.SwapAdjectives(),
+        caption_edits.ExchangeAttributes(),
+    ]
     sentence = Rewriter(rules)._sentence(caption)
     rng = random.Random(0)
     texts = {sentence.edited(e) for rule in rules for e in rule.rewrites(sentence, rng, None)}
@@ -74,8 +71,8 @@ def test_the_same_parts_in_another_order_are_no_negative(caption, same):
     everything = Rewriter(rules).negatives(caption, count=100)
     assert same not in everything
     car, true = "a red car behind an old bus and a tree", "A tree, an old car behind a red bus"
-    assert Rewriter([SwapAdjectives()]).negatives(car)
-    assert not Rewriter([SwapAdjectives()]).negatives(car, [true])
+    assert Rewriter([caption_edits.SwapAdjectives()]).negatives(car)
+    assert not Rewriter([caption_edits.SwapAdjectives()]).negatives(car, [true])
 
 
 def test_only_seed_key_and_caption_count():
@@ -117,13 +114,13 @@ def test_another_process_makes_the_same():
 
 
 def test_rules_take_turns():
-    class Many(Rule):
+    class Many(caption_edits.Rule):
         """Makes a thousand captions."""
 
         def rewrites(self, sentence: Sentence, rng, words) -> Iterator[Edits]:
             return ({(0, 1): [f"many{i}"]} for i in range(1000))
 
-    class Two(Rule):
+    class Two(caption_edits.Rule):
         """Makes two."""
 
         def rewrites(self, sentence: Sentence, rng, words) -> Iterator[Edits]:
@@ -137,8 +134,8 @@ def test_rules_take_turns():
 
 
 def test_empty_if_no_rule_applies():
-    assert Rewriter([SwapNouns()]).negatives("snow") == ()
-    assert Rewriter([SwapNouns()]).negatives("a dog chases a cat", count=0) == ()
+    assert Rewriter([caption_edits.SwapNouns()]).negatives("snow") == ()
+    assert Rewriter([caption_edits.SwapNouns()]).negatives("a dog chases a cat", count=0) == ()
 
 
 def test_its_spec_makes_it_again():
@@ -151,7 +148,7 @@ def test_its_spec_makes_it_again():
 
 def test_many_captions_are_thinned_evenly(monkeypatch):
     monkeypatch.setattr("vlmtune.language.rewriting.MOST", 3)
-    rewriter = Rewriter([ReplaceWord()])
+    rewriter = Rewriter([caption_edits.ReplaceWord()])
     assert rewriter.needs_words
     rewriter.learn(f"a {noun}" for noun in ("ant", "bee", "cow", "dog", "emu", "fox", "gnu"))
     assert rewriter.vocabulary is not None
@@ -166,6 +163,6 @@ def test_wrong_use_is_one_line():
     with refused("at least one rule"):
         Rewriter([])
     with refused("expected 2 tags"):
-        Rewriter([SwapNouns()], tagger=Short()).negatives("a dog")
+        Rewriter([caption_edits.SwapNouns()], tagger=Short()).negatives("a dog")
     with refused("call `learn`"):
-        Rewriter([ReplaceWord()]).negatives("a dog")
+        Rewriter([caption_edits.ReplaceWord()]).negatives("a dog")

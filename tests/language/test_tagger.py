@@ -163,9 +163,6 @@ def test_one_tag_a_word_whatever_comes():
     assert tagger.tag(["a", "dog"]) == ["DET", "NOUN"]
 
 
-# -- spaCy ------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def spacy(monkeypatch):
     """A library that calls every word that begins with "d" a noun."""

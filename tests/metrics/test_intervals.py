@@ -5,18 +5,13 @@ import pytest
 import torch
 
 from tests.refusals import refused
-from vlmtune.metrics.intervals import (
-    bootstrap_interval,
-    bootstrap_mean,
-    wilson_interval,
-    wilson_proportion,
-)
+from vlmtune.metrics import intervals
 
 
 @pytest.mark.parametrize(("k", "n"), [(45, 210), (0, 10), (10, 10), (1, 3), (5000, 10000)])
 def test_wilson_ends_are_one_and_a_half_sigma_tests_apart(k, n):
     # The ends are where the score test rejects: |p - end| = z sqrt(end (1 - end) / n).
-    low, high = wilson_interval(k / n, n)
+    low, high = intervals.wilson_interval(k / n, n)
     z = statistics.NormalDist().inv_cdf(0.975)
     for end in (low, high):
         if 0 < end < 1:
@@ -27,22 +22,22 @@ def test_wilson_ends_are_one_and_a_half_sigma_tests_apart(k, n):
 
 def test_wilson_published_value():
     # Newcombe 1998, table I: 81 of 263, method 3.
-    assert wilson_interval(81 / 263, 263) == pytest.approx((0.2553, 0.3662), abs=5e-5)
+    assert intervals.wilson_interval(81 / 263, 263) == pytest.approx((0.2553, 0.3662), abs=5e-5)
 
 
 @pytest.mark.parametrize(("p", "n"), [(0.0, 0), (-0.2, 5), (1.2, 5)])
 def test_wilson_refuses(p, n):
     with refused("a proportion"):
-        wilson_interval(p, n)
+        intervals.wilson_interval(p, n)
 
 
 def test_bootstrap_is_seeded_leaves_global_state_and_covers():
     values = torch.rand(300, generator=torch.Generator().manual_seed(0))
     state = torch.get_rng_state()
-    interval = bootstrap_interval(values)
+    interval = intervals.bootstrap_interval(values)
     assert torch.equal(state, torch.get_rng_state())
-    assert bootstrap_interval(values) == interval
-    assert bootstrap_interval(values, seed=1) != interval
+    assert intervals.bootstrap_interval(values) == interval
+    assert intervals.bootstrap_interval(values, seed=1) != interval
     half = 1.96 * float(values.std()) / math.sqrt(300)
     mean = float(values.mean())
     assert interval == pytest.approx((mean - half, mean + half), abs=0.004)
@@ -50,18 +45,18 @@ def test_bootstrap_is_seeded_leaves_global_state_and_covers():
 
 def test_bootstrap_refuses_what_has_no_spread():
     with refused("at least two finite"):
-        bootstrap_interval(torch.tensor([1.0]))
+        intervals.bootstrap_interval(torch.tensor([1.0]))
     with refused("at least two finite"):
-        bootstrap_interval(torch.tensor([1.0, torch.nan]))
+        intervals.bootstrap_interval(torch.tensor([1.0, torch.nan]))
 
 
 def test_metrics_carry_their_interval():
-    metric = wilson_proportion(torch.tensor([True] * 45 + [False] * 165), 0.25)
+    metric = intervals.wilson_proportion(torch.tensor([True] * 45 + [False] * 165), 0.25)
     assert (metric.value, metric.n, metric.chance) == (45 / 210, 210, 0.25)
-    assert (metric.low, metric.high) == wilson_interval(45 / 210, 210)
-    single = bootstrap_mean(torch.tensor([0.5]))
+    assert (metric.low, metric.high) == intervals.wilson_interval(45 / 210, 210)
+    single = intervals.bootstrap_mean(torch.tensor([0.5]))
     assert (single.value, single.low, single.high) == (0.5, None, None)
     with refused("got none"):
-        bootstrap_mean(torch.zeros(0))
+        intervals.bootstrap_mean(torch.zeros(0))
     with refused("of 0"):
-        wilson_proportion(torch.zeros(0).bool())
+        intervals.wilson_proportion(torch.zeros(0).bool())

@@ -2,18 +2,11 @@ import pytest
 import torch
 
 from tests.refusals import refused
-from vlmtune.metrics.paired_accuracy import (
-    GROUP_CHANCE,
-    IMAGE_CHANCE,
-    TEXT_CHANCE,
-    equivariance_deviations,
-    image_correct,
-    text_correct,
-)
+from vlmtune.metrics import paired_accuracy
 
 
 def group_correct(scores):
-    return image_correct(scores) & text_correct(scores)
+    return paired_accuracy.image_correct(scores) & paired_accuracy.text_correct(scores)
 
 
 def naive(scores, rule):
@@ -35,36 +28,40 @@ def test_cola_reference_vector():
             [[0.9, 0.9], [0.1, 0.1]],
         ]
     )
-    assert image_correct(items).tolist() == [True, False, False, True, False]
-    assert image_correct(items).double().mean() == 0.4
-    assert text_correct(items).tolist() == [True, False, True, False, False]
+    assert paired_accuracy.image_correct(items).tolist() == [True, False, False, True, False]
+    assert paired_accuracy.image_correct(items).double().mean() == 0.4
+    assert paired_accuracy.text_correct(items).tolist() == [True, False, True, False, False]
     assert group_correct(items).tolist() == [True, False, False, False, False]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_agrees_with_naive_loop_under_ties(dtype):
     scores = torch.randint(4, (500, 2, 2), generator=torch.Generator().manual_seed(1)).to(dtype)
-    assert image_correct(scores).tolist() == naive(scores, "image")
-    assert text_correct(scores).tolist() == naive(scores, "text")
+    assert paired_accuracy.image_correct(scores).tolist() == naive(scores, "image")
+    assert paired_accuracy.text_correct(scores).tolist() == naive(scores, "text")
     assert group_correct(scores).tolist() == naive(scores, "group")
 
 
 def test_transposing_exchanges_image_and_text():
     scores = torch.randn(50, 2, 2, generator=torch.Generator().manual_seed(2))
-    assert torch.equal(image_correct(scores), text_correct(scores.transpose(1, 2)))
+    assert torch.equal(
+        paired_accuracy.image_correct(scores), paired_accuracy.text_correct(scores.transpose(1, 2))
+    )
 
 
 def test_random_scores_reach_the_declared_chance():
     scores = torch.rand(100_000, 2, 2, generator=torch.Generator().manual_seed(3))
     for rule, chance in (
-        (image_correct, IMAGE_CHANCE),
-        (text_correct, TEXT_CHANCE),
-        (group_correct, GROUP_CHANCE),
+        (paired_accuracy.image_correct, paired_accuracy.IMAGE_CHANCE),
+        (paired_accuracy.text_correct, paired_accuracy.TEXT_CHANCE),
+        (group_correct, paired_accuracy.GROUP_CHANCE),
     ):
         assert float(rule(scores).double().mean()) == pytest.approx(chance, abs=0.006)
 
 
-@pytest.mark.parametrize("rule", [image_correct, text_correct, group_correct])
+@pytest.mark.parametrize(
+    "rule", [paired_accuracy.image_correct, paired_accuracy.text_correct, group_correct]
+)
 def test_nan_raises(rule):
     scores = torch.zeros(3, 2, 2)
     scores[1, 0, 1] = torch.nan
@@ -75,7 +72,7 @@ def test_nan_raises(rule):
 def test_equivariance_against_the_loss_it_is_the_deviation_of():
     # With t and m the two equations' gaps: t^2 + m^2 = 2 ((s11 - s22)^2 + (s12 - s21)^2).
     scores = torch.randn(50, 2, 2, generator=torch.Generator().manual_seed(0)).double()
-    text, image = equivariance_deviations(scores).T
+    text, image = paired_accuracy.equivariance_deviations(scores).T
     for i, ((a, b), (c, d)) in enumerate(scores.tolist()):
         assert text[i] == pytest.approx(abs((a - b) - (d - c)))
         assert image[i] == pytest.approx(abs((a - c) - (d - b)))
@@ -85,10 +82,10 @@ def test_equivariance_against_the_loss_it_is_the_deviation_of():
 
 def test_equivariance_does_not_depend_on_right_and_wrong():
     right = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])
-    assert equivariance_deviations(right).tolist() == [[0.0, 0.0]]
-    assert equivariance_deviations(-right).tolist() == [[0.0, 0.0]]
+    assert paired_accuracy.equivariance_deviations(right).tolist() == [[0.0, 0.0]]
+    assert paired_accuracy.equivariance_deviations(-right).tolist() == [[0.0, 0.0]]
     # The example of the paper's figure 8: s11 - s21 = -0.07 and s22 - s12 = 1.4.
     shown = torch.tensor([[[0.0, 0.0], [0.07, 1.4]]])
-    assert equivariance_deviations(shown)[0, 1] == pytest.approx(1.47)
+    assert paired_accuracy.equivariance_deviations(shown)[0, 1] == pytest.approx(1.47)
     with refused("NaN"):
-        equivariance_deviations(torch.full((1, 2, 2), torch.nan))
+        paired_accuracy.equivariance_deviations(torch.full((1, 2, 2), torch.nan))

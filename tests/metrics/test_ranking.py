@@ -3,19 +3,13 @@ import torch
 from torch.nn.functional import one_hot
 
 from tests.refusals import refused
-from vlmtune.metrics.ranking import (
-    f1_at_positives,
-    mean_ranks,
-    pessimistic_ranks,
-    recall_at,
-    true_ranks,
-)
+from vlmtune.metrics import ranking
 
 
 def test_ranks_agree_with_counting():
     scores = torch.randint(5, (40,), generator=torch.Generator().manual_seed(0)) / 7
     expected = [sum(y >= x for y in scores.tolist()) for x in scores.tolist()]
-    assert pessimistic_ranks(scores).tolist() == expected
+    assert ranking.pessimistic_ranks(scores).tolist() == expected
 
 
 def test_true_ranks_agree_with_counting():
@@ -24,46 +18,48 @@ def test_true_ranks_agree_with_counting():
     true = torch.randint(6, (50,), generator=generator)
     both = zip(scores.tolist(), true.tolist(), strict=True)
     expected = [sum(y >= row[t] for y in row) for row, t in both]
-    assert true_ranks(scores, one_hot(true, 6) > 0).tolist() == expected
+    assert ranking.true_ranks(scores, one_hot(true, 6) > 0).tolist() == expected
 
 
 @pytest.mark.parametrize("candidates", [2, 6, 17, 1000])
 def test_constant_scorer_ranks_last(candidates):
-    ranks = true_ranks(torch.zeros(1, candidates), torch.arange(candidates)[None] == 0)
+    ranks = ranking.true_ranks(torch.zeros(1, candidates), torch.arange(candidates)[None] == 0)
     assert ranks.tolist() == [candidates]
-    assert not recall_at(ranks, candidates - 1).any()
+    assert not ranking.recall_at(ranks, candidates - 1).any()
 
 
 def test_padding_with_minus_infinity_is_no_candidate():
     scores = torch.tensor([[0.2, 0.1, -torch.inf]])
-    assert true_ranks(scores, torch.tensor([[False, True, False]])).tolist() == [2]
+    assert ranking.true_ranks(scores, torch.tensor([[False, True, False]])).tolist() == [2]
 
 
 def test_the_best_of_several_true_candidates_counts_and_none_ranks_last():
     scores = torch.tensor([[0.2, 0.9, 0.5], [0.2, 0.5, 0.5], [0.2, 0.9, 0.5]])
     true = torch.tensor([[True, True, False], [False, True, True], [False, False, False]])
     for ties in ("wrong", "first"):
-        assert true_ranks(scores, true, ties).tolist() == [1, 1, 4]
+        assert ranking.true_ranks(scores, true, ties).tolist() == [1, 1, 4]
 
 
 def test_mean_ranks():
     scores = torch.tensor([0.9, 0.8, 0.8, 0.1])
-    assert mean_ranks(scores, torch.tensor([1, 1, 0, 0]).bool()) == (2.0, 3.5)
+    assert ranking.mean_ranks(scores, torch.tensor([1, 1, 0, 0]).bool()) == (2.0, 3.5)
     # ranks without ties are 1..n, so the two means are tied to each other
     generator = torch.Generator().manual_seed(4)
     positives = torch.arange(30) < 10
-    true, distractor = mean_ranks(torch.randperm(30, generator=generator).float(), positives)
+    true, distractor = ranking.mean_ranks(
+        torch.randperm(30, generator=generator).float(), positives
+    )
     assert true * 10 + distractor * 20 == pytest.approx(30 * 31 / 2)
 
 
 def test_bad_input_raises():
     with refused("one kind"):
-        mean_ranks(torch.rand(3), torch.ones(3).bool())
+        ranking.mean_ranks(torch.rand(3), torch.ones(3).bool())
     with refused("NaN"):
-        pessimistic_ranks(torch.tensor([0.1, torch.nan]))
+        ranking.pessimistic_ranks(torch.tensor([0.1, torch.nan]))
     for ties in ("wrong", "first"):
         with refused("1 of 2 are NaN"):
-            true_ranks(torch.tensor([[0.1, torch.nan]]), torch.eye(2)[:1] > 0, ties)
+            ranking.true_ranks(torch.tensor([[0.1, torch.nan]]), torch.eye(2)[:1] > 0, ties)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -75,7 +71,7 @@ def test_ties_in_order_against_pythons_stable_sort(seed):
         sorted(range(7), key=lambda j: -row[j]).index(t) + 1
         for row, t in zip(scores.tolist(), true.tolist(), strict=True)
     ]
-    ranks = true_ranks(scores, one_hot(true, 7) > 0, "first")
+    ranks = ranking.true_ranks(scores, one_hot(true, 7) > 0, "first")
     assert ranks.tolist() == naive
     assert (ranks == 1).equal(scores.argmax(dim=1) == true)
 
@@ -96,16 +92,16 @@ def test_f1_agrees_with_precision_and_recall():
         positives = torch.rand(12, generator=generator) < 0.4
         if positives.any():
             expected = naive_f1(scores.tolist(), positives.tolist())
-            assert f1_at_positives(scores, positives) == pytest.approx(expected)
+            assert ranking.f1_at_positives(scores, positives) == pytest.approx(expected)
 
 
 def test_f1_at_its_ends():
     positives = torch.tensor([True, False, False])
-    assert f1_at_positives(positives.float(), positives) == 1.0
-    assert f1_at_positives(-positives.float(), positives) == 0.0
-    assert f1_at_positives(torch.zeros(3), positives) == 0.0
+    assert ranking.f1_at_positives(positives.float(), positives) == 1.0
+    assert ranking.f1_at_positives(-positives.float(), positives) == 0.0
+    assert ranking.f1_at_positives(torch.zeros(3), positives) == 0.0
 
 
 def test_f1_without_a_positive_raises():
     with refused("at least one true image"):
-        f1_at_positives(torch.rand(3), torch.zeros(3).bool())
+        ranking.f1_at_positives(torch.rand(3), torch.zeros(3).bool())

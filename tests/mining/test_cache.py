@@ -8,15 +8,12 @@ import pytest
 import torch
 
 from tests.refusals import refused
+from tests.runs import Killed
 from vlmtune.mining.build import nearest, open_or_build_cache
 from vlmtune.mining.cache import CacheKey, SimilarityCache
 from vlmtune.storage.folder import DamagedError, FolderWriter
 
 N, D, K = 23, 5, 6
-
-
-class Killed(Exception):
-    pass
 
 
 def toy(seed=0):

@@ -129,9 +129,6 @@ def test_numbers_must_make_sense(policy, arguments):
         policy(**arguments)
 
 
-# -- mined neighbours -------------------------------------------------------------------------
-
-
 def mined():
     """Three texts for the first image and one for the second, each also marked at a true text."""
     given, marked = targets(), torch.zeros(4, 7, dtype=torch.bool)
@@ -220,9 +217,6 @@ def test_training_without_neighbours_is_refused_in_one_line():
         share(scores)
     scores.adapter.eval()  # in validation there are none
     assert share(scores).rows.computed.any()
-
-
-# -- in training ------------------------------------------------------------------------------
 
 
 class Noting(PairPolicy):

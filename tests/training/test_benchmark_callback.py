@@ -78,9 +78,6 @@ def steps(evaluation, name="cola/accuracy"):
     return [step for step, _ in evaluation.curves[name]]
 
 
-# -- schedule ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("options", "length", "want"),
     [
@@ -253,9 +250,6 @@ def test_outside_training(made, shards, tmp_path, cola, stage):
     assert logged["cola/accuracy"] == pytest.approx(want)
 
 
-# -- the report -------------------------------------------------------------------------------
-
-
 def test_the_report_of_a_run(train, made, model_folder, shards, cola, saved):
     evaluation = BenchmarkCallback([cola(limit=5, seed=2)], log_every_n_steps=2, name="toy")
     _, watch = train(evaluation, made=made)
@@ -343,9 +337,6 @@ def test_a_checkpoint_tells_where_its_weights_come_from(train, shards, tmp_path,
     assert told["config"] == facts.config
     assert (told["seed"], told["versions"], told["commit"]) == (0, facts.versions, facts.commit)
     assert 0 < told["seconds"] <= facts.seconds
-
-
-# -- what is refused --------------------------------------------------------------------------
 
 
 def test_a_missing_file_is_said_before_the_first_step(train, made, tmp_path):
@@ -540,9 +531,6 @@ def test_benchmarks_need_names_of_their_own(cola):
 def test_a_schedule_is_needed(cola, epochs, every):
     with refused(f"every_n_epochs={epochs} and every_n_steps={every}"):
         BenchmarkCallback([cola()], every_n_epochs=epochs, every_n_steps=every)
-
-
-# -- two processes ----------------------------------------------------------------------------
 
 
 def _one_rank(rank, folder, model_folder, shards, path, monitored):

@@ -29,9 +29,6 @@ pytestmark = [*QUIET, pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWar
 SIZES = {1: (5,), 2: (3, 2), 4: (2, 3, 1, 2)}
 
 
-# -- sums and gathers -------------------------------------------------------------------------
-
-
 def rows(rank):
     """A rank's part of a matrix: another number of rows each, the third has none."""
     generator = torch.Generator().manual_seed(rank)
@@ -88,9 +85,6 @@ def test_a_process_by_itself():
     assert ranks.sum(x) is x
     assert ranks.objects("a") == ["a"]
     assert (ranks.rank, ranks.size) == (0, 1)
-
-
-# -- what is true across ranks ----------------------------------------------------------------
 
 
 def places(rank, corpora, merged):
@@ -158,9 +152,6 @@ def test_without_merging_every_text_keeps_its_column_and_its_truth(tmp_path):
             block = got.rows.same_group[:, got.column_start : stop]
             assert block.equal(mine.targets.same_group)
             assert got.rows.same_group.sum() == block.sum()
-
-
-# -- loss and gradient ------------------------------------------------------------------------
 
 
 class Spread(Objective):
@@ -289,9 +280,6 @@ def test_loss_and_gradient_are_those_of_one_process(size, tmp_path):
         for rank, chunk in itertools.product(range(size), chunks):
             for got, want in zip(given[rank][case, chunk], wanted, strict=True):
                 assert_same(got, want)
-
-
-# -- with Lightning ---------------------------------------------------------------------------
 
 
 class Batches:

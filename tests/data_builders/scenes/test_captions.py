@@ -6,19 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from data_builders.scenes.captions import (
-    INVERSE,
-    PHRASES,
-    both,
-    clear_relation,
-    placement,
-    prompt_caption,
-    query,
-    related,
-    sentences,
-    vocabulary,
-    web_caption,
-)
+from data_builders.scenes import captions
 from data_builders.scenes.sampling import WorldSpec, relations, sample_scene
 from data_builders.scenes.scene import COLORS, SHAPES, Scene, camera, directions
 
@@ -34,31 +22,38 @@ def exchanged(scene: Scene) -> Scene:
 def test_query_states_attributes_in_one_order():
     obj = replace(SCENES[0].objects[0], size="large", texture="striped", color="red",
                     material="metal", shape="cube")  # fmt: skip
-    assert query(obj, ["material", "size", "texture", "color"]) == "large striped red metal cube"
-    assert query(obj) == "red cube"
+    assert (
+        captions.query(obj, ["material", "size", "texture", "color"])
+        == "large striped red metal cube"
+    )
+    assert captions.query(obj) == "red cube"
 
 
 def test_articles():
-    assert both("orange cube", "blue sphere") == "an orange cube and a blue sphere"
-    assert related("red cube", "behind", "old man") == "a red cube behind an old man"
+    assert captions.both("orange cube", "blue sphere") == "an orange cube and a blue sphere"
+    assert captions.related("red cube", "behind", "old man") == "a red cube behind an old man"
 
 
 def test_every_caption_is_in_the_vocabulary():
-    words = set(vocabulary())
+    words = set(captions.vocabulary())
     rng = random.Random(0)
     for scene in SCENES:
-        texts = sentences(scene, rng) + [web_caption(scene, rng) for _ in range(10)]
-        texts += [prompt_caption(scene, rng) for _ in range(10)]
-        texts += [query(t, ("size", "texture", "color", "material")) for t in scene.objects]
+        texts = captions.sentences(scene, rng) + [
+            captions.web_caption(scene, rng) for _ in range(10)
+        ]
+        texts += [captions.prompt_caption(scene, rng) for _ in range(10)]
+        texts += [
+            captions.query(t, ("size", "texture", "color", "material")) for t in scene.objects
+        ]
         assert not {w for text in texts for w in text.split()} - words
     assert all(word == word.lower() and " " not in word for word in words)
-    assert len(words) == len(vocabulary())
+    assert len(words) == len(captions.vocabulary())
 
 
 def test_five_different_sentences_even_of_one_object():
     rng = random.Random(1)
     for scene in SCENES:
-        assert len(set(sentences(scene, rng))) == 5
+        assert len(set(captions.sentences(scene, rng))) == 5
 
 
 def naive_relation(scene: Scene, i: int, j: int) -> set[str]:
@@ -72,12 +67,12 @@ def test_clear_relations_are_true_and_inverse():
     for scene in SCENES:
         for i in range(len(scene.objects)):
             for j in range(len(scene.objects)):
-                if i == j or (relation := clear_relation(scene, i, j)) is None:
+                if i == j or (relation := captions.clear_relation(scene, i, j)) is None:
                     continue
                 seen[relation] += 1
                 assert relation in naive_relation(scene, i, j)
-                assert clear_relation(scene, j, i) == INVERSE[relation]
-    assert set(seen) == set(PHRASES)
+                assert captions.clear_relation(scene, j, i) == captions.INVERSE[relation]
+    assert set(seen) == set(captions.PHRASES)
 
 
 def test_a_relation_that_is_hardly_so_is_not_stated():
@@ -86,15 +81,15 @@ def test_a_relation_that_is_hardly_so_is_not_stated():
     near = replace(obj, center=(0.5 * right[0], 0.5 * right[1], 0.5))
     far = replace(obj, center=(0.7 * right[0], 0.7 * right[1], 0.5))
     origin = replace(obj, center=(0.0, 0.0, 0.5))
-    assert clear_relation(Scene((near, origin)), 0, 1) is None
-    assert clear_relation(Scene((far, origin)), 0, 1) == "right"
+    assert captions.clear_relation(Scene((near, origin)), 0, 1) is None
+    assert captions.clear_relation(Scene((far, origin)), 0, 1) == "right"
 
 
 def test_sentences_state_relations_that_hold():
     rng = random.Random(3)
     for scene in SCENES:
-        for text in sentences(scene, rng):
-            for relation, phrase in PHRASES.items():
+        for text in captions.sentences(scene, rng):
+            for relation, phrase in captions.PHRASES.items():
                 if f" {phrase} a " not in text or text.endswith("wall"):
                     continue
                 first, second = (side.split() for side in text.split(f" {phrase} "))
@@ -112,10 +107,10 @@ def test_placements_state_sides_on_which_objects_are():
     rng, spec, sides = random.Random(5), WorldSpec(), Counter()
     for _ in range(300):
         scene = sample_scene(spec, rng)
-        sentence = placement(scene, rng)
+        sentence = captions.placement(scene, rng)
         if sentence is None:
             continue
-        assert set(sentence.split()) <= set(vocabulary())
+        assert set(sentence.split()) <= set(captions.vocabulary())
         for part in sentence.removesuffix(" of the picture").split(" and "):
             *words, _, _, side = part.split()
             sides[side] += 1
@@ -128,7 +123,7 @@ def test_placements_state_sides_on_which_objects_are():
     assert min(sides[side] for side in ("left", "right", "bottom", "top")) > 20
 
 
-@pytest.mark.parametrize("caption", [web_caption, prompt_caption])
+@pytest.mark.parametrize("caption", [captions.web_caption, captions.prompt_caption])
 def test_pretraining_captions_bind_nothing(caption):
     """Two scenes of the same words bound the other way round have the same captions."""
     spec = WorldSpec(min_objects=2, max_objects=2)
@@ -160,9 +155,9 @@ def test_word_order_is_independent_of_binding():
     a, b = scene.objects
     rng, before, behind = random.Random(6), Counter(), Counter()
     for _ in range(6000):
-        words = web_caption(scene, rng).split()
+        words = captions.web_caption(scene, rng).split()
         before.update(s for c, s in pairwise(words) if c == a.color)
-        words = prompt_caption(scene, rng).split()
+        words = captions.prompt_caption(scene, rng).split()
         behind.update(s for s, c in zip(words, words[3:], strict=False) if c == a.color)
     for beside in (before, behind):
         assert beside[a.shape] > 500
@@ -171,7 +166,7 @@ def test_word_order_is_independent_of_binding():
 
 def test_prompts_have_the_form_of_pug():
     rng = random.Random(7)
-    texts = " / ".join(prompt_caption(scene, rng) for scene in SCENES for _ in range(20))
+    texts = " / ".join(captions.prompt_caption(scene, rng) for scene in SCENES for _ in range(20))
     assert re.search(r"a photo of a small sized \w+ textured with \w+ on a \w+ background", texts)
     assert re.search(r"this is a photo of a \w+ and a \w+ in a \w+ environment", texts)
     assert re.search(r"a \w+ on the bottom and a \w+ on the top of the picture", texts)

@@ -3,14 +3,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from data_builders.scenes.image_files import (
-    Split,
-    check_device,
-    chunks,
-    numbered,
-    render_chunks,
-    sub_seed,
-)
+from data_builders.scenes import image_files
 from data_builders.scenes.pairs import AR4TPairs
 from data_builders.scenes.sampling import WorldSpec
 from data_builders.scenes.series import Canvas, SceneSeries
@@ -23,10 +16,10 @@ SERIES = SceneSeries(WorldSpec(max_objects=3), 11)
 def render_in(folder: Path, size: int, processes: int = 1):
     counted: list[int] = []
     pairs = AR4TPairs(WorldSpec(min_objects=2, max_objects=2), 3)
-    some = Split(pairs, numbered("ar4t_x", 6))
-    splits = {"train": Split(SERIES, numbered("train", 7)), "ar4t_x": some}
-    some = chunks(splits, CANVAS, folder, size)
-    images = render_chunks(some, processes, lambda: counted.append(1))
+    some = image_files.Split(pairs, image_files.numbered("ar4t_x", 6))
+    splits = {"train": image_files.Split(SERIES, image_files.numbered("train", 7)), "ar4t_x": some}
+    some = image_files.chunks(splits, CANVAS, folder, size)
+    images = image_files.render_chunks(some, processes, lambda: counted.append(1))
     assert sum(counted) == 13
     files = {str(f.relative_to(folder)): f.read_bytes() for f in folder.rglob("*.png")}
     assert len(files) == 13
@@ -56,18 +49,22 @@ def test_files_and_measures(tmp_path):
 
 
 def test_sub_seeds_differ():
-    seeds = {sub_seed(seed, name) for seed in (0, 1) for name in ("train", "val", "test")}
+    seeds = {
+        image_files.sub_seed(seed, name) for seed in (0, 1) for name in ("train", "val", "test")
+    }
     assert len(seeds) == 6
 
 
 @pytest.mark.parametrize("device", ["abacus", "cuda:99"])
 def test_an_unknown_device(device):
     with refused("expected a device that torch can use"):
-        check_device(device)
+        image_files.check_device(device)
 
 
 def test_an_impossible_world_is_a_user_error(tmp_path):
     spec = WorldSpec(min_visible=1.0)
-    work = chunks({"train": Split(SceneSeries(spec, 0), ("a.png",))}, CANVAS, tmp_path)
+    work = image_files.chunks(
+        {"train": image_files.Split(SceneSeries(spec, 0), ("a.png",))}, CANVAS, tmp_path
+    )
     with refused("expected a world that holds items of SceneSeries"):
-        render_chunks(work, 1, lambda: None)
+        image_files.render_chunks(work, 1, lambda: None)

@@ -84,10 +84,6 @@ def distinct(scene: Scene, *nouns: str) -> bool:
     return any(i != j for i in first for j in rest[0])
 
 
-def _relation(scene: Scene, a: str, phrase: str, b: str) -> bool:
-    return some(scene, a, phrase, b)
-
-
 def _floor(scene: Scene, noun: str, named: str | None, bare: str | None) -> bool:
     return bool(means(scene, noun)) and scene["floor"] == (named or bare)
 
@@ -100,7 +96,7 @@ def _is(scene: Scene, shape: str, negation: str | None, word: str) -> bool:
 
 COUNTED = "|".join((*NUMBERS, "some", "no"))
 RULES = (
-    (f"{NOUN} (?:is )?{PHRASE} {NOUN}", _relation),
+    (f"{NOUN} (?:is )?{PHRASE} {NOUN}", some),
     (f"{NOUN} {PHRASE} {NOUN} and {NOUN}",
      lambda s, a, p, b, c: some(s, a, p, b) and bool(means(s, c))),
     (f"{NOUN} not {PHRASE} {NOUN}", lambda s, a, p, b: not some(s, a, p, b)),

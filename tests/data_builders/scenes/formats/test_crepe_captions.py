@@ -1,19 +1,13 @@
 import random
 
+from data_builders.scenes.formats import crepe_captions
 from data_builders.scenes.formats.context import SceneContext
-from data_builders.scenes.formats.crepe_captions import (
-    Caption,
-    negated,
-    replaced,
-    sample_caption,
-    swapped,
-)
 from data_builders.scenes.sampling import WorldSpec, sample_scene
 from data_builders.scenes.statements import Noun, referents, stated_attributes
 
 SPEC = WorldSpec(min_objects=2, max_objects=4, stack_probability=0.5)
 KINDS = stated_attributes(SPEC)
-CAPTION = Caption(
+CAPTION = crepe_captions.Caption(
     (Noun("cube", (("color", "red"),)), Noun("cone", (("color", "blue"),)), Noun("torus")),
     ((0, "left", 1),),
 )
@@ -28,7 +22,7 @@ def test_words():
 
 
 def test_swaps():
-    assert [str(caption) for caption in swapped(CAPTION)] == [
+    assert [str(caption) for caption in crepe_captions.swapped(CAPTION)] == [
         "red cone to the left of blue cube. there is a torus.",
         "blue cube to the left of red cone. there is a torus.",
         "blue cone to the left of red cube. there is a torus.",
@@ -38,7 +32,7 @@ def test_swaps():
 
 
 def test_negations():
-    texts = [str(caption) for caption in negated(CAPTION)]
+    texts = [str(caption) for caption in crepe_captions.negated(CAPTION)]
     assert texts[:5] == [
         "red cube to the left of blue cone. there is no torus.",
         "red cube not to the left of blue cone. there is a torus.",
@@ -52,7 +46,7 @@ def test_negations():
 
 def test_replacements_change_one_atom():
     other = {"color": ("red", "green")}
-    texts = [str(caption) for caption in replaced(CAPTION, other, ("cube", "cone"))]
+    texts = [str(caption) for caption in crepe_captions.replaced(CAPTION, other, ("cube", "cone"))]
     assert "green cube to the left of blue cone. there is a torus." in texts
     assert "red cube under blue cone. there is a torus." in texts
     assert "red cube to the left of blue cone. there is a cone." in texts
@@ -66,7 +60,7 @@ def test_sampled_captions_are_true_and_unambiguous():
     for seed in range(40):
         scene = sample_scene(SPEC, random.Random(seed))
         for atoms in (4, 7, 11):
-            caption = sample_caption(context(scene, rng), atoms)
+            caption = crepe_captions.sample_caption(context(scene, rng), atoms)
             if caption is None:
                 continue
             count += 1
@@ -79,4 +73,4 @@ def test_sampled_captions_are_true_and_unambiguous():
 
 def test_too_many_atoms_for_a_scene_give_no_caption():
     scene = sample_scene(WorldSpec(min_objects=2, max_objects=2), random.Random(1))
-    assert sample_caption(context(scene, random.Random(0)), 30) is None
+    assert crepe_captions.sample_caption(context(scene, random.Random(0)), 30) is None
