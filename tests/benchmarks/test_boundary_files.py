@@ -1,8 +1,7 @@
-import json
-
 import pytest
 from PIL import Image
 
+from tests.benchmarks.json_files import write
 from tests.refusals import refused
 from vlmtune.benchmarks.boundary_files import Boundary, check_template, read_boundaries, read_frames
 
@@ -12,12 +11,6 @@ BEFORE, AFTER = "{subject} {status_before}", "{subject} {status_after}"
 def row_of(**more):
     row = {"timestamp": 2, "subject": "a man", "status_before": "sits", "status_after": "stands"}
     return row | more
-
-
-def write(folder, content):
-    path = folder / "val.json"
-    path.write_text(json.dumps(content))
-    return path
 
 
 def extract(folder, names):

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from tests.benchmarks.cola import raw_of, write
+from tests.benchmarks.json_files import raw_of, write
 from tests.refusals import refused
 from vlmtune.benchmarks.cola_files import read_queries, read_subsets, spelled
 from vlmtune.benchmarks.cola_single import ColaSingle

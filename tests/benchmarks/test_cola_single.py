@@ -3,7 +3,7 @@ import itertools
 import pytest
 import torch
 
-from tests.benchmarks.cola import raw_of, write
+from tests.benchmarks.json_files import raw_of, write
 from tests.benchmarks.models import fixed
 from tests.refusals import refused
 from vlmtune.benchmarks.cola_single import ColaSingle

@@ -1,8 +1,8 @@
-import json
 import random
 
 import pytest
 
+from tests.benchmarks.json_files import write
 from tests.refusals import refused
 from vlmtune.benchmarks.eqben_files import Entry, read_entries
 
@@ -21,12 +21,6 @@ def entry(part, i):
     return Entry((f"{part}/v{i}/0.png", f"{part}/v{i}/1.png"), (f"first {i}", f"second {i}"))
 
 
-def written(tmp_path, content):
-    path = tmp_path / "eqben.json"
-    path.write_text(json.dumps(content))
-    return path
-
-
 @pytest.mark.parametrize(
     "content",
     [
@@ -41,7 +35,7 @@ def written(tmp_path, content):
     ids=["list", "by video", "by video and subject", "winoground's spelling"],
 )
 def test_items_of_every_layout(tmp_path, content):
-    entries = read_entries(written(tmp_path, content))
+    entries = read_entries(write(tmp_path, content))
     assert entries == [entry("eqbensd", 0), entry("eqbensd", 1)]
     assert entries[0].part == "eqbensd"
 
@@ -62,20 +56,20 @@ def shuffled_scores(number, seed=0):
 
 
 def test_shuffled_scores_are_put_together_again(tmp_path):
-    entries = read_entries(written(tmp_path, shuffled_scores(5)))
+    entries = read_entries(write(tmp_path, shuffled_scores(5)))
     assert entries == [entry("eqbenag" if i < 2 else "eqbensd", i) for i in range(5)]
 
 
 def test_shuffled_scores_that_do_not_fit_are_refused(tmp_path):
     scores = shuffled_scores(3)
     with refused(r"only \['c"):
-        read_entries(written(tmp_path, scores[1:]))
+        read_entries(write(tmp_path, scores[1:]))
     scores[0]["caption"] = "another"
     with refused("not of two images and two captions"):
-        read_entries(written(tmp_path, scores))
+        read_entries(write(tmp_path, scores))
     scores[0]["private_info"]["sample_cnt"] = "x"
     with refused("'x' at 0/private_info/sample_cnt"):
-        read_entries(written(tmp_path, scores))
+        read_entries(write(tmp_path, scores))
 
 
 @pytest.mark.parametrize(
@@ -90,4 +84,4 @@ def test_shuffled_scores_that_do_not_fit_are_refused(tmp_path):
 )
 def test_what_is_no_item_is_refused_by_place(tmp_path, content, message):
     with refused(message):
-        read_entries(written(tmp_path, content))
+        read_entries(write(tmp_path, content))

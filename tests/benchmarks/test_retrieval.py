@@ -4,6 +4,7 @@ import pytest
 import torch
 from PIL import Image
 
+from tests.benchmarks.json_files import write as write_json
 from tests.benchmarks.models import fixed
 from tests.refusals import refused
 from vlmtune.benchmarks.retrieval import Retrieval, read_split
@@ -206,12 +207,6 @@ def test_a_missing_image_and_too_few(tmp_path):
 def changed(how):
     row = {"filename": "0.jpg", "split": "test", "sentences": [{"raw": "a"}]}
     return {"images": [row | how, {**row, "filename": "1.jpg"}]}
-
-
-def write_json(folder, content):
-    path = folder / "dataset.json"
-    path.write_text(json.dumps(content))
-    return path
 
 
 def test_reads_one_split_with_folders_and_blanks_collapsed(tmp_path):

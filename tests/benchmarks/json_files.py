@@ -1,4 +1,4 @@
-"""Files of Cola's single-object task, changed."""
+"""JSON files of benchmarks, as they are and changed."""
 
 import json
 from pathlib import Path
