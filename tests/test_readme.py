@@ -91,8 +91,9 @@ def test_the_tree_is_the_repository():
     top, inner = named()
     paths = files()
     assert top == entries(paths)
-    package = [path.relative_to("vlmtune") for path in paths if path.parts[0] == "vlmtune"]
-    assert inner == entries(package)
+    assert inner == entries(
+        [path.relative_to("vlmtune") for path in paths if path.parts[0] == "vlmtune"]
+    )
 
 
 # -- commands ---------------------------------------------------------------------------------
@@ -134,8 +135,8 @@ def check_vlmtune(words: list[str]) -> None:
         return
     options, rest = _parser().parse_known_args(words)
     if options.command == "build":
-        given = [] if options.config is None else changes(Path(options.config))
-        make(Builder, find("builders", options.corpus), [*given, *rest])
+        changes = [] if options.config is None else changes(Path(options.config))
+        make(Builder, find("builders", options.corpus), [*changes, *rest])
         return
     assert rest == []
     if options.command == "compare":
@@ -191,8 +192,11 @@ def test_a_wrong_command_is_found(line, monkeypatch):
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_subcommands_named_in_the_text_exist(name):
     text = TEXTS[name]
-    groups = re.findall(r"`vlmtune ([a-z| ]+)(?![\w/.])", text)
-    named = {word for words in groups for word in words.split()}
+    named = {
+        word
+        for words in re.findall(r"`vlmtune ([a-z| ]+)(?![\w/.])", text)
+        for word in words.split()
+    }
     choices = _parser()._subparsers._group_actions[0].choices
     corpora = {path.stem for path in (ROOT / "configs/plugins/builders").glob("*.yaml")}
     assert named - {"|"} <= choices.keys() | corpora
@@ -267,8 +271,12 @@ def test_a_module_of_the_user_logs_the_metrics():
 
 
 def test_no_python_is_left_unchecked():
-    found = (block for text in TEXTS.values() for block in FENCE.findall(text))
-    marks = [mark for mark, language, _ in found if language == "python"]
+    marks = [
+        mark
+        for text in TEXTS.values()
+        for mark, language, _ in FENCE.findall(text)
+        if language == "python"
+    ]
     assert sorted(marks) == ["adapter", "metrics", "module", "runs", "runs", "runs"]
 
 
