@@ -132,27 +132,24 @@ class ColaPairsBuilder(ShardBuilder):
             new = (images[k], excluded, Words(()), self.annotations, rng, related)
             return queries.get(k) or queries.setdefault(k, ImageQueries(*new))
 
-        for number, (one, other) in enumerate(self._matches(images, rng, of)):
-            first, second = self._pair(images, one), self._pair(images, other)
-            two = (images[one.image], images[other.image])
+        matches = list(self._matches(images, rng, of))
+        rng.shuffle(matches)  # they come by compound
+        stated: dict[int, set[str]] = defaultdict(set)  # by any record of the image
+        for compound in itertools.chain.from_iterable(matches):
+            stated[compound.image].add(self._pair(images, compound).text)
+        for number, match in enumerate(matches):
+            texts = tuple(self._pair(images, compound).text for compound in match)
             self.counts[f"pairs: {name}"] += 1
-            true = tuple(
-                of(k.image).true_texts() | {pair.text}
-                for k, pair in ((one, first), (other, second))
+            group = Group(
+                key=f"{number:07d}",
+                image_ids=tuple(images[compound.image].id for compound in match),
+                text_ids=texts,
+                texts=texts,
+                truth=torch.eye(2, dtype=torch.bool),
+                true_ids=tuple(of(c.image).true_texts() | stated[c.image] for c in match),
+                exhaustive=self.annotations.exhaustive,
             )
-            texts = (first.text, second.text)
-            yield (
-                Group(
-                    key=f"{number:07d}",
-                    image_ids=(two[0].id, two[1].id),
-                    text_ids=texts,
-                    texts=texts,
-                    truth=torch.eye(2, dtype=torch.bool),
-                    true_ids=true,
-                    exhaustive=self.annotations.exhaustive,
-                ),
-                [image.file for image in two],
-            )
+            yield group, [images[compound.image].file for compound in match]
 
     def _measures(self, image: AnnotatedImage) -> bool:
         return random.Random(f"{self.seed}:division:{image.id}").random() < self.benchmark

@@ -111,6 +111,20 @@ def test_captions_state_the_exchanged_words(tmp_path):
     }  # fmt: skip
 
 
+def test_an_image_lists_the_captions_of_all_its_records(tmp_path):
+    """Two records of one image can meet in a batch, where both captions are true of it."""
+    images: dict[str, Image] = {
+        "1": ({"a": "red old cube", "b": "blue new sphere"}, [("a", "on", "b")]),
+        "2": ({"a": "blue cube", "b": "red sphere"}, [("a", "on", "b")]),
+        "3": ({"a": "new cube", "b": "old sphere"}, [("a", "on", "b")]),
+    }
+    groups = [group for group, _ in ColaPairsBuilder(corpus(tmp_path, images)).records()]
+    captions = {"red cube on blue sphere", "old cube on new sphere"}
+    true = [ids for g in groups for i, ids in zip(g.image_ids, g.true_ids, strict=True) if i == "1"]
+    assert len(true) == 2
+    assert all(captions <= ids for ids in true)
+
+
 def scene_file(folder: Path, count: int = 24) -> tuple[ClevrScenes, dict[str, dict]]:
     """CLEVR's scenes of two or three objects in a row, and the scenes by image."""
     rng, names = random.Random(5), ("red", "blue", "green")
