@@ -8,9 +8,9 @@ from typing import Any
 from typing_extensions import override
 
 from data_builders.annotations import SceneReader, parse_json
-from data_builders.measured import Measured, measured_sources
+from data_builders.cola_images import kept_images, kept_sources
 from data_builders.shard_builder import MISSING, Record, ShardBuilder, image_group
-from vlmtune.config import instantiate
+from vlmtune.config import Spec, instantiate
 from vlmtune.errors import UserError
 
 
@@ -24,13 +24,16 @@ class RegionsBuilder(ShardBuilder):
         annotations: The reader of the scene annotations, or its spec.
         measured: Files of benchmarks, or folders of them; the images they name are left out. See
             `data_builders.measured`.
+        exclude: JSON file whose `images` are left out, see `data_builders.cola_images`; phrases may
+            state its compositions.
         phrases: Maximum number of phrases an image; there are some 50.
         seed: Seed of the sampled phrases.
     """
 
     def __init__(self, path: Path, annotations: SceneReader | dict[str, Any],
                  measured: Sequence[Path] = (), phrases: int = 4, seed: int = 0,
-                 missing: float = MISSING, records_per_shard: int = 1000) -> None:  # fmt: skip
+                 missing: float = MISSING, records_per_shard: int = 1000,
+                 exclude: Path | None = None) -> None:  # fmt: skip
         super().__init__(records_per_shard, missing)
         if phrases < 1:
             raise UserError(f"expected phrases >= 1, got {phrases}: raise it")
@@ -40,21 +43,28 @@ class RegionsBuilder(ShardBuilder):
         # The spec records all arguments of the reader, defaults included.
         self.annotations = self.init_args["annotations"] = annotations
         self.measured = tuple(map(Path, measured))
+        self.exclude = None if exclude is None else Path(exclude)
         self.phrases, self.seed = phrases, seed
 
     @override
+    def spec(self) -> Spec:
+        # Left out where it changes nothing, so that existing shards are reused.
+        spec = super().spec()
+        if self.exclude is None:
+            spec["init_args"].pop("exclude", None)
+        return spec
+
+    @override
     def sources(self) -> Mapping[str, Path]:
-        described = {self.path.name: self.path}
-        return {**self.annotations.sources(), **described, **measured_sources(self.measured)}
+        kept = kept_sources(self.annotations, self.exclude, self.measured)
+        return {**kept, self.path.name: self.path}
 
     @override
     def records(self) -> Iterator[Record]:
-        measured = Measured(self.measured, self.annotations.corpus)
+        images, _ = kept_images(self.annotations, self.exclude, self.measured, self.counts)
         phrases = parse_json(self.path, "Visual Genome's region descriptions", _phrases)
-        for image in self.annotations.images():
-            if measured.has(image.id, image.file.as_posix()):
-                self.counts["skipped: measured"] += 1
-            elif image.id not in phrases:
+        for image in images:
+            if image.id not in phrases:
                 self.counts["skipped: no caption"] += 1
             elif self.exists(image.file):
                 true = tuple(phrases[image.id])

@@ -82,6 +82,17 @@ def test_measured_images_are_left_out(tmp_path):
     assert set(builder.sources()) == {path.name, "train_sceneGraphs.json", "COLA.json"}
 
 
+def test_excluded_images_are_left_out(tmp_path):
+    path, reader = corpus(tmp_path)
+    exclude = tmp_path / "exclude.json"
+    exclude.write_text(json.dumps({"unseen": [[["blue"], "sky"]], "images": ["7"]}))
+    builder = RegionsBuilder(path, reader, exclude=exclude)
+    assert list(groups(builder)) == ["9", "8"]  # "the sky is blue" stays
+    assert builder.counts["skipped: excluded"] == 1
+    assert "exclude.json" in builder.sources()
+    assert "exclude" not in RegionsBuilder(path, reader).spec()["init_args"]
+
+
 def test_embedded_world(world, tmp_path):
     folder = world / "visual_genome/train"
     described = {
