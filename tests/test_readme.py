@@ -21,8 +21,7 @@ from vlmtune.adapters.base import Adapter
 from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.benchmarks.base import Benchmark
-from vlmtune.cli import compare
-from vlmtune.cli.build import changes
+from vlmtune.cli import build, compare
 from vlmtune.cli.fit import NOISE
 from vlmtune.cli.main import TRAINING, _parser
 from vlmtune.cli.plugins import find, make, make_list
@@ -135,7 +134,7 @@ def check_vlmtune(words: list[str]) -> None:
         return
     options, rest = _parser().parse_known_args(words)
     if options.command == "build":
-        changes = [] if options.config is None else changes(Path(options.config))
+        changes = [] if options.config is None else build.changes(Path(options.config))
         make(Builder, find("builders", options.corpus), [*changes, *rest])
         return
     assert rest == []
