@@ -2,7 +2,6 @@
 
 import importlib
 import inspect
-import json
 import re
 import shlex
 from argparse import ArgumentError
@@ -35,7 +34,8 @@ KINDS = {  # folder of configs/plugins -> package, base
 }
 ALL = sorted(CONFIGS.rglob("*.yaml"))
 MODULES = sorted((CONFIGS / "plugins/modules").glob("*.yaml"))  # of tests/training/test_methods.py
-PLUGINS = [p for p in ALL if p.relative_to(CONFIGS).parts[0] == "plugins" and p not in MODULES]
+MODELS = sorted((CONFIGS / "plugins/models").glob("*.yaml"))  # of tests/test_headers.py
+PLUGINS = [p for p in ALL if p.relative_to(CONFIGS).parts[:2] in {("plugins", k) for k in KINDS}]
 EXPERIMENTS = [path for path in ALL if path.relative_to(CONFIGS).parts[0] == "experiments"]
 SWEEPS = [path for path in ALL if path.relative_to(CONFIGS).parts[0] == "sweeps"]
 SUITES = [path for path in EXPERIMENTS if path.parent.name == "compare"]  # of `vlmtune compare`
@@ -178,17 +178,6 @@ def test_an_experiment_runs_by_the_command_it_starts_with(path, monkeypatch):
     assert not [v for v in all_values(yaml.safe_load(path.read_text())) if str(v).startswith("/")]
 
 
-@pytest.mark.parametrize("path", RUNS, ids=relative)
-def test_what_an_experiment_trains_can_be_made(path, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    model = parsed_run(path, ROOT)["model"].as_dict()
-    plugins = [(Adapter, model["adapter"]), *((Objective, o) for o in model["objectives"])]
-    plugins += [(PairPolicy, model["pairs"])] if model["pairs"] else []
-    for base, spec in plugins:
-        made = {key: spec[key] for key in ("class_path", "init_args") if key in spec}
-        assert isinstance(make(base, json.dumps(made)), base)
-
-
 def stated(path: Path) -> list[list[str]]:
     """Every command of ours in the header of a config."""
     return [shlex.split(line)[1:] for line in header(path) if line.startswith("vlmtune ")]
@@ -276,15 +265,16 @@ def test_what_stands_in_different_files_of_a_paper_does_not_overlap():
     for paper, rows in {"cola": COLA_ROWS, "eqsim": EQSIM_ROWS}.items():
         folder = PAPERS / paper
         of_rows = {folder / f"{row}.yaml" for row in rows}
-        of_data, of_backbones = (set((folder / part).rglob("*.yaml")) for part in
-                                 ("data", "backbones"))  # fmt: skip
+        of_data, of_backbones, of_captions = (set((folder / part).rglob("*.yaml")) for part in
+                                              ("data", "backbones", "captions"))  # fmt: skip
         others = {*folder.rglob("benchmarks*.yaml"), *folder.glob("benchmarks/*.yaml")}
         assert {*folder.rglob("*.yaml")} == (
-            of_rows | of_data | of_backbones | others | {folder / "base.yaml"}
+            of_rows | of_data | of_backbones | of_captions | others | {folder / "base.yaml"}
         )
         assert set().union(*map(keys, of_rows)) <= {f"model.{key}" for key in
                            ("adapter", "objectives", "pairs", "store", "store_dtype")}  # fmt: skip
         assert set().union(*map(keys, of_data)) <= {"data.train", "trainer.callbacks"}
+        assert set().union(*map(keys, of_captions)) <= {"data.captions", "data.batch_size"}
         assert set().union(*map(keys, of_backbones)) <= {"model.backbone", "model.optimizer"}
 
 
@@ -333,7 +323,7 @@ def check_recipe(words: list[str], path: Path | None = None) -> None:
 
 
 def test_each_config_is_of_a_known_kind():
-    known = {*PLUGINS, *MODULES, *STATED, *SWEEPS, *SUITES}
+    known = {*PLUGINS, *MODULES, *MODELS, *STATED, *SWEEPS, *SUITES}
     assert [relative(path) for path in ALL if path not in known] == []
 
 

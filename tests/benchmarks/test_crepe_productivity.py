@@ -102,6 +102,40 @@ def test_repeated_captions_and_capitals(tmp_path):
     assert result.metrics["identical_candidates"].value == 1
 
 
+@pytest.mark.parametrize("convention", ["strict", "reference"])
+@pytest.mark.parametrize("seed", [None, 0, 1])
+def test_with_one_negative_chance_is_a_half(tmp_path, convention, seed):
+    found = write(tmp_path)
+    folder = str(tmp_path)
+    made = CrepeProductivity(folder, folder, convention=convention, negatives=1, seed=seed)
+    every = CrepeProductivity(folder, folder, convention=convention)
+    assert len(made.items.positions) == len(every.items.positions)
+    assert made.items.sizes.tolist() == [2] * sum(map(len, found.values()))
+    result = made.run(lambda images, texts, pairs: made.items.truth.double())
+    assert result.metrics["accuracy"].chance == 0.5
+    assert result.metrics["accuracy"].value == 1.0
+    for item, whole in zip(made.read(), every.read(), strict=True):
+        assert item.candidates[0] == whole.candidates[0]
+        assert item.candidates[1] in whole.candidates[1:]
+    if seed is None:
+        assert [i.candidates for i in made.read()] == [i.candidates[:2] for i in every.read()]
+    else:  # the same again; not always the first of the five
+        again = CrepeProductivity(folder, folder, convention=convention, negatives=1, seed=seed)
+        assert [i.candidates for i in again.read()] == [i.candidates for i in made.read()]
+        assert [i.candidates for i in made.read()] != [i.candidates[:2] for i in every.read()]
+
+
+def test_a_negative_that_repeats_the_caption_is_not_the_one_that_is_drawn(tmp_path):
+    write(tmp_path)
+    path = tmp_path / "swap" / "prod_vg_hard_negs_swap_complexity_4.csv"
+    save(path, [[1, "snow on rock.", 4, 4, "['Snow on rock.', 'rock on snow.']", 0, 0, 5, 5]])
+    settings = {"types": ["swap"], "complexities": [4], "negatives": 1, "seed": None}
+    made = CrepeProductivity(str(tmp_path), str(tmp_path), **settings)
+    assert made.items.texts == ("snow on rock.", "rock on snow.")
+    with pytest.raises(UserError, match="negatives of at least 1, got 0"):
+        CrepeProductivity(str(tmp_path), str(tmp_path), negatives=0)
+
+
 def test_the_row_of_the_release(tmp_path):
     CrepeProductivity.fixture(tmp_path)
     path = tmp_path / "atom" / "prod_vg_hard_negs_atom_complexity_4.csv"

@@ -6,6 +6,7 @@ n = 4 to 12, and `prod_vg_hard_negs_<type>_all.csv`, which go on to 14. Columns 
 crop, among others. Source: Ma et al. 2023, sections 3 and 4.
 """
 
+import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -16,6 +17,7 @@ from vlmtune.benchmarks.base import Convention
 from vlmtune.benchmarks.crepe_files import SOURCE, read_regions
 from vlmtune.benchmarks.files import write_csv, write_image
 from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, MultipleChoice
+from vlmtune.errors import UserError
 from vlmtune.metrics.multiple_choice import Ties
 
 TYPES = ("atom", "swap", "negate")
@@ -43,6 +45,9 @@ class CrepeProductivity(MultipleChoice):
     Args:
         path: The folder `prod_hard_negatives`.
         complexities: Which numbers of atoms; None reads the `_all` files instead.
+        negatives: How many of an item's negatives are candidates, drawn by `seed` (null takes the
+            first ones); None for all. With 1 chance is 1/2, as where Cola reports CREPE (Ray et al.
+            2023, table 2a).
     """
 
     citation: ClassVar[str] = "Ma et al. 2023, CREPE, section 4 (productivity, recall@1)"
@@ -60,6 +65,14 @@ class CrepeProductivity(MultipleChoice):
     types: Sequence[str] = TYPES
     complexities: Sequence[int] | None = COMPLEXITIES
     convention: Convention = "strict"
+    negatives: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.negatives is not None and self.negatives < 1:
+            raise UserError(
+                f"expected negatives of at least 1, got {self.negatives}: raise it or leave it out"
+            )
 
     @override
     @classmethod
@@ -83,12 +96,23 @@ class CrepeProductivity(MultipleChoice):
         items = []
         for kind, path in self._files():
             for row, image, negatives in read_regions(path, self.images, "hard_negs", "n"):
-                candidates = (row["caption"], *negatives)
+                caption = row["caption"]
                 if self.strict:
-                    candidates = tuple(text.lower() for text in candidates)
+                    caption, negatives = caption.lower(), tuple(x.lower() for x in negatives)
+                candidates = (caption, *self._chosen(caption, negatives))
                 atoms = row["n"].removesuffix(".0")
                 items.append(ChoiceItem(image, candidates, f"{kind}/{atoms}"))
         return items
+
+    def _chosen(self, caption: str, negatives: Sequence[str]) -> Sequence[str]:
+        if self.negatives is None:
+            return negatives
+        if self.strict:  # a negative that repeats the caption is left out, so another is drawn
+            negatives = [text for text in negatives if text != caption] or negatives
+        count = min(self.negatives, len(negatives))
+        if self.seed is None:
+            return negatives[:count]
+        return random.Random(f"{self.seed}/{caption}").sample(list(negatives), count)
 
     def _files(self) -> Iterator[tuple[str, Path]]:
         for kind in self.types:

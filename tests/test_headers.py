@@ -1,0 +1,127 @@
+"""What the commands of the configs' headers name can be made: backbone, adapter, objectives.
+
+Each backbone is a tiny random one of its class, so that no weights are needed.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.backbones import hf_models
+from tests.test_configs import (
+    CONFIGS,
+    MODELS,
+    ROOT,
+    RUNS,
+    STATED,
+    header,
+    parsed_run,
+    relative,
+    stated,
+)
+from tests.tiny import write_model
+from vlmtune.adapters.base import Adapter
+from vlmtune.backbones.base import Backbone
+from vlmtune.cli.fit import NOISE
+from vlmtune.cli.plugins import make
+from vlmtune.config import instantiate
+from vlmtune.export import resolve
+from vlmtune.objectives.base import Objective
+from vlmtune.pairs.base import PairPolicy
+from vlmtune.training.module import AdaptationModule
+
+FUSION = 6  # blocks of a tiny fusion encoder: METER's rows train as many
+WRITERS = {
+    "OpenClip": lambda path: write_model(path, text={"context_length": 77}),
+    "HFCLIP": hf_models.write_clip,
+    "SigLIP": hf_models.write_siglip,
+    "Flava": hf_models.write_flava,
+    "Blip": lambda path: hf_models.write_blip(path, num_hidden_layers=FUSION),
+    "BridgeTower": hf_models.write_bridgetower,
+    "Vilt": hf_models.write_vilt,
+}
+
+pytestmark = [pytest.mark.filterwarnings(f"ignore:{pattern}") for pattern in NOISE]
+
+
+def evaluated() -> dict[str, str]:
+    """The YAMLs of models that headers evaluate, with a config that does so."""
+    commands = [(words, path) for path in (*STATED, *MODELS) for words in stated(path)]
+    models = {words[words.index("--model") + 1]: relative(path)
+              for words, path in commands if words[0] == "evaluate"}  # fmt: skip
+    return {model: path for model, path in models.items() if model.endswith(".yaml")}
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """Returns a function that puts a tiny model in the place of that of a backbone's spec."""
+    folders: dict[str, Path] = {}
+
+    def put(spec: dict) -> dict:
+        name = spec["class_path"].rpartition(".")[2]
+        if name not in folders:
+            folders[name] = WRITERS[name](tmp_path_factory.mktemp(name) / "model")
+        options = {**spec.get("init_args", {}), "model": str(folders[name])}
+        if name == "OpenClip":
+            options["pretrained"] = None
+        return {"class_path": spec["class_path"], "init_args": options}
+
+    return put
+
+
+@pytest.mark.parametrize("model", evaluated())
+def test_a_model_that_a_header_evaluates_resolves(model, tiny, tmp_path):
+    path = ROOT / model
+    spec = yaml.safe_load(path.read_text())
+    parts = spec if "backbone" in spec else {"backbone": spec}
+    parts = {
+        key: yaml.safe_load((path.parent / part).read_text()) if isinstance(part, str) else part
+        for key, part in parts.items()
+    }
+    made = {**parts, "backbone": tiny(parts["backbone"])}
+    (tmp_path / "model.yaml").write_text(yaml.safe_dump(made))
+    resolved = resolve(str(tmp_path / "model.yaml"))
+    wanted = made.get("adapter", {"class_path": "vlmtune.adapters.zero_shot.ZeroShot"})
+    assert resolved.adapter.spec()["class_path"] == wanted["class_path"]
+    assert resolved.adapter.joint == model.endswith("_itm.yaml")
+
+
+@pytest.mark.parametrize("path", MODELS, ids=relative)
+def test_a_model_config_starts_with_a_command_that_evaluates_it(path):
+    words = header(path)[0].split()
+    assert words[:4] == ["vlmtune", "evaluate", "--model", relative(path)]
+    assert yaml.safe_load(path.read_text()).keys() == {"backbone", "adapter"}
+
+
+def test_a_backbone_without_embeddings_is_evaluated_by_its_matching_head_alone():
+    """ViLT and BridgeTower's plug-in have none, so that zero-shot by cosine would be refused."""
+    for model, path in evaluated().items():
+        text = (ROOT / model).read_text()
+        if "vilt" in text.lower() or "bridgetower" in text.lower():
+            assert model.endswith("_itm.yaml"), path
+
+
+@pytest.mark.parametrize("path", RUNS, ids=relative)
+def test_what_an_experiment_trains_fits_its_backbone(path, tiny, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    model = parsed_run(path, ROOT)["model"].as_dict()
+
+    def plugin(base, spec):
+        kept = {key: spec[key] for key in ("class_path", "init_args") if key in spec}
+        return make(base, json.dumps(kept))
+
+    backbone = instantiate(tiny(model["backbone"]), Backbone)
+    module = AdaptationModule(
+        backbone,
+        plugin(Adapter, model["adapter"]),
+        [plugin(Objective, spec) for spec in model["objectives"]],
+        plugin(PairPolicy, model["pairs"]) if model["pairs"] else None,
+    )
+    assert any(parameter.requires_grad for parameter in module.parameters())
+
+
+def test_every_kind_of_backbone_is_tried():
+    stems = {path.stem for path in (CONFIGS / "plugins/backbones").glob("*.yaml")}
+    assert len(stems) == len(WRITERS)
