@@ -1,4 +1,4 @@
-"""Benchmark files go in; whether an image of a training corpus is one of theirs comes out.
+"""Finds the images of test benchmarks, which builders leave out of training (`measured`).
 
 In: the annotation files of benchmarks. Out: membership of an image, by its name. Never: an image
 that is opened, so copies under other names stay unnoticed.

@@ -1,4 +1,4 @@
-"""Draws captions anew in each epoch: an image with several true captions shows a few of them.
+"""Draws some of an image's true captions anew in each epoch (`data.captions` of a fit).
 
 In: groups. Out: groups with fewer true texts. Never: a false text left out, or truth forgotten.
 """

@@ -33,7 +33,7 @@ class Preprocessing(Protocol):
 
 
 class ShardDataModule(LightningDataModule):
-    """Feeds shard sets to training and validation.
+    """Feeds shard sets to training and validation; `captions: 1` draws one an image and epoch.
 
     Batches are a pure function of seed, epoch, rank and worker, so a run that resumes in the middle
     of an epoch repeats the batches of an uninterrupted run.

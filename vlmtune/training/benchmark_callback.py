@@ -30,7 +30,7 @@ log = logging.getLogger("vlmtune")
 
 
 class BenchmarkCallback(Callback):
-    """Runs benchmarks on a schedule, logs their numbers, and writes `report.json` at the end.
+    """Runs benchmarks every `every_n_steps`, logs their numbers, writes `report.json` at the end.
 
     Numbers are logged as `<benchmark>/<metric>`, so a checkpoint can be saved by one of them
     (`monitor: cola_multi_unseen/accuracy`). All ranks share the work. Images and captions are

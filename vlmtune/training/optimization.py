@@ -1,4 +1,4 @@
-"""Parameter groups, and the learning-rate schedule that the module applies to each step.
+"""Parameter groups, and the learning-rate schedule that `AdaptationModule` sets up.
 
 In: trained parameters, and the length of the run. Out: groups for an optimizer, and a schedule.
 Never: an optimizer.
