@@ -44,7 +44,7 @@ def embedding(tower, state):
     return tower.finish(tower.run(state, tower.layers - 1, tower.layers))
 
 
-def naive(backbone, adapter, state, words):
+def naive(backbone, adapter, state, words, scale):
     """The score of one image with one text, from the formula."""
     patches = state.values[:, backbone.image_tower.special :]
     x = layer_norm(adapter.project(patches), [adapter.width])
@@ -67,33 +67,34 @@ def naive(backbone, adapter, state, words):
             if adapter.locations:
                 location = adapter.location(tokens)[word, 2 * head : 2 * head + 2]
                 score += float((read @ grid) @ location) / 2
-    if adapter.residual:
+    if scale:
         image, text = (
             embedding(getattr(backbone, f"{side}_tower"), rows)
             for side, rows in (("image", state), ("text", words))
         )
-        score += math.exp(float(adapter.log_scale)) * float(cosine_similarity(image, text))
+        score += scale * float(cosine_similarity(image, text))
     return score
 
 
 @pytest.mark.parametrize("locations", [True, False])
-@pytest.mark.parametrize("residual", [True, False])
+@pytest.mark.parametrize("scale", [None, 0.0, 7.0])
 @torch.no_grad()
-def test_scores_are_those_of_the_formula(backbone, locations, residual):
-    adapter = attached(backbone, locations=locations, residual=residual, initial_bias=-0.5)
+def test_scores_are_those_of_the_formula(backbone, locations, scale):
+    adapter = attached(backbone, locations=locations, frozen_scale=scale)
     awaken(adapter)
     image, text = states(backbone, adapter)
     scores = adapter(image, text).values
+    parts, factor = (backbone, adapter), backbone.logit_scale if scale is None else scale
     for i in range(2):
         for j, length in enumerate(text.lengths.tolist()):
-            expected = naive(backbone, adapter, image[[i]], text[[j]].cut(length))
+            expected = naive(*parts, image[[i]], text[[j]].cut(length), factor)
             assert scores[i, j].item() == pytest.approx(expected, rel=1e-4, abs=1e-4)
 
 
 @torch.no_grad()
 def test_a_place_moves_with_what_is_read(backbone):
     """One word that reads a single patch, and weighs x alone, scores the column of that patch."""
-    adapter = attached(backbone, residual=False)
+    adapter = attached(backbone, frozen_scale=0.0)
     awaken(adapter)
     image, text = states(backbone, adapter, images=1)
     prepared_image, prepared_text = adapter.prepare_image(image), adapter.prepare_text(text)
@@ -118,9 +119,12 @@ def test_coordinates_need_a_square(backbone, monkeypatch):
     attached(backbone, locations=False)
 
 
-@pytest.mark.parametrize("options", [{"layer": -1}, {"text_layers": 0}, {"image_layers": 0}])
+OUT_OF_RANGE = [{"layer": -1}, {"text_layers": 0}, {"image_layers": 0}, {"frozen_scale": -1.0}]
+
+
+@pytest.mark.parametrize("options", OUT_OF_RANGE)
 def test_numbers_out_of_range_are_refused(options):
-    with pytest.raises(UserError, match="correct them"):
+    with pytest.raises(UserError, match="correct"):
         GroundedWords(**options)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import layer_norm, normalize
 from typing_extensions import override
 
-from vlmtune.adapters.base import JointAdapter, log_of_scale
+from vlmtune.adapters.base import JointAdapter
 from vlmtune.adapters.fusion_styles.layers import LayerFactory, initialise
 from vlmtune.adapters.towers import image_tower, run_last, text_tower
 from vlmtune.backbones.base import Backbone, Tower
@@ -38,6 +38,9 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
     reading of two locations: "a cube left of a sphere" gives the word of the cube (-1, 0) and that
     of the sphere (1, 0). f and g are 0 at the start, where the score is the backbone's own.
 
+    In training the evidence and b are scored alone. With the frozen score most pairs are told apart
+    from the start, and the rest taught words too little to read the image (docs/experiments.md).
+
     Source: ours. Words that read patches one by one are those of FILIP (Yao et al. 2022, section
     3.1), which takes the best patch of each word; expected coordinates are those of spatial
     soft-argmax (Levine et al. 2016, section 4.2).
@@ -49,11 +52,8 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         hidden: Width of the feed-forward layers, as a multiple of the token width.
         dropout: Dropout probability of these layers in training.
         locations: Whether coordinates are used; without them $g = 0$.
-        residual: Whether the frozen score is a part of the score.
+        frozen_scale: $e^{\tau}$, fixed; None for the backbone's, 0 to leave the frozen score out.
         layer: Layer of the states in both towers, counted from the end, -1 excluded.
-        initial_scale: $e^{\tau}$ at the start; None for the backbone's.
-        initial_bias: b at the start. A sigmoid loss trains faster where frozen scores of true pairs
-            are above 0 and those of random pairs below.
         memory: Bytes that scoring a chunk of pairs may take.
 
     Example:
@@ -73,10 +73,8 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         hidden: int = 2,
         dropout: float = 0.0,
         locations: bool = True,
-        residual: bool = True,
+        frozen_scale: float | None = None,
         layer: int = -2,
-        initial_scale: float | None = None,
-        initial_bias: float = 0.0,
         memory: int = 512 * 2**20,
     ) -> None:
         super().__init__()
@@ -85,10 +83,15 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
                 f"expected a layer of at most -2 and at least 1 text and image layer, got {layer}, "
                 f"{text_layers} and {image_layers}: correct them"
             )
+        if frozen_scale is not None and not 0 <= frozen_scale < math.inf:
+            raise UserError(
+                f"expected a frozen_scale of at least 0, got {frozen_scale}: correct it, or leave it "
+                "out for the backbone's"
+            )
         self.heads, self.hidden, self.dropout = heads, hidden, dropout
         self.layers = {"image": image_layers, "text": text_layers}
-        self.locations, self.residual, self.layer = locations, residual, layer
-        self.initial_scale, self.initial_bias, self.memory = initial_scale, initial_bias, memory
+        self.locations, self.layer, self.memory = locations, layer, memory
+        self.frozen_scale = frozen_scale
         self.image_input = self.text_input = FeatureSpec("state", layer)
 
     @override
@@ -113,10 +116,8 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
             self.location = nn.Linear(width, 2 * self.heads)
             nn.init.zeros_(self.location.weight)
             nn.init.zeros_(self.location.bias)
-        scale = self.initial_scale
-        log_scale = math.log(backbone.logit_scale) if scale is None else log_of_scale(scale)
-        self.log_scale = nn.Parameter(torch.tensor(log_scale), self.residual)
-        self.bias = nn.Parameter(torch.tensor(float(self.initial_bias)))
+        self.scale = backbone.logit_scale if self.frozen_scale is None else self.frozen_scale
+        self.bias = nn.Parameter(torch.zeros(()))
 
     @override
     def prepare_image(self, image: Tokens) -> PooledTokens:
@@ -151,9 +152,9 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         if self.locations:
             weight = weight + location[0] @ self.grid.T.to(read.dtype)
         evidence = (read * weight).sum(dim=(1, 2, 3)) / 2 + self.bias
-        if not self.residual:
+        if self.training:
             return evidence
-        return self.log_scale.exp() * (image.pooled * text.pooled).sum(dim=1) + evidence
+        return self.scale * (image.pooled * text.pooled).sum(dim=1) + evidence
 
     @override
     def pair_bytes(self, image: PooledTokens, text: PooledTokens, training: bool) -> int:
@@ -168,7 +169,9 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         return self.queries.in_features
 
     def _embedding(self, side: str, state: Tokens) -> Float[Tensor, "n d"]:
-        """The normalised embeddings of the frozen backbone."""
+        """The normalised embeddings of the frozen backbone; no numbers where they are not used."""
+        if self.training:
+            return state.values.new_zeros(len(state), 0)
         tower = self.towers[side]
         with torch.no_grad(), evaluation_mode(*tower.blocks):
             last = run_last(tower, state.trimmed(), -self.layer - 1)
