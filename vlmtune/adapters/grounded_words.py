@@ -38,8 +38,8 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
     reading of two locations: "a cube left of a sphere" gives the word of the cube (-1, 0) and that
     of the sphere (1, 0). f and g are 0 at the start, where the score is the backbone's own.
 
-    In training the evidence and b are scored alone. With the frozen score most pairs are told apart
-    from the start, and the rest taught words too little to read the image (docs/experiments.md).
+    In training the evidence and b are scored alone. With the frozen score most pairs are easy from
+    the start, and the others teach words too little to read the image (docs/experiments.md).
 
     Source: ours. Words that read patches one by one are those of FILIP (Yao et al. 2022, section
     3.1), which takes the best patch of each word; expected coordinates are those of spatial
@@ -85,8 +85,8 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
             )
         if frozen_scale is not None and not 0 <= frozen_scale < math.inf:
             raise UserError(
-                f"expected a frozen_scale of at least 0, got {frozen_scale}: correct it, or leave it "
-                "out for the backbone's"
+                f"expected a frozen_scale of at least 0, got {frozen_scale}: correct it, or leave "
+                "it out for the backbone's"
             )
         self.heads, self.hidden, self.dropout = heads, hidden, dropout
         self.layers = {"image": image_layers, "text": text_layers}
