@@ -15,9 +15,13 @@ from vlmtune.backbones.open_clip import OpenClip
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(autouse=True)
 def one_thread():
-    """Tiny tensors are slower on many threads, and pinned numbers depend on how many there are."""
+    """Tiny tensors are slower on many threads, and pinned numbers depend on how many there are.
+
+    Set before each test: a test that trains with DDP sets another number, and a process that is
+    forked from one with several threads waits for them without end.
+    """
     torch.set_num_threads(1)
 
 
