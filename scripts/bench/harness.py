@@ -60,7 +60,7 @@ def medians(works: Sequence[Callable[[], Any]], rounds: int, wall: bool = False)
 def random_clip() -> OpenClip:
     """Makes ViT-B/32 with random weights."""
     torch.manual_seed(0)
-    return OpenClip("ViT-B-32-quickgelu").to(DEVICE)
+    return OpenClip("ViT-B-32-quickgelu", "random").to(DEVICE)
 
 
 def captions(count: int) -> list[str]:

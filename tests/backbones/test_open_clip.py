@@ -415,11 +415,11 @@ def test_random_weights_are_quiet(capfd):
     handlers = list(logging.getLogger().handlers)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        backbone = OpenClip("ViT-S-32-alt", None)
+        backbone = OpenClip("ViT-S-32-alt", "random")
     assert capfd.readouterr().err == ""
     assert logging.getLogger().handlers == handlers
     assert logging.root.manager.disable == 0
-    assert backbone.spec()["init_args"]["model"] == "ViT-S-32-alt"
+    assert backbone.title == "ViT-S-32-alt (random weights)"
 
 
 @pytest.mark.parametrize(
@@ -429,6 +429,7 @@ def test_random_weights_are_quiet(capfd):
         ("local-dir:nowhere", None, "folder with open_clip_config.json"),
         ("local-dir:", None, "folder with open_clip_config.json"),
         ("", None, "expected an open_clip model"),
+        ("ViT-B-32", None, "pretrained weights .* got none: .*--pretrained.*openai.*'random'"),
         ("ViT-B-32", "opanai", "one of openai, .*got 'opanai'"),
         ("ViT-B-32", "openai", "use model 'ViT-B-32-quickgelu'"),
         ("ViT-B/32", "openai", "use model 'ViT-B-32-quickgelu'"),

@@ -60,7 +60,7 @@ def test_a_tag_loads_from_the_cache_without_a_network(tagged, tag):
     assert all(state[name].equal(wanted[name]) for name in wanted)
     assert tuple(got._preprocessing["mean"]) == (0.1, 0.2, 0.3)  # that of the tag
     assert got.spec()["init_args"]["pretrained"] == tag
-    assert not embeddings(OpenClip("Tiny-VL-quickgelu")).equal(embeddings(want))
+    assert not embeddings(OpenClip("Tiny-VL-quickgelu", "random")).equal(embeddings(want))
 
 
 def test_a_tag_of_quick_gelu_is_refused_with_gelu(tagged):

@@ -434,6 +434,30 @@ def test_images_and_captions_that_are_none(model_folder, pictures, tmp_path, cap
     refused(capsys, ["score", "ViT-B-33", pictures[0], "--text", "a"], "did you mean")
 
 
+def test_random_weights_need_their_name(write_config, benchmark, shards, pictures, capsys):
+    name = "ViT-S-32-alt"
+    evaluate = ["evaluate", "--model", name, "--benchmarks", benchmark, "--out", "out"]
+    neighbours = ["neighbours", "--model", name, "--shards", shards, "--out", "out"]
+    score = ["score", name, pictures[0], "--text", "a"]
+    backbone = plugin("backbones.open_clip.OpenClip", model=name)
+    fit = ["fit", "--config", write_config(model={"backbone": backbone})]
+    for arguments in (evaluate, neighbours, score, fit):
+        refused(capsys, arguments, "pretrained weights for ViT-S-32-alt, got none", "'random'")
+
+    given = ["--pretrained", "random"]
+    assert main([str(x) for x in [*score, *given]]) == 0
+    assert "ViT-S-32-alt (random weights)" in capsys.readouterr().err
+    assert main([str(x) for x in [*evaluate, *given, "--device", "cpu"]]) == 0
+    output = capsys.readouterr()
+    assert "ViT-S-32-alt (random weights)" in output.err
+    assert "the frozen model has random weights" in output.out
+    assert json.loads(Path("out/report.json").read_text())["name"] == f"{name} (random weights)"
+    assert "has random weights" in Path("out/report.md").read_text()
+    assert "has random weights" in Path("out/report.html").read_text()
+    assert main([*map(str, fit), "--model.backbone.pretrained", "random"]) == 0
+    assert "LinearProbe on OpenClip (random weights)" in capsys.readouterr().err
+
+
 def test_unknown_benchmarks_commands_and_devices(model_folder, benchmark, capsys):
     evaluate = ["evaluate", "--model", model_folder, "--out", "out", "--benchmarks"]
     refused(capsys, [*evaluate, "cola_mutli"], "cola_multi", "'cola_mutli'")

@@ -133,6 +133,7 @@ class Backbone(Configured, nn.Module, ABC):
         text_tower: The text tower, or None if it cannot run block by block.
         fusion: The part that sees both modalities, or None.
         no_fusion: Why `fusion` is None.
+        random_weights: Whether the weights are random, not pre-trained.
     """
 
     embed_dim: int
@@ -146,6 +147,13 @@ class Backbone(Configured, nn.Module, ABC):
     text_tower: TextTower | None = None
     fusion: Fusion | None = None
     no_fusion: str = "it is a dual encoder"
+    random_weights: bool = False
+
+    @property
+    def title(self) -> str:
+        """The model's name as configs give it, for reports; random weights are named."""
+        name = str(self.spec()["init_args"].get("model", type(self).__name__))
+        return f"{name} (random weights)" if self.random_weights else name
 
     @cached_property
     def fingerprint(self) -> str:

@@ -17,7 +17,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from vlmtune.backbones.base import Backbone
-from vlmtune.backbones.open_clip_loading import load
+from vlmtune.backbones.open_clip_loading import RANDOM, load
 from vlmtune.backbones.open_clip_text import TextSide, Tokenizer
 from vlmtune.backbones.open_clip_towers import ImageSide
 from vlmtune.backbones.weight_checks import check_precision, digest
@@ -44,7 +44,7 @@ class OpenClip(Backbone):
             relative to the working directory or else to the repository). With a `vocabulary.txt`
             (one word a line) in the folder or hub repository captions are read word by word.
         pretrained: For a built-in name: a tag of open_clip ("openai", "laion2b_s34b_b79k") or a
-            weights file; None for random weights.
+            weights file, or "random" for random weights. None for a model with its own weights.
         precision: Type of the weights.
         preprocessing: Replacements in the model's preprocessing: `mean`, `std`, `interpolation`
             ("bicubic", "bilinear") and `resize_mode` ("shortest", "longest", "squash"). Some
@@ -58,12 +58,12 @@ class OpenClip(Backbone):
             towers that mask padding by ids (CoCa).
 
     Raises:
-        UserError: There is no such model, tag or file; the weights do not fit; OpenAI's weights
-            would run without QuickGELU, the activation they were trained with; or `preprocessing`
-            has another field or an impossible value.
+        UserError: There is no such model, tag or file; a built-in name comes without `pretrained`;
+            the weights do not fit; OpenAI's weights would run without QuickGELU, the activation
+            they were trained with; or `preprocessing` has another field or an impossible value.
 
     Example:
-        >>> backbone = OpenClip("ViT-S-32-alt")
+        >>> backbone = OpenClip("ViT-S-32-alt", "random")
         >>> backbone.embed_dim, backbone.text_width, backbone.image_tokens, backbone.text_special
         (256, 256, 49, (1, 1))
     """
@@ -77,6 +77,7 @@ class OpenClip(Backbone):
     ) -> None:
         super().__init__()
         self._dtype = check_precision(precision)
+        self.random_weights = pretrained == RANDOM
         _check_preprocessing(preprocessing or {})
         network, tokenizer, self._config = load(model, pretrained, precision)
         self.model = network.eval().requires_grad_(False)

@@ -29,6 +29,7 @@ CONFIG = "open_clip_config.json"
 VOCABULARY = "vocabulary.txt"
 HUB, LOCAL = "hf-hub:", "local-dir:"
 WEIGHTS = ("*.safetensors", "*.bin", "*.pth")
+RANDOM = "random"  # the only way to random weights: forgotten ones would go unnoticed
 
 
 def load(
@@ -101,14 +102,24 @@ def _check_folder(folder: Path) -> None:
 
 
 def _weights(name: str, pretrained: str | None) -> str | None:
-    """Returns the tag or the file to load, checked."""
+    """Returns the tag or the file to load, checked; None for a model's own or random weights."""
+    builtin = not name.startswith((HUB, LOCAL))
+    if pretrained is None and builtin:
+        tags = ", ".join(list_pretrained_tags_by_model(name)) or "no tags exist"
+        raise UserError(
+            f"expected pretrained weights for {name}, got none: pass `pretrained` (on the command "
+            f"line --pretrained) with a tag ({tags}), a weights file, or {RANDOM!r} for random "
+            "weights"
+        )
     if pretrained is None:
         return None
-    if name.startswith((HUB, LOCAL)):
+    if not builtin:
         raise UserError(
             f"expected pretrained=null for {name}, which brings its own weights, "
             f"got {pretrained!r}: leave pretrained out"
         )
+    if pretrained == RANDOM:
+        return None
     if tag := get_pretrained_cfg(name, pretrained):
         quick = bool((open_clip.get_model_config(name) or {}).get("quick_gelu", False))
         if tag.get("quick_gelu", False) and not quick:

@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vlmtune.benchmarks.base import Benchmark
-from vlmtune.cli.plugins import find_device, make_list
+from vlmtune.cli.plugins import find_device, find_model, make_list
 from vlmtune.cli.text_only import captions, save_text_only, text_only_runs
 from vlmtune.evaluation.suite import load_all, run_suite
 from vlmtune.evaluation.text_only import TextOnlyScore
-from vlmtune.export import resolve
 from vlmtune.export.model import Model
 from vlmtune.report.environment import code_commit, library_versions, now
 from vlmtune.report.html import write_report
@@ -33,12 +32,12 @@ def run(options: argparse.Namespace) -> None:
         print(f"not run: {name}: {why}", file=sys.stderr)
     texts = options.text_only
     n_gram = None if texts is None else TextOnlyScore.fitted(captions(texts))
-    model = resolve(options.model, options.pretrained)
+    model = find_model(options.model, options.pretrained)
     device = find_device(options.device)
     scorer = model.to(device).scorer(options.store, options.batch_size)
     options.out.mkdir(parents=True, exist_ok=True)  # fails now rather than after the work
     suite = run_suite(benchmarks, scorer)
-    name = options.name or Path(options.model).stem or options.model
+    name = options.name or default_name(model, options.model)
     provenance = _provenance(model, options, benchmarks)
     report = RunReport(name, provenance, suite.results, not_run=suite.not_run)
     runs = [report]
@@ -53,6 +52,12 @@ def run(options: argparse.Namespace) -> None:
     print(f"report: {page}")
 
 
+def default_name(model: Model, given: str) -> str:
+    """The name of a run: the last part of what was typed; random weights are named."""
+    name = Path(given).stem or given
+    return f"{name} (random weights)" if model.backbone.random_weights else name
+
+
 def _provenance(
     model: Model, options: argparse.Namespace, benchmarks: Sequence[Benchmark]
 ) -> Provenance:
@@ -64,9 +69,7 @@ def _provenance(
     training = {k: trained[k] for k in ("config", "versions", "commit", "date") if k in trained}
     data, seed, seconds = (trained.get(key) for key in ("data", "seed", "seconds"))
     return Provenance(
-        backbone=str(
-            model.backbone.spec()["init_args"].get("model", type(model.backbone).__name__)
-        ),
+        backbone=model.backbone.title,
         adapter="zero-shot" if untrained else type(model.adapter).__name__,
         model={"backbone": model.backbone.spec(), "adapter": model.adapter.spec()},
         fingerprint=model.backbone.fingerprint,

@@ -135,8 +135,10 @@ class Announcement(pl.Callback):
         model = cast(AdaptationModule, pl_module)
         parameters = list(ModuleList([model.backbone, model.adapter]).parameters())
         trained = sum(p.numel() for p in parameters if p.requires_grad)
+        random = " (random weights)" if model.backbone.random_weights else ""
         print(
-            f"vlmtune fit: {type(model.adapter).__name__} on {type(model.backbone).__name__}, "
+            f"vlmtune fit: {type(model.adapter).__name__} on {type(model.backbone).__name__}"
+            f"{random}, "
             f"{count(trained)} of {count(sum(p.numel() for p in parameters))} parameters trained, "
             f"output in {trainer.default_root_dir}",
             file=sys.stderr,

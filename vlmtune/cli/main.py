@@ -59,7 +59,7 @@ config."""
 
 MODEL = "an export, a .ckpt, a hub id, an open_clip name or folder, or the YAML of a backbone"
 SCORER = "as for `vlmtune evaluate`, or a YAML with backbone and adapter; it scores captions"
-PRETRAINED = "weights of an open_clip name, e.g. openai"
+PRETRAINED = "weights of an open_clip name: a tag such as openai, a file, or random"
 RUNS = "report.json or its folder; the others are compared with the first"
 BENCHMARKS = """stems of configs/plugins/benchmarks, or YAMLs with one benchmark or a list; the
 files they name are relative to the working directory"""

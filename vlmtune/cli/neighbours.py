@@ -6,16 +6,15 @@ Never: a change of the shards.
 
 import argparse
 
-from vlmtune.cli.plugins import find_device
-from vlmtune.export import resolve
+from vlmtune.cli.plugins import find_device, find_model
 from vlmtune.mining.mine import mine
 
 
 def run(options: argparse.Namespace) -> None:
     """Builds the similarity cache of `options.shards` under `options.out` and prints its folder."""
     device = find_device(options.device)
-    model = resolve(options.model, options.pretrained).to(device)
-    compared = model if options.features is None else resolve(options.features).to(device)
+    model = find_model(options.model, options.pretrained).to(device)
+    compared = model if options.features is None else find_model(options.features).to(device)
     scored = None if options.images_only else model
     cache = mine(
         options.shards,

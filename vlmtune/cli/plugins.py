@@ -1,10 +1,12 @@
-"""From names on the command line to objects: plug-ins, lists of them, devices.
+"""From names on the command line to objects: plug-ins, lists of them, models, devices.
 
-In: stems, YAMLs, class paths. Out: objects. An unknown key or a wrong value fails before any work.
+In: stems, YAMLs, class paths, names of models. Out: objects. An unknown key or a wrong value fails
+before any work.
 """
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,6 +18,8 @@ from jsonargparse import ArgumentParser
 from vlmtune.cli.explain import configuration_error
 from vlmtune.config import ROOT, Configured, find_path
 from vlmtune.errors import UserError
+from vlmtune.export import resolve
+from vlmtune.export.model import Model
 
 T = TypeVar("T", bound=Configured)
 NAME = "plugin"
@@ -78,6 +82,14 @@ def read_yaml(path: Path) -> Any:
     except (OSError, ValueError, yaml.YAMLError) as error:
         line = " ".join(str(error).split())
         raise UserError(f"expected YAML in {path}, got {line}: correct it") from error
+
+
+def find_model(name: str, pretrained: str | None = None) -> Model:
+    """Loads the model called `name`, and says so if its weights are random."""
+    model = resolve(name, pretrained)
+    if model.backbone.random_weights:
+        print(f"vlmtune: warning: {model.backbone.title}: no number means much", file=sys.stderr)
+    return model
 
 
 def find_device(name: str | None) -> torch.device:

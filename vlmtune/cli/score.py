@@ -4,13 +4,13 @@ import argparse
 
 from rich.table import Table
 
-from vlmtune.export import resolve
+from vlmtune.cli.plugins import find_model
 from vlmtune.report.screen import console, frame
 
 
 def run(options: argparse.Namespace) -> None:
     """Shows the score of each image in `options.images` with each caption of `options.text`."""
-    scores = resolve(options.model, options.pretrained).score(options.images, options.text)
+    scores = find_model(options.model, options.pretrained).score(options.images, options.text)
     table = Table("image", box=frame())
     for text in options.text:
         table.add_column(text, justify="right")

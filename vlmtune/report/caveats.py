@@ -19,12 +19,16 @@ REPEATED = {
 }
 
 
+RANDOM = "the frozen model has random weights: its numbers say nothing of a pre-trained one"
+
+
 @dataclass(frozen=True)
 class Caveat:
     """A sentence on a benchmark.
 
     Attributes:
-        benchmark: The benchmark, with its convention unless that is the strict one.
+        benchmark: The benchmark, with its convention unless that is the strict one; the run, where
+            all its numbers are meant.
         text: The sentence.
         text_only: Whether captions alone reach the number.
         examples: The first of the items in question.
@@ -37,8 +41,8 @@ class Caveat:
 
 
 def caveats(runs: Sequence[RunReport]) -> tuple[Caveat, ...]:
-    """All caveats, benchmark by benchmark, those of text-only scores first."""
-    out: list[Caveat] = []
+    """All caveats: random weights, then benchmark by benchmark, text-only scores first."""
+    out = [Caveat(run.name, RANDOM) for run in runs if run.provenance.random_weights]
     for section in sections(runs):
         title = section.head.title
         lines = [text for row in section.primary for text in _text_only(row, runs)]

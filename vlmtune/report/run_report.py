@@ -57,6 +57,11 @@ class Provenance:
     trainable_parameters: int
     seconds: float
 
+    @property
+    def random_weights(self) -> bool:
+        """Whether the frozen model was never trained; `Backbone.title` says so in its name."""
+        return self.backbone.endswith("(random weights)")
+
 
 @dataclass(frozen=True)
 class RunReport:

@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from vlmtune.metrics.value import MetricValue
+from vlmtune.report.caveats import RANDOM
 from vlmtune.report.result import Result
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.table import KINDS, chance, interval, number, rows
@@ -40,6 +41,9 @@ def show(runs: Sequence[RunReport]) -> None:
         facts = (escape(row.title), escape(metric), str(row.first.n), chance(row.first))
         table.add_row(*facts, *cells, style="bold" if row.primary else None)
     console().print(table)
+    for run in runs:
+        if run.provenance.random_weights:
+            console().print(f"{run.name}: {RANDOM}", markup=False, soft_wrap=True)
     show_not_run([(f"{name} of {run.name}", why) for run in runs for name, why in run.not_run])
 
 

@@ -210,7 +210,7 @@ class BenchmarkCallback(Callback):
         module = _adaptation(pl_module)
         backbone, adapter = module.backbone.spec(), module.adapter.spec()
         origin = Provenance(
-            backbone=str(backbone["init_args"].get("model", type(module.backbone).__name__)),
+            backbone=module.backbone.title,
             adapter=type(module.adapter).__name__,
             model={"backbone": backbone, "adapter": adapter},
             fingerprint=module.backbone.fingerprint,
