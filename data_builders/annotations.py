@@ -11,12 +11,14 @@ from typing_extensions import override
 
 from data_builders.measured import VISUAL_GENOME
 from data_builders.relations import Relation
-from data_builders.scenes.captions import ATTRIBUTE_ORDER, PHRASES
+from data_builders.scenes.captions import ATTRIBUTE_ORDER, PHRASES, clear_direction
+from data_builders.scenes.scene import subtract
 from vlmtune.config import Configured
 from vlmtune.errors import UserError
 from vlmtune.storage.files import read_json
 
 T = TypeVar("T")
+Center = tuple[float, float] | None  # (x, y) in the picture, from 0 to 1, down from the top left
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,7 @@ class AnnotatedObject:
     """An object, the attributes queries state of it, and `readings`, every true attribute tuple.
 
     `single` and `multi` are the attributes in single-object and two-object queries, in word order.
+    `center` is (x, y) in the picture, from 0 to 1, down from the top left; None where unknown.
     """
 
     name: str
@@ -31,16 +34,21 @@ class AnnotatedObject:
     single: tuple[str, ...]
     multi: tuple[str, ...]
     readings: tuple[tuple[str, ...], ...]
+    center: Center = None
 
 
 @dataclass(frozen=True)
 class AnnotatedImage:
-    """An image, by an id unique in the corpus, its file, its objects and their relations."""
+    """An image, by an id unique in the corpus, its file, its objects and their relations.
+
+    `clear` are the relations that queries state, None for all of them.
+    """
 
     id: str
     file: Path
     objects: tuple[AnnotatedObject, ...]
     relations: tuple[Relation, ...] = ()
+    clear: tuple[Relation, ...] | None = None
 
 
 class SceneReader(Configured, ABC):
@@ -118,20 +126,28 @@ class ClevrScenes(SceneReader):
         single: Attributes that a single-object query states, of size, texture, color, material;
             their words always come in that order.
         multi: Attributes that a two-object query states of each object.
+        clear: Whether queries state only relations that stand out: along the direction of the
+            relation the centres are at least 0.6 units apart, and 1.3 times as far as along the
+            other direction. CLEVR states relations from 0.2 units on.
+        size: Width and height of the images in pixels.
     """
 
     exhaustive = True
     content = "CLEVR scenes"
 
     def __init__(self, path: Path, images: Path, single: Sequence[str] = ("color", "material"),
-                 multi: Sequence[str] = ("color",)) -> None:  # fmt: skip
+                 multi: Sequence[str] = ("color",), clear: bool = False,
+                 size: Sequence[int] = (480, 320)) -> None:  # fmt: skip
         for kinds in (single, multi):
             if not kinds or not set(kinds) <= set(ATTRIBUTE_ORDER):
                 raise UserError(
                     f"expected attributes out of {list(ATTRIBUTE_ORDER)}, got {list(kinds)}: "
                     "name at least one of them"
                 )
+        if len(size) != 2 or min(size) < 1:
+            raise UserError(f"expected size as [width, height], got {list(size)}: correct it")
         self.path, self.folder = Path(path), Path(images)
+        self.clear, self.size = clear, tuple(size)
         self._kinds: dict[str, str] = {}  # of each word
         self.single, self.multi = (
             tuple(kind for kind in ATTRIBUTE_ORDER if kind in kinds) for kinds in (single, multi)
@@ -143,13 +159,18 @@ class ClevrScenes(SceneReader):
             name = str(scene["image_filename"])
             file = inside(self.folder, name, self.path, f"scenes[{number}]")
             objects = tuple(map(self._object, scene["objects"]))
-            yield AnnotatedImage(file.stem, file, objects, _relations(scene))
+            clear = _clear_relations(scene) if self.clear else None
+            yield AnnotatedImage(file.stem, file, objects, _relations(scene), clear)
 
     def _object(self, obj: dict[str, Any]) -> AnnotatedObject:
         self._kinds |= {obj[kind]: kind for kind in ATTRIBUTE_ORDER if kind in obj}
         attributes = frozenset(obj[kind] for kind in ATTRIBUTE_ORDER if kind in obj)
         single, multi = (tuple(obj[kind] for kind in kinds) for kinds in (self.single, self.multi))
-        return AnnotatedObject(obj["shape"], attributes, single, multi, (single,))
+        center = None
+        if "pixel_coords" in obj:
+            x, y, *_ = obj["pixel_coords"]
+            center = (x / self.size[0], y / self.size[1])
+        return AnnotatedObject(obj["shape"], attributes, single, multi, (single,), center)
 
     @override
     def spelled(self, attributes: Sequence[str]) -> tuple[str, ...]:
@@ -168,6 +189,17 @@ def _relations(scene: dict[str, Any]) -> tuple[Relation, ...]:
         for other, subjects in enumerate(lists)
         for subject in subjects
     )
+
+
+def _clear_relations(scene: dict[str, Any]) -> tuple[Relation, ...]:
+    """The relations of a scene that stand out."""
+    directions = (
+        (i, clear_direction(subtract(a["3d_coords"], b["3d_coords"]), scene["directions"]), j)
+        for (i, a), (j, b) in itertools.permutations(enumerate(scene["objects"]), 2)
+        # An object on another stands in no direction of it.
+        if a.get("on") != j and b.get("on") != i
+    )
+    return tuple((i, PHRASES[name], j) for i, name, j in directions if name is not None)
 
 
 class GraphReader(SceneReader):
@@ -193,7 +225,7 @@ class GraphReader(SceneReader):
         self.single, self.multi = single, multi
 
     def _image(
-        self, number: str, objects: Mapping[Any, tuple[str, Iterable[str]]], file: Path,
+        self, number: str, objects: Mapping[Any, tuple[str, Iterable[str], Center]], file: Path,
         relations: Iterable[tuple[Any, str, Any]] = (),
     ) -> AnnotatedImage:  # fmt: skip
         """The image, from its objects by key and from (key, phrase, key) of their relations."""
@@ -207,7 +239,9 @@ class GraphReader(SceneReader):
         )
         return AnnotatedImage(number, file, tuple(stated.values()), tuple(known))
 
-    def _object(self, name: str, attributes: Iterable[str]) -> AnnotatedObject | None:
+    def _object(
+        self, name: str, attributes: Iterable[str], center: Center
+    ) -> AnnotatedObject | None:
         words = {_normal(word) for word in attributes} - {""}
         name = _normal(name)
         if not words or not name:
@@ -220,11 +254,27 @@ class GraphReader(SceneReader):
             order[: self.single],
             order[: self.multi],
             tuple(itertools.chain.from_iterable(readings)),
+            center,
         )
 
     @override
     def spelled(self, attributes: Sequence[str]) -> tuple[str, ...]:
         return tuple(sorted(attributes))
+
+
+def box_center(box: Sequence[Any], size: Sequence[Any]) -> Center:
+    """Returns the centre of a box (x, y, width, height) in an image of size (width, height).
+
+    None if the annotations lack a number: files of one's own may have no boxes.
+
+    Example:
+        >>> box_center((10, 0, 20, 50), (40, 100))
+        (0.5, 0.25)
+    """
+    x, y, width, height = box
+    if None in box or not all(size):
+        return None
+    return (x + width / 2) / size[0], (y + height / 2) / size[1]
 
 
 def _normal(text: str) -> str:
@@ -265,7 +315,7 @@ class VisualGenomeGraphs(GraphReader):
             nested = inside(self.folder, name, source, f"image {number!r}")
             file = nested if nested.is_file() else self.folder / nested.name
             objects = {  # files of one's own may lack the ids of objects
-                o.get("object_id", -1 - k): (o["names"][0], o.get("attributes") or ())
+                o.get("object_id", -1 - k): (o["names"][0], o.get("attributes") or (), None)
                 for k, o in enumerate(graph["objects"])
                 if o["names"]
             }

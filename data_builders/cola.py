@@ -16,7 +16,8 @@ from vlmtune.config import Spec, instantiate
 from vlmtune.errors import UserError
 
 # Arguments and their values that change nothing; the manifest leaves them out.
-_IDLE = {"measured": (), "twins": True, "form": "and", "reversals": False, "subsets": False}
+_IDLE = {"measured": (), "twins": True, "form": "and", "reversals": False, "subsets": False,
+         "sides": 0}  # fmt: skip
 
 
 class ColaBuilder(ShardBuilder):
@@ -43,6 +44,8 @@ class ColaBuilder(ShardBuilder):
             "brown wooden table on top of square white plate".
         subsets: Whether single-object queries state any of an object's attributes, not only those
             that the reader's `single` names (CLEVR in Cola: 168 queries, section 9).
+        sides: Maximum number of true queries of an object's side of the picture, "red cube on the
+            left", each with its false opposite.
         multi_misbound: Maximum number of queries with a misbound object per two-object query.
         multi_half_wrong: Maximum number of queries with a half-wrong object per two-object query.
         seed: Seed of the sampled queries.
@@ -53,14 +56,15 @@ class ColaBuilder(ShardBuilder):
                  half_wrong: int = 1, multi: int = 2, twins: bool = True, multi_misbound: int = 1,
                  multi_half_wrong: int = 0, seed: int = 0, missing: float = MISSING,
                  records_per_shard: int = 1000, form: Literal["relation", "and"] = "and",
-                 reversals: bool = False, subsets: bool = False) -> None:  # fmt: skip
+                 reversals: bool = False, subsets: bool = False,
+                 sides: int = 0) -> None:  # fmt: skip
         super().__init__(records_per_shard, missing)
-        numbers = (single, misbound, half_wrong, multi, multi_misbound, multi_half_wrong)
-        if min(numbers) < 0 or single + multi == 0:
+        numbers = (single, misbound, half_wrong, multi, multi_misbound, multi_half_wrong, sides)
+        if min(numbers) < 0 or single + multi + sides == 0:
             raise UserError(
-                "expected numbers of queries >= 0 and single or multi above 0, got "
+                "expected numbers of queries >= 0 and single, multi or sides above 0, got "
                 f"{single=}, {misbound=}, {half_wrong=}, {multi=}, {multi_misbound=}, "
-                f"{multi_half_wrong=}: raise them"
+                f"{multi_half_wrong=}, {sides=}: raise them"
             )
         if form not in ("relation", "and") or (reversals and form == "and"):
             raise UserError(
@@ -76,7 +80,7 @@ class ColaBuilder(ShardBuilder):
         self.single, self.misbound, self.half_wrong = single, misbound, half_wrong
         self.multi, self.twins, self.seed = multi, twins, seed
         self.multi_misbound, self.multi_half_wrong = multi_misbound, multi_half_wrong
-        self.form, self.reversals, self.subsets = form, reversals, subsets
+        self.form, self.reversals, self.subsets, self.sides = form, reversals, subsets, sides
 
     @override
     def spec(self) -> Spec:
@@ -100,7 +104,7 @@ class ColaBuilder(ShardBuilder):
             queries = ImageQueries(
                 image, excluded, words, self.annotations, rng, self.form == "relation", self.subsets
             )
-            true = queries.true_texts()
+            true = queries.true_texts(self.sides > 0)
             # A negative that reads like a true query is true: a blue "light car" is a "blue light
             # car", as a blue and light "car" is.
             texts = {text: text in true for text in self._texts(queries)}
@@ -121,6 +125,8 @@ class ColaBuilder(ShardBuilder):
                 *queries.half_wrong(query, self.half_wrong),
             ]
             yield from (query.text, *(negative.text for negative in negatives))
+        for side, opposite in queries.sides(self.sides):
+            yield from (side.text, opposite.text)
         for pair, twin in queries.multis(self.multi):
             negatives = [
                 twin if self.twins else None,

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from data_builders.annotations import AnnotatedImage, AnnotatedObject, SceneReader
-from data_builders.queries import Pair, Query, Words, denied, holds, statements
+from data_builders.queries import Pair, Query, Side, Words, denied, holds, sides, statements
 from data_builders.relations import Relations
 
 _ATTEMPTS = 20  # for a half-wrong query
@@ -37,6 +37,7 @@ class ImageQueries:
         self.objects, self.excluded, self.words = image.objects, excluded, words
         self.reader, self.rng, self.related, self.subsets = reader, rng, related, subsets
         self.relations = Relations(image.relations, reader.exhaustive)
+        self.clear = self.relations.annotated if image.clear is None else image.clear
         self.present = {word for obj in self.objects for word in (obj.name, *obj.attributes)}
 
     def _allowed(self, query: Query) -> bool:
@@ -61,10 +62,13 @@ class ImageQueries:
 
     def singles(self, count: int) -> list[Query]:
         """Returns true single-object queries."""
+        return self._sample(self._allowed_singles(), count)
+
+    def _allowed_singles(self) -> list[Query]:
         queries = dict.fromkeys(
             Query(stated, obj.name) for obj in self.objects for stated in self._singles(obj)
         )
-        return self._sample(filter(self._allowed, queries), count)
+        return list(filter(self._allowed, queries))
 
     def _singles(self, obj: AnnotatedObject) -> tuple[tuple[str, ...], ...]:
         return statements(obj) if self.subsets else (obj.single,)
@@ -153,8 +157,7 @@ class ImageQueries:
                 yield Pair(Query(a.multi, a.name), Query(b.multi, b.name))
 
     def _related(self) -> Iterator[Pair]:
-        known = self.relations.annotated
-        for i, phrase, j in self.rng.sample(known, len(known)):
+        for i, phrase, j in self.rng.sample(self.clear, len(self.clear)):
             a, b = self.objects[i], self.objects[j]
             yield Pair(Query(a.multi, a.name), Query(b.multi, b.name), phrase)
 
@@ -167,16 +170,33 @@ class ImageQueries:
         reversed_pair = Pair(pair.second, pair.first, pair.relation)
         return reversed_pair if self.denied(reversed_pair) else None
 
-    def true_texts(self) -> frozenset[str]:
-        """Returns every allowed query that is true of the image."""
-        singles = (
-            Query(stated, obj.name)
-            for obj in self.objects
-            for stated in (statements(obj) if self.subsets else obj.readings)
+    def sides(self, count: int) -> list[tuple[Side, Side]]:
+        """Returns true queries of sides, each with its false opposite.
+
+        An opposite is false if every object that the query may mean clearly lies on this side.
+        """
+        stated = (
+            (Side(query, side), Side(query, side).opposite())
+            for query in self._allowed_singles()
+            for side in ("left", "right", "top", "bottom")
+            if all(side in sides(obj) for obj in self.objects if query.true_of(obj))
         )
-        return frozenset(q.text for q in filter(self._allowed, singles)) | frozenset(
-            p.text for p in filter(self.allowed, self._true_pairs())
-        )
+        return self._sample(stated, count)
+
+    def true_texts(self, placed: bool = False) -> frozenset[str]:
+        """Returns every allowed query that is true of the image, of sides too if `placed`."""
+        pairs = filter(self.allowed, self._true_pairs())
+        singles = list(self._true_singles())
+        texts = {q.text for q, _ in singles} | {p.text for p in pairs}
+        if placed:
+            texts |= {Side(q, side).text for q, obj in singles for side in sides(obj)}
+        return frozenset(texts)
+
+    def _true_singles(self) -> Iterator[tuple[Query, AnnotatedObject]]:
+        for obj in self.objects:
+            for stated in statements(obj) if self.subsets else obj.readings:
+                if self._allowed(query := Query(stated, obj.name)):
+                    yield query, obj
 
     def _true_pairs(self) -> Iterator[Pair]:
         if not self.related:

@@ -5,7 +5,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from data_builders.annotations import AnnotatedImage, GraphReader, inside
+from data_builders.annotations import AnnotatedImage, GraphReader, box_center, inside
 from data_builders.measured import VISUAL_GENOME
 
 
@@ -19,7 +19,11 @@ class GQAGraphs(GraphReader):
     def parse(self, content: Any) -> Iterable[AnnotatedImage]:
         for number, graph in content.items():
             file = inside(self.folder, f"{number}.jpg", self.path, f"image {number!r}")
-            objects = {key: (o["name"], o["attributes"]) for key, o in graph["objects"].items()}
+            size = (graph.get("width"), graph.get("height"))
+            objects = {
+                key: (o["name"], o["attributes"], box_center([o.get(k) for k in "xywh"], size))
+                for key, o in graph["objects"].items()
+            }
             relations = (
                 (key, relation["name"], relation["object"])
                 for key, obj in graph["objects"].items()

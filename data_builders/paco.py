@@ -8,8 +8,10 @@ from typing import Any
 
 from typing_extensions import override
 
-from data_builders.annotations import AnnotatedImage, GraphReader, inside
+from data_builders.annotations import AnnotatedImage, Center, GraphReader, box_center, inside
 from data_builders.measured import COCO
+
+_NO_BOX = (None,) * 4
 
 
 class PacoObjects(GraphReader):
@@ -28,12 +30,15 @@ class PacoObjects(GraphReader):
         whole = {row["id"] for row in content["categories"] if row["supercategory"] == "OBJECT"}
         nouns = words([categories[id_] for id_ in sorted(whole)])
         adjectives = words([n for n in attributes.values() if not n.startswith("other(")])
-        objects: dict[int, list[tuple[str, list[str]]]] = defaultdict(list)
+        sizes = {row["id"]: (row.get("width"), row.get("height")) for row in content["images"]}
+        objects: dict[int, list[tuple[str, list[str], Center]]] = defaultdict(list)
         for row in content["annotations"]:
             if row["category_id"] in whole:
                 names = [attributes[id_] for id_ in row.get("attribute_ids") or ()]
                 stated = [adjectives[name] for name in names if name in adjectives]
-                objects[row["image_id"]].append((nouns[categories[row["category_id"]]], stated))
+                name = nouns[categories[row["category_id"]]]
+                center = box_center(row.get("bbox", _NO_BOX), sizes.get(row["image_id"], (None, None)))
+                objects[row["image_id"]].append((name, stated, center))
         for row in content["images"]:
             if row["id"] in objects:
                 number = str(row["id"])

@@ -47,6 +47,48 @@ class Pair:
         return f"{self.first.text} {self.relation} {self.second.text}"
 
 
+@dataclass(frozen=True)
+class Side:
+    """A query and the side of the picture on which its object lies, "red cube on the left"."""
+
+    query: Query
+    side: str
+
+    @property
+    def text(self) -> str:
+        """The query and its side as text."""
+        return f"{self.query.text} on the {self.side}"
+
+    def opposite(self) -> "Side":
+        """Returns the same of the other side.
+
+        Example:
+            >>> Side(Query(("red",), "cube"), "left").opposite().text
+            'red cube on the right'
+        """
+        return replace(self, side=_OPPOSITE[self.side])
+
+
+_OPPOSITE = {"left": "right", "right": "left", "top": "bottom", "bottom": "top"}
+_MARGIN = 0.1  # minimum distance from the middle, in picture widths or heights, to state a side
+
+
+def sides(obj: AnnotatedObject) -> tuple[str, ...]:
+    """Returns the sides of the picture on which an object's centre clearly lies.
+
+    At least a tenth of the picture's width or height from its middle.
+
+    Example:
+        >>> sides(AnnotatedObject("cube", frozenset(), (), (), (), (0.2, 0.45)))
+        ('left',)
+    """
+    if obj.center is None:
+        return ()
+    axes = (("left", "right"), ("top", "bottom"))
+    offsets = zip(axes, obj.center, strict=True)
+    return tuple(axis[value > 0.5] for axis, value in offsets if abs(value - 0.5) >= _MARGIN)
+
+
 def holds(query: Query | Pair, objects: Sequence[AnnotatedObject]) -> bool:
     """Tells whether a query is true of an image, given all its objects; relations aside.
 

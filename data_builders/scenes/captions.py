@@ -1,7 +1,8 @@
 """A scene goes in; queries, true sentences and unbound captions for pre-training come out."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
 from data_builders.scenes.scene import (
     BACKGROUNDS,
@@ -98,7 +99,21 @@ def clear_relation(scene: Scene, i: int, j: int) -> str | None:
     a, b = scene.objects[i], scene.objects[j]
     if a.on == j or b.on == i:
         return "on" if a.on == j else "below"
-    axes, offset = directions(scene.jitter), subtract(a.center, b.center)
+    return clear_direction(subtract(a.center, b.center), directions(scene.jitter))
+
+
+def clear_direction(
+    offset: Sequence[float], axes: Mapping[str, Sequence[float]]
+) -> Literal["left", "right", "front", "behind"] | None:
+    """Returns the direction of an offset on the ground, or None if none stands out.
+
+    `axes` are CLEVR's unit vectors "right" and "behind".
+
+    Example:
+        >>> axes = {"right": (1.0, 0.0, 0.0), "behind": (0.0, 1.0, 0.0)}
+        >>> clear_direction((-2.0, 0.5, 0.0), axes), clear_direction((-0.5, 0.1, 0.0), axes)
+        ('left', None)
+    """
     x, y = (sum(o * d for o, d in zip(offset, axes[k], strict=True)) for k in ("right", "behind"))
     if max(abs(x), abs(y)) < max(_CLEAR_MARGIN, _CLEAR_RATIO * min(abs(x), abs(y))):
         return None

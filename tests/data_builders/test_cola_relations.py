@@ -248,10 +248,14 @@ def test_negatives_of_subsets(world, clevr):
 
 def test_idle_options_are_not_recorded(world):
     reader = clevr_reader(world)
-    assert not {"form", "reversals", "subsets"} & ColaBuilder(reader).spec()["init_args"].keys()
+    assert (
+        not {"form", "reversals", "subsets", "sides"}
+        & ColaBuilder(reader).spec()["init_args"].keys()
+    )
     given = ColaBuilder(reader, form="relation", reversals=True, subsets=True).spec()["init_args"]
     assert (given["form"], given["reversals"], given["subsets"]) == ("relation", True, True)
-    for wrong in ({"form": "with"}, {"reversals": True}):
+    mistakes: tuple[dict[str, Any], ...] = ({"form": "with"}, {"reversals": True})
+    for wrong in mistakes:
         with pytest.raises(UserError, match="and reversals only with relations"):
             ColaBuilder(reader, **wrong)
 
@@ -275,3 +279,73 @@ def test_released_queries_have_this_form():
         "in front of": 15,
         "behind": 16,
     }
+
+
+def test_sides_and_clear_relations_by_brute_force(world, clevr):
+    reader = clevr_reader(world, clear=True, size=[64, 64], single=["color"], multi=["color"])
+    builder = ColaBuilder(reader, form="relation", sides=99, multi=99, multi_misbound=0)
+    corpus: dict[bool, int] = {True: 0, False: 0}
+    for group, _ in builder.records():
+        scene = clevr[f"train/{group.image_ids[0]}.png"]
+        for text, true in zip(group.texts, group.truth[0].tolist(), strict=True):
+            if side := re.fullmatch(r"(\w+) (\w+) on the (left|right|top|bottom)", text):
+                color, shape, name = side.groups()
+                axis, low = {"left": (0, True), "right": (0, False), "top": (1, True),
+                             "bottom": (1, False)}[name]  # fmt: skip
+                named = [
+                    o["pixel_coords"][axis] / 64 - 0.5
+                    for o in scene["objects"]
+                    if (o["color"], o["shape"]) == (color, shape)
+                ]
+                toward = [-offset if low else offset for offset in named]
+                assert all(value >= 0.1 for value in toward) if true else max(toward) <= -0.1
+                corpus[true] += 1
+            elif true and (stated := FORM.fullmatch(text)):
+                assert any(
+                    clearly(scene, i, j) == stated[2]
+                    for i, j in itertools.permutations(range(len(scene["objects"])), 2)
+                    if f"{scene['objects'][i]['color']} {scene['objects'][i]['shape']}" == stated[1]
+                ), text
+    assert corpus[True] == corpus[False] > 20
+
+
+def clearly(scene: dict, i: int, j: int) -> str | None:
+    """The phrase of the ground direction in which i is farther from j, if 1.3 times as far."""
+    a, b = (scene["objects"][k]["3d_coords"] for k in (i, j))
+    far = {
+        phrase: sum((p - q) * d for p, q, d in zip(a, b, scene["directions"][name], strict=True))
+        for name, phrase in PHRASES.items()
+    }
+    (best, distance), _, (_, second), _ = sorted(
+        far.items(), key=lambda item: abs(item[1]) + (item[1] > 0) * 1e-9, reverse=True
+    )
+    return best if distance >= 0.6 and distance >= 1.3 * abs(second) else None
+
+
+def test_sides_of_boxes(tmp_path):
+    graph = {"width": 100, "height": 50, "objects": {
+        "1": {"name": "cat", "attributes": ["black"], "x": 0, "y": 20, "w": 20, "h": 10},
+        "2": {"name": "cat", "attributes": ["white"], "x": 60, "y": 0, "w": 20, "h": 10},
+        "3": {"name": "dog", "attributes": ["black"]},
+    }}  # fmt: skip
+    path = tmp_path / "graphs.json"
+    path.write_text(json.dumps({"7": graph}))
+    reader = GQAGraphs(path, tmp_path, single=1)
+    (image,) = reader.images()
+    assert [obj.center for obj in image.objects] == [(0.1, 0.5), (0.7, 0.1), None]
+    (tmp_path / "7.jpg").touch()
+    built = ColaBuilder(reader, single=0, multi=0, sides=9)
+    assert texts_of(built)["7"] == {
+        "black cat on the left": True,
+        "black cat on the right": False,
+        "white cat on the right": True,
+        "white cat on the left": False,
+        "white cat on the top": True,
+        "white cat on the bottom": False,
+    }
+
+
+@pytest.mark.parametrize("size", [[64], [0, 64]])
+def test_the_size_of_images(world, size):
+    with pytest.raises(UserError, match="expected size as"):
+        clevr_reader(world, size=size)
