@@ -9,8 +9,6 @@ same number in COCO and in Visual Genome means two images, so that a name keeps 
 or its file tells it.
 """
 
-import csv
-import json
 import re
 import sys
 from collections import defaultdict
@@ -19,6 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from vlmtune.data.tables import read_cells
 from vlmtune.errors import UserError
 from vlmtune.storage.files import read_json
 
@@ -150,21 +149,16 @@ def _files(paths: Iterable[Path]) -> Iterator[Path]:
         yield from files
 
 
+def named_images(path: Path) -> list[str]:
+    """Returns the names of images in a benchmark's file, each once."""
+    return list(dict.fromkeys(_texts(_content(path))))
+
+
 def _content(path: Path) -> Any:
     """The content of a file: JSON, or the rows of a table or of JSON lines."""
-    suffix = path.suffix.lower()
-    if suffix not in (".jsonl", ".csv", ".tsv"):
-        return read_json(path, "a benchmark's JSON")
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            if suffix == ".jsonl":
-                return [json.loads(line) for line in file if line.strip()]
-            return list(csv.DictReader(file, delimiter="\t" if suffix == ".tsv" else ","))
-    except (OSError, ValueError, csv.Error) as error:
-        raise UserError(
-            f"expected a benchmark's file at {path}, got {type(error).__name__} ({error}): "
-            "correct the path or download it again"
-        ) from error
+    if path.suffix.lower() in (".csv", ".tsv", ".jsonl"):
+        return list(read_cells(path))
+    return read_json(path, "a benchmark's JSON")
 
 
 def _texts(value: Any, key: str = "") -> Iterator[str]:

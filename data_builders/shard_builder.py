@@ -5,6 +5,7 @@ In: annotated images. Out: a folder of shards. Never: a changed image.
 
 import hashlib
 import json
+import os
 import re
 import sys
 from abc import ABC, abstractmethod
@@ -41,8 +42,18 @@ class Builder(Configured, ABC):
         return Counter()
 
     def sources(self) -> Mapping[str, Path]:
-        """Returns the annotation files, by name; their sha256 goes into the manifest."""
-        return {}
+        """Returns the annotation files, by name; their sha256 goes into the manifest.
+
+        By default these are all arguments that are existing files, also those of plug-ins among the
+        arguments. So a folder built from a file that changed since is never kept.
+        """
+        files = list(dict.fromkeys(_argument_files(self.__dict__.get("init_args", {}))))
+        names = Counter(file.name for file in files)
+        return {file.name if names[file.name] == 1 else str(file): file for file in files}
+
+    def checksums(self) -> dict[str, str]:
+        """Returns the sha256 of each source by name, for the manifest."""
+        return {name: sha256(Path(path)) for name, path in self.sources().items()}
 
     @abstractmethod
     def write(self, folder: Path, tick: Callable[[], None]) -> Sequence[ShardInfo]:
@@ -54,7 +65,7 @@ class Builder(Configured, ABC):
         Reuses `out` if it holds the result of the same builder, arguments and sources.
         """
         out = Path(out)
-        sources = {name: _sha256(Path(path)) for name, path in self.sources().items()}
+        sources = self.checksums()
         if self._reusable(out, sources):
             return
         self.counts.clear()
@@ -208,7 +219,7 @@ def _write_shard(path: Path, records: Iterator[Record], tick: Callable[[], None]
                 writer.write(_sample(group, sources))
                 count, images = count + 1, images + len(sources)
                 tick()
-    return ShardInfo(path.name, count, images, path.stat().st_size, _sha256(path))
+    return ShardInfo(path.name, count, images, path.stat().st_size, sha256(path))
 
 
 def _sample(group: Group, sources: Sequence[bytes | Path]) -> dict[str, Any]:
@@ -236,7 +247,21 @@ def _content(key: str, source: bytes | Path) -> tuple[str, bytes]:
     return extension, content
 
 
-def _sha256(path: Path) -> str:
+def _argument_files(value: Any) -> Iterator[Path]:
+    """The existing files among arguments, in lists, mappings and plug-ins, too."""
+    if isinstance(value, Configured):
+        yield from _argument_files(value.__dict__.get("init_args", {}))
+    elif isinstance(value, Mapping):
+        yield from _argument_files(list(value.values()))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _argument_files(item)
+    elif isinstance(value, str | Path) and os.path.isfile(value):
+        yield Path(value)
+
+
+def sha256(path: Path) -> str:
+    """Returns the sha256 of a file, in hex; raises `UserError` if it cannot be read."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

@@ -26,7 +26,8 @@ UPSTREAM = {
     "objectives": BASICS | {"distributed"},
     "metrics": BASICS,
     "report": {"types", "errors", "metrics", "storage"},
-    "benchmarks": BASICS | {"metrics", "language", "data.schema", "report.result", "storage.files"},
+    "benchmarks": BASICS
+    | {"metrics", "language", "data.schema", "data.table_rows", "report.result", "storage.files"},
     "mining": {"types", "errors", "storage", "data", "features", "export.model"},
     "evaluation": {"types", "errors", "distributed", "storage", "features", "language"}
     | {"report.result", "backbones.base", "backbones.evaluation_mode", "adapters.base"}
@@ -43,7 +44,8 @@ UPSTREAM = {
     "__init__": {"export"},
     "__main__": {"cli"},
 }
-BUILDERS_MAY_IMPORT = BASICS | {"data.schema", "storage"}
+BUILDERS_MAY_IMPORT = BASICS | {"data.schema", "data.images", "data.tables", "data.table_rows"}
+BUILDERS_MAY_IMPORT |= {"storage"}
 LIGHTNING = {"pytorch_lightning", "lightning", "lightning_fabric"}
 LIGHTNING_IN = {"training", "cli", "data.datamodule"}
 NO_PROCESS_GROUP_IN = {"objectives", "metrics", "benchmarks"}

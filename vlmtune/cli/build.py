@@ -19,7 +19,10 @@ def run(options: argparse.Namespace) -> None:
 
     source = find("builders", options.corpus)
     given = [] if options.config is None else changes(Path(options.config))
-    builder: Any = make(Builder, source, [*given, *options.overrides])  # type: ignore[type-abstract]
+    arguments: list[str] = options.overrides
+    if arguments and not arguments[0].startswith("-"):  # `vlmtune build table FILE`
+        arguments = [f"--path={arguments[0]}", *arguments[1:]]
+    builder: Any = make(Builder, source, [*given, *arguments])  # type: ignore[type-abstract]
     builder.build(options.out)
     manifest = read_json(options.out / "manifest.json", "a manifest")
     records = sum(shard["records"] for shard in manifest["shards"])

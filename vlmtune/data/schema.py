@@ -196,8 +196,10 @@ def check(group: Group) -> None:
         raise RecordError(f"{shape[0]} images and {shape[1]} texts; both must be at least 1")
     if tuple(group.truth.shape) != shape:
         raise RecordError(f"truth has shape {tuple(group.truth.shape)}, expected {shape}")
-    if len(set(group.text_ids)) != shape[1] or len(set(group.image_ids)) != shape[0]:
-        raise RecordError("an image or text id occurs twice")
+    for kind, ids in (("image", group.image_ids), ("text", group.text_ids)):
+        if len(set(ids)) < len(ids):
+            again = next(name for name in ids if ids.count(name) > 1)
+            raise RecordError(f"{kind} id {again!r} occurs twice")
     for text_id, text in zip(group.text_ids, group.texts, strict=True):
         if not text.strip():
             raise RecordError(f"text {text_id!r} is blank")

@@ -1,0 +1,108 @@
+"""Finds the images of test benchmarks by their content, which builders leave out of training.
+
+In: images of benchmarks, and an image to train on. Out: whether its bytes are among them, and which
+of them it looks like. Never: a changed image.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from data_builders.measured import Measured, measured_sources, named_images
+from vlmtune.data.images import open_image
+from vlmtune.data.schema import RecordError
+from vlmtune.data.tables import IMAGE_SUFFIXES
+from vlmtune.errors import UserError
+
+NEAR = 4  # bits of 64 in which the hashes of similar images differ at most
+_FLAT = 8  # fewer bits tell too little: most pictures on a plain background have them
+
+
+class MeasuredImages:
+    """The images of benchmarks, compared by content where their files are there, else by name.
+
+    Args:
+        paths: Folders of images; annotation files or tables, whose images lie beside them or are
+            compared by name (`data_builders.measured`); folders of annotation files.
+    """
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        by_name, files = _parted(paths)
+        self.names = Measured(by_name) if by_name else None
+        self.files = {_digest(file): file for file in files}
+        hashes = [(difference_hash(file.read_bytes()), file) for file in files]
+        self._looks = [(value, file) for value, file in hashes if value is not None]
+        self._hashes = np.array([value for value, _ in self._looks], dtype=np.uint64)
+
+    def has(self, name: str, digest: bytes) -> bool:
+        """Tells whether an image is measured, by its name and the sha256 of its bytes."""
+        return digest in self.files or bool(name and self.names and self.names.has(name))
+
+    def like(self, content: bytes) -> Path | None:
+        """Returns the measured image that looks like this one; None if there is none."""
+        value = difference_hash(content) if self._looks else None
+        if value is None:
+            return None
+        different = (self._hashes ^ np.uint64(value)).view(np.uint8).reshape(-1, 8)
+        distances = np.unpackbits(different, axis=1).sum(axis=1)
+        nearest = int(distances.argmin())
+        return self._looks[nearest][1] if distances[nearest] <= NEAR else None
+
+
+def difference_hash(content: bytes) -> int | None:
+    """Returns the 64-bit difference hash (dHash) of an image; None for a flat or damaged one.
+
+    The image is reduced to 9 x 8 grey pixels; bit i tells whether pixel i is brighter than the one
+    to its right. Scaled, compressed and recoloured copies differ in few bits. Source: Neal Krawetz,
+    "Kind of Like That", 2013.
+
+    Example:
+        >>> difference_hash(b"no image")
+    """
+    try:
+        image = open_image(content).convert("L").resize((9, 8), Image.Resampling.BOX)
+    except RecordError:
+        return None
+    pixels = np.asarray(image)
+    bits = (pixels[:, :-1] > pixels[:, 1:]).flatten()
+    if not _FLAT <= bits.sum() <= 64 - _FLAT:
+        return None
+    return int.from_bytes(np.packbits(bits).tobytes(), "little")
+
+
+def measured_checksums(paths: Sequence[Path]) -> Mapping[str, str]:
+    """Returns what the manifest states of `measured`: checksums of files, and one of all images."""
+    by_name, images = _parted(paths)
+    files = {**measured_sources(by_name), **{p.name: p for p in map(Path, paths) if p.is_file()}}
+    sums = {name: _digest(path).hex() for name, path in files.items()}
+    if images:
+        listed = b"".join(sorted(_digest(path) for path in images))
+        sums["images of measured"] = hashlib.sha256(listed).hexdigest()
+    return sums
+
+
+def _parted(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    """What is compared by name, and the image files that are compared by content."""
+    by_name, images = [], []
+    for path in map(Path, paths):
+        if path.is_dir():
+            inside = sorted(x for x in path.rglob("*") if x.suffix.lower() in IMAGE_SUFFIXES)
+        else:
+            inside = [path.parent / name for name in named_images(path)]
+            inside = [file for file in dict.fromkeys(inside) if file.is_file()]
+        images += inside
+        by_name += [] if inside else [path]
+    return by_name, list(dict.fromkeys(images))
+
+
+def _digest(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").digest()
+    except OSError as error:
+        raise UserError(
+            f"expected the file {path} of `measured`, got {error.strerror}: correct the path"
+        ) from error

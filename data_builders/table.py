@@ -1,0 +1,258 @@
+"""A table of images and captions goes in, one record an image or pair of images comes out.
+
+Never: an image in two splits, or two records of one image whose captions exclude each other.
+"""
+
+import hashlib
+import itertools
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import torch
+from typing_extensions import override
+
+from data_builders.distinct_images import HELD_OUT, TRAIN, DistinctImages, training_splits
+from data_builders.measured_images import MeasuredImages, measured_checksums
+from data_builders.shard_builder import MISSING, Record, ShardBuilder, image_group
+from vlmtune.data.table_rows import Table, TableRow
+from vlmtune.data.tables import source_files
+from vlmtune.errors import UserError
+from vlmtune.types import Group
+
+_SHOWN = 3  # similar images in the warning
+
+
+class TableBuilder(ShardBuilder):
+    """Captioned images of a table: csv, tsv, JSON, JSON lines, Parquet, a dataset, a folder.
+
+    Columns hold an image (a file or encoded bytes), captions, hard-negative captions, a
+    hard-negative image, an id and a split; a caption cell may be a list. Rows of one image, by its
+    content, make one record with all their captions. A row with a hard-negative image makes a
+    record of both images, whose hard-negative captions are the true ones of the second.
+
+    Args:
+        path: The table: a `.csv`, `.tsv`, `.jsonl`, `.json`, `.parquet` or `.arrow`, a folder that
+            `datasets` saved, or a folder of images with a `.txt` or `.json` beside each.
+        images: Folder that the names of images start from; by default that of the table.
+        columns: Columns by what they hold, as `columns.caption title`, out of image, caption,
+            negative, negative_image, id, split and group; null for none. The others are guessed by
+            their names, and the guesses are printed.
+        splits: Values of the split column to write; by default those for training.
+        held_out: Fraction of the images that are held out of a table without a split column: their
+            split is "val", that of the others "train".
+        measured: Benchmarks whose images are left out: folders of images and tables beside their
+            images, by content, or annotation files, by name. Similar images are reported.
+        missing: Largest fraction of image files that may be missing; they are skipped and counted.
+        records_per_shard: Number of records in one tar.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        images: Path | None = None,
+        columns: dict[str, list[str] | str | None] | None = None,
+        splits: Sequence[str] | None = None,
+        held_out: float = 0.0,
+        measured: Sequence[Path] = (),
+        missing: float = MISSING,
+        records_per_shard: int = 1000,
+    ) -> None:
+        super().__init__(records_per_shard, missing)
+        if not 0.0 <= held_out < 1.0:
+            raise UserError(f"expected held_out from 0 to below 1, got {held_out}: correct it")
+        self.table = Table(Path(path), None if images is None else Path(images), columns)
+        self.splits = None if splits is None else tuple(splits)
+        self.held_out, self.measured = held_out, tuple(map(Path, measured))
+
+    @override
+    def sources(self) -> Mapping[str, Path]:
+        return {str(file.relative_to(self.table.path.parent)): file for file in self._files()}
+
+    @override
+    def checksums(self) -> dict[str, str]:
+        """The table, or all files of a folder as one, and the names and sizes of the images."""
+        sums = super().checksums()
+        if self.table.path.is_dir():
+            sums = {self.table.path.name: _summed(f"{name} {x}" for name, x in sums.items())}
+        return {**sums, "images": _summed(self._listing()), **measured_checksums(self.measured)}
+
+    @override
+    def records(self) -> Iterator[Record]:
+        print(self.table.summary(), file=sys.stderr)
+        images = DistinctImages(self._chosen_splits(), self.held_out)
+        rows = self._gathered(images)
+        keys: set[str] = set()
+        written: set[bytes] = set()
+        for row, digests in zip(self.table.rows(), rows, strict=True):
+            if not digests:
+                continue
+            if not images.writes(row, digests):
+                moved = images.in_another_split(row, digests)
+                self.counts[f"skipped: {'image also in ' if moved else ''}another split"] += 1
+                continue
+            if len(digests) == 2:
+                yield self._pair(row, digests, images, keys)
+            elif digests[0] not in written:
+                yield self._single(row, digests[0], images, keys)
+            written |= set(digests[:1]) if len(digests) == 1 else set()
+
+    def _files(self) -> list[Path]:
+        return source_files(self.table.path)
+
+    def _listing(self) -> Iterator[str]:
+        for row in self.table.rows():
+            for image in (row.image, row.negative_image):
+                if isinstance(image, Path):
+                    size = image.stat().st_size if image.is_file() else None
+                    yield f"{image.relative_to(self.table.folder)} {size}"
+
+    def _chosen_splits(self) -> tuple[str, ...] | None:
+        column = self.table.columns["split"]
+        if column and self.held_out:
+            raise UserError(
+                f"expected `held_out` for a table without splits, {self.table.path} has the column "
+                f"{column[0]!r}: leave it out, or set `columns.split` to null"
+            )
+        if not column and not self.held_out:
+            if self.splits:
+                raise UserError(
+                    f"expected a column of splits in {self.table.path} for splits "
+                    f"{list(self.splits)}, got none: name it by `columns.split`, or use `held_out`"
+                )
+            return None
+        known = {TRAIN, HELD_OUT} if self.held_out else {row.split for row in self.table.rows()}
+        chosen = training_splits(known) if self.splits is None else self.splits
+        if not chosen or not set(chosen) <= known:
+            raise UserError(
+                f"expected splits out of {sorted(known)} of {self.table.path}, got "
+                f"{list(chosen)}: correct `splits`"
+            )
+        return chosen
+
+    def _gathered(self, images: DistinctImages) -> list[tuple[bytes, ...]]:
+        """The digests of the images of each row, none for a row that is left out."""
+        measured = MeasuredImages(self.measured)
+        contents = _Contents(measured, self.exists)
+        gathered: list[tuple[bytes, ...]] = []
+        for row in self.table.rows():
+            digests = [contents.digest(row.image, row.name)]
+            if row.negative_image is not None:
+                digests.append(contents.digest(row.negative_image, row.negative_name))
+            reason = self._left_out(row, digests, measured)
+            kept = tuple(x for x in digests if x is not None) if reason is None else ()
+            if kept:
+                images.add(row, kept)
+            elif reason:
+                self.counts[f"skipped: {reason}"] += 1
+            gathered.append(kept)
+        images.finish()
+        if similar := contents.similar:
+            self.counts["similar to a measured image"] = len(similar)
+            shown = ", ".join(f"{name} ({like.name})" for name, like in similar[:_SHOWN])
+            print(
+                f"warning: {len(similar)} images look like measured ones and are kept: {shown}",
+                file=sys.stderr,
+            )
+        return gathered
+
+    def _left_out(
+        self, row: TableRow, digests: Sequence[bytes | None], measured: MeasuredImages
+    ) -> str | None:
+        """Why a row is left out; empty for a missing image, which is counted already."""
+        if None in digests:
+            return ""
+        if not row.captions:
+            return "no caption"
+        names = (row.name, row.negative_name)
+        known = [(name, x) for name, x in zip(names, digests, strict=False) if x is not None]
+        if any(measured.has(name, digest) for name, digest in known):
+            return "measured"
+        if len(set(digests)) < len(digests):
+            raise UserError(
+                f"expected two images in {row.where}, got the same content twice, in "
+                f"{row.name!r} and {row.negative_name!r}: correct it"
+            )
+        return None
+
+    def _single(
+        self, row: TableRow, digest: bytes, images: DistinctImages, keys: set[str]
+    ) -> Record:
+        """All captions of an image. A negative that is true of it in another row is left out."""
+        image = images.images[digest]
+        false = [text for text in image.negatives if text not in image.true]
+        self.counts["captions"] += len(image.captions)
+        self.counts["hard negatives"] += len(false)
+        self.counts["skipped: hard negative true in another row"] += len(image.negatives) - len(
+            false
+        )
+        texts = {**dict.fromkeys(image.captions, True), **dict.fromkeys(false, False)}
+        key = _key(row, [digest], keys)
+        return image_group(image.id, texts, image.true, key=key), [row.image]
+
+    def _pair(
+        self, row: TableRow, digests: Sequence[bytes], images: DistinctImages, keys: set[str]
+    ) -> Record:
+        """Both images of a row with the captions of both."""
+        pair = [images.images[digest] for digest in digests]
+        texts = (*row.captions, *row.negatives)
+        self.counts["captions"] += len(texts)
+        self.counts["pairs of images"] += 1
+        group = Group(
+            key=_key(row, digests, keys),
+            image_ids=tuple(image.id for image in pair),
+            text_ids=texts,
+            texts=texts,
+            truth=torch.tensor([[text in image.true for text in texts] for image in pair]),
+            true_ids=tuple(frozenset(image.true) for image in pair),
+        )
+        assert row.negative_image is not None
+        return group, [row.image, row.negative_image]
+
+
+class _Contents:
+    """Reads each image once: its sha256, and whether it looks like a measured one."""
+
+    def __init__(self, measured: MeasuredImages, exists: Callable[[Path], bool]) -> None:
+        self.similar: list[tuple[str, Path]] = []
+        self._measured, self._exists = measured, exists
+        self._known: dict[Path, bytes | None] = {}
+        self._compared: set[bytes] = set()
+
+    def digest(self, image: Path | bytes, name: str) -> bytes | None:
+        """Returns the sha256 of an encoded image; None if its file is missing."""
+        if isinstance(image, bytes):
+            return self._compare(image, name or "an image without a name")
+        if image not in self._known:
+            there = self._exists(image)
+            self._known[image] = self._compare(image.read_bytes(), name) if there else None
+        return self._known[image]
+
+    def _compare(self, content: bytes, name: str) -> bytes:
+        digest = hashlib.sha256(content).digest()
+        if digest not in self._compared:
+            self._compared.add(digest)
+            like = None if self._measured.has(name, digest) else self._measured.like(content)
+            self.similar += [] if like is None else [(name, like)]
+        return digest
+
+
+def _key(row: TableRow, digests: Sequence[bytes], keys: set[str]) -> str:
+    """A name for a record, made of the id or the file, that no other record has."""
+    codes = [digest.hex()[:12] for digest in digests]
+    name = row.id or re.sub(r"\.\w+$", "", row.name) or codes[0]
+    plain = re.sub(r"[^A-Za-z0-9_\-]", "_", name)
+    numbered = (f"{plain}-{codes[-1]}-{number}" for number in itertools.count(2))
+    names = itertools.chain((plain, f"{plain}-{codes[-1]}"), numbered)
+    key = next(name for name in names if name not in keys)
+    keys.add(key)
+    return key
+
+
+def _summed(lines: Iterable[str]) -> str:
+    """The sha256 of lines."""
+    state = hashlib.sha256()
+    for line in lines:
+        state.update(f"{line}\n".encode())
+    return state.hexdigest()

@@ -1,0 +1,122 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.refusals import refused
+from vlmtune.data.table_rows import Table
+
+
+def table(folder: Path, *rows: dict, **options) -> Table:
+    path = folder / "t.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    return Table(path, **options)
+
+
+@pytest.mark.parametrize(
+    ("names", "taken"),
+    [
+        ("image caption", "image: image, caption: caption"),
+        ("File_Name Sentences", "image: File_Name, caption: Sentences"),
+        ("filename filepath text", "image: filepath, caption: text"),
+        ("path caption text", "image: path, caption: caption"),
+        ("image captions caption", "image: image, caption: captions caption"),
+        ("image caption_1 caption_0", "image: image, caption: caption_1 caption_0"),
+        (
+            "image caption hard_negative_caption",
+            "image: image, caption: caption, negative: hard_negative_caption",
+        ),
+        (
+            "image caption negative image-neg id split",
+            "image: image, caption: caption, negative: negative, negative_image: image-neg, "
+            "id: id, split: split",
+        ),
+    ],
+)
+def test_guesses(names, taken, tmp_path):
+    listed = names.split()
+    columns = table(tmp_path, dict.fromkeys(listed, "x")).columns
+    assert ", ".join(f"{role}: {' '.join(x)}" for role, x in columns.items() if x) == taken
+
+
+def test_a_given_column_is_not_guessed_for_anything_else(tmp_path):
+    row = {"image_1": "a.jpg", "image_2": "b.jpg", "caption": "a", "text": "b", "id": 3}
+    given = {"image": "image_1", "negative_image": "image_2", "negative": ["caption"], "id": None}
+    rows = table(tmp_path, row, given=given)
+    (read,) = rows.rows()
+    assert (read.name, read.negative_name) == ("a.jpg", "b.jpg")
+    assert (read.captions, read.negatives, read.id) == (("b",), ("a",), "")
+    assert rows.summary() == (
+        "t.jsonl: image from 'image_1', caption from 'text', negative from 'caption', "
+        "negative_image from 'image_2'; not used: 'id'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("cell", "captions"),
+    [
+        ("a  dog\n", ("a dog",)),
+        (["a dog", "a dog", " a cat"], ("a dog", "a cat")),
+        ('["a dog", "a cat"]', ("a dog", "a cat")),
+        ("['a dog', \"it's\"]", ("a dog", "it's")),
+        ("[blurred] a dog", ("[blurred] a dog",)),
+        ([{"raw": "a dog", "tokens": ["a"]}, {"text": "a cat"}], ("a dog", "a cat")),
+        (None, ()),
+        ("", ()),
+        (float("nan"), ()),
+    ],
+)
+def test_cells_of_captions(cell, captions, tmp_path):
+    (row,) = table(tmp_path, {"image": "a.jpg", "caption": cell}).rows()
+    assert row.captions == captions
+
+
+def test_names_start_from_the_table_or_the_images(tmp_path):
+    row = {"image": "sub/a.jpg", "caption": "a"}
+    (read,) = table(tmp_path, row).rows()
+    assert read.image == tmp_path / "sub/a.jpg"
+    (read,) = table(tmp_path, row, images=tmp_path / "x").rows()
+    assert read.image == tmp_path / "x/sub/a.jpg"
+    inside = {"image": str(tmp_path / "sub/a.jpg"), "caption": "a"}
+    assert next(table(tmp_path, inside).rows()).image == tmp_path / "sub/a.jpg"
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"image": "../a.jpg"}, r"inside .* in row 2 of .*t.jsonl, column 'image', got '../a.jpg'"),
+        ({"image": "/etc/a.jpg"}, "name the folder of the images by `images`"),
+        ({"image": "https://x.org/a.jpg"}, "row 2 .* the address .*download the images first"),
+        ({"image": ""}, "expected an image in row 2 .*column 'image', got nothing"),
+        ({"image": 3}, "row 2 .*'image', got 3"),
+        ({"caption": 3}, "a caption or a list of captions in row 2 .*'caption', got 3"),
+        ({"caption": [["a"], 3]}, "got 3"),
+        ({"id": {"a": 1}}, "a name or a number in row 2 .*'id'"),
+        ({"negative": "a dog", "id": 7}, "false caption in row 2 .*'negative', got 'a dog'.*'7'"),
+    ],
+)
+def test_a_wrong_cell_names_its_row_and_column(row, message, tmp_path):
+    good = {"image": "a.jpg", "caption": "a dog"}
+    with refused(message):
+        list(table(tmp_path, good, {**good, **row}).rows())
+
+
+@pytest.mark.parametrize(
+    ("row", "given", "message"),
+    [
+        ({"url": "x", "caption": "a"}, {}, "got addresses in 'url': download the images first"),
+        ({"a": "x", "caption": "a"}, {}, "a column of images .* the columns a, caption: name it"),
+        ({"image": "x", "b": "a"}, {}, "a column of captions .*`columns.caption`"),
+        ({"image": "x", "caption": "a"}, {"imge": "image"}, "`columns` of image, caption"),
+        ({"image": "x", "caption": "a"}, {"caption": "captoin"}, "did you mean 'caption'"),
+        ({"image": "x", "caption": "a"}, {"image": ["image", "caption"]}, "one column for image"),
+    ],
+)
+def test_wrong_columns(row, given, message, tmp_path):
+    with refused(message):
+        _ = table(tmp_path, row, given=given).columns
+
+
+def test_an_empty_table(tmp_path):
+    with refused("expected rows"):
+        _ = table(tmp_path).columns

@@ -1,0 +1,132 @@
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.refusals import refused
+from vlmtune.data.table_rows import Table
+from vlmtune.data.tables import column_names, read_cells, source_files
+
+ROWS = [{"image": "a.jpg", "caption": "a dog"}, {"image": "b/c.jpg", "caption": "a, b\nand c"}]
+
+
+def written(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+TEXTS = {
+    "t.csv": 'image,caption\na.jpg,a dog\n\nb/c.jpg,"a, b\nand c"\n',
+    "t.CSV": '\ufeffimage,caption\r\na.jpg,a dog\r\nb/c.jpg,"a, b\nand c"\r\n',
+    "t.tsv": 'image\tcaption\na.jpg\ta dog\nb/c.jpg\t"a, b\nand c"\n',
+    "t.jsonl": "\n\n".join(map(json.dumps, ROWS)),
+    "t.json": json.dumps(ROWS),
+    "u.json": json.dumps(dict(enumerate(ROWS))),
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_text_formats_hold_the_same_rows(name, tmp_path):
+    path = written(tmp_path / name, TEXTS[name])
+    assert list(read_cells(path)) == ROWS
+    assert column_names(path) == ["image", "caption"]
+    assert source_files(path) == [path]
+
+
+def test_columns_of_json_are_those_of_all_rows(tmp_path):
+    path = written(tmp_path / "t.jsonl", '{"a": 1}\n{"b": 2, "a": 3}\n')
+    assert column_names(path) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("t.csv", "a,b\n1,2\n1\n", "1 values for 2 columns in row 2"),
+        ("t.csv", "a,b\n1,2,3\n", "3 values for 2 columns in row 1"),
+        ("t.csv", "a,a\n1,2\n", "twice"),
+        ("t.jsonl", "{}\n{", "in row 2"),
+        ("t.jsonl", "{}\n[1]", r"'\[1\]' instead of an object in row 2"),
+        ("t.json", '{"images": [], "annotations": []}', "vlmtune build coco"),
+        ("t.json", "3", "no list of rows"),
+        ("t.xls", "", r"expected a table \(.csv, .tsv"),
+    ],
+)
+def test_a_file_of_another_layout_is_one_line(name, text, message, tmp_path):
+    with refused(message):
+        list(read_cells(written(tmp_path / name, text)))
+
+
+def test_a_missing_table(tmp_path):
+    with refused("No such file"):
+        list(read_cells(tmp_path / "t.csv"))
+
+
+def test_a_folder_of_images_with_text_beside_them(tmp_path):
+    for name in ("train/a.jpg", "train/b.png", "val/c.webp", "d.jpeg"):
+        written(tmp_path / name, "")
+    written(tmp_path / "train/a.txt", "a dog\na brown dog\n")
+    written(tmp_path / "train/b.json", '{"captions": ["a cat"], "negative": "a dog"}')
+    written(tmp_path / "d.txt", "a bird")
+    assert list(read_cells(tmp_path)) == [
+        {"image": "d.jpeg", "caption": ["a bird"]},
+        {"image": "train/a.jpg", "caption": ["a dog", "a brown dog"], "split": "train"},
+        {
+            "image": "train/b.png",
+            "captions": ["a cat"],
+            "negative": "a dog",
+            "split": "train",
+        },
+        {"image": "val/c.webp", "split": "val"},
+    ]
+    rows = [(row.name, row.captions, row.negatives) for row in Table(tmp_path).rows()]
+    assert rows[:3] == [
+        ("d.jpeg", ("a bird",), ()),
+        ("train/a.jpg", ("a dog", "a brown dog"), ()),
+        ("train/b.png", ("a cat",), ("a dog",)),
+    ]
+    (tmp_path / "empty").mkdir()
+    with refused("expected images"):
+        list(read_cells(tmp_path / "empty"))
+
+
+def test_parquet_and_saved_datasets(tmp_path):
+    arrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    rows = [
+        {"image": {"bytes": b"1", "path": "1.jpg"}, "caption": ["a", "b"]},
+        {"image": {"bytes": None, "path": "2.jpg"}, "caption": []},
+    ]
+    table = arrow.Table.from_pylist(rows)
+    parquet.write_table(table, tmp_path / "t.parquet")
+    assert list(read_cells(tmp_path / "t.parquet")) == rows
+    hub = tmp_path / "hub/data"
+    hub.mkdir(parents=True)
+    for split in ("train", "test"):
+        parquet.write_table(table, hub / f"{split}-00000-of-00001.parquet")
+    want = [{"split": split, **row} for split in ("test", "train") for row in rows]
+    assert list(read_cells(tmp_path / "hub")) == want
+    saved = tmp_path / "saved"
+    for split in ("train", "test"):
+        (saved / split).mkdir(parents=True)
+        with arrow.ipc.new_stream(saved / split / "data-00000-of-00001.arrow", table.schema) as out:
+            out.write_table(table)
+        state = {"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}
+        written(saved / split / "state.json", json.dumps(state))
+    assert list(read_cells(saved / "train")) == rows
+    written(saved / "dataset_dict.json", '{"splits": ["train", "test"]}')
+    assert list(read_cells(saved)) == [
+        {"split": split, **row} for split in ("train", "test") for row in rows
+    ]
+    assert [(row.image, row.name) for row in Table(saved / "train").rows()] == [
+        (b"1", "1.jpg"),
+        (saved / "train/2.jpg", "2.jpg"),
+    ]
+
+
+def test_parquet_without_pyarrow_is_refused(tmp_path, monkeypatch):
+    for module in ("pyarrow", "pyarrow.ipc", "pyarrow.parquet"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with refused("expected the package pyarrow .* pip install pyarrow"):
+        list(read_cells(written(tmp_path / "t.parquet", "")))

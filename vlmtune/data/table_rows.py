@@ -1,0 +1,290 @@
+"""Rows of a table as captioned images: which column is what, and what its cells hold.
+
+In: a table (`vlmtune.data.tables`) and the names of its columns, or guesses. Out: rows. Never: an
+opened image.
+"""
+
+import ast
+import difflib
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from vlmtune.data.tables import Cells, column_names, read_cells
+from vlmtune.errors import UserError
+
+# What a column holds -> names that are taken for it, most telling first. All columns of the first
+# group that a table has are taken, with numbers too ("caption_0", "caption_1").
+GUESSES: dict[str, tuple[tuple[str, ...], ...]] = {
+    "image": (
+        *(("image",), ("image_path",), ("filepath",), ("file_path",), ("path",), ("img_path",)),
+        *(("img",), ("image_file",), ("image_name",), ("file_name",), ("filename",), ("file",)),
+    ),
+    "caption": (
+        *(("caption", "captions"), ("text", "texts"), ("sentence", "sentences"), ("raw",)),
+        *(("description", "descriptions"), ("alt_text",)),
+    ),
+    "negative": (
+        *(("hard_negative", "hard_negatives"), ("negative", "negatives")),
+        *(("hard_negative_caption", "hard_negative_captions"),),
+        *(("negative_caption", "negative_captions"), ("caption_neg",), ("neg_caption",)),
+        *(("false_caption", "false_captions"), ("foil", "foils")),
+    ),
+    "negative_image": (
+        *(("image_neg",), ("negative_image",), ("hard_negative_image",), ("neg_image",)),
+        *(("image_negative",), ("filename_neg",), ("negative_image_path",)),
+    ),
+    "id": (("id",), ("image_id",), ("uid",), ("key",)),
+    "split": (("split",), ("partition",)),
+    "group": (),
+}
+_NONE = ("", "null", "None")  # a null of the command line arrives as a text
+_LISTS = ("caption", "negative")  # what may have several columns
+_URLS = ("url", "image_url", "img_url")
+_TEXT_KEYS = ("raw", "text", "caption", "sentence")  # of a caption that is an object
+_DOWNLOAD = "download the images first; shards that img2dataset writes are trained on as they are"
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """An image with its captions, hard-negative captions and hard-negative image.
+
+    Attributes:
+        image: The file, or the encoded image.
+        name: The image as the table names it; empty for an encoded one without a name.
+        captions: True captions, each once.
+        negatives: Captions that are false of `image`. With a `negative_image` they are true of it.
+        id: Empty without such a column, as are `split` and `group`.
+        where: The row and the table, for errors.
+    """
+
+    image: Path | bytes
+    name: str
+    captions: tuple[str, ...]
+    negatives: tuple[str, ...]
+    negative_image: Path | bytes | None
+    negative_name: str
+    id: str
+    split: str
+    group: str
+    where: str
+
+
+@dataclass(frozen=True)
+class Table:
+    r"""A table of captioned images; it reads the file anew at each call.
+
+    Attributes:
+        path: The file or folder, see `read_cells`.
+        images: Folder that the names of images start from; by default that of the table.
+        given: Columns by what they hold, out of image, caption, negative, negative_image, id, split
+            and group. caption and negative may have several. None means that there is none; what is
+            not given is guessed (`GUESSES`).
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     path = Path(folder, "rows.csv")
+        ...     _ = path.write_text("file,text,width\na.jpg,a dog,3\n")
+        ...     table = Table(path)
+        ...     print(table.summary())
+        ...     [row.captions for row in table.rows()]
+        rows.csv: image from 'file', caption from 'text'; not used: 'width'
+        [('a dog',)]
+    """
+
+    path: Path
+    images: Path | None = None
+    given: Mapping[str, str | Sequence[str] | None] | None = None
+
+    @property
+    def folder(self) -> Path:
+        """The folder that the names of images start from."""
+        return self.images or (self.path if self.path.is_dir() else self.path.parent)
+
+    @cached_property
+    def columns(self) -> dict[str, tuple[str, ...]]:
+        """The columns by what they hold; empty where the table has none."""
+        names = column_names(self.path)
+        if not names:
+            raise UserError(f"expected rows in {self.path}, got none: correct the table")
+        given = _checked(self.given or {}, names, self.path)
+        used = {name for columns in given.values() for name in columns}
+        free = [name for name in names if name not in used]
+        columns = {role: given[role] if role in given else _guess(role, free) for role in GUESSES}
+        for role in ("image", "caption"):
+            if not columns[role]:
+                raise self._lacking(role, names)
+        return columns
+
+    def summary(self) -> str:
+        """States which column was taken for what, and which were not used."""
+        names, columns = column_names(self.path), self.columns
+        taken = [
+            f"{role} from {', '.join(map(repr, columns[role]))}"
+            for role in columns
+            if columns[role]
+        ]
+        used = {name for listed in columns.values() for name in listed}
+        rest = ", ".join(repr(name) for name in names if name not in used)
+        return f"{self.path.name}: {', '.join(taken)}{f'; not used: {rest}' if rest else ''}"
+
+    def rows(self) -> Iterator[TableRow]:
+        """Yields the rows in order.
+
+        Raises:
+            UserError: A cell cannot be used; the error names its row and column.
+        """
+        _ = self.columns
+        for number, cells in enumerate(read_cells(self.path), start=1):
+            yield self._row(cells, f"row {number} of {self.path}")
+
+    def _row(self, cells: Cells, where: str) -> TableRow:
+        columns = self.columns
+        (image_column,) = columns["image"]
+        image, name = self._image(cells.get(image_column), image_column, where) or (None, "")
+        if image is None:
+            raise _cell_error(where, image_column, "an image", cells.get(image_column))
+        negative_image, negative_name = None, ""
+        for column in columns["negative_image"]:
+            negative_image, negative_name = self._image(cells.get(column), column, where) or (
+                None,
+                "",
+            )
+        texts = {
+            role: {
+                text: column
+                for column in columns[role]
+                for text in _texts(cells.get(column), column, where)
+            }
+            for role in _LISTS
+        }
+        ids = {role: self._name(cells, role, where) for role in ("id", "split", "group")}
+        for text, column in texts["negative"].items():
+            if text in texts["caption"]:
+                raise UserError(
+                    f"expected a false caption in {where}, column {column!r}, got {text!r}, which "
+                    f"is also a caption of its image {ids['id'] or name!r}: remove one of them"
+                )
+        captions, negatives = (tuple(texts[role]) for role in _LISTS)
+        shared = (negative_image, negative_name)
+        return TableRow(image, name, captions, negatives, *shared, **ids, where=where)
+
+    def _image(self, cell: Any, column: str, where: str) -> tuple[Path | bytes, str] | None:
+        """The image of a cell with its name; None for an empty cell."""
+        name = ""
+        if isinstance(cell, Mapping):  # as `datasets` stores images
+            name = str(cell.get("path") or "")
+            cell = cell.get("bytes") or cell.get("path")
+        if isinstance(cell, bytes | bytearray) and cell:
+            return bytes(cell), name
+        if cell is None or (isinstance(cell, str) and not cell.strip()):
+            return None
+        if not isinstance(cell, str):
+            raise _cell_error(where, column, "an image file or encoded image", cell)
+        if re.match(r"[a-z][a-z0-9+]+://", cell):
+            raise UserError(
+                f"expected an image file in {where}, column {column!r}, got the address "
+                f"{cell[:60]!r}: {_DOWNLOAD}"
+            )
+        # Shards copy every file that a table names; a downloaded table must not name others.
+        folder, path = (os.path.abspath(x) for x in (self.folder, self.folder / cell.strip()))
+        if os.path.commonpath((folder, path)) != folder:
+            raise UserError(
+                f"expected an image file inside {self.folder} in {where}, column {column!r}, got "
+                f"{cell!r}: name the folder of the images by `images`"
+            )
+        return self.folder / cell.strip(), cell.strip()
+
+    def _name(self, cells: Cells, role: str, where: str) -> str:
+        cell = next((cells.get(column) for column in self.columns[role]), None)
+        if cell is not None and (isinstance(cell, bool) or not isinstance(cell, str | int | float)):
+            raise _cell_error(where, self.columns[role][0], "a name or a number", cell)
+        return "" if cell is None else str(cell).strip()
+
+    def _lacking(self, role: str, names: Sequence[str]) -> UserError:
+        urls = [name for name in names if name.lower() in _URLS]
+        if role == "image" and urls:
+            return UserError(
+                f"expected a column of image files in {self.path}, got addresses in {urls[0]!r}: "
+                f"{_DOWNLOAD}"
+            )
+        return UserError(
+            f"expected a column of {role}s in {self.path}, got the columns {', '.join(names)}: "
+            f"name it by `columns.{role}`"
+        )
+
+
+def _checked(
+    given: Mapping[str, str | Sequence[str] | None], names: Sequence[str], path: Path
+) -> dict[str, tuple[str, ...]]:
+    """The given columns, each of them in the table."""
+    checked = {}
+    for role, value in given.items():
+        if role not in GUESSES:
+            raise UserError(
+                f"expected `columns` of {', '.join(GUESSES)}, got {role!r}: correct the name"
+            )
+        value = None if value in _NONE and value not in names else value
+        columns = (value,) if isinstance(value, str) else tuple(value or ())
+        unknown = [column for column in columns if column not in names]
+        if unknown:
+            close = difflib.get_close_matches(unknown[0], names, 1)
+            advice = f"did you mean {close[0]!r}?" if close else f"name one of {', '.join(names)}"
+            raise UserError(f"expected a column of {path} for {role}, got {unknown[0]!r}: {advice}")
+        if len(columns) > 1 and role not in _LISTS:
+            raise UserError(
+                f"expected one column for {role} of {path}, got {', '.join(columns)}: name one"
+            )
+        checked[role] = columns
+    return checked
+
+
+def _guess(role: str, names: Sequence[str]) -> tuple[str, ...]:
+    plain = {name: re.sub(r"[\s\-]+", "_", name.strip().lower()) for name in names}
+    for group in GUESSES[role]:
+        matches = [name for name in names if plain[name] in group]
+        if not matches and role in _LISTS:
+            numbered = re.compile(rf"(?:{'|'.join(group)})_?\d+")
+            matches = [name for name in names if numbered.fullmatch(plain[name])]
+        if matches:
+            return tuple(matches) if role in _LISTS else (matches[0],)
+    return ()
+
+
+def _texts(cell: Any, column: str, where: str) -> list[str]:
+    """The captions of a cell: a text, a list of texts, or the text of such a list."""
+    if cell is None or (isinstance(cell, float) and cell != cell):
+        return []
+    if isinstance(cell, str) and cell.lstrip().startswith("["):
+        cell = _list(cell)
+    if isinstance(cell, Mapping):
+        cell = next((cell[key] for key in _TEXT_KEYS if key in cell), cell)
+    if isinstance(cell, str):
+        text = " ".join(cell.split())
+        return [text] if text else []
+    if not isinstance(cell, list | tuple):
+        raise _cell_error(where, column, "a caption or a list of captions", cell)
+    return [text for item in cell for text in _texts(item, column, where)]
+
+
+def _list(cell: str) -> Any:
+    """The list that a cell writes in JSON or, as pandas does, in Python; else the cell."""
+    for read in (json.loads, ast.literal_eval):
+        try:
+            content = read(cell.strip())
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+        if isinstance(content, list):
+            return content
+    return cell
+
+
+def _cell_error(where: str, column: str, expected: str, cell: Any) -> UserError:
+    got = "nothing" if cell in (None, "") else repr(cell)[:60]
+    return UserError(f"expected {expected} in {where}, column {column!r}, got {got}: correct it")

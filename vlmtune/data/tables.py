@@ -1,0 +1,213 @@
+"""Tables of captioned images as rows of cells: csv, tsv, JSON, JSON lines, Parquet, Arrow, folders.
+
+In: a file or a folder. Out: the cells of each row by column, in order. Never: what a column means,
+or a decoded image. Parquet and Arrow need the package pyarrow.
+"""
+
+import csv
+import importlib
+import json
+import re
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from vlmtune.errors import UserError
+from vlmtune.storage.files import read_json
+
+Cells = dict[str, Any]
+
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
+SPLIT_FOLDERS = ("train", "val", "valid", "validation", "dev", "test")
+_DICT, _STATE = "dataset_dict.json", "state.json"  # of a Hugging Face dataset saved to disk
+_PART = re.compile(r"(\w+?)-\d+(-of-\d+)?")  # "train-00000-of-00002"
+_AT_ONCE = 256  # rows of a Parquet or Arrow file in memory
+
+
+def read_cells(path: Path) -> Iterator[Cells]:
+    r"""Yields the cells of each row of a table, by column.
+
+    - `.csv`, `.tsv`: the first line names the columns.
+    - `.jsonl`: an object a line. `.json`: a list of objects, or an object of objects.
+    - `.parquet`, `.arrow`: through pyarrow.
+    - A folder that `datasets` saved (`save_to_disk`), or one of Parquet files. The name of the
+      split is the cell "split".
+    - A folder of images: a row an image, with the columns "image" (its path in the folder),
+      "caption" (the lines of the `.txt` beside it) and those of the `.json` beside it. The first
+      folder is the cell "split" if it is called train, val or test.
+
+    Raises:
+        UserError: The table cannot be read. The error names the row.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     path = Path(folder, "rows.tsv")
+        ...     _ = path.write_text("image\tcaption\na.jpg\ta dog\n")
+        ...     list(read_cells(path))
+        [{'image': 'a.jpg', 'caption': 'a dog'}]
+    """
+    path = Path(path)
+    if path.is_dir():
+        yield from _folder(path)
+        return
+    if path.suffix.lower() not in _READERS:
+        raise UserError(
+            f"expected a table ({', '.join(_READERS)}) or a folder, got {path}: convert it"
+        )
+    try:
+        yield from _READERS[path.suffix.lower()](path)
+    except (OSError, ValueError, RecursionError, csv.Error) as error:
+        if isinstance(error, UserError):
+            raise
+        line = " ".join(str(error).split())
+        raise UserError(
+            f"expected a table in {path}, got {line}: correct the file or the path"
+        ) from error
+
+
+def column_names(path: Path) -> list[str]:
+    """Returns the columns of a table; rows of JSON and of folders may lack some of them."""
+    complete = Path(path).suffix.lower() in (".csv", ".tsv", ".parquet", ".arrow")
+    rows = islice(read_cells(path), 1 if complete else None)
+    return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def _csv(path: Path) -> Iterator[Cells]:
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+        rows = csv.reader(file, delimiter=delimiter, strict=True)
+        names = next(rows, [])
+        if len(set(names)) < len(names):
+            raise ValueError(f"columns {names}, one of them twice")
+        for number, row in enumerate(filter(None, rows), start=1):
+            if len(row) != len(names):
+                raise ValueError(f"{len(row)} values for {len(names)} columns in row {number}")
+            yield dict(zip(names, row, strict=True))
+
+
+def _json_lines(path: Path) -> Iterator[Cells]:
+    with path.open(encoding="utf-8-sig") as file:
+        for number, line in enumerate(filter(str.strip, file), start=1):
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise ValueError(f"{type(error).__name__} ({error}) in row {number}") from error
+            yield _object(row, number)
+
+
+def _json(path: Path) -> Iterator[Cells]:
+    content = read_json(path, "a table")
+    if isinstance(content, dict) and isinstance(content.get("images"), list):
+        raise UserError(
+            f"expected a list of rows in {path}, got the layout of COCO or Karpathy: use `vlmtune "
+            "build coco` or `vlmtune build karpathy`"
+        )
+    rows = list(content.values()) if isinstance(content, dict) else content
+    if not isinstance(rows, list):
+        raise ValueError("no list of rows")
+    for number, row in enumerate(rows, start=1):
+        yield _object(row, number)
+
+
+def _object(row: Any, number: int) -> Cells:
+    if not isinstance(row, dict):
+        raise ValueError(f"{str(row)[:40]!r} instead of an object in row {number}")
+    return row
+
+
+def _parquet(path: Path) -> Iterator[Cells]:
+    arrow = _pyarrow(path)
+    with arrow.parquet.ParquetFile(path) as file:
+        for batch in file.iter_batches(_AT_ONCE):
+            yield from batch.to_pylist()
+
+
+def _arrow(path: Path) -> Iterator[Cells]:
+    arrow = _pyarrow(path)
+    with arrow.memory_map(str(path)) as source:
+        try:
+            batches = arrow.ipc.open_stream(source)  # what `datasets` writes
+        except arrow.ArrowInvalid:
+            file = arrow.ipc.open_file(source)
+            batches = (file.get_batch(i) for i in range(file.num_record_batches))
+        for batch in batches:
+            for start in range(0, batch.num_rows, _AT_ONCE):
+                yield from batch.slice(start, _AT_ONCE).to_pylist()
+
+
+def _pyarrow(path: Path) -> Any:
+    try:
+        for part in ("ipc", "parquet"):
+            importlib.import_module(f"pyarrow.{part}")
+    except ImportError as error:
+        raise UserError(
+            f"expected the package pyarrow for {path}, it is not installed: pip install pyarrow, "
+            "or convert the table to csv or JSON lines"
+        ) from error
+    return importlib.import_module("pyarrow")
+
+
+_READERS: dict[str, Callable[[Path], Iterator[Cells]]] = {
+    ".csv": _csv,
+    ".tsv": _csv,
+    ".jsonl": _json_lines,
+    ".json": _json,
+    ".parquet": _parquet,
+    ".arrow": _arrow,
+}
+
+
+def source_files(path: Path) -> list[Path]:
+    """Returns the files whose content makes the table: the file, or those of a folder."""
+    path = Path(path)
+    if not path.is_dir():
+        return [path]
+    if (path / _DICT).is_file():
+        splits = read_json(path / _DICT, "a dataset", shape=dict[str, list[str]])["splits"]
+        return [file for split in splits for file in source_files(path / split)]
+    if (path / _STATE).is_file():
+        state = read_json(path / _STATE, "a dataset", shape=dict[str, Any])
+        return [path / Path(str(part["filename"])).name for part in state["_data_files"]]
+    if parts := sorted(path.rglob("*.parquet")):
+        return parts
+    return sorted(file for file in path.rglob("*") if file.suffix.lower() in (".txt", ".json"))
+
+
+def _folder(path: Path) -> Iterator[Cells]:
+    saved = (path / _DICT).is_file() or (path / _STATE).is_file()
+    if not saved and next(path.rglob("*.parquet"), None) is None:
+        yield from _image_folder(path)
+        return
+    for file in source_files(path):
+        named = _PART.fullmatch(file.stem)
+        split = file.parent.name if (path / _DICT).is_file() else named and named[1]
+        for row in read_cells(file):
+            yield {"split": split, **row} if split and split != "data" else row
+
+
+def _image_folder(path: Path) -> Iterator[Cells]:
+    files = sorted(file for file in path.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES)
+    if not files:
+        raise UserError(
+            f"expected images ({', '.join(IMAGE_SUFFIXES)}) in {path}, got none: correct the path"
+        )
+    for file in files:
+        name = file.relative_to(path)
+        row: Cells = {"split": name.parts[0]} if name.parts[0] in SPLIT_FOLDERS else {}
+        text, sidecar = file.with_suffix(".txt"), file.with_suffix(".json")
+        if text.is_file():
+            row["caption"] = _lines(text)
+        if sidecar.is_file():
+            row |= read_json(sidecar, "a JSON object", shape=dict[str, Any])
+        yield {**row, "image": name.as_posix()}
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"expected captions in {path}, got {type(error).__name__} ({error}): correct the file"
+        ) from error
