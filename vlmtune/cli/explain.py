@@ -24,6 +24,9 @@ COMMAND = re.compile(r"\b(fit|validate|test)\.(?=\w)")
 OPTIONAL = re.compile(
     r"Does not validate against any .*?(Problem with .+) - Expected a <class 'NoneType'> Given.*"
 )
+# A plug-in that is written out is no path.
+WRITTEN_OUT = re.compile(r"- Expected a path but \[?\{.*?\}\]? either not accessible or invalid ")
+LISTED = re.compile(r"(trainer\.callbacks|model\.objectives): ")
 # jsonargparse loads a faulty YAML twice and reports a loop. The cause is the real error.
 LOOP = re.compile(r"Config file loop detected: (\S+) -> .*", re.DOTALL)
 
@@ -70,14 +73,14 @@ def configuration_error(error: Exception, keys: Iterable[str]) -> UserError:
         expected a valid config, got: Option 'sed' is not accepted: did you mean 'seed'?
     """
     text = KEY.sub(r"\1:", OPTIONAL.sub(r"\1", " ".join(_without_loop(error).split())))
-    text = COMMAND.sub("", _one_line(text))
+    text = COMMAND.sub("", _one_line(WRITTEN_OUT.sub("", text)))
     known = [*keys, *(name for path in CLASS.findall(text) for name in _names(*path))]
     wrong = WRONG.search(text)
     near = difflib.get_close_matches(wrong[1], known, 1) if wrong else []
-    return UserError(
-        f"expected a valid config, got: {text}: "
-        + (f"did you mean {near[0]!r}?" if near else "correct it")
-    )
+    advice = f"did you mean {near[0]!r}?" if near else "correct it"
+    if wrong and (listed := LISTED.search(text)):
+        advice += f" (of another item: --{listed[1]}.0.{wrong[1]}, or its class in place of 0)"
+    return UserError(f"expected a valid config, got: {text}: {advice}")
 
 
 def _without_loop(error: Exception) -> str:

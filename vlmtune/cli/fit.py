@@ -28,6 +28,7 @@ from torch.nn import ModuleList
 from typing_extensions import override
 
 from vlmtune.cli.explain import configuration_error, warning_line
+from vlmtune.cli.overrides import changed_lists, rewritten
 from vlmtune.data.datamodule import ShardDataModule
 from vlmtune.errors import UserError
 from vlmtune.export import check_checkpoint
@@ -155,6 +156,7 @@ class VlmtuneCLI(LightningCLI):
 
     def __init__(self, command: str, arguments: list[str]) -> None:
         self.command = command
+        arguments, self.items = rewritten(arguments)
         strict = {"exit_on_error": False, "allow_abbrev": False}
         super().__init__(
             AdaptationModule,
@@ -188,9 +190,18 @@ class VlmtuneCLI(LightningCLI):
         return parser
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
-        """Parses with errors of one line, and without Lightning's warning about `args`."""
+        """Parses with errors of one line, and without Lightning's warning about `args`.
+
+        Items of lists can be changed once the lists are known, so those are parsed first.
+        """
+        words: Any = args
         try:
-            self.config = parser.parse_args(args)  # type: ignore[arg-type]
+            if self.items:
+                shown = [word for word in words if not word.startswith("--print_config")]
+                known = parser.parse_args(shown)[self.command]
+                content = yaml.safe_load(self._parser(self.command).dump(known))
+                words = [*words, *changed_lists(content, self.items)]
+            self.config = parser.parse_args(words)
         except (argparse.ArgumentError, TypeError) as error:
             keys = _keys(self._parser(self.command))
             raise configuration_error(error, keys) from error

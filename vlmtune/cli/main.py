@@ -45,7 +45,10 @@ usage: vlmtune {command} --config YAML [--ckpt_path CKPT] [--key value ...]
                          later ones override earlier ones
   --ckpt_path CKPT       a checkpoint: to resume from (fit) or to measure
   --key value            override any key of the config, for example
-                         --trainer.max_epochs 5 or --model.optimizer.init_args.lr=0.001
+                         --trainer.max_epochs 5 or --model.optimizer.init_args.lr=0.001;
+                         an item of a list by its position, class or name:
+                         --trainer.callbacks.0.every_n_steps 30
+                         --trainer.callbacks.BenchmarkCallback.benchmarks.cola_multi.limit 100
   --model YAML           a method by its name, one of configs/plugins/modules, after configs that
                          set backbone and data
   --print_config         show the complete config and exit
@@ -54,8 +57,9 @@ usage: vlmtune {command} --config YAML [--ckpt_path CKPT] [--key value ...]
   --all-help             show every key
   --debug                show the traceback of an error
 
-Name a plug-in by its class path or by a YAML. The path of a YAML in a config is relative to that
-config."""
+Name a plug-in by its class path, by a YAML, or by its stem in configs/plugins, for example
+--model.adapter lora --model.objectives "[info_nce, eqsim]". The path of a YAML in a config is
+relative to that config."""
 
 MODEL = "an export, a .ckpt, a hub id, an open_clip name or folder, or the YAML of a backbone"
 SCORER = "as for `vlmtune evaluate`, or a YAML with backbone and adapter; it scores captions"

@@ -5,6 +5,7 @@ before any work.
 """
 
 import argparse
+import difflib
 import json
 import sys
 from collections.abc import Sequence
@@ -44,6 +45,8 @@ def make(base: type[T], source: str, overrides: Sequence[str] = ()) -> T:
 
 def find(kind: str, name: str) -> str:
     """Returns a path or a class path unchanged, and for a stem in `configs/plugins` its YAML."""
+    if file := find_path(name) if name.startswith("configs/") else None:
+        return str(file)
     if Path(name).is_file():
         return name
     folder = Path("configs/plugins", kind)
@@ -54,8 +57,10 @@ def find(kind: str, name: str) -> str:
     stems = sorted(
         {path.stem for root in (Path(), ROOT) for path in (root / folder).glob("*.yaml")}
     )
+    near = difflib.get_close_matches(name, stems, 1)
+    advice = f"did you mean {near[0]!r}?" if near else "correct it"
     raise UserError(
-        f"expected a YAML or one of {', '.join(stems) or folder}, got {name!r}: correct it"
+        f"expected a YAML or one of {', '.join(stems) or folder}, got {name!r}: {advice}"
     )
 
 

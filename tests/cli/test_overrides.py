@@ -1,0 +1,148 @@
+"""Stems of plug-ins, and items of lists, on the command line of `vlmtune fit`."""
+
+import json
+
+import pytest
+import yaml
+
+from tests.refusals import refused
+from tests.tiny import cola_plugin, plugin, write_cola
+from vlmtune.cli.main import main
+from vlmtune.cli.overrides import changed_lists, rewritten
+
+CONFIG = """
+trainer:
+  callbacks:
+    - class_path: vlmtune.training.benchmark_callback.BenchmarkCallback
+      init_args: {name: mine, benchmarks: BENCHMARKS, every_n_steps: 500}
+    - class_path: vlmtune.training.ema.EMA
+model:
+  backbone: {class_path: vlmtune.backbones.open_clip.OpenClip, init_args: {model: some}}
+  adapter: {class_path: vlmtune.adapters.linear_probe.LinearProbe}
+  objectives:
+    - {class_path: vlmtune.objectives.pair_bce.PairBCE}
+    - {class_path: vlmtune.objectives.info_nce.InfoNCE}
+data: {train: [{path: old}], batch_size: 4}
+"""
+
+
+@pytest.fixture
+def parsed(tmp_path, capsys):
+    """Returns the complete config of a command line, without making anything."""
+    path = write_cola(tmp_path / "world")
+    listed = [cola_plugin(path, name=name) for name in ("seen", "unseen")]
+    file = tmp_path / "config.yaml"
+    file.write_text(CONFIG.replace("BENCHMARKS", json.dumps(listed)))
+
+    def parse(*words: str) -> dict:
+        capsys.readouterr()
+        status = main(["fit", "--config", str(file), *words, "--print_config"])
+        output = capsys.readouterr()
+        assert status == 0, output.err
+        return yaml.safe_load(output.out)
+
+    return parse
+
+
+def names(plugins: list[dict]) -> list[str]:
+    return [one["class_path"].rpartition(".")[2] for one in plugins]
+
+
+@pytest.mark.parametrize("item", ["0", "BenchmarkCallback", "0.init_args"])
+def test_any_callback_can_be_reached(parsed, item):
+    words = (f"--trainer.callbacks.{item}.every_n_steps", "30", "--trainer.callbacks.EMA.decay=.9")
+    first, last = parsed(*words)["trainer"]["callbacks"]
+    assert names([first, last]) == ["BenchmarkCallback", "EMA"]
+    assert first["init_args"]["every_n_steps"] == 30
+    assert [b["init_args"]["name"] for b in first["init_args"]["benchmarks"]] == ["seen", "unseen"]
+    assert last["init_args"]["decay"] == 0.9
+
+
+def test_any_benchmark_can_be_reached(parsed):
+    key = "--trainer.callbacks.BenchmarkCallback.benchmarks"
+    config = parsed(f"{key}.unseen.limit", "7", f"{key}.0.limit", "3")
+    benchmarks = config["trainer"]["callbacks"][0]["init_args"]["benchmarks"]
+    assert [b["init_args"]["limit"] for b in benchmarks] == [3, 7]
+    config = parsed(key, "[cola_multi, cola_single]")
+    benchmarks = config["trainer"]["callbacks"][0]["init_args"]["benchmarks"]
+    assert names(benchmarks) == ["ColaMulti", "ColaSingle"]
+
+
+def test_any_objective_can_be_reached(parsed):
+    # A number that YAML 1.1 would take for a text.
+    objectives = parsed("--model.objectives.PairBCE.weight", "1e-5")["model"]["objectives"]
+    assert names(objectives) == ["PairBCE", "InfoNCE"]
+    assert [one["init_args"]["weight"] for one in objectives] == [1e-5, 1.0]
+    objectives = parsed("--model.objectives.1", "sigmoid")["model"]["objectives"]
+    assert names(objectives) == ["PairBCE", "Sigmoid"]
+
+
+def test_stems(parsed):
+    words = ("--model.adapter", "lora", "--model.pairs=hard_pairs", "--model.backbone", "flava")
+    model = parsed(*words, "--model.objectives", "[info_nce, eqsim]")["model"]
+    assert names([model["adapter"], model["pairs"]]) == ["LoRA", "HardPairs"]
+    assert names([model["backbone"], *model["objectives"]]) == ["Flava", "InfoNCE", "EqSim"]
+    assert parsed("--model.pairs", "null")["model"]["pairs"] is None
+
+
+@pytest.mark.parametrize(
+    "one", ["info_nce", "configs/plugins/objectives/info_nce.yaml", "[InfoNCE]", "InfoNCE"]
+)
+def test_one_objective_is_a_list_of_one(parsed, one):
+    assert names(parsed("--model.objectives", one)["model"]["objectives"]) == ["InfoNCE"]
+
+
+def test_an_objective_is_added_by_its_stem(parsed):
+    objectives = parsed("--model.objectives+", "eqsim")["model"]["objectives"]
+    assert names(objectives) == ["PairBCE", "InfoNCE", "EqSim"]
+
+
+def test_training_sets_go_by_their_folders(parsed):
+    for words in (["data/mine"], ["[data/mine]"], ['[{"path": "data/mine"}]']):
+        (only,) = parsed("--data.train", *words)["data"]["train"]
+        assert only.get("init_args", only)["path"] == "data/mine"
+
+
+def test_a_method_goes_by_its_stem(parsed, tmp_path):
+    (tmp_path / "config.yaml").write_text("data: {train: [{path: old}], batch_size: 4}")
+    backbone = "--model.init_args.backbone.init_args.model=some"
+    model = parsed("--model", "mm_adapter", "--model.init_args.backbone=open_clip", backbone)
+    assert names([model["model"]]) == ["MMAdapterModule"]
+
+
+@pytest.mark.parametrize(
+    ("word", "parts"),
+    [
+        ("--model.adapter=lorra", ["one of bottleneck, ", "did you mean 'lora'?"]),
+        ("--trainer.callbacks.7.every_n_steps=3", ["0 (BenchmarkCallback, mine), 1 (EMA)", "'7'"]),
+        ("--trainer.callbacks.Emma.decay=3", ["0 (BenchmarkCallback, mine), 1 (EMA)", "'Emma'"]),
+        ("--model.objectives.PairBCE.wight=3", ["'wight' is not accepted", "'weight'"]),
+        (
+            "--trainer.callbacks.init_args.report=a",
+            ["of another item: --trainer.callbacks.0.report"],
+        ),
+        ("--model.objectives.0.weight", ["a value after --model.objectives.0.weight"]),
+    ],
+)
+def test_what_cannot_be_reached_is_said(parsed, tmp_path, capsys, word, parts):
+    assert main(["fit", "--config", str(tmp_path / "config.yaml"), word]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    for part in parts:
+        assert part in line
+
+
+def test_a_class_that_occurs_twice_needs_its_position():
+    config = {"objectives": [plugin("a.One"), plugin("a.One"), plugin("a.Other")]}
+    with refused(r"0 \(One\), 1 \(One\), 2 \(Other\), got 'One', which is 2 of them"):
+        changed_lists(config, [("objectives.One.weight", 2)])
+    with refused("expected one of objectives"):
+        changed_lists(config, [("objectivs.0.weight", 2)])
+    changed = changed_lists(config, [("objectives.1.weight", 2), ("objectives.Other.weight", 3)])
+    (word,) = changed
+    made = json.loads(word.removeprefix("--objectives="))
+    assert [one["init_args"].get("weight") for one in made] == [None, 2, 3]
+
+
+def test_other_words_stay_as_they_are():
+    words = ["--config", "a.yaml", "--trainer.max_steps=5", "--model.adapter.help", "LoRA"]
+    assert rewritten(words) == (words, [])

@@ -1,0 +1,177 @@
+"""Rewrites arguments of `vlmtune fit` into those that its parser takes.
+
+In: words of a command line, and the config they change. Out: words.
+Never: a plug-in, or a check of a value; the parser makes and checks both.
+
+Two things are rewritten. A plug-in may go by the stem of its YAML (`--model.adapter lora`), and an
+item of a list by its position, class or name
+(`--trainer.callbacks.BenchmarkCallback.every_n_steps 30`).
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+
+from vlmtune.cli.plugins import find, read_yaml
+from vlmtune.errors import UserError
+
+# Last part of a key -> folder of configs/plugins.
+KINDS = {
+    "model": "modules",
+    "backbone": "backbones",
+    "adapter": "adapters",
+    "pairs": "pairs",
+    "objectives": "objectives",
+    "benchmarks": "benchmarks",
+}
+LISTS = ("objectives", "benchmarks")
+SHARDS = ("data.train", "data.val")
+STEM = re.compile(r"[a-z][a-z0-9_]*")
+Override = tuple[str, Any]
+
+
+def rewritten(arguments: Sequence[str]) -> tuple[list[str], list[Override]]:
+    """Returns the arguments with a YAML for each stem, and apart the overrides of items of lists.
+
+    Example:
+        >>> words, items = rewritten(["--data.batch_size=4", "--trainer.callbacks.0.name", "mine"])
+        >>> words, items
+        (['--data.batch_size=4'], [('trainer.callbacks.0.name', 'mine')])
+    """
+    words, items, waiting = [], [], list(arguments)
+    while waiting:
+        word = waiting.pop(0)
+        key, equals, value = word.removeprefix("--").partition("=")
+        of_item = _is_item(key)
+        if not word.startswith("--") or not (of_item or _changes(key)):
+            words.append(word)
+            continue
+        if not equals:
+            if not waiting:
+                raise UserError(f"expected a value after --{key}, got none: add it")
+            value = waiting.pop(0)
+        value = _expanded(key, value)
+        if of_item:
+            items.append((key, _read(value)))
+        else:
+            words += [f"--{key}={value}"] if equals else [f"--{key}", value]
+    return words, items
+
+
+def changed_lists(config: dict[str, Any], items: Sequence[Override]) -> list[str]:
+    """Returns the arguments that give `config` its lists with the changed items.
+
+    A part of a key that stands for an item is its position from 0, its class, or its `name`.
+    `init_args` may be left out.
+
+    Raises:
+        UserError: There is no such item, or a class or name has several.
+
+    Example:
+        >>> config = {"callbacks": [{"class_path": "a.One", "init_args": {"every": 5}}]}
+        >>> changed_lists(config, [("callbacks.One.every", 30)])
+        ['--callbacks=[{"class_path": "a.One", "init_args": {"every": 30}}]']
+    """
+    lists: dict[str, Any] = {}
+    for key, value in items:
+        parts: list[str] = key.split(".")
+        node: Any = config
+        for i, name in enumerate(parts):
+            here, part = ".".join(parts[:i]), cast(Any, name)
+            node = _arguments(node, name)
+            if isinstance(node, list):
+                if not any(here.startswith(f"{known}.") for known in lists):
+                    lists[here] = node
+                part = _position(node, name, here)
+            elif not isinstance(node, dict) or (part not in node and i < len(parts) - 1):
+                known = ", ".join(node) if isinstance(node, dict) else repr(node)
+                raise UserError(f"expected one of {known} in {here}, got {part!r}: correct --{key}")
+            if i < len(parts) - 1:
+                node = node[part]
+            else:
+                node[part] = value
+    return [f"--{key}={json.dumps(value)}" for key, value in lists.items()]
+
+
+def _is_item(key: str) -> bool:
+    """Whether a key goes through an item of a list, by its position or its class."""
+    parts = key.split(".")[1:]
+    return any(part.isdigit() for part in parts) or any(part[:1].isupper() for part in parts[:-1])
+
+
+def _changes(key: str) -> bool:
+    # Backbones have an argument `model`, too.
+    return key in SHARDS or key == "model" or _last(key) in KINDS.keys() - {"model"}
+
+
+def _last(key: str) -> str:
+    """The last part of a key that is no position; `objectives` for `objectives+`."""
+    return [part for part in key.split(".") if not part.isdigit()][-1].rstrip("+")
+
+
+def _expanded(key: str, text: str) -> str:
+    """The value of a key with the YAML of each stem; a list where a single plug-in was given."""
+    content = _read(text)
+    if not _changes(key):
+        return text
+    if isinstance(content, str):
+        item = _item(key, content)
+        whole = key in SHARDS or key.endswith(LISTS)
+        return json.dumps([item]) if whole and not _holds_list(content) else str(item)
+    return json.dumps([_item(key, x) for x in content]) if isinstance(content, list) else text
+
+
+def _item(key: str, item: Any) -> Any:
+    """A plug-in or a shard set, by what was typed."""
+    if not isinstance(item, str):
+        return item
+    if key in SHARDS:
+        return item if item.endswith((".yaml", ".yml")) else {"path": item}
+    return find(KINDS[_last(key)], item) if STEM.fullmatch(item) else item
+
+
+def _holds_list(path: str) -> bool:
+    return Path(path).is_file() and isinstance(read_yaml(Path(path)), list)
+
+
+def _read(text: str) -> Any:
+    """The value that a text stands for."""
+    for read in (json.loads, yaml.safe_load):  # YAML 1.1 takes 1e-5 for a text
+        try:
+            return read(text)
+        except (ValueError, yaml.YAMLError):
+            continue
+    return text
+
+
+def _arguments(node: Any, part: str) -> Any:
+    """The arguments of a plug-in, unless `part` is a key of the plug-in itself."""
+    if isinstance(node, dict) and "class_path" in node and part not in ("class_path", "init_args"):
+        return node.setdefault("init_args", {})
+    return node
+
+
+def _position(items: Sequence[Any], part: str, key: str) -> int:
+    """Position of the item that `part` names."""
+    names = [_names(item) for item in items]
+    listed = ", ".join(f"{i} ({', '.join(of) or '?'})" for i, of in enumerate(names)) or "none"
+    if part.isdigit() and int(part) < len(items):
+        return int(part)
+    fitting = [i for i, of in enumerate(names) if part in of]
+    if len(fitting) != 1:
+        got = f"{part!r}, which is {len(fitting)} of them" if fitting else repr(part)
+        raise UserError(f"expected an item of {key}, {listed}, got {got}: correct the key")
+    return fitting[0]
+
+
+def _names(item: Any) -> list[str]:
+    """The class and the `name` of an item."""
+    if not isinstance(item, dict):
+        return []
+    name = item.get("init_args", item).get("name")
+    path = item.get("class_path", "").rpartition(".")[2]
+    return [text for text in (path, name) if text]
