@@ -1,6 +1,6 @@
 """Karpathy's caption JSON goes in, one record an image comes out. Never resamples captions."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,6 +11,10 @@ from data_builders.measured import Measured, measured_sources
 from data_builders.shard_builder import MISSING, Record, ShardBuilder, image_group
 from vlmtune.config import Spec
 from vlmtune.errors import UserError
+
+LAYOUT = "Karpathy's caption JSON"
+Row = tuple[str | None, str, list[str]]
+"""Split, file and captions of an image; None as split is always written."""
 
 
 class KarpathyBuilder(ShardBuilder):
@@ -45,18 +49,36 @@ class KarpathyBuilder(ShardBuilder):
     def sources(self) -> Mapping[str, Path]:
         return {self.path.name: self.path, **measured_sources(self.measured)}
 
+    def rows(self) -> list[Row]:
+        """Reads split, file and captions of each image."""
+        return parse_json(self.path, LAYOUT, self.parse)
+
+    def parse(self, content: Any) -> list[Row]:
+        """Returns the rows of the content of the file."""
+        if "annotations" in content:
+            raise UserError(
+                f"expected {LAYOUT} at {self.path}, got COCO's own: use `vlmtune build coco`"
+            )
+        rows: list[Row] = []
+        for image in content["images"]:
+            folder = image.get("filepath") or ""
+            file = f"{folder}/{image['filename']}" if folder else str(image["filename"])
+            raws = (sentence["raw"] for sentence in image["sentences"])
+            rows.append((image["split"], file, distinct_captions(raws)))
+        return rows
+
     @override
     def records(self) -> Iterator[Record]:
-        rows = parse_json(self.path, "Karpathy's caption JSON", _rows)
+        rows = self.rows()
         measured = Measured(self.measured, self.corpus)
-        splits = sorted({split for split, _, _ in rows})
-        if not self.splits or not set(self.splits) <= set(splits):
+        splits = sorted({split for split, _, _ in rows if split is not None})
+        if splits and not (self.splits and set(self.splits) <= set(splits)):
             raise UserError(
                 f"expected splits out of {splits} of {self.path}, got {list(self.splits)}: "
                 "correct `splits`"
             )
         for number, (split, file, captions) in enumerate(rows):
-            if split not in self.splits:
+            if split is not None and split not in self.splits:
                 continue
             path = inside(self.images, file, self.path, f"images[{number}]")
             if measured.has(file):
@@ -72,12 +94,6 @@ class KarpathyBuilder(ShardBuilder):
             yield image_group(file, dict.fromkeys(captions, True), key=key), [path]
 
 
-def _rows(content: Any) -> list[tuple[str, str, list[str]]]:
-    """Split, file and captions of each image."""
-    rows = []
-    for image in content["images"]:
-        folder = image.get("filepath") or ""
-        file = f"{folder}/{image['filename']}" if folder else str(image["filename"])
-        captions = (" ".join(sentence["raw"].split()) for sentence in image["sentences"])
-        rows.append((image["split"], file, list(dict.fromkeys(filter(None, captions)))))
-    return rows
+def distinct_captions(raws: Iterable[str]) -> list[str]:
+    """Returns captions with single blanks, each once, without empty ones."""
+    return list(dict.fromkeys(filter(None, (" ".join(raw.split()) for raw in raws))))

@@ -78,6 +78,40 @@ def test_coco_reads_subfolders_and_both_training_splits(tmp_path):
     assert records[1][1] == [tmp_path / "val2014/a_1.jpg"]
 
 
+def coco_json(path: Path) -> Path:
+    """COCO's own layout: captions of an image apart from it, in any order."""
+    images = [{"id": 9, "file_name": "9.jpg", "license": 1}, {"id": 7, "file_name": "7.jpg"}]
+    annotations = [
+        {"image_id": 7, "id": 1, "caption": "A dog."},
+        {"image_id": 9, "id": 2, "caption": "A cat.\n"},
+        {"image_id": 7, "id": 3, "caption": "A pet."},
+        {"image_id": 7, "id": 4, "caption": "A  dog."},
+    ]
+    path.write_text(json.dumps({"info": {}, "images": images, "annotations": annotations}))
+    return path
+
+
+@pytest.mark.parametrize("subfolder", ["", "train2017"])
+def test_cocos_own_file(subfolder, tmp_path):
+    path = coco_json(tmp_path / "captions_train2017.json")
+    folder = tmp_path / "images" / subfolder
+    folder.mkdir(parents=True)
+    for name in ("7.jpg", "9.jpg"):
+        (folder / name).write_bytes(b"\xff\xd8\xff")
+    records = list(CocoBuilder(path, tmp_path / "images").checked_records())
+    assert [(group.texts, images) for group, images in records] == [
+        (("A cat.",), [folder / "9.jpg"]),
+        (("A dog.", "A pet."), [folder / "7.jpg"]),
+    ]
+    with refused("got COCO's own: use `vlmtune build coco`"):
+        list(KarpathyBuilder(path, tmp_path).records())
+    path.write_text(
+        '{"images": [{"id": 1, "file_name": "1.jpg"}], "annotations": [{"image_id": 2}]}'
+    )
+    with refused("another layout"):
+        list(CocoBuilder(path, tmp_path).records())
+
+
 def test_errors(tmp_path):
     path = dataset(tmp_path, [image("1.jpg", "train", "x")])
     with refused(r"expected splits out of \['train'\].*'trian'"):
