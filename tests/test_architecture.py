@@ -18,7 +18,7 @@ UPSTREAM = {
     "distributed": {"types", "errors"},
     "language": {"errors", "config"},
     "pairs": BASICS,
-    "data": BASICS | {"language", "storage.files"},
+    "data": BASICS | {"language", "storage"},
     "backbones": BASICS | {"storage.files"},
     "features": {"types", "errors", "storage", "data.images"}
     | {"backbones.base", "backbones.evaluation_mode"},

@@ -45,7 +45,8 @@ def test_captions_of_a_text_file(tmp_path):
 
 
 def test_captions_of_shards_are_the_true_ones(shards):
-    from vlmtune.data.shards import ShardSet, decode_header, read_records
+    from vlmtune.data.shards import ShardSet, decode_header
+    from vlmtune.data.tar_records import read_records
 
     whole = ShardSet(str(shards))
     groups = [

@@ -8,14 +8,8 @@ import pytest
 
 from tests.refusals import refused
 from vlmtune.data.schema import RecordError
-from vlmtune.data.shards import (
-    Damage,
-    RawRecord,
-    ShardSet,
-    decode_group,
-    decode_header,
-    read_records,
-)
+from vlmtune.data.shards import ShardSet, decode_group, decode_header
+from vlmtune.data.tar_records import Damage, RawRecord, read_records
 
 MakeSet = Callable[..., ShardSet]
 

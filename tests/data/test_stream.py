@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from vlmtune.data.sample_order import Consumer
-from vlmtune.data.shards import RawRecord, ShardSet, read_records
+from vlmtune.data.shards import ShardSet
 from vlmtune.data.stream import GroupStream, buffer_shuffle, check_sets
+from vlmtune.data.tar_records import RawRecord, read_records
 from vlmtune.errors import UserError
 
 MakeSet = Callable[..., ShardSet]

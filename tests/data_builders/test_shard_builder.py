@@ -12,7 +12,8 @@ from data_builders.shard_builder import Builder, Record, ShardBuilder, image_ext
 from tests.refusals import refused
 from vlmtune.config import instantiate
 from vlmtune.data.schema import MANIFEST, read_manifest
-from vlmtune.data.shards import RawRecord, decode_group, read_records
+from vlmtune.data.shards import decode_group
+from vlmtune.data.tar_records import RawRecord, read_records
 from vlmtune.errors import UserError
 from vlmtune.types import Group
 

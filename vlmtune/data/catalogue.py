@@ -20,7 +20,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from vlmtune.data.images import content_digest, open_image
 from vlmtune.data.schema import RecordError
-from vlmtune.data.shards import Damage, RawRecord, ShardSet, decode_group, read_headers
+from vlmtune.data.shards import ShardSet, decode_group, read_headers
+from vlmtune.data.tar_records import TEXTS, Damage, RawRecord
 from vlmtune.errors import UserError
 from vlmtune.types import Group
 
@@ -138,7 +139,7 @@ class RecordLocation:
         try:
             with self.shard.open("rb") as file:
                 for name, (offset, size) in self.spans.items():
-                    if images or name == "json":
+                    if images or name in TEXTS:
                         file.seek(offset)
                         members[name] = file.read(size)
         except OSError as error:

@@ -84,9 +84,12 @@ class Manifest:
         return json.dumps(asdict(self), indent=2, sort_keys=True, default=str) + "\n"
 
 
-def read_manifest(folder: Path) -> Manifest:
-    """Reads the manifest of a shard set and checks that its shards are there in full."""
-    path = Path(folder) / MANIFEST
+def read_manifest(folder: Path, file: Path | None = None) -> Manifest:
+    """Reads the manifest of a shard set and checks that its shards are there in full.
+
+    `file` is the manifest if it does not lie beside the shards.
+    """
+    path = file or Path(folder) / MANIFEST
     if not path.is_file():
         raise UserError(
             f"expected a folder of shards with {MANIFEST}, got {str(folder)!r}: "

@@ -25,7 +25,8 @@ from vlmtune.data.sample_order import (
     validation_slice,
 )
 from vlmtune.data.schema import RecordError
-from vlmtune.data.shards import Damage, RawRecord, ShardSet, decode_group, read_records
+from vlmtune.data.shards import ShardSet, decode_group
+from vlmtune.data.tar_records import Damage, RawRecord, read_records
 from vlmtune.errors import UserError
 from vlmtune.types import Group
 

@@ -220,6 +220,22 @@ class Table:
         )
 
 
+def captions(cells: Cells) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Returns the captions and the hard negatives of a row, their columns guessed.
+
+    Raises:
+        UserError: A cell holds anything else than captions.
+
+    Example:
+        >>> captions({"caption": "a dog", "negatives": ["a cat"], "width": 3})
+        (('a dog',), ('a cat',))
+    """
+    texts = ([t for c in _guess(role, list(cells)) for t in _texts(cells[c], c, "the record")]
+             for role in _LISTS)  # fmt: skip
+    true, false = (tuple(dict.fromkeys(listed)) for listed in texts)
+    return true, false
+
+
 def _checked(
     given: Mapping[str, str | Sequence[str] | None], names: Sequence[str], path: Path
 ) -> dict[str, tuple[str, ...]]:

@@ -16,7 +16,8 @@ from typing_extensions import override
 from vlmtune.data.catalogue import RecordIndex, corpus_digest, record_index
 from vlmtune.data.loader import BatchNeighbours
 from vlmtune.data.schema import RecordError
-from vlmtune.data.shards import Damage, ShardSet
+from vlmtune.data.shards import ShardSet
+from vlmtune.data.tar_records import Damage
 from vlmtune.errors import UserError
 from vlmtune.mining.cache import SimilarityCache
 from vlmtune.storage.folder import DamagedError

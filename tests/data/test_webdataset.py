@@ -1,0 +1,215 @@
+"""Tars that others wrote: indexed once, left alone, and read with the guarantees of our own."""
+
+import io
+import json
+import logging
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from tests.refusals import refused
+from vlmtune.data.catalogue import catalogue, corpus, record_index
+from vlmtune.data.sample_order import Consumer
+from vlmtune.data.schema import MANIFEST, RecordError
+from vlmtune.data.shards import ShardSet, decode_group
+from vlmtune.data.stream import GroupStream
+from vlmtune.data.tar_records import RawRecord, read_records
+from vlmtune.data.webdataset import decode_sample
+
+
+def write_tar(path: Path, members: list[tuple[str, bytes]]) -> None:
+    with tarfile.open(path, "w") as tar:
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+
+
+def members(number: int, image: bytes) -> list[tuple[str, bytes]]:
+    """A record as img2dataset writes it."""
+    key, caption = f"{number:09d}", f"caption {number}"
+    facts = {"caption": caption, "url": f"x.org/{key}", "key": key, "status": "success",
+             "error_message": None, "width": 8, "height": 8, "exif": "{}"}  # fmt: skip
+    return [
+        (f"{key}.jpg", image),
+        (f"{key}.json", json.dumps(facts).encode()),
+        (f"{key}.txt", caption.encode()),
+    ]
+
+
+@pytest.fixture
+def folder(tmp_path, encoded_png) -> Path:
+    """Two tars of four and three records, with the other files of img2dataset beside them."""
+    out = tmp_path / "wds"
+    out.mkdir()
+    for shard, numbers in enumerate((range(4), range(4, 7))):
+        content = [member for n in numbers for member in members(n, encoded_png(n))]
+        write_tar(out / f"{shard:05d}.tar", content)
+        (out / f"{shard:05d}_stats.json").write_text("{}")
+    return out
+
+
+def captions_of(batches) -> list[str]:
+    return [text for groups, _ in batches for group in groups for text in group.texts]
+
+
+def test_tars_are_indexed_once_and_left_alone(folder):
+    before = {path: path.read_bytes() for path in folder.glob("*.tar")}
+    data = ShardSet(str(folder))
+    assert data.counts == [4, 3]
+    assert data.manifest.counts == {"captions": 7}
+    assert data.manifest.images == 7
+    written = (folder / MANIFEST).stat().st_mtime_ns
+    assert ShardSet(str(folder)).digest() == data.digest()
+    assert (folder / MANIFEST).stat().st_mtime_ns == written
+    assert {path: path.read_bytes() for path in folder.glob("*.tar")} == before
+
+
+def test_records_are_images_with_their_captions(folder, encoded_png):
+    listed = catalogue([ShardSet(str(folder))])
+    assert listed.texts == sorted(f"caption {n}" for n in range(7))
+    assert [location.read() for location in listed.images.values()] == list(
+        map(encoded_png, range(7))
+    )
+    known = corpus([ShardSet(str(folder))])
+    assert list(known.captions.values()) == [(f"caption {n}",) for n in range(7)]
+    index = record_index([ShardSet(str(folder))])
+    group = index.records[5].read()
+    assert group.texts == ("caption 5",)
+    assert group.images is not None
+    assert group.images[0].getpixel((0, 0)) == (5, 10, 20)
+    assert index.records[5].read(images=False).image_ids == group.image_ids
+
+
+def test_an_epoch_sees_each_record_once_and_resumes_where_it_was(folder):
+    stream = GroupStream((ShardSet(str(folder)),), 2, seed=3, buffer=3)
+    whole = list(stream.batches(epoch=1))
+    assert captions_of(whole) == captions_of(stream.batches(epoch=1))
+    assert captions_of(whole[2:]) == captions_of(stream.batches(epoch=1, skip=2))
+    every = GroupStream((ShardSet(str(folder)),), 2, train=False)
+    assert captions_of(every.batches()) == [f"caption {n}" for n in range(7)]
+    parts = [captions_of(every.batches(consumer=Consumer(rank, 2))) for rank in (0, 1)]
+    assert sorted(parts[0] + parts[1]) == [f"caption {n}" for n in range(7)]
+
+
+def test_images_of_two_folders_with_equal_keys_have_two_ids(folder, tmp_path, encoded_png):
+    other = tmp_path / "other"
+    other.mkdir()
+    write_tar(other / "00000.tar", [*members(0, encoded_png(9))[:1], ("000000000.txt", b"b")])
+    one, two = (catalogue([ShardSet(str(path))]).images for path in (folder, other))
+    assert not one.keys() & two.keys()
+    (folder.parent / "moved").mkdir()
+    for path in folder.glob("*.tar"):
+        path.rename(folder.parent / "moved" / path.name)
+    moved = ShardSet(str(folder.parent / "moved"))
+    assert catalogue([moved]).images.keys() == one.keys()
+
+
+def test_damage_is_counted_reported_and_not_fatal(folder, encoded_png, caplog):
+    content = [
+        *members(0, b"no image"),
+        *members(1, encoded_png(1))[:1],  # no caption
+        ("000000002.txt", b"no image"),
+        *members(3, encoded_png(3)),
+        ("000000004.jpg", encoded_png(4)),
+        ("000000004.json", b"{"),
+        *(member for n in range(5, 20) for member in members(n, encoded_png(n))),
+    ]
+    write_tar(folder / "00000.tar", content)
+    with caplog.at_level(logging.WARNING, "vlmtune"):
+        data = ShardSet(str(folder))
+        assert data.manifest.counts == {"captions": 20, "unusable": 3}
+    assert "3 of 23 records" in caplog.text
+    assert "00000.tar 000000001 has no caption" in caplog.text
+    stream = GroupStream((data,), 1, train=False, max_damaged=0.5)
+    batches = list(stream.batches())
+    assert captions_of(batches) == [f"caption {n}" for n in (3, *range(5, 20), 4, 5, 6)]
+    lines = [line.partition("tar ")[2] for _, damaged in batches for line in damaged]
+    assert [line[:9] for line in lines] == [f"00000000{n}" for n in (0, 1, 2, 4)]
+    assert "image refused" in lines[0]
+    with refused("damaged of 23 records"):
+        list(GroupStream((data,), 1, train=False).batches())
+
+
+def test_a_tar_that_ends_early_keeps_what_is_before(folder):
+    tar = folder / "00001.tar"
+    content = tar.read_bytes()
+    tar.write_bytes(content[: content.index(b"000000006.json") - 100])
+    data = ShardSet(str(folder))
+    assert data.counts == [4, 3]
+    stream = GroupStream((data,), 1, train=False, max_damaged=0.5)
+    assert captions_of(stream.batches()) == [f"caption {n}" for n in range(6)]
+
+
+def test_changed_tars_are_indexed_again(folder, encoded_png):
+    first = ShardSet(str(folder)).digest()
+    write_tar(folder / "00002.tar", members(7, encoded_png(7)))
+    data = ShardSet(str(folder))
+    assert data.counts == [4, 3, 1]
+    assert data.digest() != first
+    (folder / "00002.tar").unlink()
+    assert ShardSet(str(folder)).digest() == first
+
+
+def test_a_folder_that_cannot_be_written_is_indexed_elsewhere(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert ShardSet(str(folder)).counts == [4, 3]
+    assert not (folder / MANIFEST).exists()
+    (index,) = (tmp_path / "home/.cache/vlmtune/webdataset").glob("*.json")
+    written = index.stat().st_mtime_ns
+    assert ShardSet(str(folder)).counts == [4, 3]
+    assert index.stat().st_mtime_ns == written
+
+
+def test_nothing_to_train_on(tmp_path):
+    with refused("run `vlmtune build` first"):
+        _ = ShardSet(str(tmp_path)).manifest
+    write_tar(tmp_path / "a.tar", [("a.txt", b"a"), ("b.cls", b"1")])
+    with refused(r"none of 2 can be used \(first: .*a.tar a has 0 images\)"):
+        _ = ShardSet(str(tmp_path)).manifest
+
+
+@pytest.mark.parametrize(
+    ("texts", "true", "false"),
+    [
+        ({"txt": b"a dog\n\n a  cat \n"}, ("a dog", "a cat"), ()),
+        ({"json": b'{"caption": null}', "txt": b"a dog"}, ("a dog",), ()),
+        ({"json": b'{"captions": ["a", "b"], "negative": "c"}', "txt": b"x"}, ("a", "b"), ("c",)),
+        ({"json": b'{"caption": "a", "hard_negatives": ["a", "b"]}'}, ("a",), ("b",)),
+    ],
+)
+def test_captions_of_a_record(texts, true, false, encoded_png):
+    held = {"webp": encoded_png(1), **texts}
+    raw = RawRecord(Path("s.tar"), "a b", held, {name: (0, len(x)) for name, x in held.items()})
+    group = decode_group(raw)
+    assert group.texts == (*true, *false)
+    assert group.truth.tolist() == [[True] * len(true) + [False] * len(false)]
+    assert group.key == "a_b"
+
+
+@pytest.mark.parametrize(
+    ("texts", "reason"),
+    [
+        ({}, "has no caption"),
+        ({"txt": b" \n"}, "has no caption"),
+        ({"txt": b"\xff\xfe"}, "malformed text"),
+        ({"json": b'{"caption": 3}'}, "malformed text"),
+        ({"json": b"[" * 100_000}, "malformed text"),
+        ({"png": b"", "txt": b"a"}, "has 2 images"),
+    ],
+)
+def test_unusable_records(texts, reason):
+    held = {"jpg": b"", **texts}
+    raw = RawRecord(Path("s.tar"), "a", held, {name: (0, len(x)) for name, x in held.items()})
+    with pytest.raises(RecordError, match=reason):
+        decode_sample(raw)
+
+
+def test_names_may_start_with_a_dot_and_a_slash(tmp_path, encoded_png):
+    write_tar(tmp_path / "a.tar", [(f"./{n}", x) for n, x in members(0, encoded_png(0))])
+    (record,) = read_records(tmp_path / "a.tar", 0, None)
+    assert isinstance(record, RawRecord)
+    assert list(record.members) == ["jpg", "json", "txt"]

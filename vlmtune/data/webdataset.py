@@ -1,0 +1,160 @@
+"""WebDataset tars that others wrote, trained on as they are: an index, and records as groups.
+
+In: a folder of tars whose records are an image (jpg, png, webp) and its captions (txt, json), as
+img2dataset writes them. Out: a manifest, made once, and groups. Never: a changed tar.
+
+The manifest counts the records of each tar, as that of a builder does, so order, resuming and
+reports of damage are those of our own shards. It lies beside the tars or, where that
+folder cannot be written, in `~/.cache/vlmtune/webdataset`.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vlmtune.data.schema import (
+    EXTENSIONS,
+    MANIFEST,
+    Manifest,
+    RecordError,
+    ShardInfo,
+    check,
+    read_manifest,
+)
+from vlmtune.data.table_rows import captions
+from vlmtune.data.tar_records import TEXTS, Damage, RawRecord, read_records
+from vlmtune.errors import UserError
+from vlmtune.storage.files import read_json, write_text
+from vlmtune.storage.folder import locked
+from vlmtune.storage.progress import progress
+from vlmtune.types import Group
+
+INDEX = "vlmtune.data.webdataset"  # the builder that the manifest of an index names
+_IMAGE = re.compile(rf"(?!\d+\.)(?:.*\.)?(?:{'|'.join(EXTENSIONS)})")  # "jpg", not "0.jpg"
+log = logging.getLogger("vlmtune")
+
+
+def is_sample(raw: RawRecord) -> bool:
+    """Tells whether a record is of others: our images are called 0.jpg, 1.jpg, ..."""
+    return any(_IMAGE.fullmatch(name) for name in raw.spans)
+
+
+def decode_sample(raw: RawRecord) -> tuple[Group, tuple[str, ...]]:
+    """Returns the group of a record of others, without the image, and the name of its image.
+
+    Captions are those of the json, with the columns of a table (`caption`, `captions`, ...), else
+    the lines of the txt. Hard negatives of the json are false captions. A caption is its own id;
+    the id of the image holds a hash of where it lies and of its texts, so that equal keys of two
+    folders are two images.
+
+    Raises:
+        RecordError: It has no caption, several images or a malformed text.
+    """
+    images = [name for name in raw.spans if _IMAGE.fullmatch(name)]
+    if len(images) != 1:
+        raise RecordError(f"has {len(images)} images")
+    true, false = _captions(raw)
+    if not true:
+        raise RecordError("has no caption")
+    texts = (*true, *(text for text in false if text not in true))
+    facts = json.dumps([raw.shard.name, raw.key, raw.spans[images[0]]]).encode()
+    name = hashlib.sha256(facts + b"".join(raw.members.get(x, b"") for x in TEXTS))
+    group = Group(
+        key=re.sub(r"[^A-Za-z0-9_\-]", "_", raw.key),
+        image_ids=(f"{raw.key} {name.hexdigest()[:12]}",),
+        text_ids=texts,
+        texts=texts,
+        truth=torch.tensor([[text in true for text in texts]]),
+        true_ids=(frozenset(true),),
+    )
+    check(group)
+    return group, (images[0],)
+
+
+def _captions(raw: RawRecord) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    try:
+        cells: Any = json.loads(raw.members.get("json") or b"{}")
+        true, false = captions(cells) if isinstance(cells, dict) else ((), ())
+        lines = raw.members.get("txt", b"").decode("utf-8-sig").splitlines()
+    except (ValueError, RecursionError) as error:
+        line = " ".join(str(error).split())
+        raise RecordError(f"has a malformed text ({line})") from error
+    return true or captions({"caption": lines})[0], false
+
+
+def open_manifest(folder: Path) -> Manifest:
+    """Returns the manifest of a shard set; tars without one are indexed first.
+
+    An index whose tars have changed, by name or size, is made again.
+
+    Raises:
+        UserError: There are no tars, or their records cannot be used.
+    """
+    path = folder / MANIFEST
+    if _is_complete(folder, path):
+        return read_manifest(folder)
+    if not os.access(folder, os.W_OK):
+        digest = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
+        path = Path.home() / ".cache/vlmtune/webdataset" / f"{digest}.json"
+    with locked(path):
+        if not _is_complete(folder, path):
+            write_text(path, _index(folder).to_json())
+    return read_manifest(folder, path)
+
+
+def _is_complete(folder: Path, path: Path) -> bool:
+    """Tells whether nothing is to be indexed: a builder's shards, no tars, or a fresh index."""
+    tars = _tars(folder)
+    if not path.is_file():
+        return not tars
+    manifest = read_json(path, "a manifest")
+    if not isinstance(manifest, dict) or manifest.get("builder") != INDEX:
+        return True
+    listed = [(shard["file"], shard["bytes"]) for shard in manifest["shards"]]
+    return listed == [(tar.name, tar.stat().st_size) for tar in tars]
+
+
+def _tars(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.tar"))
+
+
+def _index(folder: Path) -> Manifest:
+    """Reads the headers and texts of all tars, and no image."""
+    tars = _tars(folder)
+    shards, unusable, texts = [], [], 0
+    with progress(f"index of {folder}", len(tars)) as advance:
+        for tar in tars:
+            state, records, images = hashlib.sha256(), 0, 0
+            for raw in read_records(tar, 0, None, images=False):
+                records += 1
+                try:
+                    if isinstance(raw, Damage):
+                        raise RecordError(raw.reason)
+                    state.update(repr((raw.key, raw.spans, raw.members)).encode())
+                    group, _ = decode_sample(raw)
+                    texts, images = texts + int(group.truth.sum()), images + 1
+                except RecordError as error:
+                    unusable.append(Damage(tar, raw.key, str(error)))
+            size = tar.stat().st_size
+            shards.append(ShardInfo(tar.name, records, images, size, state.hexdigest()))
+            advance(1)
+    total = sum(shard.records for shard in shards)
+    if len(unusable) == total:
+        first = f" (first: {unusable[0]})" if unusable else ""
+        raise UserError(
+            f"expected records of an image and its caption in the tars of {folder}, none of "
+            f"{total} can be used{first}: name a folder that img2dataset or `vlmtune build` wrote"
+        )
+    if unusable:
+        log.warning(
+            "%d of %d records in %s cannot be used, first: %s",
+            *(len(unusable), total, folder, unusable[0]),
+        )
+    counts = {"captions": texts} | ({"unusable": len(unusable)} if unusable else {})
+    return Manifest(INDEX, {}, {}, tuple(shards), counts)
