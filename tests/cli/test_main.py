@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
+from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.cli import LightningArgumentParser
 
 import vlmtune
@@ -18,6 +19,14 @@ from vlmtune.cli.fit import AtomicCheckpoints, VlmtuneCLI
 from vlmtune.cli.main import main
 from vlmtune.report.table import count
 from vlmtune.training.module import AdaptationModule
+
+
+class Falling(Callback):
+    """Logs a number that falls with each step."""
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        pl_module.log("score", -float(trainer.global_step))
+
 
 ROOT = Path(vlmtune.__file__).parent.parent
 
@@ -157,8 +166,43 @@ def test_fit_says_what_matters_and_nothing_else(write_config, capsys):
     output = capsys.readouterr()
     (start,) = output.err.splitlines()
     assert start.startswith("vlmtune fit: LinearProbe on OpenClip, ")
-    assert "| tiny " in output.out
-    assert "next: vlmtune export " in output.out
+    title, *rows, saved, advice = output.out.splitlines()
+    assert title == "weights of step 2, the last"
+    cells = [[cell.strip() for cell in row.split("|")[1:4]] for row in rows if "tiny" in row]
+    assert cells == [["tiny", "accuracy ↑", "9"]]
+    assert len([row for row in rows if row.strip()]) == 3  # head, line, the primary metric
+    path = saved.removeprefix("checkpoint: ").removesuffix(" (weights of step 2)")
+    assert torch.load(path, weights_only=True)["global_step"] == 2
+    assert advice == f"next: vlmtune export {path} --out FOLDER"
+
+
+def test_the_advice_is_of_the_weights_in_the_table(write_config, tmp_path, capsys):
+    """Of the number that the best checkpoint is kept by, the first step has the highest."""
+    score = {"class_path": "tests.cli.test_main.Falling"}
+    best = {"filename": "best", "monitor": "score", "mode": "max", "save_last": True}
+    saving = {
+        "class_path": "pytorch_lightning.callbacks.ModelCheckpoint",
+        "init_args": {**best, "dirpath": str(tmp_path), "every_n_train_steps": 1},
+    }
+    path = write_config(trainer={"callbacks": ["plugins/evaluation.yaml", score, saving]})
+    assert main(["fit", "--config", str(path)]) == 0, capsys.readouterr().err
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "weights of step 2, the last"
+    assert lines[-3:] == [
+        f"checkpoint: {tmp_path / 'last.ckpt'} (weights of step 2)",
+        f"best by score: {tmp_path / 'best.ckpt'} (weights of step 1, -1)",
+        f"next: vlmtune export {tmp_path / 'last.ckpt'} --out FOLDER",
+    ]
+
+
+def test_a_finished_run_says_that_nothing_was_left(write_config, capsys):
+    path = write_config()
+    assert main(["fit", "--config", str(path)]) == 0
+    finished = checkpoint(path.parent)
+    capsys.readouterr()
+    assert main(["fit", "--config", str(path), "--ckpt_path", str(finished)]) == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"nothing was left to train: {finished} is at step 2, the end of the run" in line
 
 
 def test_the_config_is_replaced_whole_or_not_at_all(write_config, capsys, monkeypatch):
@@ -204,7 +248,9 @@ def test_resuming_goes_on_from_the_checkpoint(write_config, capsys):
     longer = ["--ckpt_path", str(first), "--trainer.max_steps=4"]
     capsys.readouterr()
     assert main(["fit", "--config", str(path), *longer]) == 0, capsys.readouterr().err
-    assert capsys.readouterr().err.count("\n") == 1
+    start, numbers = capsys.readouterr().err.splitlines()
+    assert start.startswith("vlmtune fit: ")
+    assert numbers.startswith("step 3: tiny accuracy ")  # of the first epoch, before the end
     (last,) = first.parent.glob("*step=4.ckpt")
     content = torch.load(last, weights_only=True)
     assert content["global_step"] == 4

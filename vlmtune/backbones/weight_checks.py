@@ -6,6 +6,7 @@ Never: files.
 
 import hashlib
 import json
+import textwrap
 from typing import Any
 
 import torch
@@ -57,7 +58,7 @@ def check_precision(precision: str) -> torch.dtype:
 
 def not_loaded(parts: str, error: Exception) -> UserError:
     """The error for parts of a model that a library failed to load, whatever it raised."""
-    reason = " ".join(str(error).split())[:300] or type(error).__name__
+    reason = textwrap.shorten(str(error), 300, placeholder=" …") or type(error).__name__
     return UserError(
         f"expected {parts}, got {type(error).__name__}: {reason}: "
         "check the name, the files and, for hub models, the network"

@@ -16,6 +16,7 @@ from typing import Any, cast
 import pytorch_lightning as pl
 import torch
 import yaml
+from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.cli import (
     ArgsType,
     LightningArgumentParser,
@@ -29,6 +30,7 @@ from typing_extensions import override
 
 from vlmtune.cli.explain import configuration_error, warning_line
 from vlmtune.cli.overrides import changed_lists, rewritten
+from vlmtune.cli.run_progress import RunProgress
 from vlmtune.data.datamodule import ShardDataModule
 from vlmtune.errors import UserError
 from vlmtune.export import check_checkpoint
@@ -127,7 +129,24 @@ class AtomicCheckpoints(TorchCheckpointIO):
 
 
 class Announcement(pl.Callback):
-    """Prints what is trained, once the run can start. A frozen reference copy is not counted."""
+    """Prints what is trained, once the run can start. A frozen reference copy is not counted.
+
+    At the end it prints that nothing was trained, if the run resumed from its end.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._started = False
+
+    @override
+    def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if trainer.is_global_zero and not self._started:
+            print(
+                f"vlmtune fit: nothing was left to train: {trainer.ckpt_path} is at step "
+                f"{trainer.global_step}, the end of the run; raise --trainer.max_steps or "
+                "--trainer.max_epochs to train on",
+                file=sys.stderr,
+            )
 
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -136,6 +155,7 @@ class Announcement(pl.Callback):
         model = cast(AdaptationModule, pl_module)
         parameters = list(ModuleList([model.backbone, model.adapter]).parameters())
         trained = sum(p.numel() for p in parameters if p.requires_grad)
+        self._started = True
         random = " (random weights)" if model.backbone.random_weights else ""
         print(
             f"vlmtune fit: {type(model.adapter).__name__} on {type(model.backbone).__name__}"
@@ -220,22 +240,51 @@ class VlmtuneCLI(LightningCLI):
         except (ValueError, TypeError, MisconfigurationException, ImportError) as error:
             line = " ".join(str(error).split())
             raise UserError(f"expected a valid trainer section, got: {line}: correct it") from error
+        given = [type(one) for one in self.config_init[self.command].trainer.callbacks or []]
+        _show_steps(trainer, given)
         if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
             trainer.strategy.checkpoint_io = AtomicCheckpoints()
         return trainer
 
     def after_fit(self) -> None:
-        """Shows the numbers and where the checkpoints are."""
+        """Shows the numbers of the last weights, and where the checkpoints are."""
         if not self.trainer.is_global_zero:
             return
         for callback in cast(Any, self.trainer).callbacks:
             if isinstance(callback, BenchmarkCallback) and (callback.results or callback.not_run):
-                show([callback.run_report(self.trainer, self.model)])
-        checkpoints: Any = self.trainer.checkpoint_callback
-        path = checkpoints and (checkpoints.best_model_path or checkpoints.last_model_path)
-        if path:
-            print(f"checkpoint: {path}")
-            print(f"next: vlmtune export {path} --out FOLDER")
+                title = f"weights of step {self.trainer.global_step}, the last"
+                show([callback.run_report(self.trainer, self.model)], title)
+        for line in checkpoint_lines(self.trainer):
+            print(line)
+
+
+def _show_steps(trainer: pl.Trainer, given: Sequence[type]) -> None:
+    """Replaces Lightning's bar, which counts epochs, unless a config names a bar."""
+    bar, callbacks = trainer.progress_bar_callback, cast(Any, trainer).callbacks
+    if bar is not None and type(bar) not in given:
+        callbacks[callbacks.index(bar)] = RunProgress()
+
+
+def checkpoint_lines(trainer: pl.Trainer) -> list[str]:
+    """Says which checkpoint has the last weights, which the best, and what to type next."""
+    paths: dict[str, int] = {}
+    monitored = {}
+    for callback in trainer.checkpoint_callbacks:
+        if isinstance(callback, ModelCheckpoint):
+            for path in (callback.last_model_path, callback.best_model_path):
+                if path and Path(path).is_file():
+                    paths[path] = check_checkpoint(path)["global_step"]
+            if callback.monitor and callback.best_model_path in paths:
+                monitored[callback.best_model_path] = (callback.monitor, callback.best_model_score)
+    if not paths:
+        return []
+    last = next((path for path, step in paths.items() if step == trainer.global_step), None)
+    shown = last or next(iter(monitored), next(iter(paths)))
+    lines = [f"checkpoint: {shown} (weights of step {paths[shown]})"]
+    for path, (monitor, score) in monitored.items():
+        if paths[path] != trainer.global_step:
+            lines.append(f"best by {monitor}: {path} (weights of step {paths[path]}, {score:.4g})")
+    return [*lines, f"next: vlmtune export {shown} --out FOLDER"]
 
 
 def names_module(arguments: Sequence[str]) -> bool:

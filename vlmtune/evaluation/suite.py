@@ -17,6 +17,7 @@ from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import ImageFileError, UserError
 from vlmtune.evaluation.scorer import Scorer
 from vlmtune.report.result import Result
+from vlmtune.storage.progress import work_of
 from vlmtune.types import ImageRef
 
 T = TypeVar("T")
@@ -166,7 +167,8 @@ def _check_embeddings(benchmark: Benchmark, scorer: PairScorer | None) -> None:
 
 def _measured(benchmark: Benchmark, scorer: PairScorer) -> Result:
     """Runs a benchmark and checks that its numbers are finite."""
-    result = benchmark.run(scorer)
+    with work_of(benchmark.name):
+        result = benchmark.run(scorer)
     for name, metric in result.metrics.items():
         numbers = (metric.value, metric.chance, metric.low, metric.high)
         if not all(number is None or math.isfinite(number) for number in numbers):

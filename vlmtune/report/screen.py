@@ -30,21 +30,43 @@ def frame() -> box.Box:
     return box.SIMPLE_HEAD if sys.stdout.isatty() else box.MARKDOWN
 
 
-def show(runs: Sequence[RunReport]) -> None:
-    """Shows every metric of the runs, one column a run, primary ones bold, and what was not run."""
+def show(runs: Sequence[RunReport], title: str | None = None) -> None:
+    """Shows the primary metrics of the runs, one column a run, and what was not run.
+
+    A single run has all metrics of all items, primary ones bold, unless there is a title above.
+    Counts and metrics of groups of items are in the report.
+    """
+    whole = title is None and sum(not run.text_only for run in runs) == 1
     table = Table("benchmark", "metric", box=frame())
     for head in ("n", "chance", *[run.name for run in runs]):
         table.add_column(escape(head), justify="right")
     for row in rows(runs):
+        if not (row.primary or (whole and "/" not in row.metric and row.first.unit != "count")):
+            continue
         cells = [_cell(cell) for cell in row.cells]
         metric = f"{row.metric} {row.arrow}".strip()
         facts = (escape(row.title), escape(metric), str(row.first.n), chance(row.first))
-        table.add_row(*facts, *cells, style="bold" if row.primary else None)
+        table.add_row(*facts, *cells, style="bold" if whole and row.primary else None)
+    if title is not None:
+        console().print(title, markup=False)
     console().print(table)
     for run in runs:
         if run.provenance.random_weights:
             console().print(f"{run.name}: {RANDOM}", markup=False, soft_wrap=True)
     show_not_run([(f"{name} of {run.name}", why) for run in runs for name, why in run.not_run])
+
+
+def primary_line(result: Result) -> str:
+    """The primary metric of a benchmark, for one line.
+
+    Example:
+        >>> primary_line(Result("cola", "1", "accuracy", {"accuracy": MetricValue(0.5, 4, 0.25)}))
+        'cola accuracy 50.0 %'
+    """
+    metric = result.metrics[result.primary]
+    span = interval(metric)
+    text = f"{result.benchmark} {result.primary} {number(metric.value, metric.unit)}"
+    return f"{text} [{span}]" if span else text
 
 
 def show_not_run(pairs: Sequence[tuple[str, str]]) -> None:

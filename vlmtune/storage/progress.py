@@ -6,6 +6,7 @@ Never: output anywhere but on a terminal's stderr.
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 
 from rich.console import Console
 from rich.errors import LiveError
@@ -20,10 +21,55 @@ from rich.progress import (
 )
 from rich.text import Text
 
+CONSOLE = Console(stderr=True)  # one for all bars: a bar within another is drawn below it
+_OWNER: ContextVar[str] = ContextVar("owner", default="")
+
 
 class _Rate(ProgressColumn):
     def render(self, task: Task) -> Text:
         return Text("" if task.speed is None else f"{task.speed:,.4g}/s")
+
+
+class _Left(TimeRemainingColumn):
+    def render(self, task: Task) -> Text:
+        time = super().render(task)
+        return time if "-" in time.plain else time.append(" left")
+
+
+@contextlib.contextmanager
+def work_of(owner: str) -> Iterator[None]:
+    """Names what the bars in this block work for, such as a benchmark, in their labels."""
+    token = _OWNER.set(owner)
+    try:
+        yield
+    finally:
+        _OWNER.reset(token)
+
+
+def labelled(label: str) -> str:
+    """A label with what the work is for.
+
+    Example:
+        >>> with work_of("winoground"):
+        ...     labelled("scoring")
+        'winoground: scoring'
+    """
+    return f"{_OWNER.get()}: {label}" if _OWNER.get() else label
+
+
+def make_bar(show: bool = True) -> Progress:
+    """Returns a bar that is not started; `{task.fields[note]}` is the text at its end."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        _Rate(),
+        _Left(),
+        TextColumn("{task.fields[note]}"),
+        console=CONSOLE,
+        disable=not (show and sys.stderr.isatty()),
+        transient=True,
+    )
 
 
 @contextlib.contextmanager
@@ -32,17 +78,10 @@ def progress(label: str, total: int | None, show: bool = True) -> Iterator[Calla
 
     A total of None is an unknown total.
     """
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate()
-    bar = Progress(
-        *columns,
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        disable=not (show and sys.stderr.isatty()),
-        transient=True,
-    )
-    with contextlib.suppress(LiveError):  # another bar, such as the trainer's, is on the screen
+    bar = make_bar(show)
+    with contextlib.suppress(LiveError):  # an older rich shows one bar at a time
         bar.start()
-    task = bar.add_task(label, total=total)
+    task = bar.add_task(labelled(label), total=total, note="")
     try:
         yield lambda count: bar.advance(task, count)
     finally:

@@ -20,6 +20,7 @@ from vlmtune.evaluation.scorer import Scorer
 from vlmtune.evaluation.suite import NotRun, check_names, load_all, run_suite
 from vlmtune.report.result import Result
 from vlmtune.report.run_report import Curve, Provenance, RunReport
+from vlmtune.report.screen import primary_line
 from vlmtune.training.ema import averaged_weights
 from vlmtune.training.module import AdaptationModule
 from vlmtune.training.monitors import check_checkpoints, check_monitored
@@ -191,6 +192,9 @@ class BenchmarkCallback(Callback):
         numbers = log_results(trainer, pl_module, self.results, self.not_run)
         for name, value in numbers.items():
             self._point(name, step, value)
+        if training and step != trainer.max_steps and trainer.is_global_zero:
+            for result in suite.results:  # the end of the run has its table
+                log.info("step %d: %s", step, primary_line(result))
         self._evaluated_at = step
         self._started = None if running is None else time.monotonic()
 

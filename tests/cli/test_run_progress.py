@@ -1,0 +1,74 @@
+"""The bar of a run, as a terminal shows it."""
+
+import io
+import re
+import sys
+
+import pytest
+from rich.console import Console
+
+from tests.runs import QUIET, fit, module
+from tests.tiny import write_cola
+from vlmtune.benchmarks.cola_multi import ColaMulti
+from vlmtune.cli.run_progress import RunProgress
+from vlmtune.storage import progress
+from vlmtune.training.benchmark_callback import BenchmarkCallback
+
+pytestmark = QUIET
+
+
+@pytest.fixture
+def screen(monkeypatch):
+    """What a terminal of 120 columns receives, without its control codes."""
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=True, width=120, color_system=None)
+    monkeypatch.setattr(progress, "CONSOLE", console)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    return lambda: re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", file.getvalue())
+
+
+def run(made, shards, folder, steps=5, *more, **options):
+    bar = RunProgress()
+    given = {"enable_progress_bar": True, "logger": False, **options}
+    return fit(made, shards, folder, steps, (bar, *more), **given)
+
+
+def test_the_bar_counts_the_steps_of_the_run(model_folder, shards, tmp_path, screen):
+    # Three steps are an epoch.
+    run(module(model_folder), shards, tmp_path, 5)
+    shown = screen()
+    assert "training" in shown
+    assert "5/5" in shown
+    assert "train/loss" in shown
+    assert "Epoch" not in shown
+    assert "-2" not in shown
+
+
+def test_a_resumed_run_begins_at_its_step(model_folder, shards, tmp_path, screen):
+    run(module(model_folder), shards, tmp_path, 3, save=True)
+    before = len(screen())
+    (saved,) = tmp_path.glob("*step=3.ckpt")
+    run(module(model_folder), shards, tmp_path, 5, resume=saved)
+    counts = re.findall(r"(\d+)/5", screen()[before:])
+    assert counts[0] == "3"
+    assert counts[-1] == "5"
+
+
+def test_bars_of_benchmarks_have_their_names(model_folder, shards, tmp_path, screen):
+    path = write_cola(tmp_path / "cola")
+    benchmarks = [ColaMulti(str(path), str(path.parent), name=name) for name in ("one", "other")]
+    evaluation = BenchmarkCallback(benchmarks, every_n_epochs=0, every_n_steps=2)
+    run(module(model_folder), shards, tmp_path, 5, evaluation)
+    shown = screen()
+    assert "one: scoring" in shown
+    assert "other: scoring" in shown
+
+
+def test_validation_has_a_bar(model_folder, shards, tmp_path, screen):
+    run(module(model_folder), shards, tmp_path, 3, val=True)
+    assert "validating" in screen()
+
+
+def test_without_a_terminal_nothing_is_shown(model_folder, shards, tmp_path, capfd):
+    run(module(model_folder), shards, tmp_path, 3)
+    assert capfd.readouterr().err == ""

@@ -1,0 +1,109 @@
+"""The progress bar of a training run: steps of the whole run, their rate, and the time left.
+
+In: the trainer's steps. Out: a bar on a terminal. Never: a number of an epoch, which a run by
+`max_steps` does not have.
+"""
+
+import math
+from typing import Any
+
+import pytorch_lightning as pl
+from pytorch_lightning.callbacks import ProgressBar
+from rich.progress import Progress, TaskID
+from typing_extensions import override
+
+from vlmtune.storage.progress import make_bar
+
+
+class RunProgress(ProgressBar):
+    """Shows the steps of the run, with the losses that are logged for the bar.
+
+    `vlmtune fit` uses it; from Python, `Trainer(callbacks=[RunProgress()])` does. A resumed run
+    starts at its step. Benchmarks show their bars below it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._shown = True
+        self._bar: Progress | None = None
+        self._steps: TaskID | None = None
+        self._validation: TaskID | None = None
+
+    @override
+    def enable(self) -> None:
+        self._shown = True
+
+    @override
+    def disable(self) -> None:
+        self._shown = False
+
+    @override
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        # A resumed run starts at its step, or the rate would count the steps of the run before.
+        done = {"total": total_steps(trainer), "completed": trainer.global_step}
+        self._steps = self._open().add_task("training", note="", **done)
+
+    @override
+    def on_train_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        if self._bar is None or self._steps is None or self._bar.disable:
+            return
+        metrics = self.get_metrics(trainer, pl_module).items()
+        losses = [f"{name} {value:.4g}" for name, value in metrics if isinstance(value, float)]
+        self._bar.update(self._steps, completed=trainer.global_step, note=", ".join(losses))
+
+    @override
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        bar, batches = self._open(), trainer.num_val_batches
+        total = sum(batches) if isinstance(batches, list) else batches
+        self._validation = bar.add_task(
+            "validating", total=total if math.isfinite(total) else None, note=""
+        )
+
+    @override
+    def on_validation_batch_end(self, *arguments: Any, **options: Any) -> None:
+        if self._bar is not None and self._validation is not None:
+            self._bar.advance(self._validation)
+
+    @override
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self._bar is not None and self._validation is not None:
+            self._bar.remove_task(self._validation)
+        self._validation = None
+
+    @override
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._close()
+
+    @override
+    def on_exception(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
+    ) -> None:
+        self._close()
+
+    @override
+    def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        self._close()
+
+    def _open(self) -> Progress:
+        if self._bar is None:
+            self._bar = make_bar(self._shown)
+            self._bar.start()
+        return self._bar
+
+    def _close(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+        self._bar = self._steps = self._validation = None
+
+
+def total_steps(trainer: pl.Trainer) -> int | None:
+    """Optimizer steps of the whole run; None if its end is not known."""
+    steps = trainer.estimated_stepping_batches
+    return int(steps) if math.isfinite(steps) else None
