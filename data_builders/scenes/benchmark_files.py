@@ -32,10 +32,10 @@ from data_builders.scenes.grids import AnimalGrid, Grid, PoseGrid, Singles, Spar
 from data_builders.scenes.image_files import SceneImage, Split, numbered, sub_seed
 from data_builders.scenes.pairs import (
     ActedPairs,
-    AR4TPairs,
     ChangedPairs,
     CountedPairs,
     EditedPairs,
+    ExchangedPairs,
     MovedPairs,
     PairSeries,
     StepPairs,
@@ -59,12 +59,14 @@ class Suite:
     """The benchmarks of a world: at most `items` rows of a file, or of each type of item.
 
     `spec` allows two objects or more and all compositions; training never shows those in `unseen`.
+    PUG: SPAR's grid comes `spar_repeats` times.
     """
 
     items: int
     spec: WorldSpec
     unseen: frozenset[Composition]
     seed: int
+    spar_repeats: int = 1
 
     @cached_property
     def splits(self) -> dict[str, Split]:
@@ -76,8 +78,10 @@ class Suite:
                 VariedScenes(spec, self._seed("scenes"), self.unseen),
                 numbered("suite_scenes", _SPARE * count),
             ),
-            "twins": Split(AR4TPairs(two, self._seed("twins")), numbered("suite_twins", 2 * count)),
-            "videos": Split(Videos(spec, self._seed("videos")), frames(max(2, count // 4), "geb")),
+            "twins": Split(
+                ExchangedPairs(two, self._seed("twins")), numbered("suite_twins", 2 * count)
+            ),
+            "videos": Split(Videos(spec, self._seed("videos")), frames(max(2, count), "geb")),
         }
         for part, series in _EQBEN.items():
             name, folder = part.removeprefix("kubric_"), f"{eqben.FOLDER}/eqben{part}"
@@ -95,7 +99,7 @@ class Suite:
         values = max(2, self.items // 8)
         poses, singles = max(2, min(8, self.items // 5)), -(-self.items // len(self.spec.shapes))
         return {
-            "spar": SparGrid(self.spec, self._seed("spar"), values),
+            "spar": SparGrid(self.spec, self._seed("spar"), values, self.spar_repeats),
             "animals": AnimalGrid(self.spec, self._seed("animals"), values),
             "poses": PoseGrid(self.spec, self._seed("poses"), poses),
             "singles": Singles(self.spec, self._seed("singles"), singles),
@@ -115,7 +119,7 @@ class Suite:
         self._write_crepe(folder, scenes)
         _write_eqben(folder, images, self.splits)
         pairs = self.splits["suite_twins"].series
-        assert isinstance(pairs, AR4TPairs)
+        assert isinstance(pairs, ExchangedPairs)
         text = winoground.examples(images["suite_twins"], pairs)
         write_text(folder / "winoground/examples.jsonl", text)
         for name, grid in self._grids.items():

@@ -16,14 +16,16 @@ from data_builders.scenes.scene import (
     SceneObject,
     camera,
     directions,
+    floats_over,
     subtract,
 )
 
 ATTRIBUTE_ORDER = ("size", "texture", "color", "material")  # the order of English adjectives
 PHRASES = {"left": "to the left of", "right": "to the right of", "front": "in front of",
-           "behind": "behind", "on": "on top of", "below": "under"}  # fmt: skip
-INVERSE = {"left": "right", "right": "left", "front": "behind", "behind": "front", "on": "below",
-           "below": "on"}  # fmt: skip
+           "behind": "behind", "on": "on top of", "under": "under", "above": "above",
+           "below": "below"}  # fmt: skip
+INVERSE = {"left": "right", "right": "left", "front": "behind", "behind": "front", "on": "under",
+           "under": "on", "above": "below", "below": "above"}  # fmt: skip
 FLOOR_PHRASES = {name: f"on a {name} floor" for name in FLOORS}
 FLOOR_PHRASES |= {name: f"on {name}" for name in ("grass", "sand", "tiles")}
 BACKGROUND_PHRASES = {"studio": "in a studio", "sky": "under the sky", "dusk": "at dusk",
@@ -94,11 +96,14 @@ def clear_relation(scene: Scene, i: int, j: int) -> str | None:
     """Returns the relation of object i to object j, or None if none stands out.
 
     Along the camera's ground axes the larger difference of the centres must reach 0.6 world units
-    and 1.3 times the smaller one; CLEVR's bound is 0.2.
+    and 1.3 times the smaller one; CLEVR's bound is 0.2. An object on another one stands on it; one
+    above floats over it.
     """
     a, b = scene.objects[i], scene.objects[j]
     if a.on == j or b.on == i:
-        return "on" if a.on == j else "below"
+        return "on" if a.on == j else "under"
+    if floats_over(a, b) or floats_over(b, a):
+        return "above" if floats_over(a, b) else "below"
     return clear_direction(subtract(a.center, b.center), directions(scene.jitter))
 
 

@@ -66,7 +66,12 @@ class SparCell(NamedTuple):
 
 @dataclass(frozen=True)
 class SparGrid(Grid):
-    """PUG: SPAR's grid: no, one or two objects, each at its side of the image."""
+    """PUG: SPAR's grid: no, one or two objects, each at its side of the image.
+
+    The cells come `repeats` times; positions, sizes, materials, light and camera differ each time.
+    """
+
+    repeats: int = 1
 
     @cached_property
     def cells(self) -> list[SparCell]:
@@ -76,7 +81,8 @@ class SparGrid(Grid):
             groups.append(("Blue", "Red", "left", "right"))
         names = BLANK, *self.first(self.spec.shapes)
         grid = itertools.product(groups, self.first(self.spec.floors), names, names)
-        return [SparCell(*group, world, first, second) for group, world, first, second in grid]
+        cells = [SparCell(*group, world, first, second) for group, world, first, second in grid]
+        return cells * self.repeats
 
     @override
     def files(self) -> tuple[str, ...]:

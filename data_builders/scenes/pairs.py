@@ -80,11 +80,8 @@ class ColaPairs(PairSeries):
 
 
 @dataclass(frozen=True)
-class AR4TPairs(PairSeries):
-    """PUG:AR4T's scenes with their hard negatives (PUG, appendix B.5), two objects each.
-
-    Even items exchange the objects' positions, which reverses their relation; odd, an attribute.
-    """
+class ExchangedPairs(PairSeries):
+    """Two objects on the floor; even items exchange their positions, odd items an attribute."""
 
     @override
     def attempt(self, index: int, rng: random.Random) -> Pair | None:
@@ -94,7 +91,7 @@ class AR4TPairs(PairSeries):
             return None
         kind = self.attribute(index)
         if kind is None:
-            return self._reversed(scene)
+            return reversed_on_floor(scene)
         if getattr(a, kind) == getattr(b, kind):
             return None
         exchanged = {(a.color, b.shape), (b.color, a.shape)} & self.spec.forbidden
@@ -106,18 +103,6 @@ class AR4TPairs(PairSeries):
         """Returns the attribute that item `index` exchanges, None where it reverses a relation."""
         kinds = list(self.spec.attributes()) or ["color"]
         return kinds[(index // 2) % len(kinds)] if index % 2 else None
-
-    @staticmethod
-    def _reversed(scene: Scene) -> Pair | None:
-        a, b = scene.objects
-        moved = tuple(
-            replace(obj, center=(other.center[0], other.center[1], half_height(obj)))
-            for obj, other in ((a, b), (b, a))
-        )
-        view = camera(scene.jitter)
-        clear = clear_relation(scene, 0, 1) in GROUND_RELATIONS
-        fits = clear and all(in_view(obj, view) for obj in moved)
-        return (scene, replace(scene, objects=moved)) if fits else None
 
 
 @dataclass(frozen=True)
@@ -263,6 +248,19 @@ class EditedPairs(PairSeries):
             return replace(scene, objects=(replace(obj, color=color), *scene.objects[1:]))
         shape = rng.choice([shape for shape in self.spec.shapes if shape != obj.shape])
         return _with_first(scene, _reshaped(obj, shape)) if _unstacked(scene, 0) else None
+
+
+def reversed_on_floor(scene: Scene) -> Pair | None:
+    """The scene and one whose two objects exchanged positions, or None if no relation is clear."""
+    a, b = scene.objects
+    moved = tuple(
+        replace(obj, center=(other.center[0], other.center[1], half_height(obj)))
+        for obj, other in ((a, b), (b, a))
+    )
+    view = camera(scene.jitter)
+    clear = clear_relation(scene, 0, 1) in GROUND_RELATIONS
+    fits = clear and all(in_view(obj, view) for obj in moved)
+    return (scene, replace(scene, objects=moved)) if fits else None
 
 
 def first_two(scene: Scene) -> tuple[Noun, Noun]:

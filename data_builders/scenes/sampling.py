@@ -27,6 +27,7 @@ from data_builders.scenes.scene import (
     camera,
     directions,
     dot,
+    floats_over,
     half_height,
     in_view,
     overlap,
@@ -247,7 +248,8 @@ def sample_twin(scene: Scene, attribute: str, rng: random.Random) -> Scene:
 def relations(scene: Scene) -> dict[str, list[list[int]]]:
     """Returns the scene graph's edges: entry [r][i] lists the objects j that are `r` of i.
 
-    (c_j - c_i) . direction_r > RELATION_MARGIN; above, on: j is on i; below: j supports i.
+    (c_j - c_i) . direction_r > RELATION_MARGIN; on: j stands on i; above: it does or floats over i;
+    under, below: the reverse.
     """
     axes, objects = directions(scene.jitter), scene.objects
     table = {
@@ -261,7 +263,12 @@ def relations(scene: Scene) -> dict[str, list[list[int]]]:
         ]
         for name in GROUND_RELATIONS
     }
-    table["above"] = [[j for j, b in enumerate(objects) if b.on == i] for i in range(len(objects))]
-    table["on"] = [list(row) for row in table["above"]]
-    table["below"] = [[] if a.on is None else [a.on] for a in objects]
+    table["on"] = [[j for j, b in enumerate(objects) if b.on == i] for i in range(len(objects))]
+    table["above"] = [
+        [j for j, b in enumerate(objects) if b.on == i or floats_over(b, a)]
+        for i, a in enumerate(objects)
+    ]
+    for name, inverse in (("under", "on"), ("below", "above")):
+        rows = range(len(objects))
+        table[name] = [[j for j in rows if i in table[inverse][j]] for i in rows]
     return table

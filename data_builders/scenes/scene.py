@@ -47,6 +47,7 @@ FLOOR_EDGE = 4.2  # the floor ends this far behind the target
 LIGHT_ELEVATION = 50.0  # degrees
 RELATION_MARGIN = 0.2
 
+_PLUMB = 0.2  # maximum distance on the ground, in world units, of an object from what is below it
 _FRAME = 0.48  # objects stay within this distance of the image centre, in image widths
 
 
@@ -152,6 +153,18 @@ def overlap(a: SceneObject, b: SceneObject, gap: float = 0.0) -> bool:
     flat = math.hypot(a.center[0] - b.center[0], a.center[1] - b.center[1])
     clear = abs(a.center[2] - b.center[2]) >= half_height(a) + half_height(b) - 1e-6
     return not clear and flat < ground_radius(a) + ground_radius(b) + gap
+
+
+def touches_floor(obj: SceneObject) -> bool:
+    """Tells whether the object's lowest point is at z = 0."""
+    return obj.center[2] <= half_height(obj) + 1e-6
+
+
+def floats_over(a: SceneObject, b: SceneObject) -> bool:
+    """Tells whether a hangs in the air over b, at the same place on the ground."""
+    aside = math.hypot(a.center[0] - b.center[0], a.center[1] - b.center[1])
+    gap = a.center[2] - half_height(a) - b.center[2] - half_height(b)
+    return a.on is None and gap > 0.0 and aside < _PLUMB
 
 
 def in_view(obj: SceneObject, view: Camera) -> bool:

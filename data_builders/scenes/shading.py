@@ -22,6 +22,7 @@ from data_builders.scenes.scene import (
     SceneObject,
     Vector,
     directions,
+    touches_floor,
 )
 
 _SHADOW_RADII: dict[str, tuple[float, float]] = {
@@ -195,7 +196,7 @@ def _floor_light(scenes: Sequence[Scene], x: Tensor, y: Tensor) -> Tensor:
         # Slot by slot, so that only scenes with that many objects are computed.
         chosen = [k for k, s in enumerate(scenes) if len(s.objects) > slot]
         rows = [
-            [*shadow_row(o, o.center, light_direction(scenes[k])), float(o.on is None)]
+            [*shadow_row(o, o.center, light_direction(scenes[k])), float(touches_floor(o))]
             for k in chosen
             for o in (scenes[k].objects[slot],)
         ]

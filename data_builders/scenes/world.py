@@ -6,6 +6,7 @@ from pathlib import Path
 
 from typing_extensions import override
 
+from data_builders.scenes.ar4t_scenes import AR4TPairs, AR4TSingles, singles_beside
 from data_builders.scenes.benchmark_files import Suite
 from data_builders.scenes.captions import ATTRIBUTE_ORDER
 from data_builders.scenes.compositions import RECTANGLES, swaps, unseen_compositions
@@ -21,7 +22,7 @@ from data_builders.scenes.image_files import (
     sub_seed,
     useful_processes,
 )
-from data_builders.scenes.pairs import AR4TPairs, ColaPairs
+from data_builders.scenes.pairs import ColaPairs
 from data_builders.scenes.sampling import Composition, WorldSpec
 from data_builders.scenes.sampling import cogent as cogent_forbidden
 from data_builders.scenes.scene import COLORS, FLOORS, MATERIALS, SHAPES, SIZES, TEXTURES
@@ -50,7 +51,8 @@ class ScenesBuilder(Builder):
         test: Number of test scenes, of all compositions.
         cogent: Number of scenes of each of the two CoGenT conditions.
         multi: Number of items of each of Cola's two multi-object files.
-        ar4t_train: Number of PUG:AR4T items (two scenes each) of seen compositions.
+        ar4t_train: Number of PUG:AR4T items (two scenes each) of seen compositions; scenes of one
+            object come on top, in PUG's proportions.
         ar4t_test: Number of PUG:AR4T items of all compositions.
         image_size: Side of the images in pixels.
         samples: Rays per pixel and axis.
@@ -67,6 +69,8 @@ class ScenesBuilder(Builder):
         device: Where to render, "cpu" or "cuda"; on a GPU one process is enough.
         benchmarks: Items of each further benchmark file, 40 being some 2,000 images; 0 for none.
         placements: Captions of each training image that state sides of the picture, at most.
+        spar_repeats: How often PUG: SPAR's grid comes, with 540 images each time if `benchmarks` is
+            40 or more; 8 give each set-up 400 images or more.
     """
 
     def __init__(
@@ -80,7 +84,7 @@ class ScenesBuilder(Builder):
         unseen: Sequence[tuple[Sequence[str], Sequence[str]]] = RECTANGLES,
         single_attributes: Sequence[str] = ("color", "material"), relational: float = 0.0,
         processes: int | None = None, device: str = "cpu", benchmarks: int = 0,
-        placements: int = 0,
+        placements: int = 0, spar_repeats: int = 1,
     ) -> None:  # fmt: skip
         _check_counts(train=train, val=val, test=test, cogent=cogent, multi=multi,
                       ar4t_train=ar4t_train, ar4t_test=ar4t_test,
@@ -103,14 +107,17 @@ class ScenesBuilder(Builder):
             tuple(textures), tuple(sizes), tuple(floors),
             stack_probability=stack, min_visible=min_visible,
         )  # fmt: skip
+        if spar_repeats < 1:
+            raise UserError(f"expected spar_repeats >= 1, got {spar_repeats}: raise it")
         self.benchmarks, self.placements = benchmarks, placements
+        self.spar_repeats = spar_repeats
 
     @override
     def spec(self) -> Spec:
         # Options that do not change the result are left out, so that an existing world is reused.
         spec = super().spec()
         unset = {name for name in ("benchmarks", "placements") if not getattr(self, name)}
-        idle = {"processes", *unset}
+        idle = {"processes", *unset, *(["spar_repeats"] if self.spar_repeats == 1 else [])}
         return {**spec, "init_args": {k: v for k, v in spec["init_args"].items() if k not in idle}}
 
     def _at_least_two(self, forbidden: frozenset[Composition] = frozenset()) -> WorldSpec:
@@ -120,7 +127,8 @@ class ScenesBuilder(Builder):
     @override
     def write(self, folder: Path, tick: Callable[[], None]) -> Sequence[ShardInfo]:
         spec = self._at_least_two() if self.benchmarks else None
-        suite = Suite(self.benchmarks, spec, self.unseen, self.seed) if spec else None
+        options = self.unseen, self.seed, self.spar_repeats
+        suite = Suite(self.benchmarks, spec, *options) if spec else None
         splits = self._splits() | (suite.splits if suite else {})
         check_device(self.canvas.device)
         processes = self.processes or useful_processes(splits, self.canvas)
@@ -156,6 +164,11 @@ class ScenesBuilder(Builder):
                 spec = replace(self.world, forbidden=forbidden[split], **two)
                 name = f"ar4t_{split}"
                 add(name, AR4TPairs(spec, self._seed(name)), 2 * count)
+                if split == "train":
+                    one = replace(spec, min_objects=1, max_objects=1)
+                    unary, isolated = singles_beside(count, one)
+                    series = AR4TSingles(one, self._seed("ar4t_single"), unary)
+                    add("ar4t_single", series, unary + isolated)
         return splits
 
     def _seed(self, name: str) -> int:
@@ -202,8 +215,12 @@ class ScenesBuilder(Builder):
             series = splits[split].series
             if kind == "cola" and isinstance(series, ColaPairs):
                 write_json(folder / f"cola/multi_{name}.json", cola.multi(rows, series))
-            elif kind == "ar4t" and isinstance(series, AR4TPairs):
-                write_text(folder / f"ar4t/{_AR4T_FILES[name]}.csv", ar4t.table(rows, series))
+            elif isinstance(series, AR4TPairs) and kind == "ar4t":
+                singles = splits["ar4t_single"].series if name == "train" else None
+                assert isinstance(singles, AR4TSingles | None)
+                alone = images["ar4t_single"] if singles else ()
+                table = ar4t.table(rows, series, alone, singles)
+                write_text(folder / f"ar4t/{_AR4T_FILES[name]}.csv", table)
 
 
 def _check_counts(**counts: int) -> None:

@@ -81,6 +81,20 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+RICH: dict[str, Any] = {
+    **{name: 0 for name in ("train", "val", "cogent", "multi")},
+    **{"test": 1, "ar4t_train": 64, "ar4t_test": 32, "image_size": 32, "seed": 3},
+}
+
+
+@pytest.fixture(scope="session")
+def rich(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The embedded world with every kind of scene of PUG:AR4T."""
+    out = tmp_path_factory.mktemp("rich") / "world"
+    ScenesBuilder(**RICH).build(out, progress=False)
+    return out
+
+
 @pytest.fixture(scope="session")
 def graphs(suite: Path) -> dict[str, dict[str, dict[str, Any]]]:
     """CLEVR's scenes of the suite's images, by series and file name."""

@@ -32,9 +32,13 @@ def test_embedded_world(world, tmp_path):
     seen = []
     for group, images in builder.records():
         check(group)
+        seen += group.image_ids
+        if len(group.image_ids) == 1:
+            assert not rows[seen[-1]]["filename_neg"]
+            assert group.texts == (rows[seen[-1]]["caption"],)
+            continue
         assert group.truth.shape == (2, 4)
         for i, file in enumerate(group.image_ids):
-            seen.append(file)
             row, other = rows[file], rows[group.image_ids[1 - i]]
             assert row["filename_neg"] == other["filename"]
             assert images[i] == world / "images" / file
@@ -45,7 +49,8 @@ def test_embedded_world(world, tmp_path):
     builder.build(tmp_path / "a", progress=False)
     AR4TBuilder(*builder.init_args.values()).build(tmp_path / "b", progress=False)
     assert read_manifest(tmp_path / "a") == read_manifest(tmp_path / "b")
-    assert read_manifest(tmp_path / "a").counts["pairs"] == 8
+    counts = read_manifest(tmp_path / "a").counts
+    assert (counts["pairs"], counts["without negative"]) == (8, 2)
 
 
 def test_rows_without_negative_and_one_sided_ones(tmp_path):

@@ -1,12 +1,14 @@
 """Scenes go in, ARO's VG-Relation and VG-Attribution (Yuksekgonul et al. 2023, 2) come out."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from itertools import permutations
 from typing import Any
 
 from data_builders.scenes.captions import PHRASES
 from data_builders.scenes.formats.context import SceneContext, SuiteScenes
 from data_builders.scenes.image_files import SceneImage
+from data_builders.scenes.scene import GROUND_RELATIONS
 from data_builders.scenes.statements import exchange, relation_holds
 
 Row = dict[str, Any]
@@ -15,20 +17,36 @@ Captions = tuple[str, str]
 
 
 def relation(scenes: SuiteScenes) -> list[Row]:
-    """Rows: "the red cube is behind the blue sphere"; the false caption exchanges the objects."""
+    """Rows: "the red cube is behind the blue sphere"; the false caption exchanges the objects.
+
+    A row states the relation of its scene that fewest rows state. No relation has more than a
+    quarter of the rows, unless the file would then have too few.
+    """
+    rows: list[tuple[SceneImage, tuple[Captions, str]]] = []
+    for most in (-(-scenes.count // len(GROUND_RELATIONS)), scenes.count):
+        if len(rows) < scenes.count:
+            rows = scenes.rows("aro relation", _related(most))
+    return [
+        {**_row(image, captions, (0, 0, image.size, image.size)), "relation_name": phrase}
+        for image, (captions, phrase) in rows
+    ]
+
+
+def _related(most: int) -> Callable[[SceneContext], tuple[Captions, str] | None]:
+    """Writes the captions of a row and their relation, each relation so often at most."""
+    stated: Counter[str] = Counter()
 
     def write(context: SceneContext) -> tuple[Captions, str] | None:
-        for first, name, second in context.relations():
-            if relation_holds(context.scene, second, name, first) is False:
+        for first, name, second in sorted(context.relations(), key=lambda edge: stated[edge[1]]):
+            false = relation_holds(context.scene, second, name, first) is False
+            if false and stated[name] < most:
+                stated[name] += 1
                 verb = f"is {PHRASES[name]}"
                 captions = f"the {first} {verb} the {second}", f"the {second} {verb} the {first}"
                 return captions, PHRASES[name]
         return None
 
-    return [
-        {**_row(image, captions, (0, 0, image.size, image.size)), "relation_name": phrase}
-        for image, (captions, phrase) in scenes.rows("aro relation", write)
-    ]
+    return write
 
 
 def attribution(scenes: SuiteScenes) -> list[Row]:

@@ -1,5 +1,6 @@
 """Scenes go in, rows of CREPE's csv files (Ma et al. 2023, sections 3 and 4) come out."""
 
+import itertools
 import random
 from collections.abc import Sequence
 from itertools import product
@@ -32,11 +33,15 @@ def image_id(image: SceneImage) -> int:
 def productivity(scenes: SuiteScenes, kind: str) -> dict[int, list[Row]]:
     """Returns rows of a type by number of atoms, at most `scenes.count` in all.
 
-    A row has five negatives, all false of the image; its box is the whole image.
+    Numbers of atoms take turns until no scene is left that can hold one more row of a number. A row
+    has five negatives, all false of the image; its box is the whole image.
     """
     rows: dict[int, list[Row]] = {atoms: [] for atoms in COMPLEXITIES}
-    for k in range(scenes.count):
-        atoms = COMPLEXITIES[k % len(COMPLEXITIES)]
+    possible = list(COMPLEXITIES)
+    for k in itertools.count():
+        if not possible or sum(map(len, rows.values())) == scenes.count:
+            break
+        atoms = possible[k % len(possible)]
         for step in range(len(scenes.images)):
             image = scenes.images[(k + step) % len(scenes.images)]
             context = scenes.context(image, f"crepe {kind}:{atoms}")
@@ -44,6 +49,8 @@ def productivity(scenes: SuiteScenes, kind: str) -> dict[int, list[Row]]:
             if row is not None and row not in rows[atoms]:
                 rows[atoms].append(row)
                 break
+        else:
+            possible.remove(atoms)
     return rows
 
 

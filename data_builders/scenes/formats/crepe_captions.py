@@ -9,7 +9,7 @@ from itertools import combinations, product
 
 from data_builders.scenes.captions import INVERSE, PHRASES, with_article
 from data_builders.scenes.formats.context import SceneContext
-from data_builders.scenes.scene import Scene
+from data_builders.scenes.scene import GROUND_RELATIONS, Scene
 from data_builders.scenes.statements import (
     Edge,
     Noun,
@@ -125,7 +125,7 @@ def replaced(caption: Caption, kinds: Kinds, shapes: Sequence[str]) -> Iterator[
             for value in kinds[kind]:
                 yield caption.with_noun(k, noun.replaced(kind, value))
     for k, (i, _, j) in enumerate(caption.edges):
-        for name in PHRASES:
+        for name in (*GROUND_RELATIONS, "on", "under"):
             edges = (*caption.edges[:k], (i, name, j), *caption.edges[k + 1 :])
             yield replace(caption, edges=edges)
 

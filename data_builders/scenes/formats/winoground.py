@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 from data_builders.scenes.captions import both, clear_relation, related
 from data_builders.scenes.image_files import SceneImage, pairs_of
-from data_builders.scenes.pairs import AR4TPairs
+from data_builders.scenes.pairs import ExchangedPairs
 from data_builders.scenes.statements import describe
 
 
-def examples(images: Sequence[SceneImage], series: AR4TPairs) -> str:
+def examples(images: Sequence[SceneImage], series: ExchangedPairs) -> str:
     """Returns one line for each pair, with the tags of Thrush et al. 2022, section 3.2."""
     lines = []
     for k, pair in pairs_of(images):

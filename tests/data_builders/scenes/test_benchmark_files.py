@@ -9,7 +9,7 @@ import pytest
 
 from data_builders.scenes.captions import vocabulary
 from data_builders.scenes.world import ScenesBuilder
-from tests.data_builders.conftest import SUITE, eqben_items, hashes, load
+from tests.data_builders.conftest import SUITE, eqben_items, hashes, load, rows_of
 from tests.refusals import refused
 
 # A world as plain as the quickstart's: one texture, one size, two or three objects.
@@ -77,6 +77,25 @@ def test_a_plain_world_has_them_all_and_repeats(tmp_path):
         assert load(path)
 
 
+def test_every_file_has_as_many_rows_as_asked(suite):
+    counts = {
+        path.stem: len(load(path))
+        for folder in ("sugar_crepe", "valse")
+        for path in (suite / folder).iterdir()
+    }
+    for name in ("visual_genome_relation", "visual_genome_attribution", "coco_karpathy_test"):
+        counts[name] = len(load(suite / f"aro/{name}.json"))
+    for path in (suite / "eqben").iterdir():
+        counts[path.stem] = len(eqben_items(load(path)))
+    for pattern in ("prod_hard_negatives/*_all.csv", "syst_hard_negatives/*.csv"):
+        counts |= {path.stem: len(rows_of(path)) for path in (suite / "crepe").glob(pattern)}
+    counts["winoground"] = len((suite / "winoground/examples.jsonl").read_text().splitlines())
+    counts["videos"] = sum(map(len, load(suite / "geb/test.json").values()))
+    assert counts.pop("eqben_kubric") == 3 * SUITE["benchmarks"]
+    assert len(counts) == 7 + 11 + 3 + 7 + 5 + 2
+    assert counts == dict.fromkeys(counts, SUITE["benchmarks"])
+
+
 def test_every_image_of_the_suite_has_a_scene_graph(suite, graphs):
     for series, scenes in graphs.items():
         count = load(suite / "manifest.json")["counts"][f"images: suite_{series}"]
@@ -89,9 +108,9 @@ def test_every_image_of_the_suite_has_a_scene_graph(suite, graphs):
     ("arguments", "message"),
     [
         ({"benchmarks": -1}, "expected benchmarks >= 0"),
-        ({"shapes": ["cube"], "unseen": []}, "expected a world that holds items of AR4TPairs"),
+        ({"shapes": ["cube"], "unseen": []}, "expected a world that holds items of ExchangedPairs"),
         ({"colors": ["red"], "materials": ["metal"], "textures": ["plain"], "sizes": ["large"],
-          "unseen": []}, "expected a world that holds items of AR4TPairs"),
+          "unseen": []}, "expected a world that holds items of ExchangedPairs"),
     ],
 )  # fmt: skip
 def test_a_world_too_poor_for_them_says_so(tmp_path, arguments, message):

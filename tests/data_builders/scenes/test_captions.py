@@ -9,6 +9,7 @@ import pytest
 from data_builders.scenes import captions
 from data_builders.scenes.sampling import WorldSpec, relations, sample_scene
 from data_builders.scenes.scene import COLORS, SHAPES, Scene, camera, directions
+from data_builders.scenes.statements import Noun, relation_holds
 
 SPEC = WorldSpec(min_objects=1, max_objects=5, stack_probability=0.5)
 SCENES = [sample_scene(SPEC, random.Random(k)) for k in range(60)]
@@ -72,7 +73,31 @@ def test_clear_relations_are_true_and_inverse():
                 seen[relation] += 1
                 assert relation in naive_relation(scene, i, j)
                 assert captions.clear_relation(scene, j, i) == captions.INVERSE[relation]
-    assert set(seen) == set(captions.PHRASES)
+    assert set(seen) == set(captions.PHRASES) - {"above", "below"}  # nothing floats
+
+
+def test_a_floating_object_is_above_and_a_stacked_one_is_on():
+    base = replace(SCENES[0].objects[0], shape="cube", center=(0.5, 1.0, 0.5), radius=0.75, on=None)
+    ball = replace(base, shape="sphere", radius=0.5)
+    top = replace(ball, center=(0.5, 1.0, 0.5 + 0.75 * 0.5**0.5 + 0.5), on=0)
+    floating = replace(ball, center=(0.6, 1.0, 2.2))
+    aside = replace(ball, center=(0.9, 1.0, 2.2))
+    for other, names in ((top, ("on", "under")), (floating, ("above", "below")), (aside, None)):
+        scene = Scene((base, other))
+        if names is None:
+            assert captions.clear_relation(scene, 1, 0) not in ("above", "on")
+            continue
+        assert captions.clear_relation(scene, 1, 0) == names[0]
+        assert captions.clear_relation(scene, 0, 1) == names[1]
+    # What stands on another object is not said not to be above it.
+    nouns = Noun("sphere"), Noun("cube")
+    stacked, hanging = Scene((base, top)), Scene((base, floating))
+    assert relation_holds(stacked, nouns[0], "on", nouns[1]) is True
+    assert relation_holds(stacked, nouns[0], "above", nouns[1]) is None
+    assert relation_holds(stacked, nouns[0], "below", nouns[1]) is False
+    assert relation_holds(hanging, nouns[0], "above", nouns[1]) is True
+    assert relation_holds(hanging, nouns[0], "on", nouns[1]) is False
+    assert relation_holds(hanging, nouns[1], "under", nouns[0]) is False
 
 
 def test_a_relation_that_is_hardly_so_is_not_stated():

@@ -2,9 +2,13 @@ import random
 
 import pytest
 
+from data_builders.scenes.formats.pug import SPAR
 from data_builders.scenes.grids import FACTORS, AnimalGrid, PoseGrid, Singles, SparGrid
 from data_builders.scenes.sampling import WorldSpec
+from tests.data_builders.scenes.formats.test_pug import SETUPS
+from vlmtune.benchmarks.files import write_csv
 from vlmtune.benchmarks.pug_imagenet import PugImageNet
+from vlmtune.benchmarks.pug_spar_setups import read_setups
 from vlmtune.benchmarks.zero_shot_classification import ZeroShotClassification
 
 SPEC = WorldSpec(min_objects=2, max_objects=3)
@@ -30,6 +34,35 @@ def test_a_world_without_blue_and_red_has_no_such_group():
     spec = WorldSpec(colors=("red", "green"))
     assert {cell.texture for cell in SparGrid(spec, 0, 2).cells} == {"Default"}
     assert {cell.texture for cell in SparGrid(SPEC, 0, 2).cells} == {"Default", "Blue"}
+
+
+def test_a_repeated_grid_begins_with_the_grid():
+    once, thrice = SparGrid(SPEC, 0, 2), SparGrid(SPEC, 0, 2, repeats=3)
+    assert thrice.cells == 3 * once.cells
+    assert len(set(thrice.files())) == len(thrice.files()) == 3 * len(once.files())
+    cells, pair = len(once.cells), [c.second != "blank" != c.first for c in once.cells].index(True)
+    first, *others = (scene_of(thrice, pair + k * cells) for k in range(3))
+    assert first == scene_of(once, pair)
+    for other in others:
+        assert other.floor == first.floor
+        assert [o.shape for o in other.objects] == [o.shape for o in first.objects]
+        assert other.jitter != first.jitter
+        assert [o.center for o in other.objects] != [o.center for o in first.objects]
+
+
+@pytest.mark.parametrize(("repeats", "single", "double"), [(1, 50, 100), (8, 400, 800)])
+def test_images_of_each_set_up_of_spar(tmp_path, repeats, single, double):
+    # 5 floors; 5 shapes in either position, and 5 x 4 ordered pairs of different ones.
+    grid = SparGrid(WorldSpec(min_objects=2), 0, 40, repeats)
+    assert len(grid.files()) == 540 * repeats
+    names = [file.rpartition("/")[2] for file in grid.files()]
+    rows = [
+        [f, c.world, c.first, c.second, c.side, c.side2, c.texture, c.texture2]
+        for f, c in zip(names, grid.cells, strict=True)
+    ]
+    path = write_csv(tmp_path / "labels.csv", SPAR, rows)
+    counts = {s.name: len(s.rows) for s in read_setups(path, SETUPS, None)}
+    assert counts == dict(zip(SETUPS, (single, single, double, double, double), strict=True))
 
 
 def test_one_factor_changes_at_a_time():

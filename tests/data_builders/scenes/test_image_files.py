@@ -4,7 +4,7 @@ import pytest
 from PIL import Image
 
 from data_builders.scenes import image_files
-from data_builders.scenes.pairs import AR4TPairs
+from data_builders.scenes.pairs import ExchangedPairs
 from data_builders.scenes.sampling import WorldSpec
 from data_builders.scenes.series import Canvas, SceneSeries
 from tests.refusals import refused
@@ -15,7 +15,7 @@ SERIES = SceneSeries(WorldSpec(max_objects=3), 11)
 
 def render_in(folder: Path, size: int, processes: int = 1):
     counted: list[int] = []
-    pairs = AR4TPairs(WorldSpec(min_objects=2, max_objects=2), 3)
+    pairs = ExchangedPairs(WorldSpec(min_objects=2, max_objects=2), 3)
     some = image_files.Split(pairs, image_files.numbered("ar4t_x", 6))
     splits = {"train": image_files.Split(SERIES, image_files.numbered("train", 7)), "ar4t_x": some}
     some = image_files.chunks(splits, CANVAS, folder, size)

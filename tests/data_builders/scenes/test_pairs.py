@@ -7,11 +7,11 @@ from data_builders.scenes.captions import INVERSE, clear_relation
 from data_builders.scenes.compositions import RECTANGLES, swaps, unseen_compositions
 from data_builders.scenes.pairs import (
     ActedPairs,
-    AR4TPairs,
     ChangedPairs,
     ColaPairs,
     CountedPairs,
     EditedPairs,
+    ExchangedPairs,
     MovedPairs,
     StepPairs,
     first_two,
@@ -83,9 +83,9 @@ def test_relational_items_share_their_relation():
     assert 60 < sum(half.is_relational(k) for k in range(200)) < 140
 
 
-def test_ar4t_negatives():
+def test_exchanged_positions_reverse_a_relation():
     spec = WorldSpec(min_objects=2, max_objects=2, forbidden=UNSEEN)
-    series = AR4TPairs(spec, 4)
+    series = ExchangedPairs(spec, 4)
     kinds = set()
     for index, (scene, twin) in items(series):
         (a, b), (c, d) = scene.objects, twin.objects
@@ -105,10 +105,10 @@ def test_ar4t_negatives():
 
 def test_a_world_without_such_items_says_so():
     spec = WorldSpec(min_objects=2, max_objects=2, shapes=("cube",))
-    with pytest.raises(ValueError, match="expected a world that holds items of AR4TPairs"):
-        AR4TPairs(spec, 0).render(0, 2, Canvas(16, 1))
+    with pytest.raises(ValueError, match="expected a world that holds items of ExchangedPairs"):
+        ExchangedPairs(spec, 0).render(0, 2, Canvas(16, 1))
     with pytest.raises(ValueError, match="expected even numbers"):
-        AR4TPairs(spec, 0).render(1, 2, Canvas(16, 1))
+        ExchangedPairs(spec, 0).render(1, 2, Canvas(16, 1))
 
 
 def test_only_one_object_moves_to_the_other_side():

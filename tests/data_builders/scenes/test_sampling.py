@@ -90,7 +90,14 @@ def test_relations_of_a_hand_made_scene() -> None:
     assert table["behind"] == [[2], [2], [], [2]]
     assert table["front"] == [[], [], [0, 1, 3], []]
     assert table["above"] == table["on"] == [[3], [], [], []]
-    assert table["below"] == [[], [], [], [0]]
+    assert table["below"] == table["under"] == [[], [], [], [0]]
+
+
+def test_what_floats_is_above_and_not_on() -> None:
+    table = relations(Scene((_at(0.0, 0.0), _at(0.1, 0.0, z=2.5), _at(1.5, 0.0))))
+    assert table["above"] == [[1], [], []]
+    assert table["below"] == [[], [0], []]
+    assert table["on"] == table["under"] == [[], [], []]
 
 
 def test_directions_follow_the_image() -> None:

@@ -60,7 +60,7 @@ def test_cogent_conditions(world):
 def test_images_are_where_the_annotations_say(world, clevr):
     for name in clevr:
         assert (world / "images" / name).is_file()
-    assert len(list((world / "images").rglob("*.png"))) == 12 + 3 + 8 + 2 * 4 + 2 * 12 + 16 + 4
+    assert len(list((world / "images").rglob("*.png"))) == 12 + 3 + 8 + 2 * 4 + 2 * 12 + 16 + 4 + 2
 
 
 def test_captions_stay_in_the_vocabulary(world):
@@ -111,6 +111,7 @@ def test_manifest_counts_images_and_not_processes(world):
         ({"max_objects": 99}, "min_objects, max_objects: expected"),
         ({"colors": ["red", "mauve"]}, "colors: expected distinct names"),
         ({"single_attributes": ["material"]}, "with 'color' among"),
+        ({"spar_repeats": 0}, "expected spar_repeats >= 1"),
         ({"processes": 0}, "expected processes >= 1"),
         ({"unseen": [[["red"], ["cube"]]]}, "expected unseen rectangles"),
     ],

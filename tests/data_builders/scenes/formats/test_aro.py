@@ -28,6 +28,14 @@ def test_relations_are_of_the_whole_image_and_not_symmetric(suite):
         assert [row[f"bbox_{k}"] for k in "xywh"] == [0, 0, 32, 32]
 
 
+def test_relations_come_equally_often(suite):
+    # Each of the four is in a quarter of the rows at most; a stack is rarer.
+    rows = load(suite / "aro/visual_genome_relation.json")
+    counts = Counter(row["relation_name"] for row in rows)
+    assert max(counts.values()) <= SUITE["benchmarks"] // 4
+    assert len(counts) >= 4
+
+
 def test_attributes_are_named_and_the_box_holds_both_objects(suite, graphs):
     for row in load(suite / "aro/visual_genome_attribution.json"):
         first, second = (side.split() for side in row["true_caption"].split(" and "))
