@@ -27,7 +27,8 @@ UPSTREAM = {
     "metrics": BASICS,
     "report": {"types", "errors", "metrics", "storage"},
     "benchmarks": BASICS
-    | {"metrics", "language", "data.schema", "data.table_rows", "report.result", "storage.files"},
+    | {"metrics", "language", "data.schema", "data.table_rows", "data.distinct_images"}
+    | {"report.result", "storage.files"},
     "mining": {"types", "errors", "storage", "data", "features", "export.model"},
     "evaluation": {"types", "errors", "distributed", "storage", "features", "language"}
     | {"report.result", "backbones.base", "backbones.evaluation_mode", "adapters.base"}
@@ -44,8 +45,8 @@ UPSTREAM = {
     "__init__": {"export"},
     "__main__": {"cli"},
 }
-BUILDERS_MAY_IMPORT = BASICS | {"data.schema", "data.images", "data.tables", "data.table_rows"}
-BUILDERS_MAY_IMPORT |= {"storage"}
+BUILDERS_MAY_IMPORT = BASICS | {"storage", "data.schema", "data.images", "data.tables"}
+BUILDERS_MAY_IMPORT |= {"data.table_rows", "data.distinct_images"}
 LIGHTNING = {"pytorch_lightning", "lightning", "lightning_fabric"}
 LIGHTNING_IN = {"training", "cli", "data.datamodule"}
 NO_PROCESS_GROUP_IN = {"objectives", "metrics", "benchmarks"}

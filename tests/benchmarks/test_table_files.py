@@ -1,0 +1,148 @@
+"""Benchmarks of a user's own table: which rows they measure, and what they count."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from data_builders.table import TableBuilder
+from tests.refusals import refused
+from vlmtune.benchmarks.files import write_image
+from vlmtune.benchmarks.table_multiple_choice import TableMultipleChoice
+from vlmtune.benchmarks.table_pairs import TablePairs
+from vlmtune.benchmarks.table_retrieval import TableRetrieval
+from vlmtune.types import ImageRef
+
+
+def table(folder: Path, *rows: dict) -> str:
+    for row in rows:
+        for key in ("image", "image_neg"):
+            if key in row:
+                write_image(folder / row[key], *hashlib.sha256(row[key].encode()).digest()[:3])
+    path = folder / "t.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return str(path)
+
+
+def scorer(scores: dict[tuple[str, str], float]):
+    """Scores pairs by the name of the image and the caption."""
+
+    def score(images: list[ImageRef], texts: list[str], pairs=None) -> torch.Tensor:
+        if pairs is None:
+            rows = [[scores[i.path.name, t] for t in texts] for i in images]
+        else:
+            rows = [scores[images[i].path.name, texts[t]] for i, t in pairs.tolist()]
+        return torch.tensor(rows).float()
+
+    return score
+
+
+def test_pairs(tmp_path, capsys):
+    rows = [
+        {"image": "a.png", "image_neg": "b.png", "caption": "x", "negative": "y", "kind": "one"},
+        {"image": "c.png", "image_neg": "d.png", "caption": ["z", "zz"], "negative": "y"},
+    ]
+    made = TablePairs(table(tmp_path, *rows), columns={"group": "kind"})
+    scores = {("a.png", "x"): 3, ("a.png", "y"): 1, ("b.png", "x"): 2, ("b.png", "y"): 4}
+    scores |= {("c.png", "z"): 1, ("c.png", "y"): 0, ("d.png", "z"): 2, ("d.png", "y"): 3}
+    metrics = made.run(scorer(scores)).metrics
+    values = {key: (metric.value, metric.n) for key, metric in metrics.items()}
+    assert values["text_accuracy"] == (1.0, 2)
+    assert values["image_accuracy"] == (0.5, 2)  # z prefers d.png
+    assert values["group_accuracy/one"] == (1.0, 1)
+    assert "group from 'kind'" in capsys.readouterr().err
+
+
+def test_each_caption_is_an_item_of_multiple_choice(tmp_path):
+    rows = [
+        {"image": "a.png", "caption": ["x", "xx"], "negative": ["n", "m"]},
+        {"image": "b.png", "caption": "y", "negative": "n"},
+    ]
+    scores = {("a.png", "x"): 3, ("a.png", "xx"): 1, ("a.png", "n"): 0, ("a.png", "m"): 2}
+    scores |= {("b.png", "y"): 1, ("b.png", "n"): 1}
+    result = TableMultipleChoice(table(tmp_path, *rows)).run(scorer(scores))
+    accuracy = result.metrics["accuracy"]
+    assert (accuracy.value, accuracy.n) == (pytest.approx(1 / 3), 3)  # xx loses to m, y ties
+    assert accuracy.chance == pytest.approx((1 / 3 + 1 / 3 + 1 / 2) / 3)
+
+
+def test_rows_of_one_image_are_one_image_of_retrieval(tmp_path):
+    rows = [
+        {"image": "a.png", "caption": "x"},
+        {"image": "b.png", "caption": "y"},
+        {"image": "a.png", "caption": ["x", "z"]},
+    ]
+    scores = dict.fromkeys(((i, t) for i in ("a.png", "b.png") for t in "xyz"), 0.0)
+    scores |= {("a.png", "x"): 2.0, ("b.png", "y"): 1.0, ("b.png", "z"): 3.0}
+    metrics = TableRetrieval(table(tmp_path, *rows)).run(scorer(scores)).metrics
+    assert metrics["text_to_image_recall@1"].value == pytest.approx(2 / 3)
+    assert metrics["image_to_text_recall@1"].value == pytest.approx(1 / 2)
+    assert metrics["text_to_image_recall@1"].n == 3
+
+
+@pytest.mark.parametrize(
+    ("splits", "given", "measured"),
+    [
+        ("train val test", None, [2]),
+        ("train val dev", None, [1]),
+        ("train val test", ["train", "val"], [0, 1]),
+    ],
+)
+def test_splits(splits, given, measured, tmp_path):
+    rows = [
+        {"image": f"{n}.png", "caption": f"c{n}", "negative": "n", "split": split}
+        for n, split in enumerate(splits.split())
+    ]
+    made = TableMultipleChoice(table(tmp_path, *rows), splits=given)
+    assert [item.candidates[0] for item in made.read()] == [f"c{n}" for n in measured]
+
+
+def test_a_split_that_is_not_there(tmp_path):
+    row = {"image": "a.png", "caption": "x", "negative": "n"}
+    path = table(tmp_path, {**row, "split": "train"})
+    with refused(r"splits out of \['train'\].*got \[\]"):
+        TableMultipleChoice(path).read()
+    with refused(r"splits out of \[\].*got \['test'\]"):
+        TableMultipleChoice(table(tmp_path, row), splits=["test"]).read()
+
+
+def test_what_a_builder_holds_out_is_measured(tmp_path):
+    rows = [{"image": f"{n}.png", "caption": f"c{n}", "negative": "n"} for n in range(40)]
+    path = table(tmp_path, *rows)
+    groups = [group for group, _ in TableBuilder(Path(path), held_out=0.3).records()]
+    trained = {text for group in groups for text in group.texts} - {"n"}
+    made = TableMultipleChoice(path, held_out=0.3)
+    measured = {item.candidates[0] for item in made.read()}
+    assert len(measured) > 3
+    assert trained | measured == {f"c{n}" for n in range(40)}
+    assert not trained & measured
+    (tmp_path / "3.png").unlink()
+    with refused("3.png of row 4 of"):
+        made.read()
+
+
+@pytest.mark.parametrize(
+    ("kind", "row", "message"),
+    [
+        (TablePairs, {"negative": "n"}, "a second one in row 1 of .*t.jsonl, got none"),
+        (TablePairs, {"image_neg": "b.png"}, "a hard-negative caption in row 1"),
+        (TableMultipleChoice, {}, "a hard-negative caption in row 1"),
+        (TableRetrieval, {"caption": ""}, "a caption in row 1"),
+    ],
+)
+def test_an_incomplete_row_is_named(kind, row, message, tmp_path):
+    with refused(message):
+        kind(table(tmp_path, {"image": "a.png", "caption": "x", **row})).read()
+
+
+def test_encoded_images_are_refused(tmp_path):
+    arrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(
+        arrow.Table.from_pylist([{"image": b"1", "caption": "a", "negative": "b"}]),
+        tmp_path / "t.parquet",
+    )
+    with refused("got an encoded one: write the images to files"):
+        TableMultipleChoice(str(tmp_path / "t.parquet")).read()

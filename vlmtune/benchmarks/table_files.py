@@ -1,0 +1,108 @@
+"""The rows of a user's own table that a benchmark measures.
+
+In: a table of images and captions. Out: its rows of the test split, with image files. Knows no
+rule.
+"""
+
+import hashlib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from vlmtune.benchmarks.files import write_csv, write_image
+from vlmtune.data.distinct_images import HELD_OUT, DistinctImages
+from vlmtune.data.table_rows import Table, TableRow
+from vlmtune.errors import UserError
+from vlmtune.types import ImageRef
+
+TEST_SPLITS = ("test", "val", "valid", "validation", "dev")  # the first that a table has
+
+
+@dataclass(eq=False, repr=False)
+class TableOptions:
+    """The options that benchmarks of tables share.
+
+    Args:
+        path: The table, of any format of `vlmtune build table`.
+        images: Folder that the names of images start from; by default that of the table.
+        columns: Columns by what they hold, such as `{caption: title, group: category}`; the others
+            are guessed by their names.
+        splits: Values of the split column; by default "test", else "val".
+        held_out: The fraction that `vlmtune build table --held_out` held out.
+    """
+
+    path: str
+    images: str | None = None
+    columns: Mapping[str, str | Sequence[str] | None] | None = None
+    splits: Sequence[str] | None = None
+    held_out: float = 0.0
+
+    def measured_rows(self) -> list[TableRow]:
+        """Returns the rows to measure, and prints which column was taken for what."""
+        images = None if self.images is None else Path(self.images)
+        table = Table(Path(self.path), images, self.columns)
+        print(table.summary(), file=sys.stderr)
+        rows = list(table.rows())
+        if self.held_out:
+            return _held_out(rows, self.held_out)
+        known = {row.split for row in rows} if table.columns["split"] else set()
+        chosen = self.splits
+        if chosen is None and known:
+            chosen = [split for split in TEST_SPLITS if split in known][:1]
+        if chosen is not None and not (chosen and set(chosen) <= known):
+            raise UserError(
+                f"expected splits out of {sorted(known)} of {self.path}, got {list(chosen)}: "
+                "correct `splits`"
+            )
+        return rows if chosen is None else [row for row in rows if row.split in chosen]
+
+
+def image_ref(image: Path | bytes | None, row: TableRow) -> ImageRef:
+    """Returns an image of a row, which must be a file."""
+    if isinstance(image, Path):
+        return ImageRef(image)
+    came = "none" if image is None else "an encoded one"
+    raise UserError(
+        f"expected an image file and, for pairs, a second one in {row.where}, got {came}: write "
+        "the images to files, or name the column by `columns`"
+    )
+
+
+def texts_of(row: TableRow, *, negatives: bool) -> tuple[str, ...]:
+    """Returns the captions or hard negatives of a row, at least one."""
+    if texts := row.negatives if negatives else row.captions:
+        return texts
+    kind = "hard-negative caption" if negatives else "caption"
+    raise UserError(f"expected a {kind} in {row.where}, got none: complete or remove the row")
+
+
+def fixture_table(folder: Path, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Writes a csv and a small image for each name in it; returns the path of the csv."""
+    names = dict.fromkeys(cell for row in rows for cell in row if cell.endswith(".png"))
+    for number, name in enumerate(names):
+        write_image(folder / name, 40 * number, 90, 255 - 40 * number)
+    return write_csv(folder / "test.csv", columns, rows)
+
+
+def _held_out(rows: Sequence[TableRow], fraction: float) -> list[TableRow]:
+    """The rows whose images a builder with the same `held_out` does not train on."""
+    images = DistinctImages((HELD_OUT,), fraction)
+    digests = [tuple(_digests(row)) for row in rows]
+    for row, listed in zip(rows, digests, strict=True):
+        images.add(row, listed)
+    images.finish()
+    return [row for row, x in zip(rows, digests, strict=True) if images.writes(row, x)]
+
+
+def _digests(row: TableRow) -> Iterator[bytes]:
+    for image in (row.image, row.negative_image):
+        if image is not None:
+            ref = image_ref(image, row)
+            try:
+                yield hashlib.sha256(ref.path.read_bytes()).digest()
+            except OSError as error:
+                raise UserError(
+                    f"expected the image {ref.path} of {row.where}, got {error.strerror}: correct "
+                    "`images` or remove the row"
+                ) from error
