@@ -23,13 +23,23 @@ from typing_extensions import TypeVar, override
 from vlmtune.backbones.base import Backbone
 from vlmtune.config import Configured
 from vlmtune.errors import UserError
-from vlmtune.types import Embedded, Features, FeatureSpec, Pooled, Rows, Scores, Tokens
+from vlmtune.types import (
+    Embedded,
+    Features,
+    FeatureSpec,
+    Pooled,
+    Rows,
+    Scores,
+    Tokens,
+    concatenate,
+)
 
 ImageT = TypeVar("ImageT", bound=Features, default=Any)
 TextT = TypeVar("TextT", bound=Features, default=Any)
 PreparedT = TypeVar("PreparedT", bound=Rows, default=Any)
 
 PairMask = Bool[Tensor, "N M"]
+TEXT_GROUPS, TEXT_GROUP = 4, 32  # groups of texts of similar length, and texts in each at least
 REUSE_FROM = 4  # texts an image from which scoring image by image pays
 CPU_CHUNK = 64 * 2**20  # bytes; larger chunks are slower on a CPU
 TOWERS = (
@@ -198,15 +208,24 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
     def forward(self, image: ImageT, text: TextT, pairs: PairMask | None = None) -> Scores:
         if pairs is None:
             pairs = torch.ones(len(image), len(text), dtype=torch.bool, device=image.device)
-        images, texts = self.prepare_image(image), self.prepare_text(text)
         rows, columns = pairs.nonzero(as_tuple=True)
+        if not len(rows):
+            return Scores(torch.zeros(pairs.shape, device=pairs.device), pairs)
+        used, which = columns.unique(return_inverse=True)
         # Captions of one length together, so that a chunk of short captions stays short.
-        order = texts.lengths[columns].argsort(stable=True)
-        rows, columns = rows[order], columns[order]
-        scores = self._scores(images, texts, rows, columns)
-        flat = torch.cat(scores) if scores else torch.zeros(0, device=pairs.device)
+        by_length = text.lengths[used].argsort(stable=True)
+        used, which = used[by_length], by_length.argsort()[which]
+        order = which.argsort(stable=True)
+        rows, columns, which = rows[order], columns[order], which[order]
+        scores = self._scores(self.prepare_image(image), self._texts(text, used), rows, which)
+        flat = torch.cat(scores)
         values = torch.zeros(pairs.shape, dtype=flat.dtype, device=pairs.device)
         return Scores(values.index_put((rows, columns), flat), pairs)
+
+    def _texts(self, text: TextT, used: Int[Tensor, "U"]) -> PreparedT:
+        """Prepares the chosen texts, ordered by length, in a few groups without much padding."""
+        groups = used.split(max(TEXT_GROUP, math.ceil(len(used) / TEXT_GROUPS)))
+        return concatenate([self.prepare_text(text[group].trimmed()) for group in groups])
 
     def _scores(
         self, image: PreparedT, text: PreparedT, rows: Int[Tensor, "P"], columns: Int[Tensor, "P"]
