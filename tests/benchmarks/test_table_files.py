@@ -9,10 +9,12 @@ import torch
 
 from data_builders.table import TableBuilder
 from tests.refusals import refused
+from vlmtune.benchmarks.base import Benchmark
 from vlmtune.benchmarks.files import write_image
 from vlmtune.benchmarks.table_multiple_choice import TableMultipleChoice
 from vlmtune.benchmarks.table_pairs import TablePairs
 from vlmtune.benchmarks.table_retrieval import TableRetrieval
+from vlmtune.cli.plugins import make_list
 from vlmtune.types import ImageRef
 
 
@@ -135,6 +137,22 @@ def test_what_a_builder_holds_out_is_measured(tmp_path):
 def test_an_incomplete_row_is_named(kind, row, message, tmp_path):
     with refused(message):
         kind(table(tmp_path, {"image": "a.png", "caption": "x", **row})).read()
+
+
+@pytest.mark.parametrize(
+    ("row", "kind"),
+    [
+        ({"negative": "n", "image_neg": "b.png"}, TablePairs),
+        ({"negative": "n"}, TableMultipleChoice),
+        ({}, TableRetrieval),
+    ],
+)
+def test_a_table_on_the_command_line_is_a_benchmark(row, kind, tmp_path):
+    path = table(tmp_path, {"image": "a.png", "caption": "x", **row})
+    (made,) = make_list(Benchmark, "benchmarks", [path])
+    assert (type(made), made.name, made.path) == (kind, "t", path)
+    with refused("expected a YAML or one of"):
+        make_list(Benchmark, "benchmarks", [str(tmp_path / "none.csv")])
 
 
 def test_encoded_images_are_refused(tmp_path):

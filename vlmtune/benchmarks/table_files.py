@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vlmtune.benchmarks.files import write_csv, write_image
+from vlmtune.config import Spec
 from vlmtune.data.distinct_images import HELD_OUT, DistinctImages
 from vlmtune.data.table_rows import Table, TableRow
 from vlmtune.errors import UserError
 from vlmtune.types import ImageRef
 
+SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 TEST_SPLITS = ("test", "val", "valid", "validation", "dev")  # the first that a table has
 
 
@@ -56,6 +58,23 @@ class TableOptions:
                 "correct `splits`"
             )
         return rows if chosen is None else [row for row in rows if row.split in chosen]
+
+
+def table_benchmark(path: Path) -> Spec:
+    """Returns the benchmark that fits the columns of a table, named after the file.
+
+    With a hard-negative image it is pairs, with hard-negative captions alone multiple choice, else
+    retrieval.
+    """
+    columns = Table(path).columns
+    if columns["negative_image"]:
+        kind = "table_pairs.TablePairs"
+    elif columns["negative"]:
+        kind = "table_multiple_choice.TableMultipleChoice"
+    else:
+        kind = "table_retrieval.TableRetrieval"
+    options = {"path": str(path), "name": path.stem}
+    return {"class_path": f"vlmtune.benchmarks.{kind}", "init_args": options}
 
 
 def image_ref(image: Path | bytes | None, row: TableRow) -> ImageRef:

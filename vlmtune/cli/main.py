@@ -65,8 +65,8 @@ MODEL = "an export, a .ckpt, a hub id, an open_clip name or folder, or the YAML 
 SCORER = "as for `vlmtune evaluate`, or a YAML with backbone and adapter; it scores captions"
 PRETRAINED = "weights of an open_clip name: a tag such as openai, a file, or random"
 RUNS = "report.json or its folder; the others are compared with the first"
-BENCHMARKS = """stems of configs/plugins/benchmarks, or YAMLs with one benchmark or a list; the
-files they name are relative to the working directory"""
+BENCHMARKS = """stems of configs/plugins/benchmarks, YAMLs with one benchmark or a list, or your own
+tables (csv, tsv, jsonl, parquet); the files they name are relative to the working directory"""
 TEXT_ONLY = """also measure two scores that see no image: an n-gram model of these captions
 (shards, or a text file with one caption a line), and the mean of the model's scores over all
 images"""

@@ -16,6 +16,7 @@ import torch
 import yaml
 from jsonargparse import ArgumentParser
 
+from vlmtune.benchmarks.table_files import SUFFIXES, table_benchmark
 from vlmtune.cli.explain import configuration_error
 from vlmtune.config import ROOT, Configured, find_path
 from vlmtune.errors import UserError
@@ -65,7 +66,7 @@ def find(kind: str, name: str) -> str:
 
 
 def make_list(base: type[T], kind: str, names: Sequence[str]) -> list[T]:
-    """Makes the plug-ins of several YAMLs, each with one plug-in or a list.
+    """Makes the plug-ins of several YAMLs, each with one plug-in or a list, or of tables.
 
     An item of a list is a plug-in, or the path of its YAML relative to the list.
     """
@@ -73,6 +74,8 @@ def make_list(base: type[T], kind: str, names: Sequence[str]) -> list[T]:
 
 
 def _sources(source: str) -> list[str]:
+    if source.lower().endswith(SUFFIXES):  # a table of the user's
+        return [json.dumps(table_benchmark(Path(source)))]
     content = read_yaml(Path(source)) if Path(source).is_file() else None
     if not isinstance(content, list):
         return [source]
