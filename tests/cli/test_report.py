@@ -12,8 +12,9 @@ from vlmtune.report.run_report import Provenance, RunReport
 def evaluated(tmp_path):
     """Writes a run with a text-only run beside it, and returns its folder."""
 
-    def made(folder, text_only_value, name="mm"):
-        provenance = Provenance("b", "a", {}, "f", "", {}, {}, "c", "2026", None, 1, 0.0)
+    def made(folder, text_only_value, name="mm", seed=None, **fit):
+        config = {"fit": fit}
+        provenance = Provenance("b", "a", {}, "f", "", config, {}, "c", "2026", seed, 1, 0.0)
 
         def run(name, value, **more):
             metric = MetricValue(value, 9, 0.25, value - 0.1, value + 0.1)
@@ -66,3 +67,18 @@ def test_only_what_is_asked_for_is_written(tmp_path, evaluated):
     report.run(options)
     lines = (tmp_path / "a.csv").read_text().splitlines()
     assert len(lines) == 1 + 2
+
+
+def test_seeds_of_a_recipe_are_one_column(tmp_path, evaluated, capsys):
+    folders = [evaluated(f"seed-{i}", 0.3, seed=i, seed_everything=i, lr=0.1) for i in range(3)]
+    other = evaluated("other", 0.3, "probe", seed=0)
+    columns = heads(tmp_path, other, *folders)
+    assert columns == ["probe", "mm (mean and range of 3 seeds)", "text-only (n-gram)"]
+    assert capsys.readouterr().err == ""
+    assert "Only items were tested, not seeds" in (tmp_path / "out/report.md").read_text()
+
+
+def test_seeds_that_differ_in_more_are_named(tmp_path, evaluated, capsys):
+    folders = [evaluated(f"seed-{i}", 0.3, seed=i, lr=i) for i in range(2)]
+    assert heads(tmp_path, *folders)[0] == "mm (mean and range of 2 seeds)"
+    assert "'mm' differ in more than seeds: fit.lr 0 here, 1 in another" in capsys.readouterr().err

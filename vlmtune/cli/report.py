@@ -4,32 +4,35 @@ In: report.json files. Out: report.md, report.html, CSV and LaTeX. It never meas
 """
 
 import argparse
+import re
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from vlmtune.cli.text_only import FILES
+from vlmtune.config import differences
 from vlmtune.report.formats import to_csv, to_latex
 from vlmtune.report.html import write_report
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.screen import show
+from vlmtune.report.seeds import over_seeds
 from vlmtune.storage.files import write_text
+
+# Keys of a config that may differ between the seeds of a recipe.
+SEEDS = re.compile(r"seed|default_root_dir|ckpt_path|\.config\b|logger")
 
 
 def run(options: argparse.Namespace) -> None:
     """Writes report.md and report.html of `options.runs` into `options.out`, and shows the numbers.
 
-    Runs of the same name are called by their folders. Text-only runs beside a run come last, each
-    once.
+    Runs of the same name are one column if their seeds differ, and called by their folders if not.
+    Text-only runs beside a run come last, each once.
     """
     files = [path / "report.json" if path.is_dir() else path for path in options.runs]
     runs = [RunReport.load(file) for file in files]
-    names = Counter(run.name for run in runs)
-    runs = [
-        run if names[run.name] == 1 else replace(run, name=_folder(file))
-        for run, file in zip(runs, files, strict=True)
-    ]
+    runs = _by_recipe(runs, files)
     runs += _text_only(runs, [path for path in options.runs if path.is_dir()])
     page = write_report(options.out, runs)
     if options.csv is not None:
@@ -38,6 +41,41 @@ def run(options: argparse.Namespace) -> None:
         write_text(options.latex, to_latex(runs))
     show(runs)
     print(f"report: {page}")
+
+
+def _by_recipe(runs: Sequence[RunReport], files: Sequence[Path]) -> list[RunReport]:
+    """The runs in order; those of one name and different seeds together."""
+    named: dict[str, list[RunReport]] = {}
+    for run in runs:
+        named.setdefault(run.name, []).append(run)
+    out: dict[str, RunReport] = {}
+    for run, file in zip(runs, files, strict=True):
+        same = named[run.name]
+        seeds = {one.provenance.seed for one in same if not one.text_only}
+        if len(same) == 1:
+            out[run.name] = run
+        elif len(seeds) == len(same) and None not in seeds:
+            if run.name not in out:
+                _warn_of_differences(same)
+                out[run.name] = over_seeds(run.name, same)
+        else:
+            out[str(file)] = replace(run, name=_folder(file))
+    return list(out.values())
+
+
+def _warn_of_differences(runs: Sequence[RunReport]) -> None:
+    """Says what differs between the configs of a recipe besides seeds and folders."""
+    here, *others = (run.provenance.config.get("fit", {}) for run in runs)
+    for other in others:
+        lines = differences(here, other, "fit", "another seed") if here and other else []
+        changed = [line for line in lines if not SEEDS.search(line.partition(" ")[0])]
+        if changed:
+            print(
+                f"vlmtune: warning: the runs called {runs[0].name!r} differ in more than seeds: "
+                f"{'; '.join(changed[:3])}",
+                file=sys.stderr,
+            )
+            return
 
 
 def _text_only(runs: Sequence[RunReport], folders: Sequence[Path]) -> list[RunReport]:

@@ -33,7 +33,8 @@ class PairedDifference:
         n: Number of items.
         p: Two-sided p value, or None with a single cluster.
         test: The test that gives `p`: "McNemar" for a plain mean of right and wrong answers to
-            items that share no image, else "bootstrap".
+            items that share no image, else "bootstrap"; "seeds and items" where several seeds are
+            resampled, too.
     """
 
     difference: float
@@ -43,7 +44,7 @@ class PairedDifference:
     lost: int
     n: int
     p: float | None
-    test: Literal["McNemar", "bootstrap"]
+    test: Literal["McNemar", "bootstrap", "seeds and items"]
 
 
 def mcnemar(won: int, lost: int) -> float:

@@ -1,4 +1,4 @@
-"""Each run against the first one, item by item if both scored the same items.
+"""Each run against the first one, item by item if both scored the same items, and over seeds.
 
 In: the runs of a report. Out: differences, tests, or the reason why two numbers do not compare.
 """
@@ -7,12 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from vlmtune.metrics.item_groups import ItemGroups
+from vlmtune.metrics.seed_significance import seeded_difference
 from vlmtune.metrics.significance import PairedDifference, paired_difference
 from vlmtune.metrics.value import MetricValue
 from vlmtune.report.result import Result
 from vlmtune.report.run_report import RunReport
+from vlmtune.report.seeds import seeds_of
 from vlmtune.report.table import baseline, titled
 
 LEVEL = 0.05  # a p value below it counts as a difference
@@ -68,25 +72,46 @@ def compare_with_first(runs: Sequence[RunReport]) -> tuple[Comparison, ...]:
         return ()
     base = {result.benchmark: result for result in runs[first].results}
     return tuple(
-        _compare(i, result, base.get(result.benchmark), runs[first].name)
+        _compare(i, result, base.get(result.benchmark), run, runs[first])
         for i, run in enumerate(runs)
         if i != first and not run.text_only
         for result in run.results
     )
 
 
-def _compare(run: int, result: Result, base: Result | None, name: str) -> Comparison:
+def _compare(
+    i: int, result: Result, base: Result | None, run: RunReport, first: RunReport
+) -> Comparison:
     if base is None:
-        return Comparison(run, result, None, None, f"{name} has no number")
+        return Comparison(i, result, None, None, f"{first.name} has no number")
     if reason := _incomparable(result, base):
-        return Comparison(run, result, None, None, reason)
+        return Comparison(i, result, None, None, reason)
     change = result.metrics[result.primary].value - base.metrics[base.primary].value
     if reason := _unpaired(result, base):
-        return Comparison(run, result, change, None, reason)
-    new, old = (torch.tensor(x.outcomes, dtype=torch.float64) for x in (result, base))
+        return Comparison(i, result, change, None, reason)
+    new, old = (_outcomes(one, result.benchmark) for one in (run, first))
     clusters = torch.tensor(result.clusters) if result.clusters else None
-    paired = paired_difference(new, old, clusters, groups=_groups(result), degree=result.degree)
-    return Comparison(run, result, change, paired, "")
+    options = {"groups": _groups(result), "degree": result.degree}
+    if len(new) == len(old) == 1:
+        paired = paired_difference(new[0], old[0], clusters, **options)
+    else:
+        paired = seeded_difference(new, old, clusters, **options)
+    return Comparison(i, result, change, paired, "")
+
+
+def items_alone(runs: Sequence[RunReport]) -> tuple[str, ...]:
+    """Names of the trained runs of one seed: tests know nothing of how their seeds would differ."""
+    return tuple(
+        run.name
+        for run in runs
+        if run.provenance.trainable_parameters and not run.text_only and len(seeds_of(run)) == 1
+    )
+
+
+def _outcomes(run: RunReport, benchmark: str) -> Float[Tensor, "S n"]:
+    """The outcomes of each seed of a run."""
+    results = [one for seed in seeds_of(run) for one in seed.results if one.benchmark == benchmark]
+    return torch.tensor([one.outcomes for one in results], dtype=torch.float64)
 
 
 def _groups(result: Result) -> ItemGroups | None:

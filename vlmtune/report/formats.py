@@ -5,11 +5,12 @@ import io
 from collections.abc import Sequence
 
 from vlmtune.report.run_report import RunReport
+from vlmtune.report.seeds import seeds_of
 from vlmtune.report.table import Row, chance, check_runs, interval, number, sections
 
 COLUMNS = (
     *("run", "benchmark", "version", "convention", "kind", "metric", "value", "n", "chance"),
-    *("low", "high", "unit", "higher_is_better", "primary", "text_only"),
+    *("low", "high", "unit", "higher_is_better", "primary", "text_only", "seed"),
 )
 SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -23,7 +24,7 @@ SPECIAL = {
 
 
 def to_csv(runs: Sequence[RunReport]) -> str:
-    """Writes one line for each metric of each benchmark of each run.
+    """Writes one line for each metric of each benchmark of each run, and of each seed of a run.
 
     Numbers have full precision, fractions stay fractions, undefined values are empty.
     """
@@ -31,27 +32,28 @@ def to_csv(runs: Sequence[RunReport]) -> str:
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(COLUMNS)
-    for run in runs:
+    for run in [seed for column in runs for seed in seeds_of(column)]:
         for result in run.results:
             origin = (result.benchmark, result.version, result.convention, result.kind)
             for name, m in result.metrics.items():
                 numbers = (m.value, m.n, m.chance, m.low, m.high, m.unit)
                 marks = (m.higher_is_better, name == result.primary, run.text_only)
                 flags = [str(mark).lower() for mark in marks]
-                writer.writerow([run.name, *origin, name, *numbers, *flags])
+                seed = run.provenance.seed
+                writer.writerow([run.name, *origin, name, *numbers, *flags, seed])
     return file.getvalue()
 
 
 def to_latex(runs: Sequence[RunReport]) -> str:
     """Writes a booktabs `tabular`: benchmarks as rows, runs as columns, the best in bold.
 
-    The 95 % interval of each number is below it.
+    The 95 % interval of each number is below it; of several seeds, the lowest and the highest.
     """
     check_runs(runs)
     rows = [row for part in sections(runs) for row in part.primary]
     heads = ["Benchmark", "Metric", "$n$", "Chance", *[escaped(run.name) for run in runs]]
     lines = [
-        r"% Needs \usepackage{booktabs}. Brackets hold 95 % intervals.",
+        r"% Needs \usepackage{booktabs}. Brackets: 95 % intervals, or the range of several seeds.",
         rf"\begin{{tabular}}{{ll{'r' * (2 + len(runs))}}}",
         r"\toprule",
         " & ".join(heads) + r" \\",

@@ -14,10 +14,11 @@ from markupsafe import Markup
 from vlmtune.report import table
 from vlmtune.report.caveats import caveats
 from vlmtune.report.charts import changes, charts
-from vlmtune.report.differences import LEVEL, Comparison, compare_with_first
+from vlmtune.report.differences import LEVEL, Comparison, compare_with_first, items_alone
 from vlmtune.report.markdown import to_markdown
 from vlmtune.report.plots import curve_plot
 from vlmtune.report.run_report import RunReport
+from vlmtune.report.seeds import SeededRun
 from vlmtune.report.table import Row, baseline, check_runs, colours, sections
 from vlmtune.report.views import Views, safe
 from vlmtune.storage.files import write_text
@@ -57,6 +58,7 @@ def to_html(runs: Sequence[RunReport]) -> str:
         runs=[_run(run, colour) for run, colour in zip(runs, colours(runs), strict=True)],
         baseline=None if first is None else runs[first].name,
         level=LEVEL,
+        single=items_alone(runs),
         tiles=[_tile(row, runs) for row in primary] if len(primary) <= TILES else [],
         charts=charts(primary, views.names, colours(runs)),
         primary=[views.row(row) for row in primary],
@@ -83,6 +85,7 @@ def _run(run: RunReport, colour: int) -> dict[str, Any]:
         "name": run.name,
         "colour": colour,
         "text_only": run.text_only,
+        "seed": run.seeds if isinstance(run, SeededRun) else origin.seed,
         "origin": origin,
         "commit": origin.commit[:SHORT_COMMIT]
         + ("-dirty" if origin.commit.endswith("-dirty") else ""),

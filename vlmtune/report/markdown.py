@@ -4,20 +4,27 @@ from collections.abc import Sequence
 
 from vlmtune.report import table
 from vlmtune.report.caveats import caveats
-from vlmtune.report.differences import LEVEL, Comparison, compare_with_first
+from vlmtune.report.differences import LEVEL, Comparison, compare_with_first, items_alone
 from vlmtune.report.run_report import RunReport
+from vlmtune.report.seeds import SeededRun
 from vlmtune.report.table import Row, Section
 
 NOTE = (
     "Brackets hold 95 % intervals (Wilson for proportions, wider if items share images; bootstrap "
-    "for other means). ↑ and ↓ give the direction; the best run is bold. Numbers share a row only "
-    "if benchmark, version of the metric, convention and number of items agree."
+    "for other means); of several seeds they hold the lowest and the highest. ↑ and ↓ give the "
+    "direction; the best run is bold. Numbers share a row only if benchmark, version of the "
+    "metric, convention and number of items agree."
 )
 TEST = (
     "p: McNemar's exact test if every item is right or wrong and no two items share an image; else "
     "a bootstrap that resamples images, with the items' weights if the metric is a mean over "
-    f"groups. A difference is significant if p is below {LEVEL}; p values are not corrected for "
+    "groups; it resamples seeds, too, where a run has several. "
+    f"A difference is significant if p is below {LEVEL}; p values are not corrected for "
     "multiple tests."
+)
+ALONE = (
+    "Only items were tested, not seeds: p does not tell how much another seed would change. One "
+    "seed each:"
 )
 
 
@@ -78,7 +85,9 @@ def _changes(
     columns = ["benchmark", "run", "change", "95 % interval", "won", "lost", "of", "p", "verdict"]
     lines = [_line(columns), _line(["---", "---", *["---:"] * 6, "---"])]
     lines += [_line(_change(comparison, runs[comparison.run].name)) for comparison in of_kind]
-    return [f"## {head}", "", *lines, "", TEST, ""]
+    single = items_alone(runs)
+    alone = [f"{ALONE} {', '.join(map(_cell, single))}.", ""] if single else []
+    return [f"## {head}", "", *lines, "", TEST, "", *alone]
 
 
 def _change(comparison: Comparison, name: str) -> list[str]:
@@ -128,10 +137,15 @@ def _provenance(run: RunReport) -> list[str]:
         "time": table.duration(origin.seconds),
         "date": origin.date,
         "commit": origin.commit,
-        "seed": "none" if origin.seed is None else str(origin.seed),
+        "seed": _seed(run),
         "versions": ", ".join(f"{name} {version}" for name, version in origin.versions.items()),
     }
     return [f"- {name}: {_cell(text)}" for name, text in facts.items()]
+
+
+def _seed(run: RunReport) -> str:
+    seed = run.seeds if isinstance(run, SeededRun) else run.provenance.seed
+    return "none" if seed is None else str(seed)
 
 
 def _score(row: Row, i: int) -> str:

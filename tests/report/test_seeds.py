@@ -1,0 +1,95 @@
+from dataclasses import replace
+
+import pytest
+
+from tests.refusals import refused
+from vlmtune.metrics.value import MetricValue
+from vlmtune.report.differences import compare_with_first, items_alone
+from vlmtune.report.formats import to_csv
+from vlmtune.report.html import to_html
+from vlmtune.report.markdown import to_markdown
+from vlmtune.report.result import Result
+from vlmtune.report.run_report import RunReport
+from vlmtune.report.seeds import over_seeds
+
+
+@pytest.fixture
+def seed(make_run):
+    """Makes the run of one seed from the outcomes of its items."""
+
+    def made(number, outcomes, name="mm", trained=5, digest="d", **changes) -> RunReport:
+        run = make_run(name, trained=trained, curves={"loss": ((0, 1.0 + (number or 0)), (5, 0.5))})
+        value = sum(outcomes) / len(outcomes)
+        accuracy = MetricValue(value, len(outcomes), 0.25, value - 0.1, value + 0.1)
+        result = Result(
+            "cola", "1", "accuracy", {"accuracy": accuracy}, outcomes=outcomes, items_digest=digest
+        )
+        provenance = replace(run.provenance, seed=number, seconds=10.0)
+        return replace(run, results=(replace(result, **changes),), provenance=provenance)
+
+    return made
+
+
+def test_mean_and_range(seed):
+    run = over_seeds("mm", [seed(0, (1.0, 1.0, 0.0, 0.0)), seed(1, (1.0, 1.0, 1.0, 0.0))])
+    assert run.name == "mm (mean and range of 2 seeds)"
+    metric = run.metric("cola", "accuracy")
+    assert (metric.value, metric.low, metric.high, metric.n) == (0.625, 0.5, 0.75, 4)
+    assert run.results[0].outcomes == (1.0, 1.0, 0.5, 0.0)
+    assert run.curves == {"loss": ((0, 1.5), (5, 0.5))}
+    assert run.provenance.seconds == 20
+    assert (run.seeds, run.provenance.seed) == ("0, 1", None)
+
+
+def test_a_benchmark_that_a_seed_lacks_is_not_run(seed):
+    other = replace(seed(1, (1.0, 0.0)), results=())
+    run = over_seeds("mm", [seed(0, (1.0, 0.0)), other])
+    assert run.results == ()
+    assert run.not_run == (("cola", "1 of 2 seeds have it, in 1 versions"),)
+    run = over_seeds("mm", [seed(0, (1.0, 0.0)), seed(1, (1.0, 0.0), version="2")])
+    assert run.not_run == (("cola", "2 of 2 seeds have it, in 2 versions"),)
+
+
+def test_seeds_must_differ(seed):
+    with refused("different seeds"):
+        over_seeds("mm", [seed(0, (1.0,)), seed(0, (1.0,))])
+    with refused("as many items"):
+        over_seeds("mm", [seed(0, (1.0,)), seed(1, (1.0, 0.0))])
+
+
+def test_other_items_have_no_mean_outcome(seed):
+    run = over_seeds("mm", [seed(0, (1.0, 0.0)), seed(1, (1.0, 0.0), digest="e")])
+    assert run.results[0].outcomes == ()
+    assert run.metric("cola", "accuracy").value == 0.5
+
+
+def test_the_test_counts_seeds(seed):
+    """One lucky seed of two is no difference, though 100 items say so."""
+    frozen = seed(None, (0.0, 1.0) * 50, "zero-shot", trained=0)
+    lucky = over_seeds("mm", [seed(0, (1.0,) * 100), seed(1, (0.0, 1.0) * 50)])
+    (comparison,) = compare_with_first([frozen, lucky])
+    assert comparison.change == 0.25
+    assert comparison.paired.test == "seeds and items"
+    assert comparison.verdict == "not significant"
+    steady = over_seeds("mm", [seed(0, (1.0,) * 100), seed(1, (1.0,) * 99 + (0.0,))])
+    (comparison,) = compare_with_first([frozen, steady])
+    assert comparison.verdict == "better"
+
+
+def test_a_run_of_one_seed_says_that_items_alone_were_tested(seed):
+    frozen = seed(None, (0.0, 1.0), "zero-shot", trained=0)
+    single, several = seed(0, (1.0, 1.0)), over_seeds("mm", [seed(i, (1.0, 1.0)) for i in (0, 1)])
+    assert items_alone([frozen, single]) == ("mm",)
+    assert items_alone([frozen, several]) == ()
+    note = "Only items were tested, not seeds"
+    for write in (to_markdown, to_html):
+        assert note in write([frozen, single])
+        assert note not in write([frozen, several])
+        assert "0, 1" in write([frozen, several])
+
+
+def test_the_csv_has_every_seed(seed):
+    run = over_seeds("mm", [seed(3, (1.0, 0.0)), seed(5, (1.0, 1.0))])
+    head, *lines = to_csv([run]).splitlines()
+    assert head.endswith(",seed")
+    assert [line.split(",")[0] + line.split(",")[-1] for line in lines] == ["mm3", "mm5"]

@@ -1,0 +1,127 @@
+"""Runs of one recipe with several seeds as one column: mean, and range over the seeds.
+
+In: runs of one name. Out: a run whose numbers are means, which holds the runs of its seeds.
+Never: a test; `differences` has it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from vlmtune.errors import UserError
+from vlmtune.metrics.value import MetricValue
+from vlmtune.report.result import Result
+from vlmtune.report.run_report import Curve, RunReport
+
+
+@dataclass(frozen=True)
+class SeededRun(RunReport):
+    """A recipe: the runs of its seeds, and their mean under the fields of a run.
+
+    Metrics are means; `low` and `high` are the lowest and the highest seed. Outcomes, series and
+    curves are means, too. A benchmark that a seed lacks, or has under another version, is not run.
+
+    Attributes:
+        runs: The run of each seed.
+    """
+
+    runs: tuple[RunReport, ...] = ()
+
+    @property
+    def seeds(self) -> str:
+        """The seeds, for people."""
+        return ", ".join(str(run.provenance.seed) for run in self.runs)
+
+
+def seeds_of(run: RunReport) -> tuple[RunReport, ...]:
+    """The runs of the seeds; the run itself if it is of one.
+
+    Example:
+        >>> from vlmtune.report.run_report import Provenance
+        >>> run = RunReport("a", Provenance("b", "a", {}, "", "", {}, {}, "", "", 3, 0, 0.0), ())
+        >>> [one.provenance.seed for one in seeds_of(run)]
+        [3]
+    """
+    return run.runs if isinstance(run, SeededRun) else (run,)
+
+
+def over_seeds(name: str, runs: Sequence[RunReport]) -> SeededRun:
+    """Returns the recipe `name` of several runs, which must differ in their seeds.
+
+    Raises:
+        UserError: There is no run, or two have one seed or none.
+    """
+    seeds = [run.provenance.seed for run in runs]
+    if not runs or None in seeds or len(set(seeds)) < len(seeds):
+        raise UserError(f"expected runs of {name} with different seeds, got {seeds}: rename some")
+    by_name = [{result.benchmark: result for result in run.results} for run in runs]
+    results, missing = [], []
+    for benchmark in dict.fromkeys(name for results_of in by_name for name in results_of):
+        several = [one[benchmark] for one in by_name if benchmark in one]
+        keys = {(one.version, one.convention, one.primary) for one in several}
+        if len(several) == len(runs) and len(keys) == 1:
+            results.append(_mean_result(several))
+        else:
+            reason = f"{len(several)} of {len(runs)} seeds have it, in {len(keys)} versions"
+            missing.append((benchmark, reason))
+    first = runs[0].provenance
+    return SeededRun(
+        name=f"{name} (mean and range of {len(runs)} seeds)",
+        provenance=replace(first, seed=None, seconds=sum(r.provenance.seconds for r in runs)),
+        results=tuple(results),
+        curves=_mean_curves(runs),
+        not_run=tuple(missing),
+        runs=tuple(runs),
+    )
+
+
+def _mean_result(results: Sequence[Result]) -> Result:
+    first = results[0]
+    metrics = {
+        name: mean
+        for name in first.metrics
+        if (mean := _mean_metric([one.metrics.get(name) for one in results])) is not None
+    }
+    if first.primary not in metrics:
+        raise UserError(
+            f"expected {first.primary} of {first.benchmark} over as many items under each seed, "
+            "got other numbers of items: evaluate the seeds with the same `limit`"
+        )
+    same = len({(one.items_digest, one.clusters, one.groups) for one in results}) == 1
+    return replace(
+        first,
+        metrics=metrics,
+        outcomes=_mean([one.outcomes for one in results]) if same else (),
+        series={
+            name: _mean([one.series.get(name, ()) for one in results]) for name in first.series
+        },
+    )
+
+
+def _mean_metric(metrics: Sequence[MetricValue | None]) -> MetricValue | None:
+    """Mean and range; None where a seed has no such number, or one over other items."""
+    known = [metric for metric in metrics if metric is not None]
+    if len(known) < len(metrics) or len({metric.n for metric in known}) > 1:
+        return None
+    values = [metric.value for metric in known]
+    return replace(known[0], value=sum(values) / len(values), low=min(values), high=max(values))
+
+
+def _mean(rows: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
+    """The mean of each position; nothing if the rows differ in length."""
+    if len({len(row) for row in rows}) > 1:
+        return ()
+    return tuple(sum(values) / len(rows) for values in zip(*rows, strict=True))
+
+
+def _mean_curves(runs: Sequence[RunReport]) -> dict[str, Curve]:
+    """The mean of each curve at the steps where every seed has a value."""
+    curves = {}
+    for name in runs[0].curves:
+        several = [dict(run.curves.get(name, ())) for run in runs]
+        points = []
+        for step in several[0]:
+            values = [value for one in several if (value := one.get(step)) is not None]
+            if len(values) == len(runs):
+                points.append((step, sum(values) / len(values)))
+        curves[name] = tuple(points)
+    return curves
