@@ -294,10 +294,17 @@ def test_export_then_score_evaluate_and_report(fitted, benchmark, pictures, tmp_
     assert [float(x) for x in last[1:]] == pytest.approx(want, abs=1e-4)
 
     arguments = ["evaluate", "--model", out, "--benchmarks", benchmark, "--out", tmp_path / "mine"]
+    arguments += ["--items", tmp_path / "mine/items.jsonl"]
     assert main([str(x) for x in [*arguments, "--device", "cpu"]]) == 0
     assert "| tiny " in capsys.readouterr().out
     written = {path.name for path in (tmp_path / "mine").iterdir()}
-    assert written == {"report.json", "report.md", "report.html"}
+    assert written == {"report.json", "report.md", "report.html", "items.jsonl"}
+    lines = [json.loads(x) for x in (tmp_path / "mine/items.jsonl").read_text().splitlines()]
+    assert len(lines) == 9
+    first = lines[0]
+    files = [image["path"] for image in first["images"]]
+    want = vlmtune.load(out).score(files, first["captions"]).flatten().tolist()
+    assert [x for row in first["scores"] for x in row] == pytest.approx(want, abs=1e-4)
     numbers = [
         {k: v["value"] for k, v in json.loads(path.read_text())["results"][0]["metrics"].items()}
         for path in (run / "report.json", tmp_path / "mine" / "report.json")

@@ -61,6 +61,11 @@ class Items(ABC):
         """Positions in `pairs` of the true ones; without `pairs` the true pairs themselves."""
 
     @property
+    def evaluated(self) -> tuple[Comparison, ...]:
+        """The items in the order of their outcomes."""
+        return self.compared
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """Shape of the scores."""
         return (len(self.images), len(self.texts)) if self.pairs is None else (len(self.pairs),)

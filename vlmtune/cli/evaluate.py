@@ -17,6 +17,8 @@ from vlmtune.evaluation.text_only import TextOnlyScore
 from vlmtune.export.model import Model
 from vlmtune.report.environment import code_commit, library_versions, now
 from vlmtune.report.html import write_report
+from vlmtune.report.items_file import write_items
+from vlmtune.report.result import ItemRow
 from vlmtune.report.run_report import Provenance, RunReport
 from vlmtune.report.screen import show
 
@@ -36,7 +38,8 @@ def run(options: argparse.Namespace) -> None:
     device = find_device(options.device)
     scorer = model.to(device).scorer(options.store, options.batch_size)
     options.out.mkdir(parents=True, exist_ok=True)  # fails now rather than after the work
-    suite = run_suite(benchmarks, scorer)
+    rows: list[ItemRow] | None = None if options.items is None else []
+    suite = run_suite(benchmarks, scorer, items=rows)
     name = options.name or default_name(model, options.model)
     provenance = _provenance(model, options, benchmarks)
     report = RunReport(name, provenance, suite.results, not_run=suite.not_run)
@@ -46,6 +49,8 @@ def run(options: argparse.Namespace) -> None:
         ran = [benchmark for benchmark in benchmarks if benchmark.name in measured]
         runs += text_only_runs(ran, scorer, n_gram, str(options.text_only), provenance)
     report.save(options.out / "report.json")
+    if options.items is not None and rows is not None:
+        write_items(options.items, rows)
     save_text_only(options.out, runs[1:])
     page = write_report(options.out, runs)
     show(runs)

@@ -70,6 +70,8 @@ tables (csv, tsv, jsonl, parquet); the files they name are relative to the worki
 TEXT_ONLY = """also measure two scores that see no image: an n-gram model of these captions
 (shards, or a text file with one caption a line), and the mean of the model's scores over all
 images"""
+ITEMS = """also write each item as a line of JSON: id, images, captions, truth, scores, outcome; as
+OUT/items.jsonl, `vlmtune report` shows which items were won and lost"""
 TINY = """tiny is 24 training images and two training steps, to see that every step runs; its
 numbers mean nothing, and it needs a separate folder"""
 QUICKSTART = """\
@@ -198,6 +200,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--benchmarks", **many, metavar="B", help=BENCHMARKS)
     add("--out", required=True, **path, help="folder of the report")
     add("--name", help="name of the run in reports; the model's by default")
+    add("--items", **path, metavar="FILE", help=ITEMS)
     add("--text-only", **path, metavar="CAPTIONS", help=TEXT_ONLY)
     _computing(add)
 

@@ -15,9 +15,10 @@ from vlmtune.cli.text_only import FILES
 from vlmtune.config import differences
 from vlmtune.report.formats import to_csv, to_latex
 from vlmtune.report.html import write_report
+from vlmtune.report.items_file import NAME, Items, read_items
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.screen import show
-from vlmtune.report.seeds import over_seeds
+from vlmtune.report.seeds import over_seeds, seeds_of
 from vlmtune.storage.files import write_text
 
 # Keys of a config that may differ between the seeds of a recipe.
@@ -31,10 +32,11 @@ def run(options: argparse.Namespace) -> None:
     Text-only runs beside a run come last, each once.
     """
     files = [path / "report.json" if path.is_dir() else path for path in options.runs]
-    runs = [RunReport.load(file) for file in files]
-    runs = _by_recipe(runs, files)
+    loaded = [RunReport.load(file) for file in files]
+    runs = _by_recipe(loaded, files)
+    items = _items(runs, loaded, files)
     runs += _text_only(runs, [path for path in options.runs if path.is_dir()])
-    page = write_report(options.out, runs)
+    page = write_report(options.out, runs, items)
     if options.csv is not None:
         write_text(options.csv, to_csv(runs))
     if options.latex is not None:
@@ -43,24 +45,39 @@ def run(options: argparse.Namespace) -> None:
     print(f"report: {page}")
 
 
+def _items(
+    runs: Sequence[RunReport], loaded: Sequence[RunReport], files: Sequence[Path]
+) -> dict[str, Items]:
+    """The items beside each report.json by the run's name here; of several seeds, the first's."""
+    out = {}
+    for run in runs:
+        results = seeds_of(run)[0].results
+        file = next(file for one, file in zip(loaded, files, strict=True) if one.results is results)
+        if (path := file.with_name(NAME)).is_file():
+            out[run.name] = read_items(path)
+    return out
+
+
 def _by_recipe(runs: Sequence[RunReport], files: Sequence[Path]) -> list[RunReport]:
     """The runs in order; those of one name and different seeds together."""
     named: dict[str, list[RunReport]] = {}
     for run in runs:
         named.setdefault(run.name, []).append(run)
-    out: dict[str, RunReport] = {}
+    out: list[RunReport] = []
+    done: set[str] = set()
     for run, file in zip(runs, files, strict=True):
         same = named[run.name]
         seeds = {one.provenance.seed for one in same if not one.text_only}
         if len(same) == 1:
-            out[run.name] = run
+            out.append(run)
         elif len(seeds) == len(same) and None not in seeds:
-            if run.name not in out:
+            if run.name not in done:
                 _warn_of_differences(same)
-                out[run.name] = over_seeds(run.name, same)
+                out.append(over_seeds(run.name, same))
+            done.add(run.name)
         else:
-            out[str(file)] = replace(run, name=_folder(file))
-    return list(out.values())
+            out.append(replace(run, name=_folder(file)))
+    return out
 
 
 def _warn_of_differences(runs: Sequence[RunReport]) -> None:

@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import NamedTuple, TypeVar
 
-from vlmtune.benchmarks.base import Benchmark, PairScorer, check_images, files_from
+from vlmtune.benchmarks.base import Benchmark, Embedder, PairScorer, check_images, files_from
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import ImageFileError, UserError
+from vlmtune.evaluation.item_rows import EmbeddingRecorder, Recorder, item_rows
 from vlmtune.evaluation.scorer import Scorer
-from vlmtune.report.result import Result
+from vlmtune.report.result import ItemRow, Result
 from vlmtune.storage.progress import work_of
 from vlmtune.types import ImageRef
 
@@ -84,7 +85,10 @@ def load_all(
 
 
 def run_suite(
-    benchmarks: Sequence[Benchmark], scorer: PairScorer, at_least_one: bool = True
+    benchmarks: Sequence[Benchmark],
+    scorer: PairScorer,
+    at_least_one: bool = True,
+    items: list[ItemRow] | None = None,
 ) -> SuiteResult:
     """Loads all benchmarks, encodes their images and captions once, then evaluates each.
 
@@ -95,6 +99,7 @@ def run_suite(
         benchmarks: The benchmarks; names must differ.
         scorer: A `Scorer` or any other function that scores. Its weights may not change meanwhile.
         at_least_one: Whether to raise if no benchmark could be run.
+        items: A list that gets a row for each item, or None.
 
     Raises:
         UserError: No benchmark could be run, or two have one name.
@@ -109,7 +114,7 @@ def run_suite(
         for benchmark in benchmarks:
             if benchmark.name in failed:
                 continue
-            result, reason = _tried(benchmark, lambda one=benchmark: _measured(one, scorer))
+            result, reason = _tried(benchmark, lambda one=benchmark: _measured(one, scorer, items))
             # A failure on one rank is a failure on all.
             if reason := _first(ProcessGroup().objects(reason)):
                 failed[benchmark.name] = reason
@@ -165,10 +170,14 @@ def _check_embeddings(benchmark: Benchmark, scorer: PairScorer | None) -> None:
         )
 
 
-def _measured(benchmark: Benchmark, scorer: PairScorer) -> Result:
+def _measured(
+    benchmark: Benchmark, scorer: PairScorer, items: list[ItemRow] | None = None
+) -> Result:
     """Runs a benchmark and checks that its numbers are finite."""
+    kind = EmbeddingRecorder if isinstance(scorer, Embedder) else Recorder
+    recorder = None if items is None else kind(scorer)
     with work_of(benchmark.name):
-        result = benchmark.run(scorer)
+        result = benchmark.run(recorder or scorer)
     for name, metric in result.metrics.items():
         numbers = (metric.value, metric.chance, metric.low, metric.high)
         if not all(number is None or math.isfinite(number) for number in numbers):
@@ -176,6 +185,8 @@ def _measured(benchmark: Benchmark, scorer: PairScorer) -> Result:
                 f"expected finite numbers for {name} of {benchmark.name}, got {metric.value}: "
                 "correct the benchmark"
             )
+    if items is not None and recorder is not None:
+        items += item_rows(benchmark, result, recorder.scores)
     return result
 
 

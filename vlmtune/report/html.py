@@ -4,7 +4,7 @@ In: run reports. Out: `report.html` and `report.md`. Never: a script, or a reque
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ from vlmtune.report import table
 from vlmtune.report.caveats import caveats
 from vlmtune.report.charts import changes, charts
 from vlmtune.report.differences import LEVEL, Comparison, compare_with_first, items_alone
+from vlmtune.report.flips import flips
+from vlmtune.report.items_file import Items
 from vlmtune.report.markdown import to_markdown
 from vlmtune.report.plots import curve_plot
 from vlmtune.report.run_report import RunReport
@@ -27,20 +29,23 @@ SHORT_COMMIT, SHORT_DIGEST = 10, 12
 TILES = 4  # most benchmarks that get a tile at the top of the page
 
 
-def write_report(folder: Path, runs: Sequence[RunReport]) -> Path:
+def write_report(
+    folder: Path, runs: Sequence[RunReport], items: Mapping[str, Items] | None = None
+) -> Path:
     """Writes `report.md` and `report.html` atomically, the runs side by side in the order given.
 
-    The first run that is not text-only is the one to compare the others with. Returns the path of
-    `report.html`.
+    The first run that is not text-only is the one to compare the others with. `items` has the items
+    of runs by name; with them the won and lost ones are shown. Returns the path of `report.html`.
     """
-    markdown, html = to_markdown(runs), to_html(runs)
+    groups = flips(compare_with_first(runs), runs, items or {})
+    markdown, html = to_markdown(runs, groups), to_html(runs, groups)
     write_text(folder / "report.md", markdown)
     write_text(folder / "report.html", html)
     return folder / "report.html"
 
 
-def to_html(runs: Sequence[RunReport]) -> str:
-    """Writes the page."""
+def to_html(runs: Sequence[RunReport], groups: Sequence[dict[str, Any]] = ()) -> str:
+    """Writes the page; `groups` are those of `flips`."""
     check_runs(runs)
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
@@ -66,6 +71,7 @@ def to_html(runs: Sequence[RunReport]) -> str:
         compositional=_compared(comparisons, runs, "compositional"),
         retained=_compared(comparisons, runs, "retained"),
         notes=notes,
+        flips=groups,
         not_run=[(run.name, name, why) for run in runs for name, why in run.not_run],
         sections=[views.section(part) for part in parts],
         curves=_curves(runs, views),

@@ -1,10 +1,12 @@
 """The report as Markdown tables."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from vlmtune.report import table
 from vlmtune.report.caveats import caveats
 from vlmtune.report.differences import LEVEL, Comparison, compare_with_first, items_alone
+from vlmtune.report.flips import flip_lines
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.seeds import SeededRun
 from vlmtune.report.table import Row, Section
@@ -28,11 +30,11 @@ ALONE = (
 )
 
 
-def to_markdown(runs: Sequence[RunReport]) -> str:
+def to_markdown(runs: Sequence[RunReport], groups: Sequence[dict[str, Any]] = ()) -> str:
     """Writes the runs side by side.
 
-    Primary metrics, changes from the first run, retained abilities, caveats, one table for each
-    benchmark, provenance, sources.
+    Primary metrics, changes from the first run, retained abilities, won and lost items (`groups` of
+    `flips`), caveats, one table for each benchmark, provenance, sources.
     """
     table.check_runs(runs)
     parts, comparisons = table.sections(runs), compare_with_first(runs)
@@ -44,6 +46,7 @@ def to_markdown(runs: Sequence[RunReport]) -> str:
         name = _cell(runs[first].name)
         lines += _changes(f"Change from {name}", comparisons, runs, "compositional")
         lines += _changes(f"Retained abilities, change from {name}", comparisons, runs, "retained")
+    lines += ["## Won and lost items", "", *flip_lines(groups)] if groups else []
     lines += _caveats(runs)
     for part in parts:
         lines += [f"## {_title(part)}", "", *_section(runs, part), ""]

@@ -30,6 +30,29 @@ class Example:
 
 
 @dataclass(frozen=True)
+class ItemRow:
+    """One item of a benchmark, for `items.jsonl`.
+
+    Attributes:
+        id: The benchmark and the item's position among those that are evaluated, from 0.
+        benchmark: Name of the benchmark.
+        outcome: What the primary metric gives it.
+        images: Its images; empty where an item has no short list of images and captions.
+        captions: The captions it compares.
+        true: For each image, whether each caption is true of it.
+        scores: For each image, the score of each caption; None for a pair that is not compared.
+    """
+
+    id: str
+    benchmark: str
+    outcome: float
+    images: tuple[ImageRef, ...] = ()
+    captions: tuple[str, ...] = ()
+    true: tuple[tuple[bool, ...], ...] = ()
+    scores: tuple[tuple[float | None, ...], ...] = ()
+
+
+@dataclass(frozen=True)
 class Occurrence:
     """What occurs twice: an item of a benchmark, or something within it.
 

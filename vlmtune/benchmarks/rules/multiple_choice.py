@@ -52,6 +52,17 @@ class ChoiceItems(Items):
         return self.positions[torch.arange(self.positions.shape[1]) < self.true_counts[:, None]]
 
     @property
+    @override
+    def evaluated(self) -> tuple[Comparison, ...]:
+        assert self.pairs is not None
+        pairs, out = self.pairs.tolist(), []
+        for row, true in zip(self.positions.tolist(), self.true_counts.tolist(), strict=True):
+            compared = [pairs[position] for position in row if position >= 0]
+            texts = tuple(self.texts[column] for _, column in compared)
+            out.append(Comparison((self.images[compared[0][0]],), texts[:true], texts[true:]))
+        return tuple(out)
+
+    @property
     def sizes(self) -> Int[Tensor, "n"]:
         """Number of candidates of each item."""
         return (self.positions >= 0).sum(dim=1)
