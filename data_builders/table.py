@@ -13,9 +13,9 @@ from pathlib import Path
 import torch
 from typing_extensions import override
 
-from vlmtune.data.distinct_images import HELD_OUT, TRAIN, DistinctImages, training_splits
 from data_builders.measured_images import MeasuredImages, measured_checksums
 from data_builders.shard_builder import MISSING, Record, ShardBuilder, image_group
+from vlmtune.data.distinct_images import HELD_OUT, TRAIN, DistinctImages, training_splits
 from vlmtune.data.table_rows import Table, TableRow
 from vlmtune.data.tables import source_files
 from vlmtune.errors import UserError

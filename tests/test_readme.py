@@ -134,8 +134,7 @@ def check_vlmtune(words: list[str]) -> None:
         return
     options, rest = _parser().parse_known_args(words)
     if options.command == "build":
-        changes = [] if options.config is None else build.changes(Path(options.config))
-        make(Builder, find("builders", options.corpus), [*changes, *rest])
+        make(Builder, find("builders", options.corpus), build.arguments(options.config, rest))
         return
     assert rest == []
     if options.command == "compare":

@@ -65,6 +65,8 @@ def test_tars_are_indexed_once_and_left_alone(folder):
     assert ShardSet(str(folder)).digest() == data.digest()
     assert (folder / MANIFEST).stat().st_mtime_ns == written
     assert {path: path.read_bytes() for path in folder.glob("*.tar")} == before
+    names = {path.name for path in folder.iterdir()} - {path.name for path in before}
+    assert names == {MANIFEST, "00000_stats.json", "00001_stats.json"}
 
 
 def test_records_are_images_with_their_captions(folder, encoded_png):

@@ -18,17 +18,26 @@ def run(options: argparse.Namespace) -> None:
     from data_builders.shard_builder import Builder  # vlmtune works without the builders
 
     source = find("builders", options.corpus)
-    given = [] if options.config is None else changes(Path(options.config))
-    arguments: list[str] = options.overrides
-    if arguments and not arguments[0].startswith("-"):  # `vlmtune build table FILE`
-        arguments = [f"--path={arguments[0]}", *arguments[1:]]
-    builder: Any = make(Builder, source, [*given, *arguments])  # type: ignore[type-abstract]
+    builder: Any = make(Builder, source, arguments(options.config, options.overrides))  # type: ignore[type-abstract]
     builder.build(options.out)
     manifest = read_json(options.out / "manifest.json", "a manifest")
     records = sum(shard["records"] for shard in manifest["shards"])
     counts = [f"{len(manifest['shards'])} shards, {records} records"] if manifest["shards"] else []
     counts += [f"{name} {count}" for name, count in sorted(manifest["counts"].items())]
     print(f"{options.out}: {', '.join(counts) or 'built'}")
+
+
+def arguments(config: str | None, words: list[str]) -> list[str]:
+    """The overrides of a YAML and of the command line, whose first word may be the path.
+
+    Example:
+        >>> arguments(None, ["mine.csv", "--held_out", "0.1"])
+        ['--path=mine.csv', '--held_out', '0.1']
+    """
+    given = [] if config is None else changes(Path(config))
+    if words and not words[0].startswith("-"):
+        words = [f"--path={words[0]}", *words[1:]]
+    return [*given, *words]
 
 
 def changes(path: Path) -> list[str]:

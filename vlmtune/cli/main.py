@@ -79,7 +79,8 @@ It renders a world of scenes, trains a linear probe and an MM-Adapter on it over
 frozen CLIP, exports the adapter and writes the reports: a few minutes on two cores.
 Run again, it uses existing files and continues trainings from their last checkpoints."""
 BUILD = """\
-All further arguments go to the builder and override its YAML, for example --train 100.
+All further arguments go to the builder and override its YAML, for example --train 100. The first
+may be the file or folder to read: vlmtune build table mine.csv --out data/mine-shards.
 If the folder already holds the same build, it is kept; any other content is refused."""
 COMPARE = """\
 Call it again at any time: finished runs are not repeated, stopped ones resume."""

@@ -114,7 +114,7 @@ class Table:
         if not names:
             raise UserError(f"expected rows in {self.path}, got none: correct the table")
         given = _checked(self.given or {}, names, self.path)
-        used = {name for columns in given.values() for name in columns}
+        used = {name for role, columns in given.items() if role != "group" for name in columns}
         free = [name for name in names if name not in used]
         columns = {role: given[role] if role in given else _guess(role, free) for role in GUESSES}
         for role in ("image", "caption"):

@@ -105,6 +105,8 @@ def open_manifest(folder: Path) -> Manifest:
     with locked(path):
         if not _is_complete(folder, path):
             write_text(path, _index(folder).to_json())
+    # Who still waits for the lock finds a complete index, so nothing is left beside the tars.
+    path.with_name(f"{path.name}.lock").unlink(missing_ok=True)
     return read_manifest(folder, path)
 
 
