@@ -7,7 +7,12 @@ from typing import Any, ClassVar
 from typing_extensions import override
 
 from data_builders.annotations import inside, parse_json
-from data_builders.measured import Measured, measured_sources
+from data_builders.measured_images import (
+    ContentReader,
+    MeasuredImages,
+    measured_checksums,
+    measured_files,
+)
 from data_builders.shard_builder import MISSING, Record, ShardBuilder, image_group
 from vlmtune.config import Spec
 from vlmtune.errors import UserError
@@ -24,8 +29,9 @@ class KarpathyBuilder(ShardBuilder):
         path: The JSON, `{"images": [{"filename", "filepath"?, "split", "sentences": [{"raw"}]}]}`.
         images: Folder that holds the files, in the subfolders that `filepath` names if any.
         splits: Splits to write, together.
-        measured: Files of benchmarks, or folders of them; the images they name are left out. See
-            `data_builders.measured`.
+        measured: Files of benchmarks, or folders of them; the images they name are left out, see
+            `data_builders.measured`. Folders of images, which are compared by content, see
+            `data_builders.measured_images`.
     """
 
     corpus: ClassVar[str | None] = None
@@ -47,7 +53,11 @@ class KarpathyBuilder(ShardBuilder):
 
     @override
     def sources(self) -> Mapping[str, Path]:
-        return {self.path.name: self.path, **measured_sources(self.measured)}
+        return {self.path.name: self.path, **measured_files(self.measured, every_name=True)}
+
+    @override
+    def checksums(self) -> dict[str, str]:
+        return {**super().checksums(), **measured_checksums(self.measured)}
 
     def rows(self) -> list[Row]:
         """Reads split, file and captions of each image."""
@@ -70,7 +80,8 @@ class KarpathyBuilder(ShardBuilder):
     @override
     def records(self) -> Iterator[Record]:
         rows = self.rows()
-        measured = Measured(self.measured, self.corpus)
+        measured = MeasuredImages(self.measured, self.corpus, every_name=True)
+        contents = ContentReader(measured, self.exists)
         splits = sorted({split for split, _, _ in rows if split is not None})
         if splits and not (self.splits and set(self.splits) <= set(splits)):
             raise UserError(
@@ -81,10 +92,12 @@ class KarpathyBuilder(ShardBuilder):
             if split is not None and split not in self.splits:
                 continue
             path = inside(self.images, file, self.path, f"images[{number}]")
-            if measured.has(file):
+            # Nothing is read where nothing is compared by content.
+            digest = contents.digest(path, file) if measured.files else None
+            if measured.has(file, digest):
                 self.counts["skipped: measured"] += 1
                 continue
-            if not self.exists(path):
+            if digest is None and (measured.files or not self.exists(path)):
                 continue
             if not captions:
                 self.counts["skipped: no caption"] += 1
@@ -92,6 +105,7 @@ class KarpathyBuilder(ShardBuilder):
             self.counts["captions"] += len(captions)
             key = str(Path(file).with_suffix(""))
             yield image_group(file, dict.fromkeys(captions, True), key=key), [path]
+        contents.report(self.counts)
 
 
 def distinct_captions(raws: Iterable[str]) -> list[str]:

@@ -5,7 +5,9 @@ of them it looks like. Never: a changed image.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +20,7 @@ from vlmtune.data.tables import IMAGE_SUFFIXES
 from vlmtune.errors import UserError
 
 NEAR = 4  # bits of 64 in which the hashes of similar images differ at most
+_SHOWN = 3  # similar images in the warning
 _FLAT = 8  # fewer bits tell too little: most pictures on a plain background have them
 
 
@@ -27,17 +30,22 @@ class MeasuredImages:
     Args:
         paths: Folders of images; annotation files or tables, whose images lie beside them or are
             compared by name (`data_builders.measured`); folders of annotation files.
+        corpus: The corpus whose images will be looked up, as of `Measured`.
+        every_name: Also compare the names in files whose images lie beside them, for corpora whose
+            images have one name everywhere.
     """
 
-    def __init__(self, paths: Sequence[Path]) -> None:
-        by_name, files = _parted(paths)
-        self.names = Measured(by_name) if by_name else None
+    def __init__(
+        self, paths: Sequence[Path], corpus: str | None = None, every_name: bool = False
+    ) -> None:
+        by_name, files = _parted(paths, every_name)
+        self.names = Measured(by_name, corpus) if by_name else None
         self.files = {_digest(file): file for file in files}
         hashes = [(difference_hash(file.read_bytes()), file) for file in files]
         self._looks = [(value, file) for value, file in hashes if value is not None]
         self._hashes = np.array([value for value, _ in self._looks], dtype=np.uint64)
 
-    def has(self, name: str, digest: bytes) -> bool:
+    def has(self, name: str, digest: bytes | None) -> bool:
         """Tells whether an image is measured, by its name and the sha256 of its bytes."""
         return digest in self.files or bool(name and self.names and self.names.has(name))
 
@@ -73,28 +81,77 @@ def difference_hash(content: bytes) -> int | None:
     return int.from_bytes(np.packbits(bits).tobytes(), "little")
 
 
-def measured_checksums(paths: Sequence[Path]) -> Mapping[str, str]:
-    """Returns what the manifest states of `measured`: checksums of files, and one of all images."""
-    by_name, images = _parted(paths)
-    files = {**measured_sources(by_name), **{p.name: p for p in map(Path, paths) if p.is_file()}}
-    sums = {name: _digest(path).hex() for name, path in files.items()}
-    if images:
+class ContentReader:
+    """Reads each image once: its sha256, and whether it looks like a measured one.
+
+    Args:
+        measured: The images of benchmarks.
+        exists: Tells whether an image file exists, and counts it if not.
+    """
+
+    def __init__(self, measured: MeasuredImages, exists: Callable[[Path], bool]) -> None:
+        self.similar: list[tuple[str, Path]] = []
+        self._measured, self._exists = measured, exists
+        self._known: dict[Path, bytes | None] = {}
+        self._compared: set[bytes] = set()
+
+    def digest(self, image: Path | bytes, name: str) -> bytes | None:
+        """Returns the sha256 of an encoded image; None if its file is missing."""
+        if isinstance(image, bytes):
+            return self._compare(image, name or "an image without a name")
+        if image not in self._known:
+            there = self._exists(image)
+            self._known[image] = self._compare(image.read_bytes(), name) if there else None
+        return self._known[image]
+
+    def report(self, counts: Counter[str]) -> None:
+        """Counts the images that look like measured ones, and names the first."""
+        if not self.similar:
+            return
+        counts["similar to a measured image"] = len(self.similar)
+        shown = ", ".join(f"{name} ({like.name})" for name, like in self.similar[:_SHOWN])
+        print(
+            f"warning: {len(self.similar)} images look like measured ones and are kept: {shown}",
+            file=sys.stderr,
+        )
+
+    def _compare(self, content: bytes, name: str) -> bytes:
+        digest = hashlib.sha256(content).digest()
+        if digest not in self._compared:
+            self._compared.add(digest)
+            like = None if self._measured.has(name, digest) else self._measured.like(content)
+            self.similar += [] if like is None else [(name, like)]
+        return digest
+
+
+def measured_files(paths: Sequence[Path], every_name: bool = False) -> Mapping[str, Path]:
+    """Returns the annotation files of `measured` for the manifest, by name."""
+    by_name, _ = _parted(paths, every_name)
+    return {**measured_sources(by_name), **{p.name: p for p in map(Path, paths) if p.is_file()}}
+
+
+def measured_checksums(paths: Sequence[Path]) -> dict[str, str]:
+    """Returns the sha256 of the annotation files of `measured`, and one of all its images."""
+    sums = {name: _digest(path).hex() for name, path in measured_files(paths).items()}
+    if images := _parted(paths)[1]:
         listed = b"".join(sorted(_digest(path) for path in images))
         sums["images of measured"] = hashlib.sha256(listed).hexdigest()
     return sums
 
 
-def _parted(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+def _parted(paths: Sequence[Path], every_name: bool = False) -> tuple[list[Path], list[Path]]:
     """What is compared by name, and the image files that are compared by content."""
     by_name, images = [], []
     for path in map(Path, paths):
         if path.is_dir():
             inside = sorted(x for x in path.rglob("*") if x.suffix.lower() in IMAGE_SUFFIXES)
+            named = any(path.rglob("*.json")) or any(path.rglob("*.csv"))
         else:
             inside = [path.parent / name for name in named_images(path)]
             inside = [file for file in dict.fromkeys(inside) if file.is_file()]
+            named = True
         images += inside
-        by_name += [] if inside else [path]
+        by_name += [path] if not inside or (every_name and named) else []
     return by_name, list(dict.fromkeys(images))
 
 

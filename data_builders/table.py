@@ -7,21 +7,19 @@ import hashlib
 import itertools
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
 from typing_extensions import override
 
-from data_builders.measured_images import MeasuredImages, measured_checksums
+from data_builders.measured_images import ContentReader, MeasuredImages, measured_checksums
 from data_builders.shard_builder import MISSING, Record, ShardBuilder, image_group
 from vlmtune.data.distinct_images import HELD_OUT, TRAIN, DistinctImages, training_splits
 from vlmtune.data.table_rows import Table, TableRow
 from vlmtune.data.tables import source_files
 from vlmtune.errors import UserError
 from vlmtune.types import Group
-
-_SHOWN = 3  # similar images in the warning
 
 
 class TableBuilder(ShardBuilder):
@@ -68,7 +66,8 @@ class TableBuilder(ShardBuilder):
 
     @override
     def sources(self) -> Mapping[str, Path]:
-        return {str(file.relative_to(self.table.path.parent)): file for file in self._files()}
+        files = source_files(self.table.path)
+        return {str(file.relative_to(self.table.path.parent)): file for file in files}
 
     @override
     def checksums(self) -> dict[str, str]:
@@ -76,7 +75,8 @@ class TableBuilder(ShardBuilder):
         sums = super().checksums()
         if self.table.path.is_dir():
             sums = {self.table.path.name: _summed(f"{name} {x}" for name, x in sums.items())}
-        return {**sums, "images": _summed(self._listing()), **measured_checksums(self.measured)}
+        sums |= measured_checksums(self.measured)
+        return {**sums, "images": _summed(self._listing())}
 
     @override
     def records(self) -> Iterator[Record]:
@@ -97,9 +97,6 @@ class TableBuilder(ShardBuilder):
             elif digests[0] not in written:
                 yield self._single(row, digests[0], images, keys)
             written |= set(digests[:1]) if len(digests) == 1 else set()
-
-    def _files(self) -> list[Path]:
-        return source_files(self.table.path)
 
     def _listing(self) -> Iterator[str]:
         for row in self.table.rows():
@@ -134,7 +131,7 @@ class TableBuilder(ShardBuilder):
     def _gathered(self, images: DistinctImages) -> list[tuple[bytes, ...]]:
         """The digests of the images of each row, none for a row that is left out."""
         measured = MeasuredImages(self.measured)
-        contents = _Contents(measured, self.exists)
+        contents = ContentReader(measured, self.exists)
         gathered: list[tuple[bytes, ...]] = []
         for row in self.table.rows():
             digests = [contents.digest(row.image, row.name)]
@@ -148,13 +145,7 @@ class TableBuilder(ShardBuilder):
                 self.counts[f"skipped: {reason}"] += 1
             gathered.append(kept)
         images.finish()
-        if similar := contents.similar:
-            self.counts["similar to a measured image"] = len(similar)
-            shown = ", ".join(f"{name} ({like.name})" for name, like in similar[:_SHOWN])
-            print(
-                f"warning: {len(similar)} images look like measured ones and are kept: {shown}",
-                file=sys.stderr,
-            )
+        contents.report(self.counts)
         return gathered
 
     def _left_out(
@@ -182,11 +173,10 @@ class TableBuilder(ShardBuilder):
         """All captions of an image. A negative that is true of it in another row is left out."""
         image = images.images[digest]
         false = [text for text in image.negatives if text not in image.true]
+        left_out = len(image.negatives) - len(false)
         self.counts["captions"] += len(image.captions)
         self.counts["hard negatives"] += len(false)
-        self.counts["skipped: hard negative true in another row"] += len(image.negatives) - len(
-            false
-        )
+        self.counts["skipped: hard negative true in another row"] += left_out
         texts = {**dict.fromkeys(image.captions, True), **dict.fromkeys(false, False)}
         key = _key(row, [digest], keys)
         return image_group(image.id, texts, image.true, key=key), [row.image]
@@ -209,33 +199,6 @@ class TableBuilder(ShardBuilder):
         )
         assert row.negative_image is not None
         return group, [row.image, row.negative_image]
-
-
-class _Contents:
-    """Reads each image once: its sha256, and whether it looks like a measured one."""
-
-    def __init__(self, measured: MeasuredImages, exists: Callable[[Path], bool]) -> None:
-        self.similar: list[tuple[str, Path]] = []
-        self._measured, self._exists = measured, exists
-        self._known: dict[Path, bytes | None] = {}
-        self._compared: set[bytes] = set()
-
-    def digest(self, image: Path | bytes, name: str) -> bytes | None:
-        """Returns the sha256 of an encoded image; None if its file is missing."""
-        if isinstance(image, bytes):
-            return self._compare(image, name or "an image without a name")
-        if image not in self._known:
-            there = self._exists(image)
-            self._known[image] = self._compare(image.read_bytes(), name) if there else None
-        return self._known[image]
-
-    def _compare(self, content: bytes, name: str) -> bytes:
-        digest = hashlib.sha256(content).digest()
-        if digest not in self._compared:
-            self._compared.add(digest)
-            like = None if self._measured.has(name, digest) else self._measured.like(content)
-            self.similar += [] if like is None else [(name, like)]
-        return digest
 
 
 def _key(row: TableRow, digests: Sequence[bytes], keys: set[str]) -> str:

@@ -112,6 +112,28 @@ def test_cocos_own_file(subfolder, tmp_path):
         list(CocoBuilder(path, tmp_path).records())
 
 
+def test_measured_images_are_left_out_by_content_too(tmp_path, capsys):
+    rows = [image(f"{n}.jpg", "train", f"c{n}") for n in range(5)]
+    path = dataset(tmp_path, rows)
+    for n in range(4):  # 4.jpg has the bytes that `dataset` wrote
+        (tmp_path / f"{n}.jpg").write_bytes(b"\xff\xd8\xff" + bytes([n]))
+    (tmp_path / "test").mkdir()
+    (tmp_path / "test/x.jpg").write_bytes(b"\xff\xd8\xff\x01")
+    (tmp_path / "names.json").write_text('[{"filename": "far/3.jpg"}]')
+    builder = KarpathyBuilder(path, tmp_path, measured=[tmp_path / "test", tmp_path / "names.json"])
+    (tmp_path / "2.jpg").unlink()
+    assert [group.image_ids for group, _ in builder.records()] == [("0.jpg",), ("4.jpg",)]
+    assert builder.counts["skipped: measured"] == 2
+    assert builder.counts["skipped: image missing"] == 1
+    builder.missing = 0.5
+    builder.build(tmp_path / "out", progress=False)
+    assert set(read_manifest(tmp_path / "out").sources) == {
+        "dataset.json", "names.json", "images of measured"}  # fmt: skip
+    (tmp_path / "test/x.jpg").write_bytes(b"\xff\xd8\xff\x00")
+    with refused("holds something else"):
+        builder.build(tmp_path / "out", progress=False)
+
+
 def test_errors(tmp_path):
     path = dataset(tmp_path, [image("1.jpg", "train", "x")])
     with refused(r"expected splits out of \['train'\].*'trian'"):

@@ -233,7 +233,7 @@ def test_a_builder_states_the_files_among_its_arguments(tmp_path, monkeypatch):
         made.build(tmp_path / "out", progress=False)
 
 
-def test_folders(tmp_path):
+def test_folders(tmp_path, capsys):
     for n in range(3):
         (tmp_path / f"{n}.png").write_bytes(picture(n))
         (tmp_path / f"{n}.txt").write_text(f"first {n}\nsecond {n}\n")
@@ -245,8 +245,10 @@ def test_folders(tmp_path):
         ("first 2", "second 2", "third"),
     ]
     assert groups[2].truth.equal(torch.tensor([[True, True, False]]))
-    out = tmp_path.parent / f"{tmp_path.name}-out"
+    out = tmp_path / "out"  # what is built in the folder is none of its sources
     FolderBuilder(tmp_path).build(out, progress=False)
+    FolderBuilder(tmp_path).build(out, progress=False)
+    assert "it is kept" in capsys.readouterr().err
     (tmp_path / "1.txt").write_text("changed")
     with refused("holds something else"):
         FolderBuilder(tmp_path).build(out, progress=False)

@@ -172,7 +172,8 @@ def source_files(path: Path) -> list[Path]:
         return [path / Path(str(part["filename"])).name for part in state["_data_files"]]
     if parts := sorted(path.rglob("*.parquet")):
         return parts
-    return sorted(file for file in path.rglob("*") if file.suffix.lower() in (".txt", ".json"))
+    beside = (image.with_suffix(x) for image in _images(path) for x in (".txt", ".json"))
+    return [file for file in beside if file.is_file()]
 
 
 def _folder(path: Path) -> Iterator[Cells]:
@@ -187,8 +188,12 @@ def _folder(path: Path) -> Iterator[Cells]:
             yield {"split": split, **row} if split and split != "data" else row
 
 
+def _images(path: Path) -> list[Path]:
+    return sorted(file for file in path.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES)
+
+
 def _image_folder(path: Path) -> Iterator[Cells]:
-    files = sorted(file for file in path.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES)
+    files = _images(path)
     if not files:
         raise UserError(
             f"expected images ({', '.join(IMAGE_SUFFIXES)}) in {path}, got none: correct the path"
