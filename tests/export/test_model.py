@@ -33,7 +33,7 @@ def test_a_repository_without_an_export_gets_advice(tmp_path, hub):
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "config.json").write_text(json.dumps({}))
     hub("someone/other", tmp_path / "other")
-    with refused("hf-hub:someone/other"):
+    with refused("'someone/other' without adapter_config.json, config.json with a model_type, or"):
         vlmtune.load("someone/other")
 
 
@@ -44,13 +44,12 @@ def test_an_unavailable_repository_is_one_line(hub, monkeypatch):
     def refuse(*_, **__):
         raise RepositoryNotFoundError("404\nnot found", response=FakeResponse())
 
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", refuse)
     with refused("check the name and the network"):
         vlmtune.load("someone/private")
-    with refused("folder of an export or a hub id"):
-        vlmtune.load("no-such-folder")
-    with refused("folder of an export or a hub id"):
-        vlmtune.load("a/b/c")
+    for name in ("no-such-folder", "a/b/c"):
+        with refused(f"hf-hub:org/repo or a folder, got '{name}'"):
+            vlmtune.load(name)
 
 
 def test_a_folder_of_the_project_is_no_hub_id(tmp_path, monkeypatch, pictures):

@@ -15,6 +15,7 @@ import torch
 from transformers import AutoConfig, AutoImageProcessor, AutoTokenizer, PreTrainedModel
 from transformers.utils import logging
 
+from vlmtune.backbones.hf_types import supported_types
 from vlmtune.backbones.weight_checks import not_loaded
 from vlmtune.config import find_path
 from vlmtune.errors import UserError
@@ -117,9 +118,11 @@ def _without(value: Any, names: set[str]) -> Any:
 def _check_type(model: str, type_name: str, kind: type[PreTrainedModel]) -> None:
     expected = kind.config_class.model_type if kind.config_class else ""
     if type_name != expected:
+        types = supported_types()
+        advice = f"use {types[type_name]}" if type_name in types else "use another model"
         raise UserError(
-            f"expected a model of type {expected}, got {model} of type {type_name}: use the "
-            "backbone of its type"
+            f"expected a model of type {expected}, got {model} of type {type_name} (supported are "
+            f"{', '.join(types)}): {advice}"
         )
 
 

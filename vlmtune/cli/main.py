@@ -61,7 +61,9 @@ Name a plug-in by its class path, by a YAML, or by its stem in configs/plugins, 
 --model.adapter lora --model.objectives "[info_nce, eqsim]". The path of a YAML in a config is
 relative to that config."""
 
-MODEL = "an export, a .ckpt, a hub id, an open_clip name or folder, or the YAML of a backbone"
+MODEL = """an export, a .ckpt, a hub id (of an export, of transformers or of open_clip), a folder of
+save_pretrained, an open_clip name or folder, or a YAML of configs/plugins/models or backbones, also
+by its stem"""
 SCORER = "as for `vlmtune evaluate`, or a YAML with backbone and adapter; it scores captions"
 PRETRAINED = "weights of an open_clip name: a tag such as openai, a file, or random"
 RUNS = "report.json or its folder; the others are compared with the first"

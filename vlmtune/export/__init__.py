@@ -10,7 +10,7 @@ It never holds frozen weights or a pickle, and loading is strict both ways.
 """
 
 from vlmtune.export.files import FILES, save_export
-from vlmtune.export.loading import check_checkpoint, load, read_checkpoint
-from vlmtune.export.resolving import resolve
+from vlmtune.export.loading import check_checkpoint, read_checkpoint
+from vlmtune.export.resolving import load, resolve
 
 __all__ = ["FILES", "check_checkpoint", "load", "read_checkpoint", "resolve", "save_export"]

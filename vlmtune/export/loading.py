@@ -14,23 +14,21 @@ from torch import Tensor
 
 from vlmtune.adapters.base import Adapter, load_trained_state
 from vlmtune.backbones.base import Backbone
-from vlmtune.config import find_path, instantiate
+from vlmtune.config import instantiate
 from vlmtune.errors import UserError
 from vlmtune.export.files import CONFIG, FILES, VERSION, WEIGHTS, one_line, read_config
+from vlmtune.export.hub import is_hub_id
 from vlmtune.export.model import Model
 
 CHECKPOINT_KEYS = ("version", "backbone", "fingerprint", "adapter")
 
 
-def load(
-    source: str | Path, *, backbone: Backbone | None = None, device: torch.device | str = "cpu"
-) -> Model:
-    """Loads an export.
+def load_export(source: str | Path, *, backbone: Backbone | None = None) -> Model:
+    """Loads an export onto the CPU.
 
     Args:
         source: A folder written by `save_export`, or the id of a hub repository with its files.
         backbone: The backbone, never adapted before; None builds it as the export describes.
-        device: Where to compute.
 
     Raises:
         UserError: There is no such export, a file is damaged, the weights of the backbone are not
@@ -45,7 +43,7 @@ def load(
             f"expected the weights {folder / WEIGHTS}, got {one_line(error)}: export again"
         ) from error
     specs = {**config, "fingerprint": config["backbone"].pop("fingerprint")}
-    parts = _rebuild(specs, state, str(source), backbone, device)
+    parts = _rebuild(specs, state, str(source), backbone)
     return Model(*parts, provenance=config.get("provenance"))
 
 
@@ -67,7 +65,8 @@ def check_checkpoint(path: str | Path) -> dict[str, Any]:
     specs = checkpoint.get("vlmtune") if isinstance(checkpoint, dict) else None
     if not (isinstance(specs, dict) and specs.keys() >= set(CHECKPOINT_KEYS)):
         raise UserError(
-            f"expected a checkpoint of vlmtune in {path}, got another kind: correct the path"
+            f"expected a checkpoint of vlmtune in {path}, got another kind: correct the path, or "
+            f"for weights of open_clip pass the model's name with --pretrained {path}"
         )
     if specs["version"] != VERSION:
         raise UserError(
@@ -75,19 +74,6 @@ def check_checkpoint(path: str | Path) -> dict[str, Any]:
             "use the version of vlmtune that wrote it"
         )
     return checkpoint
-
-
-def is_hub_id(name: str, pretrained: str | None) -> bool:
-    """Whether `name` must be the id of a hub repository."""
-    # Names of open_clip may have a slash, too, but they come with `pretrained`.
-    parts = name.split("/")
-    return (
-        len(parts) == 2
-        and all(parts)
-        and not name.startswith((".", "~", "hf-hub:", "local-dir:"))
-        and pretrained is None
-        and find_path(name) is None
-    )
 
 
 def _export_folder(source: str) -> Path:
@@ -127,7 +113,6 @@ def _rebuild(
     state: Mapping[str, Tensor],
     source: str,
     backbone: Backbone | None = None,
-    device: torch.device | str = "cpu",
 ) -> tuple[Backbone, Adapter]:
     backbone = backbone or instantiate(specs["backbone"], Backbone)
     if backbone.fingerprint != specs["fingerprint"]:
@@ -140,4 +125,4 @@ def _rebuild(
     with torch.random.fork_rng(devices=[]):  # random initial weights are replaced at once
         adapter.attach(backbone)
     load_trained_state(backbone, adapter, state, source)
-    return backbone.to(device).eval(), adapter.to(device).eval()
+    return backbone.eval(), adapter.eval()

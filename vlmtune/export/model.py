@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from PIL import Image
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
@@ -19,8 +18,8 @@ from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.weight_checks import digest
 from vlmtune.errors import UserError
 from vlmtune.evaluation.scorer import Scorer
+from vlmtune.export.images import Images, as_images
 
-Images = Sequence[str | Path | Image.Image] | str | Path | Image.Image
 Texts = Sequence[str] | str
 CACHED = 2000  # images and captions, after which the cache is dropped
 
@@ -28,7 +27,8 @@ CACHED = 2000  # images and captions, after which the cache is dropped
 class Model:
     """A backbone and an adapter, ready to score images against captions.
 
-    Images are paths or PIL images, captions are strings; each argument takes one or a list.
+    Images are paths, PIL images, arrays, tensors or encoded bytes, captions are strings; each
+    argument takes one or a list.
     Encoded images and captions are cached, so scoring them again costs little.
 
     Args:
@@ -36,6 +36,7 @@ class Model:
         adapter: The adapter, attached to it and loaded.
         provenance: Where the weights come from, as far as the export or checkpoint records it: a
             mapping with `data`, `config`, `seed` and `seconds` of the training, and more.
+        batch_size: Images, or captions, encoded at a time.
     """
 
     def __init__(
@@ -43,11 +44,22 @@ class Model:
         backbone: Backbone,
         adapter: Adapter,
         provenance: Any = None,
+        batch_size: int = 256,
     ) -> None:
         # A file may hold anything here.
         self.provenance = dict(provenance) if isinstance(provenance, Mapping) else {}
         self.backbone, self.adapter = backbone.eval(), adapter.eval()
+        self.batch_size = batch_size
         self._scorer, self._cached = self.scorer(), 0
+
+    def __repr__(self) -> str:
+        parts = (self.backbone, self.adapter)
+        trained = sum(p.numel() for part in parts for p in part.parameters() if p.requires_grad)
+        return (
+            f"Model({type(self.adapter).__name__} on {type(self.backbone).__name__} "
+            f"{self.backbone.title!r}, {0 if self.untrained else trained:,} trained parameters, "
+            f"{self.device})"
+        )
 
     @property
     def untrained(self) -> bool:
@@ -65,17 +77,28 @@ class Model:
         self.adapter.to(device)
         return self
 
+    def batched(self, batch_size: int) -> "Model":
+        """Sets how many images, or captions, are encoded at a time; returns the model itself."""
+        self.batch_size = batch_size
+        self._scorer, self._cached = self.scorer(), 0
+        return self
+
     def digest(self) -> str:
         """Returns the sha256 of the adapter's arguments and of all weights."""
         return digest(self.adapter.spec(), nn.ModuleList([self.backbone, self.adapter]))
 
-    def scorer(self, store: Path | None = None, batch_size: int = 256) -> Scorer:
+    def scorer(self, store: Path | None = None, batch_size: int | None = None) -> Scorer:
         """Returns a scorer with an empty cache; `store` is a folder that keeps encoded features."""
-        return Scorer(self.backbone, self.adapter, store, batch_size)
+        return Scorer(
+            self.backbone,
+            self.adapter,
+            store,
+            self.batch_size if batch_size is None else batch_size,
+        )
 
     def score(self, images: Images, texts: Texts) -> Float[Tensor, "N M"]:
         """Scores N images against M captions; higher is a better fit."""
-        pictures, captions = _pictures(images), _captions(texts)
+        pictures, captions = as_images(images), _captions(texts)
         return self._scorer_for(len(pictures) + len(captions))(pictures, captions)
 
     def rank(self, query: str, images: Images) -> list[tuple[int, float]]:
@@ -86,7 +109,7 @@ class Model:
     def encode_image(self, images: Images) -> Float[Tensor, "n d"]:
         """Returns one normalised embedding per image; a joint adapter has none."""
         self._check_dual()
-        pictures = _pictures(images)
+        pictures = as_images(images)
         return normalize(self._scorer_for(len(pictures)).embed_images(pictures), dim=-1)
 
     def encode_text(self, texts: Texts) -> Float[Tensor, "n d"]:
@@ -107,10 +130,6 @@ class Model:
                 f"expected an adapter with embeddings, got {type(self.adapter).__name__}, which "
                 "scores image and text jointly: use score or rank"
             )
-
-
-def _pictures(images: Images) -> list[str | Path | Image.Image]:
-    return [images] if isinstance(images, str | Path | Image.Image) else list(images)
 
 
 def _captions(texts: Texts) -> list[str]:

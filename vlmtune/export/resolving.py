@@ -1,63 +1,126 @@
-"""From the name of a model to the model.
+"""From the name of a model to the model: what `--model` and `vlmtune.load` take.
 
 In: what a person types. Out: a model, zero-shot if it has no adapter. Never: a guess.
 """
 
+import re
 from pathlib import Path
 
+import torch
 import yaml
 
 from vlmtune.adapters.base import Adapter
+from vlmtune.adapters.matching import Matching
 from vlmtune.adapters.zero_shot import ZeroShot
 from vlmtune.backbones.base import Backbone
-from vlmtune.backbones.open_clip import OpenClip
-from vlmtune.config import Spec, instantiate
+from vlmtune.config import Spec, find_path, instantiate
 from vlmtune.errors import UserError
-from vlmtune.export.files import CONFIG, one_line
-from vlmtune.export.loading import is_hub_id, load, read_checkpoint
+from vlmtune.export.files import CONFIG, WEIGHTS, one_line
+from vlmtune.export.hub import HF, hf_spec, hub_kind, is_hf_folder, is_hub_id
+from vlmtune.export.loading import load_export, read_checkpoint
 from vlmtune.export.model import Model
+from vlmtune.types import FeatureSpec
+
+OPEN_CLIP = "vlmtune.backbones.open_clip.OpenClip"
+POOLED = FeatureSpec("pooled")
+STEM = re.compile(r"[a-z][a-z0-9_]*")
+
+
+def load(
+    source: str | Path,
+    pretrained: str | None = None,
+    *,
+    backbone: Backbone | None = None,
+    device: torch.device | str | None = None,
+    precision: str | None = None,
+    batch_size: int = 256,
+) -> Model:
+    """Loads a model by its name, as `--model` of the command line does.
+
+    Args:
+        source: An export (folder or hub id), a `.ckpt` of a run, a model of Hugging Face (hub id,
+            or a folder that `save_pretrained` wrote) of a supported type, an open_clip name
+            ("ViT-B-32", "hf-hub:org/repo") or folder, the YAML of a backbone or one with `backbone`
+            and `adapter`, or the stem of one in configs/plugins/models or backbones. A model
+            without an adapter is zero-shot: by its embeddings, or by its matching head if it has no
+            embeddings.
+        pretrained: Weights for an open_clip name.
+        backbone: The backbone of an export, never adapted before; None builds it as the export
+            describes.
+        device: Where to compute; the accelerator if there is one, else the CPU.
+        precision: "fp32" or "bf16" for the weights of a model without training; None for its
+            default. A trained model computes as it was trained.
+        batch_size: Images, or captions, encoded at a time.
+
+    Raises:
+        UserError: There is no such model, it is of a type that is not supported, a file is damaged,
+            the weights do not fit, or the model has its own weights besides `pretrained`.
+    """
+    name = str(source)
+    if backbone is not None:
+        model, trained = load_export(name, backbone=backbone), True
+    else:
+        model, trained = _named(name, pretrained, precision)
+    if precision is not None and trained:
+        raise UserError(
+            f"expected no precision for {name}, whose weights were trained in one, got "
+            f"{precision!r}: leave it out"
+        )
+    if device is None:
+        device = torch.accelerator.current_accelerator(check_available=True) or "cpu"
+    return model.batched(batch_size).to(torch.device(device))
 
 
 def resolve(name: str, pretrained: str | None = None) -> Model:
-    """Loads the model with a given name.
+    """Loads the model called `name` onto the CPU; see `load`."""
+    return load(name, pretrained, device="cpu")
 
-    Args:
-        name: An export folder, a `.ckpt` of a run, a folder of open_clip, the YAML of a backbone or
-            one with `backbone` and `adapter`, an open_clip name ("ViT-B-32", "hf-hub:org/repo"), or
-            the hub id of an export. A model without an adapter is zero-shot.
-        pretrained: Weights for an open_clip name.
 
-    Raises:
-        UserError: There is no such model, or the model has its own weights besides `pretrained`.
-    """
+def _named(name: str, pretrained: str | None, precision: str | None) -> tuple[Model, bool]:
+    """A model by its name, and whether it was trained by vlmtune."""
     path = Path(name)
-    if path.suffix in (".yaml", ".yml") and path.is_file():
-        model, weights = Model(*_untrained(path)), True
-    elif path.is_file():
-        model, weights = read_checkpoint(path), True
-    elif (path / CONFIG).is_file() or is_hub_id(name, pretrained):
-        model, weights = load(name), True
+    stem = STEM.fullmatch(name) and next(filter(None, map(find_path, _plugins(name))), None)
+    known = path.exists()
+    hub = None if known or not is_hub_id(name, pretrained) else hub_kind(name)
+    trained: Model | None = None
+    spec: dict[str, Spec] = {}
+    if hub == CONFIG or any((path / file).is_file() for file in (CONFIG, WEIGHTS)):
+        trained = load_export(name)
+    elif path.is_file() and path.suffix not in (".yaml", ".yml"):
+        trained = read_checkpoint(path)
+    elif path.is_file() or (stem and not known):
+        spec = _untrained_spec(path if path.is_file() else Path(str(stem)))
+    elif hub == HF or is_hf_folder(path):
+        spec = {"backbone": hf_spec(name)}
     else:
-        model, weights = Model(*_attached(OpenClip(name, pretrained), ZeroShot())), False
-    if pretrained is not None and weights:
+        options = {"model": f"hf-hub:{name}" if hub else name, "pretrained": pretrained}
+        spec = {"backbone": {"class_path": OPEN_CLIP, "init_args": options}}
+        pretrained = None
+    if pretrained is not None:
         raise UserError(
             f"expected no pretrained for {name}, which has its own weights, got {pretrained!r}: "
             "leave it out"
         )
-    return model
+    if trained is not None:
+        return trained, True
+    if precision is not None:
+        spec["backbone"].setdefault("init_args", {})["precision"] = precision
+    return Model(*_attached(spec)), False
 
 
-def _untrained(path: Path) -> tuple[Backbone, Adapter]:
-    """The backbone and adapter of a YAML."""
+def _plugins(stem: str) -> list[Path]:
+    return [Path("configs/plugins", kind, f"{stem}.yaml") for kind in ("models", "backbones")]
+
+
+def _untrained_spec(path: Path) -> dict[str, Spec]:
+    """The backbone and, if it names one, the adapter of a YAML."""
     spec = _read_spec(path)
     if "backbone" not in spec:
-        return _attached(instantiate(spec, Backbone), ZeroShot())
-    parts = {
+        return {"backbone": spec}
+    return {
         key: _read_spec(path.parent / part) if isinstance(part, str) else part
         for key, part in spec.items()
     }
-    adapter = instantiate(parts["adapter"], Adapter) if "adapter" in parts else ZeroShot()
-    return _attached(instantiate(parts["backbone"], Backbone), adapter)
 
 
 def _read_spec(path: Path) -> Spec:
@@ -72,6 +135,14 @@ def _read_spec(path: Path) -> Spec:
     return spec
 
 
-def _attached(backbone: Backbone, adapter: Adapter) -> tuple[Backbone, Adapter]:
+def _attached(spec: dict[str, Spec]) -> tuple[Backbone, Adapter]:
+    """Makes a backbone with its adapter, by default the one that scores it as it is."""
+    backbone = instantiate(spec["backbone"], Backbone)
+    if "adapter" in spec:
+        adapter = instantiate(spec["adapter"], Adapter)
+    elif backbone.fits(POOLED, "image") is not None and backbone.fusion is not None:
+        adapter = Matching(blocks=0)
+    else:
+        adapter = ZeroShot()
     adapter.attach(backbone)
     return backbone, adapter

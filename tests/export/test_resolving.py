@@ -1,0 +1,145 @@
+"""Models of Hugging Face by name, and what `vlmtune.load` takes."""
+
+import io
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vlmtune
+from tests.backbones import hf_models
+from tests.backbones.hf_models import edit
+from tests.cli.test_main import refused as command_refused
+from tests.refusals import refused
+from tests.tiny import WORDS
+from vlmtune.adapters.matching import Matching
+from vlmtune.adapters.zero_shot import ZeroShot
+from vlmtune.backbones.hf_types import supported_types
+
+TEXTS = [f"a {WORDS[1]} {WORDS[4]}", "dog"]
+WRITERS = {
+    "clip": hf_models.write_clip,
+    "siglip": hf_models.write_siglip,
+    "flava": hf_models.write_flava,
+    "blip": hf_models.write_blip,
+    "bridgetower": hf_models.write_bridgetower,
+    "vilt": hf_models.write_vilt,
+}
+
+
+def test_the_supported_types_are_those_of_the_backbones():
+    assert supported_types().keys() == WRITERS.keys()
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_a_folder_or_a_hub_id_is_loaded_by_its_type(kind, tmp_path, hub, pictures):
+    folder = WRITERS[kind](tmp_path / kind)
+    hub(f"someone/{kind}", folder)
+    model = vlmtune.load(folder, device="cpu")
+    assert (
+        f"{type(model.backbone).__module__}.{type(model.backbone).__name__}"
+        in (supported_types()[kind])
+    )
+    # ViLT has no embeddings: its matching head scores.
+    assert type(model.adapter) is (Matching if kind == "vilt" else ZeroShot)
+    scores = model.score(pictures, TEXTS)
+    assert scores.shape == (3, 2)
+    again = vlmtune.load(f"someone/{kind}", device="cpu").score(pictures, TEXTS)
+    assert again.equal(scores)
+
+
+def test_a_type_that_is_not_supported(tmp_path, hub, capsys):
+    folder = edit(hf_models.write_clip(tmp_path / "other"), model_type="qwen2_vl")
+    hub("someone/other", folder)
+    listed = r"supported type \(blip, bridgetower, clip, flava, siglip, vilt\), got .* qwen2_vl"
+    for name in (str(folder), "someone/other"):
+        with refused(listed):
+            vlmtune.load(name)
+    score = ["score", folder, "a.png", "--text", "a"]
+    command_refused(capsys, score, "of a supported type (blip, bridgetower, clip, ")
+
+
+def test_a_class_of_another_type_names_the_right_one(tmp_path):
+    folder = hf_models.write_siglip(tmp_path / "siglip")
+    (tmp_path / "wrong.yaml").write_text(
+        f"class_path: vlmtune.backbones.hf_clip.HFCLIP\ninit_args: {{model: {folder}}}"
+    )
+    with refused(r"of type siglip \(supported are .*\): use vlmtune.backbones.siglip.SigLIP"):
+        vlmtune.load(tmp_path / "wrong.yaml")
+
+
+def test_a_repository_of_open_clip_goes_to_open_clip(model_folder, hub, pictures):
+    hub("someone/tiny", model_folder)
+    want = vlmtune.load(model_folder, device="cpu").score(pictures, TEXTS)
+    assert vlmtune.load("someone/tiny", device="cpu").score(pictures, TEXTS).equal(want)
+
+
+def test_options(model_folder, exported_probe, pictures):
+    half = vlmtune.load(model_folder, device="cpu", precision="bf16", batch_size=2)
+    assert half.backbone.spec()["init_args"]["precision"] == "bf16"
+    assert half.scorer().batch_size == 2
+    assert half.device.type == "cpu"
+    with refused("no precision"):
+        vlmtune.load(exported_probe, precision="bf16")
+    name = "ViT-S-32-alt"
+    with refused("pretrained weights for ViT-S-32-alt, got none"):
+        vlmtune.load(name)
+    made = vlmtune.load(name, "random", device="cpu")
+    want = "Model(ZeroShot on OpenClip 'ViT-S-32-alt (random weights)', 0 trained parameters, cpu)"
+    assert repr(made) == want
+
+
+@pytest.fixture
+def exported_probe(tmp_path, model_folder):
+    from vlmtune.adapters.linear_probe import LinearProbe
+    from vlmtune.backbones.open_clip import OpenClip
+    from vlmtune.export import save_export
+
+    backbone, adapter = OpenClip(str(model_folder)), LinearProbe()
+    adapter.attach(backbone)
+    save_export(tmp_path / "probe", backbone, adapter, provenance={})
+    return tmp_path / "probe"
+
+
+def test_images_of_every_kind_score_alike(model_folder, pictures):
+    model = vlmtune.load(model_folder, device="cpu")
+    opened = [Image.open(path).convert("RGB") for path in pictures]
+    want = model.score(pictures, TEXTS)
+    arrays = [np.array(image) for image in opened]
+    tensors = [torch.from_numpy(array).movedim(-1, 0) for array in arrays]
+    buffer = io.BytesIO()
+    opened[0].save(buffer, "PNG")
+    kinds = {
+        "arrays": arrays,
+        "tensors": tensors,
+        "a batch of arrays": np.stack(arrays),
+        "a batch of tensors": torch.stack(tensors),
+        "fractions": [array.astype(np.float32) / 255 for array in arrays],
+        "mixed": [buffer.getvalue(), arrays[1], str(pictures[2])],
+    }
+    for kind, images in kinds.items():
+        assert model.score(images, TEXTS).equal(want), kind
+    grey = np.asarray(opened[0].convert("L"))
+    assert model.score(grey, TEXTS).equal(model.score(opened[0].convert("L"), TEXTS))
+
+
+@pytest.mark.parametrize(
+    ("image", "message"),
+    [
+        ("https://example.com/a.jpg", "got the URL https://example.com/a.jpg: download it first"),
+        (b"no picture", "bytes of an image file"),
+        (np.zeros((3, 4, 5), np.uint8), r"uint8 of shape \(3, 4, 5\)"),
+        (np.full((4, 4, 3), -1.5, np.float32), "its range -1.5 to -1.5: undo the normalisation"),
+        (np.zeros((0, 4, 3), np.uint8), r"shape \(0, 4, 3\)"),
+    ],
+)
+def test_what_is_no_image(model_folder, image, message):
+    with refused(message):
+        vlmtune.load(model_folder, device="cpu").score([image], TEXTS)
+
+
+def test_weights_of_open_clip_get_advice(tmp_path):
+    torch.save({"state_dict": {}}, tmp_path / "epoch_1.pt")
+    with refused(r"pass the model's name with --pretrained .*epoch_1.pt"):
+        vlmtune.load(tmp_path / "epoch_1.pt")

@@ -1,0 +1,80 @@
+"""What people have as images, as what the scorer takes.
+
+In: files, PIL images, arrays, tensors, encoded bytes. Out: paths and PIL images.
+Never: a download.
+"""
+
+from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, UnidentifiedImageError
+
+from vlmtune.errors import UserError
+
+Picture = str | Path | Image.Image | np.ndarray | torch.Tensor | bytes
+Images = Picture | Sequence[Picture]
+
+
+def as_images(images: Images) -> list[str | Path | Image.Image]:
+    """Returns one image or several as a list of paths and PIL images.
+
+    Arrays are (height, width, 3), or (height, width) of grey, tensors (3, height, width); numbers
+    are bytes from 0 to 255, or fractions from 0 to 1. Of four dimensions they are several images.
+
+    Raises:
+        UserError: It is none of these, or a URL.
+
+    Example:
+        >>> as_images(np.zeros((4, 6, 3), np.uint8))[0].size
+        (6, 4)
+    """
+    if isinstance(images, np.ndarray | torch.Tensor) and images.ndim == 4:
+        images = list(images)
+    one = isinstance(images, str | Path | Image.Image | np.ndarray | torch.Tensor | bytes)
+    return [_as_image(image) for image in ([images] if one else images)]  # type: ignore[union-attr]
+
+
+def _as_image(image: Any) -> str | Path | Image.Image:
+    if isinstance(image, str) and image.partition("://")[0] in ("http", "https", "ftp", "s3", "gs"):
+        raise UserError(f"expected an image file, got the URL {image}: download it first")
+    if isinstance(image, str | Path | Image.Image):
+        return image
+    if isinstance(image, bytes):
+        try:
+            return Image.open(BytesIO(image))
+        except UnidentifiedImageError as error:
+            raise UserError(
+                "expected the bytes of an image file, got others: pass a file's content"
+            ) from error
+    if isinstance(image, torch.Tensor):
+        channels = image.detach().cpu()
+        return _from_array(
+            channels.movedim(0, -1).numpy() if channels.ndim == 3 else channels.numpy()
+        )
+    if isinstance(image, np.ndarray):
+        return _from_array(image)
+    raise UserError(
+        f"expected a path, a PIL image, an array, a tensor or bytes, got {type(image).__name__}: "
+        "pass one of these"
+    )
+
+
+def _from_array(array: np.ndarray) -> Image.Image:
+    """A picture of an array (height, width, 3 or 1) or (height, width)."""
+    if array.ndim == 3 and array.shape[-1] == 1:
+        array = array[..., 0]
+    low, high = (float(array.min()), float(array.max())) if array.size else (0.0, 0.0)
+    fractions = np.issubdtype(array.dtype, np.floating) and 0 <= low <= high <= 1
+    counts = np.issubdtype(array.dtype, np.integer) and 0 <= low <= high <= 255
+    shaped = array.ndim == 2 or (array.ndim == 3 and array.shape[-1] == 3)
+    if not array.size or not shaped or not (fractions or counts):
+        raise UserError(
+            "expected an array (height, width, 3) or a tensor (3, height, width), of bytes from 0 "
+            f"to 255 or fractions from 0 to 1, got {array.dtype} of shape {array.shape}, its range "
+            f"{low:g} to {high:g}: undo the normalisation or change the order of its dimensions"
+        )
+    return Image.fromarray(np.rint(array * 255 if fractions else array).astype(np.uint8))
