@@ -128,7 +128,7 @@ def test_what_a_builder_holds_out_is_measured(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "row", "message"),
     [
-        (TablePairs, {"negative": "n"}, "a second one in row 1 of .*t.jsonl, got none"),
+        (TablePairs, {"negative": "n"}, "two images in row 1 of .*t.jsonl, got one"),
         (TablePairs, {"image_neg": "b.png"}, "a hard-negative caption in row 1"),
         (TableMultipleChoice, {}, "a hard-negative caption in row 1"),
         (TableRetrieval, {"caption": ""}, "a caption in row 1"),
@@ -155,12 +155,16 @@ def test_a_table_on_the_command_line_is_a_benchmark(row, kind, tmp_path):
         make_list(Benchmark, "benchmarks", [str(tmp_path / "none.csv")])
 
 
-def test_encoded_images_are_refused(tmp_path):
+def test_images_inside_a_table_are_written_once(tmp_path, monkeypatch):
     arrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
     parquet = pytest.importorskip("pyarrow.parquet")
-    parquet.write_table(
-        arrow.Table.from_pylist([{"image": b"1", "caption": "a", "negative": "b"}]),
-        tmp_path / "t.parquet",
-    )
-    with refused("got an encoded one: write the images to files"):
-        TableMultipleChoice(str(tmp_path / "t.parquet")).read()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    write_image(tmp_path / "a.png", 9, 9, 9)
+    content = (tmp_path / "a.png").read_bytes()
+    rows = [{"image": content, "caption": f"c{n}", "negative": "b"} for n in range(2)]
+    parquet.write_table(arrow.Table.from_pylist(rows), tmp_path / "t.parquet")
+    made = TableMultipleChoice(str(tmp_path / "t.parquet"))
+    made.load()
+    (image,) = made.items.images
+    assert image.path.read_bytes() == content
+    assert [path for path in (tmp_path / "home").rglob("*") if path.is_file()] == [image.path]

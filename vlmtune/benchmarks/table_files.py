@@ -15,6 +15,7 @@ from vlmtune.config import Spec
 from vlmtune.data.distinct_images import HELD_OUT, DistinctImages
 from vlmtune.data.table_rows import Table, TableRow
 from vlmtune.errors import UserError
+from vlmtune.storage.files import write_atomically
 from vlmtune.types import ImageRef
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
@@ -78,14 +79,19 @@ def table_benchmark(path: Path) -> Spec:
 
 
 def image_ref(image: Path | bytes | None, row: TableRow) -> ImageRef:
-    """Returns an image of a row, which must be a file."""
+    """Returns an image of a row; one inside the table is written to `~/.cache/vlmtune` once."""
+    if image is None:
+        raise UserError(
+            f"expected two images in {row.where}, got one: complete or remove the row, or name the "
+            "column by `columns`"
+        )
     if isinstance(image, Path):
         return ImageRef(image)
-    came = "none" if image is None else "an encoded one"
-    raise UserError(
-        f"expected an image file and, for pairs, a second one in {row.where}, got {came}: write "
-        "the images to files, or name the column by `columns`"
-    )
+    path = Path.home() / ".cache/vlmtune/images" / hashlib.sha256(image).hexdigest()
+    if not path.is_file():
+        with write_atomically(path) as temporary:
+            temporary.write_bytes(image)
+    return ImageRef(path)
 
 
 def texts_of(row: TableRow, *, negatives: bool) -> tuple[str, ...]:
@@ -116,12 +122,12 @@ def _held_out(rows: Sequence[TableRow], fraction: float) -> list[TableRow]:
 
 def _digests(row: TableRow) -> Iterator[bytes]:
     for image in (row.image, row.negative_image):
-        if image is not None:
-            ref = image_ref(image, row)
-            try:
-                yield hashlib.sha256(ref.path.read_bytes()).digest()
-            except OSError as error:
-                raise UserError(
-                    f"expected the image {ref.path} of {row.where}, got {error.strerror}: correct "
-                    "`images` or remove the row"
-                ) from error
+        try:
+            if image is not None:
+                content = image if isinstance(image, bytes) else image.read_bytes()
+                yield hashlib.sha256(content).digest()
+        except OSError as error:
+            raise UserError(
+                f"expected the image {image} of {row.where}, got {error.strerror}: correct "
+                "`images` or remove the row"
+            ) from error
