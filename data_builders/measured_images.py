@@ -41,7 +41,7 @@ class MeasuredImages:
         by_name, files = _parted(paths, every_name)
         self.names = Measured(by_name, corpus) if by_name else None
         self.files = {_digest(file): file for file in files}
-        hashes = [(difference_hash(file.read_bytes()), file) for file in files]
+        hashes = [(difference_hash(_content(file)), file) for file in files]
         self._looks = [(value, file) for value, file in hashes if value is not None]
         self._hashes = np.array([value for value, _ in self._looks], dtype=np.uint64)
 
@@ -101,7 +101,7 @@ class ContentReader:
             return self._compare(image, name or "an image without a name")
         if image not in self._known:
             there = self._exists(image)
-            self._known[image] = self._compare(image.read_bytes(), name) if there else None
+            self._known[image] = self._compare(_content(image), name) if there else None
         return self._known[image]
 
     def report(self, counts: Counter[str]) -> None:
@@ -153,6 +153,15 @@ def _parted(paths: Sequence[Path], every_name: bool = False) -> tuple[list[Path]
         images += inside
         by_name += [path] if not inside or (every_name and named) else []
     return by_name, list(dict.fromkeys(images))
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(
+            f"expected the image {path}, got {error.strerror}: correct its file or the path"
+        ) from error
 
 
 def _digest(path: Path) -> bytes:

@@ -89,6 +89,7 @@ def test_names_start_from_the_table_or_the_images(tmp_path):
         ({"image": "https://x.org/a.jpg"}, "row 2 .* the address .*download the images first"),
         ({"image": ""}, "expected an image in row 2 .*column 'image', got nothing"),
         ({"image": 3}, "row 2 .*'image', got 3"),
+        ({"image": "a dog " * 50}, "an image file or encoded image in row 2 .*, got 'a dog a dog"),
         ({"caption": 3}, "a caption or a list of captions in row 2 .*'caption', got 3"),
         ({"caption": [["a"], 3]}, "got 3"),
         ({"id": {"a": 1}}, "a name or a number in row 2 .*'id'"),

@@ -43,6 +43,7 @@ GUESSES: dict[str, tuple[tuple[str, ...], ...]] = {
     "split": (("split",), ("partition",)),
     "group": (),
 }
+_LONGEST = 255  # bytes of a file's name
 _NONE = ("", "null", "None")  # a null of the command line arrives as a text
 _LISTS = ("caption", "negative")  # what may have several columns
 _URLS = ("url", "image_url", "img_url")
@@ -185,7 +186,8 @@ class Table:
             return bytes(cell), name
         if cell is None or (isinstance(cell, str) and not cell.strip()):
             return None
-        if not isinstance(cell, str):
+        # A longer name is no file's; it is a caption in the wrong column.
+        if not isinstance(cell, str) or _is_too_long(cell):
             raise _cell_error(where, column, "an image file or encoded image", cell)
         if re.match(r"[a-z][a-z0-9+]+://", cell):
             raise UserError(
@@ -299,6 +301,10 @@ def _list(cell: str) -> Any:
         if isinstance(content, list):
             return content
     return cell
+
+
+def _is_too_long(name: str) -> bool:
+    return any(len(part.encode(errors="replace")) > _LONGEST for part in Path(name).parts)
 
 
 def _cell_error(where: str, column: str, expected: str, cell: Any) -> UserError:
