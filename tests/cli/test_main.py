@@ -288,10 +288,13 @@ def test_export_then_score_evaluate_and_report(fitted, benchmark, pictures, tmp_
 
     capsys.readouterr()
     assert main(["score", str(out), *map(str, pictures), "--text", "a cube", "--text", "red"]) == 0
-    last = capsys.readouterr().out.strip("|\n ").splitlines()[-1].strip("| ").split("|")
+    *_, row, note = filter(str.strip, capsys.readouterr().out.splitlines())
+    assert note.startswith("higher is better; * is the best caption of an image")
+    last = row.strip("| ").split("|")
     want = vlmtune.load(out).score(pictures, ["a cube", "red"])[-1].tolist()
     assert last[0].strip() == str(pictures[-1])
-    assert [float(x) for x in last[1:]] == pytest.approx(want, abs=1e-4)
+    assert [float(x.strip("* ")) for x in last[1:]] == pytest.approx(want, abs=1e-4)
+    assert ["*" in x for x in last[1:]] == [x == max(want) for x in want]
 
     arguments = ["evaluate", "--model", out, "--benchmarks", benchmark, "--out", tmp_path / "mine"]
     arguments += ["--items", tmp_path / "mine/items.jsonl"]

@@ -1,4 +1,5 @@
 import json
+import stat
 import subprocess
 import sys
 from argparse import Namespace
@@ -116,6 +117,21 @@ def test_the_folder_holds_no_frozen_weights(exported, model_folder):
     assert "| bench (v2) | rank ↓ | 3.50 | – | – | 40 |" in card
     assert "vlmtune.load(" in card
     assert "Limitations" in card
+    # One mode for all: safetensors writes files that only their owner reads.
+    assert len({stat.S_IMODE(path.stat().st_mode) for path in exported.iterdir()}) == 1
+
+
+def test_the_card_claims_what_was_measured_and_no_more(exported, model_folder, tmp_path):
+    card = (exported / "README.md").read_text()
+    head = card.split("---")[1]
+    assert "pipeline_tag: zero-shot-image-classification" in head
+    assert "base_model" not in head  # a local folder is nobody's base model
+    parts = trained(model_folder, LinearProbe())
+    save_export(tmp_path / "unmeasured", *parts, provenance={})
+    unmeasured = (tmp_path / "unmeasured" / "README.md").read_text()
+    assert "Not measured: nothing is known of what this training changed." in unmeasured
+    for claim in ("compositionality:", "bags of words", "which object"):
+        assert claim not in unmeasured
 
 
 def test_unfrozen_backbone_weights_travel_and_frozen_ones_do_not(tmp_path, model_folder, pictures):

@@ -7,6 +7,7 @@ Never: knowledge of the adapter that uses it.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
+from pathlib import Path
 
 import torch
 from jaxtyping import Float
@@ -187,6 +188,17 @@ class Backbone(Configured, nn.Module, ABC):
                 f"expected features that the backbone has, got {modality} {spec.kind} of layer "
                 f"{spec.layer} ({reason}): choose others"
             )
+
+    def save(self, folder: Path) -> None:
+        """Writes the model with its present weights, as its library loads it.
+
+        Raises:
+            UserError: The backbone has no such form.
+        """
+        raise UserError(
+            f"expected a backbone that open_clip or transformers loads, got {type(self).__name__}: "
+            "export the adapter alone"
+        )
 
     @property
     def device(self) -> torch.device:

@@ -8,6 +8,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -56,6 +57,7 @@ class HFBackbone(Backbone):
         self.model: Any = loaded.network
         self.check(model)
         self._described = describe(loaded)
+        self._processing = (loaded.tokenizer, loaded.processor)
         self.transform = self.preprocessing(loaded, model)
         # Shadows the method: a bound method would carry the weights into every worker process.
         vars(self)["preprocess"] = self.transform
@@ -90,6 +92,12 @@ class HFBackbone(Backbone):
     @override
     def fingerprint(self) -> str:
         return digest(self._described, self.model)
+
+    @override
+    def save(self, folder: Path) -> None:
+        """Writes the folder of `save_pretrained`, with tokenizer and image processor."""
+        for part in (self.model, *self._processing):
+            part.save_pretrained(folder)
 
     @override
     def preprocess(self, image: Image.Image) -> Float[Tensor, "3 height width"]:

@@ -4,8 +4,10 @@ In: a model name, then images and captions. Out: features.
 Never: finding files, which is open_clip_loading's; nor running towers, which is the sides'.
 """
 
+import json
 from collections.abc import Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -13,17 +15,20 @@ from jaxtyping import Float
 from open_clip import get_model_preprocess_cfg
 from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image
+from safetensors.torch import save_file
 from torch import Tensor
 from typing_extensions import override
 
 from vlmtune.backbones.base import Backbone
-from vlmtune.backbones.open_clip_loading import RANDOM, load
+from vlmtune.backbones.open_clip_loading import CONFIG, RANDOM, VOCABULARY, load
 from vlmtune.backbones.open_clip_text import TextSide, Tokenizer
 from vlmtune.backbones.open_clip_towers import ImageSide
 from vlmtune.backbones.weight_checks import check_precision, digest
 from vlmtune.errors import UserError
+from vlmtune.storage.files import write_text
 from vlmtune.types import Features, FeatureSpec, Pixels
 
+WEIGHTS_FILE = "open_clip_model.safetensors"
 ALLOWED = {
     "interpolation": ("bicubic", "bilinear"),
     "resize_mode": ("shortest", "longest", "squash"),
@@ -108,6 +113,20 @@ class OpenClip(Backbone):
     def fingerprint(self) -> str:
         words = getattr(self._tokenizer.encode, "words", None)
         return digest([self._config, self._preprocessing, words], self.model)
+
+    @override
+    def save(self, folder: Path) -> None:
+        """Writes the folder that open_clip loads as `local-dir:FOLDER`, or from the hub."""
+        folder.mkdir(parents=True, exist_ok=True)
+        state = self.model.state_dict()
+        save_file(
+            {k: v.cpu().contiguous().clone() for k, v in state.items()}, folder / WEIGHTS_FILE
+        )
+        content = {"model_cfg": self._config, "preprocess_cfg": self._preprocessing}
+        write_text(folder / CONFIG, json.dumps(content, indent=2) + "\n")
+        words = getattr(self._tokenizer.encode, "words", None)
+        if words is not None:
+            write_text(folder / VOCABULARY, "".join(f"{word}\n" for word in words))
 
     @override
     def preprocess(self, image: Image.Image) -> Float[Tensor, "3 height width"]:

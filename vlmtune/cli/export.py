@@ -1,6 +1,7 @@
 """`vlmtune export`: turns a checkpoint into a folder that loads in three lines.
 
-In: a checkpoint. Out: the folder, or what mixtures of weights score. It never trains.
+In: a checkpoint. Out: the folder, a merged checkpoint, or what mixtures of weights score. It never
+trains.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from vlmtune.evaluation.scorer import Scorer
 from vlmtune.evaluation.suite import SuiteResult, load_all, run_suite
 from vlmtune.export import FILES, read_checkpoint, save_export
 from vlmtune.export.files import check_target
+from vlmtune.export.merging import save_merged
 from vlmtune.export.model import Model
 from vlmtune.export.wise_ft import WiseFT, check_alpha
 from vlmtune.report.environment import code_commit, library_versions, now
@@ -43,6 +45,10 @@ def run(options: argparse.Namespace) -> None:
             if alpha in suites:
                 provenance.setdefault("results", suites[alpha].results)
         weights.at(alpha)
+    if options.merged is not None:
+        left_out = save_merged(options.merged, model)
+        note = f" ({left_out})" if left_out else ""
+        print(f"{options.merged}: a checkpoint of the model's own library{note}")
     if options.out is None:
         return
     today = {"versions": library_versions(), "commit": code_commit(), "date": now()}
@@ -59,15 +65,18 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _check_options(options: argparse.Namespace) -> None:
-    if options.out is None and (options.alphas is None or options.alpha is not None):
+    if options.merged is not None and options.out is not None:
+        raise UserError("expected --out or --merged, got both: export one after the other")
+    target = options.out if options.merged is None else options.merged
+    if target is None and (options.alphas is None or options.alpha is not None):
         raise UserError(
             "expected --out FOLDER to write to, or --alphas and --benchmarks alone to measure, got "
-            "neither: add --out"
+            "neither: add --out or --merged"
         )
     if (options.alphas is None) != (options.benchmarks is None):
         given, missing = ("--alphas", "--benchmarks")[:: -1 if options.alphas is None else 1]
         raise UserError(f"expected {missing} with {given}, got {given} alone: add it")
-    if options.alphas is not None and options.out is not None and options.alpha is None:
+    if options.alphas is not None and target is not None and options.alpha is None:
         raise UserError(
             "expected --alpha to say which of --alphas to write to --out, got none: choose one"
         )

@@ -92,6 +92,8 @@ some alphas to choose one, then export it:
   vlmtune export last.ckpt --alphas 0,0.25,0.5,0.75,1 --benchmarks suite.yaml
   vlmtune export last.ckpt --alpha 0.5 --out exports/NAME
 With --alphas, nothing is exported unless --alpha and --out are given too."""
+MERGED = """write a whole checkpoint of open_clip or transformers instead; only after training that
+changes weights of the model alone: full fine-tuning, last blocks, LoRA"""
 NEIGHBOURS = """\
 An interrupted run continues. Then train with the folder it prints:
   --data.mined vlmtune.mining.neighbours.MinedNeighbours --data.mined.cache FOLDER"""
@@ -217,6 +219,7 @@ def _parser() -> argparse.ArgumentParser:
     add = command("export", "turn a checkpoint into a folder that loads in three lines", EXPORT)
     add("checkpoint", **path, help="a .ckpt that `vlmtune fit` wrote")
     add("--out", **path, help="folder to write")
+    add("--merged", **path, metavar="FOLDER", help=MERGED)
     add("--report", **path, help="report.json with its scores, for the card")
     add("--overwrite", action="store_true", help="replace an export in --out")
     add("--alpha", type=float, help="alpha of the exported weights; 1 by default")

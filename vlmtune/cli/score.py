@@ -9,11 +9,19 @@ from vlmtune.report.screen import console, frame
 
 
 def run(options: argparse.Namespace) -> None:
-    """Shows the score of each image in `options.images` with each caption of `options.text`."""
+    """Shows the score of each image in `options.images` with each caption of `options.text`.
+
+    Of several captions the best of each image is marked; ties are all marked.
+    """
     scores = find_model(options.model, options.pretrained).score(options.images, options.text)
+    several = len(options.text) > 1
     table = Table("image", box=frame())
     for text in options.text:
         table.add_column(text, justify="right")
     for image, row in zip(options.images, scores.tolist(), strict=True):
-        table.add_row(str(image), *[f"{score:.4f}" for score in row])
+        marks = ["* " if several and score == max(row) else "" for score in row]
+        cells = [f"{mark}{score:.4f}" for mark, score in zip(marks, row, strict=True)]
+        table.add_row(str(image), *cells)
     console().print(table)
+    note = "higher is better" + ("; * is the best caption of an image" if several else "")
+    console().print(f"{note}; scores are no probabilities", markup=False)

@@ -4,6 +4,7 @@ In: a backbone and its trained adapter. Out: the folder. Never: another folder o
 """
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -73,6 +74,7 @@ def save_export(
         new.mkdir()
         save_file(state, new / WEIGHTS)
         (new / CONFIG).write_text(text, encoding="utf-8")
+        shutil.copymode(new / CONFIG, new / WEIGHTS)  # safetensors gives its owner alone the right
         (new / CARD).write_text(model_card(folder.name, json.loads(text), results), "utf-8")
 
 

@@ -15,19 +15,6 @@ from vlmtune.storage.files import read_json
 HF, OPEN_CLIP = "config.json", "open_clip_config.json"
 
 
-def is_hub_id(name: str, pretrained: str | None) -> bool:
-    """Whether `name` must be the id of a hub repository."""
-    # Names of open_clip may have a slash, too, but they come with `pretrained`.
-    parts = name.split("/")
-    return (
-        len(parts) == 2
-        and all(parts)
-        and not name.startswith((".", "~", "hf-hub:", "local-dir:"))
-        and pretrained is None
-        and find_path(name) is None
-    )
-
-
 def hub_kind(name: str) -> str:
     """The file that says what a hub repository holds.
 

@@ -17,7 +17,7 @@ from vlmtune.backbones.base import Backbone
 from vlmtune.config import instantiate
 from vlmtune.errors import UserError
 from vlmtune.export.files import CONFIG, FILES, VERSION, WEIGHTS, one_line, read_config
-from vlmtune.export.hub import is_hub_id
+from vlmtune.export.hub_id import is_hub_id
 from vlmtune.export.model import Model
 
 CHECKPOINT_KEYS = ("version", "backbone", "fingerprint", "adapter")

@@ -7,20 +7,22 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from vlmtune.export.hub_id import is_hub_id
 from vlmtune.report.result import Result
 from vlmtune.report.table import chance, interval, number
 
 CARD = """\
 ---
 library_name: vlmtune
-tags: [vision-language, compositionality, adapter]
+pipeline_tag: zero-shot-image-classification
+{base_model}tags: [vision-language, adapter]
 ---
 
 # {name}
 
-`{adapter}` for `{backbone}`, trained with vlmtune for compositionality: which attribute belongs to
-which object, and how the objects relate. This folder holds the {values:,} trained parameters and
-none of the frozen ones.
+`{adapter}` for `{backbone}`, trained with vlmtune. This folder holds the {values:,} trained
+parameters and none of the frozen ones. What it reads better than the base model, and what worse, is
+what the scores below show and no more.
 
 ## How to load it
 
@@ -50,7 +52,7 @@ applies.
 ## Limitations
 
 - Scores rank images for a caption and captions for an image. They are not probabilities.
-- The numbers above hold for those benchmarks only. On words, relations and domains that the
+- Numbers hold for their benchmarks only. On words, relations and domains that the
   training data lacks, the model may be no better than the base model.
 - The model inherits the base model's errors and biases, its image resolution and its limit on
   caption length.
@@ -65,6 +67,7 @@ def model_card(name: str, config: Mapping[str, Any], results: Sequence[Result]) 
         name=name,
         adapter=_short(adapter["class_path"]),
         backbone=arguments.get("model", _short(backbone["class_path"])),
+        base_model=_base_model(str(arguments.get("model", ""))),
         values=config["trained_values"],
         backbone_class=backbone["class_path"],
         backbone_arguments=json.dumps(arguments),
@@ -72,6 +75,19 @@ def model_card(name: str, config: Mapping[str, Any], results: Sequence[Result]) 
         training=_training(config),
         scores=_scores(results),
     )
+
+
+def _base_model(model: str) -> str:
+    r"""The line that names the base model on the hub; none if it is not from there.
+
+    Example:
+        >>> _base_model("hf-hub:org/repo"), _base_model("openai/clip-vit-base-patch32")
+        ('base_model: org/repo\n', 'base_model: openai/clip-vit-base-patch32\n')
+        >>> _base_model("ViT-B-32"), _base_model("local-dir:a/b")
+        ('', '')
+    """
+    name = model.removeprefix("hf-hub:")
+    return f"base_model: {name}\n" if is_hub_id(name, None) else ""
 
 
 def _training(config: Mapping[str, Any]) -> str:
@@ -95,7 +111,10 @@ def _training(config: Mapping[str, Any]) -> str:
 
 def _scores(results: Sequence[Result]) -> str:
     if not results:
-        return "Not measured yet: run `vlmtune evaluate --model FOLDER --benchmarks ...`."
+        return (
+            "Not measured: nothing is known of what this training changed. Run `vlmtune evaluate "
+            "--model FOLDER --benchmarks ...`, and export again with `--report`."
+        )
     lines = ["| benchmark | metric | score | 95 % interval | chance | n |"]
     lines.append("|---|---|---:|---:|---:|---:|")
     for result in results:

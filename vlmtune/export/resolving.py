@@ -16,7 +16,8 @@ from vlmtune.backbones.base import Backbone
 from vlmtune.config import Spec, find_path, instantiate
 from vlmtune.errors import UserError
 from vlmtune.export.files import CONFIG, WEIGHTS, one_line
-from vlmtune.export.hub import HF, hf_spec, hub_kind, is_hf_folder, is_hub_id
+from vlmtune.export.hub import HF, hf_spec, hub_kind, is_hf_folder
+from vlmtune.export.hub_id import is_hub_id
 from vlmtune.export.loading import load_export, read_checkpoint
 from vlmtune.export.model import Model
 from vlmtune.types import FeatureSpec

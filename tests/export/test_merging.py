@@ -1,0 +1,105 @@
+"""A merged checkpoint scores as the trained model did, in the library it came from."""
+
+import stat
+
+import open_clip
+import pytest
+import torch
+import transformers
+from PIL import Image
+
+import vlmtune
+from tests.backbones.hf_models import write_clip
+from tests.export.checkpoints import checkpoint
+from tests.refusals import refused
+from tests.tiny import WORDS
+from vlmtune.adapters.full_finetuning import FullFineTuning
+from vlmtune.adapters.last_blocks import LastBlocks
+from vlmtune.adapters.linear_probe import LinearProbe
+from vlmtune.adapters.lora import LoRA
+from vlmtune.backbones.hf_clip import HFCLIP
+from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.cli.main import main
+from vlmtune.export.merging import save_merged
+from vlmtune.export.model import Model
+
+TEXTS = [f"a {WORDS[1]} {WORDS[4]}", "the dog"]
+ADAPTERS = {
+    "full": FullFineTuning,
+    "last": lambda: LastBlocks(1, 1),
+    "lora": lambda: LoRA(targets=["query", "value", "mlp"]),
+}
+
+
+def trained(backbone, adapter):
+    """The model after a training that moved every trained weight."""
+    adapter.attach(backbone)
+    torch.manual_seed(0)
+    for part in (backbone, adapter):
+        for name, weight in part.named_parameters():
+            if weight.requires_grad and name != "bias":
+                weight.data.add_(0.05 * torch.randn_like(weight))
+    return Model(backbone, adapter)
+
+
+@pytest.mark.parametrize("kind", ADAPTERS)
+def test_open_clip_loads_it(kind, model_folder, tmp_path, pictures):
+    model = trained(OpenClip(str(model_folder)), ADAPTERS[kind]())
+    want = model.score(pictures, TEXTS)
+    untrained = vlmtune.load(model_folder, device="cpu").score(pictures, TEXTS)
+    assert not torch.allclose(want, untrained, atol=0.1)
+    assert save_merged(tmp_path / "merged", model) == ""
+    got = vlmtune.load(tmp_path / "merged", device="cpu").score(pictures, TEXTS)
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+    network = open_clip.create_model(f"local-dir:{tmp_path / 'merged'}")
+    assert network.state_dict().keys() == OpenClip(str(model_folder)).model.state_dict().keys()
+    assert float(network.logit_scale) == pytest.approx(float(model.adapter.log_scale))
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "merged").iterdir()}
+    assert len(modes) == 1
+
+
+@pytest.mark.parametrize("kind", ["full", "lora"])
+def test_transformers_loads_it(kind, tmp_path, pictures):
+    model = trained(HFCLIP(str(write_clip(tmp_path / "clip"))), ADAPTERS[kind]())
+    want = model.score(pictures, TEXTS)
+    save_merged(tmp_path / "merged", model)
+    network = transformers.CLIPModel.from_pretrained(tmp_path / "merged").eval()
+    words = transformers.AutoTokenizer.from_pretrained(tmp_path / "merged")
+    processor = transformers.AutoImageProcessor.from_pretrained(tmp_path / "merged", backend="pil")
+    images = [Image.open(path).convert("RGB") for path in pictures]
+    inputs = words(TEXTS, padding=True, return_tensors="pt")
+    inputs |= processor(images, return_tensors="pt")
+    with torch.no_grad():
+        got = network(**inputs).logits_per_image
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+
+def test_an_adapter_with_weights_of_its_own_is_refused(model_folder, tmp_path):
+    model = trained(OpenClip(str(model_folder)), LinearProbe())
+    with refused("LinearProbe, which adds its own"):
+        save_merged(tmp_path / "merged", model)
+    assert not (tmp_path / "merged").exists()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    with refused("holds something"):
+        save_merged(tmp_path / "full", model)
+
+
+def test_the_command(model_folder, tmp_path, capsys, pictures):
+    model = trained(OpenClip(str(model_folder)), LoRA())
+    want = model.score(pictures, TEXTS)
+    path = checkpoint(tmp_path / "last.ckpt", model.backbone, model.adapter)
+    arguments = ["export", str(path), "--merged", str(tmp_path / "merged")]
+    assert main(arguments) == 0, capsys.readouterr().err
+    got = vlmtune.load(tmp_path / "merged", device="cpu").score(pictures, TEXTS)
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+    assert main([*arguments, "--out", str(tmp_path / "other")]) == 2
+    assert "got both" in capsys.readouterr().err
+
+
+def test_a_bias_without_a_counterpart_is_named(model_folder, tmp_path):
+    model = trained(OpenClip(str(model_folder)), LastBlocks(1, 1))
+    model.adapter.bias.data.fill_(-3.0)
+    left_out = save_merged(tmp_path / "merged", model)
+    assert left_out == "left out, as the model has none: logit_bias"

@@ -1,0 +1,68 @@
+"""A trained model as one checkpoint of open_clip or transformers, without vlmtune.
+
+In: a model whose training changed weights of the backbone and nothing else. Out: a folder.
+Never: an adapter that the library could not compute; it is refused.
+"""
+
+import shutil
+from pathlib import Path
+
+import torch
+from torch.nn.utils import parametrize
+
+from vlmtune.adapters.base import DualAdapter
+from vlmtune.errors import UserError
+from vlmtune.export.model import Model
+from vlmtune.storage.files import write_atomically
+
+MERGES = "FullFineTuning, LastBlocks, LoRA or Matching"
+SCALES = {"log_scale", "bias"}
+
+
+def save_merged(folder: Path, model: Model) -> str:
+    r"""Writes the merged checkpoint and returns a line on what it leaves out, or "".
+
+    Low-rank updates are added to their weights, $W + \frac{\alpha}{r} B A$; the learned scale
+    becomes the model's `logit_scale`. This changes the model itself: train another one further.
+
+    Raises:
+        UserError: The adapter has weights of its own, or there is something in `folder`.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"expected a new folder, {folder} holds something: choose another")
+    backbone, adapter = model.backbone, model.adapter
+    if set(adapter.state_dict()) - SCALES:
+        raise UserError(
+            f"expected an adapter that changes weights of the backbone alone ({MERGES}), got "
+            f"{type(adapter).__name__}, which adds its own: export it without --merged"
+        )
+    for module in backbone.modules():
+        if parametrize.is_parametrized(module):
+            for name in list(module.parametrizations):  # type: ignore[union-attr, arg-type]
+                parametrize.remove_parametrizations(module, name, leave_parametrized=True)
+    left_out = _set_scale(model) if isinstance(adapter, DualAdapter) else ""
+    with write_atomically(folder) as new:
+        backbone.save(new)
+        files = [path for path in new.iterdir() if path.suffix == ".json"]
+        for weights in new.glob("*.safetensors"):
+            shutil.copymode(files[0], weights)  # safetensors gives its owner alone the right
+    return left_out
+
+
+def _set_scale(model: Model) -> str:
+    """Gives the network the scale and bias of the adapter; says what has no counterpart."""
+    adapter = model.adapter
+    assert isinstance(adapter, DualAdapter)
+    scale, bias = float(adapter.log_scale), float(adapter.bias)
+    weights = dict(model.backbone.named_parameters())
+    done = {"logit_scale": False, "logit_bias": False}
+    with torch.no_grad():
+        for name, parameter in weights.items():
+            last = name.rpartition(".")[2]
+            if last in done:
+                parameter.fill_(scale if last == "logit_scale" else bias)
+                done[last] = True
+    missing = [name for name, known in done.items() if not known]
+    if not done["logit_bias"] and bias == 0:
+        missing.remove("logit_bias")
+    return f"left out, as the model has none: {', '.join(missing)}" if missing else ""
