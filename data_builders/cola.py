@@ -17,7 +17,7 @@ from vlmtune.errors import UserError
 
 # Arguments and their values that change nothing; the manifest leaves them out.
 _IDLE = {"measured": (), "twins": True, "form": "and", "reversals": False, "subsets": False,
-         "sides": 0}  # fmt: skip
+         "sides": 0, "sentences": False}  # fmt: skip
 
 
 class ColaBuilder(ShardBuilder):
@@ -46,6 +46,9 @@ class ColaBuilder(ShardBuilder):
             that the reader's `single` names (CLEVR in Cola: 168 queries, section 9).
         sides: Maximum number of true queries of an object's side of the picture, "red cube on the
             left", each with its false opposite.
+        sentences: Whether half of the queries with a relation or a side are sentences: "the red
+            cube is behind the blue sphere" (ARO's wording), "a photo of a red cube on the left of
+            the picture".
         multi_misbound: Maximum number of queries with a misbound object per two-object query.
         multi_half_wrong: Maximum number of queries with a half-wrong object per two-object query.
         seed: Seed of the sampled queries.
@@ -57,7 +60,7 @@ class ColaBuilder(ShardBuilder):
                  multi_half_wrong: int = 0, seed: int = 0, missing: float = MISSING,
                  records_per_shard: int = 1000, form: Literal["relation", "and"] = "and",
                  reversals: bool = False, subsets: bool = False,
-                 sides: int = 0) -> None:  # fmt: skip
+                 sides: int = 0, sentences: bool = False) -> None:  # fmt: skip
         super().__init__(records_per_shard, missing)
         numbers = (single, misbound, half_wrong, multi, multi_misbound, multi_half_wrong, sides)
         if min(numbers) < 0 or single + multi + sides == 0:
@@ -81,6 +84,7 @@ class ColaBuilder(ShardBuilder):
         self.multi, self.twins, self.seed = multi, twins, seed
         self.multi_misbound, self.multi_half_wrong = multi_misbound, multi_half_wrong
         self.form, self.reversals, self.subsets, self.sides = form, reversals, subsets, sides
+        self.sentences = sentences
 
     @override
     def spec(self) -> Spec:
@@ -102,8 +106,9 @@ class ColaBuilder(ShardBuilder):
                 continue
             rng = random.Random(f"{self.seed}:{image.id}")
             queries = ImageQueries(
-                image, excluded, words, self.annotations, rng, self.form == "relation", self.subsets
-            )
+                image, excluded, words, self.annotations, rng, self.form == "relation",
+                self.subsets, self.sentences,
+            )  # fmt: skip
             true = queries.true_texts(self.sides > 0)
             # A negative that reads like a true query is true: a blue "light car" is a "blue light
             # car", as a blue and light "car" is.

@@ -29,13 +29,15 @@ class ImageQueries:
         rng: The random generator.
         related: Whether two-object queries state an annotated relation.
         subsets: Whether single-object queries state any attributes of an object.
+        sentences: Whether half of the queries with a relation or a side are sentences.
     """
 
     def __init__(self, image: AnnotatedImage, excluded: Excluded, words: Words,
                  reader: SceneReader, rng: random.Random, related: bool = False,
-                 subsets: bool = False) -> None:  # fmt: skip
+                 subsets: bool = False, sentences: bool = False) -> None:  # fmt: skip
         self.objects, self.excluded, self.words = image.objects, excluded, words
         self.reader, self.rng, self.related, self.subsets = reader, rng, related, subsets
+        self.sentences = sentences
         self.relations = Relations(image.relations, reader.exhaustive)
         self.clear = self.relations.annotated if image.clear is None else image.clear
         self.present = {word for obj in self.objects for word in (obj.name, *obj.attributes)}
@@ -143,6 +145,7 @@ class ImageQueries:
                 replace(pair.first, attributes=pair.second.attributes),
                 replace(pair.second, attributes=pair.first.attributes),
                 pair.relation,
+                pair.sentence,
             )
             if twin != pair and self.denied(twin):
                 with_twin[pair] = twin
@@ -159,7 +162,10 @@ class ImageQueries:
     def _related(self) -> Iterator[Pair]:
         for i, phrase, j in self.rng.sample(self.clear, len(self.clear)):
             a, b = self.objects[i], self.objects[j]
-            yield Pair(Query(a.multi, a.name), Query(b.multi, b.name), phrase)
+            yield Pair(Query(a.multi, a.name), Query(b.multi, b.name), phrase, self._sentence())
+
+    def _sentence(self) -> bool:
+        return self.sentences and self.rng.random() < 0.5
 
     def denied(self, pair: Pair) -> bool:
         """Tells whether a pair is allowed, and false by the annotations."""
@@ -167,7 +173,7 @@ class ImageQueries:
 
     def reversal(self, pair: Pair) -> Pair | None:
         """Returns the pair with its objects exchanged, if that is false: "o_2 relation o_1"."""
-        reversed_pair = Pair(pair.second, pair.first, pair.relation)
+        reversed_pair = replace(pair, first=pair.second, second=pair.first)
         return reversed_pair if self.denied(reversed_pair) else None
 
     def sides(self, count: int) -> list[tuple[Side, Side]]:
@@ -175,22 +181,25 @@ class ImageQueries:
 
         An opposite is false if every object that the query may mean clearly lies on this side.
         """
-        stated = (
-            (Side(query, side), Side(query, side).opposite())
+        stated = [
+            Side(query, side)
             for query in self._allowed_singles()
             for side in ("left", "right", "top", "bottom")
             if all(side in sides(obj) for obj in self.objects if query.true_of(obj))
-        )
-        return self._sample(stated, count)
+        ]
+        sampled = (replace(side, sentence=self._sentence()) for side in self._sample(stated, count))
+        return [(side, side.opposite()) for side in sampled]
 
     def true_texts(self, placed: bool = False) -> frozenset[str]:
         """Returns every allowed query that is true of the image, of sides too if `placed`."""
         pairs = filter(self.allowed, self._true_pairs())
         singles = list(self._true_singles())
-        texts = {q.text for q, _ in singles} | {p.text for p in pairs}
+        stated: list[Pair | Side] = list(pairs)
         if placed:
-            texts |= {Side(q, side).text for q, obj in singles for side in sides(obj)}
-        return frozenset(texts)
+            stated += [Side(query, side) for query, obj in singles for side in sides(obj)]
+        if self.sentences:
+            stated += [replace(statement, sentence=True) for statement in stated]
+        return frozenset(q.text for q, _ in singles) | frozenset(s.text for s in stated)
 
     def _true_singles(self) -> Iterator[tuple[Query, AnnotatedObject]]:
         for obj in self.objects:

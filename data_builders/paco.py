@@ -37,7 +37,9 @@ class PacoObjects(GraphReader):
                 names = [attributes[id_] for id_ in row.get("attribute_ids") or ()]
                 stated = [adjectives[name] for name in names if name in adjectives]
                 name = nouns[categories[row["category_id"]]]
-                center = box_center(row.get("bbox", _NO_BOX), sizes.get(row["image_id"], (None, None)))
+                center = box_center(
+                    row.get("bbox", _NO_BOX), sizes.get(row["image_id"], (None, None))
+                )
                 objects[row["image_id"]].append((name, stated, center))
         for row in content["images"]:
             if row["id"] in objects:

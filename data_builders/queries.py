@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from data_builders.annotations import AnnotatedImage, AnnotatedObject
 from data_builders.relations import Relations
-from data_builders.scenes.captions import both
+from data_builders.scenes.captions import both, with_article
 
 
 @dataclass(frozen=True)
@@ -32,31 +32,41 @@ class Query:
 class Pair:
     """Two queries about two different objects of one image, `a_1 a_2 o_1 relation a_3 a_4 o_2`.
 
-    Without a relation both are merely there: "a red cube and a blue sphere".
+    Without a relation both are merely there: "a red cube and a blue sphere". A `sentence` has ARO's
+    wording: "the red cube is behind the blue sphere".
     """
 
     first: Query
     second: Query
     relation: str | None = None
+    sentence: bool = False
 
     @property
     def text(self) -> str:
         """The pair as text, with articles only if it has no relation (as Cola's files)."""
         if self.relation is None:
             return both(self.first.text, self.second.text)
+        if self.sentence:
+            return f"the {self.first.text} is {self.relation} the {self.second.text}"
         return f"{self.first.text} {self.relation} {self.second.text}"
 
 
 @dataclass(frozen=True)
 class Side:
-    """A query and the side of the picture on which its object lies, "red cube on the left"."""
+    """A query and the side of the picture on which its object lies, "red cube on the left".
+
+    As a `sentence`: "a photo of a red cube on the left of the picture".
+    """
 
     query: Query
     side: str
+    sentence: bool = False
 
     @property
     def text(self) -> str:
         """The query and its side as text."""
+        if self.sentence:
+            return f"a photo of {with_article(self.query.text)} on the {self.side} of the picture"
         return f"{self.query.text} on the {self.side}"
 
     def opposite(self) -> "Side":

@@ -1,5 +1,6 @@
 """Tiny training runs that several tests share."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,19 @@ def quiet_trainer(**options: Any) -> Trainer:
     off = ["logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing"]
     options = {**dict.fromkeys([*off, "use_distributed_sampler"], False), **options}
     return Trainer(accelerator="cpu", num_sanity_val_steps=0, **options)
+
+
+class Batches:
+    """A loader of given batches."""
+
+    def __init__(self, batches: list[Any]) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.batches)
+
+    def __len__(self) -> int:
+        return len(self.batches)
 
 
 def fit(

@@ -35,9 +35,9 @@ def states(backbone, adapter, images=2):
 
 def awaken(adapter):
     """Gives the weights that start at 0 other values."""
-    for layer in (adapter.content, *([adapter.location] if adapter.locations else [])):
-        torch.nn.init.normal_(layer.weight)
-        torch.nn.init.normal_(layer.bias)
+    if adapter.locations:
+        torch.nn.init.normal_(adapter.location.weight)
+        torch.nn.init.normal_(adapter.location.bias)
 
 
 def embedding(tower, state):

@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -307,6 +308,27 @@ def test_sides_and_clear_relations_by_brute_force(world, clevr):
                     if f"{scene['objects'][i]['color']} {scene['objects'][i]['shape']}" == stated[1]
                 ), text
     assert corpus[True] == corpus[False] > 20
+
+
+def test_sentences_say_the_same(world, clevr):
+    reader = clevr_reader(world, size=[64, 64], single=["color"], multi=["color"])
+    options: dict[str, Any] = {"form": "relation", "reversals": True, "sides": 4, "multi": 9}
+    built = list(ColaBuilder(reader, sentences=True, **options).records())
+    short = {g.image_ids[0]: g for g, _ in ColaBuilder(reader, **options).records()}
+    worded = Counter[bool]()
+    for group, _ in built:
+        scene = clevr[f"train/{group.image_ids[0]}.png"]
+        for text, true in zip(group.texts, group.truth[0].tolist(), strict=True):
+            first = re.sub("^the ", "", text)
+            plain = re.sub(r" is (.+) the (\w+ \w+)$", r" \1 \2", first)
+            plain = re.sub(r"^a photo of an? (.+) of the picture$", r"\1", plain)
+            worded[plain != text] += bool(FORM.fullmatch(plain))
+            if "on the" not in plain:
+                assert true == naively_true(plain, scene), text
+            assert (plain in group.true_ids[0]) == true == (text in group.true_ids[0]), text
+        assert group.true_ids[0] >= short[group.image_ids[0]].true_ids[0]
+    assert 0.6 < worded[True] / worded[False] < 1.6
+    assert "sentences" not in ColaBuilder(reader).spec()["init_args"]
 
 
 def clearly(scene: dict, i: int, j: int) -> str | None:

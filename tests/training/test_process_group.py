@@ -8,7 +8,7 @@ import yaml
 
 from tests.ranks import run_ranks
 from tests.refusals import refused
-from tests.runs import QUIET, quiet_trainer
+from tests.runs import QUIET, Batches, quiet_trainer
 from tests.toy import Together, Toy, Tune, batch, groups
 from vlmtune.config import instantiate
 from vlmtune.data.collate import collate
@@ -280,19 +280,6 @@ def test_loss_and_gradient_are_those_of_one_process(size, tmp_path):
         for rank, chunk in itertools.product(range(size), chunks):
             for got, want in zip(given[rank][case, chunk], wanted, strict=True):
                 assert_same(got, want)
-
-
-class Batches:
-    """A loader of what there is."""
-
-    def __init__(self, batches):
-        self.batches = batches
-
-    def __iter__(self):
-        return iter(self.batches)
-
-    def __len__(self):
-        return len(self.batches)
 
 
 def trained(rank, corpora, folder, **options):

@@ -36,7 +36,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
 
     The weights of contents and locations depend on the text alone, so that a relation is a linear
     reading of two locations: "a cube left of a sphere" gives the word of the cube (-1, 0) and that
-    of the sphere (1, 0). f and g are 0 at the start, where the score is the backbone's own.
+    of the sphere (1, 0). g is 0 at the start.
 
     In training the evidence and b are scored alone. With the frozen score most pairs are easy from
     the start, and the others teach words too little to read the image (docs/experiments.md).
@@ -61,7 +61,6 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         FeatureSpec(kind='state', layer=-2, frozen=True)
     """
 
-    identity_at_init = True
     broadcasts_image = True
     grid: Tensor
 
@@ -108,8 +107,6 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         self.keys_values = nn.Linear(width, 2 * width)
         self.queries = nn.Linear(width, width)
         self.content = nn.Linear(width, width)
-        nn.init.zeros_(self.content.weight)
-        nn.init.zeros_(self.content.bias)
         if self.locations:
             self.register_buffer("grid", coordinates(backbone.image_tokens), persistent=False)
             self.position = nn.Linear(4, width)
