@@ -275,7 +275,7 @@ def test_no_python_is_left_unchecked():
         for mark, language, _ in FENCE.findall(text)
         if language == "python"
     ]
-    assert sorted(marks) == ["adapter", "metrics", "module", "runs", "runs", "runs"]
+    assert sorted(marks) == ["adapter", "metrics", "module", "pictures", "runs", "runs", "runs"]
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

@@ -1,0 +1,128 @@
+"""docs/own-data.md: its script draws the pictures, and its builds print what the page says."""
+
+import csv
+import json
+import re
+import shlex
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import yaml
+from PIL import Image
+
+from vlmtune.benchmarks.base import Benchmark
+from vlmtune.cli.main import main
+from vlmtune.cli.plugins import make_list
+from vlmtune.data.table_rows import GUESSES
+
+PAGE = (Path(__file__).parents[1] / "docs/own-data.md").read_text(encoding="utf-8")
+(SCRIPT,) = re.findall(r"<!-- pictures -->\n```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+def transcript() -> list[tuple[list[str], list[str]]]:
+    """Each command that the page shows, with the lines that it prints."""
+    steps: list[tuple[list[str], list[str]]] = []
+    for block in re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL):
+        for line in block.splitlines():
+            if line.startswith("$ "):
+                steps.append((shlex.split(line[2:]), []))
+            else:
+                steps[-1][1].append(line)
+    return steps
+
+
+BUILDS = [(words[1:], lines) for words, lines in transcript() if words[:2] == ["vlmtune", "build"]]
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The 200 pictures of the page in all of its formats."""
+    folder = tmp_path_factory.mktemp("own")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        exec(compile(SCRIPT, "own-data.md", "exec"), {})
+        write_formats(list(csv.DictReader(Path("mine.csv").read_text().splitlines())))
+    return folder
+
+
+def write_formats(rows: list[dict[str, str]]) -> None:
+    for name in ("pictures", "benchmark"):
+        Path(name).mkdir()
+    names = [Path(row["path"]).name for row in rows]
+    for name, row in zip(names, rows, strict=True):
+        shutil.copy(row["path"], Path("pictures", name))
+        Path("pictures", name).with_suffix(".txt").write_text(row["caption"])
+    own = {
+        "images": [{"id": i, "file_name": name} for i, name in enumerate(names)],
+        "annotations": [{"image_id": i, "caption": row["caption"]} for i, row in enumerate(rows)],
+    }
+    Path("captions_mine.json").write_text(json.dumps(own))
+    karpathy = [
+        {"filename": name, "split": row["split"], "sentences": [{"raw": row["caption"]}]}
+        for name, row in zip(names, rows, strict=True)
+    ]
+    Path("karpathy.json").write_text(json.dumps({"images": karpathy}))
+    shutil.copy("photos/001.png", "benchmark/copy.png")
+    with Image.open("photos/002.png") as picture:
+        picture.resize((200, 200)).save("benchmark/scaled.jpg")
+    if find_spec("pyarrow"):
+        write_dataset(rows)
+
+
+def write_dataset(rows: list[dict[str, str]]) -> None:
+    """A DatasetDict as `save_to_disk` lays it out."""
+    arrow = pytest.importorskip("pyarrow")
+    Path("dataset").mkdir()
+    Path("dataset/dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    for split in ("train", "test"):
+        table = arrow.Table.from_pylist(
+            [
+                {
+                    "image": {"bytes": Path(row["path"]).read_bytes(), "path": row["path"]},
+                    "caption": [row["caption"]],
+                    "hard_negative": row["hard_negative_caption"],
+                }
+                for row in rows
+                if row["split"] == split
+            ]
+        )
+        folder = Path("dataset", split)
+        folder.mkdir()
+        name = "data-00000-of-00001.arrow"
+        with arrow.ipc.new_stream(str(folder / name), table.schema) as file:
+            file.write_table(table)
+        (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": name}]}))
+
+
+def test_the_page_shows_every_format():
+    assert {words[1] for words, _ in BUILDS} == {"table", "folder", "coco", "karpathy"}
+
+
+@pytest.mark.parametrize(("words", "lines"), BUILDS, ids=lambda x: " ".join(x)[:50])
+def test_a_build_prints_what_the_page_says(words, lines, pictures, monkeypatch, capsys):
+    if words[2] == "dataset" and not find_spec("pyarrow"):
+        pytest.skip("pyarrow is not installed")
+    monkeypatch.chdir(pictures)
+    assert main(words) == 0
+    printed = capsys.readouterr()
+    assert (printed.err + printed.out).splitlines() == lines
+
+
+def test_the_benchmarks_of_the_page_can_be_made(pictures, monkeypatch):
+    monkeypatch.chdir(pictures)
+    run, alone = map(yaml.safe_load, re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL))
+    (listed,) = run["trainer"]["callbacks"][0]["init_args"]["benchmarks"]
+    for spec, count in ((listed, 40), (alone, 200)):
+        (made,) = make_list(Benchmark, "benchmarks", [json.dumps(spec)])
+        assert len(made.read()) == count
+    (made,) = make_list(Benchmark, "benchmarks", ["mine.csv"])
+    assert len(made.read()) == 40
+
+
+def test_the_page_names_guesses_that_are_made():
+    for role in ("image", "negative_image", "id", "split"):
+        (listed,) = re.findall(rf"^\| {role} \| (.*) \|$", PAGE, re.MULTILINE)
+        guessed = [name for group in GUESSES[role] for name in group]
+        assert set(listed.split(", ")) <= set(guessed)
