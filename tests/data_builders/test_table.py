@@ -80,6 +80,18 @@ def test_rows_of_one_image_are_one_record(tmp_path, capsys):
     )
 
 
+def test_absolute_names_in_the_folder_of_the_table(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    table(tmp_path, {"image": "1.png", "caption": "a"})
+    spelled = [str(tmp_path / "1.png"), "./1.png", "x/../1.png"]
+    lines = ["image,caption", *(f"{name},{name[0]}" for name in spelled)]
+    Path("t.csv").write_text("\n".join(lines))
+    builder = TableBuilder(Path("t.csv"))
+    builder.build(Path("out"), progress=False)
+    (group,) = records(TableBuilder(Path("t.csv")))
+    assert set(group.texts) == {"/", ".", "x"}
+
+
 def test_a_hard_negative_image_makes_a_pair(tmp_path):
     path = table(
         tmp_path,

@@ -153,10 +153,8 @@ class Table:
             raise _cell_error(where, image_column, "an image", cells.get(image_column))
         negative_image, negative_name = None, ""
         for column in columns["negative_image"]:
-            negative_image, negative_name = self._image(cells.get(column), column, where) or (
-                None,
-                "",
-            )
+            second = self._image(cells.get(column), column, where)
+            negative_image, negative_name = second or (None, "")
         texts = {
             role: {
                 text: column
@@ -201,7 +199,7 @@ class Table:
                 f"expected an image file inside {self.folder} in {where}, column {column!r}, got "
                 f"{cell!r}: name the folder of the images by `images`"
             )
-        return self.folder / cell.strip(), cell.strip()
+        return self.folder / os.path.relpath(path, folder), cell.strip()
 
     def _name(self, cells: Cells, role: str, where: str) -> str:
         cell = next((cells.get(column) for column in self.columns[role]), None)
