@@ -32,10 +32,13 @@ class ImageRef:
 
     Attributes:
         box: `(x, y, width, height)` in pixels, or None for all; black outside the image.
+        upright: Whether the image is turned by its EXIF orientation before the box is cut.
+            Published scripts leave it as it is stored.
     """
 
     path: Path
     box: tuple[int, int, int, int] | None = None
+    upright: bool = True
 
 
 @dataclass(frozen=True)

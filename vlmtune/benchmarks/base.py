@@ -31,7 +31,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vlmtune.benchmarks.files import Row, check_chosen, read_rows
-from vlmtune.benchmarks.items import Items, find_repeats, sample
+from vlmtune.benchmarks.items import Items, as_stored, find_repeats, sample
 from vlmtune.config import Configured
 from vlmtune.errors import UserError
 from vlmtune.metrics.value import MetricValue
@@ -81,7 +81,7 @@ class Benchmark(Configured, ABC, Generic[I]):
 
     A benchmark whose published script counts differently from the strict rule has the option
     `convention: Convention = "strict"`. In "strict" a tie is never a win and every item counts;
-    "reference" does what the script does.
+    "reference" does what the script does, and reads images as stored, not turned by EXIF.
 
     Most have `path`, the annotation file or folder, and `images`, the folder with the image files.
 
@@ -170,7 +170,7 @@ class Benchmark(Configured, ABC, Generic[I]):
             raise UserError(
                 f"expected items in the files of {self.name}, got none: {files_from(self)}"
             )
-        items = self.arrange(rows)
+        items = self.arrange(rows if self.strict else list(map(as_stored, rows)))
         check_images(items.images, self)
         return items
 

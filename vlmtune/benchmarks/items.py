@@ -6,8 +6,8 @@ Knows no file format and no score.
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal, TypeVar
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, Literal, TypeVar
 
 import torch
 from jaxtyping import Bool, Int
@@ -105,6 +105,25 @@ def distinct_pairs(
     # One number per pair: far faster than comparing rows of two.
     numbers, positions = (rows * width + columns).unique(return_inverse=True)
     return torch.stack([numbers // width, numbers % width], dim=1), positions
+
+
+def as_stored(item: Any) -> Any:
+    """An item whose images are left as they are stored, whatever field holds them.
+
+    Example:
+        >>> from pathlib import Path
+        >>> as_stored((ImageRef(Path("a.png")), "a cat"))[0].upright
+        False
+    """
+    if isinstance(item, ImageRef):
+        return replace(item, upright=False)
+    if isinstance(item, tuple):
+        parts = [as_stored(part) for part in item]
+        return type(item)(*parts) if hasattr(item, "_fields") else tuple(parts)
+    if is_dataclass(item) and not isinstance(item, type):
+        changed = {field.name: as_stored(getattr(item, field.name)) for field in fields(item)}
+        return replace(item, **changed)
+    return item
 
 
 def sample(groups: Sequence[str], limit: int | None, seed: int | None) -> list[int]:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from vlmtune.data.images import digest, read
 from vlmtune.errors import UserError
+from vlmtune.features.stored_pixels import read_stored, turned
 from vlmtune.types import ImageRef
 
 Picture = ImageRef | Image.Image
@@ -106,7 +107,10 @@ class PictureReader:
         if state is None:
             return digest(picture)  # raises with the reason
         if state not in self._digests:
-            self._digests[state] = digest(picture)
+            name = digest(picture)
+            if not picture.upright and turned(picture.path):
+                name = hashlib.sha256(f"{name} as stored".encode()).hexdigest()
+            self._digests[state] = name
         return self._digests[state]
 
     def batches(
@@ -120,9 +124,7 @@ class PictureReader:
 
         def load(name: str) -> Tensor | None:
             picture = pictures[name]
-            image = self.failures.attempt(
-                lambda: read(picture) if isinstance(picture, ImageRef) else picture.convert("RGB")
-            )
+            image = self.failures.attempt(lambda: _pixels(picture))
             return None if image is None else self.preprocess(image)
 
         waiting: deque[tuple[Sequence[str], Any]] = deque()
@@ -145,12 +147,18 @@ def as_pictures(images: Sequence[str | Path | Picture]) -> list[Picture]:
     return [ImageRef(Path(x)) if isinstance(x, str | Path) else x for x in images]
 
 
+def _pixels(picture: Picture) -> Image.Image:
+    if not isinstance(picture, ImageRef):
+        return picture.convert("RGB")
+    return read(picture) if picture.upright else read_stored(picture)
+
+
 def _file_state(picture: Picture) -> tuple[Any, ...] | None:
-    """Path, box, size and time of a file; None for anything else."""
+    """Path, box, orientation, size and time of a file; None for anything else."""
     if not isinstance(picture, ImageRef):
         return None
     try:
         status = picture.path.stat()
     except OSError:
         return None
-    return picture.path, picture.box, status.st_size, status.st_mtime_ns
+    return picture.path, picture.box, picture.upright, status.st_size, status.st_mtime_ns

@@ -36,7 +36,9 @@ class CEClip(ShardedObjective):
     divides by existing ones. Add it to a contrastive loss such as `InfoNCE`.
 
     Source: Zhang et al. 2024 (CE-CLIP), the intra-modal contrastive and the cross-modal rank loss
-    with adaptive threshold; the rest follows the released code.
+    with adaptive threshold; the rest follows the released code of January 2024 (commit 2d07821).
+    From commit 47cef4e on, that code takes the first hard negative of the batch for the positive of
+    the intra-modal contrast.
 
     Args:
         intra_modal: Factor a.

@@ -55,10 +55,12 @@ class EqSim(ShardedObjective):
     values of the authors' code for FIBER and says where it differs.
 
     True pairs lie within groups. Every caption of an image makes a pair. Two pairs are weighted by
-    one over the captions of either image, so that each image counts as one: the loss is the mean
-    over draws of one caption per image. Two pairs are compared if all four scores are computed and
-    neither text is true of the other's image. Texts without an image and images without a text only
-    widen the softmax.
+    one over the captions of either image, so that each image counts as one. With `normalise` "none"
+    or "sigmoid" and all pairs compared, the loss is the mean over draws of one caption per image.
+    With the default row softmax and top k it is not, and can be far smaller: further captions of
+    other images stay in the softmax and among the k. Two pairs are compared if all four scores are
+    computed and neither text is true of the other's image. Texts without an image and images
+    without a text only widen the softmax.
 
     Args:
         weight: The $\beta$ of the paper, in {0.2, 0.5, 1.0} there.

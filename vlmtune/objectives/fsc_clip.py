@@ -37,8 +37,11 @@ class FSCClip(ShardedObjective):
     NegCLIP); the paper's contrastive loss leaves them out.
 
     Source: Oh et al. 2024 (FSC-CLIP), the local hard negative loss and selective calibrated
-    regularisation; factors and constants are those of the released COCO run. The released code
-    scores missing negatives as 0 and keeps them in the softmax; here they are left out.
+    regularisation; factors are those of the released COCO run. The local loss differs from the
+    released runs (github.com/ytaek-oh/fsc-clip, commit 604015d) in two points: there weights below
+    one over the number of patches stay (`--sim-sparsify` is off by default and in every documented
+    command), and the start token is left out of the sum over t. The released code also scores
+    missing negatives as 0 and keeps them in the softmax; here they are left out.
 
     Args:
         global_factor: Factor a.

@@ -28,8 +28,10 @@ class ReadAlignment(ShardedObjective):
     image has loss 0.
 
     The released method pairs each caption with one generated or annotated paraphrase and adds the
-    loss with factor 0.5. It has a term from paraphrase to caption only; here every ordered pair is
-    a term. READ's other half, reconstruction by a frozen decoder, is left out.
+    loss with factor 0.5. It has a term from paraphrase to caption only, against other images'
+    captions. Here every ordered pair is a term, and captions as well as paraphrases of other images
+    are negatives, so there are twice as many and the loss is larger. READ's other half,
+    reconstruction by a frozen decoder, is left out.
 
     It trains texts alone: add it to a contrastive loss.
 

@@ -49,7 +49,11 @@ def read_items(path: Path) -> Items:
 
 def _line(row: ItemRow) -> dict[str, Any]:
     images = [
-        {"path": str(image.path), **({} if image.box is None else {"box": list(image.box)})}
+        {
+            "path": str(image.path),
+            **({} if image.box is None else {"box": list(image.box)}),
+            **({} if image.upright else {"upright": False}),
+        }
         for image in row.images
     ]
     head = {"id": row.id, "benchmark": row.benchmark, "outcome": row.outcome}
@@ -64,7 +68,11 @@ def _line(row: ItemRow) -> dict[str, Any]:
 
 def _row(line: Any) -> ItemRow:
     images = tuple(
-        ImageRef(Path(one["path"]), tuple(one["box"]) if "box" in one else None)
+        ImageRef(
+            Path(one["path"]),
+            tuple(one["box"]) if "box" in one else None,
+            one.get("upright", True),
+        )
         for one in line["images"]
     )
     true, scores = (tuple(map(tuple, line[key])) for key in ("true", "scores"))

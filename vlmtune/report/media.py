@@ -7,7 +7,7 @@ import base64
 from collections.abc import Sequence
 from io import BytesIO
 
-from PIL import Image
+from PIL import Image, ImageOps
 
 from vlmtune.report.result import Example, Result
 from vlmtune.types import ImageRef
@@ -18,13 +18,14 @@ Cell = str | float | int | None
 
 
 def thumbnail(reference: ImageRef) -> Image.Image | None:
-    """Returns the image, cropped to its box and shrunk, or None if the file cannot be read.
+    """Returns the scored pixels of an image, shrunk, or None if the file cannot be read.
 
-    Pixels of the box outside the image are black.
+    As for scoring, it is turned upright unless the reference says otherwise, then cropped to its
+    box; pixels of the box outside the image are black.
     """
     try:
         with Image.open(reference.path) as file:
-            image = file.convert("RGB")
+            image = (_upright(file) if reference.upright else file).convert("RGB")
     except (OSError, ValueError, Image.DecompressionBombError):
         return None
     if reference.box is not None:
@@ -34,6 +35,13 @@ def thumbnail(reference: ImageRef) -> Image.Image | None:
         image = image.crop((x, y, x + width, y + height))
     image.thumbnail((SIDE, SIDE))
     return image
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    try:
+        return ImageOps.exif_transpose(image)
+    except Exception:  # unreadable EXIF has no orientation
+        return image
 
 
 def data_uri(reference: ImageRef) -> str | None:

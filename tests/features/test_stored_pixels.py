@@ -1,0 +1,102 @@
+"""Under the convention "reference" pixels are those of `Image.open`, whatever EXIF says."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image, ImageChops
+
+from tests.refusals import refused
+from vlmtune.benchmarks.items import as_stored
+from vlmtune.benchmarks.sugar_crepe import SugarCrepe
+from vlmtune.data.images import read
+from vlmtune.evaluation.suite import run_suite
+from vlmtune.features.pictures import Failures, PictureReader
+from vlmtune.features.stored_pixels import read_stored, turned
+from vlmtune.report.media import thumbnail
+from vlmtune.types import ImageRef
+
+CORNERS = {(0, 0): "red", (1, 0): "blue", (0, 1): "green", (1, 1): "yellow"}
+
+
+@pytest.fixture(params=range(1, 9))
+def turned_file(request, tmp_path):
+    """A picture of 80 x 40 with another colour in each corner, under every orientation."""
+    image = Image.new("RGB", (80, 40))
+    for (x, y), colour in CORNERS.items():
+        image.paste(Image.new("RGB", (40, 20), colour), (40 * x, 20 * y))
+    exif = Image.Exif()
+    exif[0x0112] = request.param
+    image.save(tmp_path / "a.png", exif=exif)
+    return tmp_path / "a.png"
+
+
+def equal(one, other):
+    return one.size == other.size and ImageChops.difference(one, other).getbbox() is None
+
+
+@pytest.mark.parametrize("box", [None, (40, 0, 40, 40), (-5, 10, 30, 60)])
+def test_pixels_are_those_of_the_file(turned_file, box):
+    with Image.open(turned_file) as file:
+        want = file.convert("RGB")
+    if box is not None:
+        x, y, width, height = box
+        want = want.crop((x, y, x + width, y + height))
+    ref = ImageRef(turned_file, box, upright=False)
+    assert equal(read_stored(ref), want)
+    shown = thumbnail(ref)
+    want.thumbnail((192, 192))
+    assert shown is not None
+    assert equal(shown, want)
+
+
+def test_the_gallery_shows_upright_images_where_they_are_scored(turned_file):
+    ref = ImageRef(turned_file)
+    shown = thumbnail(ref)
+    assert shown is not None
+    assert equal(shown, read(ref))
+
+
+def test_digests_differ_where_pixels_do(turned_file):
+    reader = PictureReader(lambda image: image, 4, Failures())
+    upright, stored = reader.digests([ImageRef(turned_file), ImageRef(turned_file, upright=False)])
+    assert (upright == stored) == (turned(turned_file) is None)
+
+
+def test_a_box_outside_the_stored_image(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.new("RGB", (80, 40)).save(tmp_path / "a.jpg", exif=exif)
+    assert read_stored(ImageRef(tmp_path / "a.jpg", (70, 0, 10, 10), upright=False)).size == (
+        10,
+        10,
+    )
+    with refused("80 x 40 as stored"):
+        read_stored(ImageRef(tmp_path / "a.jpg", (0, 70, 10, 10), upright=False))
+
+
+def test_files_that_are_no_images_are_refused_as_ever(tmp_path):
+    (tmp_path / "a.jpg").write_text("no picture")
+    with refused("expected an image in"):
+        read_stored(ImageRef(tmp_path / "a.jpg", upright=False))
+
+
+@pytest.mark.parametrize("convention", ["strict", "reference"])
+def test_a_benchmark_reads_what_its_convention_says(tmp_path, convention):
+    benchmark = SugarCrepe.fixture(tmp_path)
+    benchmark.convention = convention
+    seen = []
+
+    def score(images, texts, pairs=None):
+        seen.extend(images)
+        return torch.rand(len(pairs))
+
+    (result,) = run_suite([benchmark], score).results
+    assert {image.upright for image in seen} == {convention == "strict"}
+    shown = {image.upright for example in result.examples for image in example.images}
+    assert shown == {convention == "strict"}
+
+
+def test_items_keep_all_else():
+    ref = ImageRef(Path("a.png"), (1, 2, 3, 4))
+    assert as_stored(("text", 3, (ref,))) == ("text", 3, (ImageRef(ref.path, ref.box, False),))

@@ -1,0 +1,63 @@
+"""Images as their files store them, not turned by EXIF: what published benchmark scripts score.
+
+In: a reference to an image with `upright` False. Out: its pixels, and its orientation.
+Never: other checks than those of every image file.
+"""
+
+import warnings
+from pathlib import Path
+
+from PIL import Image
+
+from vlmtune.data.images import read
+from vlmtune.errors import ImageFileError
+from vlmtune.types import ImageRef
+
+ORIENTATION = 0x0112  # the EXIF tag
+# Undoes the turn of each orientation.
+UNDO = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_90,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_270,
+}
+
+
+def turned(path: Path) -> int | None:
+    """The orientation that turns an image upright; None if it is stored upright.
+
+    A file that is no image has none: reading it reports the error.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            with Image.open(path) as image:
+                orientation = image.getexif().get(ORIENTATION)
+        except Exception:  # on damaged bytes decoders raise anything
+            return None
+    return orientation if orientation in UNDO else None
+
+
+def read_stored(ref: ImageRef) -> Image.Image:
+    """Opens an image as it is stored, or the part of it in the box.
+
+    Raises:
+        ImageFileError: There is no such image, or the box lies outside it.
+    """
+    orientation = turned(ref.path)
+    if orientation is None:
+        return read(ref)
+    image = read(ImageRef(ref.path)).transpose(UNDO[orientation])
+    if ref.box is None:
+        return image
+    x, y, width, height = ref.box
+    outside = x >= image.width or y >= image.height or x + width <= 0 or y + height <= 0
+    if min(width, height) < 1 or width * height > image.width * image.height * 16 or outside:
+        raise ImageFileError(
+            f"expected a box in {ref.path}, {image.width} x {image.height} as stored, got "
+            f"{ref.box}: correct the annotations"
+        )
+    return image.crop((x, y, x + width, y + height))
