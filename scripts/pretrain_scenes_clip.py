@@ -5,8 +5,10 @@
 
 Images are scenes of the embedded world, captions unbound words (`captions.web_caption`): the model
 knows every word but not which attribute belongs to which object. The loss is symmetric InfoNCE; the
-image embedding is the mean of the patch tokens. `--init FOLDER` starts from weights;
-`--new-words-only` trains only the embeddings of missing words, on `prompt_caption`.
+image embedding is the mean of the patch tokens, with `--pool tok` the class token. `--init FOLDER`
+starts from weights; `--new-words-only` trains only the embeddings of missing words, on
+`prompt_caption`. `--captions bound` trains on true captions instead, of scenes without the
+compositions that the quickstart holds out.
 """
 
 import argparse
@@ -27,8 +29,16 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
-from data_builders.scenes.captions import both, prompt_caption, query, vocabulary, web_caption
-from data_builders.scenes.sampling import WorldSpec
+from data_builders.scenes.captions import (
+    both,
+    prompt_caption,
+    query,
+    sentences,
+    vocabulary,
+    web_caption,
+    with_article,
+)
+from data_builders.scenes.sampling import Composition, WorldSpec
 from data_builders.scenes.scene import Scene
 from data_builders.scenes.series import Canvas, SceneSeries
 from vlmtune.backbones.open_clip import OpenClip
@@ -46,33 +56,50 @@ SPECS = (
     WorldSpec(min_objects=2, max_objects=3, sizes=("large",), textures=("plain",)),
     WorldSpec(min_objects=2, max_objects=3, textures=("plain",)),
 )
+HELD_OUT = frozenset(itertools.product(("red", "blue"), ("cube", "sphere")))
 
 
-def model_config() -> dict:
-    """The open_clip config of the model: 1.5M parameters."""
+def model_config(pool: str = "avg") -> dict:
+    """The open_clip config of the model: 1.5M parameters; `pool` is open_clip's `pool_type`."""
     return {
         "embed_dim": 128,
         "vision_cfg": {"image_size": SIZE, "patch_size": 8, "layers": 4, "width": 128,
-                       "head_width": 32, "pool_type": "avg"},
+                       "head_width": 32, "pool_type": pool},
         "text_cfg": {"context_length": CONTEXT, "vocab_size": len(vocabulary()) + 3, "width": 128,
                      "heads": 4, "layers": 3},
     }  # fmt: skip
 
 
-def _chunk(job: tuple[int, int, int, int]) -> tuple[list[Scene], Tensor]:
+def bound_caption(scene: Scene, rng: random.Random) -> str:
+    """A caption that states which color belongs to which object.
+
+    Half are one of five sentences; half name all objects: "a red cone and a blue torus".
+    """
+    if rng.random() < 0.5:
+        return rng.choice(sentences(scene, rng))
+    objects = rng.sample(scene.objects, len(scene.objects))
+    return " and ".join(with_article(query(o)) for o in objects)
+
+
+CAPTIONS = {"web": web_caption, "bound": bound_caption}
+
+
+def _chunk(job: tuple[WorldSpec, int, int, int]) -> tuple[list[Scene], Tensor]:
     spec, seed, start, count = job
     torch.set_num_threads(1)
-    any_visibility = replace(SPECS[spec], min_visible=0.0)
+    any_visibility = replace(spec, min_visible=0.0)
     scenes, rendered = SceneSeries(any_visibility, seed).render(start, count, Canvas(SIZE))
     return scenes, rendered.images
 
 
-def world(count: int, seed: int, processes: int) -> tuple[list[Scene], Tensor]:
+def world(
+    count: int, seed: int, processes: int, forbidden: frozenset[Composition] = frozenset()
+) -> tuple[list[Scene], Tensor]:
     """Renders `count` scenes, a quarter of each spec: images (count, 64, 64, 3) uint8."""
     each, step = count // len(SPECS), 500
     jobs = [
-        (spec, seed + spec, start, min(step, each - start))
-        for spec in range(len(SPECS))
+        (replace(spec, forbidden=forbidden), seed + i, start, min(step, each - start))
+        for i, spec in enumerate(SPECS)
         for start in range(0, each, step)
     ]
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
@@ -122,7 +149,8 @@ def only(model: CLIP, tokens: Sequence[int]) -> None:
 
 def train(model: CLIP, scenes: Sequence[Scene], images: Tensor, options: argparse.Namespace) -> int:
     """Trains for `options.minutes`, learning rate flat and then linear to 0; returns the steps."""
-    caption, decay = (prompt_caption, 0.0) if options.new_words_only else (web_caption, 0.05)
+    caption = prompt_caption if options.new_words_only else CAPTIONS[options.captions]
+    decay = 0.0 if options.new_words_only else 0.05
     tokenizer = WordTokenizer(vocabulary(), CONTEXT)
     device, batch = torch.device(options.device), options.batch_size
     matrices = [p for p in model.parameters() if p.ndim > 1]
@@ -140,7 +168,7 @@ def train(model: CLIP, scenes: Sequence[Scene], images: Tensor, options: argpars
             order = torch.randperm(len(scenes)).tolist()
         rows = [order.pop() for _ in range(batch)]
         ids = tokenizer([caption(scenes[i], rng) for i in rows]).to(device)
-        with torch.autocast(device.type, torch.bfloat16):
+        with torch.autocast(device.type, torch.bfloat16, enabled=not options.float32):
             image = model.encode_image(pixels(images[rows].to(device)), normalize=True)
             text = embed_text(model, ids)
         logits = model.logit_scale.exp() * image.float() @ text.float().T
@@ -162,8 +190,9 @@ def train(model: CLIP, scenes: Sequence[Scene], images: Tensor, options: argpars
 def save(model: CLIP, folder: Path) -> None:
     """Writes the folder that `OpenClip("local-dir:...")` loads: config, vocabulary, weights."""
     folder.mkdir(parents=True, exist_ok=True)
+    visual: Any = model.visual
     config = {
-        "model_cfg": model_config(),
+        "model_cfg": model_config(visual.pool_type),
         "preprocess_cfg": {"size": [SIZE, SIZE], "mode": "RGB", "mean": MEAN, "std": STD,
                            "interpolation": "bicubic", "resize_mode": "squash"},
     }  # fmt: skip
@@ -226,6 +255,15 @@ def main() -> None:
     parser.add_argument(
         "--new-words-only", action="store_true", help="train the words that --init lacks"
     )
+    parser.add_argument(
+        "--pool", choices=("avg", "tok"), default="avg", help="mean of the patches or class token"
+    )
+    parser.add_argument(
+        "--captions", choices=CAPTIONS, default="web", help="unbound words or true captions"
+    )
+    parser.add_argument(
+        "--float32", action="store_true", help="no bfloat16; faster on a CPU without AMX"
+    )
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--lr", type=float, default=1.3e-3)
     parser.add_argument("--seed", type=int, default=0)
@@ -237,10 +275,11 @@ def main() -> None:
     if options.measure:
         print(_measured(options.out))
         return
-    scenes, images = world(options.scenes, 1000 * (options.seed + 1), options.threads)
+    forbidden = HELD_OUT if options.captions == "bound" else frozenset()
+    scenes, images = world(options.scenes, 1000 * (options.seed + 1), options.threads, forbidden)
     torch.set_num_threads(options.threads)
     torch.manual_seed(options.seed)
-    model = CLIP(**model_config()).to(options.device)
+    model = CLIP(**model_config(options.pool)).to(options.device)
     if options.init:
         tokens = initialise(model, options.init)
         if options.new_words_only:

@@ -1,13 +1,16 @@
 """The shipped backbone knows every word and binds nothing, as its card says."""
 
 import importlib.util
+import random
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from data_builders.scenes.scene import COLORS, SHAPES
 from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.types import FeatureSpec
 
@@ -80,6 +83,39 @@ def test_words_are_added_without_touching_the_others(script, tmp_path, monkeypat
         for folder in (FOLDER, tmp_path / "new")
     )
     assert torch.equal(old, new)
+
+
+def test_the_class_token_can_be_the_embedding(script, tmp_path):
+    """The saved folder says which token is read; a model of means has the same weights."""
+    torch.manual_seed(0)
+    for pool, rows in (("avg", slice(1, None)), ("tok", slice(0, 1))):
+        model = script.CLIP(**script.model_config(pool)).eval()
+        assert script.initialise(model, FOLDER) == []
+        script.save(model, tmp_path / pool)
+        images = torch.randn(2, 3, script.SIZE, script.SIZE)
+        visual = model.visual
+        with torch.no_grad():
+            tokens = visual.ln_post(visual.transformer(visual._embeds(images)))
+            want = tokens[:, rows].mean(dim=1) @ visual.proj
+            loaded = OpenClip(str(tmp_path / pool))
+            got = loaded.encode_image(images, FeatureSpec("pooled")).values
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+    assert script.model_config() == script.model_config("avg")
+
+
+def test_bound_captions_are_true_and_name_no_held_out_composition(script):
+    scenes, _ = script._chunk((replace(script.SPECS[1], forbidden=script.HELD_OUT), 7, 0, 40))
+    rng = random.Random(0)
+    named = 0
+    for scene in scenes:
+        shown = {(o.color, o.shape) for o in scene.objects}
+        assert not shown & script.HELD_OUT
+        for _ in range(5):
+            stated = re.findall(rf"({'|'.join(COLORS)}) (?:metal |rubber )?({'|'.join(SHAPES)})\b",
+                                script.bound_caption(scene, rng))  # fmt: skip
+            named += len(stated)
+            assert set(stated) <= shown
+    assert named > 200
 
 
 def test_small_enough_to_ship():

@@ -1,0 +1,87 @@
+import math
+
+import torch
+
+from tests.tiny import Widths
+from vlmtune.adapters.text_map import TextMap
+from vlmtune.objectives.info_nce import InfoNCE
+from vlmtune.types import Pooled, Scores, Targets
+
+
+def made(width: int = 6, **options) -> TextMap:
+    adapter = TextMap(**options)
+    adapter.attach(Widths(embed_dim=width))
+    return adapter
+
+
+def test_parameters_on_vit_b_32():
+    adapter = TextMap()
+    adapter.attach(Widths())
+    trained = {name: p.numel() for name, p in adapter.named_parameters() if p.requires_grad}
+    assert trained == {"text.weight": 512 * 512, "log_scale": 1, "bias": 1}
+
+
+def test_the_formula():
+    adapter = made()
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for parameter in adapter.parameters():
+            parameter.copy_(torch.randn_like(parameter))
+    image, text = torch.randn(3, 6), torch.randn(2, 6)
+    got = adapter(Pooled(image), Pooled(text)).values
+    for i in range(3):
+        for j in range(2):
+            v, t = image[i], adapter.text.weight @ text[j]
+            want = adapter.log_scale.exp() * (v @ t / (v.norm() * t.norm())) + adapter.bias
+            torch.testing.assert_close(got[i, j], want)
+
+
+def test_images_keep_their_embeddings():
+    adapter, image = made(), torch.randn(3, 6)
+    with torch.no_grad():
+        adapter.text.weight.mul_(2).add_(1)
+    assert adapter.embed_image(Pooled(image)) is image
+
+
+def test_it_starts_with_plain_cosines():
+    image, text = torch.tensor([[2.0, 0.0]]), torch.tensor([[3.0, 4.0], [0.0, 5.0]])
+    got = made(2)(Pooled(image), Pooled(text)).values
+    torch.testing.assert_close(got, torch.tensor([[0.6, 0.0]]))
+    torch.testing.assert_close(
+        made(2, initial_scale=10.0)(Pooled(image), Pooled(text)).values, 10 * got
+    )
+
+
+def test_info_nce_over_swapped_captions_is_the_papers_loss():
+    """B images, their captions in the even columns, the swapped ones in the odd columns."""
+    torch.manual_seed(5)
+    scores = torch.randn(3, 6)
+    truth, group = torch.zeros(3, 6, dtype=torch.bool), torch.zeros(3, 6, dtype=torch.bool)
+    for i in range(3):
+        truth[i, 2 * i] = True
+        group[i, 2 * i : 2 * i + 2] = True
+    got = InfoNCE()(Scores.full(scores), Targets(truth, torch.ones_like(truth), group))
+    s = scores.tolist()
+    to_text = [math.log(sum(map(math.exp, s[i]))) - s[i][2 * i] for i in range(3)]
+    to_image = [
+        math.log(sum(math.exp(s[k][2 * i]) for k in range(3))) - s[i][2 * i] for i in range(3)
+    ]
+    want = (sum(to_text) / 3 + sum(to_image) / 3) / 2
+    assert abs(got.item() - want) < 1e-5
+
+
+def test_it_learns_binding_that_lies_linearly_in_the_embeddings():
+    """Images e1, e2 and texts e3, e4 of disjoint directions: cosines are 0, a linear map aligns."""
+    eye = torch.eye(4)
+    adapter, image, text = made(4), Pooled(eye[:2]), Pooled(eye[2:])
+    assert adapter(image, text).values.abs().max() == 0
+    truth = torch.eye(2, dtype=torch.bool)
+    targets = Targets(truth, torch.ones_like(truth), truth)
+    optimizer = torch.optim.Adam(adapter.parameters(), lr=1e-2)
+    for _ in range(100):
+        optimizer.zero_grad()
+        InfoNCE()(adapter(image, text), targets).backward()
+        optimizer.step()
+    scores = adapter(image, text).values
+    assert scores.argmax(dim=1).tolist() == [0, 1]
+    assert scores.argmax(dim=0).tolist() == [0, 1]
