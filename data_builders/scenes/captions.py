@@ -205,9 +205,10 @@ def _relation(scene: Scene, rng: random.Random) -> str | None:
 def placement(scene: Scene, rng: random.Random) -> str | None:
     """Returns a sentence that states the side of the picture of one or two objects.
 
-    "a red cube on the left of the picture", "a red cube on the left and a torus on the right of the
-    picture". The centres of the objects are at least a tenth of the picture's width from its
-    middle. None if no sampled object is.
+    "a red cube on the left of the picture", "this is a photo of a red cube on the left and a torus
+    on the right of the picture in a grass environment" (the wording of PUG: SPAR's prompts). The
+    centres of the objects are at least a tenth of the picture's width from its middle. None if no
+    sampled object is.
     """
     view = camera(scene.jitter)
     sampled = rng.sample(scene.objects, min(2, len(scene.objects)))
@@ -223,7 +224,9 @@ def placement(scene: Scene, rng: random.Random) -> str | None:
     texts = [f"{with_article(words)} on the {side}" for words, side in stated]
     if len(stated) == 2 and stated[0][1] == stated[1][1]:
         texts = texts[:1]
-    return f"{' and '.join(texts)} of the picture"
+    prefix = rng.choice(("", "a photo of ", "this is a photo of "))
+    where = rng.choice(("", f" in a {scene.floor} environment"))
+    return f"{prefix}{' and '.join(texts)} of the picture{where}"
 
 
 def _photo(scene: Scene, rng: random.Random) -> str:
