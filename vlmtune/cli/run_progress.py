@@ -31,10 +31,12 @@ class RunProgress(ProgressBar):
 
     @override
     def enable(self) -> None:
+        """Shows the bar."""
         self._shown = True
 
     @override
     def disable(self) -> None:
+        """Hides the bar."""
         self._shown = False
 
     @override
