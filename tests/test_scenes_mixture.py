@@ -97,7 +97,7 @@ def trained(rank, steps, pairs, folder, **options):
     adapter = GroundedWords(heads=2)
     # Not Adam: it takes steps of full size along gradients that are 0 but for rounding.
     made = AdaptationModule(
-        OpenClip(str(CLIP)), adapter, [PairBCE()], pairs, partial(torch.optim.SGD, lr=0.5), 0.0
+        OpenClip(str(CLIP)), adapter, [PairBCE()], pairs, partial(torch.optim.SGD, lr=0.1), 0.0
     )
     batches = [collate(parts[rank], made.backbone.preprocess) for parts in steps]
     trainer = quiet_trainer(max_steps=len(batches), default_root_dir=folder, **options)
@@ -118,11 +118,12 @@ def test_two_ranks_train_like_one(place, tmp_path):
     assert all(mask.sum() > 20 for mask in masks)
     want = trained(0, whole, Given(masks), tmp_path, devices=1)
     torch.manual_seed(0)
-    start = GroundedWords(heads=2)
-    start.attach(OpenClip(str(CLIP)))
-    moved = (want["keys_values.weight"] - start.keys_values.weight).abs().max()
-    assert moved > 1e-3
+    made = GroundedWords(heads=2)
+    made.attach(OpenClip(str(CLIP)))
+    start = {name: value.detach() for name, value in made.named_parameters()}
+    moved = {name: (value - start[name]).abs().max() for name, value in want.items()}
+    assert moved["keys_values.weight"] > 1e-4
     for got in run_ranks(2, tmp_path / "ranks", on_two, steps, tmp_path):
         assert got.keys() == want.keys()
         for name, value in want.items():
-            torch.testing.assert_close(got[name], value, rtol=1e-3, atol=1e-5, msg=name)
+            assert (got[name] - value).abs().max() < 0.01 * moved[name] + 1e-6, name

@@ -2,7 +2,7 @@
 
 import random
 from collections import defaultdict
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 
 import pytest
@@ -79,7 +79,8 @@ def test_against_a_loop(tmp_path, convention, seed):
         true, *others = item.candidates
         if convention == "strict":
             others = [text for text in others if text != true]
-        own, rivals = look(item.image, true), [look(item.image, text) for text in others]
+        image = replace(item.image, upright=convention == "strict")
+        own, rivals = look(image, true), [look(image, text) for text in others]
         if convention == "strict":
             ranks.append(1 + sum(rival >= own for rival in rivals))
         else:

@@ -53,7 +53,7 @@ def _set_scale(model: Model) -> str:
     """Gives the network the scale and bias of the adapter; says what has no counterpart."""
     adapter = model.adapter
     assert isinstance(adapter, DualAdapter)
-    scale, bias = float(adapter.log_scale), float(adapter.bias)
+    scale, bias = (float(value.detach()) for value in (adapter.log_scale, adapter.bias))
     weights = dict(model.backbone.named_parameters())
     done = {"logit_scale": False, "logit_bias": False}
     with torch.no_grad():

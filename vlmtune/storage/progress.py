@@ -21,7 +21,8 @@ from rich.progress import (
 )
 from rich.text import Text
 
-CONSOLE = Console(stderr=True)  # one for all bars: a bar within another is drawn below it
+# One for all bars: a bar within another is drawn below it.
+CONSOLE = Console(stderr=True, force_interactive=True)
 _OWNER: ContextVar[str] = ContextVar("owner", default="")
 
 

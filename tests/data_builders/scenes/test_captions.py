@@ -136,7 +136,9 @@ def test_placements_state_sides_on_which_objects_are():
         if sentence is None:
             continue
         assert set(sentence.split()) <= set(captions.vocabulary())
-        for part in sentence.removesuffix(" of the picture").split(" and "):
+        sentence, _, where = sentence.partition(" of the picture")
+        assert where in ("", f" in a {scene.floor} environment")
+        for part in re.sub("^(this is )?a photo of ", "", sentence).split(" and "):
             *words, _, _, side = part.split()
             sides[side] += 1
             axis, sign = {"left": (0, -1), "right": (0, 1), "bottom": (1, -1), "top": (1, 1)}[side]
