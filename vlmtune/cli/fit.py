@@ -235,12 +235,13 @@ class VlmtuneCLI(LightningCLI):
 
     def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
         """Makes the trainer, with errors of one line."""
+        # Before Lightning, which appends its bar to this very list.
+        given = [type(one) for one in self.config_init[self.command].trainer.callbacks or []]
         try:
             trainer = super().instantiate_trainer(**kwargs)
         except (ValueError, TypeError, MisconfigurationException, ImportError) as error:
             line = " ".join(str(error).split())
             raise UserError(f"expected a valid trainer section, got: {line}: correct it") from error
-        given = [type(one) for one in self.config_init[self.command].trainer.callbacks or []]
         _show_steps(trainer, given)
         if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
             trainer.strategy.checkpoint_io = AtomicCheckpoints()
