@@ -54,7 +54,7 @@ def test_open_clip_loads_it(kind, model_folder, tmp_path, pictures):
 
     network = open_clip.create_model(f"local-dir:{tmp_path / 'merged'}")
     assert network.state_dict().keys() == OpenClip(str(model_folder)).model.state_dict().keys()
-    assert float(network.logit_scale) == pytest.approx(float(model.adapter.log_scale))
+    assert network.logit_scale.item() == pytest.approx(model.adapter.log_scale.item())
     modes = {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "merged").iterdir()}
     assert len(modes) == 1
 
