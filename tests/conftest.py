@@ -12,6 +12,9 @@ import torch
 from tests.tiny import halves, write_model, write_shards
 from vlmtune.backbones.open_clip import OpenClip
 
+# PyTorch gives some warnings once a process: which test gets one would depend on their order.
+torch.set_warn_always(True)
+
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 
 
