@@ -40,8 +40,8 @@ def awaken(adapter):
         torch.nn.init.normal_(adapter.location.bias)
 
 
-def embedding(tower, state):
-    return tower.finish(tower.run(state, tower.layers - 1, tower.layers))
+def embedding(tower, state, first):
+    return tower.finish(tower.run(state, first, tower.layers))
 
 
 def naive(backbone, adapter, state, words, scale):
@@ -69,8 +69,11 @@ def naive(backbone, adapter, state, words, scale):
                 score += float((read @ grid) @ location) / 2
     if scale:
         image, text = (
-            embedding(getattr(backbone, f"{side}_tower"), rows)
-            for side, rows in (("image", state), ("text", words))
+            embedding(tower, rows, tower.layers + spec.layer + 1)
+            for tower, rows, spec in (
+                (backbone.image_tower, state, adapter.image_input),
+                (backbone.text_tower, words, adapter.text_input),
+            )
         )
         score += scale * float(cosine_similarity(image, text))
     return score
@@ -89,6 +92,20 @@ def test_scores_are_those_of_the_formula(backbone, locations, scale):
         for j, length in enumerate(text.lengths.tolist()):
             expected = naive(*parts, image[[i]], text[[j]].cut(length), factor)
             assert scores[i, j].item() == pytest.approx(expected, rel=1e-4, abs=1e-4)
+
+
+@torch.no_grad()
+def test_texts_can_be_read_before_the_first_block(backbone):
+    first = -1 - backbone.text_tower.layers
+    adapter = attached(backbone, text_layer=first)
+    assert adapter.text_input == FeatureSpec("state", first)
+    image, text = states(backbone, adapter)
+    words = backbone.text_tower.start(backbone.text_tower.words(TEXTS))
+    assert text.trimmed().values.equal(words.trimmed().values)
+    scores = adapter(image, text).values
+    for j, length in enumerate(text.lengths.tolist()):
+        expected = naive(backbone, adapter, image[[0]], text[[j]].cut(length), backbone.logit_scale)
+        assert scores[0, j].item() == pytest.approx(expected, rel=1e-4, abs=1e-4)
 
 
 @torch.no_grad()
@@ -119,7 +136,13 @@ def test_coordinates_need_a_square(backbone, monkeypatch):
     attached(backbone, locations=False)
 
 
-OUT_OF_RANGE = [{"layer": -1}, {"text_layers": 0}, {"image_layers": 0}, {"frozen_scale": -1.0}]
+OUT_OF_RANGE = [
+    {"layer": -1},
+    {"text_layer": -1},
+    {"text_layers": 0},
+    {"image_layers": 0},
+    {"frozen_scale": -1.0},
+]
 
 
 @pytest.mark.parametrize("options", OUT_OF_RANGE)

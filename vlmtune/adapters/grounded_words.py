@@ -54,6 +54,8 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         locations: Whether coordinates are used; without them $g = 0$.
         frozen_scale: $e^{\tau}$, fixed; None for the backbone's, 0 to leave the frozen score out.
         layer: Layer of the states in both towers, counted from the end, -1 excluded.
+        text_layer: Layer of the text's states instead. The first one, -1 - the number of blocks,
+            holds the embeddings of the tokens: words that the text tower treats alike still differ.
         memory: Bytes that scoring a chunk of pairs may take.
 
     Example:
@@ -74,13 +76,15 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         locations: bool = True,
         frozen_scale: float | None = None,
         layer: int = -2,
+        text_layer: int | None = None,
         memory: int = 512 * 2**20,
     ) -> None:
         super().__init__()
-        if layer > -2 or min(text_layers, image_layers) < 1:
+        self.layer = {"image": layer, "text": layer if text_layer is None else text_layer}
+        if max(self.layer.values()) > -2 or min(text_layers, image_layers) < 1:
             raise UserError(
-                f"expected a layer of at most -2 and at least 1 text and image layer, got {layer}, "
-                f"{text_layers} and {image_layers}: correct them"
+                f"expected layers of at most -2 and at least 1 text and image layer, got {layer=}, "
+                f"{text_layer=}, {text_layers=} and {image_layers=}: correct them"
             )
         if frozen_scale is not None and not 0 <= frozen_scale < math.inf:
             raise UserError(
@@ -89,9 +93,10 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
             )
         self.heads, self.hidden, self.dropout = heads, hidden, dropout
         self.layers = {"image": image_layers, "text": text_layers}
-        self.locations, self.layer, self.memory = locations, layer, memory
+        self.locations, self.memory = locations, memory
         self.frozen_scale = frozen_scale
-        self.image_input = self.text_input = FeatureSpec("state", layer)
+        self.image_input = FeatureSpec("state", self.layer["image"])
+        self.text_input = FeatureSpec("state", self.layer["text"])
 
     @override
     def attach(self, backbone: Backbone) -> None:
@@ -171,7 +176,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
             return state.values.new_zeros(len(state), 0)
         tower = self.towers[side]
         with torch.no_grad(), evaluation_mode(*tower.blocks):
-            last = run_last(tower, state.trimmed(), -self.layer - 1)
+            last = run_last(tower, state.trimmed(), -self.layer[side] - 1)
             return normalize(tower.finish(last), dim=-1)
 
     def _by_head(self, values: Float[Tensor, "P t x"]) -> Float[Tensor, "P heads t y"]:
