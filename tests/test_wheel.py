@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-LAST = "training the linear probe"  # the step of the quickstart at which the test stops
+LAST = "training grounded words"  # the step of the quickstart at which the test stops
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def test_a_benchmark_is_named_by_its_stem(vlmtune):
     assert "data/cola/COLA_multiobjects_matching_benchmark.json" in output.splitlines()[-1]
     config = "configs/experiments/quickstart/mm_adapter.yaml"
     said, _ = vlmtune("fit", "--config", config).communicate(timeout=300)
-    assert "runs/quickstart/shards" in said
+    assert "runs/quickstart/queries" in said
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from data_builders.scenes.ar4t_scenes import AR4TPairs, AR4TSingles, singles_bes
 from data_builders.scenes.benchmark_files import Suite
 from data_builders.scenes.captions import ATTRIBUTE_ORDER
 from data_builders.scenes.compositions import RECTANGLES, swaps, unseen_compositions
-from data_builders.scenes.formats import ar4t, clevr, cola, karpathy, visual_genome
+from data_builders.scenes.formats import ar4t, clevr, cola, foils, karpathy, visual_genome
 from data_builders.scenes.formats.files import write_json
 from data_builders.scenes.image_files import (
     SceneImage,
@@ -69,6 +69,8 @@ class ScenesBuilder(Builder):
         device: Where to render, "cpu" or "cuda"; on a GPU one process is enough.
         benchmarks: Items of each further benchmark file, 40 being some 2,000 images; 0 for none.
         placements: Captions of each training image that state sides of the picture, at most.
+        foils: Sentences of each training image with a foil in `foils/train.csv`, at most: counts,
+            absence, negation, an added object, colours after their nouns.
         spar_repeats: How often PUG: SPAR's grid comes, with 540 images each time if `benchmarks` is
             40 or more; 8 give each set-up 400 images or more.
     """
@@ -84,11 +86,11 @@ class ScenesBuilder(Builder):
         unseen: Sequence[tuple[Sequence[str], Sequence[str]]] = RECTANGLES,
         single_attributes: Sequence[str] = ("color", "material"), relational: float = 0.0,
         processes: int | None = None, device: str = "cpu", benchmarks: int = 0,
-        placements: int = 0, spar_repeats: int = 1,
+        placements: int = 0, spar_repeats: int = 1, foils: int = 0,
     ) -> None:  # fmt: skip
         _check_counts(train=train, val=val, test=test, cogent=cogent, multi=multi,
                       ar4t_train=ar4t_train, ar4t_test=ar4t_test,
-                      benchmarks=benchmarks, placements=placements)  # fmt: skip
+                      benchmarks=benchmarks, placements=placements, foils=foils)  # fmt: skip
         if "color" not in single_attributes or not set(single_attributes) <= set(ATTRIBUTE_ORDER):
             raise UserError(
                 f"expected single_attributes out of {list(ATTRIBUTE_ORDER)} with 'color' among "
@@ -110,13 +112,13 @@ class ScenesBuilder(Builder):
         if spar_repeats < 1:
             raise UserError(f"expected spar_repeats >= 1, got {spar_repeats}: raise it")
         self.benchmarks, self.placements = benchmarks, placements
-        self.spar_repeats = spar_repeats
+        self.spar_repeats, self.foils = spar_repeats, foils
 
     @override
     def spec(self) -> Spec:
         # Options that do not change the result are left out, so that an existing world is reused.
         spec = super().spec()
-        unset = {name for name in ("benchmarks", "placements") if not getattr(self, name)}
+        unset = {name for name in ("benchmarks", "placements", "foils") if not getattr(self, name)}
         idle = {"processes", *unset, *(["spar_repeats"] if self.spar_repeats == 1 else [])}
         return {**spec, "init_args": {k: v for k, v in spec["init_args"].items() if k not in idle}}
 
@@ -203,6 +205,10 @@ class ScenesBuilder(Builder):
             first_id += len(rows)
         content = karpathy.dataset(captioned, self.seed, self.placements)
         write_json(folder / "karpathy/dataset_scenes.json", content)
+        if self.foils and "train" in images:
+            spec = replace(self.world, forbidden=self.unseen)
+            content = foils.table(images["train"], spec, self.seed, self.foils)
+            write_text(folder / "foils/train.csv", content)
 
     def _write_pairs(self, folder: Path, images: Images, splits: Mapping[str, Split]) -> None:
         if "test" in images:

@@ -52,7 +52,8 @@ def test_every_config_of_the_folder_is_compared():
     suite = compare.read_experiment(SUITES[0])
     named = {ROOT / name for configs in suite.configs.values() for name in configs}
     folder = ROOT / "configs/experiments/compare/cola"
-    assert {*folder.rglob("*.yaml")} == named | {folder / "base.yaml"}
+    shared = {folder / f"{name}.yaml" for name in ("base", "world", "queries", "benchmarks")}
+    assert {*folder.rglob("*.yaml")} == named | shared
 
 
 SUITE = """\

@@ -46,16 +46,17 @@ def value(call: list[str], option: str) -> str:
 def test_the_steps_and_what_is_printed(run, capsys):
     calls = run()
     assert [call[0] for call in calls] == [
-        *("build", "build", "evaluate", "fit", "evaluate", "fit", "export", "score"),
-        *("evaluate", "report", "report"),
+        *("build", "build", "evaluate", "fit", "build", "build", "build", "build"),
+        *("fit", "export", "score", "report"),
     ]
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(calls) + 1
     assert all(re.match(r"\[ +\d+ s\] \S", line) for line in lines)
     assert lines[-1].endswith("open runs/quickstart/report/report.html")
-    cola = calls[2]  # without its text-only runs the report at the end has none
-    assert value(cola, "--text-only") == value(calls[1], "--out")
-    assert calls[-1][1] == value(cola, "--out")
+    frozen, recipe, mixture = calls[2], calls[3], calls[8]
+    assert value(frozen, "--text-only") == value(calls[1], "--out")
+    runs = [value(call, "--trainer.default_root_dir") for call in (recipe, mixture)]
+    assert calls[-1][1:4] == [value(frozen, "--out"), *runs]
 
 
 def test_the_configs_are_those_of_the_package(run):
@@ -73,7 +74,7 @@ def test_another_folder_stands_in_every_path(run, tmp_path):
     for path in (folder / "configs").glob("*.yaml"):
         assert "runs/quickstart" not in path.read_text()
     config = yaml.safe_load((folder / "configs/mm_adapter.yaml").read_text())
-    assert config["data"]["train"] == [{"path": f"{folder}/shards"}]
+    assert config["data"]["train"] == [{"path": f"{folder}/queries"}]
 
 
 def test_a_seed_has_folders_of_its_own_and_shares_the_data(run):
@@ -93,9 +94,21 @@ def test_a_second_call_goes_on_from_the_last_checkpoints(run):
     last = OUT / "seed-0/mm-adapter/checkpoints/last.ckpt"
     last.parent.mkdir(parents=True)
     last.touch()
-    probe, adapter = (call for call in run() if call[0] == "fit")
-    assert "--ckpt_path" not in probe
-    assert value(adapter, "--ckpt_path") == str(last)
+    recipe, mixture = (call for call in run() if call[0] == "fit")
+    assert value(recipe, "--ckpt_path") == str(last)
+    assert "--ckpt_path" not in mixture
+
+
+def test_the_full_size_has_more_images_steps_and_benchmarks(run):
+    run()
+    small = {path.stem: yaml.safe_load(path.read_text()) for path in (OUT / "configs").iterdir()}
+    run("--size", "full")
+    full = {path.stem: yaml.safe_load(path.read_text()) for path in (OUT / "configs").iterdir()}
+    assert full["world"]["train"] > small["world"]["train"]
+    steps = [size["grounded_words"]["trainer"]["max_steps"] for size in (small, full)]
+    assert steps[0] < steps[1]
+    assert full["benchmarks"] == small["benchmarks"] + small["suite"]
+    assert full["mm_adapter"] == small["mm_adapter"]
 
 
 def test_a_step_that_fails_ends_it(run, capsys):
@@ -110,9 +123,9 @@ def test_a_second_process_that_fails_ends_it(tmp_path):
     lane = [("scoring", ["score", tmp_path / "nowhere", "image.png", "--text", "a cube"])]
     with (
         pytest.raises(
-            UserError, match=r"second process to finish, got .*nowhere.*see .*frozen.log"
+            UserError, match=r"second process to finish, got .*nowhere.*see .*recipe.log"
         ),
-        quickstart.beside(lane, 0.0, tmp_path / "frozen.log"),
+        quickstart.beside(lane, 0.0, tmp_path / "recipe.log"),
     ):
         pass
 
@@ -125,18 +138,18 @@ def test_it_runs_from_end_to_end_and_again(tmp_path, monkeypatch, capsys):
     arguments = ["quickstart", "--size", "tiny", "--out", "quick"]
     assert main(arguments) == 0, capsys.readouterr().err
     assert {path.name for path in out.iterdir()} == {
-        *("configs", "world", "shards", "features", "zero-shot", "seed-0", "export", "report"),
-        *("suite", "frozen.log"),
+        *("configs", "world", "queries", "relations", "ar4t", "captions", "foils", "features"),
+        *("zero-shot", "seed-0", "export", "report", "recipe.log"),
     }
-    for name in ("linear-probe", "mm-adapter"):
+    for name in ("mm-adapter", "grounded-words"):
         files = {path.name for path in (out / "seed-0" / name / "checkpoints").iterdir()}
-        assert files == {"best.ckpt", "last.ckpt"}
+        assert files == {"last.ckpt"}
     shown = capsys.readouterr()
-    assert "Storing " in shown.err  # tokens, for the MM-Adapter
-    assert "training the linear probe" in shown.out
-    assert "Storing " in (out / "frozen.log").read_text()  # embeddings
+    assert "Storing state" in shown.err  # for grounded words
+    assert "training grounded words" in shown.out
+    assert "Storing tokens" in (out / "recipe.log").read_text()  # for the MM-Adapter
     table = (out / "report/report.md").read_text()
-    for name in ("zero-shot", "linear probe", "MM-Adapter"):
+    for name in ("CLIP, zero-shot", "MM-Adapter, Cola's recipe", "grounded words, mixture"):
         assert f"| {name} |" in table
     for name in ("text-only (n-gram)", "text-only (image averaged)"):
         assert name in table.splitlines()[2]
@@ -144,13 +157,11 @@ def test_it_runs_from_end_to_end_and_again(tmp_path, monkeypatch, capsys):
     # The image that is scored is the first item's, with its two captions.
     first = json.loads((out / "world/cola/multi_unseen.json").read_text())[0]
     plan = quickstart.steps(out, out / "configs", 0)
-    (score,) = (call for _, call in plan.adapted if call[0] == "score")
+    (score,) = (call for _, call in plan.mixture if call[0] == "score")
     assert Path(score[2]).name == first[0]
     assert [score[4], score[6]] == [first[1], first[3]]
 
     assert main(arguments) == 0, capsys.readouterr().err
     again = capsys.readouterr().err
-    assert again.count("already holds this build; it is kept") == 2
-    assert "Storing " not in again + (out / "frozen.log").read_text()  # features are there
-    files = {path.name for path in (out / "seed-0/mm-adapter/checkpoints").iterdir()}
-    assert files == {"best.ckpt", "last.ckpt"}
+    assert again.count("already holds this build; it is kept") == 6
+    assert "Storing " not in again + (out / "recipe.log").read_text()  # features are there

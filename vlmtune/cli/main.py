@@ -74,11 +74,12 @@ TEXT_ONLY = """also measure two scores that see no image: an n-gram model of the
 images"""
 ITEMS = """also write each item as a line of JSON: id, images, captions, truth, scores, outcome; as
 OUT/items.jsonl, `vlmtune report` shows which items were won and lost"""
-TINY = """tiny is 24 training images and two training steps, to see that every step runs; its
-numbers mean nothing, and it needs a separate folder"""
+SIZE = """tiny is 24 images and two training steps, to see that every step runs; full is the whole
+experiment, half an hour (%(default)s); each size needs a separate folder"""
 QUICKSTART = """\
-It renders a world of scenes, trains a linear probe and an MM-Adapter on it over a small
-frozen CLIP, exports the adapter and writes the reports: a few minutes on two cores.
+It renders a world of scenes, trains two adapters on it over a small frozen CLIP (Cola's
+recipe, and grounded words on a mixture of corpora), exports the second, and reports what
+they gained and forgot: about five minutes on two cores.
 Run again, it uses existing files and continues trainings from their last checkpoints."""
 BUILD = """\
 All further arguments go to the builder and override its YAML, for example --train 100. The first
@@ -189,7 +190,7 @@ def _parser() -> argparse.ArgumentParser:
     add = command("quickstart", "do everything once, on a laptop CPU", QUICKSTART)
     add("--out", **path, default=Path("runs/quickstart"), help="folder to write (%(default)s)")
     add("--seed", type=int, default=0, help="seed of the trainings (%(default)s)")
-    add("--size", choices=("full", "tiny"), default="full", help=TINY)
+    add("--size", choices=("tiny", "small", "full"), default="small", help=SIZE)
 
     for name, summary in TRAINING.items():
         commands.add_parser(name, help=summary, add_help=False)  # run before this parser

@@ -26,22 +26,33 @@ CONFIGS = "configs/experiments/quickstart"
 OUT = "runs/quickstart"  # the folder that the configs name
 CLIP = "checkpoints/scenes-clip"
 CAPTIONS = ("a red cube and a blue sphere", "a blue cube and a red sphere")
-RUN_SIZES = {"max_steps": 2, "every_n_steps": 2, "every_n_train_steps": 2, "batch_size": 8}
-TINY = {  # config -> values of the size "tiny"
-    "world": dict(train=24, val=4, test=30, multi=4, ar4t_test=4, benchmarks=2),
-    "linear_probe": RUN_SIZES,
-    "mm_adapter": RUN_SIZES,
-}
+RUN_SIZES = {"max_steps": 2, "every_n_train_steps": 2, "batch_size": 8}
+SIZES: Mapping[str, Mapping[str, Mapping[str, int]]] = {  # size -> config -> other values
+    "tiny": {
+        "world": dict(
+            train=24, val=4, test=30, multi=4, ar4t_train=8, ar4t_test=4, benchmarks=2,
+            spar_repeats=1,
+        ),
+        "mm_adapter": RUN_SIZES,
+        "grounded_words": RUN_SIZES,
+    },
+    "small": {},
+    "full": {
+        "world": dict(train=12000, ar4t_train=6000),
+        "grounded_words": dict(max_steps=8000),
+    },
+}  # fmt: skip
+SHARDS = {"relations": "cola", "ar4t": "ar4t", "captions": "coco", "foils": "table"}
 
 Step = tuple[str, list[Any]]
 
 
 class Plan(NamedTuple):
-    """All steps: first `prepare`, then `frozen` beside `adapted`, then `compare`."""
+    """All steps: first `prepare`, then `recipe` beside `mixture`, then `compare`."""
 
     prepare: list[Step]
-    frozen: list[Step]
-    adapted: list[Step]
+    recipe: list[Step]
+    mixture: list[Step]
     compare: list[Step]
 
 
@@ -50,18 +61,18 @@ def run(options: argparse.Namespace) -> None:
 
     World, shards and features in `options.out` are used again. A training goes on from its last
     checkpoint, or is only measured if it is complete. Each process computes with one thread, so
-    results do not depend on the number of cores; on two cores or more, the steps of the frozen CLIP
-    and the linear probe run beside those of the MM-Adapter.
+    results do not depend on the number of cores; on two cores or more, the frozen CLIP and the
+    paper's recipe run beside the mixture.
     """
     start = time.monotonic()
     configs = write_configs(options.out, options.size)
     plan = steps(options.out, configs, options.seed)
     execute(plan.prepare, start)
     if cores() > 1:
-        with beside(plan.frozen, start, options.out / "frozen.log"):
-            execute(plan.adapted, start)
+        with beside(plan.recipe, start, options.out / "recipe.log"):
+            execute(plan.mixture, start)
     else:
-        execute([*plan.frozen, *plan.adapted], start)
+        execute([*plan.recipe, *plan.mixture], start)
     execute(plan.compare, start)
     announce(f"done: open {options.out / 'report/report.html'}", start)
 
@@ -125,61 +136,59 @@ def write_configs(out: Path, size: str) -> Path:
     folder = out / "configs"
     folder.mkdir(parents=True, exist_ok=True)
     for path in source.glob("*.yaml"):
-        sizes = TINY.get(path.stem, {}) if size == "tiny" else {}
-        content = _changed(read_yaml(path), replaced, sizes)
+        content = read_yaml(path)
+        if size == "full" and path.stem == "benchmarks":
+            content = [*content, *read_yaml(path.with_name("suite.yaml"))]
+        content = _changed(content, replaced, SIZES[size].get(path.stem, {}))
         (folder / path.name).write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
     return folder
 
 
 def steps(out: Path, configs: Path, seed: int) -> Plan:
     """The title and the command line of each step; each seed has a separate folder of runs."""
-    world, shards, export, suite = (out / name for name in ("world", "shards", "export", "suite"))
-    probe, adapter = (out / f"seed-{seed}" / name for name in ("linear-probe", "mm-adapter"))
-    store = ["--store", out / "features"]
-    untrained = ["evaluate", "--model", CLIP, "--name", "zero-shot", *store, "--text-only", shards]
-    trained = ["evaluate", "--model", export, "--name", "MM-Adapter", *store]
-    cola, others = (["--benchmarks", configs / f"{name}.yaml"] for name in ("benchmarks", "suite"))
-    scenes = ["scenes", "--config", configs / "world.yaml", "--out", world]
-    queries = ["cola", "--config", configs / "queries.yaml", "--out", shards]
-    checkpoint = [adapter / "checkpoints/last.ckpt", "--report", adapter]
+    export, frozen = out / "export", out / "zero-shot"
+    recipe, mixture = (out / f"seed-{seed}" / name for name in ("mm-adapter", "grounded-words"))
+    benchmarks = ["--benchmarks", configs / "benchmarks.yaml", "--store", out / "features"]
+    names = ["--name", "CLIP, zero-shot", "--text-only", out / "queries", "--out", frozen]
+    checkpoint = [mixture / "checkpoints/last.ckpt", "--report", mixture]
     texts = [word for caption in CAPTIONS for word in ("--text", caption)]
-    image = world / "images/cola/cola_unseen_000000.png"
+    image = out / "world/images/cola/cola_unseen_000000.png"
     return Plan(
         prepare=[
-            ("rendering the world", ["build", *scenes]),
-            ("writing Cola's training queries", ["build", *queries]),
+            ("rendering the world", _build("scenes", "world", out, configs)),
+            ("writing Cola's queries", _build("cola", "queries", out, configs)),
         ],
-        frozen=[
-            ("measuring the frozen CLIP on Cola", [*untrained, *cola, "--out", out / "zero-shot"]),
-            ("training the linear probe", _fit(configs / "linear_probe.yaml", probe, seed)),
+        recipe=[
+            ("measuring the frozen CLIP", ["evaluate", "--model", CLIP, *benchmarks, *names]),
             (
-                "measuring the frozen CLIP on the other benchmarks",
-                [*untrained, *others, "--out", suite / "zero-shot"],
+                "training the MM-Adapter on Cola's queries",
+                _fit(configs / "mm_adapter.yaml", recipe, seed),
             ),
         ],
-        adapted=[
-            ("training the MM-Adapter", _fit(configs / "mm_adapter.yaml", adapter, seed)),
-            ("exporting the MM-Adapter", ["export", *checkpoint, "--out", export, "--overwrite"]),
+        mixture=[
+            *(
+                (f"writing the {name}", _build(builder, name, out, configs))
+                for name, builder in SHARDS.items()
+            ),
+            (
+                "training grounded words on the mixture",
+                _fit(configs / "grounded_words.yaml", mixture, seed),
+            ),
+            ("exporting grounded words", ["export", *checkpoint, "--out", export, "--overwrite"]),
             (
                 "scoring an image against its caption and a false one",
                 ["score", export, image, *texts],
             ),
         ],
         compare=[
-            (
-                "measuring the MM-Adapter on the other benchmarks",
-                [*trained, *others, "--out", suite / "mm-adapter"],
-            ),
-            (
-                "comparing the two on them",
-                ["report", suite / "zero-shot", suite / "mm-adapter", "--out", suite / "report"],
-            ),
-            (
-                "comparing all three on Cola",
-                ["report", out / "zero-shot", probe, adapter, "--out", out / "report"],
-            ),
+            ("comparing the three", ["report", frozen, recipe, mixture, "--out", out / "report"]),
         ],
     )
+
+
+def _build(builder: str, name: str, out: Path, configs: Path) -> list[Any]:
+    """The command that writes the world or one of its shard sets."""
+    return ["build", builder, "--config", configs / f"{name}.yaml", "--out", out / name]
 
 
 def _fit(config: Path, folder: Path, seed: int) -> list[Any]:

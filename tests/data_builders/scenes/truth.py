@@ -104,6 +104,10 @@ RULES = (
     (f"there is no {NOUN}", lambda s, a: not means(s, a)),
     (f"there is {NOUN}", lambda s, a: bool(means(s, a))),
     (f"{NOUN} and {NOUN}", distinct),
+    (f"{NOUN} and {NOUN} and {NOUN}",
+     lambda s, a, b, c: distinct(s, a, b) and bool(means(s, c))),
+    (rf"this is {NOUN} textured with (\w+) and {NOUN} textured with (\w+)",
+     lambda s, a, x, b, y: distinct(s, f"{x} {a}", f"{y} {b}")),
     (NOUN, lambda s, a: bool(means(s, a))),
     (rf"there (?:is|are) ({COUNTED}) (\w+)", lambda s, n, a: _counts(number(s, a), n)),
     (rf"{NOUN} on (?:a (\w+) floor|(grass|sand|tiles))", _floor),
@@ -129,7 +133,7 @@ def holds(scene: Scene, text: str) -> bool:
 
 
 def _holds(scene: Scene, sentence: str) -> bool:
-    sentence = sentence.removeprefix("a photo of ")
+    sentence = sentence.replace("a photo of ", "", 1)
     for pattern, rule in RULES:
         if found := re.fullmatch(pattern, sentence):
             return rule(scene, *found.groups())

@@ -1,0 +1,129 @@
+"""Training scenes go in, a table of true sentences and their foils comes out.
+
+For what Cola's queries, AR4T's pairs and captions teach nothing about: counts, absence, negation,
+an added object, and attributes after their noun. `vlmtune build table` reads the table.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from data_builders.scenes.captions import NUMBERS, both, counting, with_article
+from data_builders.scenes.formats.context import SceneContext
+from data_builders.scenes.formats.files import csv_table
+from data_builders.scenes.image_files import SceneImage
+from data_builders.scenes.sampling import WorldSpec
+from data_builders.scenes.scene import Scene
+from data_builders.scenes.statements import (
+    Noun,
+    absent,
+    describe,
+    exchange,
+    object_count,
+    stated_attributes,
+    stated_kinds,
+)
+
+COLUMNS = ("image", "caption", "negative")
+_LARGEST = 5  # number that is stated of objects
+Foil = tuple[str, str]  # a true sentence and a false one
+
+
+def table(images: Sequence[SceneImage], spec: WorldSpec, seed: int, count: int) -> str:
+    """Returns the csv: at most `count` rows an image, each of another kind.
+
+    No sentence, true or false, states a forbidden composition of `spec`.
+    """
+    rows = []
+    for image in images:
+        rng = random.Random(f"{seed}:foils:{image.file}")
+        context = SceneContext(image.scene, stated_attributes(spec), spec.shapes, rng)
+        written = (write(context, spec) for write in context.shuffled(_WRITERS))
+        for true, false in [foil for foil in written if foil][:count]:
+            rows.append({"image": image.file, "caption": true, "negative": false})
+    return csv_table(COLUMNS, rows)
+
+
+def _allowed(noun: Noun, spec: WorldSpec) -> bool:
+    return (noun.get("color"), noun.shape) not in spec.forbidden
+
+
+def _missing(context: SceneContext, spec: WorldSpec) -> Noun | None:
+    """A shape that the scene lacks, or one with a colour."""
+    colors = (None,) * 4 + tuple(context.kinds["color"])
+    color, shapes = context.rng.choice(colors), context.shuffled(context.shapes)
+    nouns = [Noun(shape, (("color", color),) if color else ()) for shape in shapes]
+    return next((n for n in nouns if _allowed(n, spec) and absent(context.scene, n)), None)
+
+
+def _shown(context: SceneContext) -> Noun:
+    """The shape of an object, with an attribute or without one."""
+    obj = context.rng.choice(context.scene.objects)
+    kinds = [[], *([kind] for kind in stated_kinds(obj, context.kinds))]
+    return describe(obj, context.rng.choice(kinds))
+
+
+def _count(context: SceneContext, spec: WorldSpec) -> Foil | None:
+    """Writes "there are three objects", "there is one cube", against another number."""
+    del spec
+    shape = None if context.rng.random() < 0.5 else _shown(context).shape
+    number = object_count(context.scene, shape)
+    if number >= min(_LARGEST, len(NUMBERS)):
+        return None
+    other = context.rng.choice([n for n in range(1, _LARGEST + 1) if n != number])
+    return counting(number, shape), counting(other, shape)
+
+
+def _presence(context: SceneContext, spec: WorldSpec) -> Foil | None:
+    """Writes "there is a cube", "there is no torus", against the opposite."""
+    missing = _missing(context, spec) if context.rng.random() < 0.5 else None
+    noun = missing or _shown(context)
+    texts = f"there is {with_article(noun)}", f"there is no {noun}"
+    return texts[::-1] if missing else texts
+
+
+def _negation(context: SceneContext, spec: WorldSpec) -> Foil | None:
+    """Writes "there is a red cube", "there is a not red cube", one of which is true."""
+    obj = context.rng.choice(context.scene.objects)
+    kind = context.rng.choice(list(context.kinds))
+    noun = describe(obj, [kind]).replaced(kind, context.rng.choice(context.kinds[kind]))
+    negated = noun.negating(kind)
+    texts = f"there is {with_article(noun)}", f"there is {with_article(negated)}"
+    if not _allowed(noun, spec) or absent(context.scene, noun) == absent(context.scene, negated):
+        return None
+    return texts if absent(context.scene, negated) else texts[::-1]
+
+
+def _addition(context: SceneContext, spec: WorldSpec) -> Foil | None:
+    """Writes "a red cube and a sphere", against "... and a torus" where no torus is."""
+    missing = _missing(context, spec)
+    if missing is None or len(context.scene.objects) < 2:
+        return None
+    first, second = context.rng.sample(context.scene.objects, 2)
+    text = both(describe(first), describe(second))
+    return text, f"{text} and {with_article(missing)}"
+
+
+def _textured(context: SceneContext, spec: WorldSpec) -> Foil | None:
+    """The wording of PUG's prompts, colours after the nouns, against colours exchanged."""
+    for i, j in context.shuffled(_pairs(context.scene)):
+        exchanged = exchange(context.scene, i, j, "color")
+        if exchanged and all(_allowed(noun, spec) for noun in exchanged[1]):
+            return _textures(*exchanged[0]), _textures(*exchanged[1])
+    return None
+
+
+def _pairs(scene: Scene) -> list[tuple[int, int]]:
+    indices = range(len(scene.objects))
+    return [(i, j) for i in indices for j in indices if i != j]
+
+
+def _textures(*nouns: Noun) -> str:
+    named = (
+        f"{with_article(replace(n, attributes=()))} textured with {n.get('color')}" for n in nouns
+    )
+    return f"this is a photo of {' and '.join(named)}"
+
+
+_Writer = Callable[[SceneContext, WorldSpec], Foil | None]
+_WRITERS: tuple[_Writer, ...] = (_count, _presence, _negation, _addition, _textured)

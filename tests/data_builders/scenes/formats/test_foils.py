@@ -1,0 +1,70 @@
+import re
+from collections import Counter
+
+import pytest
+
+from data_builders.scenes.world import ScenesBuilder
+from tests.data_builders.conftest import SMALL, load, rows_of
+from tests.data_builders.scenes.truth import holds
+
+KINDS = {
+    "count": r"there (is|are) (one|two|three|four|five) \w+",
+    "presence": r"there is (no|an?) (?!.*\bnot\b).+",
+    "negation": r"there is an? (not )?\w+ \w+",
+    "addition": r"an? \w+ \w+ and an? \w+ \w+( and an? .+)?",
+    "textured": r"this is a photo of .+ textured with .+",
+}
+
+
+@pytest.fixture(scope="module")
+def foiled(tmp_path_factory):
+    out = tmp_path_factory.mktemp("foils") / "world"
+    ScenesBuilder(**SMALL | {"train": 60}, foils=5).build(out, progress=False)
+    return out
+
+
+def kind(row):
+    return {
+        name for name, form in KINDS.items() if all(map(re.compile(form).fullmatch, texts(row)))
+    }
+
+
+def texts(row):
+    return row["caption"], row["negative"]
+
+
+def test_the_caption_is_true_and_the_negative_false(foiled):
+    scenes = {s["image_filename"]: s for s in load(foiled / "clevr/scenes_train.json")["scenes"]}
+    rows = rows_of(foiled / "foils/train.csv")
+    assert list(rows[0]) == ["image", "caption", "negative"]
+    seen = Counter()
+    for row in rows:
+        assert (foiled / "images" / row["image"]).is_file()
+        scene = scenes[row["image"].removeprefix("train/")]
+        assert holds(scene, row["caption"]), row
+        assert not holds(scene, row["negative"]), row
+        seen.update(kind(row))
+    assert set(seen) == set(KINDS)
+    assert len(rows) > 3 * 60
+    assert max(Counter(row["image"] for row in rows).values()) == 5
+
+
+def test_no_sentence_states_an_unseen_composition(foiled):
+    unseen = {f"{color} {shape}" for color, shape in load(foiled / "compositions.json")["unseen"]}
+    for row in rows_of(foiled / "foils/train.csv"):
+        for text in texts(row):
+            named = re.sub(r"(\w+) textured with (\w+)", r"\2 \1", text.replace("not ", ""))
+            assert not any(re.search(rf"\b{words}\b", named) for words in unseen), text
+
+
+def test_no_word_of_presence_alone_tells_what_is_true(foiled):
+    first = [
+        row["caption"].split()[2]
+        for row in rows_of(foiled / "foils/train.csv")
+        if "presence" in kind(row) and "negation" not in kind(row)
+    ]
+    assert 0.2 < first.count("no") / len(first) < 0.8
+
+
+def test_a_world_writes_none_by_default(world):
+    assert not (world / "foils").exists()
