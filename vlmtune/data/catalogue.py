@@ -23,6 +23,7 @@ from vlmtune.data.schema import RecordError
 from vlmtune.data.shards import ShardSet, decode_group, read_headers
 from vlmtune.data.tar_records import TEXTS, Damage, RawRecord
 from vlmtune.errors import UserError
+from vlmtune.storage.progress import progress
 from vlmtune.types import Group
 
 log = logging.getLogger("vlmtune")
@@ -55,10 +56,12 @@ def catalogue(sets: Sequence[ShardSet]) -> Catalogue:
     """Lists the images and captions of shard sets; damaged records are left out."""
     images: dict[str, ImageLocation] = {}
     texts: set[str] = set()
-    for raw, group, files in read_headers(sets):
-        texts.update(group.texts)
-        for image, file in zip(group.image_ids, files, strict=True):
-            images.setdefault(image, ImageLocation(raw.shard, *raw.spans[file]))
+    with progress("reading records", sum(sum(s.counts) for s in sets)) as advance:
+        for raw, group, files in read_headers(sets):
+            texts.update(group.texts)
+            for image, file in zip(group.image_ids, files, strict=True):
+                images.setdefault(image, ImageLocation(raw.shard, *raw.spans[file]))
+            advance(1)
     return Catalogue(images, sorted(texts))
 
 
