@@ -39,6 +39,7 @@ from vlmtune.report.table import count
 from vlmtune.storage.files import write_atomically
 from vlmtune.training.benchmark_callback import BenchmarkCallback
 from vlmtune.training.module import AdaptationModule
+from vlmtune.training.run_monitor import RunMonitor
 
 # Warnings of Lightning and torch that a user cannot act on, or has chosen.
 NOISE = (
@@ -187,7 +188,7 @@ class VlmtuneCLI(LightningCLI):
             trainer_defaults={
                 "default_root_dir": "runs",
                 "enable_model_summary": False,
-                "callbacks": [Announcement()],
+                "callbacks": [Announcement(), RunMonitor()],
                 "use_distributed_sampler": False,  # shards are split over ranks by the DataModule
             },
             seed_everything_default=0,
