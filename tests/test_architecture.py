@@ -35,13 +35,16 @@ UPSTREAM = {
     | {"benchmarks.base"},
     "export": BASICS
     | {"backbones", "adapters", "evaluation", "storage", "report.result", "report.table"},
+    "search": {"types", "errors", "storage", "features", "data.images", "export"}
+    | {"backbones.evaluation_mode", "adapters.base", "adapters.zero_shot"},
     "training": BASICS
     | {"distributed", "pairs", "features", "backbones.base", "adapters.base", "objectives.base"}
     | {"benchmarks.base", "report", "export", "evaluation"},
     # The one file of training that names methods.
     "training.methods": BASICS | {"pairs", "backbones.base", "adapters", "objectives", "training"},
     "cli": BASICS
-    | {"benchmarks", "data", "report", "evaluation", "training", "export", "mining", "storage"},
+    | {"benchmarks", "data", "report", "evaluation", "training", "export", "mining", "storage"}
+    | {"search"},
     "__init__": {"export"},
     "__main__": {"cli"},
 }

@@ -104,7 +104,8 @@ HELP = """
 import sys
 from vlmtune.cli.main import main
 for command in ([], ["fit"], ["validate"], ["test"], ["build"], ["evaluate"], ["export"],
-                ["report"], ["score"], ["quickstart"], ["neighbours"], ["shuffles"]):
+                ["report"], ["score"], ["quickstart"], ["neighbours"], ["shuffles"],
+                ["index"], ["search"]):
     assert main([*command, "--help"]) == 0, command
 assert main(["--version"]) == 0
 heavy = {"torch", "pytorch_lightning", "jsonargparse", "numpy", "rich", "open_clip"}

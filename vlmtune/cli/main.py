@@ -27,6 +27,8 @@ Examples:
   vlmtune evaluate --model ViT-B-32 --pretrained openai --benchmarks cola_multi --out reports/clip
   vlmtune export runs/NAME/last.ckpt --out exports/NAME
   vlmtune score exports/NAME image.jpg --text "a red cube on a blue sphere"
+  vlmtune index photos --model exports/NAME --out runs/index
+  vlmtune search runs/index "a red cube on a blue sphere"
 
 Paths that start with configs/ or checkpoints/ are looked for in the working directory, then among
 the files that come with vlmtune. --debug, anywhere, shows the traceback of an error."""
@@ -69,6 +71,7 @@ PRETRAINED = "weights of an open_clip name: a tag such as openai, a file, or ran
 RUNS = "report.json or its folder; the others are compared with the first"
 BENCHMARKS = """stems of configs/plugins/benchmarks, YAMLs with one benchmark or a list, or your own
 tables (csv, tsv, jsonl, parquet); the files they name are relative to the working directory"""
+DEVICE = "cpu, cuda, ...; the accelerator by default"
 TEXT_ONLY = """also measure two scores that see no image: an n-gram model of these captions
 (shards, or a text file with one caption a line), and the mean of the model's scores over all
 images"""
@@ -95,6 +98,11 @@ some alphas to choose one, then export it:
 With --alphas, nothing is exported unless --alpha and --out are given too."""
 MERGED = """write a whole checkpoint of open_clip or transformers instead; only after training that
 changes weights of the model alone: full fine-tuning, last blocks, LoRA"""
+INDEX = """\
+An index grows: call it again with more files, and those that are new or have changed are added.
+An interrupted run continues."""
+RECALL = """images that embeddings find first, for an adapter that reads image and text together
+to score (%(default)s)"""
 NEIGHBOURS = """\
 An interrupted run continues. Then train with the folder it prints:
   --data.mined vlmtune.mining.neighbours.MinedNeighbours --data.mined.cache FOLDER"""
@@ -228,6 +236,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--benchmarks", nargs="+", metavar="B", help="as for `vlmtune evaluate`")
     _computing(add)
 
+    add = command("index", "encode many images, to search them by captions", INDEX)
+    add("images", nargs="+", **path, metavar="image", help="image files, or folders of them")
+    add("--model", required=True, help=MODEL)
+    add("--pretrained", help=PRETRAINED)
+    add("--out", required=True, **path, help="folder of the index")
+    _device(add)
+
     add = command("neighbours", "mine images that are hard to tell apart", NEIGHBOURS)
     add("--model", required=True, help=SCORER)
     add("--pretrained", help=PRETRAINED)
@@ -250,6 +265,15 @@ def _parser() -> argparse.ArgumentParser:
     add("--text", required=True, action="append", help="a caption; can be repeated")
     add("--pretrained", help=PRETRAINED)
 
+    add = command("search", "find the images of an index that fit captions best")
+    add("index", **path, help="folder that `vlmtune index` wrote")
+    add("queries", nargs="+", metavar="query", help="a caption")
+    add("--top", type=int, default=10, help="images shown for each caption (%(default)s)")
+    add("--recall", type=int, default=100, help=RECALL)
+    add("--model", help="the model, if it is no longer where it was")
+    add("--pretrained", help=PRETRAINED)
+    add("--device", help=DEVICE)
+
     add = command("shuffles", "shuffle the words of captions, for ARO's order benchmarks")
     add("--annotations", required=True, **path, help="for example coco_karpathy_test.json")
     add("--out", required=True, **path, help="file to write")
@@ -260,7 +284,11 @@ def _parser() -> argparse.ArgumentParser:
 
 def _computing(add: Callable[..., Any], default: str = "") -> None:
     add("--store", type=Path, metavar="DIR", help=f"folder that keeps encoded features{default}")
-    add("--device", help="cpu, cuda, ...; the accelerator by default")
+    _device(add)
+
+
+def _device(add: Callable[..., Any]) -> None:
+    add("--device", help=DEVICE)
     add("--batch-size", type=int, default=256, help="images encoded at a time (%(default)s)")
 
 

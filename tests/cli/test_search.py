@@ -1,0 +1,71 @@
+"""`vlmtune index` and `vlmtune search`, from files to a table."""
+
+import re
+
+import pytest
+
+import vlmtune
+from tests.tiny import halves
+from vlmtune.cli.main import main
+
+
+@pytest.fixture
+def photos(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "my [red] photos"
+    folder.mkdir()
+    for i, colour in enumerate(("red", "green", "blue")):
+        halves(colour, "red", i).save(folder / f"{colour} one.png")
+    return folder
+
+
+def run(capsys, *words):
+    status = main([str(word) for word in words])
+    output = capsys.readouterr()
+    return status, output.out, output.err
+
+
+def rows(output: str) -> list[tuple[str, float]]:
+    """Files and scores of the tables of a search."""
+    found = re.findall(r"^\| (.+?) +\| +(-?[\d.]+) \|$", output, re.MULTILINE)
+    return [(name, float(score)) for name, score in found]
+
+
+def test_what_is_indexed_is_found(model_folder, photos, tmp_path, capsys):
+    (photos / "bad.png").write_text("no image")
+    index = ("index", photos, "--model", model_folder, "--out", "runs/index", "--device", "cpu")
+    status, out, _ = run(capsys, *index)
+    first, last = out.splitlines()
+    assert status == 0
+    assert first.startswith(f"not indexed: {photos / 'bad.png'}: expected an image in")
+    assert last == "runs/index: 3 images, 3 of them new or changed; not indexed: 1"
+    assert run(capsys, *index)[1].splitlines()[-1].startswith("runs/index: 3 images, 0 of them")
+    search = ("search", "runs/index", "a red cube", "green", "--device", "cpu")
+    status, out, _ = run(capsys, *search, "--top", 2)
+    assert status == 0
+    files = sorted(photos.glob("* one.png"))
+    model = vlmtune.load(model_folder, device="cpu")
+    wanted = [hit for text in ("a red cube", "green") for hit in model.rank(text, files)[:2]]
+    names = [str(files[i].relative_to(tmp_path)) for i, _ in wanted]
+    assert [name for name, _ in rows(out)] == names
+    assert [score for _, score in rows(out)] == pytest.approx([x for _, x in wanted], abs=2e-4)
+    assert out.splitlines()[-1].startswith("of 3 images; higher is better")
+
+
+def test_mistakes_are_one_line(model_folder, other_folder, photos, capsys):
+    index = ("index", photos, "--out", "index", "--device", "cpu", "--model")
+    assert run(capsys, *index, model_folder)[0] == 0
+    search = ("search", "index", "green", "--device", "cpu")
+    for words, reason in (
+        ((*index, other_folder), "with other weights or preprocessing: use that model"),
+        ((*search, "--model", other_folder), "name that model, or build the index again"),
+        ((*search, "--top", 0), "expected top and recall of at least 1"),
+        (("search", photos, "green"), "it has no index.json"),
+        (("search", "index"), "required: query"),
+        (("index", photos, "--out", "x"), "required: --model"),
+    ):
+        status, _, err = run(capsys, *words)
+        assert status == 2
+        assert len(err.splitlines()) == 1
+        assert reason in err
+    assert run(capsys, *search, "--model", model_folder)[0] == 0

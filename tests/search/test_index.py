@@ -1,0 +1,432 @@
+"""Indexes: what they find, how they grow, and what they refuse."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from torch.nn.functional import normalize
+
+from tests.backbones import hf_models
+from tests.refusals import refused
+from tests.tiny import halves
+from vlmtune.adapters.base import Adapter
+from vlmtune.adapters.grounded_words import GroundedWords
+from vlmtune.adapters.linear_probe import LinearProbe
+from vlmtune.adapters.matching import Matching
+from vlmtune.adapters.mm_adapter import MMAdapter
+from vlmtune.adapters.zero_shot import ZeroShot
+from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.backbones.vilt import Vilt
+from vlmtune.export import save_export
+from vlmtune.export.model import Model
+from vlmtune.search import Hit, Index, build, build_index
+from vlmtune.search.encoder import Encoder
+from vlmtune.storage.folder import FolderWriter
+
+COLOURS = ("red", "green", "blue")
+CAPTIONS = ("a red cube left of the blue dog", "green", "the metal sphere")
+
+
+def model_of(folder: Path, adapter: Adapter) -> Model:
+    """A model whose adapter has random weights, the same in each call."""
+    torch.manual_seed(0)
+    backbone = OpenClip(str(folder))
+    adapter.attach(backbone)
+    for parameter in adapter.parameters():  # an adapter may start as the identity
+        parameter.data.add_(0.1 * torch.randn_like(parameter))
+    return Model(backbone, adapter, batch_size=4)
+
+
+@pytest.fixture
+def dual(model_folder):
+    return model_of(model_folder, LinearProbe())
+
+
+@pytest.fixture
+def joint(model_folder):
+    return model_of(model_folder, GroundedWords(heads=2))
+
+
+@pytest.fixture
+def photos(tmp_path) -> Path:
+    """Nine images in folders whose names have spaces, and a text file."""
+    folder = tmp_path / "my photos"
+    for i, left in enumerate(COLOURS):
+        (folder / f"sub [{i}] ü").mkdir(parents=True)
+        for j, right in enumerate(COLOURS):
+            halves(left, right, 3 * i + j).save(folder / f"sub [{i}] ü" / f"{left} {right}.png")
+    (folder / "notes.txt").write_text("no image")
+    return folder
+
+
+def images(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*.png"))
+
+
+def opened(folder: Path, model: Model) -> Index:
+    return Index.open(folder, model)
+
+
+@pytest.fixture
+def encoded(monkeypatch) -> list[int]:
+    """How many images each call of the encoder took."""
+    counts, embed = [], Encoder.embed_images
+
+    def counting(self, pixels):
+        counts.append(len(pixels))
+        return embed(self, pixels)
+
+    monkeypatch.setattr(Encoder, "embed_images", counting)
+    return counts
+
+
+# -- what is found ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("caption", CAPTIONS)
+def test_a_dual_adapter_finds_what_it_ranks_first(dual, photos, tmp_path, caption):
+    assert build_index([photos], dual, tmp_path / "index", "dual").images == 9
+    index, files = opened(tmp_path / "index", dual), images(photos)
+    assert (len(index), list(index.paths)) == (9, files)
+    wanted = [(files[i], score) for i, score in dual.rank(caption, files)]
+    for top, recall in ((9, 1), (4, 100), (1, 1)):
+        hits = index.search(caption, top, recall)
+        assert [hit.path for hit in hits] == [path for path, _ in wanted[:top]]
+        assert [hit.score for hit in hits] == pytest.approx([x for _, x in wanted[:top]], abs=1e-4)
+
+
+def test_the_vectors_are_the_embeddings(dual, photos, tmp_path):
+    build_index([photos], dual, tmp_path / "index", "dual")
+    part = tmp_path / "index/part-00000"
+    vectors = torch.frombuffer(bytearray((part / "vectors.bin").read_bytes()), dtype=torch.float32)
+    wanted = dual.encode_image(images(photos))
+    torch.testing.assert_close(vectors.view(9, -1), wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("adapter", [GroundedWords(heads=2), MMAdapter(heads=2)])
+@pytest.mark.parametrize("caption", CAPTIONS)
+def test_a_joint_adapter_scores_what_the_backbone_finds(
+    model_folder, photos, tmp_path, adapter, caption
+):
+    joint = model_of(model_folder, adapter)
+    build_index([photos], joint, tmp_path / "index", "joint")
+    index, files = opened(tmp_path / "index", joint), images(photos)
+    scores = joint.score(files, caption)[:, 0]
+    spread = float(scores.max() - scores.min())
+    frozen = Model(joint.backbone, attached(ZeroShot(), joint.backbone))
+    first = [files[i] for i, _ in frozen.rank(caption, files)]
+    for top, recall in ((9, 9), (2, 5), (4, 1)):
+        hits = index.search(caption, top, recall)
+        assert {hit.path for hit in hits} <= set(first[: max(top, recall)])
+        assert len(hits) == top
+        known = torch.tensor([float(scores[files.index(hit.path)]) for hit in hits])
+        found = torch.tensor([hit.score for hit in hits])
+        assert float((known - found).abs().max()) < 0.02 * spread
+        assert found.tolist() == sorted(found.tolist(), reverse=True)
+
+
+def attached(adapter: Adapter, backbone: OpenClip) -> Adapter:
+    adapter.attach(backbone)
+    return adapter
+
+
+def test_chunks_of_pairs_do_not_change_scores(joint, photos, tmp_path):
+    build_index([photos], joint, tmp_path / "index", "joint")
+    index = opened(tmp_path / "index", joint)
+    whole = index.search(CAPTIONS[0], 9)
+    joint.adapter.chunk = 2
+    assert [hit.path for hit in index.search(CAPTIONS[0], 9)] == [hit.path for hit in whole]
+
+
+def test_no_image_is_read_to_answer(joint, photos, tmp_path):
+    build_index([photos], joint, tmp_path / "index", "joint")
+    shutil.rmtree(photos)
+    assert len(opened(tmp_path / "index", joint).search("red", 3)) == 3
+
+
+def test_an_index_is_found_by_the_vector_alone(model_folder, tmp_path):
+    """A vector by hand: the image whose embedding is the caption's own comes first."""
+    backbone = OpenClip(str(model_folder))
+    model = Model(backbone, attached(ZeroShot(), backbone))
+    for i in range(4):
+        halves("red", "blue", i).save(tmp_path / f"{i}.png")
+    build_index(sorted(tmp_path.glob("*.png")), model, tmp_path / "index", "x")
+    index = opened(tmp_path / "index", model)
+    text = normalize(model.encode_text("a red cube"), dim=1)
+    index._parts[0].vectors[2] = text[0]
+    index._faiss.reset()
+    index._faiss.add(index._parts[0].vectors.numpy())
+    best = index.search("a red cube", 1)[0]
+    scale = model.backbone.logit_scale
+    assert best == Hit(tmp_path / "2.png", pytest.approx(scale, rel=1e-4))
+
+
+def test_files_with_one_content_are_all_found(dual, tmp_path, encoded):
+    halves("red", "blue", 1).save(tmp_path / "a.png")
+    for name in ("b.png", "c.png"):
+        shutil.copy(tmp_path / "a.png", tmp_path / name)
+    assert build_index([tmp_path], dual, tmp_path / "index", "x").images == 3
+    hits = opened(tmp_path / "index", dual).search("red", 3)
+    assert [hit.path.name for hit in hits] == ["a.png", "b.png", "c.png"]  # ties keep order
+    assert encoded == [1]
+
+
+def test_an_index_opens_by_the_name_of_its_model(
+    model_folder, photos, tmp_path, monkeypatch, joint
+):
+    save_export(tmp_path / "export", joint.backbone, joint.adapter, provenance={})
+    monkeypatch.chdir(tmp_path)
+    build_index(["my photos"], joint, "index", "export")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    index = Index.open("../index", device="cpu")
+    assert index.search("red", 3) == opened(tmp_path / "index", joint).search("red", 3)
+
+
+# -- growing ----------------------------------------------------------------------------------
+
+
+def test_only_new_and_changed_images_are_encoded(dual, photos, tmp_path, encoded):
+    out, files = tmp_path / "index", images(photos)
+    built = build_index(files[:4], dual, out, "x")
+    assert (built.images, built.added, encoded) == (4, 4, [4])
+    built = build_index(files[:6], dual, out, "x")
+    assert (built.images, built.added, encoded) == (6, 2, [4, 2])
+    assert (build_index([photos], dual, out, "x").added, encoded) == (3, [4, 2, 3])
+    assert (build_index([photos], dual, out, "x").added, encoded) == (0, [4, 2, 3])
+    halves("green", "green", 99).save(files[0])
+    built = build_index([files[0]], dual, out, "x")
+    assert (built.images, built.added, encoded) == (9, 1, [4, 2, 3, 1])
+    index = opened(out, dual)
+    assert [index.paths.count(path) for path in files] == [1] * 9
+    wanted = {files[i]: score for i, score in dual.rank("green", files)}
+    for path, score in index.search("green", 9):
+        assert score == pytest.approx(wanted[path], abs=1e-4)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_an_index_of_many_parts_finds_the_same(joint, photos, tmp_path, monkeypatch, size):
+    build_index([photos], joint, tmp_path / "one", "x")
+    monkeypatch.setattr(build, "PART_ROWS", size)
+    build_index([photos], joint, tmp_path / "many", "x")
+    assert len(list((tmp_path / "many").glob("part-*"))) == -(-9 // size)
+    one, many = (opened(tmp_path / name, joint) for name in ("one", "many"))
+    for caption in CAPTIONS:
+        found, wanted = many.search(caption, 9), one.search(caption, 9)
+        assert [hit.path for hit in found] == [hit.path for hit in wanted]
+        scores = [hit.score for hit in wanted]
+        assert [hit.score for hit in found] == pytest.approx(scores, abs=1e-3)
+
+
+def test_another_model_is_refused(dual, joint, other_folder, photos, tmp_path, encoded):
+    build_index([photos], dual, tmp_path / "index", "dual")
+    before = contents(tmp_path / "index")
+    others = joint, model_of(other_folder, LinearProbe())
+    for other in others:
+        with refused("expected the model of the index .*, dual, got other with other weights"):
+            build_index([photos], other, tmp_path / "index", "other")
+        with refused("expected the model that encoded the index .*, dual, got other weights"):
+            opened(tmp_path / "index", other)
+    assert encoded == [4, 4, 1]
+    assert contents(tmp_path / "index") == before
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("calls", [0, 1, 2, 5, 9])
+def test_a_killed_run_leaves_the_index_and_the_next_goes_on(
+    joint, photos, tmp_path, monkeypatch, encoded, calls
+):
+    out, files = tmp_path / "index", images(photos)
+    build_index(files[:2], joint, out, "x")
+    before, wanted = contents(out), opened(out, joint).search("red", 9)
+    monkeypatch.setattr(build, "PART_ROWS", 3)
+    count, append = [], FolderWriter.append
+
+    def stopping(self, name, data):
+        count.append(name)
+        if len(count) > calls:
+            raise KeyboardInterrupt
+        append(self, name, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FolderWriter, "append", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            build_index([photos], joint, out, "x")
+    left = contents(out)
+    assert {path: left[path] for path in before} == before
+    assert opened(out, joint).search("red", 9) == wanted
+    kept = len({path.parent for path in left} - {path.parent for path in before})
+    assert kept == calls // 6  # a part has five files that are appended to, and ids.json
+    encoded.clear()
+    assert build_index([photos], joint, out, "x").added == 7
+    assert sum(encoded) == 7 - 3 * kept
+    assert {hit.path for hit in opened(out, joint).search("red", 9)} == set(files)
+
+
+def test_a_killed_first_run_may_be_followed_by_another_model(dual, joint, photos, tmp_path):
+    out = tmp_path / "index"
+    build_index([photos], dual, out, "x")
+    (out / "index.json").unlink()  # as if killed before its end
+    (out / ".part-00001.123.part").mkdir()
+    (out / ".part-00001.123.part/vectors.bin").write_bytes(b"half")
+    with refused("expected an index of vlmtune in .*, it has no index.json"):
+        opened(out, dual)
+    assert build_index([photos], joint, out, "x").added == 9
+    assert sorted(path.name for path in out.iterdir()) == ["index.json", "part-00000"]
+    assert len(opened(out, joint).search("red", 9)) == 9
+
+
+# -- images that cannot be read ---------------------------------------------------------------
+
+
+def test_unreadable_images_are_named(dual, photos, tmp_path):
+    bad = photos / "a bad one.png"
+    bad.write_text("no image")
+    built = build_index([photos, photos / "notes.txt"], dual, tmp_path / "index", "x")
+    assert (built.images, built.added) == (9, 9)
+    assert [path for path, _ in built.unread] == [bad, photos / "notes.txt"]
+    for path, reason in built.unread:
+        assert str(path) in reason
+        assert "\n" not in reason
+    assert build_index([photos], dual, tmp_path / "index", "x").unread == built.unread[:1]
+    Image.new("RGB", (9, 9), "blue").save(bad)
+    assert build_index([photos], dual, tmp_path / "index", "x").added == 1
+    bad.write_text("no image again")  # its former row no longer shows the file
+    assert build_index([photos], dual, tmp_path / "index", "x").images == 9
+    assert bad not in opened(tmp_path / "index", dual).paths
+
+
+def test_a_name_that_is_no_text_is_reported(dual, photos, tmp_path):
+    name = photos / "a\udcff.png"
+    try:
+        shutil.copy(images(photos)[0], name)
+    except OSError:
+        pytest.skip("the file system takes no such name")
+    built = build_index([photos], dual, tmp_path / "index", "x")
+    assert ([path for path, _ in built.unread], built.images) == ([name], 9)
+    assert len(opened(tmp_path / "index", dual)) == 9
+
+
+def test_without_images_there_is_no_index(dual, tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "bad.png").write_text("no image")
+    for given, reason in (
+        ("empty", "expected images .* in .*empty, got none"),
+        ("missing.png", "expected image files or folders, .*missing.png is missing"),
+        ("bad.png", "expected images that can be read, got 1 files and none of them"),
+    ):
+        with refused(reason):
+            build_index([tmp_path / given], dual, tmp_path / "index", "x")
+    assert not (tmp_path / "index/index.json").exists()
+
+
+def test_a_folder_with_other_files_is_left_alone(dual, photos):
+    before = contents(photos)
+    with refused("expected an index or a new folder, .* has other files, first 'notes.txt'"):
+        build_index([photos], dual, photos, "x")
+    assert contents(photos) == before
+    with refused("expected a folder for the index, got the file"):
+        build_index([photos], dual, photos / "notes.txt", "x")
+
+
+# -- what is refused --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["vectors.bin", "tokens.bin", "scales.bin", "offsets.bin", "pooled.bin", "ids.json",
+             "meta.json"],
+)  # fmt: skip
+@pytest.mark.parametrize("how", ["truncated", "changed", "missing"])
+def test_a_damaged_part_is_refused(joint, photos, tmp_path, name, how):
+    out = tmp_path / "index"
+    build_index([photos], joint, out, "x")
+    path = out / "part-00000" / name
+    content = path.read_bytes()
+    path.unlink()
+    if how != "missing":
+        path.write_bytes(
+            content[:-9] if how == "truncated" else bytes([content[0] ^ 1]) + content[1:]
+        )
+    with refused("expected an index of vlmtune in .*, part-00000 is damaged"):
+        opened(out, joint)
+    with refused("expected an index of vlmtune in .*, part-00000 is damaged"):
+        build_index([photos], joint, out, "x")
+
+
+def test_sizes_that_meta_json_claims_are_checked(joint, photos, tmp_path):
+    out = tmp_path / "index"
+    build_index([photos], joint, out, "x")
+    path = out / "part-00000/meta.json"
+    meta = json.loads(path.read_text())
+    for change in (
+        {"rows": 10}, {"width": 17}, {"tokens": 10**9}, {"pooled": -1}, {"kind": "Evil"},
+        {"width": "x"}, {"rows": 0},
+    ):  # fmt: skip
+        path.write_text(json.dumps(meta | change))
+        with refused("part-00000 is damaged"):
+            opened(out, joint)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda x: x[:-5], "expected an index of vlmtune in .*index.json"),
+        (lambda x: "[]", "expected an index of vlmtune"),
+        (lambda x: x.replace('"version": 1', '"version": 2'), "of version 1 in .*, got 2"),
+        (lambda x: x.replace("part-00000", "../part-00000"), "got the part '../part-00000'"),
+        (lambda x: x.replace("part-00000", "part-00007"), "part-00007 is damaged"),
+        (lambda x: x.replace('"images": {', '"images": {"x": "none", '), "it has no row for x"),
+        (lambda x: json.dumps(json.loads(x) | {"images": {}}), "it has no images"),
+    ],
+)
+def test_a_damaged_list_is_refused(dual, photos, tmp_path, change, reason):
+    build_index([photos], dual, tmp_path / "index", "x")
+    path = tmp_path / "index/index.json"
+    path.write_text(change(path.read_text()))
+    with refused(reason):
+        opened(tmp_path / "index", dual)
+
+
+def test_what_cannot_be_searched_is_refused(dual, photos, tmp_path):
+    build_index([photos], dual, tmp_path / "index", "x")
+    index = opened(tmp_path / "index", dual)
+    for top, recall in ((0, 1), (1, 0)):
+        with refused("expected top and recall of at least 1"):
+            index.search("red", top, recall)
+    with refused("expected captions with words"):
+        index.search(" ")
+    with refused("it has no index.json: build one with `vlmtune index`"):
+        Index.open(tmp_path, dual)
+
+
+def test_a_backbone_without_embeddings_is_refused(tmp_path):
+    backbone = Vilt(str(hf_models.write_vilt(tmp_path / "vilt")))
+    with refused("expected a model with embeddings to search by, got Matching on Vilt"):
+        Encoder(Model(backbone, attached(Matching(), backbone)))
+
+
+def test_without_faiss_there_is_one_line(dual, photos, tmp_path, monkeypatch):
+    build_index([photos], dual, tmp_path / "index", "x")
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with refused(r"expected the package faiss .* pip install 'vlmtune\[search\]'"):
+        opened(tmp_path / "index", dual)
+
+
+def test_nothing_is_unpickled(joint, photos, tmp_path, monkeypatch):
+    build_index([photos], joint, tmp_path / "index", "x")
+
+    def fail(*arguments, **options):
+        raise AssertionError("unpickled")
+
+    monkeypatch.setattr(torch, "load", fail)
+    monkeypatch.setattr("pickle.load", fail)
+    monkeypatch.setattr("pickle.loads", fail)
+    monkeypatch.setattr("pickle.Unpickler", fail)
+    assert len(opened(tmp_path / "index", joint).search("red", 2)) == 2

@@ -1,0 +1,32 @@
+"""`vlmtune index`: encodes images once, so that `vlmtune search` finds them by captions.
+
+In: files and a model. Out: the folder of an index, and what it has on stdout.
+Never: a file that is left out without its name.
+"""
+
+import argparse
+
+from rich.markup import escape
+
+from vlmtune.cli.plugins import find_device, find_model
+from vlmtune.report.screen import console
+from vlmtune.search.build import build_index
+
+
+def run(options: argparse.Namespace) -> None:
+    """Indexes `options.images` into `options.out` and prints what the index has now."""
+    device = find_device(options.device)
+    model = find_model(options.model, options.pretrained).to(device).batched(options.batch_size)
+    built = build_index(options.images, model, options.out, options.model, options.pretrained)
+    screen = console()
+    for path, reason in built.unread:
+        screen.print(f"not indexed: {_plain(path)}: {_plain(reason)}", soft_wrap=True)
+    line = f"{options.out}: {built.images} images, {built.added} of them new or changed"
+    if built.unread:
+        line += f"; not indexed: {len(built.unread)}"
+    screen.print(_plain(line), soft_wrap=True)
+
+
+def _plain(text: object) -> str:
+    """Text without markup, and with names that are no UTF-8 made printable."""
+    return escape(str(text).encode(errors="backslashreplace").decode())

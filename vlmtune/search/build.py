@@ -1,0 +1,229 @@
+"""Builds an index and lets it grow.
+
+In: image files and a model. Out: the folder of the index. Never: an image encoded twice, an
+unreadable one left out without a word, or a run that damages the index before it.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from vlmtune.data.images import open_image
+from vlmtune.errors import UserError
+from vlmtune.export.model import Model
+from vlmtune.features.pictures import Failures, PictureReader
+from vlmtune.search.encoder import Encoder
+from vlmtune.search.files import (
+    LIST,
+    VERSION,
+    WRITTEN,
+    Listed,
+    Source,
+    damaged,
+    part_key,
+    read_list,
+    write_list,
+)
+from vlmtune.search.parts import Encoded, Part, write_part
+from vlmtune.storage.files import remove
+from vlmtune.storage.folder import DamagedError, locked
+from vlmtune.storage.progress import progress
+from vlmtune.types import ImageRef
+
+SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+PART_ROWS = 2048  # images of a part: what a killed run loses at most
+
+
+class Unread(NamedTuple):
+    """A file that is not in the index, and why in one line."""
+
+    path: Path
+    reason: str
+
+
+@dataclass(frozen=True)
+class Built:
+    """What a run did.
+
+    Attributes:
+        images: Files in the index now.
+        added: Files that were new or had changed.
+        unread: Files that are not in the index because they cannot be read.
+    """
+
+    images: int
+    added: int
+    unread: tuple[Unread, ...]
+
+
+def build_index(
+    images: Sequence[str | Path],
+    model: Model,
+    out: str | Path,
+    name: str | Path,
+    pretrained: str | None = None,
+) -> Built:
+    """Encodes image files into the index `out`; an index that exists grows.
+
+    An image is known by the digest of its content: a file whose content is in the index already is
+    not encoded again, and a file that changed is. Files of earlier runs stay in the index. A run
+    that is killed leaves the index as it was, and the next run takes over what it finished.
+
+    Args:
+        images: Files, and folders that are searched for files with the suffix of an image.
+        model: Encodes them.
+        out: Folder of the index.
+        name: What `vlmtune.load` takes for the model; `Index.open` loads it by this name.
+        pretrained: The same, for its argument.
+
+    Raises:
+        UserError: There is no such file or no readable image, `out` has the images of another
+            model, is damaged or is no index, or cannot be written.
+    """
+    out = Path(out)
+    files, unread = _files(images)
+    with locked(out):
+        encoder = Encoder(model)
+        listed = _listed(out, encoder, _absolute(name), pretrained and _absolute(pretrained))
+        parts = _Parts(out, listed)
+        before = dict(listed["images"])
+        reader = PictureReader(model.backbone.preprocess, model.batch_size, Failures())
+        with reader.failures.skipped():
+            digests = dict(zip(files, reader.digests([ImageRef(x) for x in files]), strict=True))
+            new: dict[str, Path] = {}
+            for file, digest in digests.items():
+                if digest and digest not in parts.ids:
+                    new.setdefault(digest, file)
+            parts.add(new, encoder, reader)
+        for file, digest in digests.items():
+            if digest in parts.ids:
+                listed["images"][str(file)] = digest
+            else:
+                listed["images"].pop(str(file), None)
+                unread.append(Unread(file, _reason(file)))
+        if not listed["images"]:
+            raise UserError(
+                f"expected images that can be read, got {len(unread)} files and none of them "
+                f"({unread[0].reason}): correct the paths"
+            )
+        listed["parts"] = parts.names
+        write_list(out, listed)
+    added = sum(before.get(path) != digest for path, digest in listed["images"].items())
+    return Built(len(listed["images"]), added, tuple(unread))
+
+
+class _Parts:
+    """The parts of an index: those of its list, those that a killed run left, and new ones."""
+
+    def __init__(self, folder: Path, listed: Listed) -> None:
+        self.folder, self.names = folder, list(listed["parts"])
+        self.key, self.ids = part_key(listed["model"]["identity"]), set[str]()
+        for name in self.names:
+            try:
+                self.ids |= set(Part(folder / name, self.key).ids)
+            except DamagedError as error:
+                raise damaged(folder, name, error) from error
+        for path in sorted(folder.glob("*")):
+            if path.name in self.names or not WRITTEN.fullmatch(path.name):
+                continue
+            try:
+                self.ids |= set(Part(path, self.key).ids)
+                self.names.append(path.name)
+            except DamagedError:  # half-written, or of another model
+                remove(path)
+
+    def add(self, images: Mapping[str, Path], encoder: Encoder, reader: PictureReader) -> None:
+        """Encodes images by digest, part by part."""
+        names = list(images)
+        with progress("indexing images", len(names)) as advance:
+            for start in range(0, len(names), PART_ROWS):
+                some = {name: images[name] for name in names[start : start + PART_ROWS]}
+                number = max((int(name[5:]) for name in self.names), default=-1) + 1
+                part = f"part-{number:05}"
+                chunks = _encoded(some, encoder, reader, advance)
+                if ids := write_part(self.folder / part, self.key, chunks):
+                    self.ids |= set(ids)
+                    self.names.append(part)
+
+
+def _encoded(
+    images: Mapping[str, Path],
+    encoder: Encoder,
+    reader: PictureReader,
+    advance: Callable[[int], None],
+) -> Iterator[Encoded]:
+    """Encodes images batch by batch; those that cannot be read are left out."""
+    pictures = {name: ImageRef(path) for name, path in images.items()}
+    for names, pixels in reader.batches(pictures, list(pictures)):
+        yield Encoded(names, encoder.embed_images(pixels), encoder.prepare_images(pixels))
+        advance(len(names))
+
+
+def _listed(out: Path, encoder: Encoder, name: str, pretrained: str | None) -> Listed:
+    """The list of the index in `out`, or an empty one."""
+    identity = encoder.identity()
+    model: Source = {"name": name, "pretrained": pretrained, "identity": identity}
+    if (out / LIST).exists():
+        listed = read_list(out)
+        if listed["model"]["identity"] != identity:
+            raise UserError(
+                f"expected the model of the index {out}, {listed['model']['name']}, got {name} "
+                "with other weights or preprocessing: use that model, or another folder"
+            )
+        return listed
+    if out.exists() and not out.is_dir():
+        raise UserError(f"expected a folder for the index, got the file {out}: choose another")
+    inside = [path.name for path in out.glob("*")]
+    others = [name for name in inside if not WRITTEN.fullmatch(name)]
+    if others:
+        raise UserError(
+            f"expected an index or a new folder, {out} has other files, first {min(others)!r}: "
+            "choose another folder"
+        )
+    return {"version": VERSION, "model": model, "parts": [], "images": {}}
+
+
+def _absolute(name: str | Path) -> str:
+    """A name that leads to the same file from any working directory."""
+    return os.path.abspath(name) if Path(name).exists() else str(name)
+
+
+def _files(images: Sequence[str | Path]) -> tuple[list[Path], list[Unread]]:
+    """The files of `images`, absolute and each once, and those whose names are no text."""
+    files: dict[Path, None] = {}
+    for given in map(Path, images):
+        if given.is_dir():
+            inside = (x for x in given.rglob("*") if x.suffix.lower() in SUFFIXES and x.is_file())
+            files |= dict.fromkeys(Path(os.path.abspath(x)) for x in sorted(inside))
+        elif given.exists():
+            files[Path(os.path.abspath(given))] = None
+        else:
+            raise UserError(
+                f"expected image files or folders, {given} is missing: correct the path"
+            )
+    if not files:
+        raise UserError(
+            f"expected images ({', '.join(sorted(SUFFIXES))}) in {', '.join(map(str, images))}, "
+            "got none: correct the paths"
+        )
+    reason = "expected a file name in UTF-8, got another: rename the file"
+    unnamed = [x for x in files if not _is_text(str(x))]
+    return [x for x in files if _is_text(str(x))], [Unread(x, reason) for x in unnamed]
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:  # bytes of the name that are no UTF-8
+        return False
+    return True
+
+
+def _reason(file: Path) -> str:
+    try:
+        open_image(file)
+    except UserError as error:
+        return " ".join(str(error).split())
+    return f"expected an image in {file}, it changed while it was read: index it again"

@@ -1,0 +1,118 @@
+"""A model as an index uses it: vectors that recall images, and pairs that are scored again.
+
+In: pixels of images, a caption. Out: normalised vectors, prepared images, scores.
+Never: gradients, or a file.
+
+A dual adapter recalls by its own embeddings. A joint adapter has none: the embeddings of its
+backbone recall, and the adapter scores the recalled images again.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from vlmtune.adapters.base import CPU_CHUNK, DualAdapter, JointAdapter
+from vlmtune.adapters.zero_shot import ZeroShot
+from vlmtune.backbones.evaluation_mode import evaluation_mode
+from vlmtune.errors import UserError
+from vlmtune.export.model import Model
+from vlmtune.storage.folder import digest
+from vlmtune.types import Pixels, Pooled, Rows
+
+PAIRS = 1024  # of a chunk, if the adapter does not say what a pair takes
+
+
+class Encoder:
+    """The two stages of a search with one model.
+
+    Args:
+        model: The model.
+
+    Attributes:
+        dual: Gives the vectors: the model's adapter, or the backbone as it is.
+        joint: Scores recalled images; None if the model's adapter is dual.
+
+    Raises:
+        UserError: The adapter is joint and the backbone has no embeddings to recall with.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.model, self.backbone = model, model.backbone
+        adapter = model.adapter
+        self.joint = adapter if isinstance(adapter, JointAdapter) else None
+        self.dual = adapter if isinstance(adapter, DualAdapter) else self._zero_shot()
+
+    def _zero_shot(self) -> DualAdapter:
+        dual = ZeroShot()
+        reason = self.backbone.fits(dual.image_input, "image")
+        reason = reason or self.backbone.fits(dual.text_input, "text")
+        if self.joint is None or reason:
+            raise UserError(
+                "expected a model with embeddings to search by, got "
+                f"{type(self.model.adapter).__name__} on {type(self.backbone).__name__}"
+                f"{f' ({reason})' if reason else ''}: choose another model"
+            )
+        dual.attach(self.backbone)
+        return dual.to(self.model.device).eval()
+
+    def identity(self) -> str:
+        """Returns a digest of all weights, the adapter's arguments and the preprocessing."""
+        return digest([self.backbone.fingerprint, self.model.digest()])
+
+    def embed_images(self, pixels: Pixels) -> Float[Tensor, "n d"]:
+        """Returns normalised vectors of images, on the CPU.
+
+        Raises:
+            UserError: A number is not finite.
+        """
+        with evaluation_mode(self.backbone, self.dual):
+            spec = self.dual.image_input
+            features = self.backbone.encode_image(pixels.to(self.model.device), spec)
+            vectors = self.dual.embed_image(features).float()
+        if not bool(torch.isfinite(vectors).all()):
+            raise UserError("expected finite embeddings, got NaN or infinity: check the weights")
+        return normalize(vectors, dim=-1).cpu()
+
+    def prepare_images(self, pixels: Pixels) -> Rows | None:
+        """Returns what the joint adapter computes from images alone, on the CPU."""
+        if self.joint is None:
+            return None
+        with evaluation_mode(self.backbone, self.joint):
+            spec = self.joint.image_input
+            features = self.backbone.encode_image(pixels.to(self.model.device), spec)
+            return self.joint.prepare_image(features).to("cpu", torch.float32)
+
+    def embed_text(self, caption: str) -> Float[Tensor, "1 d"]:
+        """Returns the normalised vector of a caption, on the CPU.
+
+        Raises:
+            UserError: The caption cannot be encoded.
+        """
+        with evaluation_mode(self.backbone, self.dual):
+            features = self.backbone.encode_text([caption], self.dual.text_input)
+            return normalize(self.dual.embed_text(features).float(), dim=-1).cpu()
+
+    def score(self, caption: str, images: Rows) -> Float[Tensor, "k"]:
+        """Scores k images against a caption as the model does, on the CPU.
+
+        Args:
+            caption: The caption.
+            images: For a joint adapter as `prepare_images` gives them; else as `Pooled` vectors.
+        """
+        device = self.model.device
+        if self.joint is None:
+            assert isinstance(images, Pooled)
+            text = self.embed_text(caption).to(device)
+            with evaluation_mode(self.dual):
+                return self.dual.compare(images.values.to(device), text)[:, 0].float().cpu()
+        with evaluation_mode(self.backbone, self.joint):
+            features = self.backbone.encode_text([caption], self.joint.text_input)
+            text = self.joint.prepare_text(features.trimmed())
+            pair = self.joint.pair_bytes(images, text, False)
+            size = max(1, min(self.joint.memory, CPU_CHUNK) // pair) if pair else PAIRS
+            scores = []
+            for rows in torch.arange(len(images)).split(self.joint.chunk or size):
+                texts = text[torch.zeros(len(rows), dtype=torch.int64, device=device)]
+                scores.append(self.joint.score_pairs(images[rows].to(device), texts).float().cpu())
+        return torch.cat(scores)

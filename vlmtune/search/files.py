@@ -1,0 +1,84 @@
+"""The list of an index: which images it has, and which model encoded them.
+
+In: a folder. Out: its list, checked. Never: a model or an image.
+
+An index is a folder with
+
+    index.json     the model, the parts, and the digest of each image by its path
+    part-00000/    some encoded images (see `parts`), and so on
+
+`index.json` is replaced at the end of a run. A part that it does not list is of a run that was
+killed; the next run takes its images over.
+"""
+
+import json
+import re
+from pathlib import Path
+
+from typing_extensions import TypedDict
+
+from vlmtune.errors import UserError
+from vlmtune.storage.files import check_shape, read_json, write_text
+
+LIST = "index.json"
+VERSION = 1
+PART = re.compile(r"part-\d{5,9}")
+WRITTEN = re.compile(rf"{PART.pattern}|\.({PART.pattern}|index\.json)\.\d+\.(part|old)")
+"""What `vlmtune index` writes beside the list; those with a dot are of a killed run."""
+EXPECTED, AGAIN = "an index of vlmtune", "build it again in a new folder"
+
+
+class Source(TypedDict):
+    """Where the model comes from, and the digest of its weights (`Encoder.identity`)."""
+
+    name: str
+    pretrained: str | None
+    identity: str
+
+
+class Listed(TypedDict):
+    """The content of `index.json`; `images` has the digest of each image by its absolute path."""
+
+    version: int
+    model: Source
+    parts: list[str]
+    images: dict[str, str]
+
+
+def read_list(folder: Path) -> Listed:
+    """Reads and checks the list of an index.
+
+    Raises:
+        UserError: There is no index, its list is damaged, or another version wrote it.
+    """
+    path = Path(folder) / LIST
+    if not path.is_file():
+        raise UserError(
+            f"expected {EXPECTED} in {folder}, it has no {LIST}: build one with `vlmtune index`"
+        )
+    content = read_json(path, EXPECTED, AGAIN)
+    if isinstance(content, dict) and content.get("version") != VERSION:
+        raise UserError(
+            f"expected {EXPECTED} of version {VERSION} in {folder}, got "
+            f"{content.get('version')!r}: {AGAIN}"
+        )
+    listed: Listed = check_shape(content, Listed, path, EXPECTED, AGAIN)
+    for name in listed["parts"]:
+        if not PART.fullmatch(name):
+            raise UserError(f"expected {EXPECTED} in {path}, got the part {name!r}: {AGAIN}")
+    return listed
+
+
+def write_list(folder: Path, listed: Listed) -> None:
+    """Replaces the list of an index, whole or not at all."""
+    write_text(Path(folder) / LIST, json.dumps(listed, indent=1) + "\n")
+
+
+def part_key(identity: str) -> dict[str, str | int]:
+    """Returns the key of the parts of a model."""
+    return {"model": identity, "version": VERSION}
+
+
+def damaged(folder: Path, name: str, reason: object) -> UserError:
+    """The error for a part that is not the one that was written."""
+    return UserError(f"expected {EXPECTED} in {folder}, {name} is damaged ({reason}): {AGAIN}")

@@ -1,0 +1,157 @@
+"""An opened index. In: its folder, then captions. Out: the files that fit them best, with scores.
+
+Never: an image read, a vector approximated, or anything unpickled.
+"""
+
+import importlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vlmtune.errors import UserError
+from vlmtune.export import load
+from vlmtune.export.model import Model
+from vlmtune.search.encoder import Encoder
+from vlmtune.search.files import AGAIN, EXPECTED, damaged, part_key, read_list
+from vlmtune.search.parts import Part
+from vlmtune.storage.folder import DamagedError
+from vlmtune.types import Pooled, Rows, concatenate
+
+
+class Hit(NamedTuple):
+    """A file that was found.
+
+    Attributes:
+        path: The file, as it was indexed, absolute.
+        score: The score that the model gives it.
+    """
+
+    path: Path
+    score: float
+
+
+class Index:
+    """Image files that a model encoded, ready for captions.
+
+    faiss finds the images whose vectors have the largest cosine with that of the caption, exactly.
+    The model scores these: a dual adapter by their vectors, a joint adapter by their stored tokens.
+
+    Attributes:
+        folder: The folder.
+        paths: The files, in the order in which they were indexed.
+        model: The model.
+    """
+
+    def __init__(self, folder: Path, paths: Sequence[Path], encoder: Encoder) -> None:
+        self.folder, self.paths, self.model = folder, tuple(paths), encoder.model
+        self._encoder = encoder
+        self._parts: list[Part] = []
+        self._rows: list[tuple[int, int]] = []  # part, and row in it, of each file
+        self._faiss: Any = None
+
+    @classmethod
+    def open(
+        cls,
+        folder: str | Path,
+        model: Model | None = None,
+        device: torch.device | str | None = None,
+    ) -> "Index":
+        """Opens the index in `folder` with its model.
+
+        Args:
+            folder: What `build_index` or `vlmtune index` wrote.
+            model: The model; by default `vlmtune.load` loads it by the name in the index, so open
+                only indexes of people you trust, or name the model.
+            device: Where to compute, if the model is loaded here.
+
+        Raises:
+            UserError: There is no index, it is damaged, the model has other weights, or faiss is
+                not installed.
+        """
+        folder, faiss = Path(folder), _faiss()
+        listed = read_list(folder)
+        source = listed["model"]
+        if model is None:
+            model = load(source["name"], source["pretrained"], device=device)
+        encoder = Encoder(model)
+        if encoder.identity() != source["identity"]:
+            raise UserError(
+                f"expected the model that encoded the index {folder}, {source['name']}, got other "
+                "weights or preprocessing: name that model, or build the index again"
+            )
+        index = cls(folder, [Path(path) for path in listed["images"]], encoder)
+        positions: dict[str, tuple[int, int]] = {}
+        for number, name in enumerate(listed["parts"]):
+            try:
+                part = Part(folder / name, part_key(source["identity"]))
+            except DamagedError as error:
+                raise damaged(folder, name, error) from error
+            index._parts.append(part)
+            for row, digest in enumerate(part.ids):
+                positions.setdefault(digest, (number, row))
+        missing = [path for path, x in listed["images"].items() if x not in positions]
+        if missing or not listed["images"]:
+            got = f"no row for {missing[0]}" if missing else "no images"
+            raise UserError(f"expected {EXPECTED} in {folder}, it has {got}: {AGAIN}")
+        index._rows = [positions[digest] for digest in listed["images"].values()]
+        vectors = index._vectors(range(len(index)))
+        index._faiss = faiss.IndexFlatIP(vectors.shape[1])
+        index._faiss.add(vectors.numpy())
+        return index
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def search(self, caption: str, top: int = 10, recall: int = 100) -> list[Hit]:
+        """Returns the `top` files with the highest scores, best first; ties keep order.
+
+        With a dual adapter these are the best of all files. A joint adapter scores the `recall`
+        files that the embeddings of its backbone find first, at least `top`.
+
+        Raises:
+            UserError: `top` or `recall` is below 1, or the caption cannot be encoded.
+        """
+        if min(top, recall) < 1:
+            raise UserError(
+                f"expected top and recall of at least 1, got {top} and {recall}: raise them"
+            )
+        count = min(max(top, recall), len(self))
+        _, rows = self._faiss.search(self._encoder.embed_text(caption).numpy(), count)
+        chosen = sorted(rows[0].tolist())
+        joint = self._encoder.joint is not None
+        images = self._gather(chosen, Part.prepared) if joint else Pooled(self._vectors(chosen))
+        scores = self._encoder.score(caption, images)
+        best = sorted(zip(chosen, scores.tolist(), strict=True), key=lambda item: -item[1])
+        return [Hit(self.paths[row], score) for row, score in best[:top]]
+
+    def _vectors(self, files: Sequence[int]) -> Float[Tensor, "k d"]:
+        def read(part: Part, rows: list[int]) -> Rows:
+            return Pooled(part.vectors[rows])
+
+        return cast(Pooled, self._gather(files, read)).values
+
+    def _gather(self, files: Sequence[int], read: Callable[[Part, list[int]], Rows]) -> Rows:
+        """Reads the rows of some files part by part; returns them in the order of the files."""
+        here: dict[int, list[int]] = {}
+        for k, file in enumerate(files):
+            here.setdefault(self._rows[file][0], []).append(k)
+        chunks = [
+            read(self._parts[number], [self._rows[files[k]][1] for k in wanted])
+            for number, wanted in here.items()
+        ]
+        order = torch.tensor([k for wanted in here.values() for k in wanted])
+        return concatenate(chunks)[order.argsort()]
+
+
+def _faiss() -> Any:
+    try:
+        return importlib.import_module("faiss")
+    except ImportError as error:
+        raise UserError(
+            "expected the package faiss to search, it is not installed: "
+            "pip install 'vlmtune[search]'"
+        ) from error

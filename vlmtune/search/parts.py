@@ -1,0 +1,191 @@
+"""Some images of an index on disk: a folder that is written once and never changes.
+
+In: encoded images by the digest of their content. Out: rows of them, read by memory mapping.
+Never: a half-written folder, a pickle, or a row that was not checked.
+
+A part is a folder with
+
+    ids.json      the n digests
+    vectors.bin   float32 (n, d), normalised
+    pooled.bin    float32 (n, g), what a joint adapter keeps beside tokens; if it keeps anything
+    tokens.bin    int8 (sum t, w), the prepared tokens of all images one after another
+    scales.bin    float32 (sum t), the scale of each token
+    offsets.bin   int64 (n + 1), where the tokens of each image begin
+    meta.json     sizes, sha256 of each file, versions
+
+Only a joint adapter has the four files in the middle.
+"""
+
+import contextlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vlmtune.errors import UserError
+from vlmtune.search.quantise import quantise, restore
+from vlmtune.storage.files import write_atomically
+from vlmtune.storage.folder import DamagedError, FolderWriter, read_meta
+from vlmtune.types import Pooled, PooledTokens, Rows, Tokens
+
+KINDS: dict[str, type[Rows]] = {x.__name__: x for x in (Pooled, Tokens, PooledTokens)}
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Some encoded images.
+
+    Attributes:
+        ids: Digests of their content.
+        vectors: Their normalised vectors.
+        prepared: What a joint adapter computed from them; None for a dual adapter.
+    """
+
+    ids: Sequence[str]
+    vectors: Float[Tensor, "n d"]
+    prepared: Rows | None
+
+
+def write_part(path: Path, key: Mapping[str, Any], chunks: Iterable[Encoded]) -> list[str]:
+    """Writes a part whole or not at all; returns its ids.
+
+    Without an image there is no part.
+
+    Raises:
+        UserError: The folder cannot be written, or the adapter prepares images in an unknown form.
+    """
+    waiting = iter(chunks)
+    first = next(waiting, None)
+    if first is None:
+        return []
+    with write_atomically(path) as temporary, contextlib.ExitStack() as stack:
+        temporary.mkdir()
+        writer, ids = FolderWriter(temporary, stack), []
+        lengths, facts = [torch.zeros(1, dtype=torch.int64)], _facts(first)
+        for chunk in _chain(first, waiting):
+            ids += chunk.ids
+            writer.append("vectors.bin", _bytes(chunk.vectors))
+            pooled, tokens = _split(chunk.prepared)
+            if pooled is not None and pooled.shape[1]:
+                writer.append("pooled.bin", _bytes(pooled))
+            if tokens is not None:
+                numbers, scales = quantise(tokens.values[tokens.mask])
+                writer.append("tokens.bin", _bytes(numbers))
+                writer.append("scales.bin", _bytes(scales))
+                lengths.append(tokens.lengths)
+        if facts["tokens"]:
+            writer.append("offsets.bin", _bytes(torch.cat(lengths).cumsum(0)))
+        writer.append("ids.json", json.dumps(ids).encode())
+        writer.finish(key, rows=len(ids), **facts)
+    return ids
+
+
+class Part:
+    """An opened part.
+
+    Args:
+        folder: The folder.
+        key: The key it must have.
+
+    Attributes:
+        ids: Digests of the images.
+        vectors: Their vectors, mapped into memory.
+
+    Raises:
+        DamagedError: A file is missing, truncated, changed or of another key.
+    """
+
+    def __init__(self, folder: Path, key: Mapping[str, Any]) -> None:
+        self.folder = Path(folder)
+        self._meta = read_meta(self.folder, key, ("ids.json", "vectors.bin"))
+        try:
+            ids = json.loads((self.folder / "ids.json").read_text(encoding="utf-8"))
+            self.ids = tuple(str(name) for name in ids)
+            rows, width = int(self._meta["rows"]), int(self._meta["width"])
+            self._kind = None if self._meta["kind"] is None else KINDS[self._meta["kind"]]
+            pooled, tokens = int(self._meta["pooled"]), int(self._meta["tokens"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise DamagedError("meta.json contradicts itself") from error
+        if len(self.ids) != rows or rows < 1:
+            raise DamagedError("meta.json contradicts itself")
+        self.vectors = self._mapped("vectors.bin", torch.float32, (rows, width))
+        self._pooled = torch.zeros(rows, 0)
+        if pooled:
+            self._pooled = self._mapped("pooled.bin", torch.float32, (rows, pooled))
+        if tokens:
+            self._offsets = self._mapped("offsets.bin", torch.int64, (rows + 1,))
+            total = int(self._offsets[-1])
+            if int(self._offsets[0]) or bool((self._offsets.diff() < 1).any()):
+                raise DamagedError("offsets.bin contradicts itself")
+            self._tokens = self._mapped("tokens.bin", torch.int8, (total, tokens))
+            self._scales = self._mapped("scales.bin", torch.float32, (total,))
+
+    def _mapped(self, name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+        count = torch.Size(shape).numel()
+        entry = self._meta["files"].get(name)
+        if entry is None or entry["bytes"] != count * dtype.itemsize or min(shape) < 1:
+            raise DamagedError(f"{name} has another size than meta.json says")
+        path = str(self.folder / name)
+        # Not shared: a stray write could otherwise reach the file.
+        return torch.from_file(path, shared=False, size=count, dtype=dtype).view(shape)
+
+    def prepared(self, rows: Sequence[int]) -> Rows:
+        """Returns what the joint adapter prepared of the images in `rows`, in their order.
+
+        Tokens are those of `quantise`, times their scales. A dual adapter has prepared nothing.
+        """
+        assert self._kind is not None, "a dual adapter scores vectors"
+        pooled = self._pooled[list(rows)]
+        if self._kind is Pooled:
+            return Pooled(pooled)
+        spans = [range(*self._offsets[row : row + 2].tolist()) for row in rows]
+        longest = max(map(len, spans))
+        values = torch.zeros(len(rows), longest, self._tokens.shape[1])
+        mask = torch.zeros(len(rows), longest, dtype=torch.bool)
+        for i, span in enumerate(spans):
+            chosen = slice(span.start, span.stop)
+            values[i, : len(span)] = restore(self._tokens[chosen], self._scales[chosen])
+            mask[i, : len(span)] = True
+        tokens = Tokens(values, mask)
+        return tokens if self._kind is Tokens else PooledTokens(pooled, tokens)
+
+
+def _facts(first: Encoded) -> dict[str, Any]:
+    """What `meta.json` says of the rows: their kind and widths."""
+    pooled, tokens = _split(first.prepared)
+    return {
+        "kind": None if first.prepared is None else type(first.prepared).__name__,
+        "width": first.vectors.shape[1],
+        "pooled": 0 if pooled is None else pooled.shape[1],
+        "tokens": 0 if tokens is None else tokens.values.shape[2],
+    }
+
+
+def _split(prepared: Rows | None) -> tuple[Tensor | None, Tokens | None]:
+    """The vectors and the tokens of prepared images."""
+    if prepared is None:
+        return None, None
+    if isinstance(prepared, Pooled):
+        return prepared.values, None
+    if isinstance(prepared, Tokens):
+        return None, prepared
+    if isinstance(prepared, PooledTokens):
+        return prepared.pooled, prepared.tokens
+    raise UserError(
+        f"expected an adapter that prepares {', '.join(KINDS)}, got {type(prepared).__name__}: "
+        "return one of these from prepare_image"
+    )
+
+
+def _chain(first: Encoded, others: Iterator[Encoded]) -> Iterator[Encoded]:
+    yield first
+    yield from others
+
+
+def _bytes(values: Tensor) -> Any:
+    return values.contiguous().reshape(-1).view(torch.uint8).numpy()
