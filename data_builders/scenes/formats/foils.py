@@ -1,27 +1,25 @@
 """Training scenes go in, a table of true sentences and their foils comes out.
 
 For what Cola's queries, AR4T's pairs and captions teach nothing about: counts, absence, negation,
-an added object, exchanged materials, and colours after their noun. `vlmtune build table` reads it.
+an added object, and attributes after their noun. `vlmtune build table` reads the table.
 """
 
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from data_builders.scenes.captions import NUMBERS, PHRASES, both, counting, with_article
+from data_builders.scenes.captions import NUMBERS, both, counting, with_article
 from data_builders.scenes.formats.context import SceneContext
 from data_builders.scenes.formats.files import csv_table
 from data_builders.scenes.image_files import SceneImage
 from data_builders.scenes.sampling import WorldSpec
-from data_builders.scenes.scene import GROUND_RELATIONS, Scene
+from data_builders.scenes.scene import Scene
 from data_builders.scenes.statements import (
     Noun,
     absent,
     describe,
     exchange,
-    exists,
     object_count,
-    relation_holds,
     stated_attributes,
     stated_kinds,
 )
@@ -85,28 +83,15 @@ def _presence(context: SceneContext, spec: WorldSpec) -> Foil | None:
 
 
 def _negation(context: SceneContext, spec: WorldSpec) -> Foil | None:
-    """Writes "a red cube", "a not red cube", one of which is true, alone or beside another noun."""
-    obj, *others = context.shuffled(context.scene.objects)
+    """Writes "there is a red cube", "there is a not red cube", one of which is true."""
+    obj = context.rng.choice(context.scene.objects)
     kind = context.rng.choice(list(context.kinds))
     noun = describe(obj, [kind]).replaced(kind, context.rng.choice(context.kinds[kind]))
-    nouns, other = (noun, noun.negating(kind)), describe(others[0]) if others else None
-    if not _allowed(noun, spec):
+    negated = noun.negating(kind)
+    texts = f"there is {with_article(noun)}", f"there is {with_article(negated)}"
+    if not _allowed(noun, spec) or absent(context.scene, noun) == absent(context.scene, negated):
         return None
-    form = context.rng.choice(("there is", "and", "related"))
-    relation = context.rng.choice(GROUND_RELATIONS)
-    if other is None or form == "there is":
-        truths = [exists(context.scene, n) for n in nouns]
-        texts = [f"there is {with_article(n)}" for n in nouns]
-    elif form == "and":
-        truths = [exists(context.scene, n, other) for n in nouns]
-        texts = [both(n, other) for n in nouns]
-    else:
-        truths = [relation_holds(context.scene, n, relation, other) for n in nouns]
-        texts = [f"{n} {PHRASES[relation]} {other}" for n in nouns]
-    if sorted(map(str, truths)) != ["False", "True"]:
-        return None
-    true, false = texts if truths[0] else texts[::-1]
-    return true, false
+    return texts if absent(context.scene, negated) else texts[::-1]
 
 
 def _addition(context: SceneContext, spec: WorldSpec) -> Foil | None:
@@ -119,17 +104,12 @@ def _addition(context: SceneContext, spec: WorldSpec) -> Foil | None:
     return text, f"{text} and {with_article(missing)}"
 
 
-def _exchanged(context: SceneContext, spec: WorldSpec) -> Foil | None:
-    """Writes two nouns with an attribute each, against the attributes exchanged.
-
-    As "the metal cube and the rubber torus" (ARO), or with colours after the nouns (PUG).
-    """
-    kind = context.rng.choice(list(context.kinds))
-    write = _textures if kind == "color" else _the
+def _textured(context: SceneContext, spec: WorldSpec) -> Foil | None:
+    """The wording of PUG's prompts, colours after the nouns, against colours exchanged."""
     for i, j in context.shuffled(_pairs(context.scene)):
-        exchanged = exchange(context.scene, i, j, kind)
+        exchanged = exchange(context.scene, i, j, "color")
         if exchanged and all(_allowed(noun, spec) for noun in exchanged[1]):
-            return write(*exchanged[0]), write(*exchanged[1])
+            return _textures(*exchanged[0]), _textures(*exchanged[1])
     return None
 
 
@@ -145,9 +125,5 @@ def _textures(*nouns: Noun) -> str:
     return f"this is a photo of {' and '.join(named)}"
 
 
-def _the(first: Noun, second: Noun) -> str:
-    return f"the {first} and the {second}"
-
-
 _Writer = Callable[[SceneContext, WorldSpec], Foil | None]
-_WRITERS: tuple[_Writer, ...] = (_count, _presence, _negation, _addition, _exchanged)
+_WRITERS: tuple[_Writer, ...] = (_count, _presence, _negation, _addition, _textured)
