@@ -3,6 +3,7 @@
 import hashlib
 import multiprocessing
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -166,7 +167,7 @@ def render_chunks(
         return images
     # Spawned, not forked: torch's threads do not survive a fork.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, context, torch.set_num_threads, (1,)) as pool:
+    with ProcessPoolExecutor(processes, context, _prepare_process) as pool:
         try:
             collect(pool.map(_render_chunk, work))
         except BrokenProcessPool as error:
@@ -178,3 +179,16 @@ def render_chunks(
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return images
+
+
+def _prepare_process() -> None:
+    """In a rendering process: one thread, and an end if the process that started it is killed."""
+    torch.set_num_threads(1)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)

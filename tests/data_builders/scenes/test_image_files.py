@@ -1,3 +1,7 @@
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -68,3 +72,43 @@ def test_an_impossible_world_is_a_user_error(tmp_path):
     )
     with refused("expected a world that holds items of SceneSeries"):
         image_files.render_chunks(work, 1, lambda: None)
+
+
+RENDER = """
+import sys
+from pathlib import Path
+from data_builders.scenes.world import ScenesBuilder
+
+if __name__ == "__main__":
+    world = ScenesBuilder(train=100_000, val=0, test=0, multi=0, ar4t_train=0, processes=2)
+    world.build(Path(sys.argv[1]), progress=False)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs Linux to list processes")
+def test_rendering_processes_end_when_the_build_is_killed(tmp_path):
+    (tmp_path / "render.py").write_text(RENDER)
+    command = [sys.executable, tmp_path / "render.py", tmp_path / "world"]
+    with subprocess.Popen(
+        command, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    ) as build:
+        waited(lambda: any(tmp_path.glob(".world*/images/train/*")))
+        children = Path(f"/proc/{build.pid}/task/{build.pid}/children").read_text().split()
+        build.kill()
+    assert len(children) >= 2
+    waited(lambda: not any(running(child) for child in children))
+
+
+def running(process):
+    status = Path(f"/proc/{process}/status")
+    return status.exists() and "State:\tZ" not in status.read_text()
+
+
+def waited(done):
+    """Waits until a condition holds, for two minutes at most."""
+    for _ in range(1200):
+        if done():
+            return
+        time.sleep(0.1)
+    raise AssertionError("it did not happen in two minutes")
