@@ -1,6 +1,7 @@
 """What every test may use: a tiny model and a tiny corpus, written once."""
 
 import hashlib
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +9,9 @@ from pathlib import Path
 import huggingface_hub.constants
 import pytest
 import torch
+from open_clip import factory
+from safetensors.torch import load_file
+from torch import Tensor
 
 from tests.tiny import halves, write_model, write_shards
 from vlmtune.backbones.open_clip import OpenClip
@@ -60,6 +64,23 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     for file in files:
         halves(file.stem, "red").save(file)
     return files
+
+
+@pytest.fixture(scope="session")
+def clip_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random open_clip model with CLIP's own words."""
+    folder = tmp_path_factory.mktemp("model") / "clip"
+    return write_model(folder, vocabulary=False, text={"context_length": 77})
+
+
+@pytest.fixture
+def tiny_vl(clip_folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Tensor]:
+    """Weights of Tiny-VL; open_clip knows this name, and Tiny-VL-quickgelu, as built in."""
+    config = json.loads((clip_folder / "open_clip_config.json").read_text())["model_cfg"]
+    monkeypatch.setitem(factory._MODEL_CONFIGS, "Tiny-VL", config)
+    quick = config | {"quick_gelu": True}
+    monkeypatch.setitem(factory._MODEL_CONFIGS, "Tiny-VL-quickgelu", quick)
+    return load_file(clip_folder / "open_clip_model.safetensors")
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 
 import vlmtune
 from tests.backbones import hf_models
@@ -139,7 +140,35 @@ def test_what_is_no_image(model_folder, image, message):
         vlmtune.load(model_folder, device="cpu").score([image], TEXTS)
 
 
-def test_weights_of_open_clip_get_advice(tmp_path):
-    torch.save({"state_dict": {}}, tmp_path / "epoch_1.pt")
-    with refused(r"pass the model's name with --pretrained .*epoch_1.pt"):
-        vlmtune.load(tmp_path / "epoch_1.pt")
+def test_a_weights_file_of_a_named_architecture(tiny_vl, tmp_path, pictures, recwarn):
+    file = tmp_path / "negclip.pt"
+    torch.save({"epoch": 5, "state_dict": tiny_vl}, file)
+    model = vlmtune.load(file, architecture="Tiny-VL-quickgelu", device="cpu")
+    want = vlmtune.load("Tiny-VL-quickgelu", str(file), device="cpu").score(pictures, TEXTS)
+    assert model.score(pictures, TEXTS).equal(want)
+    assert not recwarn.list
+    assert "OpenClip 'Tiny-VL-quickgelu (negclip.pt)'" in repr(model)
+
+
+def test_a_weights_file_and_its_architecture_come_together(tiny_vl, tmp_path, model_folder):
+    file = tmp_path / "epoch_1.safetensors"
+    save_file(tiny_vl, file)
+    with refused("got none: add --architecture, for example --architecture ViT-B-32-quickgelu"):
+        vlmtune.load(file)
+    with refused("got none: add --architecture"):
+        vlmtune.load(file, "openai")
+    with refused("no pretrained beside an architecture, got 'openai'"):
+        vlmtune.load(file, "openai", architecture="Tiny-VL")
+    for other in (model_folder, "ViT-B-32", tmp_path / "none.pt"):
+        with refused(
+            r"weights file \(.pt, .pth, .bin, .safetensors\) for the architecture Tiny-VL"
+        ):
+            vlmtune.load(other, architecture="Tiny-VL")
+    with refused("did you mean .*Tiny-VL"):
+        vlmtune.load(file, architecture="Tiny-LV")
+
+
+def test_a_checkpoint_of_another_program_gets_advice(tmp_path):
+    torch.save({"state_dict": {}}, tmp_path / "epoch_1.ckpt")
+    with refused("another kind: .* --model FILE --architecture NAME"):
+        vlmtune.load(tmp_path / "epoch_1.ckpt")

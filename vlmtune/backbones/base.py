@@ -135,6 +135,8 @@ class Backbone(Configured, nn.Module, ABC):
         fusion: The part that sees both modalities, or None.
         no_fusion: Why `fusion` is None.
         random_weights: Whether the weights are random, not pre-trained.
+        weights_file: The `file`, its `sha256` and the `architecture`, if the weights come from a
+            single file rather than a published model; else None.
     """
 
     embed_dim: int
@@ -149,11 +151,14 @@ class Backbone(Configured, nn.Module, ABC):
     fusion: Fusion | None = None
     no_fusion: str = "it is a dual encoder"
     random_weights: bool = False
+    weights_file: dict[str, str] | None = None
 
     @property
     def title(self) -> str:
-        """The model's name as configs give it, for reports; random weights are named."""
+        """The model's name as configs give it, with its weights if they are random or a file's."""
         name = str(self.spec()["init_args"].get("model", type(self).__name__))
+        if self.weights_file is not None:
+            return f"{name} ({self.weights_file['file']})"
         return f"{name} (random weights)" if self.random_weights else name
 
     @cached_property

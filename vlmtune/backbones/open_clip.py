@@ -48,8 +48,10 @@ class OpenClip(Backbone):
             `open_clip_config.json` and `open_clip_model.safetensors` ("local-dir:path" or the path;
             relative to the working directory or else to the repository). With a `vocabulary.txt`
             (one word a line) in the folder or hub repository captions are read word by word.
-        pretrained: For a built-in name: a tag of open_clip ("openai", "laion2b_s34b_b79k") or a
-            weights file, or "random" for random weights. None for a model with its own weights.
+        pretrained: For a built-in name: a tag of open_clip ("openai", "laion2b_s34b_b79k"), or
+            "random" for random weights, or a file: a training checkpoint of open_clip
+            (`epoch_5.pt`) or a state dict (.pt, .pth, .bin, .safetensors), loaded without running
+            its code. None for a model with its own weights.
         precision: Type of the weights.
         preprocessing: Replacements in the model's preprocessing: `mean`, `std`, `interpolation`
             ("bicubic", "bilinear") and `resize_mode` ("shortest", "longest", "squash"). Some
@@ -84,7 +86,7 @@ class OpenClip(Backbone):
         self._dtype = check_precision(precision)
         self.random_weights = pretrained == RANDOM
         _check_preprocessing(preprocessing or {})
-        network, tokenizer, self._config = load(model, pretrained, precision)
+        network, tokenizer, self._config, self.weights_file = load(model, pretrained, precision)
         self.model = network.eval().requires_grad_(False)
         self._preprocessing = dict(get_model_preprocess_cfg(network)) | (preprocessing or {})
         self._tokenizer = Tokenizer(tokenizer)

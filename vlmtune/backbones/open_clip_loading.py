@@ -1,17 +1,18 @@
 """Finds and loads open_clip models; open_clip downloads weights that its cache lacks.
 
-In: a model name and a tag. Out: the model, its tokenizer and its config, or a `UserError`.
+In: a model name, and a tag or a weights file. Out: the model, its tokenizer and its config, or a
+`UserError`.
 Never: OpenAI's weights with an activation that they were not trained with.
 """
 
 import contextlib
 import difflib
+import hashlib
 import logging
 import warnings
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import open_clip
 from huggingface_hub import hf_hub_download
@@ -19,6 +20,8 @@ from huggingface_hub.errors import EntryNotFoundError
 from open_clip.pretrained import get_pretrained_cfg, list_pretrained_tags_by_model
 from torch import nn
 
+from vlmtune.backbones.open_clip_weights import load_weights, preprocessing, warn_of_activation
+from vlmtune.backbones.state_dicts import is_torchscript
 from vlmtune.backbones.weight_checks import named_openai, not_loaded
 from vlmtune.backbones.word_tokenizer import WordTokenizer
 from vlmtune.config import find_path
@@ -29,27 +32,54 @@ CONFIG = "open_clip_config.json"
 VOCABULARY = "vocabulary.txt"
 HUB, LOCAL = "hf-hub:", "local-dir:"
 WEIGHTS = ("*.safetensors", "*.bin", "*.pth")
+BIG_VISION = (".npz", ".npy")  # weights of SigLIP as their authors publish them
 RANDOM = "random"  # the only way to random weights: forgotten ones would go unnoticed
 
 
-def load(
-    model: str, pretrained: str | None, precision: str
-) -> tuple[nn.Module, Any, dict[str, Any]]:
+class Loaded(NamedTuple):
+    """A model with its tokenizer and its architecture config.
+
+    `file` is the file, the sha256 and the architecture of weights from a file.
+    """
+
+    network: nn.Module
+    tokenizer: Any
+    config: dict[str, Any]
+    file: dict[str, str] | None
+
+
+def load(model: str, pretrained: str | None, precision: str) -> Loaded:
     """Loads an open_clip model, its tokenizer and its architecture config."""
     name = locate(model)
-    weights = _weights(name, pretrained)
+    tag, file = _weights(name, pretrained)
+    ours = file is not None and file.suffix not in BIG_VISION
     try:
         with _quiet():
             config = open_clip.get_model_config(name)
-            _check_activation(name, weights, config or {})
-            network = open_clip.create_model(name, pretrained=weights, precision=precision)
+            _check_activation(name, tag, file, config or {})
+            network = open_clip.create_model(
+                name,
+                pretrained=tag if ours or file is None else str(file),
+                precision=precision,
+                pretrained_text=file is None,
+                force_preprocess_cfg=preprocessing(name) if file is not None else None,
+            )
             tokenizer = _tokenizer(name, config or {})
     except UserError:
         raise
     except Exception as error:  # open_clip raises anything from AssertionError to HTTP errors
         source = model if pretrained is None else f"{model} with pretrained={pretrained!r}"
         raise not_loaded(f"weights and tokenizer of {source}", error) from error
-    return network, tokenizer, config or {}
+    if file is None:
+        return Loaded(network, tokenizer, config or {}, None)
+    if ours:
+        load_weights(network, file, name)
+        if not (config or {}).get("quick_gelu", False):
+            warn_of_activation(file, name)
+    with file.open("rb") as opened:
+        sha256 = hashlib.file_digest(opened, "sha256").hexdigest()
+    source = {"file": file.name, "sha256": sha256, "architecture": name}
+    return Loaded(network, tokenizer, config or {}, source)
 
 
 def locate(model: str) -> str:
@@ -101,8 +131,8 @@ def _check_folder(folder: Path) -> None:
         )
 
 
-def _weights(name: str, pretrained: str | None) -> str | None:
-    """Returns the tag or the file to load, checked; None for a model's own or random weights."""
+def _weights(name: str, pretrained: str | None) -> tuple[str | None, Path | None]:
+    """Returns the tag or the file to load, checked; neither for a model's own or random weights."""
     builtin = not name.startswith((HUB, LOCAL))
     if pretrained is None and builtin:
         tags = ", ".join(list_pretrained_tags_by_model(name)) or "no tags exist"
@@ -112,14 +142,14 @@ def _weights(name: str, pretrained: str | None) -> str | None:
             "weights"
         )
     if pretrained is None:
-        return None
+        return None, None
     if not builtin:
         raise UserError(
             f"expected pretrained=null for {name}, which brings its own weights, "
             f"got {pretrained!r}: leave pretrained out"
         )
     if pretrained == RANDOM:
-        return None
+        return None, None
     if tag := get_pretrained_cfg(name, pretrained):
         quick = bool((open_clip.get_model_config(name) or {}).get("quick_gelu", False))
         if tag.get("quick_gelu", False) and not quick:
@@ -127,7 +157,7 @@ def _weights(name: str, pretrained: str | None) -> str | None:
                 f"expected a model with QuickGELU for the weights {pretrained!r}, got {name}, "
                 f"which would run them with GELU: use model {name + '-quickgelu'!r}"
             )
-        return pretrained
+        return pretrained, None
     file = find_path(pretrained)
     if file is None or not file.is_file():
         raise UserError(
@@ -135,30 +165,24 @@ def _weights(name: str, pretrained: str | None) -> str | None:
             f"{', '.join(list_pretrained_tags_by_model(name)) or 'no tags'}, got {pretrained!r}: "
             "correct pretrained"
         )
-    return str(file)
+    return None, file
 
 
-def _check_activation(name: str, weights: str | None, config: dict[str, Any]) -> None:
+def _check_activation(
+    name: str, tag: str | None, file: Path | None, config: dict[str, Any]
+) -> None:
     """Refuses weights known to be OpenAI's if they would run with GELU."""
-    source = weights if weights is not None else name
-    if config.get("quick_gelu", False) or get_pretrained_cfg(name, weights or ""):
+    if config.get("quick_gelu", False) or tag is not None:
         return
-    path = Path(source.removeprefix(LOCAL))
+    source = name if file is None else str(file)
     # Of all CLIP weights only OpenAI's come as TorchScript.
-    if named_openai(source.removeprefix(HUB)) or (path.is_file() and _is_torchscript(path)):
+    if named_openai(source.removeprefix(HUB)) or (file is not None and is_torchscript(file)):
         quick = f"use model {name + '-quickgelu'!r}"
-        cure = "set quick_gelu to true in its config" if weights is None else quick
+        cure = "set quick_gelu to true in its config" if file is None else quick
         raise UserError(
             f"expected a model with QuickGELU for OpenAI's weights, got {source}, "
             f"which would run with GELU: {cure}"
         )
-
-
-def _is_torchscript(path: Path) -> bool:
-    if not zipfile.is_zipfile(path):
-        return False
-    with zipfile.ZipFile(path) as archive:
-        return any("/code/" in name for name in archive.namelist())
 
 
 def _tokenizer(name: str, config: dict[str, Any]) -> Any:

@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> None:
         print(f"not run: {name}: {why}", file=sys.stderr)
     texts = options.text_only
     n_gram = None if texts is None else TextOnlyScore.fitted(captions(texts))
-    model = find_model(options.model, options.pretrained)
+    model = find_model(options.model, options.pretrained, options.architecture)
     device = find_device(options.device)
     scorer = model.to(device).scorer(options.store, options.batch_size)
     options.out.mkdir(parents=True, exist_ok=True)  # fails now rather than after the work
@@ -82,6 +82,7 @@ def _provenance(
         config={
             "evaluated": options.model,
             "pretrained": options.pretrained,
+            "weights": model.backbone.weights_file,
             "benchmarks": {benchmark.name: benchmark.spec() for benchmark in benchmarks},
             "training": training,
         },

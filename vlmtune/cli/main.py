@@ -64,10 +64,12 @@ Name a plug-in by its class path, by a YAML, or by its stem in configs/plugins, 
 relative to that config."""
 
 MODEL = """an export, a .ckpt, a hub id (of an export, of transformers or of open_clip), a folder of
-save_pretrained, an open_clip name or folder, or a YAML of configs/plugins/models or backbones, also
-by its stem"""
+save_pretrained, an open_clip name or folder, a weights file with --architecture, or a YAML of
+configs/plugins/models or backbones, also by its stem"""
 SCORER = "as for `vlmtune evaluate`, or a YAML with backbone and adapter; it scores captions"
 PRETRAINED = "weights of an open_clip name: a tag such as openai, a file, or random"
+ARCHITECTURE = """the open_clip name of the weights in the file --model (.pt, .pth, .bin,
+.safetensors); for weights fine-tuned from OpenAI's it ends in -quickgelu"""
 RUNS = "report.json or its folder; the others are compared with the first"
 BENCHMARKS = """stems of configs/plugins/benchmarks, YAMLs with one benchmark or a list, or your own
 tables (csv, tsv, jsonl, parquet); the files they name are relative to the working directory"""
@@ -211,6 +213,7 @@ def _parser() -> argparse.ArgumentParser:
     add = command("evaluate", "measure a model on benchmarks")
     add("--model", required=True, help=MODEL)
     add("--pretrained", help=PRETRAINED)
+    add("--architecture", metavar="NAME", help=ARCHITECTURE)
     add("--benchmarks", **many, metavar="B", help=BENCHMARKS)
     add("--out", required=True, **path, help="folder of the report")
     add("--name", help="name of the run in reports; the model's by default")
@@ -246,6 +249,7 @@ def _parser() -> argparse.ArgumentParser:
     add = command("neighbours", "mine images that are hard to tell apart", NEIGHBOURS)
     add("--model", required=True, help=SCORER)
     add("--pretrained", help=PRETRAINED)
+    add("--architecture", metavar="NAME", help=ARCHITECTURE)
     add("--shards", **many, **folder, help="the training sets")
     add("--out", required=True, **path, help="folder of caches")
     add("--neighbours", type=int, default=128, help="images kept for each image (%(default)s)")
@@ -264,6 +268,7 @@ def _parser() -> argparse.ArgumentParser:
     add("images", nargs="+", **path, metavar="image", help="image files")
     add("--text", required=True, action="append", help="a caption; can be repeated")
     add("--pretrained", help=PRETRAINED)
+    add("--architecture", metavar="NAME", help=ARCHITECTURE)
 
     add = command("search", "find the images of an index that fit captions best")
     add("index", **path, help="folder that `vlmtune index` wrote")

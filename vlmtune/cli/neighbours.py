@@ -13,7 +13,7 @@ from vlmtune.mining.mine import mine
 def run(options: argparse.Namespace) -> None:
     """Builds the similarity cache of `options.shards` under `options.out` and prints its folder."""
     device = find_device(options.device)
-    model = find_model(options.model, options.pretrained).to(device)
+    model = find_model(options.model, options.pretrained, options.architecture).to(device)
     compared = model if options.features is None else find_model(options.features).to(device)
     scored = None if options.images_only else model
     cache = mine(

@@ -66,7 +66,7 @@ def check_checkpoint(path: str | Path) -> dict[str, Any]:
     if not (isinstance(specs, dict) and specs.keys() >= set(CHECKPOINT_KEYS)):
         raise UserError(
             f"expected a checkpoint of vlmtune in {path}, got another kind: correct the path, or "
-            f"for weights of open_clip pass the model's name with --pretrained {path}"
+            "measure weights of open_clip with --model FILE --architecture NAME"
         )
     if specs["version"] != VERSION:
         raise UserError(

@@ -13,6 +13,7 @@ from vlmtune.adapters.base import Adapter
 from vlmtune.adapters.matching import Matching
 from vlmtune.adapters.zero_shot import ZeroShot
 from vlmtune.backbones.base import Backbone
+from vlmtune.backbones.state_dicts import SUFFIXES
 from vlmtune.config import Spec, find_path, instantiate
 from vlmtune.errors import UserError
 from vlmtune.export.files import CONFIG, WEIGHTS, one_line
@@ -31,6 +32,7 @@ def load(
     source: str | Path,
     pretrained: str | None = None,
     *,
+    architecture: str | None = None,
     backbone: Backbone | None = None,
     device: torch.device | str | None = None,
     precision: str | None = None,
@@ -42,10 +44,12 @@ def load(
         source: An export (folder or hub id), a `.ckpt` of a run, a model of Hugging Face (hub id,
             or a folder that `save_pretrained` wrote) of a supported type, an open_clip name
             ("ViT-B-32", "hf-hub:org/repo") or folder, the YAML of a backbone or one with `backbone`
-            and `adapter`, or the stem of one in configs/plugins/models or backbones. A model
-            without an adapter is zero-shot: by its embeddings, or by its matching head if it has no
-            embeddings.
+            and `adapter`, or the stem of one in configs/plugins/models or backbones, or, with
+            `architecture`, a weights file. A model without an adapter is zero-shot: by its
+            embeddings, or by its matching head if it has no embeddings.
         pretrained: Weights for an open_clip name.
+        architecture: The open_clip name that the weights in the file `source` (.pt, .pth, .bin,
+            .safetensors) belong to; "ViT-B-32-quickgelu" for those fine-tuned from OpenAI's.
         backbone: The backbone of an export, never adapted before; None builds it as the export
             describes.
         device: Where to compute; the accelerator if there is one, else the CPU.
@@ -61,6 +65,8 @@ def load(
     if backbone is not None:
         model, trained = load_export(name, backbone=backbone), True
     else:
+        if architecture is not None or _is_weights(Path(name)):
+            name, pretrained = _in_architecture(name, pretrained, architecture)
         model, trained = _named(name, pretrained, precision)
     if precision is not None and trained:
         raise UserError(
@@ -72,9 +78,35 @@ def load(
     return model.batched(batch_size).to(torch.device(device))
 
 
-def resolve(name: str, pretrained: str | None = None) -> Model:
+def resolve(name: str, pretrained: str | None = None, architecture: str | None = None) -> Model:
     """Loads the model called `name` onto the CPU; see `load`."""
-    return load(name, pretrained, device="cpu")
+    return load(name, pretrained, architecture=architecture, device="cpu")
+
+
+def _is_weights(path: Path) -> bool:
+    return path.suffix in SUFFIXES and path.is_file()
+
+
+def _in_architecture(
+    name: str, pretrained: str | None, architecture: str | None
+) -> tuple[str, str]:
+    """Turns a weights file and its architecture into an open_clip name and its weights."""
+    if architecture is None:
+        raise UserError(
+            f"expected the open_clip architecture of the weights in {name}, got none: add "
+            "--architecture, for example --architecture ViT-B-32-quickgelu for a ViT-B/32 that was "
+            "fine-tuned from OpenAI's weights"
+        )
+    if pretrained is not None:
+        raise UserError(
+            f"expected no pretrained beside an architecture, got {pretrained!r}: leave it out"
+        )
+    if not _is_weights(Path(name)):
+        raise UserError(
+            f"expected a weights file ({', '.join(SUFFIXES)}) for the architecture "
+            f"{architecture}, got {name!r}: correct the path, or leave the architecture out"
+        )
+    return architecture, name
 
 
 def _named(name: str, pretrained: str | None, precision: str | None) -> tuple[Model, bool]:

@@ -1,0 +1,146 @@
+"""Reads state dicts from files of other people's trainings.
+
+In: a file. Out: its weights by name, or a `UserError`. Never: code of a pickle.
+"""
+
+import re
+import warnings
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from vlmtune.errors import UserError
+
+SUFFIXES = (".pt", ".pth", ".bin", ".safetensors")
+# The entry of a training checkpoint that holds the weights: of open_clip, and of common loops.
+ENTRIES = ("state_dict", "model", "model_state_dict")
+# What DataParallel, torch.compile and Lightning put before the name of each weight.
+PREFIXES = ("module.", "_orig_mod.", "model.")
+GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
+
+
+def read_state_dict(file: Path) -> dict[str, Tensor]:
+    """Returns the weights of a training checkpoint or a bare state dict, by their names.
+
+    A checkpoint holds them as `state_dict`, `model` or `model_state_dict`. Prefixes that all names
+    share, such as `module.`, are cut. A warning lists other entries with weights (EMA copies),
+    which are not used.
+
+    Args:
+        file: A safetensors file, or a pickle that holds tensors and plain values only.
+
+    Raises:
+        UserError: The file cannot be read, needs code, or holds no weights.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "epoch_1.pt"
+        ...     torch.save({"epoch": 1, "state_dict": {"module.scale": torch.ones(())}}, path)
+        ...     read_state_dict(path)
+        {'scale': tensor(1.)}
+    """
+    content = _read(file)
+    entry = next((name for name in ENTRIES if isinstance(content.get(name), Mapping)), None)
+    state = content if entry is None else content[entry]
+    others = [str(name) for name, value in content.items() if name != entry and _weights(value)]
+    if entry is not None and others:
+        warnings.warn(
+            f"{file.name} holds weights as {entry}, which are used, and as {', '.join(others)}, "
+            "which are not",
+            stacklevel=2,
+        )
+    wrong = next((name for name, value in state.items() if not isinstance(value, Tensor)), None)
+    if not state or wrong is not None:
+        names = ", ".join(map(str, list(state)[:5])) or "nothing"
+        raise UserError(
+            f"expected a state dict in {file}, by itself or as {', '.join(ENTRIES)}, got {names}: "
+            "save the weights alone"
+        )
+    return _without_prefixes({str(name): value for name, value in state.items()})
+
+
+def _weights(value: Any) -> bool:
+    """Whether an entry of a checkpoint is a state dict; an optimizer's state is none."""
+    return (
+        isinstance(value, Mapping)
+        and bool(value)
+        and all(isinstance(item, Tensor) for item in value.values())
+        and all(isinstance(name, str) for name in value)
+        and any("." in name for name in value)
+    )
+
+
+def _without_prefixes(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    for prefix in PREFIXES:
+        if all(name.startswith(prefix) for name in state):
+            return _without_prefixes({k.removeprefix(prefix): v for k, v in state.items()})
+    return state
+
+
+def _read(file: Path) -> Mapping[str, Any]:
+    try:
+        if file.suffix == ".safetensors":
+            content: Any = load_file(file)
+        else:
+            content = read_pickle(file)
+    except SafetensorError as error:
+        raise UserError(
+            f"expected weights in {file}, got a damaged file ({error}): get it again"
+        ) from error
+    except OSError as error:
+        raise UserError(
+            f"expected weights in {file}, got {type(error).__name__} ({error.strerror}): correct "
+            "the path"
+        ) from error
+    if not isinstance(content, Mapping):
+        raise UserError(
+            f"expected a state dict in {file}, got {type(content).__name__}: save the weights alone"
+        )
+    return content
+
+
+def read_pickle(file: Path) -> Any:
+    """Reads what `torch.save` wrote, if it is tensors and plain values; no code runs.
+
+    Raises:
+        UserError: The file is damaged, is TorchScript, or holds objects of other classes.
+        OSError: There is no such file, or it cannot be opened.
+    """
+    archive = zipfile.is_zipfile(file)
+    if archive and is_torchscript(file):
+        raise UserError(
+            f"expected tensors in {file}, got TorchScript, which is code: for OpenAI's CLIP pass "
+            "the tag openai as pretrained, for a file you trust save "
+            "torch.jit.load(FILE).state_dict()"
+        )
+    try:
+        return torch.load(file, map_location="cpu", weights_only=True, mmap=archive)
+    except OSError:
+        raise
+    except Exception as error:  # zip, pickle and torch raise errors of their own
+        name = GLOBAL.search(str(error))
+        if name is None:
+            raise UserError(
+                f"expected what torch.save writes in {file}, got a damaged file or another format "
+                f"({type(error).__name__}): get it again"
+            ) from error
+        raise UserError(
+            f"expected tensors and plain values in {file}, got an object of {name[1]}, which needs "
+            "code of the file: if you trust the file, load it with torch.load(FILE, "
+            "weights_only=False) and save its state_dict alone"
+        ) from error
+
+
+def is_torchscript(file: Path) -> bool:
+    """Whether a file is a TorchScript archive."""
+    if not zipfile.is_zipfile(file):
+        return False
+    with zipfile.ZipFile(file) as archive:
+        return any("/code/" in name for name in archive.namelist())
