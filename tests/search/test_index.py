@@ -24,8 +24,11 @@ from vlmtune.backbones.vilt import Vilt
 from vlmtune.export import save_export
 from vlmtune.export.model import Model
 from vlmtune.search import Hit, Index, build, build_index
+from vlmtune.search import index as opening
 from vlmtune.search.encoder import Encoder
+from vlmtune.search.parts import Encoded, Part, write_part
 from vlmtune.storage.folder import FolderWriter
+from vlmtune.types import PooledTokens, Tokens
 
 COLOURS = ("red", "green", "blue")
 CAPTIONS = ("a red cube left of the blue dog", "green", "the metal sphere")
@@ -134,12 +137,43 @@ def attached(adapter: Adapter, backbone: OpenClip) -> Adapter:
     return adapter
 
 
-def test_chunks_of_pairs_do_not_change_scores(joint, photos, tmp_path):
+def test_chunks_do_not_change_scores(joint, photos, tmp_path, monkeypatch):
     build_index([photos], joint, tmp_path / "index", "joint")
     index = opened(tmp_path / "index", joint)
     whole = index.search(CAPTIONS[0], 9)
-    joint.adapter.chunk = 2
-    assert [hit.path for hit in index.search(CAPTIONS[0], 9)] == [hit.path for hit in whole]
+    for size in (None, 4):
+        joint.adapter.chunk = 2
+        monkeypatch.setattr(opening, "SCORED", size or opening.SCORED)
+        hits = index.search(CAPTIONS[0], 9)
+        assert [hit.path for hit in hits] == [hit.path for hit in whole]
+        assert [hit.score for hit in hits] == pytest.approx([x for _, x in whole], abs=1e-4)
+
+
+def test_tokens_of_different_lengths_come_back(tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    mask = torch.arange(5) < torch.tensor([[5], [2], [3], [1]])
+    values = torch.randn(4, 5, 3, generator=generator) * mask[:, :, None]
+    pooled = torch.randn(4, 2, generator=generator)
+    prepared = PooledTokens(pooled, Tokens(values, mask))
+    vectors = torch.eye(4)
+    chunks = [Encoded(["a", "b"], vectors[:2], prepared[:2])]
+    chunks.append(Encoded(["c", "d"], vectors[2:], prepared[2:].cut(3)))
+    assert write_part(tmp_path / "part-00000", {"a": 1}, chunks) == ["a", "b", "c", "d"]
+    part = Part(tmp_path / "part-00000", {"a": 1})
+    assert torch.equal(part.vectors, vectors)
+    for rows in ([0, 1, 2, 3], [2, 1], [3], [1, 1, 0]):
+        found = part.prepared(rows)
+        assert isinstance(found, PooledTokens)
+        longest = int(mask[rows].sum(dim=1).max())
+        assert torch.equal(found.pooled, pooled[rows])
+        assert torch.equal(found.tokens.mask, mask[rows, :longest])
+        torch.testing.assert_close(
+            found.tokens.values,
+            values[rows, :longest],
+            rtol=0,
+            atol=float(values.abs().max()) / 250,
+        )
+        assert not found.tokens.values[~found.tokens.mask].any()
 
 
 def test_no_image_is_read_to_answer(joint, photos, tmp_path):

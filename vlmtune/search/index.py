@@ -21,6 +21,8 @@ from vlmtune.search.parts import Part
 from vlmtune.storage.folder import DamagedError
 from vlmtune.types import Pooled, Rows, concatenate
 
+SCORED = 1024  # images scored at a time
+
 
 class Hit(NamedTuple):
     """A file that was found.
@@ -122,11 +124,18 @@ class Index:
         count = min(max(top, recall), len(self))
         _, rows = self._faiss.search(self._encoder.embed_text(caption).numpy(), count)
         chosen = sorted(rows[0].tolist())
-        joint = self._encoder.joint is not None
-        images = self._gather(chosen, Part.prepared) if joint else Pooled(self._vectors(chosen))
-        scores = self._encoder.score(caption, images)
-        best = sorted(zip(chosen, scores.tolist(), strict=True), key=lambda item: -item[1])
+        scores = []
+        for start in range(0, len(chosen), SCORED):
+            some = chosen[start : start + SCORED]
+            scores += self._encoder.score(caption, self._images(some)).tolist()
+        best = sorted(zip(chosen, scores, strict=True), key=lambda item: -item[1])
         return [Hit(self.paths[row], score) for row, score in best[:top]]
+
+    def _images(self, files: Sequence[int]) -> Rows:
+        """What the adapter scores of some files: prepared images, or vectors."""
+        if self._encoder.joint is None:
+            return Pooled(self._vectors(files))
+        return self._gather(files, Part.prepared)
 
     def _vectors(self, files: Sequence[int]) -> Float[Tensor, "k d"]:
         def read(part: Part, rows: list[int]) -> Rows:

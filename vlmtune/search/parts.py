@@ -140,17 +140,17 @@ class Part:
         Tokens are those of `quantise`, times their scales. A dual adapter has prepared nothing.
         """
         assert self._kind is not None, "a dual adapter scores vectors"
-        pooled = self._pooled[list(rows)]
+        chosen = torch.tensor(rows, dtype=torch.int64)
+        pooled = self._pooled[chosen]
         if self._kind is Pooled:
             return Pooled(pooled)
-        spans = [range(*self._offsets[row : row + 2].tolist()) for row in rows]
-        longest = max(map(len, spans))
-        values = torch.zeros(len(rows), longest, self._tokens.shape[1])
-        mask = torch.zeros(len(rows), longest, dtype=torch.bool)
-        for i, span in enumerate(spans):
-            chosen = slice(span.start, span.stop)
-            values[i, : len(span)] = restore(self._tokens[chosen], self._scales[chosen])
-            mask[i, : len(span)] = True
+        starts = self._offsets[chosen]
+        lengths = self._offsets[chosen + 1] - starts
+        position = torch.arange(int(lengths.max()))
+        mask = position < lengths[:, None]
+        # Padding reads any token that exists; it is zeroed below.
+        flat = (starts[:, None] + position).clamp_(max=len(self._tokens) - 1)
+        values = restore(self._tokens[flat], self._scales[flat] * mask)
         tokens = Tokens(values, mask)
         return tokens if self._kind is Tokens else PooledTokens(pooled, tokens)
 

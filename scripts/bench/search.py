@@ -1,0 +1,111 @@
+"""Measures `vlmtune search` on rendered scenes: queries per second and accuracy by recall k.
+
+The embeddings of the small frozen CLIP find k images, and grounded words score them again from
+stored tokens. Recall@1 is the fraction of captions with the same first image as scoring all images
+with the adapter, from its own tokens in full precision. "True" is the fraction of captions that
+their first image shows. k = 1 is the frozen CLIP alone. No bound is required.
+
+    python -m scripts.bench.search [--images 10000] [--queries 200] [--k 1 10 100 1000]
+"""
+
+import random
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from PIL import Image
+
+from data_builders.scenes.captions import PHRASES, clear_relation, query
+from data_builders.scenes.sampling import WorldSpec
+from data_builders.scenes.scene import Scene
+from data_builders.scenes.series import Canvas, SceneSeries
+from scripts.bench.harness import DEVICE, options, timed
+from vlmtune.config import ROOT
+from vlmtune.export import load
+from vlmtune.export.model import Model
+from vlmtune.search import Hit, Index, build_index
+
+MODEL = ROOT / "checkpoints/scenes-grounded-words"
+WORLD = WorldSpec(min_objects=2, max_objects=3, textures=("plain",), sizes=("large",))
+CHUNK = 256  # images rendered at a time
+
+
+class Statement(NamedTuple):
+    """One object's colour and shape, a relation, and another object's."""
+
+    first: str
+    relation: str
+    second: str
+
+    def __str__(self) -> str:
+        return f"{self.first} {PHRASES[self.relation]} {self.second}"
+
+
+def statements(scene: Scene) -> set[Statement]:
+    """Everything that is clearly true of two objects of a scene."""
+    nouns = [query(obj) for obj in scene.objects]
+    pairs = [(i, j) for i in range(len(nouns)) for j in range(len(nouns)) if i != j]
+    related = ((i, clear_relation(scene, i, j), j) for i, j in pairs)
+    return {Statement(nouns[i], relation, nouns[j]) for i, relation, j in related if relation}
+
+
+def render(folder: Path, count: int) -> list[set[Statement]]:
+    """Writes images 0.png, 1.png, ... and returns what is true of each."""
+    world, true = SceneSeries(WORLD, 0), []
+    for start in range(0, count, CHUNK):
+        scenes, rendered = world.render(start, min(CHUNK, count - start), Canvas(device=DEVICE))
+        true += [statements(scene) for scene in scenes]
+        for i, pixels in enumerate(rendered.images.cpu(), start):
+            Image.fromarray(pixels.numpy()).save(folder / f"{i}.png")
+    return true
+
+
+def best(model: Model, files: Sequence[Path], captions: Sequence[str]) -> list[int]:
+    """The position of the image with the highest score of all, for each caption."""
+    starts = range(0, len(files), 8 * CHUNK)  # tokens of so many images are held in memory
+    parts = [model.scorer()(files[start : start + 8 * CHUNK], captions) for start in starts]
+    return torch.cat(parts).argmax(dim=0).tolist()
+
+
+def main() -> None:
+    """Prints how fast the index is built, then a line for each k."""
+    chosen = options(__doc__, images=10_000, queries=200, k=[1, 10, 100, 1000])
+    model = load(MODEL, device=DEVICE)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder, out = Path(temporary, "images"), Path(temporary, "index")
+        folder.mkdir()
+        true = render(folder, chosen.images)
+        files = [folder / f"{i}.png" for i in range(chosen.images)]
+        stated = sorted(set.union(*true))
+        stated = random.Random(0).sample(stated, min(chosen.queries, len(stated)))
+        captions = [str(statement) for statement in stated]
+        _, seconds = timed(lambda: build_index(files, model, out, MODEL))
+        size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+        print(f"index: {len(files) / seconds:.0f} images/s, {size / len(files):.0f} bytes an image")
+        exact, seconds = timed(lambda: best(model, files, captions))
+        print(f"all images, encoded for {len(captions)} captions: {seconds:.0f} s", flush=True)
+        index = Index.open(out, model)
+        positions = {path: i for i, path in enumerate(files)}
+        index.search(captions[0])
+        for k in chosen.k:
+
+            def search(k: int = k) -> list[Hit]:
+                return [index.search(caption, 1, k)[0] for caption in captions]
+
+            hits, seconds = timed(search)
+            found = [positions[hit.path] for hit in hits]
+            same = sum(a == b for a, b in zip(found, exact, strict=True)) / len(exact)
+            shown = [x in true[i] for x, i in zip(stated, found, strict=True)]
+            print(
+                f"k = {k}: {len(captions) / seconds:.1f} queries/s, recall@1 {same:.1%}, "
+                f"true {sum(shown) / len(shown):.1%} (n = {len(captions)})",
+                flush=True,
+            )
+        shown = [x in true[i] for x, i in zip(stated, exact, strict=True)]
+        print(f"all images in full precision: true {sum(shown) / len(shown):.1%}")
+
+
+if __name__ == "__main__":
+    main()
