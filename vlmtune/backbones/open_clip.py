@@ -57,6 +57,10 @@ class OpenClip(Backbone):
             ("bicubic", "bilinear") and `resize_mode` ("shortest", "longest", "squash"). Some
             published numbers need it, such as PUG: SPAR's, whose script gives every model
             ImageNet's mean and deviation.
+        context_length: Tokens that a caption may have, start and end included; None for those the
+            model was trained on (77). A larger number stretches the positions after the first 20
+            (Long-CLIP, Zhang et al. 2024, without its fine-tuning): captions of up to 20 tokens
+            keep their embeddings, longer ones change. Train on long captions before you use it.
 
     Attributes:
         model: The open_clip module.
@@ -67,7 +71,8 @@ class OpenClip(Backbone):
     Raises:
         UserError: There is no such model, tag or file; a built-in name comes without `pretrained`;
             the weights do not fit; OpenAI's weights would run without QuickGELU, the activation
-            they were trained with; or `preprocessing` has another field or an impossible value.
+            they were trained with; `preprocessing` has another field or an impossible value; or
+            `context_length` is too small, or the text tower does not attend to the left only.
 
     Example:
         >>> backbone = OpenClip("ViT-S-32-alt", "random")
@@ -81,12 +86,15 @@ class OpenClip(Backbone):
         pretrained: str | None = None,
         precision: Literal["fp32", "bf16"] = "fp32",
         preprocessing: dict[str, Any] | None = None,
+        context_length: int | None = None,
     ) -> None:
         super().__init__()
         self._dtype = check_precision(precision)
         self.random_weights = pretrained == RANDOM
         _check_preprocessing(preprocessing or {})
-        network, tokenizer, self._config, self.weights_file = load(model, pretrained, precision)
+        network, tokenizer, self._config, self.weights_file = load(
+            model, pretrained, precision, context_length
+        )
         self.model = network.eval().requires_grad_(False)
         self._preprocessing = dict(get_model_preprocess_cfg(network)) | (preprocessing or {})
         self._tokenizer = Tokenizer(tokenizer)

@@ -20,6 +20,7 @@ from huggingface_hub.errors import EntryNotFoundError
 from open_clip.pretrained import get_pretrained_cfg, list_pretrained_tags_by_model
 from torch import nn
 
+from vlmtune.backbones.open_clip_context import extend_context
 from vlmtune.backbones.open_clip_weights import load_weights, preprocessing, warn_of_activation
 from vlmtune.backbones.state_dicts import is_torchscript
 from vlmtune.backbones.weight_checks import named_openai, not_loaded
@@ -48,7 +49,9 @@ class Loaded(NamedTuple):
     file: dict[str, str] | None
 
 
-def load(model: str, pretrained: str | None, precision: str) -> Loaded:
+def load(
+    model: str, pretrained: str | None, precision: str, context_length: int | None = None
+) -> Loaded:
     """Loads an open_clip model, its tokenizer and its architecture config."""
     name = locate(model)
     tag, file = _weights(name, pretrained)
@@ -64,18 +67,23 @@ def load(model: str, pretrained: str | None, precision: str) -> Loaded:
                 pretrained_text=file is None,
                 force_preprocess_cfg=preprocessing(name) if file is not None else None,
             )
+            if context_length is not None:
+                config = config or {}
+                config["text_cfg"] = config.get("text_cfg", {}) | {"context_length": context_length}
             tokenizer = _tokenizer(name, config or {})
     except UserError:
         raise
     except Exception as error:  # open_clip raises anything from AssertionError to HTTP errors
         source = model if pretrained is None else f"{model} with pretrained={pretrained!r}"
         raise not_loaded(f"weights and tokenizer of {source}", error) from error
-    if file is None:
-        return Loaded(network, tokenizer, config or {}, None)
-    if ours:
+    if file is not None and ours:
         load_weights(network, file, name)
         if not (config or {}).get("quick_gelu", False):
             warn_of_activation(file, name)
+    if context_length is not None:
+        extend_context(network, name, context_length)
+    if file is None:
+        return Loaded(network, tokenizer, config or {}, None)
     with file.open("rb") as opened:
         sha256 = hashlib.file_digest(opened, "sha256").hexdigest()
     source = {"file": file.name, "sha256": sha256, "architecture": name}
@@ -190,7 +198,7 @@ def _tokenizer(name: str, config: dict[str, Any]) -> Any:
     text = config.get("text_cfg", {})
     vocabulary = _vocabulary(name)
     if vocabulary is None:
-        tokenizer = open_clip.get_tokenizer(name)
+        tokenizer = open_clip.get_tokenizer(name, context_length=text.get("context_length"))
         rows = int(text.get("vocab_size", 49408))
         if isinstance(tokenizer, open_clip.SimpleTokenizer) and rows < tokenizer.vocab_size:
             raise UserError(

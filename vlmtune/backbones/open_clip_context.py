@@ -1,0 +1,72 @@
+"""Gives a CLIP text tower more positions, for captions longer than it was trained on.
+
+In: an open_clip model whose text attends to the left only. Out: the same model with more positions.
+Never: another weight changed.
+"""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vlmtune.errors import UserError
+
+KEPT = 20  # positions that most captions reach in pre-training
+
+
+def stretched(positions: Float[Tensor, "n w"], length: int) -> Float[Tensor, "m w"]:
+    """Stretches a table of positions to `length` rows and keeps the first 20 as they are.
+
+    Row p >= 20 is the old table at x = 20 + (p - 20) (n - 20) / (length - 20), linearly
+    interpolated between rows, and extrapolated from the last two beyond row n - 1. For n = 77 and
+    length = 248 this is the knowledge-preserved stretching of Long-CLIP (Zhang et al. 2024,
+    arXiv 2403.15378), with its ratio of 4; other lengths have another ratio.
+
+    Example:
+        >>> table = torch.arange(77.0)[:, None]
+        >>> stretched(table, 248)[[0, 19, 20, 21, 24, 247]].flatten().tolist()
+        [0.0, 19.0, 20.0, 20.25, 21.0, 76.75]
+    """
+    n = len(positions)
+    x = KEPT + torch.arange(length - KEPT) * ((n - KEPT) / (length - KEPT))
+    left = x.long().clamp(max=n - 2)
+    weight = (x - left)[:, None].to(positions)
+    left = left.to(positions.device)
+    tail = positions[left] + weight * (positions[left + 1] - positions[left])
+    return torch.cat([positions[:KEPT], tail])
+
+
+def extend_context(network: nn.Module, name: str, length: int) -> None:
+    """Gives the text tower `length` positions, with the causal mask of that size.
+
+    Captions of up to 20 tokens keep their embeddings; of longer ones the positions change.
+
+    Raises:
+        UserError: The tower has more positions already, or pads, pools or attends in another way.
+    """
+    text: Any = getattr(network, "text", network)
+    positions = getattr(text, "positional_embedding", None)
+    pool = getattr(text, "text_pool_type", getattr(text, "pool_type", ""))
+    mask = getattr(text, "attn_mask", None)
+    plain = positions is not None and mask is not None and pool in ("argmax", "eos")
+    if not plain or getattr(text, "cls_emb", None) is not None:
+        raise UserError(
+            f"expected a text tower that attends to the left and pools the end token, for "
+            f"context_length {length}, got that of {name}: leave context_length out"
+        )
+    assert positions is not None
+    assert mask is not None
+    if length == len(positions):
+        return
+    if length < len(positions) or len(positions) <= KEPT + 1:
+        raise UserError(
+            f"expected context_length of {len(positions)} or more, and a tower with more than "
+            f"{KEPT + 1} positions, got {length} for the {len(positions)} positions of {name}: "
+            "correct it"
+        )
+    text.positional_embedding = nn.Parameter(stretched(positions.detach(), length))
+    text.attn_mask = mask.new_full((length, length), float("-inf")).triu(1)
+    text.context_length = length
+    if hasattr(text, "num_pos"):
+        text.num_pos = length
