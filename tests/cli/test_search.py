@@ -61,7 +61,7 @@ def test_mistakes_are_one_line(model_folder, other_folder, photos, capsys):
         ((*search, "--model", other_folder), "name that model, or build the index again"),
         ((*search, "--top", 0), "expected top and recall of at least 1"),
         (("search", photos, "green"), "it has no index.json"),
-        (("search", "index"), "required: query"),
+        (("search", "index"), "expected captions, or --page"),
         (("index", photos, "--out", "x"), "required: --model"),
     ):
         status, _, err = run(capsys, *words)

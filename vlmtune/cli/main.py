@@ -272,7 +272,9 @@ def _parser() -> argparse.ArgumentParser:
 
     add = command("search", "find the images of an index that fit captions best")
     add("index", **path, help="folder that `vlmtune index` wrote")
-    add("queries", nargs="+", metavar="query", help="a caption")
+    add("queries", nargs="*", metavar="query", help="a caption")
+    add("--page", action="store_true", help="serve a search page on this machine instead")
+    add("--port", type=int, default=0, help="port of the page; a free one by default")
     add("--top", type=int, default=10, help="images shown for each caption (%(default)s)")
     add("--recall", type=int, default=100, help=RECALL)
     add("--model", help="the model, if it is no longer where it was")

@@ -1,14 +1,20 @@
-"""`vlmtune search`: shows which images of an index fit captions best. It writes nothing."""
+"""`vlmtune search`: shows which images of an index fit captions best, as a table or a page.
+
+In: the folder of an index. Out: tables on stdout, or a page on this machine. Never: a file.
+"""
 
 import argparse
+import contextlib
 from pathlib import Path
 
 from rich.markup import escape
 from rich.table import Table
 
 from vlmtune.cli.plugins import find_device, find_model
+from vlmtune.errors import UserError
 from vlmtune.report.screen import console, frame
 from vlmtune.search.index import Index
+from vlmtune.search.page import PageServer
 
 
 def run(options: argparse.Namespace) -> None:
@@ -16,9 +22,14 @@ def run(options: argparse.Namespace) -> None:
 
     Files below the working directory are shown by their relative paths.
     """
+    if bool(options.queries) == options.page:
+        raise UserError("expected captions, or --page without any: give one of them")
     device = find_device(options.device)
     model = None if options.model is None else find_model(options.model, options.pretrained)
     index = Index.open(options.index, None if model is None else model.to(device), device)
+    if options.page:
+        _serve(PageServer(index, options.port, options.top, options.recall))
+        return
     here = Path.cwd()
     for query in options.queries:
         table = Table("image", box=frame())
@@ -30,3 +41,11 @@ def run(options: argparse.Namespace) -> None:
     console().print(
         f"of {len(index)} images; higher is better; scores are no probabilities", markup=False
     )
+
+
+def _serve(server: PageServer) -> None:
+    """Answers until Ctrl-C."""
+    with server:
+        print(f"{server.address} (Ctrl-C ends it)", flush=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            server.serve_forever()

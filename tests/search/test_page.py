@@ -1,0 +1,90 @@
+"""The search page: what it shows, escapes and refuses."""
+
+import threading
+from http.client import HTTPConnection
+from io import BytesIO
+from urllib.parse import quote
+
+import pytest
+from PIL import Image
+
+from tests.refusals import refused
+from tests.tiny import halves
+from vlmtune.adapters.zero_shot import ZeroShot
+from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.export.model import Model
+from vlmtune.search import Index, build_index
+from vlmtune.search.page import PageServer
+
+
+def zero_shot(folder):
+    backbone, adapter = OpenClip(str(folder)), ZeroShot()
+    adapter.attach(backbone)
+    return backbone, adapter
+
+
+@pytest.fixture
+def server(model_folder, tmp_path):
+    model = Model(*zero_shot(model_folder))
+    for i, name in enumerate(("a", "<b>&", "c")):
+        halves("red", "blue", i).save(tmp_path / f"{name}.png")
+    (tmp_path / "secret.txt").write_text("secret")
+    build_index([tmp_path], model, tmp_path / "index", "x")
+    server = PageServer(Index.open(tmp_path / "index", model), top=2)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def get(server, path, host=None):
+    connection = HTTPConnection(*server.server_address, timeout=60)
+    connection.request("GET", path, headers={} if host is None else {"Host": host})
+    answer = connection.getresponse()
+    content = answer.read()
+    connection.close()
+    return answer, content
+
+
+def test_it_shows_the_images_found(server):
+    answer, page = get(server, "/?q=red")
+    assert (answer.status, page.count(b"<img")) == (200, 2)
+    assert answer.headers["Content-Security-Policy"].startswith("default-src 'none'")
+    for number in (0, 1, 2):
+        answer, content = get(server, f"/image/{number}")
+        assert (answer.status, answer.headers["Content-Type"]) == (200, "image/png")
+        assert Image.open(BytesIO(content)).size <= (256, 256)
+
+
+def test_texts_are_escaped(server):
+    page = get(server, f"/?q={quote('<script>x</script>' + chr(34))}")[1]
+    assert b"<script>" not in page
+    assert b"&lt;script&gt;x&lt;/script&gt;&quot;" in page
+    assert b"expected words" in page  # the error of the query, shown
+    pages = get(server, "/?q=red")[1] + get(server, "/?q=blue")[1] + get(server, "/?q=dog")[1]
+    assert b"<b>" not in pages
+
+
+@pytest.mark.parametrize(
+    "path", ["/image/3", "/image/-1", "/image/x", "/image/", "/image/99999999999999", "/secret.txt",
+             "/image/../secret.txt", "/image/%2e%2e/secret.txt", "/image/%D9%A1"],
+)  # fmt: skip
+def test_other_files_are_not_served(server, path):
+    answer, content = get(server, path)
+    assert (answer.status, content) == (404, b"")
+
+
+def test_only_this_machine_is_answered(server):
+    port = server.server_address[1]
+    assert server.server_address[0] == "127.0.0.1"
+    assert get(server, "/", f"localhost:{port}")[0].status == 200
+    for host in ("evil.example", f"evil.example:{port}", "localhost"):
+        assert get(server, "/image/0", host)[0].status == 403
+
+
+def test_a_port_in_use_is_refused(model_folder, server, tmp_path):
+    index = Index.open(tmp_path / "index", Model(*zero_shot(model_folder)))
+    with refused("expected a free port for the page"):
+        PageServer(index, server.server_address[1])
