@@ -95,9 +95,9 @@ def main() -> None:
                 return [index.search(caption, 1, k)[0] for caption in captions]
 
             hits, seconds = timed(search)
-            found = [positions[hit.path] for hit in hits]
-            same = sum(a == b for a, b in zip(found, exact, strict=True)) / len(exact)
-            shown = [x in true[i] for x, i in zip(stated, found, strict=True)]
+            first = [positions[hit.path] for hit in hits]
+            same = sum(a == b for a, b in zip(first, exact, strict=True)) / len(exact)
+            shown = [x in true[i] for x, i in zip(stated, first, strict=True)]
             print(
                 f"k = {k}: {len(captions) / seconds:.1f} queries/s, recall@1 {same:.1%}, "
                 f"true {sum(shown) / len(shown):.1%} (n = {len(captions)})",
