@@ -27,7 +27,8 @@ from vlmtune.cli.main import TRAINING, _parser
 from vlmtune.cli.plugins import find, make, make_list
 from vlmtune.data.datamodule import ShardDataModule
 from vlmtune.data.shards import ShardSet
-from vlmtune.export import save_export
+from vlmtune.export import load, save_export
+from vlmtune.search import build_index
 from vlmtune.training.methods import MMAdapterModule
 from vlmtune.types import Pooled
 
@@ -228,6 +229,18 @@ def test_an_export_is_used_as_documented(name, tmp_path, monkeypatch):
         assert execute(further)["position"] in (0, 1)
 
 
+def test_an_index_is_searched_as_documented(tmp_path, monkeypatch):
+    backbone, adapter = OpenClip("local-dir:checkpoints/scenes-clip"), MMAdapter()
+    adapter.attach(backbone)
+    save_export(tmp_path / "export", backbone, adapter, provenance={})
+    Image.new("RGB", (9, 9), "red").save(tmp_path / "a.png")
+    model = load(tmp_path / "export", device="cpu")
+    build_index([tmp_path / "a.png"], model, tmp_path / "runs/index", tmp_path / "export")
+    monkeypatch.chdir(tmp_path)
+    (code,) = blocks(TEXTS["docs/retrieve.md"], "python", "index")
+    assert execute(code)["path"] == tmp_path / "a.png"
+
+
 def test_the_adapter_of_the_documents_works(backbone, tmp_path, monkeypatch):
     (code,) = blocks(TEXTS["docs/extend.md"], "python", "adapter")
     name = "vlmtune.adapters.gate"
@@ -278,7 +291,16 @@ def test_no_python_is_left_unchecked():
         for mark, language, _ in FENCE.findall(text)
         if language == "python"
     ]
-    assert sorted(marks) == ["adapter", "metrics", "module", "pictures", "runs", "runs", "runs"]
+    assert sorted(marks) == [
+        "adapter",
+        "index",
+        "metrics",
+        "module",
+        "pictures",
+        "runs",
+        "runs",
+        "runs",
+    ]
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
