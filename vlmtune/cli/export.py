@@ -20,6 +20,7 @@ from vlmtune.export import FILES, read_checkpoint, save_export
 from vlmtune.export.files import check_target
 from vlmtune.export.merging import save_merged
 from vlmtune.export.model import Model
+from vlmtune.export.publishing import check_repository, push
 from vlmtune.export.wise_ft import WiseFT, check_alpha
 from vlmtune.report.environment import code_commit, library_versions, now
 from vlmtune.report.run_report import RunReport
@@ -59,12 +60,17 @@ def run(options: argparse.Namespace) -> None:
         provenance={**today, **model.provenance, **provenance},
         overwrite=options.overwrite,
         alpha=alpha,
+        licence=options.licence,
     )
     size = sum((options.out / name).stat().st_size for name in FILES)
     print(f"{options.out}: {size / 1e6:.1f} MB; load it with vlmtune.load({str(options.out)!r})")
+    if options.push_to_hub is not None:
+        commit = push(options.out, options.push_to_hub, options.public)
+        print(f"{options.push_to_hub}: commit {commit}; vlmtune.load({options.push_to_hub!r})")
 
 
 def _check_options(options: argparse.Namespace) -> None:
+    _check_publishing(options)
     if options.merged is not None and options.out is not None:
         raise UserError("expected --out or --merged, got both: export one after the other")
     target = options.out if options.merged is None else options.merged
@@ -89,6 +95,17 @@ def _check_options(options: argparse.Namespace) -> None:
         )
     if options.out is not None:
         check_target(options.out, options.overwrite)
+
+
+def _check_publishing(options: argparse.Namespace) -> None:
+    if options.out is None and (options.push_to_hub or options.licence or options.public):
+        raise UserError(
+            "expected --out FOLDER with --push-to-hub, --licence or --public, got none: add it"
+        )
+    if options.push_to_hub is not None:
+        check_repository(options.push_to_hub)
+    elif options.public:
+        raise UserError("expected --push-to-hub REPO with --public, got none: add it")
 
 
 def _reported(path: Path, model: Model) -> dict[str, Any]:

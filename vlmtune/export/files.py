@@ -32,6 +32,7 @@ def save_export(
     provenance: Mapping[str, Any],
     overwrite: bool = False,
     alpha: float = 1.0,
+    licence: str | None = None,
 ) -> None:
     """Writes an export atomically.
 
@@ -44,6 +45,7 @@ def save_export(
             `Result`s of benchmarks for the model card.
         overwrite: Replace an existing export.
         alpha: The WiSE-FT coefficient, from 0 (pre-trained) to 1 (trained), recorded in the export.
+        licence: The licence of the trained weights, as the hub names it ("apache-2.0").
 
     Raises:
         UserError: `folder` holds something else, or an export and `overwrite` is False.
@@ -65,6 +67,7 @@ def save_export(
         },
         "adapter": adapter.spec(),
         "alpha": alpha,
+        "licence": licence,
         "trained_values": sum(value.numel() for value in state.values()),
         "provenance": {key: value for key, value in provenance.items() if key != "results"},
         "scores": [_scores(result) for result in results],

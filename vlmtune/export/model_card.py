@@ -15,7 +15,7 @@ CARD = """\
 ---
 library_name: vlmtune
 pipeline_tag: zero-shot-image-classification
-{base_model}tags: [vision-language, adapter]
+{base_model}{licence}tags: [vision-language, adapter]
 ---
 
 # {name}
@@ -68,6 +68,7 @@ def model_card(name: str, config: Mapping[str, Any], results: Sequence[Result]) 
         adapter=_short(adapter["class_path"]),
         backbone=arguments.get("model", _short(backbone["class_path"])),
         base_model=_base_model(str(arguments.get("model", ""))),
+        licence=f"license: {json.dumps(licence)}\n" if (licence := config.get("licence")) else "",
         values=config["trained_values"],
         backbone_class=backbone["class_path"],
         backbone_arguments=json.dumps(arguments),

@@ -1,0 +1,86 @@
+"""Exports on the hub, with a stand-in for its API; no network."""
+
+import shutil
+from types import SimpleNamespace
+
+import huggingface_hub
+import pytest
+
+import vlmtune
+from tests.export.checkpoints import checkpoint
+from tests.refusals import refused
+from vlmtune.adapters.linear_probe import LinearProbe
+from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.cli.main import run_command
+
+TEXTS = ["a red cube", "a blue sphere"]
+
+
+@pytest.fixture
+def api(monkeypatch, tmp_path, hub):
+    """Stands in for the hub's API: keeps the calls, and puts what is uploaded into the cache."""
+    calls = []
+
+    class Api:
+        def create_repo(self, repository, **options):
+            calls.append((repository, options))
+
+        def upload_folder(self, repo_id, folder_path, allow_patterns, commit_message):
+            sent = tmp_path / "sent"
+            sent.mkdir()
+            for name in allow_patterns:
+                shutil.copy(folder_path / name, sent)
+            hub(repo_id, sent)
+            return SimpleNamespace(oid="c0ffee")
+
+    monkeypatch.setattr(huggingface_hub, "HfApi", Api)
+    return calls
+
+
+@pytest.fixture
+def export(tmp_path, model_folder):
+    backbone, adapter = OpenClip(str(model_folder)), LinearProbe()
+    adapter.attach(backbone)
+    path = checkpoint(tmp_path / "a.ckpt", backbone, adapter)
+    return ["export", str(path), "--out", str(tmp_path / "mine")]
+
+
+@pytest.mark.parametrize("public", [False, True])
+def test_an_export_is_uploaded_and_loads_by_its_id(api, export, pictures, tmp_path, public, capsys):
+    options = ["--push-to-hub", "someone/mine", "--licence", "apache-2.0"]
+    assert run_command([*export, *options, *(["--public"] if public else [])]) == 0
+    assert api == [("someone/mine", {"private": not public, "exist_ok": True})]
+    assert "someone/mine: commit c0ffee; vlmtune.load('someone/mine')" in capsys.readouterr().out
+    want = vlmtune.load(tmp_path / "mine", device="cpu").score(pictures, TEXTS)
+    assert vlmtune.load("someone/mine", device="cpu").score(pictures, TEXTS).equal(want)
+    assert {file.name for file in (tmp_path / "sent").iterdir()} == {
+        "README.md",
+        "adapter.safetensors",
+        "adapter_config.json",
+    }
+    assert 'license: "apache-2.0"' in (tmp_path / "mine/README.md").read_text().split("---")[1]
+
+
+def test_nothing_is_uploaded_or_licensed_unless_asked(api, export, tmp_path):
+    assert run_command(export) == 0
+    assert api == []
+    assert "license" not in (tmp_path / "mine/README.md").read_text().split("---")[1]
+
+
+def test_a_refusal_of_the_hub_is_one_line(export, monkeypatch):
+    class Api:
+        def create_repo(self, *_, **__):
+            raise PermissionError("401 Unauthorized\nlog in")
+
+    monkeypatch.setattr(huggingface_hub, "HfApi", Api)
+    with refused("push .* to someone/mine, got PermissionError: 401 Unauthorized log in: log in"):
+        run_command([*export, "--push-to-hub", "someone/mine"])
+
+
+def test_options_that_do_not_fit(export):
+    with refused("repository owner/name to push to, got 'mine'"):
+        run_command([*export, "--push-to-hub", "mine"])
+    with refused("expected --push-to-hub REPO with --public"):
+        run_command([*export, "--public"])
+    with refused("expected --out FOLDER with --push-to-hub"):
+        run_command([*export[:2], "--push-to-hub", "someone/mine"])
