@@ -16,8 +16,9 @@ from vlmtune.search.build import build_index
 def run(options: argparse.Namespace) -> None:
     """Indexes `options.images` into `options.out` and prints what the index has now."""
     device = find_device(options.device)
-    model = find_model(options.model, options.pretrained).to(device).batched(options.batch_size)
-    built = build_index(options.images, model, options.out, options.model, options.pretrained)
+    source = (options.model, options.pretrained, options.architecture)
+    model = find_model(*source).to(device).batched(options.batch_size)
+    built = build_index(options.images, model, options.out, *source)
     screen = console()
     for path, reason in built.unread:
         screen.print(f"not indexed: {_plain(path)}: {_plain(reason)}", soft_wrap=True)

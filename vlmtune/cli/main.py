@@ -84,7 +84,7 @@ experiment, half an hour (%(default)s); each size needs a separate folder"""
 QUICKSTART = """\
 It renders a world of scenes, trains two adapters on it over a small frozen CLIP (Cola's
 recipe, and grounded words on a mixture of corpora), exports the second, and reports what
-they gained and forgot: about five minutes on two cores.
+they gained and forgot: under six minutes on two cores.
 Run again, it uses existing files and continues trainings from their last checkpoints."""
 BUILD = """\
 All further arguments go to the builder and override its YAML, for example --train 100. The first
@@ -246,6 +246,7 @@ def _parser() -> argparse.ArgumentParser:
     add("images", nargs="+", **path, metavar="image", help="image files, or folders of them")
     add("--model", required=True, help=MODEL)
     add("--pretrained", help=PRETRAINED)
+    add("--architecture", metavar="NAME", help=ARCHITECTURE)
     add("--out", required=True, **path, help="folder of the index")
     _device(add)
 
@@ -282,6 +283,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--recall", type=int, default=100, help=RECALL)
     add("--model", help="the model, if it is no longer where it was")
     add("--pretrained", help=PRETRAINED)
+    add("--architecture", metavar="NAME", help=ARCHITECTURE)
     add("--device", help=DEVICE)
 
     add = command("shuffles", "shuffle the words of captions, for ARO's order benchmarks")

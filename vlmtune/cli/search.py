@@ -25,7 +25,8 @@ def run(options: argparse.Namespace) -> None:
     if bool(options.queries) == options.page:
         raise UserError("expected captions, or --page without any: give one of them")
     device = find_device(options.device)
-    model = None if options.model is None else find_model(options.model, options.pretrained)
+    source = (options.model, options.pretrained, options.architecture)
+    model = None if options.model is None else find_model(*source)
     index = Index.open(options.index, None if model is None else model.to(device), device)
     if options.page:
         _serve(PageServer(index, options.port, options.top, options.recall))

@@ -64,6 +64,7 @@ def build_index(
     out: str | Path,
     name: str | Path,
     pretrained: str | None = None,
+    architecture: str | None = None,
 ) -> Built:
     """Encodes image files into the index `out`; an index that exists grows.
 
@@ -77,6 +78,7 @@ def build_index(
         out: Folder of the index.
         name: What `vlmtune.load` takes for the model; `Index.open` loads it by this name.
         pretrained: The same, for its argument.
+        architecture: The same, for its argument.
 
     Raises:
         UserError: There is no such file or no readable image, `out` has the images of another
@@ -86,7 +88,13 @@ def build_index(
     files, unread = _files(images)
     with locked(out):
         encoder = Encoder(model)
-        listed = _listed(out, encoder, _absolute(name), pretrained and _absolute(pretrained))
+        source: Source = {
+            "name": _absolute(name),
+            "pretrained": pretrained and _absolute(pretrained),
+            "architecture": architecture,
+            "identity": encoder.identity(),
+        }
+        listed = _listed(out, source)
         parts = _Parts(out, listed)
         before = dict(listed["images"])
         reader = PictureReader(model.backbone.preprocess, model.batch_size, Failures())
@@ -161,16 +169,15 @@ def _encoded(
         advance(len(names))
 
 
-def _listed(out: Path, encoder: Encoder, name: str, pretrained: str | None) -> Listed:
+def _listed(out: Path, model: Source) -> Listed:
     """The list of the index in `out`, or an empty one."""
-    identity = encoder.identity()
-    model: Source = {"name": name, "pretrained": pretrained, "identity": identity}
     if (out / LIST).exists():
         listed = read_list(out)
-        if listed["model"]["identity"] != identity:
+        if listed["model"]["identity"] != model["identity"]:
             raise UserError(
-                f"expected the model of the index {out}, {listed['model']['name']}, got {name} "
-                "with other weights or preprocessing: use that model, or another folder"
+                f"expected the model of the index {out}, {listed['model']['name']}, got "
+                f"{model['name']} with other weights or preprocessing: use that model, or another "
+                "folder"
             )
         return listed
     if out.exists() and not out.is_dir():

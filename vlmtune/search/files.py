@@ -33,6 +33,7 @@ class Source(TypedDict):
 
     name: str
     pretrained: str | None
+    architecture: str | None
     identity: str
 
 

@@ -78,7 +78,12 @@ class Index:
         listed = read_list(folder)
         source = listed["model"]
         if model is None:
-            model = load(source["name"], source["pretrained"], device=device)
+            model = load(
+                source["name"],
+                source["pretrained"],
+                device=device,
+                architecture=source["architecture"],
+            )
         encoder = Encoder(model)
         if encoder.identity() != source["identity"]:
             raise UserError(
