@@ -5,7 +5,7 @@ Never: a number in the report, or a change of a gradient.
 """
 
 import time
-from typing import Any
+from typing import Any, cast
 
 import pytorch_lightning as pl
 from torch.nn.utils import get_total_norm
@@ -34,7 +34,8 @@ class RunMonitor(pl.Callback):
     def on_before_optimizer_step(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Optimizer
     ) -> None:
-        if not trainer.loggers or (trainer.global_step + 1) % trainer.log_every_n_steps:
+        every: int = cast(Any, trainer).log_every_n_steps  # an attribute that Lightning sets later
+        if not trainer.loggers or (trainer.global_step + 1) % every:
             return
         groups = optimizer.param_groups
         gradients = [p.grad for group in groups for p in group["params"] if p.grad is not None]

@@ -78,8 +78,8 @@ def _presence(context: SceneContext, spec: WorldSpec) -> Foil | None:
     """Writes "there is a cube", "there is no torus", against the opposite."""
     missing = _missing(context, spec) if context.rng.random() < 0.5 else None
     noun = missing or _shown(context)
-    texts = f"there is {with_article(noun)}", f"there is no {noun}"
-    return texts[::-1] if missing else texts
+    present, lacking = f"there is {with_article(noun)}", f"there is no {noun}"
+    return (lacking, present) if missing else (present, lacking)
 
 
 def _negation(context: SceneContext, spec: WorldSpec) -> Foil | None:
@@ -88,10 +88,10 @@ def _negation(context: SceneContext, spec: WorldSpec) -> Foil | None:
     kind = context.rng.choice(list(context.kinds))
     noun = describe(obj, [kind]).replaced(kind, context.rng.choice(context.kinds[kind]))
     negated = noun.negating(kind)
-    texts = f"there is {with_article(noun)}", f"there is {with_article(negated)}"
     if not _allowed(noun, spec) or absent(context.scene, noun) == absent(context.scene, negated):
         return None
-    return texts if absent(context.scene, negated) else texts[::-1]
+    true, false = (noun, negated) if absent(context.scene, negated) else (negated, noun)
+    return f"there is {with_article(true)}", f"there is {with_article(false)}"
 
 
 def _addition(context: SceneContext, spec: WorldSpec) -> Foil | None:
