@@ -44,3 +44,14 @@ def test_the_activation_is_announced_in_one_line(tiny_vl, tmp_path, pictures, ca
         assert main([*score, "--architecture", "Tiny-VL"]) == 0
     assert len(warned) == 1
     assert "a red cube" in capsys.readouterr().out
+
+
+def test_an_index_keeps_the_architecture_of_its_weights(tiny_vl, tmp_path, pictures, capsys):
+    pytest.importorskip("faiss")
+    file, out = tmp_path / "negclip.pt", tmp_path / "index"
+    torch.save(tiny_vl, file)
+    words = ["index", *pictures, "--model", file, "--architecture", QUICK, "--out", out]
+    assert main([str(x) for x in [*words, "--device", "cpu"]]) == 0
+    assert json.loads((out / "index.json").read_text())["model"]["architecture"] == QUICK
+    assert main(["search", str(out), "a red cube", "--device", "cpu"]) == 0
+    assert "of 3 images" in capsys.readouterr().out
