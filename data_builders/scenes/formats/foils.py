@@ -7,13 +7,13 @@ an added object, and attributes after their noun. `vlmtune build table` reads th
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import permutations
 
-from data_builders.scenes.captions import NUMBERS, both, counting, with_article
+from data_builders.scenes.captions import both, counting, with_article
 from data_builders.scenes.formats.context import SceneContext
 from data_builders.scenes.formats.files import csv_table
 from data_builders.scenes.image_files import SceneImage
 from data_builders.scenes.sampling import WorldSpec
-from data_builders.scenes.scene import Scene
 from data_builders.scenes.statements import (
     Noun,
     absent,
@@ -68,7 +68,7 @@ def _count(context: SceneContext, spec: WorldSpec) -> Foil | None:
     del spec
     shape = None if context.rng.random() < 0.5 else _shown(context).shape
     number = object_count(context.scene, shape)
-    if number >= min(_LARGEST, len(NUMBERS)):
+    if number >= _LARGEST:
         return None
     other = context.rng.choice([n for n in range(1, _LARGEST + 1) if n != number])
     return counting(number, shape), counting(other, shape)
@@ -106,16 +106,11 @@ def _addition(context: SceneContext, spec: WorldSpec) -> Foil | None:
 
 def _textured(context: SceneContext, spec: WorldSpec) -> Foil | None:
     """The wording of PUG's prompts, colours after the nouns, against colours exchanged."""
-    for i, j in context.shuffled(_pairs(context.scene)):
+    for i, j in context.shuffled([*permutations(range(len(context.scene.objects)), 2)]):
         exchanged = exchange(context.scene, i, j, "color")
         if exchanged and all(_allowed(noun, spec) for noun in exchanged[1]):
             return _textures(*exchanged[0]), _textures(*exchanged[1])
     return None
-
-
-def _pairs(scene: Scene) -> list[tuple[int, int]]:
-    indices = range(len(scene.objects))
-    return [(i, j) for i in indices for j in indices if i != j]
 
 
 def _textures(*nouns: Noun) -> str:
