@@ -330,6 +330,12 @@ def test_export_then_score_evaluate_and_report(fitted, benchmark, pictures, tmp_
     assert (tmp_path / "both" / "report.html").is_file()
 
 
+def test_brackets_of_a_caption_are_no_markup(model_folder, pictures, capsys):
+    words = ["score", str(model_folder), str(pictures[0]), "--text", "a [red] cube"]
+    assert main(words) == 0
+    assert "a [red] cube" in capsys.readouterr().out
+
+
 def test_scores_of_other_weights_stay_off_the_card(fitted, tmp_path, capsys):
     """The report of a run is of its last step, which the best checkpoint need not be of."""
     report = json.loads((fitted / "run" / "report.json").read_text())

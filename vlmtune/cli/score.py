@@ -2,6 +2,7 @@
 
 import argparse
 
+from rich.markup import escape
 from rich.table import Table
 
 from vlmtune.cli.plugins import find_model
@@ -19,11 +20,11 @@ def run(options: argparse.Namespace) -> None:
     several = len(options.text) > 1
     table = Table("image", box=frame())
     for text in options.text:
-        table.add_column(text, justify="right")
+        table.add_column(escape(text), justify="right")
     for image, row in zip(options.images, scores.tolist(), strict=True):
         marks = ["* " if several and score == max(row) else "" for score in row]
         cells = [f"{mark}{score:.4f}" for mark, score in zip(marks, row, strict=True)]
-        table.add_row(str(image), *cells)
+        table.add_row(escape(str(image)), *cells)
     console().print(table)
     note = "higher is better" + ("; * is the best caption of an image" if several else "")
     console().print(f"{note}; scores are no probabilities", markup=False)
