@@ -17,6 +17,7 @@ from vlmtune.adapters.matching import Matching
 from vlmtune.backbones.vilt import Vilt
 from vlmtune.data.catalogue import corpus, corpus_digest, record_index
 from vlmtune.data.datamodule import EpochLoader, ShardDataModule
+from vlmtune.data.loader import GroupChanges
 from vlmtune.data.schema import RecordError
 from vlmtune.data.shards import ShardSet
 from vlmtune.data.stream import GroupStream
@@ -77,7 +78,8 @@ def cache(shards, tmp_path):
 def loader(shards, mined, done=0, workers=0, epoch=0):
     mined.prepare([shards])
     stream = GroupStream((shards,), 4, seed=3, buffer=10)
-    return EpochLoader(stream, preprocess, lambda: (epoch, done), 0, 1, workers, None, mined)
+    changes = GroupChanges(mined=mined)
+    return EpochLoader(stream, preprocess, lambda: (epoch, done), 0, 1, workers, changes)
 
 
 def test_an_index_finds_every_record_as_the_stream_reads_it(shards):

@@ -16,7 +16,8 @@ from typing_extensions import override
 
 from vlmtune.data.caption_negatives import CaptionNegatives
 from vlmtune.data.catalogue import Catalogue, catalogue, decoded_images, image_digests
-from vlmtune.data.loader import BatchNeighbours, EpochLoader, NoBatches, Position
+from vlmtune.data.hard_negatives import HardNegatives
+from vlmtune.data.loader import BatchNeighbours, EpochLoader, GroupChanges, NoBatches, Position
 from vlmtune.data.shards import ShardSet
 from vlmtune.data.stream import GroupStream, check_sets
 from vlmtune.errors import UserError
@@ -53,6 +54,8 @@ class ShardDataModule(LightningDataModule):
         mined: Adds hard neighbours to training batches, such as `MinedNeighbours`; None for none.
         captions: True captions of each training image in an epoch, drawn anew in each; None for
             all. See `draw_captions`.
+        hard_negatives: Which hard negatives of the training records are used: "all", "captions",
+            "images" or "none". See `with_hard_negatives`.
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class ShardDataModule(LightningDataModule):
         negatives: CaptionNegatives | None = None,
         mined: BatchNeighbours | None = None,
         captions: int | None = None,
+        hard_negatives: HardNegatives = "all",
     ) -> None:
         super().__init__()
         _at_least("batch_size", batch_size, 1)
@@ -84,7 +88,7 @@ class ShardDataModule(LightningDataModule):
         self.batch_size, self.num_workers, self.seed = batch_size, num_workers, seed
         self.epoch_groups, self.shuffle_buffer = epoch_groups, shuffle_buffer
         self.max_damaged, self.negatives, self.mined = max_damaged, negatives, mined
-        self.captions = captions
+        self.changes = GroupChanges(mined, hard_negatives, captions, negatives)
         self._decodes = True
         self._stored: Container[str] | None = None
 
@@ -113,7 +117,7 @@ class ShardDataModule(LightningDataModule):
             self.negatives.prepare(lambda: catalogue(stream.sets).texts)
         if self.mined is not None:
             self.mined.prepare(stream.sets)
-        return self._loader(stream, self._position, self.negatives, self.mined, self.captions)
+        return self._loader(stream, self._position, self.changes)
 
     @override
     def val_dataloader(self) -> EpochLoader | NoBatches:
@@ -175,15 +179,12 @@ class ShardDataModule(LightningDataModule):
         self,
         stream: GroupStream,
         position: Callable[[], Position],
-        negatives: CaptionNegatives | None = None,
-        mined: BatchNeighbours | None = None,
-        captions: int | None = None,
+        changes: GroupChanges | None = None,
     ) -> EpochLoader:
         rank = self.trainer.global_rank if self.trainer else 0
         world = self.trainer.world_size if self.trainer else 1
         preprocess = self._preprocess() if self._decodes else None
-        changes = (negatives, mined, captions)
-        return EpochLoader(stream, preprocess, position, rank, world, self.num_workers, *changes)
+        return EpochLoader(stream, preprocess, position, rank, world, self.num_workers, changes)
 
     def _preprocess(self) -> Callable[[Any], Tensor]:
         if self.trainer is None:

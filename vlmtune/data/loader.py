@@ -17,6 +17,7 @@ from vlmtune.config import Configured
 from vlmtune.data.caption_draw import draw_captions
 from vlmtune.data.caption_negatives import CaptionNegatives
 from vlmtune.data.collate import collate
+from vlmtune.data.hard_negatives import HardNegatives, with_hard_negatives
 from vlmtune.data.sample_order import Consumer
 from vlmtune.data.shards import ShardSet
 from vlmtune.data.stream import GroupStream
@@ -53,6 +54,47 @@ class BatchNeighbours(Configured, ABC):
         """
 
 
+@dataclass(frozen=True)
+class GroupChanges:
+    """What training does to the groups of a batch, in this order; the defaults do nothing.
+
+    Attributes:
+        mined: Adds groups with hard neighbours.
+        hard_negatives: Which hard negatives of the records stay. See `with_hard_negatives`.
+        captions: True captions of each image, drawn anew in each epoch. See `draw_captions`.
+        negatives: Adds false captions made from true ones.
+    """
+
+    mined: BatchNeighbours | None = None
+    hard_negatives: HardNegatives = "all"
+    captions: int | None = None
+    negatives: CaptionNegatives | None = None
+
+    def apply(
+        self, groups: list[Group], stream: GroupStream, epoch: int
+    ) -> tuple[list[Group], list[str]]:
+        """Returns the changed groups, and a line for each damaged one."""
+        damaged: list[str] = []
+        if self.mined is not None:
+            extended = self.mined.extend(groups, stream.seed, epoch, stream.images, stream.stored)
+            groups, damaged = extended
+        shown = with_hard_negatives(groups, self.hard_negatives, stream.seed, epoch)
+        if self.captions is not None:
+            shown = draw_captions(shown, self.captions, stream.seed, epoch)
+        if self.negatives is not None:
+            shown = self.negatives.added(shown, stream.seed, epoch, groups)
+        return shown, damaged
+
+    def state(self) -> dict[str, Any]:
+        """Returns what the order of batches depends on."""
+        return {
+            "negatives": None if self.negatives is None else self.negatives.spec(),
+            "mined": None if self.mined is None else self.mined.state(),
+            "captions": self.captions,
+            "hard_negatives": self.hard_negatives,
+        }
+
+
 class EpochLoader:
     """Batches of one epoch after the other, in this process or from workers.
 
@@ -69,13 +111,11 @@ class EpochLoader:
         rank: int,
         world: int,
         num_workers: int,
-        negatives: CaptionNegatives | None = None,
-        mined: BatchNeighbours | None = None,
-        captions: int | None = None,
+        changes: GroupChanges | None = None,
     ) -> None:
         self.stream, self.preprocess, self.position = stream, preprocess, position
         self.rank, self.world, self.num_workers = rank, world, num_workers
-        self.negatives, self.mined, self.captions = negatives, mined, captions
+        self.changes = changes or GroupChanges()
         self.length = stream.length(rank, world)
 
     def __len__(self) -> int:
@@ -83,8 +123,8 @@ class EpochLoader:
 
     def __iter__(self) -> Iterator[Batch]:
         epoch, done = self.position()
-        changes = (self.negatives, self.mined, self.captions)
-        reader = _Reader(self.stream, self.preprocess, *changes, self.rank, self.world, epoch, done)
+        where = (self.rank, self.world, epoch, done)
+        reader = _Reader(self.stream, self.preprocess, self.changes, *where)
         for item in DataLoader(reader, None, num_workers=self.num_workers, collate_fn=_identity):
             if isinstance(item, UserError):
                 raise item
@@ -100,9 +140,7 @@ class EpochLoader:
             "epoch_groups": self.stream.total,
             "shuffle_buffer": self.stream.buffer,
             "sets": [(data.digest(), data.weight) for data in self.stream.sets],
-            "negatives": None if self.negatives is None else self.negatives.spec(),
-            "mined": None if self.mined is None else self.mined.state(),
-            "captions": self.captions,
+            **self.changes.state(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -130,9 +168,7 @@ class _Reader(IterableDataset):
 
     stream: GroupStream
     preprocess: Callable[[Any], Tensor] | None
-    negatives: CaptionNegatives | None
-    mined: BatchNeighbours | None
-    captions: int | None
+    changes: GroupChanges
     rank: int
     world: int
     epoch: int
@@ -154,16 +190,8 @@ class _Reader(IterableDataset):
             yield error
 
     def _collated(self, groups: list[Group], damaged: Sequence[str]) -> Batch:
-        stream, epoch = self.stream, self.epoch
-        if self.mined is not None:
-            extended = self.mined.extend(groups, stream.seed, epoch, stream.images, stream.stored)
-            groups, damaged = extended[0], [*damaged, *extended[1]]
-        shown = groups
-        if self.captions is not None:
-            shown = draw_captions(groups, self.captions, stream.seed, epoch)
-        if self.negatives is not None:
-            shown = self.negatives.added(shown, stream.seed, epoch, groups)
-        return collate(shown, self.preprocess, damaged)
+        shown, further = self.changes.apply(groups, self.stream, self.epoch)
+        return collate(shown, self.preprocess, [*damaged, *further])
 
 
 def _identity(item: Any) -> Any:

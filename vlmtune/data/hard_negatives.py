@@ -1,0 +1,64 @@
+"""Keeps or leaves out the hard negatives of the records (`data.hard_negatives` of a fit).
+
+In: groups. Out: groups with fewer images and texts. Never: an image without its true texts.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+import torch
+
+from vlmtune.types import Group
+
+HardNegatives = Literal["all", "captions", "images", "none"]
+
+
+def with_hard_negatives(
+    groups: Sequence[Group], kept: HardNegatives, seed: int, epoch: int
+) -> list[Group]:
+    """Returns each group with its hard negatives of one kind, so that experiments compare kinds.
+
+    A hard-negative caption is false of every image of its group. A hard-negative image is a second
+    image of the group, with its true texts. What is left of a group by `kept`:
+
+    - "all": everything.
+    - "images": all images and what is true of them; captions that are false of all are left out.
+    - "captions": one image and all texts. Those of the other images become hard-negative captions.
+    - "none": one image and what is true of it.
+
+    The one image is drawn anew in each epoch, as a function of seed, epoch and group.
+
+    Example:
+        >>> truth = torch.eye(2, 3, dtype=torch.bool)
+        >>> texts, true = ("a", "b", "c"), (frozenset("a"), frozenset("b"))
+        >>> group = Group("g", ("i", "j"), texts, texts, truth, true)
+        >>> [with_hard_negatives([group], kept, 0, 1)[0].texts for kept in ("images", "none")]
+        [('a', 'b'), ('b',)]
+    """
+    if kept == "all":
+        return list(groups)
+    return [
+        _reduced(group, kept, random.Random(f"{seed}/{epoch}/{group.key}/{group.image_ids}"))
+        for group in groups
+    ]
+
+
+def _reduced(group: Group, kept: HardNegatives, rng: random.Random) -> Group:
+    rows = list(range(len(group.image_ids)))
+    if kept != "images":
+        rows = [rng.choice(rows)]
+    true = group.truth[rows].any(dim=0)
+    columns = (torch.ones_like(true) if kept == "captions" else true).nonzero().flatten().tolist()
+    same_group = group.same_group
+    return replace(
+        group,
+        image_ids=tuple(group.image_ids[i] for i in rows),
+        text_ids=tuple(group.text_ids[j] for j in columns),
+        texts=tuple(group.texts[j] for j in columns),
+        truth=group.truth[rows][:, columns],
+        true_ids=tuple(group.true_ids[i] for i in rows),
+        images=None if group.images is None else tuple(group.images[i] for i in rows),
+        same_group=None if same_group is None else same_group[rows][:, columns],
+    )
