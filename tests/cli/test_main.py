@@ -306,8 +306,7 @@ def test_export_then_score_evaluate_and_report(fitted, benchmark, pictures, tmp_
     lines = [json.loads(x) for x in (tmp_path / "mine/items.jsonl").read_text().splitlines()]
     assert len(lines) == 9
     first = lines[0]
-    files = [image["path"] for image in first["images"]]
-    want = vlmtune.load(out).score(files, first["captions"]).flatten().tolist()
+    want = vlmtune.load(out).score(first["files"], first["captions"]).flatten().tolist()
     assert [x for row in first["scores"] for x in row] == pytest.approx(want, abs=1e-4)
     numbers = [
         {k: v["value"] for k, v in json.loads(path.read_text())["results"][0]["metrics"].items()}

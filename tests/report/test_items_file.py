@@ -1,4 +1,7 @@
+import csv
 import json
+import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +11,7 @@ from PIL import Image
 from tests.refusals import refused
 from vlmtune.metrics.value import MetricValue
 from vlmtune.report.html import write_report
-from vlmtune.report.items_file import read_items, write_items
+from vlmtune.report.items_file import check_format, items_beside, read_items, write_items
 from vlmtune.report.result import ItemRow, Result
 from vlmtune.types import ImageRef
 
@@ -36,28 +39,121 @@ def rows(tmp_path):
     return made
 
 
-def test_items_are_read_as_they_were_written(rows, tmp_path):
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".parquet"])
+def test_items_are_read_as_they_were_written(rows, tmp_path, suffix):
+    if suffix == ".parquet":
+        pytest.importorskip("pyarrow", reason="pyarrow is not installed")
     written = rows((1.0, 0.0, 0.5), (0.25, 0.5, 0.75))
+    stored = replace(written[0], images=(ImageRef(Path("b, c.png"), None, False),))
+    odd = replace(stored, id="odd", captions=('a "quoted", red</script>', "two\nlines é"))
     other = ItemRow("classes/0", "classes", 1.0)
-    write_items(tmp_path / "items.jsonl", [*written, other])
-    assert read_items(tmp_path / "items.jsonl") == {"cola": written, "classes": (other,)}
+    write_items(tmp_path / f"items{suffix}", [*written, odd, other])
+    read = read_items(tmp_path / f"items{suffix}")
+    assert read == {"cola": (*written, odd), "classes": (other,)}
+
+
+def test_a_line_of_json_has_the_columns(rows, tmp_path):
+    write_items(tmp_path / "items.jsonl", rows((1.0, 0.0, 0.5), (0.25, 0.5, 0.75)))
     lines = [json.loads(line) for line in (tmp_path / "items.jsonl").read_text().splitlines()]
     assert lines[1] == {
-        "id": "cola/1",
         "benchmark": "cola",
+        "id": "cola/1",
+        "right": False,
         "outcome": 0.0,
-        "images": [{"path": str(tmp_path / "a.png"), "box": [2, 2, 4, 4]}],
+        "files": [str(tmp_path / "a.png")],
         "captions": ["right 1", "wrong 1"],
         "true": [[True, False]],
         "scores": [[0.5, None]],
+        "boxes": [[2, 2, 4, 4]],
     }
+    assert "right" not in lines[2]  # neither right nor wrong
 
 
-def test_other_files_are_refused(tmp_path):
-    for text in ("[1]\n", "{}\n", "no json\n"):
-        (tmp_path / "items.jsonl").write_text(text)
-        with refused("items that vlmtune evaluate --items wrote"):
-            read_items(tmp_path / "items.jsonl")
+def test_cells_of_csv_hold_lists_as_json(rows, tmp_path):
+    write_items(tmp_path / "items.csv", rows((1.0, 0.0), (0.25, 0.5)))
+    with (tmp_path / "items.csv").open(newline="") as file:
+        head, first, second = csv.reader(file)
+    assert head[:4] == ["benchmark", "id", "right", "outcome"]
+    cells = dict(zip(head, second, strict=True))
+    assert cells["right"] == "false"
+    assert cells["scores"] == "[[0.5, null]]"
+    assert json.loads(cells["captions"]) == ["right 1", "wrong 1"]
+    assert json.loads(cells["boxes"]) == [[2, 2, 4, 4]]
+    assert dict(zip(head, first, strict=True))["boxes"] == ""
+
+
+def test_parquet_has_typed_columns(rows, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
+    write_items(tmp_path / "items.parquet", rows((1.0, 0.0), (0.25, 0.5)))
+    schema = parquet.read_schema(tmp_path / "items.parquet")
+    types = {name: str(kind) for name, kind in zip(schema.names, schema.types, strict=True)}
+    assert types["scores"] == "list<element: list<element: double>>"
+    assert types["right"] == "bool"
+    assert parquet.read_table(tmp_path / "items.parquet")["right"].to_pylist() == [True, False]
+
+
+def test_a_file_of_another_tool_needs_few_columns(tmp_path):
+    """As pandas writes: True and False, an unknown column, one list of scores for one file."""
+    (tmp_path / "theirs.csv").write_text(
+        "id,benchmark,right,files,captions,true,scores,note\n"
+        '7,cola,True,"[""a.png""]","[""x"", ""y""]","[true, false]","[0.5, 0.25]",n\n'
+        "8,cola,False,,,,,\n"
+    )
+    first, second = read_items(tmp_path / "theirs.csv")["cola"]
+    assert (first.id, first.outcome, first.captions) == ("7", 1.0, ("x", "y"))
+    assert (first.true, first.scores) == (((True, False),), ((0.5, 0.25),))
+    assert second == ItemRow("8", "cola", 0.0)
+
+
+def test_parquet_without_pyarrow_is_refused(monkeypatch, tmp_path):
+    for module in ("pyarrow", "pyarrow.parquet"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with refused("expected the package pyarrow .* pip install pyarrow, or name a .csv"):
+        check_format(tmp_path / "items.parquet")
+    with refused("expected a file of items that ends in .jsonl, .csv, .parquet"):
+        check_format(tmp_path / "items.txt")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("a.jsonl", "[1]\n", "TypeError in row 1"),
+        ("a.jsonl", "{}\n", "no cell 'benchmark'"),
+        ("a.jsonl", "no json\n", "JSONDecodeError"),
+        (
+            "a.jsonl",
+            '{"benchmark": "b", "id": 1, "right": true}\n{"benchmark": "b"}\n',
+            "in row 2: no cell 'id'",
+        ),
+        ("a.jsonl", '{"benchmark": "b", "id": 1}\n', "neither a cell 'outcome' nor 'right'"),
+        ("a.jsonl", '{"benchmark": "b", "id": 1, "outcome": 2}\n', "the outcome 2.0"),
+        (
+            "a.jsonl",
+            '{"benchmark": "b", "id": 1, "right": true, "files": ["a"], "captions": ["x", "y"], '
+            '"true": [[true]]}\n',
+            "true that are not 1 lists of 2 values",
+        ),
+        ("a.csv", "benchmark,id,right\nb,1,true,9\n", "another number of cells"),
+        ("a.csv", "benchmark,id,right,captions\nb,1,true,a dog\n", "JSONDecodeError"),
+        ("a.csv", "benchmark,id,right\nb,1,perhaps\n", "perhaps"),
+        ("a.parquet", "no parquet", "a.parquet"),
+    ],
+)
+def test_other_files_are_refused(tmp_path, name, text, reason):
+    if name.endswith("parquet"):
+        pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    (tmp_path / name).write_text(text)
+    with refused(f"items as vlmtune evaluate --items writes them.*{reason}"):
+        read_items(tmp_path / name)
+
+
+def test_the_newest_items_are_those_of_a_run(tmp_path):
+    report = tmp_path / "report.json"
+    assert items_beside(report) is None
+    for age, name in enumerate(("items.csv", "items.jsonl", "other.csv")):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (1e9 - age, 1e9 - age))
+    assert items_beside(report) == tmp_path / "items.csv"
 
 
 def test_won_and_lost_items_are_shown(rows, make_run, tmp_path):

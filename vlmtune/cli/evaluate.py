@@ -17,7 +17,7 @@ from vlmtune.evaluation.text_only import TextOnlyScore
 from vlmtune.export.model import Model
 from vlmtune.report.environment import code_commit, library_versions, now
 from vlmtune.report.html import write_report
-from vlmtune.report.items_file import write_items
+from vlmtune.report.items_file import check_format, write_items
 from vlmtune.report.result import ItemRow
 from vlmtune.report.run_report import Provenance, RunReport
 from vlmtune.report.screen import show
@@ -32,6 +32,8 @@ def run(options: argparse.Namespace) -> None:
     benchmarks = make_list(Benchmark, "benchmarks", options.benchmarks)  # type: ignore[type-abstract]
     for name, why in load_all(benchmarks):
         print(f"not run: {name}: {why}", file=sys.stderr)
+    if options.items is not None:
+        check_format(options.items)
     texts = options.text_only
     n_gram = None if texts is None else TextOnlyScore.fitted(captions(texts))
     model = find_model(options.model, options.pretrained, options.architecture)

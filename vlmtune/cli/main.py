@@ -70,15 +70,17 @@ SCORER = "as for `vlmtune evaluate`, or a YAML with backbone and adapter; it sco
 PRETRAINED = "weights of an open_clip name: a tag such as openai, a file, or random"
 ARCHITECTURE = """the open_clip name of the weights in the file --model (.pt, .pth, .bin,
 .safetensors); for weights fine-tuned from OpenAI's it ends in -quickgelu"""
-RUNS = "report.json or its folder; the others are compared with the first"
+RUNS = """report.json or its folder, or items of another tool (.jsonl, .csv, .parquet); the others
+are compared with the first"""
 BENCHMARKS = """stems of configs/plugins/benchmarks, YAMLs with one benchmark or a list, or your own
 tables (csv, tsv, jsonl, parquet); the files they name are relative to the working directory"""
 DEVICE = "cpu, cuda, ...; the accelerator by default"
 TEXT_ONLY = """also measure two scores that see no image: an n-gram model of these captions
 (shards, or a text file with one caption a line), and the mean of the model's scores over all
 images"""
-ITEMS = """also write each item as a line of JSON: id, images, captions, truth, scores, outcome; as
-OUT/items.jsonl, `vlmtune report` shows which items were won and lost"""
+ITEMS = """also write a row for each item, as .jsonl, .csv or .parquet: benchmark, id, files,
+captions, truth, scores, right or wrong; as OUT/items.jsonl (or .csv, .parquet), `vlmtune report`
+shows which items were won and lost"""
 SIZE = """tiny is 24 images and two training steps, to see that every step runs; full is the whole
 experiment, half an hour (%(default)s); each size needs a separate folder"""
 QUICKSTART = """\

@@ -1,6 +1,7 @@
 """`vlmtune report`: puts finished runs side by side in one report.
 
-In: report.json files. Out: report.md, report.html, CSV and LaTeX. It never measures.
+In: report.json files, and items of other tools. Out: report.md, report.html, CSV and LaTeX.
+It never measures.
 """
 
 import argparse
@@ -15,7 +16,8 @@ from vlmtune.cli.text_only import FILES
 from vlmtune.config import differences
 from vlmtune.report.formats import to_csv, to_latex
 from vlmtune.report.html import write_report
-from vlmtune.report.items_file import NAME, Items, read_items
+from vlmtune.report.items_file import Items, is_items_file, items_beside, read_items
+from vlmtune.report.items_run import run_of_items
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.screen import show
 from vlmtune.report.seeds import over_seeds, seeds_of
@@ -32,9 +34,9 @@ def run(options: argparse.Namespace) -> None:
     Text-only runs beside a run come last, each once.
     """
     files = [path / "report.json" if path.is_dir() else path for path in options.runs]
-    loaded = [RunReport.load(file) for file in files]
+    loaded, rows = _loaded(files)
     runs = _by_recipe(loaded, files)
-    items = _items(runs, loaded, files)
+    items = _items(runs, loaded, rows)
     runs += _text_only(runs, [path for path in options.runs if path.is_dir()])
     page = write_report(options.out, runs, items)
     if options.csv is not None:
@@ -45,16 +47,36 @@ def run(options: argparse.Namespace) -> None:
     print(f"report: {page}")
 
 
+def _loaded(files: Sequence[Path]) -> tuple[list[RunReport], list[Items]]:
+    """The runs and the items of each; those of other tools are read last, to be compared."""
+    loaded = {i: RunReport.load(file) for i, file in enumerate(files) if not is_items_file(file)}
+    beside = {i: items_beside(files[i]) for i in loaded}
+    rows = {i: {} if path is None else read_items(path) for i, path in beside.items()}
+    for i, file in enumerate(files):
+        if i in loaded:
+            continue
+        known = {loaded[k].name: rows[k] for k in loaded}
+        run, items, apart = run_of_items(file, read_items(file), list(loaded.values()), known)
+        if apart:
+            print(
+                f"vlmtune: warning: {file} has other items of {', '.join(apart)} than the other "
+                "runs; these numbers are not compared",
+                file=sys.stderr,
+            )
+        loaded[i], rows[i] = run, items
+    return [loaded[i] for i in range(len(files))], [rows[i] for i in range(len(files))]
+
+
 def _items(
-    runs: Sequence[RunReport], loaded: Sequence[RunReport], files: Sequence[Path]
+    runs: Sequence[RunReport], loaded: Sequence[RunReport], rows: Sequence[Items]
 ) -> dict[str, Items]:
-    """The items beside each report.json by the run's name here; of several seeds, the first's."""
+    """The items by the run's name here; of several seeds, the first's."""
     out = {}
     for run in runs:
         results = seeds_of(run)[0].results
-        file = next(file for one, file in zip(loaded, files, strict=True) if one.results is results)
-        if (path := file.with_name(NAME)).is_file():
-            out[run.name] = read_items(path)
+        items = next(x for one, x in zip(loaded, rows, strict=True) if one.results is results)
+        if items:
+            out[run.name] = items
     return out
 
 

@@ -1,87 +1,282 @@
-"""`items.jsonl`: the items of a run's benchmarks, for other programs and for the won and lost ones.
+"""Files of items, `items.jsonl` and its like: the items of a run's benchmarks, a row each.
 
-In: rows. Out: a file with one JSON object a line, and rows again. Never: a score that was not seen.
+In: rows. Out: JSON lines, CSV or Parquet, by the file's name, and rows again.
+Never: a score that was not seen. Parquet needs the package pyarrow.
 """
 
+import csv
+import importlib
 import json
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from vlmtune.errors import UserError
 from vlmtune.report.result import ItemRow
-from vlmtune.storage.files import write_text
+from vlmtune.storage.files import write_atomically
 from vlmtune.types import ImageRef
 
-NAME = "items.jsonl"  # beside report.json
+STEM = "items"  # of the file beside report.json
 Items = dict[str, tuple[ItemRow, ...]]  # by benchmark, in the order of the outcomes
+Cells = dict[str, Any]
+
+COLUMNS = (
+    *("benchmark", "id", "right", "outcome", "files", "captions", "true", "scores"),
+    *("boxes", "upright"),
+)
+NEEDED = ("benchmark", "id")
+LISTS = ("files", "captions", "true", "scores", "boxes")
+NO_CELL = ("", "null", "None", "nan", "NaN")
+LONGEST_CELL = 2**30  # characters; the standard library refuses more than 2^17
+ROWS_AT_ONCE = 1024  # of a Parquet file in memory
+
+
+def check_format(path: Path) -> None:
+    """Raises `UserError` if items cannot be written to a file of this name.
+
+    Example:
+        >>> check_format(Path("reports/items.csv"))
+    """
+    if path.suffix.lower() not in _FORMATS:
+        raise UserError(
+            f"expected a file of items that ends in {', '.join(_FORMATS)}, got {path}: rename it"
+        )
+    if path.suffix.lower() == ".parquet":
+        _pyarrow(path)
 
 
 def write_items(path: Path, rows: Iterable[ItemRow]) -> None:
-    """Writes the rows atomically: id, benchmark, outcome, images, captions, truth and scores.
+    """Writes the rows atomically, with the columns `COLUMNS`, in the format of the file's name.
 
-    `true` and `scores` have a list for each image with a value for each caption; a pair that the
-    benchmark does not compare has the score null.
+    `true` and `scores` have a list for each file with a value for each caption; a pair that the
+    benchmark does not compare has the score null. `right` is null for an outcome that is neither 1
+    nor 0. `boxes` has x, y, width and height of the crop of each file, null for a whole image.
+    JSON lines leave out what is null or empty, CSV writes lists as JSON.
+
+    Raises:
+        UserError: The name ends in none of .jsonl, .csv and .parquet, or pyarrow is missing.
     """
-    lines = [json.dumps(_line(row), ensure_ascii=False) for row in rows]
-    write_text(path, "".join(f"{line}\n" for line in lines))
+    check_format(path)
+    write = _FORMATS[path.suffix.lower()][0]
+    with write_atomically(path) as temporary:
+        write(temporary, map(_cells, rows))
 
 
 def read_items(path: Path) -> Items:
-    """Reads what `write_items` wrote.
+    """Reads what `write_items` wrote, or a file of another tool with the same columns.
+
+    The columns needed are benchmark, id, and outcome or right; with files and captions also true.
+    Columns of other names are left unread. Of a row with one file, `true` and `scores` may be plain
+    lists, a value for each caption.
 
     Raises:
-        UserError: The file holds something else.
+        UserError: The file holds something else; the error names the row.
     """
+    check_format(path)
     out: dict[str, list[ItemRow]] = {}
     try:
-        with path.open(encoding="utf-8") as file:
-            for line in file:
-                row = _row(json.loads(line))
-                out.setdefault(row.benchmark, []).append(row)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        for cells in _FORMATS[path.suffix.lower()][1](path):
+            row = _row(cells)
+            out.setdefault(row.benchmark, []).append(row)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, csv.Error) as error:
+        if isinstance(error, UserError):
+            raise
+        reason = " ".join(str(error).split())
+        number = 1 + sum(map(len, out.values()))
         raise UserError(
-            f"expected items that vlmtune evaluate --items wrote in {path}, got "
-            f"{type(error).__name__}: {error}: evaluate again"
+            f"expected items as vlmtune evaluate --items writes them in {path}, got "
+            f"{type(error).__name__} in row {number}: {reason}: correct the file"
         ) from error
     return {name: tuple(rows) for name, rows in out.items()}
 
 
-def _line(row: ItemRow) -> dict[str, Any]:
-    images = [
-        {
-            "path": str(image.path),
-            **({} if image.box is None else {"box": list(image.box)}),
-            **({} if image.upright else {"upright": False}),
-        }
-        for image in row.images
-    ]
-    head = {"id": row.id, "benchmark": row.benchmark, "outcome": row.outcome}
+def items_beside(report: Path) -> Path | None:
+    """The newest file of items beside a report.json, or None."""
+    files = [report.with_name(f"{STEM}{suffix}") for suffix in _FORMATS]
+    return max((f for f in files if f.is_file()), key=lambda f: f.stat().st_mtime, default=None)
+
+
+def is_items_file(path: Path) -> bool:
+    """Whether a file holds items, by its name.
+
+    Example:
+        >>> is_items_file(Path("theirs.csv")), is_items_file(Path("runs/mine/report.json"))
+        (True, False)
+    """
+    return path.suffix.lower() in _FORMATS
+
+
+# -- rows and cells --------------------------------------------------------------------------------
+
+
+def _cells(row: ItemRow) -> Cells:
+    boxes = [None if image.box is None else list(image.box) for image in row.images]
     return {
-        **head,
-        "images": images,
-        "captions": row.captions,
-        "true": row.true,
-        "scores": row.scores,
+        "benchmark": row.benchmark,
+        "id": row.id,
+        "right": row.right,
+        "outcome": row.outcome,
+        "files": [str(image.path) for image in row.images],
+        "captions": list(row.captions),
+        "true": [list(line) for line in row.true],
+        "scores": [list(line) for line in row.scores],
+        "boxes": boxes if any(boxes) else None,
+        "upright": None if all(image.upright for image in row.images) else False,
     }
 
 
-def _row(line: Any) -> ItemRow:
+def _row(cells: Any) -> ItemRow:
+    if not isinstance(cells, Mapping):
+        raise TypeError(f"{str(cells)[:40]!r} instead of an object")
+    if missing := [name for name in NEEDED if cells.get(name) in (None, "")]:
+        raise ValueError(f"no cell {missing[0]!r}")
+    files, captions = (list(cells.get(name) or ()) for name in ("files", "captions"))
+    boxes = cells.get("boxes") or [None] * len(files)
+    upright = cells.get("upright") is not False
     images = tuple(
-        ImageRef(
-            Path(one["path"]),
-            tuple(one["box"]) if "box" in one else None,
-            one.get("upright", True),
-        )
-        for one in line["images"]
+        ImageRef(Path(_text(file)), None if box is None else _box(box), upright)
+        for file, box in zip(files, boxes, strict=True)
     )
-    true, scores = (tuple(map(tuple, line[key])) for key in ("true", "scores"))
+    sizes = len(files), len(captions)
     return ItemRow(
-        str(line["id"]),
-        str(line["benchmark"]),
-        float(line["outcome"]),
+        str(cells["id"]),
+        str(cells["benchmark"]),
+        _outcome(cells),
         images,
-        tuple(map(str, line["captions"])),
-        true,
-        scores,
+        tuple(map(_text, captions)),
+        _grid(cells, "true", sizes, bool),
+        _grid(cells, "scores", sizes, lambda x: None if x is None else float(x)),
     )
+
+
+def _outcome(cells: Mapping[str, Any]) -> float:
+    outcome, right = cells.get("outcome"), cells.get("right")
+    if outcome is None and right is None:
+        raise ValueError("neither a cell 'outcome' nor 'right'")
+    value = float(bool(right) if outcome is None else outcome)
+    if not -1 <= value <= 1:
+        raise ValueError(f"the outcome {value}, not one from -1 to 1")
+    return value
+
+
+def _grid(
+    cells: Mapping[str, Any], name: str, sizes: tuple[int, int], read: Callable[[Any], Any]
+) -> tuple[tuple[Any, ...], ...]:
+    """A list for each file with a value for each caption."""
+    lines = list(cells.get(name) or ())
+    if len(lines) == sizes[1] and sizes[0] == 1 and not any(isinstance(x, list) for x in lines):
+        lines = [lines]
+    if not lines and name == "scores":
+        lines = [[None] * sizes[1] for _ in range(sizes[0])]
+    if len(lines) != sizes[0] or any(len(line) != sizes[1] for line in lines):
+        raise ValueError(f"{name} that are not {sizes[0]} lists of {sizes[1]} values")
+    return tuple(tuple(map(read, line)) for line in lines)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} instead of a text")
+    return value
+
+
+def _box(value: Any) -> tuple[int, int, int, int]:
+    x, y, width, height = map(int, value)
+    return x, y, width, height
+
+
+# -- formats ---------------------------------------------------------------------------------------
+
+
+def _write_json(path: Path, rows: Iterable[Cells]) -> None:
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        for row in rows:
+            kept = {name: cell for name, cell in row.items() if cell not in (None, [])}
+            file.write(json.dumps(kept, ensure_ascii=False) + "\n")
+
+
+def _read_json(path: Path) -> Iterator[Cells]:
+    with path.open(encoding="utf-8-sig") as file:
+        yield from map(json.loads, filter(str.strip, file))
+
+
+def _write_csv(path: Path, rows: Iterable[Cells]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        for row in rows:
+            writer.writerow([_csv_cell(row[name]) for name in COLUMNS])
+
+
+def _csv_cell(cell: Any) -> Any:
+    if cell is None or isinstance(cell, str):
+        return "" if cell is None else cell
+    return json.dumps(cell, ensure_ascii=False)
+
+
+def _read_csv(path: Path) -> Iterator[Cells]:
+    csv.field_size_limit(LONGEST_CELL)
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        for cells in csv.DictReader(file, strict=True):
+            if None in cells or None in cells.values():
+                raise ValueError("a row with another number of cells than the first line")
+            yield {name: _parsed(name, cell) for name, cell in cells.items()}
+
+
+def _parsed(name: str, cell: str) -> Any:
+    if name in ("benchmark", "id") or name not in COLUMNS:
+        return cell
+    if cell.strip() in NO_CELL:
+        return None
+    if name in LISTS:
+        value = json.loads(cell)
+        if not isinstance(value, list):
+            raise TypeError(f"{cell[:40]!r} instead of a list in JSON in column {name!r}")
+        return value
+    if name == "outcome":
+        return float(cell)
+    return {"true": True, "1": True, "false": False, "0": False}[cell.strip().lower()]
+
+
+def _write_parquet(path: Path, rows: Iterable[Cells]) -> None:
+    arrow = _pyarrow(path)
+    strings, doubles = arrow.list_(arrow.string()), arrow.list_(arrow.float64())
+    types = {
+        **dict.fromkeys(("benchmark", "id"), arrow.string()),
+        **{"right": arrow.bool_(), "outcome": arrow.float64(), "upright": arrow.bool_()},
+        **{"files": strings, "captions": strings, "scores": arrow.list_(doubles)},
+        **{"true": arrow.list_(arrow.list_(arrow.bool_()))},
+        **{"boxes": arrow.list_(arrow.list_(arrow.int64()))},
+    }
+    schema = arrow.schema([(name, types[name]) for name in COLUMNS])
+    arrow.parquet.write_table(arrow.Table.from_pylist(list(rows), schema=schema), path)
+
+
+def _read_parquet(path: Path) -> Iterator[Cells]:
+    arrow = _pyarrow(path)
+    with arrow.parquet.ParquetFile(path) as file:
+        for batch in file.iter_batches(ROWS_AT_ONCE):
+            for row in batch.to_pylist():
+                yield {name: None if _is_nan(cell) else cell for name, cell in row.items()}
+
+
+def _is_nan(cell: Any) -> bool:  # what pandas writes for an empty cell
+    return isinstance(cell, float) and math.isnan(cell)
+
+
+def _pyarrow(path: Path) -> Any:
+    try:
+        importlib.import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise UserError(
+            f"expected the package pyarrow for {path}, it is not installed: pip install pyarrow, "
+            "or name a .csv or .jsonl"
+        ) from error
+    return importlib.import_module("pyarrow")
+
+
+_FORMATS: dict[str, tuple[Callable[..., None], Callable[[Path], Iterator[Cells]]]] = {
+    ".jsonl": (_write_json, _read_json),
+    ".csv": (_write_csv, _read_csv),
+    ".parquet": (_write_parquet, _read_parquet),
+}

@@ -61,7 +61,8 @@ def to_markdown(runs: Sequence[RunReport], groups: Sequence[dict[str, Any]] = ()
 
 def _primary(runs: Sequence[RunReport], rows: Sequence[Row]) -> list[str]:
     lines = _head(["benchmark", "metric", "n", "chance"], runs)
-    parameters = [table.count(run.provenance.trainable_parameters) for run in runs]
+    origins = [run.provenance for run in runs]
+    parameters = [table.count(x.trainable_parameters) if x.known else "?" for x in origins]
     lines.append(_line(["*trainable parameters*", "", "", "", *parameters]))
     for row in rows:
         scores = [_score(row, i) for i in range(len(runs))]
@@ -132,6 +133,8 @@ def _section(runs: Sequence[RunReport], part: Section) -> list[str]:
 
 def _provenance(run: RunReport) -> list[str]:
     origin = run.provenance
+    if not origin.known:
+        return [f"- {_cell(origin.backbone)}"]
     facts = {
         "backbone": f"{origin.backbone} ({origin.fingerprint[:12]})",
         "adapter": origin.adapter,

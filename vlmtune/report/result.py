@@ -31,7 +31,7 @@ class Example:
 
 @dataclass(frozen=True)
 class ItemRow:
-    """One item of a benchmark, for `items.jsonl`.
+    """One item of a benchmark, for the file of items.
 
     Attributes:
         id: The benchmark and the item's position among those that are evaluated, from 0.
@@ -50,6 +50,16 @@ class ItemRow:
     captions: tuple[str, ...] = ()
     true: tuple[tuple[bool, ...], ...] = ()
     scores: tuple[tuple[float | None, ...], ...] = ()
+
+    @property
+    def right(self) -> bool | None:
+        """Whether the item counts as right; None for an outcome that is neither 1 nor 0.
+
+        Example:
+            >>> [ItemRow("cola/0", "cola", outcome).right for outcome in (1.0, 0.0, 0.5)]
+            [True, False, None]
+        """
+        return {1.0: True, 0.0: False}.get(self.outcome)
 
 
 @dataclass(frozen=True)

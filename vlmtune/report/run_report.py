@@ -58,6 +58,11 @@ class Provenance:
     seconds: float
 
     @property
+    def known(self) -> bool:
+        """Whether vlmtune measured the run; False if another tool did, and only items are known."""
+        return bool(self.commit)
+
+    @property
     def random_weights(self) -> bool:
         """Whether the frozen model was never trained; `Backbone.title` says so in its name."""
         return self.backbone.endswith("(random weights)")

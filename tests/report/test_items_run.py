@@ -1,0 +1,112 @@
+from argparse import Namespace
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.refusals import refused
+from vlmtune.cli import report
+from vlmtune.metrics.value import MetricValue
+from vlmtune.report.items_file import write_items
+from vlmtune.report.items_run import run_of_items
+from vlmtune.report.result import ItemRow, Result
+from vlmtune.types import ImageRef
+
+
+@pytest.fixture
+def mine(make_run):
+    """A run with four items, of which the last two share an image and the first is wrong."""
+    outcomes = (0.0, 1.0, 1.0, 1.0)
+    metrics = {"accuracy": MetricValue(0.75, 4, 0.25)}
+    result = Result("cola", "1", "accuracy", metrics, outcomes=outcomes, clusters=(0, 1, 2, 2))
+    return replace(make_run("mine"), results=(result,))
+
+
+def rows(outcomes, caption="a dog", ids=None):
+    ids = ids or [f"cola/{i}" for i in range(len(outcomes))]
+    image = ImageRef(Path("a.png"))
+    return tuple(
+        ItemRow(one, "cola", outcome, (image,), (caption,), ((True,),), ((None,),))
+        for one, outcome in zip(ids, outcomes, strict=True)
+    )
+
+
+def test_the_same_items_in_another_order_are_compared(mine):
+    theirs = rows((1.0, 1.0, 0.0, 1.0))[::-1]
+    path = Path("theirs.csv")
+    run, items, apart = run_of_items(
+        path, {"cola": theirs}, [mine], {"mine": {"cola": rows([0.0] * 4)}}
+    )
+    (result,) = run.results
+    assert result.outcomes == (1.0, 1.0, 0.0, 1.0)
+    assert [row.id for row in items["cola"]] == [f"cola/{i}" for i in range(4)]
+    assert (result.version, result.clusters) == ("1", (0, 1, 2, 2))
+    metric = result.metrics["accuracy"]
+    assert (metric.value, metric.n, metric.chance) == (0.75, 4, 0.25)
+    assert metric.low is not None
+    assert metric.low < 0.75
+    assert (run.name, apart, run.provenance.known) == ("theirs", (), False)
+
+
+def test_a_mean_over_groups_stays_one(mine):
+    """Groups of weight 1 and 3: (1 * 0.5 + 3 * 1) / 4."""
+    grouped = replace(mine.results[0], groups=(0, 0, 1, -1), group_weights=(1.0, 3.0))
+    mine = replace(mine, results=(grouped,))
+    run, _, _ = run_of_items(Path("t.csv"), {"cola": rows((1.0, 0.0, 1.0, 0.0))}, [mine], {})
+    assert run.results[0].metrics["accuracy"].value == 0.875
+
+
+@pytest.mark.parametrize(
+    ("theirs", "known"),
+    [
+        (rows((1.0, 0.0, 1.0)), {}),
+        (rows((1.0,) * 4, ids=list("abcd")), {}),
+        (rows((1.0,) * 4, "a cat"), {"mine": {"cola": rows((0.0,) * 4)}}),
+    ],
+)
+def test_other_items_stand_apart(mine, theirs, known):
+    run, _, apart = run_of_items(Path("x/items.csv"), {"cola": theirs}, [mine], known)
+    assert apart == ("cola",)
+    assert run.name == "x"
+    (result,) = run.results
+    assert result.version == "items"
+    outcomes = [row.outcome for row in theirs]
+    assert result.metrics["accuracy"].value == pytest.approx(sum(outcomes) / len(outcomes))
+    assert len(set(result.clusters)) == 1  # all of one image
+
+
+def test_graded_outcomes_have_no_accuracy():
+    run, _, _ = run_of_items(Path("t.csv"), {"cola": rows((0.5, 0.25))}, [], {})
+    assert run.results[0].metrics["outcome"].value == 0.375
+    run, _, _ = run_of_items(Path("t.csv"), {"cola": rows((0.5, -0.25))}, [], {})
+    assert run.results[0].metrics["outcome"].unit == "cosine"
+
+
+def test_no_items_and_equal_ids_are_refused():
+    with refused("expected items in t.csv, got none"):
+        run_of_items(Path("t.csv"), {}, [], {})
+    with refused("expected items of different ids in t.csv"):
+        run_of_items(Path("t.csv"), {"cola": rows((1.0, 1.0), ids=["a", "a"])}, [], {})
+
+
+def test_report_reads_items_of_another_tool(mine, tmp_path, capsys):
+    """The first item of four is won, none is lost; then the same file with other captions."""
+    mine.save(tmp_path / "mine/report.json")
+    write_items(tmp_path / "mine/items.csv", rows(mine.results[0].outcomes))
+    write_items(tmp_path / "theirs.jsonl", rows((1.0,) * 4))
+    options = {"out": tmp_path / "out", "csv": None, "latex": None}
+    report.run(Namespace(runs=[tmp_path / "mine", tmp_path / "theirs.jsonl"], **options))
+    text = (tmp_path / "out/report.md").read_text()
+    assert "### cola, theirs against mine: won 1\n\n- cola/0: ✓ a dog\n" in text
+    assert (
+        "lost" not in text.partition("## Won and lost items")[2].partition("###")[2].splitlines()[0]
+    )
+    assert "- unknown: scores of theirs.jsonl ()" not in text
+    assert "- unknown: scores of theirs.jsonl\n" in text
+    assert "unknown: scores of theirs.jsonl" in (tmp_path / "out/report.html").read_text()
+    assert capsys.readouterr().err == ""
+
+    write_items(tmp_path / "theirs.jsonl", rows((1.0,) * 4, "a cat"))
+    report.run(Namespace(runs=[tmp_path / "theirs.jsonl", tmp_path / "mine"], **options))
+    assert "theirs.jsonl has other items of cola" in capsys.readouterr().err
+    assert "Won and lost" not in (tmp_path / "out/report.md").read_text()

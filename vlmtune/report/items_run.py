@@ -1,0 +1,146 @@
+"""A run of another tool, from its items: numbers that stand beside those of vlmtune's runs.
+
+In: a file's items and the other runs of the report. Out: a run, and its items in their order.
+Never: a comparison of items that are not the same.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from vlmtune.errors import UserError
+from vlmtune.metrics.cluster_robust import cluster_robust_mean, connected_components, macro_mean
+from vlmtune.metrics.intervals import bootstrap_mean
+from vlmtune.metrics.item_groups import ItemGroups
+from vlmtune.metrics.value import MetricValue
+from vlmtune.report.items_file import STEM, Items
+from vlmtune.report.result import ItemRow, Result
+from vlmtune.report.run_report import Provenance, RunReport
+
+VERSION = "items"  # of a benchmark that no run of vlmtune has
+
+
+def run_of_items(
+    path: Path, items: Items, others: Sequence[RunReport], known: Mapping[str, Items]
+) -> tuple[RunReport, Items, tuple[str, ...]]:
+    """Returns the run of a file of items, its items, and the benchmarks that do not compare.
+
+    A benchmark compares with one of `others` if name and ids of all items agree and no caption
+    differs from those in `known` (the items of runs by name). Its items then take the other's
+    order, and its number is the other's primary metric. Without such a run the number is the mean
+    of the outcomes.
+
+    Raises:
+        UserError: There are no items, or two of a benchmark have one id.
+    """
+    if not items:
+        raise UserError(f"expected items in {path}, got none: correct the file")
+    results, ordered, apart = [], {}, []
+    for name, rows in items.items():
+        by_id = {row.id: row for row in rows}
+        if len(by_id) < len(rows):
+            raise UserError(
+                f"expected items of different ids in {path}, got one twice in {name}: correct them"
+            )
+        ordered[name] = rows
+        same_name = [(run, one) for run in others for one in run.results if one.benchmark == name]
+        for run, result in same_name:
+            if listed := _like(by_id, result, known.get(run.name, {}).get(name, ())):
+                ordered[name] = listed
+                results.append(_result(listed, result))
+                break
+        else:
+            apart += [name] if same_name else []
+            results.append(_result(rows, None))
+    name = path.parent.name if path.stem == STEM and path.parent.name else path.stem
+    return RunReport(name, _provenance(path), tuple(results)), ordered, tuple(apart)
+
+
+def _like(
+    by_id: Mapping[str, ItemRow], result: Result, rows: Sequence[ItemRow]
+) -> tuple[ItemRow, ...]:
+    """The items in the order of `result`; none if they are other ones."""
+    n = len(result.outcomes)
+    ids = (
+        [row.id for row in rows]
+        if len(rows) == n
+        else [f"{result.benchmark}/{i}" for i in range(n)]
+    )
+    if len(by_id) != n or any(one not in by_id for one in ids):
+        return ()
+    listed = tuple(by_id[one] for one in ids)
+    texts = [(row.captions, other.captions) for row, other in zip(listed, rows, strict=False)]
+    return () if any(a and b and a != b for a, b in texts) else listed
+
+
+def _result(rows: Sequence[ItemRow], like: Result | None) -> Result:
+    """The primary metric of the items, as `like` defines it."""
+    outcomes = tuple(row.outcome for row in rows)
+    if like is None:
+        clusters = _clusters(rows)
+        metric = _mean(outcomes, clusters, None, "fraction" if min(outcomes) >= 0 else "cosine")
+        name = "accuracy" if all(row.right is not None for row in rows) else "outcome"
+        source = "items of another tool"
+        return Result(
+            rows[0].benchmark,
+            VERSION,
+            name,
+            {name: metric},
+            citation=source,
+            outcomes=outcomes,
+            clusters=clusters,
+        )
+    groups = None
+    if like.groups:
+        weights = torch.tensor(like.group_weights, dtype=torch.float64)
+        groups = ItemGroups(torch.tensor(like.groups), weights if len(weights) else None)
+    base = like.metrics[like.primary]
+    clusters = like.clusters or tuple(range(len(rows)))
+    mean = _mean(outcomes, clusters, groups, base.unit)
+    ends = (mean.low, mean.high) if like.degree == 1 else (None, None)  # of a plain mean only
+    metric = replace(base, value=mean.value, low=ends[0], high=ends[1])
+    return replace(
+        like, metrics={like.primary: metric}, examples=(), outcomes=outcomes, series={}, repeats=()
+    )
+
+
+def _mean(
+    outcomes: Sequence[float], clusters: Sequence[int], groups: ItemGroups | None, unit: str
+) -> MetricValue:
+    values, images = torch.tensor(outcomes, dtype=torch.float64), torch.tensor(clusters)
+    if unit == "cosine":
+        return bootstrap_mean(values, unit="cosine")
+    if groups is None:
+        return cluster_robust_mean(values, images)
+    return macro_mean(values, groups.members, images, weights=groups.present_weights())
+
+
+def _clusters(rows: Sequence[ItemRow]) -> tuple[int, ...]:
+    """Items that share an image get one number."""
+    numbers: dict[object, int] = {}
+    members = [
+        [numbers.setdefault(image, len(numbers)) for image in row.images or (row.id,)]
+        for row in rows
+    ]
+    most = max(map(len, members))
+    padded = [images + images[:1] * (most - len(images)) for images in members]
+    return tuple(connected_components(torch.tensor(padded)).tolist())
+
+
+def _provenance(path: Path) -> Provenance:
+    return Provenance(
+        backbone=f"unknown: scores of {path.name}",
+        adapter="unknown",
+        model={},
+        fingerprint="",
+        data="",
+        config={"items": str(path)},
+        versions={},
+        commit="",
+        date="",
+        seed=None,
+        trainable_parameters=0,
+        seconds=0.0,
+    )
