@@ -1,21 +1,24 @@
 """A table of images and captions goes in, one record an image or pair of images comes out.
 
-Never: an image in two splits, or two records of one image whose captions exclude each other.
+Never: an image in two splits, two records of one image whose captions exclude each other, or a bad
+row that is not listed.
 """
 
 import hashlib
 import itertools
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
 from typing_extensions import override
 
+from data_builders.left_out_rows import LeftOutRows, image_fault
 from data_builders.measured_images import ContentReader, MeasuredImages, measured_checksums
 from data_builders.shard_builder import MISSING, Record, ShardBuilder, image_group
 from vlmtune.data.distinct_images import HELD_OUT, TRAIN, DistinctImages, training_splits
+from vlmtune.data.schema import ShardInfo
 from vlmtune.data.table_rows import Table, TableRow
 from vlmtune.data.tables import source_files
 from vlmtune.errors import UserError
@@ -30,6 +33,10 @@ class TableBuilder(ShardBuilder):
     content, make one record with all their captions. A row with a hard-negative image makes a
     record of both images, whose hard-negative captions are the true ones of the second.
 
+    Left out are rows whose image is missing or cannot be decoded, rows with too many or too few
+    cells, rows without a caption, and rows that repeat another one. They are counted, and listed
+    by their lines in `left_out.txt` beside the shards.
+
     Args:
         path: The table: a `.csv`, `.tsv`, `.jsonl`, `.json`, `.parquet` or `.arrow`, a folder that
             `datasets` saved, or a folder of images with a `.txt` or `.json` beside each.
@@ -42,7 +49,7 @@ class TableBuilder(ShardBuilder):
             split is "val", that of the others "train".
         measured: Benchmarks whose images are left out: folders of images and tables beside their
             images, by content, or annotation files, by name. Similar images are reported.
-        missing: Largest fraction of image files that may be missing; they are skipped and counted.
+        missing: Largest fraction of rows whose image or cells may be missing or broken.
         records_per_shard: Number of records in one tar.
     """
 
@@ -63,6 +70,7 @@ class TableBuilder(ShardBuilder):
         self.table = Table(Path(path), None if images is None else Path(images), columns)
         self.splits = None if splits is None else tuple(splits)
         self.held_out, self.measured = held_out, tuple(map(Path, measured))
+        self.left_out = LeftOutRows()
 
     @override
     def sources(self) -> Mapping[str, Path]:
@@ -79,13 +87,20 @@ class TableBuilder(ShardBuilder):
         return {**sums, "images": _summed(self._listing())}
 
     @override
+    def write(self, folder: Path, tick: Callable[[], None]) -> Sequence[ShardInfo]:
+        shards = super().write(folder, tick)
+        self.left_out.write(folder)
+        return shards
+
+    @override
     def records(self) -> Iterator[Record]:
         print(self.table.summary(), file=sys.stderr)
+        self.left_out = LeftOutRows()
         images = DistinctImages(self._chosen_splits(), self.held_out)
         rows = self._gathered(images)
         keys: set[str] = set()
         written: set[bytes] = set()
-        for row, digests in zip(self.table.rows(), rows, strict=True):
+        for row, digests in zip(self._rows(), rows, strict=True):
             if not digests:
                 continue
             if not images.writes(row, digests):
@@ -98,8 +113,12 @@ class TableBuilder(ShardBuilder):
                 yield self._single(row, digests[0], images, keys)
             written |= set(digests[:1]) if len(digests) == 1 else set()
 
+    def _rows(self) -> Iterator[TableRow]:
+        """The rows that can be read; `_gathered` lists the others."""
+        return self.table.rows(unusable=lambda where, wrong: None)
+
     def _listing(self) -> Iterator[str]:
-        for row in self.table.rows():
+        for row in self._rows():
             for image in (row.image, row.negative_image):
                 if isinstance(image, Path):
                     size = image.stat().st_size if image.is_file() else None
@@ -119,7 +138,7 @@ class TableBuilder(ShardBuilder):
                     f"{list(self.splits)}, got none: name it by `columns.split`, or use `held_out`"
                 )
             return None
-        known = {TRAIN, HELD_OUT} if self.held_out else {row.split for row in self.table.rows()}
+        known = {TRAIN, HELD_OUT} if self.held_out else {row.split for row in self._rows()}
         chosen = training_splits(known) if self.splits is None else self.splits
         if not chosen or not set(chosen) <= known:
             raise UserError(
@@ -131,41 +150,54 @@ class TableBuilder(ShardBuilder):
     def _gathered(self, images: DistinctImages) -> list[tuple[bytes, ...]]:
         """The digests of the images of each row, none for a row that is left out."""
         measured = MeasuredImages(self.measured)
-        contents = ContentReader(measured, self.exists)
+        contents = ContentReader(measured, Path.is_file, image_fault)
         gathered: list[tuple[bytes, ...]] = []
-        for row in self.table.rows():
-            digests = [contents.digest(row.image, row.name)]
-            if row.negative_image is not None:
-                digests.append(contents.digest(row.negative_image, row.negative_name))
-            reason = self._left_out(row, digests, measured)
-            kept = tuple(x for x in digests if x is not None) if reason is None else ()
-            if kept:
-                images.add(row, kept)
-            elif reason:
-                self.counts[f"skipped: {reason}"] += 1
-            gathered.append(kept)
+        repeated: dict[tuple[object, ...], str] = {}
+        for row in self.table.rows(self.left_out.unreadable):
+            self.left_out.total += 1
+            digests = self._usable(row, contents)
+            if digests and any(map(measured.has, (row.name, row.negative_name), digests)):
+                self.counts["skipped: measured"] += 1
+                digests = ()
+            if digests:
+                known = (digests, row.captions, row.negatives, row.split)
+                first = repeated.setdefault(known, row.where)
+                if first != row.where:
+                    self.left_out.add(row.where, "repeated row", first)
+                    digests = ()
+            if digests:
+                images.add(row, digests)
+            gathered.append(digests)
         images.finish()
         contents.report(self.counts)
+        self.left_out.report(self.missing)
+        self.counts.update({f"skipped: {x}": n for x, n in self.left_out.counts.items()})
         return gathered
 
-    def _left_out(
-        self, row: TableRow, digests: Sequence[bytes | None], measured: MeasuredImages
-    ) -> str | None:
-        """Why a row is left out; empty for a missing image, which is counted already."""
-        if None in digests:
-            return ""
+    def _usable(self, row: TableRow, contents: ContentReader) -> tuple[bytes, ...]:
+        """The digests of the images of a row; none, and it is listed, if it cannot be used."""
+        pair = [(row.image, row.name)]
+        if row.negative_image is not None:
+            pair.append((row.negative_image, row.negative_name))
+        digests: list[bytes] = []
+        for image, name in pair:
+            digest = contents.digest(image, name)
+            if digest is None:
+                self.left_out.add(row.where, "image missing", name, unusable=True)
+                return ()
+            if fault := contents.faults.get(digest):
+                self.left_out.add(row.where, "image broken", f"{name} ({fault})", unusable=True)
+                return ()
+            digests.append(digest)
         if not row.captions:
-            return "no caption"
-        names = (row.name, row.negative_name)
-        known = [(name, x) for name, x in zip(names, digests, strict=False) if x is not None]
-        if any(measured.has(name, digest) for name, digest in known):
-            return "measured"
+            self.left_out.add(row.where, "no caption", row.name)
+            return ()
         if len(set(digests)) < len(digests):
             raise UserError(
                 f"expected two images in {row.where}, got the same content twice, in "
                 f"{row.name!r} and {row.negative_name!r}: correct it"
             )
-        return None
+        return tuple(digests)
 
     def _single(
         self, row: TableRow, digest: bytes, images: DistinctImages, keys: set[str]

@@ -1,10 +1,11 @@
-"""docs/own-data.md: its script draws the pictures, and its builds print what the page says."""
+"""docs/own-data.md: its script, its builds with what they print, and its five commands."""
 
 import csv
 import json
 import re
 import shlex
 import shutil
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -13,10 +14,12 @@ import yaml
 from PIL import Image
 
 from vlmtune.benchmarks.base import Benchmark
+from vlmtune.cli.fit import NOISE
 from vlmtune.cli.main import main
 from vlmtune.cli.plugins import make_list
 from vlmtune.data.table_rows import GUESSES
 
+pytestmark = [pytest.mark.filterwarnings(f"ignore:{pattern}") for pattern in NOISE]
 PAGE = (Path(__file__).parents[1] / "docs/own-data.md").read_text(encoding="utf-8")
 (SCRIPT,) = re.findall(r"<!-- pictures -->\n```python\n(.*?)```", PAGE, re.DOTALL)
 
@@ -64,6 +67,9 @@ def write_formats(rows: list[dict[str, str]]) -> None:
         for name, row in zip(names, rows, strict=True)
     ]
     Path("karpathy.json").write_text(json.dumps({"images": karpathy}))
+    (bad,) = re.findall(r"```text\n(photos/gone.*?)```", PAGE, re.DOTALL)
+    Path("messy.csv").write_text(Path("photos.csv").read_text() + bad)
+    Path("cut.png").write_bytes(Path("photos/002.png").read_bytes()[:100])
     shutil.copy("photos/001.png", "benchmark/copy.png")
     with Image.open("photos/002.png") as picture:
         picture.resize((200, 200)).save("benchmark/scaled.jpg")
@@ -126,3 +132,22 @@ def test_the_page_names_guesses_that_are_made():
         (listed,) = re.findall(rf"^\| {role} \| (.*) \|$", PAGE, re.MULTILINE)
         guessed = [name for group in GUESSES[role] for name in group]
         assert set(listed.split(", ")) <= set(guessed)
+
+
+def test_five_commands_lead_from_a_table_to_a_search(pictures, monkeypatch, capsys):
+    pytest.importorskip("faiss", reason="faiss is not installed")
+    monkeypatch.chdir(pictures)
+    monkeypatch.setattr(sys, "argv", ["vlmtune"])
+    (block,) = re.findall(r"<!-- five -->\n```sh\n(.*?)```", PAGE, re.DOTALL)
+    commands = [shlex.split(line)[1:] for line in block.splitlines()]
+    assert [words[0] for words in commands] == ["build", "fit", "export", "index", "search"]
+    for words in commands:
+        short = ["--trainer.max_steps", "3", "--trainer.accelerator", "cpu"]
+        assert main([*words, *(short if words[0] == "fit" else [])]) == 0
+    printed = capsys.readouterr().out
+    assert "shards-photos: 1 shards, 200 records, captions 200, hard negatives 200\n" in printed
+    assert "weights of step 3" in printed
+    assert "runs/index: 200 images" in printed
+    found = re.findall(r"photos/\d{3}\.png +\| +(-?[\d.]+)", printed)
+    assert len(found) == 5
+    assert sorted(map(float, found), reverse=True) == list(map(float, found))

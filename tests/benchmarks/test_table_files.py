@@ -121,17 +121,17 @@ def test_what_a_builder_holds_out_is_measured(tmp_path):
     assert trained | measured == {f"c{n}" for n in range(40)}
     assert not trained & measured
     (tmp_path / "3.png").unlink()
-    with refused("3.png of row 4 of"):
+    with refused("3.png of line 4 of"):
         made.read()
 
 
 @pytest.mark.parametrize(
     ("kind", "row", "message"),
     [
-        (TablePairs, {"negative": "n"}, "two images in row 1 of .*t.jsonl, got one"),
-        (TablePairs, {"image_neg": "b.png"}, "a hard-negative caption in row 1"),
-        (TableMultipleChoice, {}, "a hard-negative caption in row 1"),
-        (TableRetrieval, {"caption": ""}, "a caption in row 1"),
+        (TablePairs, {"negative": "n"}, "two images in line 1 of .*t.jsonl, got one"),
+        (TablePairs, {"image_neg": "b.png"}, "a hard-negative caption in line 1"),
+        (TableMultipleChoice, {}, "a hard-negative caption in line 1"),
+        (TableRetrieval, {"caption": ""}, "a caption in line 1"),
     ],
 )
 def test_an_incomplete_row_is_named(kind, row, message, tmp_path):

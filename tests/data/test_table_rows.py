@@ -84,16 +84,19 @@ def test_names_start_from_the_table_or_the_images(tmp_path):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"image": "../a.jpg"}, r"inside .* in row 2 of .*t.jsonl, column 'image', got '../a.jpg'"),
+        (
+            {"image": "../a.jpg"},
+            r"inside .* in line 2 of .*jsonl, column 'image', got '../a.jpg'",
+        ),
         ({"image": "/etc/a.jpg"}, "name the folder of the images by `images`"),
-        ({"image": "https://x.org/a.jpg"}, "row 2 .* the address .*download the images first"),
-        ({"image": ""}, "expected an image in row 2 .*column 'image', got nothing"),
-        ({"image": 3}, "row 2 .*'image', got 3"),
-        ({"image": "a dog " * 50}, "an image file or encoded image in row 2 .*, got 'a dog a dog"),
-        ({"caption": 3}, "a caption or a list of captions in row 2 .*'caption', got 3"),
+        ({"image": "https://x.org/a.jpg"}, "line 2 .* the address .*download the images first"),
+        ({"image": ""}, "expected an image in line 2 of .*, got no image"),
+        ({"image": 3}, "line 2 .*'image', got 3"),
+        ({"image": "a dog " * 50}, "an image file or encoded image in line 2 .*, got 'a dog a dog"),
+        ({"caption": 3}, "a caption or a list of captions in line 2 .*'caption', got 3"),
         ({"caption": [["a"], 3]}, "got 3"),
-        ({"id": {"a": 1}}, "a name or a number in row 2 .*'id'"),
-        ({"negative": "a dog", "id": 7}, "false caption in row 2 .*'negative', got 'a dog'.*'7'"),
+        ({"id": {"a": 1}}, "a name or a number in line 2 .*'id'"),
+        ({"negative": "a dog", "id": 7}, "false caption in line 2 .*'negative', got 'a dog'.*'7'"),
     ],
 )
 def test_a_wrong_cell_names_its_row_and_column(row, message, tmp_path):

@@ -6,7 +6,7 @@ import pytest
 
 from tests.refusals import refused
 from vlmtune.data.table_rows import Table
-from vlmtune.data.tables import column_names, read_cells, source_files
+from vlmtune.data.tables import column_names, numbered_rows, read_cells, source_files
 
 ROWS = [{"image": "a.jpg", "caption": "a dog"}, {"image": "b/c.jpg", "caption": "a, b\nand c"}]
 
@@ -43,11 +43,11 @@ def test_columns_of_json_are_those_of_all_rows(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("t.csv", "a,b\n1,2\n1\n", "1 values for 2 columns in row 2"),
-        ("t.csv", "a,b\n1,2,3\n", "3 values for 2 columns in row 1"),
+        ("t.csv", "a,b\n1,2\n1\n", "1 cells for 2 columns in line 3"),
+        ("t.csv", "a,b\n1,2,3\n", "3 cells for 2 columns in line 2"),
         ("t.csv", "a,a\n1,2\n", "twice"),
-        ("t.jsonl", "{}\n{", "in row 2"),
-        ("t.jsonl", "{}\n[1]", r"'\[1\]' instead of an object in row 2"),
+        ("t.jsonl", "{}\n{", "in line 2"),
+        ("t.jsonl", "{}\n[1]", r"'\[1\]' instead of an object in line 2"),
         ("t.json", '{"images": [], "annotations": []}', "vlmtune build coco"),
         ("t.json", "3", "no list of rows"),
         ("t.xls", "", r"expected a table \(.csv, .tsv"),
@@ -56,6 +56,22 @@ def test_columns_of_json_are_those_of_all_rows(tmp_path):
 def test_a_file_of_another_layout_is_one_line(name, text, message, tmp_path):
     with refused(message):
         list(read_cells(written(tmp_path / name, text)))
+
+
+def test_a_row_is_at_the_line_where_it_begins(tmp_path):
+    text = 'image,caption\n\na.jpg,"two\n\nlines"\nb.jpg,a,b\nc.jpg,c\n'
+    path = written(tmp_path / "t.csv", text)
+    assert list(numbered_rows(path)) == [
+        ("line 3", {"image": "a.jpg", "caption": "two\n\nlines"}),
+        ("line 6", "3 cells for 2 columns"),
+        ("line 7", {"image": "c.jpg", "caption": "c"}),
+    ]
+    bad = []
+    rows = list(Table(path).rows(lambda where, wrong: bad.append((where, wrong))))
+    assert [row.where for row in rows] == [f"line {n} of {path}" for n in (3, 7)]
+    assert bad == [(f"line 6 of {path}", "3 cells for 2 columns")]
+    with refused("an image in line 6 of .*, got 3 cells for 2 columns"):
+        list(Table(path).rows())
 
 
 def test_a_missing_table(tmp_path):

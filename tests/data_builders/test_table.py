@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -77,6 +78,7 @@ def test_rows_of_one_image_are_one_record(tmp_path, capsys):
     }
     assert capsys.readouterr().err == (
         "t.jsonl: image from 'image', caption from 'caption', negative from 'negative'\n"
+        f"left out: line 4 of {path}: no caption: 3.png\n"
     )
 
 
@@ -114,7 +116,7 @@ def test_a_hard_negative_image_makes_a_pair(tmp_path):
 
 def test_an_id_of_two_images_is_refused(tmp_path):
     rows = [{"id": "x", "image": f"{n}.png", "caption": "a"} for n in (1, 1, 2)]
-    with refused(r"one image for the id 'x', got two, in row 1 of .* and row 3 of"):
+    with refused(r"one image for the id 'x', got two, in line 1 of .* and line 3 of"):
         records(TableBuilder(table(tmp_path, *rows)))
     assert len(records(TableBuilder(table(tmp_path, *rows), columns={"id": None}))) == 2
 
@@ -281,5 +283,50 @@ def test_the_command_takes_the_file_first(tmp_path, capsys, monkeypatch):
 def test_another_kind_of_image_is_refused(content, tmp_path):
     path = table(tmp_path, {"image": "1.png", "caption": "a"})
     (tmp_path / "1.png").write_bytes(content)
-    with refused("expected a JPEG, PNG or WebP in .*1.png"):
+    with refused(r"got 1, first line 1 of .*1.png \(not a JPEG, PNG or WebP\): correct"):
         TableBuilder(path).build(tmp_path / "out", progress=False)
+
+
+def test_bad_rows_are_listed_by_line_and_counted(tmp_path, capsys):
+    for n in range(1, 5):
+        (tmp_path / f"{n}.png").write_bytes(picture(n))
+    (tmp_path / "cut.png").write_bytes(picture(9)[:200])
+    path = tmp_path / "t.csv"
+    bad = {  # lines counted by hand: the second row has a caption of two lines
+        6: ("gone.png,a", "image missing: gone.png"),
+        7: ("cut.png,b", r"image broken: cut.png \(.+\)"),
+        8: ("3.png,", "no caption: 3.png"),
+        9: ("3.png,c,d", "unreadable row: 3 cells for 2 columns"),
+        10: ("1.png,one", f"repeated row: line 2 of {path}"),
+        11: (",e", "unreadable row: no image"),
+    }
+    good = 'image,caption\n1.png,one\n2.png,"two\nand two"\n\n'
+    path.write_text(good + "".join(f"{text}\n" for text, _ in bad.values()) + "4.png,four")
+    builder = TableBuilder(path, missing=0.5)
+    builder.build(tmp_path / "out", progress=False)
+    lines = (tmp_path / "out/left_out.txt").read_text().splitlines()
+    for line, (number, (_, reason)) in zip(lines, bad.items(), strict=True):
+        assert re.fullmatch(f"line {number} of {path}: {reason}", line)
+    printed = capsys.readouterr().err.splitlines()
+    assert printed[1:] == [f"left out: {line}" for line in lines]
+    manifest = read_manifest(tmp_path / "out")
+    assert manifest.counts == {
+        "captions": 3,
+        "skipped: image broken": 1,
+        "skipped: image missing": 1,
+        "skipped: no caption": 1,
+        "skipped: repeated row": 1,
+        "skipped: unreadable row": 2,
+    }
+    with refused("at most 40% of 9 rows to be unusable, got 4, first line 6 of .*: image missing"):
+        TableBuilder(path, missing=0.4).build(tmp_path / "less", progress=False)
+    assert not (tmp_path / "less").exists()
+
+
+def test_a_long_list_is_cut_on_the_screen_alone(tmp_path, capsys):
+    rows = [{"image": "1.png", "caption": "a"}, *({"image": "1.png"} for _ in range(30))]
+    TableBuilder(table(tmp_path, *rows)).build(tmp_path / "out", progress=False)
+    assert len((tmp_path / "out/left_out.txt").read_text().splitlines()) == 30
+    printed = capsys.readouterr().err.splitlines()
+    assert len(printed) == 22
+    assert printed[-1] == "left out: 10 more, see left_out.txt beside the shards"

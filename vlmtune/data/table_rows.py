@@ -9,13 +9,13 @@ import difflib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from vlmtune.data.tables import Cells, column_names, read_cells
+from vlmtune.data.tables import Cells, column_names, numbered_rows
 from vlmtune.errors import UserError
 
 # What a column holds -> names that are taken for it, most telling first. All columns of the first
@@ -61,7 +61,7 @@ class TableRow:
         captions: True captions, each once.
         negatives: Captions that are false of `image`. With a `negative_image` they are true of it.
         id: Empty without such a column, as are `split` and `group`.
-        where: The row and the table, for errors.
+        where: The line or row and the table, for errors.
     """
 
     image: Path | bytes
@@ -135,22 +135,32 @@ class Table:
         rest = ", ".join(repr(name) for name in names if name not in used)
         return f"{self.path.name}: {', '.join(taken)}{f'; not used: {rest}' if rest else ''}"
 
-    def rows(self) -> Iterator[TableRow]:
+    def rows(self, unusable: Callable[[str, str], None] | None = None) -> Iterator[TableRow]:
         """Yields the rows in order.
 
-        Raises:
-            UserError: A cell cannot be used; the error names its row and column.
-        """
-        _ = self.columns
-        for number, cells in enumerate(read_cells(self.path), start=1):
-            yield self._row(cells, f"row {number} of {self.path}")
+        Args:
+            unusable: Is called for a row without an image, or with too many or too few cells, and
+                the row is left out: with where it is and what is wrong. By default it is an error.
 
-    def _row(self, cells: Cells, where: str) -> TableRow:
+        Raises:
+            UserError: A row or a cell cannot be used; the error names its line and column.
+        """
+        (column,) = self.columns["image"]
+        for position, cells in numbered_rows(self.path):
+            where, wrong = f"{position} of {self.path}", "no image"
+            if isinstance(cells, str):
+                cells, wrong = {}, cells
+            image = self._image(cells.get(column), column, where)
+            if image is not None:
+                yield self._row(cells, image, where)
+            elif unusable is not None:
+                unusable(where, wrong)
+            else:
+                raise UserError(f"expected an image in {where}, got {wrong}: correct the row")
+
+    def _row(self, cells: Cells, first: tuple[Path | bytes, str], where: str) -> TableRow:
         columns = self.columns
-        (image_column,) = columns["image"]
-        image, name = self._image(cells.get(image_column), image_column, where) or (None, "")
-        if image is None:
-            raise _cell_error(where, image_column, "an image", cells.get(image_column))
+        image, name = first
         negative_image, negative_name = None, ""
         for column in columns["negative_image"]:
             second = self._image(cells.get(column), column, where)

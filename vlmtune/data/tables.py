@@ -1,14 +1,14 @@
 """Tables of captioned images as rows of cells: csv, tsv, JSON, JSON lines, Parquet, Arrow, folders.
 
-In: a file or a folder. Out: the cells of each row by column, in order. Never: what a column means,
-or a decoded image. Parquet and Arrow need the package pyarrow.
+In: a file or a folder. Out: the cells of each row by column, in order, and where the row is. Never:
+what a column means, or a decoded image. Parquet and Arrow need the package pyarrow.
 """
 
 import csv
 import importlib
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from vlmtune.errors import UserError
 from vlmtune.storage.files import read_json
 
 Cells = dict[str, Any]
+NumberedRow = tuple[str, Cells | str]  # "line 2", with cells, or with what is wrong
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 SPLIT_FOLDERS = ("train", "val", "valid", "validation", "dev", "test")
@@ -38,7 +39,7 @@ def read_cells(path: Path) -> Iterator[Cells]:
       folder is the cell "split" if it is called train, val or test.
 
     Raises:
-        UserError: The table cannot be read. The error names the row.
+        UserError: The table or a row cannot be read. The error names the line or row.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -48,9 +49,34 @@ def read_cells(path: Path) -> Iterator[Cells]:
         ...     list(read_cells(path))
         [{'image': 'a.jpg', 'caption': 'a dog'}]
     """
+    for position, cells in numbered_rows(path):
+        if isinstance(cells, str):
+            raise UserError(
+                f"expected a table in {path}, got {cells} in {position}: correct the file"
+            )
+        yield cells
+
+
+def numbered_rows(path: Path) -> Iterator[NumberedRow]:
+    r"""Yields where each row is, with its cells as of `read_cells`, or why it cannot be read.
+
+    A row of a text is at the line where it begins, counted from 1 as editors do; others are
+    numbered from 1.
+
+    Raises:
+        UserError: The table cannot be read.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     path = Path(folder, "rows.csv")
+        ...     _ = path.write_text("image,caption\na.jpg,a dog\nb.jpg,a cat, a cow\n")
+        ...     list(numbered_rows(path))
+        [('line 2', {'image': 'a.jpg', 'caption': 'a dog'}), ('line 3', '3 cells for 2 columns')]
+    """
     path = Path(path)
     if path.is_dir():
-        yield from _folder(path)
+        yield from _rows(_folder(path))
         return
     if path.suffix.lower() not in _READERS:
         raise UserError(
@@ -70,34 +96,49 @@ def read_cells(path: Path) -> Iterator[Cells]:
 def column_names(path: Path) -> list[str]:
     """Returns the columns of a table; rows of JSON and of folders may lack some of them."""
     complete = Path(path).suffix.lower() in (".csv", ".tsv", ".parquet", ".arrow")
-    rows = islice(read_cells(path), 1 if complete else None)
-    return list(dict.fromkeys(name for row in rows for name in row))
+    rows = (cells for _, cells in numbered_rows(path) if not isinstance(cells, str))
+    first = islice(rows, 1 if complete else None)
+    return list(dict.fromkeys(name for row in first for name in row))
 
 
-def _csv(path: Path) -> Iterator[Cells]:
+def _rows(cells: Iterable[Any]) -> Iterator[NumberedRow]:
+    for number, row in enumerate(cells, start=1):
+        yield f"row {number}", _object(row)
+
+
+def _object(row: Any) -> Cells | str:
+    return row if isinstance(row, dict) else f"{str(row)[:40]!r} instead of an object"
+
+
+def _csv(path: Path) -> Iterator[NumberedRow]:
     with path.open(newline="", encoding="utf-8-sig") as file:
         delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
         rows = csv.reader(file, delimiter=delimiter, strict=True)
         names = next(rows, [])
         if len(set(names)) < len(names):
             raise ValueError(f"columns {names}, one of them twice")
-        for number, row in enumerate(filter(None, rows), start=1):
-            if len(row) != len(names):
-                raise ValueError(f"{len(row)} values for {len(names)} columns in row {number}")
-            yield dict(zip(names, row, strict=True))
+        end = rows.line_num
+        for row in rows:
+            first, end = end + 1, rows.line_num  # a quoted cell may go over several lines
+            wrong = f"{len(row)} cells for {len(names)} columns"
+            if row:
+                fits = len(row) == len(names)
+                yield f"line {first}", dict(zip(names, row, strict=True)) if fits else wrong
 
 
-def _json_lines(path: Path) -> Iterator[Cells]:
+def _json_lines(path: Path) -> Iterator[NumberedRow]:
     with path.open(encoding="utf-8-sig") as file:
-        for number, line in enumerate(filter(str.strip, file), start=1):
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
             try:
-                row = json.loads(line)
+                row = _object(json.loads(line))
             except ValueError as error:
-                raise ValueError(f"{type(error).__name__} ({error}) in row {number}") from error
-            yield _object(row, number)
+                row = f"{type(error).__name__} ({error})"
+            yield f"line {number}", row
 
 
-def _json(path: Path) -> Iterator[Cells]:
+def _json(path: Path) -> Iterator[NumberedRow]:
     content = read_json(path, "a table")
     if isinstance(content, dict) and isinstance(content.get("images"), list):
         raise UserError(
@@ -107,24 +148,20 @@ def _json(path: Path) -> Iterator[Cells]:
     rows = list(content.values()) if isinstance(content, dict) else content
     if not isinstance(rows, list):
         raise ValueError("no list of rows")
-    for number, row in enumerate(rows, start=1):
-        yield _object(row, number)
+    yield from _rows(rows)
 
 
-def _object(row: Any, number: int) -> Cells:
-    if not isinstance(row, dict):
-        raise ValueError(f"{str(row)[:40]!r} instead of an object in row {number}")
-    return row
-
-
-def _parquet(path: Path) -> Iterator[Cells]:
+def _parquet(path: Path) -> Iterator[NumberedRow]:
     arrow = _pyarrow(path)
     with arrow.parquet.ParquetFile(path) as file:
-        for batch in file.iter_batches(_AT_ONCE):
-            yield from batch.to_pylist()
+        yield from _rows(row for x in file.iter_batches(_AT_ONCE) for row in x.to_pylist())
 
 
-def _arrow(path: Path) -> Iterator[Cells]:
+def _arrow(path: Path) -> Iterator[NumberedRow]:
+    yield from _rows(_arrow_rows(path))
+
+
+def _arrow_rows(path: Path) -> Iterator[Cells]:
     arrow = _pyarrow(path)
     with arrow.memory_map(str(path)) as source:
         try:
@@ -149,7 +186,7 @@ def _pyarrow(path: Path) -> Any:
     return importlib.import_module("pyarrow")
 
 
-_READERS: dict[str, Callable[[Path], Iterator[Cells]]] = {
+_READERS: dict[str, Callable[[Path], Iterator[NumberedRow]]] = {
     ".csv": _csv,
     ".tsv": _csv,
     ".jsonl": _json_lines,
