@@ -1,13 +1,17 @@
 import re
+from base64 import b64encode
 from dataclasses import replace
+from hashlib import sha256
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
 from tests.refusals import refused
 from vlmtune.metrics.value import MetricValue
+from vlmtune.report import html
 from vlmtune.report.html import to_html, write_report
-from vlmtune.report.result import Example, Occurrence, Repeat
+from vlmtune.report.result import Example, ItemRow, Occurrence, Repeat
 from vlmtune.types import ImageRef
 
 VOID = {"meta", "img", "br", "link", "hr", "input", "wbr"}
@@ -87,11 +91,19 @@ def test_page_holds_everything_and_fetches_nothing(request, which):
     text = to_html(runs)
     page = Page(text)
     for tag, attributes in page.tags:
-        assert tag not in {"script", "link", "iframe", "base", "object"}
+        assert tag not in {"link", "iframe", "base", "object"}
         for name in ("src", "href", "xlink:href"):
             target = attributes.get(name)
             assert target is None or target.startswith(("#", "data:image/jpeg;base64,"))
     assert not re.search(r"@import|url\((?!#)", text)
+    (script,) = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+    assert sum(tag == "script" for tag, _ in page.tags) == 1
+    assert script == (Path(html.__file__).parent / "page.js").read_text(encoding="utf-8")
+    # The browser runs this script alone and asks no host for anything.
+    digest = b64encode(sha256(script.encode()).digest()).decode()
+    policy = next(a["content"] for tag, a in page.tags if "http-equiv" in a)
+    assert policy.startswith("default-src 'none'; img-src data:;")
+    assert policy.endswith(f"script-src 'sha256-{digest}'")
     ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
     assert len(ids) == len(set(ids))
     links = [a["href"][1:] for tag, a in page.tags if tag == "a"]
@@ -221,6 +233,63 @@ def test_names_and_queries_are_escaped(make_run):
     assert "red cup &lt;on&gt; blue box" in text
     assert "<b>$x$" not in text
     Page(text)
+
+
+def test_a_script_in_any_text_stays_text(make_run, tmp_path):
+    """Names, captions, files, metrics, sources and reasons come from anyone."""
+    bad = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"'"
+
+    def run(name, outcome):
+        run = make_run(f"{name} {bad}")
+        metric = MetricValue(outcome, 4, 0.5)
+        names = ("accuracy", *(f"accuracy/{bad}{i}" for i in "abc"))
+        image = ImageRef(tmp_path / "no <script>.png")
+        result = replace(
+            run.results[0],
+            benchmark=f"cola {bad}",
+            metrics=dict.fromkeys(names, metric),
+            examples=(Example(bad, (image,), (1.0,), (True,), True),),
+            citation=bad,
+            outcomes=(outcome,) * 4,
+            series={bad: (0.1, 0.2)},
+            repeats=(Repeat("caption", 1, 4, (Occurrence((1,), (bad,), (bad,)),)),),
+        )
+        grid = ((True,),), ((1.0,),)
+        row = ItemRow(bad, f"cola {bad}", outcome, (image,), (bad,), *grid)
+        return replace(run, results=(result,), not_run=((bad, bad),)), (row,) * 4
+
+    (old, before), (new, after) = run("old", 0.0), run("new", 1.0)
+    items = {one.name: {f"cola {bad}": rows} for one, rows in ((old, before), (new, after))}
+    path = write_report(tmp_path / "out", [old, new], items)
+    page = Page(path.read_text(encoding="utf-8"))
+    assert sum(tag == "script" for tag, _ in page.tags) == 1
+    assert not any(tag == "img" or "onerror" in a for tag, a in page.tags)
+    assert "".join(page.text).count(bad) > 20
+    assert "won 4" in page.flat()
+    text = path.with_suffix(".md").read_text(encoding="utf-8")
+    assert "&lt;script>" in text
+    assert "<script" not in text
+    assert "<img" not in text
+
+
+def test_bars_of_all_comparisons_have_one_scale(rich):
+    """A change of 20 points in one table is half as long as one of 40 in another."""
+    first, second = rich[:2]
+    metric = first.results[0].metrics["accuracy"]
+
+    def changed(run, *values):
+        return replace(
+            run,
+            results=tuple(
+                replace(result, metrics={"accuracy": replace(metric, value=value)}, series={})
+                for result, value in zip(run.results, values, strict=False)
+            ),
+        )
+
+    page = Page(to_html([changed(first, 0.4, 0.4), changed(second, 0.2, 0.8)]))
+    lengths = [a["style"] for tag, a in page.tags if a.get("class") in ("less", "more")]
+    assert lengths == ["width: 25.0%", "width: 50.0%"]
+    assert "a half is 40.0 points" in page.flat()
 
 
 def test_gallery_marks_true_and_false(runs):

@@ -9,10 +9,8 @@ import pytest
 from PIL import Image
 
 from tests.refusals import refused
-from vlmtune.metrics.value import MetricValue
-from vlmtune.report.html import write_report
 from vlmtune.report.items_file import check_format, items_beside, read_items, write_items
-from vlmtune.report.result import ItemRow, Result
+from vlmtune.report.result import ItemRow
 from vlmtune.types import ImageRef
 
 
@@ -154,35 +152,3 @@ def test_the_newest_items_are_those_of_a_run(tmp_path):
         (tmp_path / name).touch()
         os.utime(tmp_path / name, (1e9 - age, 1e9 - age))
     assert items_beside(report) == tmp_path / "items.csv"
-
-
-def test_won_and_lost_items_are_shown(rows, make_run, tmp_path):
-    """Of three items the first is won, the second lost, the third is as before."""
-
-    def run(name, outcomes):
-        accuracy = MetricValue(sum(outcomes) / 3, 3, 0.5)
-        result = Result("cola", "1", "accuracy", {"accuracy": accuracy}, outcomes=outcomes)
-        return replace(make_run(name), results=(result,))
-
-    old, new = (0.0, 1.0, 1.0), (1.0, 0.0, 1.0)
-    runs = [run("old", old), run("new", new)]
-    items = {
-        "old": {"cola": rows(old, (1.0, 2.0, 3.0))},
-        "new": {"cola": rows(new, (4.0, 5.0, 6.0))},
-    }
-    page = write_report(tmp_path / "out", runs, items)
-    text = (tmp_path / "out/report.md").read_text()
-    won = "### cola, new against old: won 1\n\n- cola/0: ✓ right 0 (1 → 4); ✗ wrong 0\n"
-    lost = "### cola, new against old: lost 1\n\n- cola/1: ✓ right 1 (2 → 5); ✗ wrong 1\n"
-    assert won in text
-    assert lost in text
-    assert "right 2" not in text
-    html = page.read_text()
-    assert html.count('<figure class="thumb">') == 2
-    assert "right 0 (1 → 4)" in html
-
-    write_report(tmp_path / "out", runs, {"old": items["old"]})
-    assert "✓ right 0 (1 → ?)" in (tmp_path / "out/report.md").read_text()
-    write_report(tmp_path / "out", runs, {"old": {"cola": items["old"]["cola"][:2]}})
-    assert "Won and lost" not in (tmp_path / "out/report.md").read_text()  # of other items
-    assert Path(page).is_file()

@@ -17,7 +17,7 @@ from vlmtune.evaluation.text_only import TextOnlyScore
 from vlmtune.export.model import Model
 from vlmtune.report.environment import code_commit, library_versions, now
 from vlmtune.report.html import write_report
-from vlmtune.report.items_file import check_format, write_items
+from vlmtune.report.items_file import by_benchmark, check_format, write_items
 from vlmtune.report.result import ItemRow
 from vlmtune.report.run_report import Provenance, RunReport
 from vlmtune.report.screen import show
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> None:
     if options.items is not None and rows is not None:
         write_items(options.items, rows)
     save_text_only(options.out, runs[1:])
-    page = write_report(options.out, runs)
+    page = write_report(options.out, runs, {name: by_benchmark(rows or ())})
     show(runs)
     print(f"report: {page}")
 

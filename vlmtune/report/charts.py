@@ -11,6 +11,7 @@ from vlmtune.metrics.value import MetricValue
 from vlmtune.report.table import Row, chance, interval, number
 
 TICKS = 4
+Change = tuple[Literal["less", "more"], float]  # a bar: its side of zero and its length
 
 
 class Lane(NamedTuple):
@@ -78,7 +79,7 @@ def chart(
     return Chart(axis.ticks(), tuple(lines))
 
 
-def changes(values: Sequence[tuple[float, str]]) -> list[tuple[Literal["less", "more"], float]]:
+def changes(values: Sequence[tuple[float, str]]) -> list[Change]:
     """Bars for differences with their units: side of zero, and length (50 for the largest).
 
     Example:

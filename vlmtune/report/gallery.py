@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from vlmtune.report.media import data_uri
+from vlmtune.report.media import Thumbnails
 from vlmtune.report.result import Example, Result
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.table import colours
-from vlmtune.types import ImageRef
 
 PICTURES = 600  # on a page; about 7 MB of photographs
 BEST = 6  # pictures of one retrieval
@@ -28,8 +27,8 @@ class Gallery:
             if not run.text_only
             for result in run.results
         ]
-        self._quota = _quota(sizes, PICTURES)
-        self._uris: dict[ImageRef, str | None] = {}
+        self._quota = quota(sizes, PICTURES)
+        self._uri = Thumbnails()
 
     def of(self, benchmark: str, version: str, convention: str) -> list[dict[str, Any]]:
         """The examples of a benchmark, run by run."""
@@ -66,24 +65,19 @@ class Gallery:
         ]
         return {"query": example.query, "correct": example.correct, "images": images}
 
-    def _uri(self, image: ImageRef) -> str | None:
-        if image not in self._uris:
-            self._uris[image] = data_uri(image)
-        return self._uris[image]
 
-
-def _quota(sizes: Sequence[int], most: int) -> int:
+def quota(sizes: Sequence[int], most: int) -> int:
     """The largest equal quota that fits into `most`; quotas not used up go to the others.
 
     Example:
-        >>> _quota([2, 10, 10], 12), _quota([2, 3], 12)
+        >>> quota([2, 10, 10], 12), quota([2, 3], 12)
         (5, 12)
     """
     left = most
     for i, size in enumerate(sorted(sizes)):
-        quota = left // (len(sizes) - i)
-        if size > quota:
-            return quota
+        equal = left // (len(sizes) - i)
+        if size > equal:
+            return equal
         left -= size
     return most
 

@@ -1,10 +1,13 @@
 """Writes the report as one HTML page, by the template `page.html`, with everything inside.
 
-In: run reports. Out: `report.html` and `report.md`. Never: a script, or a request to another host.
+In: run reports. Out: `report.html` and `report.md`. Never: a request to another host. A policy in
+the page forbids them, and any script but `page.js`, without which the page shows the same.
 """
 
 import re
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ from markupsafe import Markup
 
 from vlmtune.report import table
 from vlmtune.report.caveats import caveats
-from vlmtune.report.charts import changes, charts
+from vlmtune.report.charts import Change, changes, charts
 from vlmtune.report.differences import LEVEL, Comparison, compare_with_first, items_alone
 from vlmtune.report.flips import flips
 from vlmtune.report.items_file import Items
@@ -55,11 +58,16 @@ def to_html(runs: Sequence[RunReport], groups: Sequence[dict[str, Any]] = ()) ->
         lstrip_blocks=True,
     )
     environment.filters |= {"count": table.count, "duration": table.duration, "breaks": _breaks}
+    script = Path(__file__).with_name("page.js").read_text(encoding="utf-8")
     views, parts, first = Views(runs), sections(runs), baseline(runs)
     primary = [row for part in parts for row in part.primary]
     notes = caveats(runs)
     comparisons = compare_with_first(runs)
+    lengths = changes([(one.change or 0.0, one.metric.unit) for one in comparisons])
+    bars = list(zip(comparisons, lengths, strict=True))
     return environment.get_template("page.html").render(
+        script=Markup(script),  # noqa: S704
+        script_digest=b64encode(sha256(script.encode()).digest()).decode(),
         runs=[_run(run, colour) for run, colour in zip(runs, colours(runs), strict=True)],
         baseline=None if first is None else runs[first].name,
         level=LEVEL,
@@ -68,8 +76,9 @@ def to_html(runs: Sequence[RunReport], groups: Sequence[dict[str, Any]] = ()) ->
         charts=charts(primary, views.names, colours(runs)),
         primary=[views.row(row) for row in primary],
         flagged={note.benchmark for note in notes if note.text_only},
-        compositional=_compared(comparisons, runs, "compositional"),
-        retained=_compared(comparisons, runs, "retained"),
+        compositional=_compared(bars, runs, "compositional"),
+        retained=_compared(bars, runs, "retained"),
+        largest=_largest(comparisons),
         notes=notes,
         flips=groups,
         not_run=[(run.name, name, why) for run in runs for name, why in run.not_run],
@@ -122,20 +131,33 @@ def _tile(row: Row, runs: Sequence[RunReport]) -> dict[str, Any]:
 
 
 def _compared(
-    comparisons: Sequence[Comparison], runs: Sequence[RunReport], kind: str
+    bars: Sequence[tuple[Comparison, Change]], runs: Sequence[RunReport], kind: str
 ) -> list[dict[str, Any]]:
     """The comparisons of each run, for benchmarks of one kind."""
     out = []
     for i, run in enumerate(runs):
-        part = [one for one in comparisons if one.run == i and one.result.kind == kind]
-        bars = changes([(one.change or 0.0, one.metric.unit) for one in part])
         lines = [
             {**_comparison(one), "side": side, "length": length}
-            for one, (side, length) in zip(part, bars, strict=True)
+            for one, (side, length) in bars
+            if one.run == i and one.result.kind == kind
         ]
         if lines:
             out.append({"name": run.name, "colour": colours(runs)[i], "lines": lines})
     return out
+
+
+def _largest(comparisons: Sequence[Comparison]) -> str:
+    """The change that the longest bar of each unit stands for."""
+    largest: dict[str, float] = {}
+    for one in comparisons:
+        unit = one.metric.unit
+        largest[unit] = max(largest.get(unit, 0.0), abs(one.change or 0.0))
+    names = {"fraction": "points", "rank": "ranks"}
+    texts = [
+        f"{table.change(x, unit).lstrip('+±')} {names.get(unit, unit)}"
+        for unit, x in largest.items()
+    ]
+    return ", ".join(texts)
 
 
 def _comparison(comparison: Comparison) -> dict[str, Any]:

@@ -74,21 +74,32 @@ def read_items(path: Path) -> Items:
         UserError: The file holds something else; the error names the row.
     """
     check_format(path)
-    out: dict[str, list[ItemRow]] = {}
+    rows: list[ItemRow] = []
     try:
         for cells in _FORMATS[path.suffix.lower()][1](path):
-            row = _row(cells)
-            out.setdefault(row.benchmark, []).append(row)
+            rows.append(_row(cells))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, csv.Error) as error:
         if isinstance(error, UserError):
             raise
         reason = " ".join(str(error).split())
-        number = 1 + sum(map(len, out.values()))
         raise UserError(
             f"expected items as vlmtune evaluate --items writes them in {path}, got "
-            f"{type(error).__name__} in row {number}: {reason}: correct the file"
+            f"{type(error).__name__} in row {len(rows) + 1}: {reason}: correct the file"
         ) from error
-    return {name: tuple(rows) for name, rows in out.items()}
+    return by_benchmark(rows)
+
+
+def by_benchmark(rows: Iterable[ItemRow]) -> Items:
+    """The rows of each benchmark, in their order.
+
+    Example:
+        >>> list(by_benchmark([ItemRow("b/0", "b", 1.0), ItemRow("a/0", "a", 0.0)]))
+        ['b', 'a']
+    """
+    out: dict[str, list[ItemRow]] = {}
+    for row in rows:
+        out.setdefault(row.benchmark, []).append(row)
+    return {name: tuple(listed) for name, listed in out.items()}
 
 
 def items_beside(report: Path) -> Path | None:

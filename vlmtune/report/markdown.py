@@ -1,5 +1,6 @@
 """The report as Markdown tables."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from vlmtune.report.run_report import RunReport
 from vlmtune.report.seeds import SeededRun
 from vlmtune.report.table import Row, Section
 
+TAG = re.compile(r"<(?=[A-Za-z/!?])")
 NOTE = (
     "Brackets hold 95 % intervals (Wilson for proportions, wider if items share images; bootstrap "
     "for other means); of several seeds they hold the lowest and the highest. ↑ and ↓ give the "
@@ -33,7 +35,7 @@ ALONE = (
 def to_markdown(runs: Sequence[RunReport], groups: Sequence[dict[str, Any]] = ()) -> str:
     """Writes the runs side by side.
 
-    Primary metrics, changes from the first run, retained abilities, won and lost items (`groups` of
+    Primary metrics, changes from the first run, retained abilities, items to look at (`groups` of
     `flips`), caveats, one table for each benchmark, provenance, sources.
     """
     table.check_runs(runs)
@@ -46,7 +48,9 @@ def to_markdown(runs: Sequence[RunReport], groups: Sequence[dict[str, Any]] = ()
         name = _cell(runs[first].name)
         lines += _changes(f"Change from {name}", comparisons, runs, "compositional")
         lines += _changes(f"Retained abilities, change from {name}", comparisons, runs, "retained")
-    lines += ["## Won and lost items", "", *flip_lines(groups)] if groups else []
+    if groups:
+        kind = "Won and lost" if groups[0]["against"] else "Right and wrong"
+        lines += [f"## {kind} items", "", *map(_line_of_text, flip_lines(groups))]
     lines += _caveats(runs)
     for part in parts:
         lines += [f"## {_title(part)}", "", *_section(runs, part), ""]
@@ -177,4 +181,9 @@ def _line(cells: Sequence[str]) -> str:
 
 def _cell(text: str) -> str:
     """One line without column borders."""
-    return " ".join(text.split()).replace("|", "\\|")
+    return _line_of_text(text).replace("|", "\\|")
+
+
+def _line_of_text(text: str) -> str:
+    """One line without HTML: a tag in a caption stays text."""
+    return TAG.sub("&lt;", " ".join(text.split()))

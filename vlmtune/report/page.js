@@ -1,0 +1,113 @@
+"use strict";
+// Search, filters and sorting of what the page shows anyway. Texts are read from the page and never
+// written as HTML.
+(() => {
+  const all = (selector, root = document) => [...root.querySelectorAll(selector)];
+  const bar = document.querySelector(".bar");
+  const filters = document.querySelector(".filters");
+  const input = bar.querySelector("input");
+  const selects = filters ? all("select", filters) : [];
+  const tables = all("main table:not(.heat)");
+  const rows = tables.flatMap((table) => [...table.tBodies[0].rows]);
+  const cards = all("main article");
+  const nameOf = (node) => node.closest("[data-benchmark]")?.dataset.benchmark ?? "";
+  const texts = new Map(
+    [...rows, ...cards].map((node) => [node, `${nameOf(node)} ${node.textContent}`.toLowerCase()]),
+  );
+  const first = new Map(all("details").map((node) => [node, node.open]));
+
+  // Hides what lacks one of the words or differs from a choice; then what has nothing left in it.
+  function apply() {
+    const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const choices = selects.filter((one) => one.value && one.dataset.key !== "order");
+    for (const [node, text] of texts) {
+      const group = node.closest(".items");
+      const fits = !group || choices.every((one) => group.dataset[one.dataset.key] === one.value);
+      node.hidden = !fits || !words.every((word) => text.includes(word));
+    }
+    const left = (node) => all("tbody tr, article", node).some((one) => texts.has(one) && !one.hidden);
+    for (const table of tables) table.closest(".wide").hidden = !left(table);
+    for (const [node, open] of first) {
+      const holds = node.querySelector("article, table:not(.heat)");
+      node.hidden = Boolean(holds) && !left(node);
+      if (words.length) node.open = node.open || (Boolean(holds) && !node.hidden);
+      else if (input.dataset.used) node.open = open;
+    }
+    for (const node of all(".bench")) node.hidden = words.length > 0 && !left(node);
+    for (const node of all(".bench > details")) {
+      const holds = node.querySelector("article, table:not(.heat)");
+      if (!holds) node.hidden = words.length > 0;
+    }
+    input.dataset.used = words.length ? "yes" : "";
+    const count = (nodes) => nodes.filter((one) => !one.hidden).length;
+    bar.querySelector("output").textContent = words.length
+      ? `${count(cards)} items, ${count(rows)} rows`
+      : "";
+  }
+
+  function order() {
+    const sign = Number(selects.find((one) => one.dataset.key === "order").value);
+    const key = (one) => (sign ? sign * Number(one.dataset.gain ?? NaN) : Number(one.dataset.order));
+    for (const group of all(".items .examples")) group.append(...sorted([...group.children], key));
+  }
+
+  // Sorts by a number or a text; what has none comes last.
+  function sorted(nodes, key) {
+    const missing = (x) => x === "" || Number.isNaN(x);
+    const compare = (a, b) =>
+      missing(a) - missing(b) ||
+      (missing(a) ? 0 : typeof a === "number" && typeof b === "number" ? a - b : `${a}`.localeCompare(b));
+    return nodes.map((node) => [key(node), node]).sort((a, b) => compare(a[0], b[0])).map((x) => x[1]);
+  }
+
+  // "98.3 %" and "< 0.001" are numbers, "±0.0" is 0, "–" is nothing.
+  function value(row, column) {
+    const text = row.cells[column]?.innerText.trim() ?? "";
+    const number = parseFloat(text.replace(/^[<±]\s*/, ""));
+    return Number.isNaN(number) ? text.replace(/^–$/, "") : number;
+  }
+
+  function sortable(table) {
+    const body = table.tBodies[0];
+    const original = [...body.rows];
+    const heads = [...table.tHead.rows[0].cells];
+    if (original.length < 2) return;
+    heads.forEach((head, column) => {
+      head.tabIndex = 0;
+      head.classList.add("sorts");
+      const sort = () => {
+        // Numbers begin with the largest, texts with the first; a third click undoes both.
+        const numeric = original.some((row) => typeof value(row, column) === "number");
+        const turns = numeric ? ["descending", "ascending"] : ["ascending", "descending"];
+        const next = turns[turns.indexOf(head.getAttribute("aria-sort")) + 1];
+        for (const one of heads) one.removeAttribute("aria-sort");
+        if (next) head.setAttribute("aria-sort", next);
+        const sign = next === "descending" ? -1 : 1;
+        const key = (row) => {
+          const x = value(row, column);
+          return typeof x === "number" ? sign * x : x;
+        };
+        const list = next ? sorted(original, key) : original;
+        if (next && !numeric && sign < 0) list.reverse();
+        body.append(...list);
+      };
+      head.addEventListener("click", sort);
+      head.addEventListener("keydown", (event) => event.key === "Enter" && sort());
+    });
+  }
+
+  tables.forEach(sortable);
+  input.addEventListener("input", apply);
+  for (const form of [bar, filters]) form?.addEventListener("submit", (event) => event.preventDefault());
+  if (filters) {
+    for (const one of selects) one.addEventListener("change", one.dataset.key === "order" ? order : apply);
+    filters.querySelector("button").addEventListener("click", (event) => {
+      const groups = all(".items:not([hidden])");
+      const open = groups.some((one) => !one.open);
+      for (const one of groups) one.open = open;
+      event.target.textContent = open ? "close all" : "open all";
+    });
+    filters.hidden = false;
+  }
+  bar.hidden = false;
+})();
