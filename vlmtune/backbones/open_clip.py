@@ -61,6 +61,9 @@ class OpenClip(Backbone):
             model was trained on (77). A larger number stretches the positions after the first 20
             (Long-CLIP, Zhang et al. 2024, without its fine-tuning): captions of up to 20 tokens
             keep their embeddings, longer ones change. Train on long captions before you use it.
+        image_size: Height and width of images in pixels; None for those the model was trained on.
+            The positions of its patches are interpolated (bicubic), so fine-tune it before you use
+            it. EqSim trains at 288.
 
     Attributes:
         model: The open_clip module.
@@ -71,8 +74,10 @@ class OpenClip(Backbone):
     Raises:
         UserError: There is no such model, tag or file; a built-in name comes without `pretrained`;
             the weights do not fit; OpenAI's weights would run without QuickGELU, the activation
-            they were trained with; `preprocessing` has another field or an impossible value; or
-            `context_length` is too small, or the text tower does not attend to the left only.
+            they were trained with; `preprocessing` has another field or an impossible value;
+            `context_length` is too small, or the text tower does not attend to the left only; or
+            `image_size` is no multiple of the patch size, or the image tower is not open_clip's
+            own vision transformer.
 
     Example:
         >>> backbone = OpenClip("ViT-S-32-alt", "random")
@@ -87,13 +92,14 @@ class OpenClip(Backbone):
         precision: Literal["fp32", "bf16"] = "fp32",
         preprocessing: dict[str, Any] | None = None,
         context_length: int | None = None,
+        image_size: int | None = None,
     ) -> None:
         super().__init__()
         self._dtype = check_precision(precision)
         self.random_weights = pretrained == RANDOM
         _check_preprocessing(preprocessing or {})
         network, tokenizer, self._config, self.weights_file = load(
-            model, pretrained, precision, context_length
+            model, pretrained, precision, context_length, image_size
         )
         self.model = network.eval().requires_grad_(False)
         self._preprocessing = dict(get_model_preprocess_cfg(network)) | (preprocessing or {})

@@ -50,9 +50,15 @@ class Loaded(NamedTuple):
 
 
 def load(
-    model: str, pretrained: str | None, precision: str, context_length: int | None = None
+    model: str,
+    pretrained: str | None,
+    precision: str,
+    context_length: int | None = None,
+    image_size: int | None = None,
 ) -> Loaded:
     """Loads an open_clip model, its tokenizer and its architecture config."""
+    if image_size is not None and image_size < 1:
+        raise UserError(f"expected an image_size of at least 1, got {image_size}: correct it")
     name = locate(model)
     tag, file = _weights(name, pretrained)
     ours = file is not None and file.suffix not in BIG_VISION
@@ -65,8 +71,13 @@ def load(
                 pretrained=tag if ours or file is None else str(file),
                 precision=precision,
                 pretrained_text=file is None,
+                force_image_size=image_size,
                 force_preprocess_cfg=preprocessing(name) if file is not None else None,
             )
+            if image_size is not None:
+                _check_image_size(network, name, image_size)
+                config = config or {}
+                config["vision_cfg"] = config.get("vision_cfg", {}) | {"image_size": image_size}
             if context_length is not None:
                 config = config or {}
                 config["text_cfg"] = config.get("text_cfg", {}) | {"context_length": context_length}
@@ -77,7 +88,7 @@ def load(
         source = model if pretrained is None else f"{model} with pretrained={pretrained!r}"
         raise not_loaded(f"weights and tokenizer of {source}", error) from error
     if file is not None and ours:
-        load_weights(network, file, name)
+        load_weights(network, file, name, resized=image_size is not None)
         if not (config or {}).get("quick_gelu", False):
             warn_of_activation(file, name)
     if context_length is not None:
@@ -88,6 +99,20 @@ def load(
         sha256 = hashlib.file_digest(opened, "sha256").hexdigest()
     source = {"file": file.name, "sha256": sha256, "architecture": name}
     return Loaded(network, tokenizer, config or {}, source)
+
+
+def _check_image_size(network: nn.Module, name: str, size: int) -> None:
+    visual: Any = network.visual
+    patch = getattr(visual, "patch_size", None)
+    if patch is None or not hasattr(visual, "positional_embedding"):
+        raise UserError(
+            f"expected open_clip's own vision transformer for image_size {size}, got {name}: leave "
+            "image_size out"
+        )
+    if size % patch[0] or size % patch[1]:
+        raise UserError(
+            f"expected image_size in patches of {patch[0]} x {patch[1]}, got {size}: correct it"
+        )
 
 
 def locate(model: str) -> str:

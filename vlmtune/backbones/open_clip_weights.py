@@ -9,7 +9,7 @@ from pathlib import Path
 
 import open_clip
 from open_clip.convert import convert_state_dict
-from open_clip.model import convert_to_custom_text_state_dict
+from open_clip.model import convert_to_custom_text_state_dict, resize_pos_embed
 from open_clip.pretrained import get_pretrained_cfg, list_pretrained_tags_by_model
 from torch import Tensor, nn
 
@@ -29,13 +29,17 @@ HINTS = {
 }
 
 
-def load_weights(network: nn.Module, file: Path, name: str) -> None:
+def load_weights(network: nn.Module, file: Path, name: str, resized: bool = False) -> None:
     """Loads the weights of `file` into a network of the architecture `name`.
+
+    `resized` interpolates the image tower's positions to the image size of the network.
 
     Raises:
         UserError: A weight is missing, has another shape, or does not belong to the architecture.
     """
     state = _named_as(network, read_state_dict(file))
+    if resized:
+        resize_pos_embed(state, network)  # type: ignore[arg-type]
     _check(network, state, file, name)
     network.load_state_dict(state)
 
