@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from jaxtyping import Float
 from pytorch_lightning import LightningDataModule
-from torch import Tensor
+from torch import Tensor, nn
 from typing_extensions import override
 
 from vlmtune.data.caption_negatives import CaptionNegatives
@@ -56,6 +56,9 @@ class ShardDataModule(LightningDataModule):
             all. See `draw_captions`.
         hard_negatives: Which hard negatives of the training records are used: "all", "captions",
             "images" or "none". See `with_hard_negatives`.
+        augmentation: Changes training images at random, such as a transform of
+            `torchvision.transforms.v2`; None for none. It needs images whose features are
+            not stored. See `augmented`.
     """
 
     def __init__(
@@ -72,6 +75,7 @@ class ShardDataModule(LightningDataModule):
         mined: BatchNeighbours | None = None,
         captions: int | None = None,
         hard_negatives: HardNegatives = "all",
+        augmentation: nn.Module | None = None,
     ) -> None:
         super().__init__()
         _at_least("batch_size", batch_size, 1)
@@ -88,7 +92,7 @@ class ShardDataModule(LightningDataModule):
         self.batch_size, self.num_workers, self.seed = batch_size, num_workers, seed
         self.epoch_groups, self.shuffle_buffer = epoch_groups, shuffle_buffer
         self.max_damaged, self.negatives, self.mined = max_damaged, negatives, mined
-        self.changes = GroupChanges(mined, hard_negatives, captions, negatives)
+        self.changes = GroupChanges(mined, hard_negatives, captions, negatives, augmentation)
         self._decodes = True
         self._stored: Container[str] | None = None
 
@@ -96,7 +100,15 @@ class ShardDataModule(LightningDataModule):
         """Leaves images undecoded from now on, as their features are stored.
 
         Records with images other than `stored` (None: all) count as damaged.
+
+        Raises:
+            UserError: The images were to be augmented.
         """
+        if self.changes.augmentation is not None:
+            raise UserError(
+                "expected no data.augmentation, as the features of these images are stored: leave "
+                "it or model.store out, or choose an adapter that trains the image tower"
+            )
         self._decodes, self._stored = False, stored
 
     @override

@@ -10,10 +10,11 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from vlmtune.config import Configured
+from vlmtune.data.augmentation import augmented
 from vlmtune.data.caption_draw import draw_captions
 from vlmtune.data.caption_negatives import CaptionNegatives
 from vlmtune.data.collate import collate
@@ -63,12 +64,14 @@ class GroupChanges:
         hard_negatives: Which hard negatives of the records stay. See `with_hard_negatives`.
         captions: True captions of each image, drawn anew in each epoch. See `draw_captions`.
         negatives: Adds false captions made from true ones.
+        augmentation: Changes images at random. See `augmented`.
     """
 
     mined: BatchNeighbours | None = None
     hard_negatives: HardNegatives = "all"
     captions: int | None = None
     negatives: CaptionNegatives | None = None
+    augmentation: nn.Module | None = None
 
     def apply(
         self, groups: list[Group], stream: GroupStream, epoch: int
@@ -83,6 +86,8 @@ class GroupChanges:
             shown = draw_captions(shown, self.captions, stream.seed, epoch)
         if self.negatives is not None:
             shown = self.negatives.added(shown, stream.seed, epoch, groups)
+        if self.augmentation is not None:
+            shown = augmented(shown, self.augmentation, stream.seed, epoch)
         return shown, damaged
 
     def state(self) -> dict[str, Any]:
@@ -92,6 +97,7 @@ class GroupChanges:
             "mined": None if self.mined is None else self.mined.state(),
             "captions": self.captions,
             "hard_negatives": self.hard_negatives,
+            "augmentation": None if self.augmentation is None else repr(self.augmentation),
         }
 
 
