@@ -296,10 +296,13 @@ def test_no_python_is_left_unchecked():
         "index",
         "metrics",
         "module",
+        "open_clip",
         "pictures",
         "runs",
         "runs",
         "runs",
+        "sentence_transformers",
+        "transformers",
     ]
 
 

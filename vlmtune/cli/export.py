@@ -47,9 +47,10 @@ def run(options: argparse.Namespace) -> None:
                 provenance.setdefault("results", suites[alpha].results)
         weights.at(alpha)
     if options.merged is not None:
-        left_out = save_merged(options.merged, model)
+        left_out = save_merged(options.merged, model, options.format)
         note = f" ({left_out})" if left_out else ""
-        print(f"{options.merged}: a checkpoint of the model's own library{note}")
+        library = options.format or "the model's own library"
+        print(f"{options.merged}: a checkpoint of {library}{note}")
     if options.out is None:
         return
     today = {"versions": library_versions(), "commit": code_commit(), "date": now()}
@@ -71,6 +72,8 @@ def run(options: argparse.Namespace) -> None:
 
 def _check_options(options: argparse.Namespace) -> None:
     _check_publishing(options)
+    if options.merged is None and options.format is not None:
+        raise UserError("expected --merged FOLDER with --format, got none: add it")
     if options.merged is not None and options.out is not None:
         raise UserError("expected --out or --merged, got both: export one after the other")
     target = options.out if options.merged is None else options.merged

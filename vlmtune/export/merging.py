@@ -1,4 +1,4 @@
-"""A trained model as one checkpoint of open_clip or transformers, without vlmtune.
+"""A trained model as one checkpoint of another library, without vlmtune.
 
 In: a model whose training changed weights of the backbone and nothing else. Out: a folder.
 Never: an adapter that the library could not compute; it is refused.
@@ -13,17 +13,20 @@ from torch.nn.utils import parametrize
 from vlmtune.adapters.base import DualAdapter
 from vlmtune.errors import UserError
 from vlmtune.export.model import Model
+from vlmtune.export.to_sentence_transformers import save_sentence_transformers
 from vlmtune.storage.files import write_atomically
 
 MERGES = "FullFineTuning, LastBlocks, LoRA or Matching"
+SENTENCE_TRANSFORMERS = "sentence-transformers"
 SCALES = {"log_scale", "bias"}
 
 
-def save_merged(folder: Path, model: Model) -> str:
+def save_merged(folder: Path, model: Model, form: str | None = None) -> str:
     r"""Writes the merged checkpoint and returns a line on what it leaves out, or "".
 
-    Low-rank updates are added to their weights, $W + \frac{\alpha}{r} B A$; the learned scale
-    becomes the model's `logit_scale`. This changes the model itself: train another one further.
+    `form` is "sentence-transformers", or None for the backbone's own library. Low-rank updates are
+    added to their weights, $W + \frac{\alpha}{r} B A$; the learned scale becomes the model's
+    `logit_scale`. This changes the model itself: train another one further.
 
     Raises:
         UserError: The adapter has weights of its own, or there is something in `folder`.
@@ -42,11 +45,14 @@ def save_merged(folder: Path, model: Model) -> str:
                 parametrize.remove_parametrizations(module, name, leave_parametrized=True)
     left_out = _set_scale(model) if isinstance(adapter, DualAdapter) else ""
     with write_atomically(folder) as new:
-        backbone.save(new)
+        if form == SENTENCE_TRANSFORMERS:
+            save_sentence_transformers(new, backbone)
+        else:
+            backbone.save(new)
         files = [path for path in new.iterdir() if path.suffix == ".json"]
         for weights in new.glob("*.safetensors"):
             shutil.copymode(files[0], weights)  # safetensors gives its owner alone the right
-    return left_out
+    return left_out if form is None else ""  # embeddings have no scale
 
 
 def _set_scale(model: Model) -> str:

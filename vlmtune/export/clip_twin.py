@@ -1,0 +1,148 @@
+"""A CLIP of open_clip as `transformers.CLIPModel`: the same weights under other names.
+
+In: a backbone of open_clip. Out: the model of transformers. Never: one that computes something
+else; an architecture without a counterpart is refused.
+"""
+
+import re
+from typing import Any, cast
+
+import torch
+from open_clip.transformer import QuickGELU
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+from transformers import CLIPConfig, CLIPModel
+
+from vlmtune.backbones.base import ImageTower, TextTower, Tower
+from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.errors import UserError
+
+# Names of open_clip's vision transformer and, without "visual." or "text.", of its text tower.
+NAMES = {
+    r"visual\.class_embedding": "vision_model.embeddings.class_embedding",
+    r"visual\.positional_embedding": "vision_model.embeddings.position_embedding.weight",
+    r"visual\.conv1": "vision_model.embeddings.patch_embedding",
+    r"visual\.ln_pre": "vision_model.pre_layrnorm",
+    r"visual\.ln_post": "vision_model.post_layernorm",
+    r"visual\.proj$": "visual_projection.weight",
+    r"visual\.transformer\.resblocks": "vision_model.encoder.layers",
+    r"token_embedding": "text_model.embeddings.token_embedding",
+    r"positional_embedding": "text_model.embeddings.position_embedding.weight",
+    r"ln_final": "text_model.final_layer_norm",
+    r"text_projection$": "text_projection.weight",
+    r"transformer\.resblocks": "text_model.encoder.layers",
+}
+IN_BLOCK = {"ln_1": "layer_norm1", "ln_2": "layer_norm2", "attn": "self_attn"}
+IN_BLOCK |= {"mlp.c_fc": "mlp.fc1", "mlp.c_proj": "mlp.fc2"}
+CLOSE = 1e-4  # of embeddings of length 1, in float32
+
+
+def clip_twin(backbone: OpenClip, tokenizer: Any) -> Any:
+    """Returns the model of transformers that computes what a CLIP of open_clip computes.
+
+    It is compared with the backbone on noise before it is returned.
+
+    Args:
+        backbone: A ViT of open_clip with CLIP's text tower: class token, causal text, GELU or
+            QuickGELU.
+        tokenizer: Its tokenizer, as `hf_processing` gives it.
+
+    Raises:
+        UserError: transformers has no such architecture.
+    """
+    state: dict[str, Tensor] = {}
+    for name, value in backbone.model.state_dict().items():
+        state |= _renamed(name.removeprefix("text."), value.detach().cpu().float())
+    state.pop("logit_bias", None)
+    try:
+        twin: Any = CLIPModel(_config(backbone, tokenizer))
+        twin.eval().load_state_dict(state)
+        different = _difference(backbone, twin)
+    except (RuntimeError, AttributeError, TypeError, ValueError, AssertionError) as error:
+        raise _refused(backbone) from error
+    if not different < CLOSE:
+        raise _refused(backbone)
+    return twin
+
+
+def _refused(backbone: OpenClip) -> UserError:
+    return UserError(
+        "expected a CLIP that transformers.CLIPModel computes too (a ViT with class token, CLIP's "
+        f"text tower, GELU or QuickGELU), got {backbone.title}: use --merged without --format, or "
+        "--format onnx"
+    )
+
+
+def _renamed(name: str, value: Tensor) -> dict[str, Tensor]:
+    """The names and tensors of transformers for one of open_clip."""
+    for pattern, replacement in NAMES.items():
+        name, count = re.subn(f"^{pattern}", replacement, name)
+        if count:
+            break
+    if name in ("visual_projection.weight", "text_projection.weight"):
+        return {name: value.T.contiguous()}
+    for old, new in IN_BLOCK.items():
+        name = re.sub(rf"(layers\.\d+\.){re.escape(old)}\.", rf"\g<1>{new}.", name)
+    stem, joined, kind = name.partition("in_proj_")
+    if not joined:
+        return {name: value}
+    return {f"{stem}{x}_proj.{kind}": part for x, part in zip("qkv", value.chunk(3), strict=True)}
+
+
+def _config(backbone: OpenClip, tokenizer: Any) -> CLIPConfig:
+    image, text = backbone.image_tower, backbone.text_tower
+    assert isinstance(image, ImageTower)
+    assert isinstance(text, TextTower)
+    visual: Any = backbone.model.visual
+    size = visual.image_size
+    return CLIPConfig(
+        vision_config=_tower(image)
+        | {
+            "image_size": size if isinstance(size, int) else size[0],
+            "patch_size": visual.conv1.weight.shape[-1],
+        },
+        text_config=_tower(text)
+        | {
+            "vocab_size": text.embedding.num_embeddings,
+            "max_position_embeddings": text.positions,
+            "bos_token_id": tokenizer.bos_token_id,
+            "eos_token_id": tokenizer.eos_token_id,
+            "pad_token_id": tokenizer.pad_token_id,
+        },
+        projection_dim=backbone.embed_dim,
+    )
+
+
+def _tower(tower: Tower) -> dict[str, Any]:
+    block: Any = tower.blocks[0]
+    acts = {nn.GELU: "gelu", QuickGELU: "quick_gelu"}
+    return {
+        "hidden_size": tower.width,
+        "intermediate_size": block.mlp.c_fc.out_features,
+        "num_hidden_layers": tower.layers,
+        "num_attention_heads": block.attn.num_heads,
+        "hidden_act": acts.get(type(block.mlp.gelu), "of no name"),
+    }
+
+
+def _difference(backbone: OpenClip, twin: Any) -> float:
+    """The largest difference of embeddings, for noise and for random words of two lengths."""
+    generator = torch.Generator().manual_seed(0)
+    config, device, network = twin.config, backbone.device, cast("Any", backbone.model)
+    side, rows = config.vision_config.image_size, config.text_config.vocab_size
+    pixels = torch.randn(2, 3, side, side, generator=generator)
+    text = config.text_config
+    longest = text.max_position_embeddings
+    ids = torch.randint(1, rows - 3, (2, longest), generator=generator)
+    ids[:, 0], ids[0, 3:] = text.bos_token_id, 0
+    ids[0, 2] = ids[1, -1] = text.eos_token_id
+    with torch.no_grad():
+        wanted = (
+            network.encode_image(pixels.to(device), normalize=True),
+            network.encode_text(ids.to(device), normalize=True),
+        )
+        given = twin.get_image_features(pixels), twin.get_text_features(ids)
+    pairs = (
+        (x.cpu(), normalize(y.pooler_output, dim=-1)) for x, y in zip(wanted, given, strict=True)
+    )
+    return max(float((x - y).abs().max()) for x, y in pairs)

@@ -1,0 +1,114 @@
+"""The tokenizer and the image preprocessing of a backbone, as objects of transformers.
+
+In: a backbone of open_clip or transformers. Out: what `save_pretrained` writes, for programs
+without vlmtune. Never: an approximation; what transformers cannot express is refused.
+"""
+
+import copy
+from typing import Any
+
+from open_clip import SimpleTokenizer
+from open_clip.tokenizer import get_clean_fn
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
+from transformers import CLIPImageProcessorPil, CLIPTokenizer, PreTrainedTokenizerFast
+
+from vlmtune.backbones.base import Backbone
+from vlmtune.backbones.hf_backbone import HFBackbone
+from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.backbones.siglip import SigLIP
+from vlmtune.backbones.word_tokenizer import WordTokenizer
+from vlmtune.errors import UserError
+
+RESAMPLE = {"bilinear": 2, "bicubic": 3}  # numbers of PIL
+
+
+def hf_processing(backbone: Backbone) -> tuple[Any, Any]:
+    """Returns the tokenizer and the image processor of a backbone.
+
+    They give the ids and pixel values that the backbone itself computes, with two exceptions:
+    captions with HTML entities or broken Unicode, which open_clip repairs first, and crops of
+    images whose longer side, once resized, is an odd number of pixels too long: they may lie one
+    pixel further left or up than open_clip's.
+
+    Raises:
+        UserError: transformers cannot express them.
+    """
+    if isinstance(backbone, HFBackbone):
+        tokenizer, processor = backbone._processing
+        tokenizer = copy.deepcopy(tokenizer)
+        return _lower_cased(tokenizer) if isinstance(backbone, SigLIP) else tokenizer, processor
+    if isinstance(backbone, OpenClip):
+        return _tokenizer(backbone), _image_processor(backbone)
+    raise UserError(
+        f"expected a backbone of open_clip or transformers, got {type(backbone).__name__}: "
+        "use --out"
+    )
+
+
+def _lower_cased(tokenizer: Any) -> Any:
+    """Lets a tokenizer lower-case captions, as the backbone does before it."""
+    inner = tokenizer.backend_tokenizer
+    before = [inner.normalizer] if inner.normalizer is not None else []
+    inner.normalizer = normalizers.Sequence([normalizers.Lowercase(), *before])
+    return tokenizer
+
+
+def _tokenizer(backbone: OpenClip) -> Any:
+    encode = backbone._tokenizer.encode
+    if isinstance(encode, WordTokenizer):
+        return _of_words(encode)
+    if (
+        not isinstance(encode, SimpleTokenizer)
+        or encode.clean_fn is not get_clean_fn("lower")
+        or encode.reduction_fn is not None
+        or len(encode.all_special_ids) != 2
+    ):
+        raise UserError(
+            f"expected CLIP's tokenizer or a vocabulary.txt, got {type(encode).__name__} of "
+            f"{backbone.title}, which has no file of transformers: use --merged without --format"
+        )
+    merges: Any = list(encode.bpe_ranks)
+    names = {"<start_of_text>": "<|startoftext|>", "<end_of_text>": "<|endoftext|>"}
+    return CLIPTokenizer(
+        vocab={names.get(token, token): number for token, number in encode.encoder.items()},
+        merges=merges,
+        model_max_length=encode.context_length,
+    )
+
+
+def _of_words(encode: WordTokenizer) -> Any:
+    """Word by word; a word that is not in the vocabulary is an error here too."""
+    named = {"pad_token": "<pad>", "bos_token": "<start>", "eos_token": "<end>"}
+    vocabulary = {"<pad>": 0, "<start>": 1, **encode.ids, "<end>": encode.eot_token_id}
+    inner = Tokenizer(models.WordLevel(vocabulary, unk_token="<unknown>"))  # noqa: S106
+    inner.normalizer = normalizers.Lowercase()
+    inner.pre_tokenizer = pre_tokenizers.Split(Regex(r"\w+"), behavior="removed", invert=True)
+    inner.post_processor = processors.TemplateProcessing(
+        single="<start> $A <end>",
+        special_tokens=[(token, vocabulary[token]) for token in ("<start>", "<end>")],
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=inner, model_max_length=encode.context_length, **named
+    )
+
+
+def _image_processor(backbone: OpenClip) -> Any:
+    settings: dict[str, Any] = backbone._preprocessing
+    size, mode = settings["size"], settings.get("resize_mode", "shortest")
+    height, width = (size, size) if isinstance(size, int) else size
+    sampling = settings.get("interpolation", "bicubic")
+    crops = mode == "shortest" and height == width
+    if sampling not in RESAMPLE or not (crops or mode == "squash"):
+        raise UserError(
+            f"expected images resized by bicubic or bilinear sampling, squashed or cropped to a "
+            f"square, got {sampling}, {mode} to {height} x {width}: use --merged without --format"
+        )
+    box = {"height": height, "width": width}
+    return CLIPImageProcessorPil(
+        size={"shortest_edge": height} if crops else box,
+        do_center_crop=crops,
+        crop_size=box,
+        resample=RESAMPLE[sampling],
+        image_mean=list(settings["mean"]),
+        image_std=list(settings["std"]),
+    )

@@ -1,0 +1,70 @@
+"""A dual encoder as the folder that `sentence_transformers.SentenceTransformer` loads.
+
+In: a backbone with its trained weights. Out: the folder. Never: a model that it would encode
+differently; one is refused.
+"""
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+from vlmtune.backbones.base import Backbone
+from vlmtune.backbones.hf_backbone import HFBackbone
+from vlmtune.backbones.hf_clip import HFCLIP
+from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.backbones.siglip import SigLIP
+from vlmtune.errors import UserError
+from vlmtune.export.clip_twin import clip_twin
+from vlmtune.export.hf_processing import hf_processing
+
+
+def save_sentence_transformers(folder: Path, backbone: Backbone) -> None:
+    r"""Writes a `SentenceTransformer` of images and texts, whose embeddings have length 1.
+
+    Its `encode` gives what `encode_image` and `encode_text` of vlmtune give. The backbones are
+    CLIP and SigLIP of transformers, and those of open_clip that `transformers.CLIPModel` computes
+    too: a ViT with a class token and CLIP's text tower, with GELU or QuickGELU.
+
+    Raises:
+        UserError: It is another backbone, its weights are not float32, or the package
+            sentence-transformers is missing.
+    """
+    if not isinstance(backbone, HFCLIP | SigLIP | OpenClip):
+        raise UserError(
+            "expected HFCLIP, SigLIP or a CLIP of open_clip for sentence-transformers, got "
+            f"{type(backbone).__name__}: use --merged without --format"
+        )
+    dtype = min((weight.dtype for weight in backbone.parameters()), key=lambda x: x.itemsize)
+    if dtype.itemsize < 4:
+        raise UserError(
+            f"expected float32 weights for sentence-transformers, got {dtype}: train with the "
+            "precision fp32"
+        )
+    whole, module, normalize = _classes()
+    parts = (tokenizer, _) = hf_processing(backbone)
+    network = backbone.model if isinstance(backbone, HFBackbone) else clip_twin(backbone, tokenizer)
+    tower = backbone.text_tower
+    assert tower is not None
+    tokenizer.model_max_length = tower.positions
+    options = {}
+    if isinstance(backbone, SigLIP):  # it was trained with all of the padding, and attends to it
+        text = {"padding": "max_length", "return_attention_mask": False}
+        options = {"processing_kwargs": {"text": text}}
+    for part in (network, *parts):
+        part.save_pretrained(folder)
+    transformer = module(str(folder), **options)
+    model = whole(modules=[transformer, normalize()], device="cpu", similarity_fn_name="cosine")
+    model.save_pretrained(str(folder), create_model_card=False)
+
+
+def _classes() -> tuple[Any, Any, Any]:
+    """The model of the library, and its modules that embed and that normalise."""
+    try:
+        library = importlib.import_module("sentence_transformers")
+        modules = importlib.import_module("sentence_transformers.base.modules")
+    except ImportError as error:
+        raise UserError(
+            "expected the package sentence-transformers from 5.4 on, it is not installed: "
+            "pip install 'vlmtune[sentence-transformers]'"
+        ) from error
+    return library.SentenceTransformer, modules.Transformer, modules.Normalize
