@@ -1,0 +1,66 @@
+"""docs/notebooks: every notebook runs top to bottom, on tiny data, and holds no outputs."""
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from vlmtune.cli.fit import NOISE
+
+ROOT = Path(__file__).parents[1]
+NOTEBOOKS = sorted((ROOT / "docs/notebooks").glob("*.ipynb"))
+
+pytestmark = [pytest.mark.filterwarnings(f"ignore:{pattern}") for pattern in NOISE]
+
+
+def sources(path: Path, kind: str = "code") -> list[str]:
+    """The cells of a kind, in their order."""
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == kind]
+
+
+@pytest.fixture(params=NOTEBOOKS, ids=lambda path: path.stem)
+def notebook(request) -> Path:
+    return request.param
+
+
+def test_there_are_notebooks():
+    assert NOTEBOOKS
+
+
+def test_a_notebook_has_text_and_code_and_no_outputs(notebook):
+    content = json.loads(notebook.read_text(encoding="utf-8"))
+    assert sources(notebook, "markdown")
+    for cell in content["cells"]:
+        assert cell["metadata"] == {}
+        assert cell["cell_type"] == "markdown" or (cell["outputs"], cell["execution_count"]) == (
+            [],
+            None,
+        )
+    assert re.findall(r"/(?:home|root|Users|tmp|work)/", notebook.read_text(encoding="utf-8")) == []
+
+
+def test_a_notebook_is_linked(notebook):
+    link = notebook.relative_to(ROOT / "docs").as_posix()
+    assert any(f"({link})" in page.read_text("utf-8") for page in (ROOT / "docs").glob("*.md"))
+
+
+def test_the_binding_notebook_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VLMTUNE_SIZE", "tiny")
+    monkeypatch.setattr(sys, "argv", ["notebook"])
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for number, source in enumerate(sources(ROOT / "docs/notebooks/binding.ipynb")):
+        exec(compile(source, f"cell {number}", "exec"), names)
+    assert names["trainer"].global_step == 2
+    assert names["before"].keys() == names["after"].keys() == {"seen", "unseen"}
+    assert isinstance(names["side_by_side"]([names["item"].images[0].path]), Image.Image)
+    printed = capsys.readouterr().out
+    assert len(re.findall(r"% before, \d+ % after", printed)) == 2
+    assert {"a green torus", *names["item"].texts} <= set(
+        re.findall(r"(?m)^ *-?[\d.]+  (.+)$", printed)
+    )
