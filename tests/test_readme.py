@@ -21,6 +21,7 @@ from vlmtune.adapters.base import Adapter
 from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.benchmarks.base import Benchmark
+from vlmtune.benchmarks.table_files import SUFFIXES
 from vlmtune.cli import build, compare
 from vlmtune.cli.fit import NOISE
 from vlmtune.cli.main import TRAINING, _parser
@@ -144,7 +145,8 @@ def check_vlmtune(words: list[str]) -> None:
     if options.command == "compare":
         assert compare.read_experiment(options.experiment)
     if options.command == "evaluate":
-        assert make_list(Benchmark, "benchmarks", options.benchmarks)
+        shipped = [name for name in options.benchmarks if not name.endswith(SUFFIXES)]
+        assert len(make_list(Benchmark, "benchmarks", shipped)) >= len(shipped)
 
 
 def check(words: list[str]) -> None:
@@ -294,6 +296,7 @@ def test_no_python_is_left_unchecked():
     assert sorted(marks) == [
         "adapter",
         "index",
+        *["journey"] * 4,
         "metrics",
         "module",
         "open_clip",

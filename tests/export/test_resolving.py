@@ -172,3 +172,12 @@ def test_a_checkpoint_of_another_program_gets_advice(tmp_path):
     torch.save({"state_dict": {}}, tmp_path / "epoch_1.ckpt")
     with refused("another kind: .* --model FILE --architecture NAME"):
         vlmtune.load(tmp_path / "epoch_1.ckpt")
+
+
+def test_a_shipped_export_is_found_from_any_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model = vlmtune.load("checkpoints/scenes-grounded-words", device="cpu")
+    assert type(model.adapter).__name__ == "GroundedWords"
+    (tmp_path / "checkpoints/scenes-grounded-words").mkdir(parents=True)  # one's own comes first
+    with refused("scenes-grounded-words"):
+        vlmtune.load("checkpoints/scenes-grounded-words")

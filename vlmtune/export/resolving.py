@@ -109,8 +109,15 @@ def _in_architecture(
     return architecture, name
 
 
+def _shipped(name: str) -> str:
+    """The full path of an export that comes with vlmtune; any other name is unchanged."""
+    found = None if Path(name).exists() else find_path(name)
+    return str(found) if found and (found / CONFIG).is_file() else name
+
+
 def _named(name: str, pretrained: str | None, precision: str | None) -> tuple[Model, bool]:
     """A model by its name, and whether it was trained by vlmtune."""
+    name = _shipped(name)
     path = Path(name)
     stem = STEM.fullmatch(name) and next(filter(None, map(find_path, _plugins(name))), None)
     known = path.exists()

@@ -1,0 +1,31 @@
+"""docs/matrix.md is what `python -m scripts.matrix` writes."""
+
+import pytest
+
+from scripts.matrix import PAGE, Outcome, outcomes, page, plugins
+from vlmtune.cli.fit import NOISE
+
+pytestmark = [pytest.mark.filterwarnings(f"ignore:{pattern}") for pattern in NOISE]
+
+
+def test_a_page_of_outcomes_known_by_hand():
+    works = Outcome("pairs", "tokens of layer -2 | word embeddings", "adapter")
+    refused = Outcome(refusal="expected a cat, got a dog: feed it")
+    lines = page(
+        {"one": {"a": works, "b": refused}, "two": {"a": refused, "b": works}}
+    ).splitlines()
+    assert "| | a | b |" in lines
+    assert "| one | pairs | – |" in lines
+    assert "| two | – | pairs |" in lines
+    assert "| one | tokens of layer -2 | word embeddings | adapter |" in lines
+    assert lines[-1] == "| one on b, two on a | expected a cat, got a dog: feed it |"
+
+
+@pytest.mark.slow
+def test_the_page_is_what_runs():
+    results = outcomes()
+    assert results.keys() == plugins("adapters").keys()
+    for row in results.values():
+        assert row.keys() == plugins("backbones").keys()
+        assert all((found.scores is None) == bool(found.refusal) for found in row.values())
+    assert page(results) == PAGE.read_text(encoding="utf-8"), "run `python -m scripts.matrix`"
