@@ -51,7 +51,7 @@ choose the pairs. A dash is a refused pair: the reasons are below.
 """
 
 
-READS = """\
+INPUTS = """\
 Layers are counted from the end; -1 is the last. A state has the special tokens, too. What is live
 goes through the trained backbone in each step; all else is frozen, and computed once.
 """
@@ -63,13 +63,13 @@ class Outcome:
 
     Attributes:
         scores: "embeddings" or "pairs"; None for a refused pair.
-        reads: What it reads of images and of texts.
+        inputs: What it reads of images and of texts.
         trained: "adapter", "backbone", "both" or "nothing": whose weights the step changed.
         refusal: The line that a user gets.
     """
 
     scores: str | None = None
-    reads: str = ""
+    inputs: str = ""
     trained: str = ""
     refusal: str = ""
 
@@ -82,14 +82,14 @@ def plugins(kind: str) -> dict[str, Spec]:
 
 def tiny_backbones(folder: Path) -> dict[str, Backbone]:
     """A tiny random model of each backbone, by stem."""
-    made = {}
+    models = {}
     for stem, spec in plugins("backbones").items():
         model = KINDS[stem].write(folder / stem)
-        made[stem] = instantiate({**spec, "init_args": {"model": str(model)}}, Backbone)
-    return made
+        models[stem] = instantiate({**spec, "init_args": {"model": str(model)}}, Backbone)
+    return models
 
 
-def outcome(spec: Spec, model: Backbone, shards: Path, folder: Path) -> Outcome:
+def tried(spec: Spec, model: Backbone, shards: Path, folder: Path) -> Outcome:
     """Trains the adapter on a copy of the model for a step, and scores a pair."""
     backbone, adapter = copy.deepcopy(model), instantiate(spec, Adapter)
     torch.manual_seed(0)
@@ -106,8 +106,8 @@ def outcome(spec: Spec, model: Backbone, shards: Path, folder: Path) -> Outcome:
         return Outcome(refusal=str(error))
     assert score.shape == (1, 1)
     assert score.isfinite().all()
-    reads = f"{_reading(adapter.image_input)} | {_reading(adapter.text_input)}"
-    return Outcome("pairs" if adapter.joint else "embeddings", reads, changed)
+    inputs = f"{_reading(adapter.image_input)} | {_reading(adapter.text_input)}"
+    return Outcome("pairs" if adapter.joint else "embeddings", inputs, changed)
 
 
 def _trains(spec: Spec, model: Backbone) -> bool:
@@ -150,7 +150,7 @@ def outcomes() -> dict[str, dict[str, Outcome]]:
         shards = write_shards(folder / "shards")
         backbones = tiny_backbones(folder)
         return {
-            stem: {x: outcome(spec, model, shards, folder) for x, model in backbones.items()}
+            stem: {x: tried(spec, model, shards, folder) for x, model in backbones.items()}
             for stem, spec in plugins("adapters").items()
         }
 
@@ -162,22 +162,22 @@ def page(results: Mapping[str, Mapping[str, Outcome]]) -> str:
     for adapter, row in results.items():
         cells = [row[backbone].scores or "–" for backbone in backbones]
         lines.append(f"| {adapter} | {' | '.join(cells)} |")
-    lines += ["", "## What an adapter reads and trains", "", READS]
+    lines += ["", "## What an adapter reads and trains", "", INPUTS]
     lines += ["| | of an image | of a text | trained |", "| --- | --- | --- | --- |"]
     for adapter, row in results.items():
         alike: dict[tuple[str, str], list[str]] = {}
-        for backbone, found in row.items():
-            if found.scores:
-                alike.setdefault((found.reads, found.trained), []).append(backbone)
-        for (reads, trained), listed in alike.items():
+        for backbone, outcome in row.items():
+            if outcome.scores:
+                alike.setdefault((outcome.inputs, outcome.trained), []).append(backbone)
+        for (inputs, trained), listed in alike.items():
             name = adapter if len(alike) == 1 else f"{adapter} on {', '.join(listed)}"
-            lines.append(f"| {name} | {reads} | {trained} |")
+            lines.append(f"| {name} | {inputs} | {trained} |")
     lines += ["", "## Refused pairs", "", "| | printed before the first step |", "| --- | --- |"]
     refused: dict[str, list[str]] = {}
     for adapter, row in results.items():
-        for backbone, found in row.items():
-            if found.refusal:
-                refused.setdefault(found.refusal, []).append(f"{adapter} on {backbone}")
+        for backbone, outcome in row.items():
+            if outcome.refusal:
+                refused.setdefault(outcome.refusal, []).append(f"{adapter} on {backbone}")
     lines += [f"| {', '.join(pairs)} | {refusal} |" for refusal, pairs in refused.items()]
     return HEAD + "\n".join(lines) + "\n"
 

@@ -27,5 +27,5 @@ def test_the_page_is_what_runs():
     assert results.keys() == plugins("adapters").keys()
     for row in results.values():
         assert row.keys() == plugins("backbones").keys()
-        assert all((found.scores is None) == bool(found.refusal) for found in row.values())
+        assert all((x.scores is None) == bool(x.refusal) for x in row.values())
     assert page(results) == PAGE.read_text(encoding="utf-8"), "run `python -m scripts.matrix`"

@@ -111,8 +111,8 @@ def _in_architecture(
 
 def _shipped(name: str) -> str:
     """The full path of an export that comes with vlmtune; any other name is unchanged."""
-    found = None if Path(name).exists() else find_path(name)
-    return str(found) if found and (found / CONFIG).is_file() else name
+    folder = None if Path(name).exists() else find_path(name)
+    return str(folder) if folder and (folder / CONFIG).is_file() else name
 
 
 def _named(name: str, pretrained: str | None, precision: str | None) -> tuple[Model, bool]:
