@@ -9,14 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from vlmtune.cli.plugins import find, make, read_yaml
+from vlmtune.config import find_path
 from vlmtune.errors import UserError
 from vlmtune.storage.files import read_json
+
+TABLES = ("csv", "tsv", "jsonl", "json", "parquet", "arrow")
 
 
 def run(options: argparse.Namespace) -> None:
     """Builds the corpus `options.corpus` into `options.out`."""
     from data_builders.shard_builder import Builder  # vlmtune works without the builders
 
+    _check_corpus(options.corpus)
     source = find("builders", options.corpus)
     builder: Any = make(Builder, source, arguments(options.config, options.overrides))  # type: ignore[type-abstract]
     builder.build(options.out)
@@ -25,6 +29,21 @@ def run(options: argparse.Namespace) -> None:
     counts = [f"{len(manifest['shards'])} shards, {records} records"] if manifest["shards"] else []
     counts += [f"{name} {count}" for name, count in sorted(manifest["counts"].items())]
     print(f"{options.out}: {', '.join(counts) or 'built'}")
+
+
+def _check_corpus(corpus: str) -> None:
+    """Refuses data in the place of a builder."""
+    path = Path(corpus)
+    table = corpus in TABLES or path.suffix[1:] in TABLES
+    known = find_path(Path("configs/plugins/builders", f"{corpus}.yaml"))
+    if known or not (table or path.is_dir()):
+        return
+    builder, data = (
+        ("folder", path) if path.is_dir() else ("table", path if path.suffix else "FILE")
+    )
+    raise UserError(
+        f"expected a builder, got {corpus!r}: use `vlmtune build {builder} {data} --out FOLDER`"
+    )
 
 
 def arguments(config: str | None, words: list[str]) -> list[str]:
