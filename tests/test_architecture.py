@@ -31,8 +31,8 @@ UPSTREAM = {
     | {"report.result", "storage.files"},
     "mining": {"types", "errors", "storage", "data", "features", "export.model"},
     "evaluation": {"types", "errors", "distributed", "storage", "features", "language"}
-    | {"report.result", "backbones.base", "backbones.evaluation_mode", "adapters.base"}
-    | {"benchmarks.base"},
+    | {"report.result", "report.item_row", "benchmarks.base", "adapters.base"}
+    | {"backbones.base", "backbones.evaluation_mode"},
     "export": BASICS
     | {"backbones", "adapters", "evaluation", "storage", "report.result", "report.table"},
     "search": {"types", "errors", "storage", "features", "data.images", "export"}

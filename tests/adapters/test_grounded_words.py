@@ -1,6 +1,7 @@
 """Grounded words against their formula: pair by pair, word by word, head by head."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -125,6 +126,33 @@ def test_a_place_moves_with_what_is_read(backbone):
         values[0, 1, 2 * width] = 2.0  # its weight of x
         score = adapter.score_pairs(prepared_image, prepared_text[[0]])
         assert score.item() == pytest.approx(-1 + 2 * (patch % side) / (side - 1), abs=1e-5)
+
+
+@torch.no_grad()
+def test_reading_is_the_mean_softmax_of_the_heads(backbone):
+    adapter = attached(backbone)
+    state, text = states(backbone, adapter)
+    image, words = adapter.prepare_image(state), adapter.prepare_text(text[[0, 2]])
+    reading = adapter.reading(image, words)
+    assert reading.shape == (2, words.tokens.mask.shape[1], backbone.image_tokens)
+    torch.testing.assert_close(reading.sum(dim=2), torch.ones(reading.shape[:2]))
+    size = adapter.width // adapter.heads
+    for i in range(2):
+        for word in range(int(words.lengths[i])):
+            parts = [slice(head * size, (head + 1) * size) for head in range(adapter.heads)]
+            expected = sum(
+                (
+                    image.tokens.values[i, :, part]
+                    @ words.tokens.values[i, word, part]
+                    / math.sqrt(size)
+                ).softmax(dim=0)
+                for part in parts
+            )
+            torch.testing.assert_close(reading[i, word], expected / adapter.heads)
+    hidden = image.tokens.mask.clone()
+    hidden[:, 0] = False
+    masked = replace(image, tokens=Tokens(image.tokens.values, hidden))
+    assert adapter.reading(masked, words)[:, :, 0].eq(0).all()
 
 
 def test_coordinates_need_a_square(backbone, monkeypatch):

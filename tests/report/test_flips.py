@@ -8,7 +8,8 @@ from vlmtune.report import flips as module
 from vlmtune.report.differences import compare_with_first
 from vlmtune.report.flips import flips, margin
 from vlmtune.report.html import write_report
-from vlmtune.report.result import ItemRow, Result
+from vlmtune.report.item_row import ItemRow
+from vlmtune.report.result import Result
 from vlmtune.types import ImageRef
 
 

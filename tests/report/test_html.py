@@ -11,7 +11,8 @@ from tests.refusals import refused
 from vlmtune.metrics.value import MetricValue
 from vlmtune.report import html
 from vlmtune.report.html import to_html, write_report
-from vlmtune.report.result import Example, ItemRow, Occurrence, Repeat
+from vlmtune.report.item_row import ItemRow
+from vlmtune.report.result import Example, Occurrence, Repeat
 from vlmtune.types import ImageRef
 
 VOID = {"meta", "img", "br", "link", "hr", "input", "wbr"}

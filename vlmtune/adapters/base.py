@@ -176,6 +176,7 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
         training_memory: Bytes of activations that may be kept for the backward pass.
         broadcasts_image: True if `score_pairs` takes a single prepared image for all P texts, which
             saves copies if images have many texts.
+        gives_reading: True if it has `reading`, for pictures of what each word reads.
     """
 
     joint: ClassVar[bool] = True
@@ -184,6 +185,7 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
     memory: int = 512 * 2**20
     training_memory: int = 3 * 2**30
     broadcasts_image: bool = False
+    gives_reading: ClassVar[bool] = False
 
     @abstractmethod
     def prepare_image(self, image: ImageT) -> PreparedT:
@@ -196,6 +198,14 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
     @abstractmethod
     def score_pairs(self, image: PreparedT, text: PreparedT) -> Float[Tensor, "P"]:
         """Scores image i against text i for each of the P rows."""
+
+    def reading(self, image: PreparedT, text: PreparedT) -> Float[Tensor, "P words patches"]:
+        """How much each token of text i reads each patch of image i, where `gives_reading` is True.
+
+        Weights from 0, which sum to 1 over the patches: row by row from the top, without class
+        tokens. The tokens are those of the text, special ones included.
+        """
+        raise NotImplementedError
 
     def pair_bytes(self, image: PreparedT, text: PreparedT, training: bool) -> int:
         """Estimates the bytes that `score_pairs` takes for the longest prepared pair; 0: unknown.

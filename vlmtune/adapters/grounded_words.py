@@ -64,6 +64,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
     """
 
     broadcasts_image = True
+    gives_reading = True
     grid: Tensor
 
     def __init__(
@@ -143,20 +144,32 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
 
     @override
     def score_pairs(self, image: PooledTokens, text: PooledTokens) -> Float[Tensor, "P"]:
-        width, heads = self.width, self.heads
-        keys, values = map(self._by_head, image.tokens.values.split(width, dim=2))
-        sizes = [width, width, *([2 * heads] if self.locations else [])]
-        queries, content, *location = map(self._by_head, text.tokens.values.split(sizes, dim=2))
-        root = math.sqrt(width / heads)
-        hidden = ~image.tokens.mask[:, None, None]
-        read = (queries @ keys.mT / root).masked_fill(hidden, -torch.inf).softmax(dim=3)
-        weight = content @ values.mT / root
+        width, read = self.width, self._read(image, text)
+        values = self._by_head(image.tokens.values[:, :, width:])
+        content = self._by_head(text.tokens.values[:, :, width : 2 * width])
+        weight = content @ values.mT / math.sqrt(width / self.heads)
         if self.locations:
-            weight = weight + location[0] @ self.grid.T.to(read.dtype)
+            location = self._by_head(text.tokens.values[:, :, 2 * width :])
+            weight = weight + location @ self.grid.T.to(read.dtype)
         evidence = (read * weight).sum(dim=(1, 2, 3)) / 2 + self.bias
         if self.training:
             return evidence
         return self.scale * (image.pooled * text.pooled).sum(dim=1) + evidence
+
+    @override
+    def reading(self, image: PooledTokens, text: PooledTokens) -> Float[Tensor, "P words patches"]:
+        r"""The mean over the heads of $a_{whp}$."""
+        return self._read(image, text).mean(dim=1)
+
+    def _read(
+        self, image: PooledTokens, text: PooledTokens
+    ) -> Float[Tensor, "P heads words patches"]:
+        r"""$a_{whp}$, how much word w reads patch p with head h."""
+        keys = self._by_head(image.tokens.values[:, :, : self.width])
+        queries = self._by_head(text.tokens.values[:, :, : self.width])
+        hidden = ~image.tokens.mask[:, None, None]
+        products = queries @ keys.mT / math.sqrt(self.width / self.heads)
+        return products.masked_fill(hidden, -torch.inf).softmax(dim=3)
 
     @override
     def pair_bytes(self, image: PooledTokens, text: PooledTokens, training: bool) -> int:

@@ -17,8 +17,8 @@ from vlmtune.evaluation.text_only import TextOnlyScore
 from vlmtune.export.model import Model
 from vlmtune.report.environment import code_commit, library_versions, now
 from vlmtune.report.html import write_report
+from vlmtune.report.item_row import ItemRow
 from vlmtune.report.items_file import by_benchmark, check_format, write_items
-from vlmtune.report.result import ItemRow
 from vlmtune.report.run_report import Provenance, RunReport
 from vlmtune.report.screen import show
 

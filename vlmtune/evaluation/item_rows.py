@@ -12,7 +12,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vlmtune.benchmarks.base import Benchmark, PairScorer
-from vlmtune.report.result import ItemRow, Result
+from vlmtune.report.item_row import ItemRow
+from vlmtune.report.result import Result
 from vlmtune.types import ImageRef
 
 

@@ -16,8 +16,10 @@ from vlmtune.benchmarks.base import Benchmark, Embedder, PairScorer, check_image
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import ImageFileError, UserError
 from vlmtune.evaluation.item_rows import EmbeddingRecorder, Recorder, item_rows
+from vlmtune.evaluation.reading import readings
 from vlmtune.evaluation.scorer import Scorer
-from vlmtune.report.result import ItemRow, Result
+from vlmtune.report.item_row import ItemRow
+from vlmtune.report.result import Result
 from vlmtune.storage.progress import work_of
 from vlmtune.types import ImageRef
 
@@ -124,6 +126,7 @@ def run_suite(
                     kind=benchmark.kind,
                     items_digest=_digest(*contents[benchmark.name]),
                     repeats=benchmark.repeats(),
+                    readings=() if keeps is None else readings(keeps, benchmark, result),
                 )
     not_run = _in_order(benchmarks, failed)
     if at_least_one and not done:

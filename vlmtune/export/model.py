@@ -17,8 +17,9 @@ from vlmtune.adapters.zero_shot import ZeroShot
 from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.weight_checks import digest
 from vlmtune.errors import UserError
+from vlmtune.evaluation.reading import Reading, read_words
 from vlmtune.evaluation.scorer import Scorer
-from vlmtune.export.images import Images, as_images
+from vlmtune.export.images import Images, Picture, as_images
 
 Texts = Sequence[str] | str
 CACHED = 2000  # images and captions, after which the cache is dropped
@@ -117,6 +118,25 @@ class Model:
         self._check_dual()
         captions = _captions(texts)
         return normalize(self._scorer_for(len(captions)).embed_texts(captions), dim=-1)
+
+    def reading(self, image: Picture, caption: str) -> Reading:
+        """Returns the words of a caption and which patches of an image each one reads.
+
+        `vlmtune.report.heat.heat` draws a map over the image.
+
+        Raises:
+            UserError: The adapter does not show what it reads.
+
+        Example:
+            >>> import vlmtune
+            >>> from PIL import Image
+            >>> model = vlmtune.load("checkpoints/scenes-grounded-words")
+            >>> reading = model.reading(Image.new("RGB", (64, 64)), "a red cube")
+            >>> reading.words, tuple(reading.maps.shape)
+            (('a', 'red', 'cube'), (3, 8, 8))
+        """
+        (picture,) = as_images(image)
+        return read_words(self.backbone, self.adapter, picture, caption)
 
     def _scorer_for(self, items: int) -> Scorer:
         if self._cached > CACHED:

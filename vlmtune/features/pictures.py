@@ -124,7 +124,7 @@ class PictureReader:
 
         def load(name: str) -> Tensor | None:
             picture = pictures[name]
-            image = self.failures.attempt(lambda: _pixels(picture))
+            image = self.failures.attempt(lambda: read_picture(picture))
             return None if image is None else self.preprocess(image)
 
         waiting: deque[tuple[Sequence[str], Any]] = deque()
@@ -147,7 +147,12 @@ def as_pictures(images: Sequence[str | Path | Picture]) -> list[Picture]:
     return [ImageRef(Path(x)) if isinstance(x, str | Path) else x for x in images]
 
 
-def _pixels(picture: Picture) -> Image.Image:
+def read_picture(picture: Picture) -> Image.Image:
+    """Returns the RGB image that is scored.
+
+    Raises:
+        UserError: A file cannot be read.
+    """
     if not isinstance(picture, ImageRef):
         return picture.convert("RGB")
     return read(picture) if picture.upright else read_stored(picture)

@@ -9,9 +9,9 @@ from typing import Any
 
 from vlmtune.report.differences import Comparison
 from vlmtune.report.gallery import quota
+from vlmtune.report.item_row import ItemRow
 from vlmtune.report.items_file import Items
 from vlmtune.report.media import Thumbnails
-from vlmtune.report.result import ItemRow
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.table import baseline, colours, titled
 

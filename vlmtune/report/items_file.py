@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmtune.errors import UserError
-from vlmtune.report.result import ItemRow
+from vlmtune.report.item_row import ItemRow
 from vlmtune.storage.files import write_atomically
 from vlmtune.types import ImageRef
 

@@ -15,8 +15,9 @@ from vlmtune.metrics.cluster_robust import cluster_robust_mean, connected_compon
 from vlmtune.metrics.intervals import bootstrap_mean
 from vlmtune.metrics.item_groups import ItemGroups
 from vlmtune.metrics.value import MetricValue
+from vlmtune.report.item_row import ItemRow
 from vlmtune.report.items_file import STEM, Items
-from vlmtune.report.result import ItemRow, Result
+from vlmtune.report.result import Result
 from vlmtune.report.run_report import Provenance, RunReport
 
 VERSION = "items"  # of a benchmark that no run of vlmtune has

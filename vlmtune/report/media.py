@@ -47,8 +47,11 @@ def _upright(image: Image.Image) -> Image.Image:
 def data_uri(reference: ImageRef) -> str | None:
     """Returns the thumbnail as a `data:` URI, or None if there is none."""
     image = thumbnail(reference)
-    if image is None:
-        return None
+    return None if image is None else encoded(image)
+
+
+def encoded(image: Image.Image) -> str:
+    """Returns a picture as a `data:` URI."""
     buffer = BytesIO()
     image.save(buffer, "JPEG", quality=80)
     return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")

@@ -30,36 +30,28 @@ class Example:
 
 
 @dataclass(frozen=True)
-class ItemRow:
-    """One item of a benchmark, for the file of items.
+class WordMaps:
+    """Which part of an image each word of a caption reads, for the gallery.
 
     Attributes:
-        id: The benchmark and the item's position among those that are evaluated, from 0.
-        benchmark: Name of the benchmark.
-        outcome: What the primary metric gives it.
-        images: Its images; empty where an item has no short list of images and captions.
-        captions: The captions it compares.
-        true: For each image, whether each caption is true of it.
-        scores: For each image, the score of each caption; None for a pair that is not compared.
+        caption: The caption.
+        image: The image.
+        words: Its words, in order.
+        maps: Of each word, the weights of the patches in percent with blanks between them, row by
+            row from the top.
+        columns: Patches in a row.
+        box: Left, top, width and height of the patches together, as fractions of the image: a
+            model may see its middle only.
+        correct: Whether the item of this caption counts as right.
     """
 
-    id: str
-    benchmark: str
-    outcome: float
-    images: tuple[ImageRef, ...] = ()
-    captions: tuple[str, ...] = ()
-    true: tuple[tuple[bool, ...], ...] = ()
-    scores: tuple[tuple[float | None, ...], ...] = ()
-
-    @property
-    def right(self) -> bool | None:
-        """Whether the item counts as right; None for an outcome that is neither 1 nor 0.
-
-        Example:
-            >>> [ItemRow("cola/0", "cola", outcome).right for outcome in (1.0, 0.0, 0.5)]
-            [True, False, None]
-        """
-        return {1.0: True, 0.0: False}.get(self.outcome)
+    caption: str
+    image: ImageRef
+    words: tuple[str, ...]
+    maps: tuple[str, ...]
+    columns: int
+    box: tuple[float, float, float, float]
+    correct: bool
 
 
 @dataclass(frozen=True)
@@ -124,6 +116,8 @@ class Result:
         items_digest: Digest of the scored images and captions; "" if unknown. The suite adds it.
             Only results with equal digests are compared item by item.
         repeats: Items, captions and images that occur twice. The suite adds them.
+        readings: What words read in a right and a wrong item, if the adapter shows it. The suite
+            adds them.
     """
 
     benchmark: str
@@ -142,3 +136,4 @@ class Result:
     group_weights: tuple[float, ...] = ()
     degree: int = 1
     repeats: tuple[Repeat, ...] = ()
+    readings: tuple[WordMaps, ...] = ()

@@ -15,6 +15,7 @@ from vlmtune.metrics.value import MetricValue
 from vlmtune.report import table
 from vlmtune.report.charts import chart
 from vlmtune.report.gallery import Gallery
+from vlmtune.report.heat import heat_views
 from vlmtune.report.plots import density_plot, line_plot
 from vlmtune.report.result import Result
 from vlmtune.report.run_report import RunReport
@@ -117,6 +118,7 @@ class Views:
             "series": self._series(results),
             "matrices": self._matrices(results),
             "gallery": self._gallery.of(head.benchmark, head.version, head.convention),
+            "readings": self._readings(results),
         }
 
     def row(self, row: Row) -> dict[str, Any]:
@@ -212,6 +214,16 @@ class Views:
                 if numbers
             ],
         }
+
+    def _readings(self, results: Sequence[Result | None]) -> list[dict[str, Any]]:
+        """What words read, of each run that shows it."""
+        shown = (heat_views(() if one is None else one.readings) for one in results)
+        named = zip(self.names, self.colours, shown, strict=True)
+        return [
+            {"name": name, "colour": colour, "readings": views}
+            for name, colour, views in named
+            if views
+        ]
 
     def _matrices(self, results: Sequence[Result | None]) -> list[dict[str, Any]]:
         return [

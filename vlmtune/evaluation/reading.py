@@ -1,0 +1,154 @@
+"""Which part of an image each word of a caption reads, for joint adapters that show it.
+
+In: a model, images and captions. Out: a map of weights over the image for each word.
+Never: a map of an adapter that has none (`gives_reading`), or a guess of one.
+"""
+
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from PIL import Image
+from torch import Tensor
+
+from vlmtune.adapters.base import Adapter, JointAdapter
+from vlmtune.backbones.base import Backbone
+from vlmtune.backbones.evaluation_mode import evaluation_mode
+from vlmtune.benchmarks.base import Benchmark
+from vlmtune.errors import UserError
+from vlmtune.evaluation.scorer import Scorer
+from vlmtune.features.pictures import Picture, as_pictures, read_picture
+from vlmtune.report.result import Result, WordMaps
+
+MOST_WORDS = 16  # of a caption in the report
+
+
+class Reading(NamedTuple):
+    """What each word of a caption reads.
+
+    Attributes:
+        words: The words, in order.
+        maps: The weight of each patch for each word; they sum to 1 over the patches.
+        box: Left, top, width and height of the patches together, as fractions of the image.
+    """
+
+    words: tuple[str, ...]
+    maps: Float[Tensor, "words rows columns"]
+    box: tuple[float, float, float, float]
+
+
+def read_words(
+    backbone: Backbone, adapter: Adapter, image: Picture | str | Path, caption: str
+) -> Reading:
+    """Returns what each word of `caption` reads in `image`.
+
+    Words are what blanks separate. A word of several tokens has the mean of their maps; a word
+    beyond the longest caption of the model is left out.
+
+    Raises:
+        UserError: The adapter does not show what it reads, or image or caption cannot be encoded.
+    """
+    if not isinstance(adapter, JointAdapter) or not adapter.gives_reading:
+        raise UserError(
+            f"expected an adapter that shows what its words read, got {type(adapter).__name__}: "
+            "use GroundedWords, or another JointAdapter with gives_reading = True"
+        )
+    picture = read_picture(*as_pictures([image]))
+    words = caption.split()
+    beginnings = [" ".join(words[: i + 1]) for i in range(len(words))] or [caption]
+    with evaluation_mode(backbone, adapter):
+        pixels = backbone.preprocess(picture)[None].to(backbone.device)
+        texts = backbone.encode_text(beginnings, adapter.text_input)
+        weights = adapter.reading(
+            adapter.prepare_image(backbone.encode_image(pixels, adapter.image_input)),
+            adapter.prepare_text(texts[-1:].trimmed()),
+        )[0]
+    # A word's tokens are those that its beginning of the caption has beyond the one before it.
+    lead, trail = backbone.text_special
+    ends = [0, *(texts.lengths - lead - trail).tolist()]
+    spans = zip(words, pairwise(ends), strict=True)
+    kept = [(word, a + lead, b + lead) for word, (a, b) in spans if b > a]
+    maps = torch.stack([weights[a:b].mean(dim=0) for _, a, b in kept]).float().cpu()
+    rows = math.isqrt(maps.shape[1])
+    return Reading(
+        tuple(word for word, _, _ in kept),
+        maps.unflatten(1, (rows, -1)),
+        seen_box(backbone.preprocess, picture.size),
+    )
+
+
+def readings(scorer: Scorer, benchmark: Benchmark[Any], result: Result) -> tuple[WordMaps, ...]:
+    """What the words of true captions read, in the first right item and in the first wrong one.
+
+    Nothing for an adapter that does not show it, or for items without a short list of captions. A
+    pair that has no reading is left out. Every rank computes the same.
+    """
+    adapter, items = scorer.adapter, benchmark.items.evaluated
+    shows = isinstance(adapter, JointAdapter) and adapter.gives_reading
+    if not shows or len(items) != len(result.outcomes):
+        return ()
+    out = []
+    for correct in (True, False):
+        fitting = (
+            (one.images[0], one.true[0])
+            for one, outcome in zip(items, result.outcomes, strict=True)
+            if outcome == correct and len(one.true[0].split()) <= MOST_WORDS
+        )
+        with suppress(UserError):  # words of a caption's beginning alone may be refused
+            for image, caption in islice(fitting, 1):
+                words, maps, box = read_words(scorer.backbone, adapter, image, caption)
+                texts = [" ".join(f"{100 * x:.2f}" for x in one.flatten().tolist()) for one in maps]
+                wide = maps.shape[2]
+                out.append(WordMaps(caption, image, words, tuple(texts), wide, box, correct))
+    return tuple(out)
+
+
+def seen_box(
+    preprocess: Callable[[Image.Image], Tensor], size: tuple[int, int]
+) -> tuple[float, float, float, float]:
+    """Left, top, width and height of what a model sees of images of a size, as fractions.
+
+    Whatever `preprocess` resizes and crops, it does so to a picture whose red grows to the right
+    and whose green grows downwards; straight lines through what comes out give the box. Padding
+    makes the box larger than the image.
+
+    Args:
+        preprocess: Turns an RGB image into pixel values, each channel on a linear scale of its own.
+        size: Width and height.
+
+    Example:
+        >>> def middle(image):  # the middle half of the width
+        ...     left = image.width // 4
+        ...     crop = image.crop((left, 0, image.width - left, image.height)).resize((32, 32))
+        ...     return torch.from_numpy(np.asarray(crop).copy()).movedim(2, 0) / 127.5 - 1
+        >>> [round(abs(x), 2) for x in seen_box(middle, (400, 200))]
+        [0.25, 0.0, 0.5, 1.0]
+    """
+    width, height = size
+    x, y = np.meshgrid((np.arange(width) + 0.5) / width, (np.arange(height) + 0.5) / height)
+    # With a little of the other direction, rounding to 8 bits averages out over rows and columns.
+    ramp = np.stack([0.9 * x + 0.1 * y, 0.1 * x + 0.9 * y, 0 * x], axis=2)
+    seen, black, white = (
+        preprocess(Image.fromarray(np.round(255 * one).astype(np.uint8))).double()
+        for one in (ramp, 0 * ramp, 0 * ramp + 1)
+    )
+    rows, columns = (slice(n // 4, n - n // 4) for n in seen.shape[1:])  # of no padding
+    black, white = (one[:, rows, columns].mean(dim=(1, 2)) for one in (black, white))
+    red, green, _ = (seen - black[:, None, None]) / (white - black)[:, None, None]
+    left, wide = _line(((0.9 * red - 0.1 * green) / 0.8)[rows].mean(dim=0))
+    top, tall = _line(((0.9 * green - 0.1 * red) / 0.8)[:, columns].mean(dim=1))
+    return left, top, wide, tall
+
+
+def _line(values: Float[Tensor, "n"]) -> tuple[float, float]:
+    """Where a line through the middle half of the values starts, and how far it rises."""
+    n = len(values)
+    part = slice(n // 4, max(n // 4 + 2, n - n // 4))
+    slope, start = np.polyfit(((np.arange(n) + 0.5) / n)[part], values.numpy()[part], 1)
+    return float(start), float(slope)

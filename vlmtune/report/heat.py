@@ -1,0 +1,79 @@
+"""A map of weights as heat over its picture: what one word reads.
+
+In: a picture and the weights of its patches. Out: a picture. Never: a weight of its own.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from vlmtune.report.media import encoded, thumbnail
+from vlmtune.report.result import WordMaps
+
+SIDE = 112  # pixels of the longer side of a picture in the report
+DARK, WARM, TINT = 0.4, (255, 110, 0), 0.25  # of what is not read; the tint of what is read most
+WHOLE = (0.0, 0.0, 1.0, 1.0)
+
+
+def heat(
+    picture: Image.Image,
+    weights: Any,
+    box: tuple[float, float, float, float] = WHOLE,
+    largest: float | None = None,
+) -> Image.Image:
+    """Draws the weights over a picture: grey and dark where they are 0, warm where largest.
+
+    Between them the heat is the square root of weight / `largest`.
+
+    Args:
+        picture: The picture.
+        weights: Weights of at least 0, rows from the top: nested lists, an array or a tensor.
+        box: Left, top, width and height of the weights' patches, as fractions of the picture.
+        largest: The weight of full heat, None for the largest one here. With that of all words of a
+            caption, their pictures compare.
+
+    Example:
+        >>> shown = heat(Image.new("RGB", (64, 64), "white"), [[1.0, 0.0], [0.0, 0.0]])
+        >>> shown.getpixel((4, 4)), shown.getpixel((60, 60))
+        ((255, 219, 191), (102, 102, 102))
+    """
+    values = np.asarray(weights, dtype=np.float32)
+    values = np.sqrt((values / ((largest or values.max()) or 1.0)).clip(0, 1))
+    left, top, width, height = (
+        round(x * n) for x, n in zip(box, (*picture.size, *picture.size), strict=True)
+    )
+    size = max(1, width), max(1, height)
+    mask = Image.new("F", picture.size)
+    mask.paste(Image.fromarray(values).resize(size, Image.Resampling.BILINEAR), (left, top))
+    amount = np.asarray(mask).clip(0, 1)[:, :, None]
+    colour = np.asarray(picture.convert("RGB"), dtype=np.float32)
+    grey = np.asarray(picture.convert("L"), dtype=np.float32)[:, :, None].repeat(3, axis=2)
+    warm = (1 - TINT) * colour + TINT * np.array(WARM)
+    shown = (1 - amount) * DARK * grey + amount * warm
+    return Image.fromarray(np.round(shown).clip(0, 255).astype(np.uint8))
+
+
+def heat_views(readings: Sequence[WordMaps]) -> list[dict[str, Any]]:
+    """For the page: each caption with a picture for each word; none where its image is gone."""
+    out = []
+    for one in readings:
+        picture = thumbnail(one.image)
+        if picture is None:
+            continue
+        picture.thumbnail((SIDE, SIDE))
+        maps = [_weights(text, one.columns) for text in one.maps]
+        largest = max(x for rows in maps for row in rows for x in row)
+        words = [
+            {"word": word, "uri": encoded(heat(picture, rows, one.box, largest))}
+            for word, rows in zip(one.words, maps, strict=True)
+        ]
+        head = {"caption": one.caption, "name": one.image.path.name, "correct": one.correct}
+        out.append({**head, "uri": encoded(picture), "words": words})
+    return out
+
+
+def _weights(text: str, columns: int) -> list[list[float]]:
+    numbers = [float(x) for x in text.split()]
+    return [numbers[i : i + columns] for i in range(0, len(numbers), columns)]
