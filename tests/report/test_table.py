@@ -48,6 +48,8 @@ def test_colours(make_run):
     assert max(colours(runs)) == 7
     text_only = replace(make_run("text-only", trained=0), text_only=True)
     assert colours([make_run("zero", trained=0), text_only]) == (0, 1)
+    zeros = [make_run(name, trained=0) for name in "ab"]
+    assert colours([*zeros, make_run("c")]) == (0, 1, 2)  # two models as they are differ, too
 
 
 def test_the_first_run_with_images_is_the_baseline(make_run):

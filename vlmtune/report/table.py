@@ -149,17 +149,19 @@ def baseline(runs: Sequence[RunReport]) -> int | None:
 
 
 def colours(runs: Sequence[RunReport]) -> tuple[int, ...]:
-    """Number of each run's colour: 0, the neutral one, for zero-shot runs, else from 1.
+    """Number of each run's colour: 0, the neutral one, for the first zero-shot run, else from 1.
 
     Text-only runs count as trained, to tell them from the zero-shot run. With more runs than
     colours they repeat.
     """
+    untrained = [
+        i
+        for i, run in enumerate(runs)
+        if not run.text_only and not run.provenance.trainable_parameters
+    ]
     numbers = iter(range(len(runs)))
     return tuple(
-        1 + next(numbers) % (COLOURS - 1)
-        if run.text_only or run.provenance.trainable_parameters
-        else 0
-        for run in runs
+        0 if i in untrained[:1] else 1 + next(numbers) % (COLOURS - 1) for i in range(len(runs))
     )
 
 
