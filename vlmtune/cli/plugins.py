@@ -50,6 +50,8 @@ def find(kind: str, name: str) -> str:
         return str(file)
     if Path(name).is_file():
         return name
+    if kind == "benchmarks" and name.lower().endswith(SUFFIXES):
+        raise UserError(f"expected the table {name!r}, there is no such file: correct the path")
     folder = Path("configs/plugins", kind)
     if path := find_path(folder / f"{name}.yaml"):
         return str(path)
