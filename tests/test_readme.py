@@ -299,6 +299,7 @@ def test_no_python_is_left_unchecked():
         *["journey"] * 4,
         "metrics",
         "module",
+        "onnx",
         "open_clip",
         "pictures",
         "runs",

@@ -21,7 +21,7 @@ from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.backbones.siglip import SigLIP
 from vlmtune.cli.main import main
 from vlmtune.export.clip_twin import clip_twin
-from vlmtune.export.hf_processing import hf_processing
+from vlmtune.export.hf_processing import hf_image_processor, hf_tokenizer
 from vlmtune.export.merging import save_merged
 
 FORM = "sentence-transformers"
@@ -77,7 +77,7 @@ def test_resizing_by_torchvision_changes_little(library, tmp_path, images):
 @pytest.mark.parametrize("quick_gelu", [False, True])
 def test_the_twin_of_a_clip_computes_the_same(quick_gelu, tmp_path, images):
     backbone = clip_of_open_clip(tmp_path / "model", quick_gelu)
-    tokenizer, processor = hf_processing(backbone)
+    tokenizer, processor = hf_tokenizer(backbone), hf_image_processor(backbone)
     twin = clip_twin(backbone, tokenizer)
     assert twin.config.text_config.hidden_act == ("quick_gelu" if quick_gelu else "gelu")
     ids = tokenizer(TEXTS, padding=True, return_tensors="pt")
@@ -93,7 +93,7 @@ def test_the_twin_of_a_clip_computes_the_same(quick_gelu, tmp_path, images):
 
 def test_captions_become_the_same_tokens(clip_folder):
     backbone = OpenClip(str(clip_folder))
-    tokenizer, _ = hf_processing(backbone)
+    tokenizer = hf_tokenizer(backbone)
     captions = ["A man's DOG, 12 cats!", "  two   spaces\n", "naïve café – 北京 🙂", "word " * 100]
     captions += ["it's they're I'd", "a_b-c (d)", "don't!!!", "<start_of_text>"[1:-1]]
     ids, mask = backbone._tokenizer(captions)
@@ -104,7 +104,7 @@ def test_captions_become_the_same_tokens(clip_folder):
 
 def test_words_of_a_vocabulary_become_the_same_tokens(model_folder):
     backbone = OpenClip(str(model_folder))
-    tokenizer, _ = hf_processing(backbone)
+    tokenizer = hf_tokenizer(backbone)
     captions = ["A red CUBE, left of the dog.", "dog", "red " * 100]
     ids, mask = backbone._tokenizer(captions)
     got = tokenizer(captions, padding="max_length", truncation=True, return_tensors="pt")

@@ -50,7 +50,8 @@ def run(options: argparse.Namespace) -> None:
         left_out = save_merged(options.merged, model, options.format)
         note = f" ({left_out})" if left_out else ""
         library = options.format or "the model's own library"
-        print(f"{options.merged}: a checkpoint of {library}{note}")
+        kind = "two graphs of ONNX" if library == "onnx" else f"a checkpoint of {library}"
+        print(f"{options.merged}: {kind}{note}")
     if options.out is None:
         return
     today = {"versions": library_versions(), "commit": code_commit(), "date": now()}

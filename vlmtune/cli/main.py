@@ -102,7 +102,8 @@ some alphas to choose one, then export it:
 With --alphas, nothing is exported unless --alpha and --out are given too."""
 MERGED = """write a whole checkpoint of open_clip or transformers instead; only after training that
 changes weights of the model alone: full fine-tuning, last blocks, LoRA"""
-FORMAT = "what --merged writes, instead of a checkpoint of the model's own library"
+FORMAT = """what --merged writes, instead of a checkpoint of the model's own library; onnx also
+takes adapters with weights of their own, if they embed images and texts"""
 INDEX = """\
 An index grows: call it again with more files, and those that are new or have changed are added.
 An interrupted run continues."""
@@ -235,7 +236,7 @@ def _parser() -> argparse.ArgumentParser:
     add("checkpoint", **path, help="a .ckpt that `vlmtune fit` wrote")
     add("--out", **path, help="folder to write")
     add("--merged", **path, metavar="FOLDER", help=MERGED)
-    add("--format", choices=("sentence-transformers",), help=FORMAT)
+    add("--format", choices=("sentence-transformers", "onnx"), help=FORMAT)
     add("--report", **path, help="report.json with its scores, for the card")
     add("--overwrite", action="store_true", help="replace an export in --out")
     add("--licence", metavar="ID", help="licence of the trained weights, e.g. apache-2.0")

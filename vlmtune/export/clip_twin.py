@@ -45,7 +45,7 @@ def clip_twin(backbone: OpenClip, tokenizer: Any) -> Any:
     Args:
         backbone: A ViT of open_clip with CLIP's text tower: class token, causal text, GELU or
             QuickGELU.
-        tokenizer: Its tokenizer, as `hf_processing` gives it.
+        tokenizer: Its tokenizer, as `hf_tokenizer` gives it.
 
     Raises:
         UserError: transformers has no such architecture.

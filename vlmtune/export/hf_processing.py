@@ -22,27 +22,42 @@ from vlmtune.errors import UserError
 RESAMPLE = {"bilinear": 2, "bicubic": 3}  # numbers of PIL
 
 
-def hf_processing(backbone: Backbone) -> tuple[Any, Any]:
-    """Returns the tokenizer and the image processor of a backbone.
+def hf_tokenizer(backbone: Backbone) -> Any:
+    """Returns the tokenizer of a backbone.
 
-    They give the ids and pixel values that the backbone itself computes, with two exceptions:
-    captions with HTML entities or broken Unicode, which open_clip repairs first, and crops of
-    images whose longer side, once resized, is an odd number of pixels too long: they may lie one
-    pixel further left or up than open_clip's.
+    It gives the ids that the backbone computes, except for captions with HTML entities or broken
+    Unicode, which open_clip repairs first.
 
     Raises:
-        UserError: transformers cannot express them.
+        UserError: transformers cannot express it.
     """
     if isinstance(backbone, HFBackbone):
-        tokenizer, processor = backbone._processing
-        tokenizer = copy.deepcopy(tokenizer)
-        return _lower_cased(tokenizer) if isinstance(backbone, SigLIP) else tokenizer, processor
-    if isinstance(backbone, OpenClip):
-        return _tokenizer(backbone), _image_processor(backbone)
-    raise UserError(
-        f"expected a backbone of open_clip or transformers, got {type(backbone).__name__}: "
-        "use --out"
-    )
+        tokenizer = copy.deepcopy(backbone._processing[0])
+        return _lower_cased(tokenizer) if isinstance(backbone, SigLIP) else tokenizer
+    return _tokenizer(_of_open_clip(backbone))
+
+
+def hf_image_processor(backbone: Backbone) -> Any:
+    """Returns the image processor of a backbone.
+
+    It gives the pixel values that the backbone computes, except for the crops of some images: where
+    an odd number of pixels is cut, they may lie one pixel further left or up than open_clip's.
+
+    Raises:
+        UserError: transformers cannot express it.
+    """
+    if isinstance(backbone, HFBackbone):
+        return backbone._processing[1]
+    return _image_processor(_of_open_clip(backbone))
+
+
+def _of_open_clip(backbone: Backbone) -> OpenClip:
+    if not isinstance(backbone, OpenClip):
+        raise UserError(
+            f"expected a backbone of open_clip or transformers, got {type(backbone).__name__}: "
+            "use --out"
+        )
+    return backbone
 
 
 def _lower_cased(tokenizer: Any) -> Any:

@@ -13,46 +13,59 @@ from torch.nn.utils import parametrize
 from vlmtune.adapters.base import DualAdapter
 from vlmtune.errors import UserError
 from vlmtune.export.model import Model
+from vlmtune.export.to_onnx import save_onnx
 from vlmtune.export.to_sentence_transformers import save_sentence_transformers
 from vlmtune.storage.files import write_atomically
 
 MERGES = "FullFineTuning, LastBlocks, LoRA or Matching"
-SENTENCE_TRANSFORMERS = "sentence-transformers"
+SENTENCE_TRANSFORMERS, ONNX = "sentence-transformers", "onnx"
 SCALES = {"log_scale", "bias"}
 
 
 def save_merged(folder: Path, model: Model, form: str | None = None) -> str:
     r"""Writes the merged checkpoint and returns a line on what it leaves out, or "".
 
-    `form` is "sentence-transformers", or None for the backbone's own library. Low-rank updates are
-    added to their weights, $W + \frac{\alpha}{r} B A$; the learned scale becomes the model's
-    `logit_scale`. This changes the model itself: train another one further.
+    Low-rank updates are added to their weights, $W + \frac{\alpha}{r} B A$; the learned scale
+    becomes the model's `logit_scale`. This changes the model itself: train another one further.
+
+    Args:
+        folder: A new folder.
+        model: The trained model.
+        form: None for the backbone's own library, "sentence-transformers", or "onnx", which takes
+            adapters with weights of their own too if they have embeddings.
 
     Raises:
-        UserError: The adapter has weights of its own, or there is something in `folder`.
+        UserError: The form cannot hold the adapter or the backbone, or there is something in
+            `folder`.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"expected a new folder, {folder} holds something: choose another")
     backbone, adapter = model.backbone, model.adapter
-    if set(adapter.state_dict()) - SCALES:
+    if form != ONNX and set(adapter.state_dict()) - SCALES:
         raise UserError(
             f"expected an adapter that changes weights of the backbone alone ({MERGES}), got "
             f"{type(adapter).__name__}, which adds its own: export it without --merged"
         )
+    dtype = min((weight.dtype for weight in backbone.parameters()), key=lambda x: x.itemsize)
+    if form is not None and dtype.itemsize < 4:
+        raise UserError(f"expected float32 weights for {form}, got {dtype}: use --out")
     for module in backbone.modules():
         if parametrize.is_parametrized(module):
             for name in list(module.parametrizations):  # type: ignore[union-attr, arg-type]
                 parametrize.remove_parametrizations(module, name, leave_parametrized=True)
-    left_out = _set_scale(model) if isinstance(adapter, DualAdapter) else ""
     with write_atomically(folder) as new:
-        if form == SENTENCE_TRANSFORMERS:
+        if form == ONNX:
+            left_out = save_onnx(new, model)
+        elif form == SENTENCE_TRANSFORMERS:
             save_sentence_transformers(new, backbone)
+            left_out = ""
         else:
+            left_out = _set_scale(model) if isinstance(adapter, DualAdapter) else ""
             backbone.save(new)
         files = [path for path in new.iterdir() if path.suffix == ".json"]
         for weights in new.glob("*.safetensors"):
             shutil.copymode(files[0], weights)  # safetensors gives its owner alone the right
-    return left_out if form is None else ""  # embeddings have no scale
+    return left_out
 
 
 def _set_scale(model: Model) -> str:

@@ -15,7 +15,7 @@ from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.backbones.siglip import SigLIP
 from vlmtune.errors import UserError
 from vlmtune.export.clip_twin import clip_twin
-from vlmtune.export.hf_processing import hf_processing
+from vlmtune.export.hf_processing import hf_image_processor, hf_tokenizer
 
 
 def save_sentence_transformers(folder: Path, backbone: Backbone) -> None:
@@ -26,22 +26,15 @@ def save_sentence_transformers(folder: Path, backbone: Backbone) -> None:
     too: a ViT with a class token and CLIP's text tower, with GELU or QuickGELU.
 
     Raises:
-        UserError: It is another backbone, its weights are not float32, or the package
-            sentence-transformers is missing.
+        UserError: It is another backbone, or the package sentence-transformers is missing.
     """
     if not isinstance(backbone, HFCLIP | SigLIP | OpenClip):
         raise UserError(
             "expected HFCLIP, SigLIP or a CLIP of open_clip for sentence-transformers, got "
             f"{type(backbone).__name__}: use --merged without --format"
         )
-    dtype = min((weight.dtype for weight in backbone.parameters()), key=lambda x: x.itemsize)
-    if dtype.itemsize < 4:
-        raise UserError(
-            f"expected float32 weights for sentence-transformers, got {dtype}: train with the "
-            "precision fp32"
-        )
     whole, module, normalize = _classes()
-    parts = (tokenizer, _) = hf_processing(backbone)
+    tokenizer, processor = hf_tokenizer(backbone), hf_image_processor(backbone)
     network = backbone.model if isinstance(backbone, HFBackbone) else clip_twin(backbone, tokenizer)
     tower = backbone.text_tower
     assert tower is not None
@@ -50,7 +43,7 @@ def save_sentence_transformers(folder: Path, backbone: Backbone) -> None:
     if isinstance(backbone, SigLIP):  # it was trained with all of the padding, and attends to it
         text = {"padding": "max_length", "return_attention_mask": False}
         options = {"processing_kwargs": {"text": text}}
-    for part in (network, *parts):
+    for part in (network, tokenizer, processor):
         part.save_pretrained(folder)
     transformer = module(str(folder), **options)
     model = whole(modules=[transformer, normalize()], device="cpu", similarity_fn_name="cosine")

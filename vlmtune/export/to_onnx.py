@@ -1,0 +1,209 @@
+"""A dual encoder as two ONNX graphs, for programs without torch.
+
+In: a model whose adapter embeds images and texts. Out: the folder. Never: graphs that compute
+something else; they are compared with the model before the folder is kept.
+"""
+
+import importlib
+import json
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from jaxtyping import Float, Int
+from PIL import Image
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from vlmtune.adapters.base import DualAdapter
+from vlmtune.backbones.base import TextTower
+from vlmtune.backbones.staging import embed_words
+from vlmtune.errors import UserError
+from vlmtune.export.files import one_line
+from vlmtune.export.hf_processing import hf_image_processor, hf_tokenizer
+from vlmtune.export.model import Model
+from vlmtune.types import Rows
+
+IMAGE, TEXT, SCORES = "image.onnx", "text.onnx", "scores.json"
+PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+ONE_FILE = 2**31 - 2**24  # bytes of weights; protobuf ends at 2 GiB
+CLOSE = 1e-4
+
+
+class ImageGraph(nn.Module):
+    """Pixel values to embeddings of length 1."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.backbone, self.adapter = model.backbone, model.adapter
+
+    def forward(self, pixel_values: Float[Tensor, "n 3 height width"]) -> Float[Tensor, "n d"]:
+        """Returns normalised embeddings of preprocessed images."""
+        features = self.backbone.encode_image(pixel_values, self.adapter.image_input)
+        return normalize(self.adapter.embed_image(features), dim=-1)  # type: ignore[operator]
+
+
+class TextGraph(nn.Module):
+    """Ids and mask of captions, padded to the full length, to embeddings of length 1."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.backbone, self.adapter = model.backbone, model.adapter
+
+    def forward(
+        self, input_ids: Int[Tensor, "n t"], attention_mask: Int[Tensor, "n t"]
+    ) -> Float[Tensor, "n d"]:
+        """Returns normalised embeddings of captions."""
+        ids: Any = (input_ids, attention_mask)  # `_fixed_length` lets the tower take these
+        features = self.backbone.encode_text(ids, self.adapter.text_input)
+        return normalize(self.adapter.embed_text(features), dim=-1)  # type: ignore[operator]
+
+
+def save_onnx(folder: Path, model: Model) -> str:
+    """Writes two graphs with their tokenizer and preprocessing; says what is left out, or "".
+
+    - `image.onnx`: `pixel_values` (n, 3, height, width) to `image_embeds` (n, d)
+    - `text.onnx`: `input_ids` and `attention_mask` (n, t), int64, to `text_embeds` (n, d), where t
+      is the longest caption that the text tower takes
+    - `tokenizer.json` of the library tokenizers, which pads to t
+    - `preprocessor_config.json` of an image processor of transformers
+    - `scores.json`: a score is `scale` times the product of two embeddings plus `bias`
+
+    The number n of rows is free. Embeddings have length 1.
+
+    Raises:
+        UserError: The adapter has no embeddings, the text tower does not run block by block, torch
+            cannot export the model, or a package is missing.
+    """
+    adapter, tower = model.adapter, model.backbone.text_tower
+    if not isinstance(adapter, DualAdapter):
+        raise UserError(
+            f"expected an adapter with embeddings, got {type(adapter).__name__}, which scores "
+            "image and text jointly: use --out"
+        )
+    if tower is None:
+        raise UserError(
+            "expected a backbone whose text tower runs block by block, got "
+            f"{model.backbone.title}: use --out"
+        )
+    _check_packages()
+    folder.mkdir()
+    model.to(torch.device("cpu"))
+    images, texts = _examples(model, tower)
+    _save(ImageGraph(model), images, ("pixel_values",), "image_embeds", folder / IMAGE)
+    with _fixed_length(tower):
+        _save(
+            TextGraph(model), texts, ("input_ids", "attention_mask"), "text_embeds", folder / TEXT
+        )
+    scale, bias = adapter.log_scale.detach().exp(), adapter.bias.detach()
+    values = {"scale": float(scale), "bias": float(bias)}
+    (folder / SCORES).write_text(json.dumps(values) + "\n", encoding="utf-8")
+    return _save_processing(folder, model, tower)
+
+
+def _examples(model: Model, tower: TextTower) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Inputs of both graphs for two rows: noise, and a caption of full length with a short one."""
+    generator = torch.Generator().manual_seed(0)
+    shape = model.backbone.preprocess(Image.new("RGB", (64, 64))).shape
+    pixels = torch.randn(2, *shape, generator=generator)
+    rows, length = tower.embedding.num_embeddings, tower.positions
+    ids = torch.randint(1, rows - 1, (2, length), generator=generator)
+    mask = torch.ones_like(ids)
+    mask[1, sum(model.backbone.text_special) + 1 :] = 0
+    return (pixels,), (ids, mask)
+
+
+@contextmanager
+def _fixed_length(tower: TextTower) -> Iterator[None]:
+    """Lets the tower take ids and mask for captions, and keep their padding.
+
+    Cutting padding is a loss of work elsewhere; in a graph the length would depend on the data.
+    """
+
+    def words(pair: Any) -> Any:
+        return embed_words(tower.embedding, pair[0], pair[1].bool())
+
+    with patch.object(tower, "words", words), patch.object(Rows, "trimmed", lambda rows: rows):
+        yield
+
+
+def _save(
+    network: nn.Module, inputs: tuple[Tensor, ...], names: Sequence[str], output: str, file: Path
+) -> None:
+    """Exports a graph and compares it with the network, for another number of rows too."""
+    batch = torch.export.Dim("batch")
+    size = sum(weight.nbytes for weight in network.state_dict().values())
+    with ExitStack() as quiet:
+        quiet.enter_context(torch.no_grad())
+        quiet.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        quiet.callback(logging.disable, logging.root.manager.disable)
+        logging.disable(logging.WARNING)
+        try:
+            # Strict: only then the number of rows stays free where code takes its `len`.
+            program = torch.export.export(
+                network.eval(),
+                inputs,
+                dynamic_shapes=tuple({0: batch} for _ in inputs),
+                strict=True,
+            )
+            graph: Any = torch.onnx.export(
+                program, input_names=names, output_names=[output], dynamo=True, verbose=False
+            )
+            graph.save(file, external_data=size > ONE_FILE)
+        except Exception as error:  # the exporter raises anything
+            adapter = type(network.adapter).__name__
+            raise UserError(
+                f"expected a model that torch exports to ONNX, got {adapter} on "
+                f"{type(network.backbone).__name__} ({one_line(error)}): use --out"
+            ) from error
+        _check(network, inputs, names, file)
+
+
+def _check(
+    network: nn.Module, inputs: tuple[Tensor, ...], names: Sequence[str], file: Path
+) -> None:
+    session = importlib.import_module("onnxruntime").InferenceSession(str(file))
+    for rows in (inputs, tuple(values[1:] for values in inputs)):
+        (given,) = session.run(None, {k: v.numpy() for k, v in zip(names, rows, strict=True)})
+        difference = float((torch.from_numpy(given) - network(*rows)).abs().max())
+        if not difference < CLOSE:
+            raise UserError(
+                f"expected a graph that computes what the model does, got embeddings in {file.name}"
+                f" that differ by {difference:.2g}: use --out"
+            )
+
+
+def _save_processing(folder: Path, model: Model, tower: TextTower) -> str:
+    """Writes tokenizer and preprocessing; says which of them transformers does not have."""
+    left_out = []
+    try:
+        tokenizer = hf_tokenizer(model.backbone)
+        inner = tokenizer.backend_tokenizer
+        pad = {"pad_id": tokenizer.pad_token_id, "pad_token": tokenizer.pad_token}
+        inner.enable_truncation(tower.positions)
+        inner.enable_padding(length=tower.positions, **pad)
+        inner.save(str(folder / "tokenizer.json"))
+    except UserError:
+        left_out.append("the tokenizer")
+    try:
+        hf_image_processor(model.backbone).save_pretrained(folder)
+    except UserError:
+        left_out.append("the preprocessing")
+    return f"left out, as transformers has none: {', '.join(left_out)}" if left_out else ""
+
+
+def _check_packages() -> None:
+    for package in PACKAGES:
+        try:
+            importlib.import_module(package)
+        except ImportError as error:
+            raise UserError(
+                f"expected the package {package} to export to ONNX, it is not installed: "
+                "pip install 'vlmtune[onnx]'"
+            ) from error
