@@ -15,6 +15,7 @@ from tests.refusals import refused
 from tests.tiny import plugin
 from vlmtune.adapters.base import trained_state
 from vlmtune.adapters.linear_probe import LinearProbe
+from vlmtune.adapters.lora import LoRA
 from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.adapters.zero_shot import ZeroShot
 from vlmtune.backbones.open_clip import OpenClip
@@ -239,6 +240,58 @@ def test_a_damaged_export_is_one_line(exported, damage, message):
     damage(exported)
     with refused(message):
         load(exported)
+
+
+def test_sizes_that_no_memory_holds_are_one_line(tmp_path, model_folder):
+    save_export(tmp_path / "mine", *trained(model_folder, LoRA()), provenance={})
+    for rank in (10**15, 10**30, "many"):
+        rewrite(tmp_path / "mine", lambda c, r=rank: c["adapter"]["init_args"].update(rank=r))
+        with refused("expected"):
+            load(tmp_path / "mine")
+
+
+def test_a_header_that_claims_too_much_is_one_line(exported):
+    claim = {"adapter.x": {"dtype": "F32", "shape": [2**50], "data_offsets": [0, 2**52]}}
+    header = json.dumps(claim).encode()
+    for length in (len(header), 2**62):
+        weights = length.to_bytes(8, "little") + header
+        (exported / "adapter.safetensors").write_bytes(weights)
+        with refused("expected the weights"):
+            load(exported)
+
+
+def test_a_pickle_in_place_of_the_weights_is_never_read(exported, capsys):
+    torch.save({"adapter.x": Bomb()}, exported / "adapter.safetensors")
+    with refused("expected the weights"):
+        load(exported)
+    assert "unpickled" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("model", ["../../../etc", "/etc", "local-dir:../..", "~/x"])
+def test_a_base_model_outside_is_no_model(exported, model):
+    rewrite(exported, lambda config: config["backbone"]["init_args"].update(model=model))
+    with refused("expected"):
+        load(exported)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_an_export_of_the_hub_imports_no_other_package(
+    exported, hub, inside, tmp_path, monkeypatch
+):
+    def change(config):
+        spec = {"class_path": "stranger.Adapter", "init_args": {}}
+        if inside:
+            config["adapter"]["init_args"] = {"parts": [spec]}
+        else:
+            config["adapter"] = spec
+
+    rewrite(exported, change)
+    hub("someone/mine", exported)
+    (tmp_path / "stranger.py").write_text("print('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with refused("classes of vlmtune in someone/mine, got stranger.Adapter: .* import stranger"):
+        load("someone/mine")
+    assert "stranger" not in sys.modules
 
 
 def test_another_backbone_is_refused(exported, other_folder):

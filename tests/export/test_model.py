@@ -38,14 +38,14 @@ def test_a_repository_without_an_export_gets_advice(tmp_path, hub):
 
 
 def test_an_unavailable_repository_is_one_line(hub, monkeypatch):
-    with refused("check the name and the network"):
+    with refused("check the name, the revision and the network"):
         vlmtune.load("someone/absent")
 
     def refuse(*_, **__):
         raise RepositoryNotFoundError("404\nnot found", response=FakeResponse())
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", refuse)
-    with refused("check the name and the network"):
+    with refused("check the name, the revision and the network"):
         vlmtune.load("someone/private")
     for name in ("no-such-folder", "a/b/c"):
         with refused(f"hf-hub:org/repo or a folder, got '{name}'"):

@@ -7,11 +7,14 @@ import huggingface_hub
 import pytest
 
 import vlmtune
+from tests.backbones.hf_models import write_clip
+from tests.conftest import REVISION
 from tests.export.checkpoints import checkpoint
 from tests.refusals import refused
 from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.cli.main import run_command
+from vlmtune.export import save_export
 
 TEXTS = ["a red cube", "a blue sphere"]
 
@@ -59,6 +62,40 @@ def test_an_export_is_uploaded_and_loads_by_its_id(api, export, pictures, tmp_pa
         "adapter_config.json",
     }
     assert 'license: "apache-2.0"' in (tmp_path / "mine/README.md").read_text().split("---")[1]
+
+
+def test_a_revision_pins_an_export(api, export, pictures, tmp_path):
+    assert run_command([*export, "--push-to-hub", "someone/mine"]) == 0
+    (tmp_path / "hub/models--someone--mine/refs/main").write_text("f" * 40)  # main has moved on
+    with refused("got 'someone/mine'"):
+        vlmtune.load("someone/mine", device="cpu")
+    want = vlmtune.load(tmp_path / "mine", device="cpu").score(pictures, TEXTS)
+    pinned = vlmtune.load("someone/mine", revision=REVISION, device="cpu")
+    assert pinned.score(pictures, TEXTS).equal(want)
+    with refused("check the name, the revision and the network"):
+        vlmtune.load("someone/mine", revision="0" * 40)
+    with refused("hub id org/name with a revision, got .*mine'"):
+        vlmtune.load(tmp_path / "mine", revision=REVISION)
+
+
+def test_an_export_loads_the_recorded_revision_of_its_base_model(hub, tmp_path):
+    hub("someone/clip", write_clip(tmp_path / "clip"))
+    base = vlmtune.load("someone/clip", revision=REVISION, device="cpu").backbone
+    assert base.spec()["init_args"]["revision"] == REVISION
+    adapter = LinearProbe()
+    adapter.attach(base)
+    save_export(tmp_path / "mine", base, adapter, provenance={})
+    (tmp_path / "hub/models--someone--clip/refs/main").write_text("f" * 40)  # main has moved on
+    loaded = vlmtune.load(tmp_path / "mine", device="cpu").backbone
+    assert loaded.spec()["init_args"] == base.spec()["init_args"]
+    with refused("got 'someone/clip'"):
+        vlmtune.load("someone/clip", device="cpu")
+
+
+def test_open_clip_takes_no_revision(hub, model_folder):
+    hub("someone/tiny", model_folder)
+    with refused("someone/tiny of open_clip, which loads main branches alone"):
+        vlmtune.load("someone/tiny", revision=REVISION)
 
 
 def test_nothing_is_uploaded_or_licensed_unless_asked(api, export, tmp_path):

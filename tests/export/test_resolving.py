@@ -12,11 +12,13 @@ import vlmtune
 from tests.backbones import hf_models
 from tests.backbones.hf_models import edit
 from tests.cli.test_main import refused as command_refused
+from tests.export.checkpoints import checkpoint
 from tests.refusals import refused
 from tests.tiny import WORDS
 from vlmtune.adapters.matching import Matching
 from vlmtune.adapters.zero_shot import ZeroShot
 from vlmtune.backbones.hf_types import supported_types
+from vlmtune.cli.main import main
 
 TEXTS = [f"a {WORDS[1]} {WORDS[4]}", "dog"]
 WRITERS = {
@@ -166,6 +168,31 @@ def test_a_weights_file_and_its_architecture_come_together(tiny_vl, tmp_path, mo
             vlmtune.load(other, architecture="Tiny-VL")
     with refused("did you mean .*Tiny-VL"):
         vlmtune.load(file, architecture="Tiny-LV")
+
+
+def test_an_export_on_a_weights_file_loads_from_another_directory(
+    tiny_vl, tmp_path, pictures, monkeypatch, capsys
+):
+    from vlmtune.adapters.linear_probe import LinearProbe
+    from vlmtune.backbones.open_clip import OpenClip
+
+    (tmp_path / "here").mkdir()
+    (tmp_path / "there").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    torch.save({"state_dict": tiny_vl}, "negclip.pt")
+    backbone, adapter = OpenClip("Tiny-VL-quickgelu", "negclip.pt"), LinearProbe()
+    adapter.attach(backbone)
+    path = checkpoint(tmp_path / "last.ckpt", backbone, adapter)
+    assert main(["export", str(path), "--out", str(tmp_path / "mine")]) == 0, capsys.readouterr()
+    want = vlmtune.load(tmp_path / "mine", device="cpu").score(pictures, TEXTS)
+    monkeypatch.chdir(tmp_path / "there")
+    with refused("got 'negclip.pt': correct pretrained"):
+        vlmtune.load(tmp_path / "mine")
+    moved = str(tmp_path / "here/negclip.pt")
+    assert vlmtune.load(tmp_path / "mine", moved, device="cpu").score(pictures, TEXTS).equal(want)
+    torch.save({name: value + 1 for name, value in tiny_vl.items()}, "other.pt")
+    with refused("got other weights or preprocessing"):
+        vlmtune.load(tmp_path / "mine", "other.pt")
 
 
 def test_a_checkpoint_of_another_program_gets_advice(tmp_path):

@@ -15,7 +15,7 @@ from vlmtune.storage.files import read_json
 HF, OPEN_CLIP = "config.json", "open_clip_config.json"
 
 
-def hub_kind(name: str) -> str:
+def hub_kind(name: str, revision: str | None = None) -> str:
     """The file that says what a hub repository holds.
 
     It is an export, or else a model of transformers, or of open_clip. A repository of both counts
@@ -24,9 +24,9 @@ def hub_kind(name: str) -> str:
     Raises:
         UserError: There is no such repository or it holds none of these, or the network is down.
     """
-    if _hub_file(name, CONFIG):
+    if _hub_file(name, CONFIG, revision):
         return CONFIG
-    config, open_clip = _hub_file(name, HF), _hub_file(name, OPEN_CLIP)
+    config, open_clip = (_hub_file(name, file, revision) for file in (HF, OPEN_CLIP))
     kind = _type(Path(config)) if config else None
     if kind is not None and (kind in supported_types() or not open_clip):
         return HF
@@ -34,8 +34,8 @@ def hub_kind(name: str) -> str:
         return OPEN_CLIP
     raise UserError(
         "expected an export, a model of transformers or one of open_clip on the Hugging Face hub, "
-        f"got {name!r} without {CONFIG}, {HF} with a model_type, or {OPEN_CLIP}: check the name "
-        "and the network"
+        f"got {name!r} without {CONFIG}, {HF} with a model_type, or {OPEN_CLIP}: check the name, "
+        "the revision and the network"
     )
 
 
@@ -47,21 +47,22 @@ def is_hf_folder(path: Path) -> bool:
     return _type(folder / HF) is not None
 
 
-def hf_spec(name: str) -> Spec:
-    """The spec of the backbone of a model of transformers, by its type.
+def hf_spec(name: str, revision: str | None = None) -> Spec:
+    """The spec of the backbone of a model of transformers, by its type, at a revision of the hub.
 
     Raises:
         UserError: The type is not supported.
     """
     folder = find_path(name)
-    file = folder / HF if folder is not None else Path(_hub_file(name, HF) or "")
+    file = folder / HF if folder is not None else Path(_hub_file(name, HF, revision) or "")
     kind, types = _type(file), supported_types()
     if kind not in types:
         raise UserError(
             f"expected a model of a supported type ({', '.join(types)}), got {name} of type "
             f"{kind}: use another model"
         )
-    return {"class_path": types[kind], "init_args": {"model": name}}
+    pinned = {} if revision is None else {"revision": revision}
+    return {"class_path": types[kind], "init_args": {"model": name, **pinned}}
 
 
 def _type(config: Path) -> str | None:
@@ -71,17 +72,17 @@ def _type(config: Path) -> str | None:
     return kind if isinstance(kind, str) else None
 
 
-def _hub_file(name: str, file: str) -> str | None:
+def _hub_file(name: str, file: str, revision: str | None) -> str | None:
     """The local path of a repository's file; None if it has none, or is out of reach."""
     from huggingface_hub import hf_hub_download  # a local folder does not need it
     from huggingface_hub.errors import EntryNotFoundError
 
     try:
-        return hf_hub_download(name, file)
+        return hf_hub_download(name, file, revision=revision)
     except EntryNotFoundError:  # offline: not in the cache
         return None
     except Exception as error:  # network, permission, name
         raise UserError(
             f"expected an export or a model in a folder or on the Hugging Face hub, got {name!r} "
-            f"({one_line(error)}): check the name and the network"
+            f"({one_line(error)}): check the name, the revision and the network"
         ) from error

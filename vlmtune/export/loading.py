@@ -3,6 +3,7 @@
 In: a folder, the id of a hub repository, or a `.ckpt`. Out: the model. Never: anything unpickled.
 """
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,25 +24,44 @@ from vlmtune.export.model import Model
 CHECKPOINT_KEYS = ("version", "backbone", "fingerprint", "adapter")
 
 
-def load_export(source: str | Path, *, backbone: Backbone | None = None) -> Model:
+def load_export(
+    source: str | Path,
+    *,
+    backbone: Backbone | None = None,
+    revision: str | None = None,
+    pretrained: str | None = None,
+) -> Model:
     """Loads an export onto the CPU.
 
     Args:
         source: A folder written by `save_export`, or the id of a hub repository with its files.
-        backbone: The backbone, never adapted before; None builds it as the export describes.
+        backbone: The backbone, never adapted before; None builds it as the export describes, at the
+            revision of the base model that the export records.
+        revision: Commit, branch or tag of a hub repository; None for its main branch.
+        pretrained: The file with the backbone's weights, if it is not where the export says.
 
     Raises:
         UserError: There is no such export, a file is damaged, the weights of the backbone are not
             those of the training, or the adapter's weights do not fit.
     """
-    folder = _export_folder(str(source))
+    folder = _export_folder(str(source), revision)
     config = read_config(folder / CONFIG)
+    if not Path(source).is_dir():
+        _check_packages(config["backbone"], config["adapter"], source=str(source))
     try:
         state = load_file(folder / WEIGHTS)
     except (OSError, SafetensorError) as error:
         raise UserError(
             f"expected the weights {folder / WEIGHTS}, got {one_line(error)}: export again"
         ) from error
+    if pretrained is not None:
+        arguments = config["backbone"]["init_args"]
+        if arguments.get("pretrained") is None:
+            raise UserError(
+                f"expected no pretrained for {source}, which names its own weights, got "
+                f"{pretrained!r}: leave it out"
+            )
+        arguments["pretrained"] = pretrained
     specs = {**config, "fingerprint": config["backbone"].pop("fingerprint")}
     parts = _rebuild(specs, state, str(source), backbone)
     return Model(*parts, provenance=config.get("provenance"))
@@ -76,7 +96,7 @@ def check_checkpoint(path: str | Path) -> dict[str, Any]:
     return checkpoint
 
 
-def _export_folder(source: str) -> Path:
+def _export_folder(source: str, revision: str | None) -> Path:
     """The local folder of an export; downloads it if `source` is a hub id."""
     folder = Path(source)
     if folder.is_dir():
@@ -94,11 +114,11 @@ def _export_folder(source: str) -> Path:
     from huggingface_hub import snapshot_download  # a local folder does not need it
 
     try:
-        folder = Path(snapshot_download(source, allow_patterns=list(FILES)))
+        folder = Path(snapshot_download(source, revision=revision, allow_patterns=list(FILES)))
     except Exception as error:  # network, permission, name
         raise UserError(
             f"expected an export in a folder or on the Hugging Face hub, got {source!r} "
-            f"({one_line(error)}): check the name and the network"
+            f"({one_line(error)}): check the name, the revision and the network"
         ) from error
     if not (folder / CONFIG).is_file():
         raise UserError(
@@ -106,6 +126,21 @@ def _export_folder(source: str) -> Path:
             f"for a model of open_clip write hf-hub:{source}"
         )
     return folder
+
+
+def _check_packages(*specs: Any, source: str) -> None:
+    """Refuses to import what a stranger's export names, unless the user imported it before."""
+    for spec in specs:
+        if isinstance(spec, dict):
+            package = str(spec.get("class_path", "vlmtune")).partition(".")[0]
+            if package != "vlmtune" and package not in sys.modules:
+                raise UserError(
+                    f"expected classes of vlmtune in {source}, got {spec['class_path']}: if you "
+                    f"trust it, import {package} before you load it"
+                )
+        if isinstance(spec, dict | list):
+            inner = spec.values() if isinstance(spec, dict) else spec
+            _check_packages(*inner, source=source)
 
 
 def _rebuild(
@@ -121,8 +156,16 @@ def _rebuild(
             f"(fingerprint {specs['fingerprint'][:12]}), got other weights or preprocessing "
             f"({backbone.fingerprint[:12]}): use the weights it was trained on"
         )
-    adapter = instantiate(specs["adapter"], Adapter)
-    with torch.random.fork_rng(devices=[]):  # random initial weights are replaced at once
-        adapter.attach(backbone)
+    try:
+        adapter = instantiate(specs["adapter"], Adapter)
+        with torch.random.fork_rng(devices=[]):  # random initial weights are replaced at once
+            adapter.attach(backbone)
+    except (RuntimeError, MemoryError, TypeError, ValueError, OverflowError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(
+            f"expected arguments of {specs['adapter']['class_path']} in {source}, got "
+            f"{specs['adapter']['init_args']} ({one_line(error)}): export again"
+        ) from error
     load_trained_state(backbone, adapter, state, source)
     return backbone.eval(), adapter.eval()

@@ -33,6 +33,7 @@ def load(
     pretrained: str | None = None,
     *,
     architecture: str | None = None,
+    revision: str | None = None,
     backbone: Backbone | None = None,
     device: torch.device | str | None = None,
     precision: str | None = None,
@@ -47,9 +48,12 @@ def load(
             and `adapter`, or the stem of one in configs/plugins/models or backbones, or, with
             `architecture`, a weights file. A model without an adapter is zero-shot: by its
             embeddings, or by its matching head if it has no embeddings.
-        pretrained: Weights for an open_clip name.
+        pretrained: Weights for an open_clip name, or for that of an export whose weights file has
+            moved.
         architecture: The open_clip name that the weights in the file `source` (.pt, .pth, .bin,
             .safetensors) belong to; "ViT-B-32-quickgelu" for those fine-tuned from OpenAI's.
+        revision: Commit, branch or tag of a hub id; None for its main branch. Pin a commit where
+            numbers must not change. An export records that of its base model itself.
         backbone: The backbone of an export, never adapted before; None builds it as the export
             describes.
         device: Where to compute; the accelerator if there is one, else the CPU.
@@ -62,12 +66,16 @@ def load(
             the weights do not fit, or the model has its own weights besides `pretrained`.
     """
     name = str(source)
+    if revision is not None and not is_hub_id(name, pretrained):
+        raise UserError(
+            f"expected a hub id org/name with a revision, got {name!r}: leave the revision out"
+        )
     if backbone is not None:
-        model, trained = load_export(name, backbone=backbone), True
+        model, trained = load_export(name, backbone=backbone, revision=revision), True
     else:
         if architecture is not None or _is_weights(Path(name)):
             name, pretrained = _in_architecture(name, pretrained, architecture)
-        model, trained = _named(name, pretrained, precision)
+        model, trained = _named(name, pretrained, precision, revision)
     if precision is not None and trained:
         raise UserError(
             f"expected no precision for {name}, whose weights were trained in one, got "
@@ -115,23 +123,31 @@ def _shipped(name: str) -> str:
     return str(folder) if folder and (folder / CONFIG).is_file() else name
 
 
-def _named(name: str, pretrained: str | None, precision: str | None) -> tuple[Model, bool]:
+def _named(
+    name: str, pretrained: str | None, precision: str | None, revision: str | None
+) -> tuple[Model, bool]:
     """A model by its name, and whether it was trained by vlmtune."""
     name = _shipped(name)
     path = Path(name)
     stem = STEM.fullmatch(name) and next(filter(None, map(find_path, _plugins(name))), None)
     known = path.exists()
-    hub = None if known or not is_hub_id(name, pretrained) else hub_kind(name)
+    hub = None if known or not is_hub_id(name, pretrained) else hub_kind(name, revision)
     trained: Model | None = None
     spec: dict[str, Spec] = {}
     if hub == CONFIG or any((path / file).is_file() for file in (CONFIG, WEIGHTS)):
-        trained = load_export(name)
+        trained = load_export(name, revision=revision, pretrained=pretrained)
+        pretrained = None
     elif path.is_file() and path.suffix not in (".yaml", ".yml"):
         trained = read_checkpoint(path)
     elif path.is_file() or (stem and not known):
         spec = _untrained_spec(path if path.is_file() else Path(str(stem)))
     elif hub == HF or is_hf_folder(path):
-        spec = {"backbone": hf_spec(name)}
+        spec = {"backbone": hf_spec(name, revision)}
+    elif revision is not None:
+        raise UserError(
+            f"expected an export or a model of transformers with a revision, got {name} of "
+            "open_clip, which loads main branches alone: leave it out, or download that revision"
+        )
     else:
         options = {"model": f"hf-hub:{name}" if hub else name, "pretrained": pretrained}
         spec = {"backbone": {"class_path": OPEN_CLIP, "init_args": options}}
