@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch.nn.functional import cosine_similarity, layer_norm
+from torch.nn.functional import cosine_similarity, gelu, layer_norm
 
 from vlmtune.adapters.grounded_words import GroundedWords, coordinates
 from vlmtune.backbones.open_clip import OpenClip
@@ -45,6 +45,21 @@ def embedding(tower, state, first):
     return tower.finish(tower.run(state, first, tower.layers))
 
 
+def convolved(patches, layer):
+    """The convolution of 3 x 3 patches, sum by sum."""
+    side, rows = math.isqrt(len(patches)), []
+    for p in range(len(patches)):
+        y, x = divmod(p, side)
+        row = layer.bias.clone()
+        for i in range(3):
+            for j in range(3):
+                near, beside = y + i - 1, x + j - 1
+                if 0 <= near < side and 0 <= beside < side:
+                    row += layer.weight[:, :, i, j] @ patches[near * side + beside]
+        rows.append(row)
+    return torch.stack(rows)
+
+
 def naive(backbone, adapter, state, words, scale):
     """The score of one image with one text, from the formula."""
     patches = state.values[:, backbone.image_tower.special :]
@@ -52,6 +67,8 @@ def naive(backbone, adapter, state, words, scale):
     if adapter.locations:
         grid = coordinates(patches.shape[1])
         x = x + adapter.position(torch.cat([grid, grid**2], dim=1))
+    if adapter.convolution:
+        x = x + gelu(convolved(x[0], adapter.local))
     full = torch.ones(x.shape[:2], dtype=torch.bool)
     keys, values = adapter.keys_values(adapter.image.all(x, full))[0].chunk(2, dim=1)
     tokens = adapter.text.all(layer_norm(words.values, [adapter.width]), words.mask)[0]
@@ -80,11 +97,12 @@ def naive(backbone, adapter, state, words, scale):
     return score
 
 
-@pytest.mark.parametrize("locations", [True, False])
+@pytest.mark.parametrize(("locations", "convolution"), [(True, True), (False, True), (True, False)])
 @pytest.mark.parametrize("scale", [None, 0.0, 7.0])
 @torch.no_grad()
-def test_scores_are_those_of_the_formula(backbone, locations, scale):
-    adapter = attached(backbone, locations=locations, frozen_scale=scale)
+def test_scores_are_those_of_the_formula(backbone, locations, convolution, scale):
+    options = {"locations": locations, "convolution": convolution}
+    adapter = attached(backbone, frozen_scale=scale, **options)
     awaken(adapter)
     image, text = states(backbone, adapter)
     scores = adapter(image, text).values
@@ -159,9 +177,9 @@ def test_coordinates_need_a_square(backbone, monkeypatch):
     with pytest.raises(UserError, match="square image, got 6"):
         coordinates(6)
     monkeypatch.setattr(backbone, "image_tokens", 6)
-    with pytest.raises(UserError, match="locations: false"):
+    with pytest.raises(UserError, match="convolution: false and locations: false"):
         attached(backbone)
-    attached(backbone, locations=False)
+    attached(backbone, locations=False, convolution=False)
 
 
 OUT_OF_RANGE = [
