@@ -82,7 +82,7 @@ ITEMS = """also write a row for each item, as .jsonl, .csv or .parquet: benchmar
 captions, truth, scores, right or wrong; as OUT/items.jsonl (or .csv, .parquet), `vlmtune report`
 shows which items were won and lost"""
 SIZE = """tiny is 24 images and two training steps, to see that every step runs; full is the whole
-experiment, half an hour (%(default)s); each size needs a separate folder"""
+experiment, 40 minutes (%(default)s); each size needs a separate folder"""
 QUICKSTART = """\
 It renders a world of scenes, trains two adapters on it over a small frozen CLIP (Cola's
 recipe, and grounded words on a mixture of corpora), exports the second, and reports what
