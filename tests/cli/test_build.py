@@ -1,10 +1,13 @@
 import argparse
+import inspect
 from pathlib import Path
 
 import pytest
 
+from data_builders.table import TableBuilder
 from tests.refusals import refused
 from vlmtune.cli.build import run
+from vlmtune.cli.main import main
 
 
 @pytest.mark.parametrize(
@@ -28,3 +31,16 @@ def test_a_folder_with_the_name_of_a_builder_is_no_data(tmp_path, monkeypatch):
     overrides = ["--path=none.json", "--images=coco"]
     with refused("none.json"):
         run(argparse.Namespace(corpus="coco", config=None, overrides=overrides, out=Path("out")))
+
+
+def test_help_lists_the_arguments_of_a_builder(capsys):
+    assert main(["build", "table", "--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("usage: vlmtune build table --out OUT")
+    options = [line.split()[0] for line in lines if line.startswith("  --")]
+    names = [name for name in inspect.signature(TableBuilder).parameters if name != "self"]
+    assert options == [f"--{name}" for name in names]
+    path = next(k for k, line in enumerate(lines) if line.startswith("  --path"))
+    assert lines[path].index("The table") == len(lines[path + 1]) - len(lines[path + 1].lstrip())
+    assert main(["build", "no_builder", "--help"]) == 2
+    assert "one of ar4t" in capsys.readouterr().err

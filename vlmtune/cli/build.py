@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from vlmtune.cli.plugins import find, make, read_yaml
+from vlmtune.cli.plugins import arguments_of, find, make, read_yaml
 from vlmtune.config import find_path
 from vlmtune.errors import UserError
 from vlmtune.storage.files import read_json
@@ -44,6 +44,15 @@ def _check_corpus(corpus: str) -> None:
     raise UserError(
         f"expected a builder, got {corpus!r}: use `vlmtune build {builder} {data} --out FOLDER`"
     )
+
+
+def show_help(corpus: str) -> None:
+    """Prints the arguments of a builder."""
+    from data_builders.shard_builder import Builder
+
+    _check_corpus(corpus)
+    text = arguments_of(Builder, find("builders", corpus))
+    print(f"usage: vlmtune build {corpus} --out OUT [--config YAML] [ARGUMENTS]\n\n{text}")
 
 
 def arguments(config: str | None, words: list[str]) -> list[str]:

@@ -89,8 +89,9 @@ recipe, and grounded words on a mixture of corpora), exports the second, and rep
 they gained and forgot: under six minutes on two cores.
 Run again, it uses existing files and continues trainings from their last checkpoints."""
 BUILD = """\
-All further arguments go to the builder and override its YAML, for example --train 100. The first
-may be the file or folder to read: vlmtune build table mine.csv --out data/mine-shards.
+All further arguments go to the builder and override its YAML, for example --train 100. `vlmtune
+build table --help` lists those of tables. The first may be the file or folder to read: vlmtune
+build table mine.csv --out data/mine-shards.
 If the folder already holds the same build, it is kept; any other content is refused."""
 COMPARE = """\
 Call it again at any time: finished runs are not repeated, stopped ones resume."""
@@ -162,6 +163,10 @@ def run_command(arguments: list[str]) -> int:
             return 0 if rest else 2
         rest = ["--help" if argument == "--all-help" else argument for argument in rest]
         importlib.import_module("vlmtune.cli.fit").run(command, rest)
+        return 0
+    asked = {"-h", "--help"} & {*arguments[2:]}
+    if asked and arguments[0] == "build" and not arguments[1].startswith("-"):
+        importlib.import_module("vlmtune.cli.build").show_help(arguments[1])
         return 0
     options, unknown = _parser().parse_known_args(arguments)
     if unknown and options.command != "build":

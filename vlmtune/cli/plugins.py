@@ -5,8 +5,11 @@ before any work.
 """
 
 import argparse
+import contextlib
 import difflib
+import io
 import json
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +28,7 @@ from vlmtune.export.model import Model
 
 T = TypeVar("T", bound=Configured)
 NAME = "plugin"
+ALIGNED = re.compile(rf"^( +)--{NAME}\.(.*?)(  +)(\S)")  # an option with its help on the same line
 
 
 def make(base: type[T], source: str, overrides: Sequence[str] = ()) -> T:
@@ -33,15 +37,39 @@ def make(base: type[T], source: str, overrides: Sequence[str] = ()) -> T:
     `source` is the path of a YAML with `class_path` and `init_args`, a class path, or JSON, and
     `overrides` are `--key value` or `--key=value` for its arguments.
     """
-    parser = ArgumentParser(exit_on_error=False, allow_abbrev=False)
-    parser.add_subclass_arguments(base, NAME, required=True, fail_untyped=False)
+    parser = _parser(base)
     prefixed = [f"--{NAME}.{x[2:]}" if x.startswith("--") else x for x in overrides]
     try:
         parsed = parser.parse_args([f"--{NAME}={source}", *prefixed])
     except argparse.ArgumentError as error:
-        line = str(configuration_error(error, ()))
-        raise UserError(line.replace(f"{NAME}: ", "").replace(f"{NAME}.", "")) from error
+        raise _argument_error(error) from error
     return parser.instantiate(parsed)[NAME]
+
+
+def _parser(base: type[Configured]) -> ArgumentParser:
+    parser = ArgumentParser(exit_on_error=False, allow_abbrev=False)
+    parser.add_subclass_arguments(base, NAME, required=True, fail_untyped=False)
+    return parser
+
+
+def _argument_error(error: argparse.ArgumentError) -> UserError:
+    line = str(configuration_error(error, ()))
+    return UserError(line.replace(f"{NAME}: ", "").replace(f"{NAME}.", ""))
+
+
+def arguments_of(base: type[Configured], source: str) -> str:
+    """Describes the arguments of a plug-in; `source` is the path of a YAML, or a class path."""
+    path = read_yaml(Path(source)).get("class_path") if Path(source).is_file() else source
+    parser = _parser(base)
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
+            parser.parse_args([f"--{NAME}.help={path}"])
+    except argparse.ArgumentError as error:
+        raise _argument_error(error) from error
+    _, _, text = printed.getvalue().split("\n\n", 2)  # usage, "Help for"
+    lines = [ALIGNED.sub(rf"\1--\2\3{' ' * len(f'{NAME}.')}\4", x) for x in text.splitlines()]
+    return "\n".join(lines).replace(f"--{NAME}.", "--")
 
 
 def find(kind: str, name: str) -> str:
