@@ -164,8 +164,8 @@ def run_command(arguments: list[str]) -> int:
         rest = ["--help" if argument == "--all-help" else argument for argument in rest]
         importlib.import_module("vlmtune.cli.fit").run(command, rest)
         return 0
-    asked = {"-h", "--help"} & {*arguments[2:]}
-    if asked and arguments[0] == "build" and not arguments[1].startswith("-"):
+    with_help = {"-h", "--help"} & {*arguments[2:]}
+    if with_help and arguments[0] == "build" and not arguments[1].startswith("-"):
         importlib.import_module("vlmtune.cli.build").show_help(arguments[1])
         return 0
     options, unknown = _parser().parse_known_args(arguments)
