@@ -61,7 +61,7 @@ def pixels_for(backbone, n=3):
 
 
 def padded_ids(backbone):
-    return backbone._tokenizer.encode(TEXTS)
+    return backbone.tokenizer.encode(TEXTS)
 
 
 def reference_pooled(output):

@@ -25,7 +25,7 @@ def test_a_hub_repository_is_read_with_its_own_words(folder, hub, vocabulary):
     there, here = OpenClip("hf-hub:someone/tiny"), OpenClip(str(path))
     assert there.fingerprint == here.fingerprint
     assert embeddings(there).equal(embeddings(here))
-    words = getattr(there._tokenizer.encode, "words", None)
+    words = getattr(there.tokenizer.encode, "words", None)
     assert bool(words) == vocabulary
 
 
@@ -58,7 +58,7 @@ def test_a_tag_loads_from_the_cache_without_a_network(tagged, tag):
     state, wanted = got.model.state_dict(), want.model.state_dict()
     assert state.keys() == wanted.keys()
     assert all(state[name].equal(wanted[name]) for name in wanted)
-    assert tuple(got._preprocessing["mean"]) == (0.1, 0.2, 0.3)  # that of the tag
+    assert tuple(got.preprocessing["mean"]) == (0.1, 0.2, 0.3)  # that of the tag
     assert got.spec()["init_args"]["pretrained"] == tag
     assert not embeddings(OpenClip("Tiny-VL-quickgelu", "random")).equal(embeddings(want))
 

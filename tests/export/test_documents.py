@@ -28,7 +28,7 @@ def test_the_example_runs(library, tmp_path, model_folder, monkeypatch):
     Image.new("RGB", (32, 32), "red").save(tmp_path / "image.png")
     monkeypatch.chdir(tmp_path)
     if own:  # open_clip does not read words, which the tiny model knows alone
-        monkeypatch.setattr("open_clip.get_tokenizer", lambda _: backbone._tokenizer.encode)
+        monkeypatch.setattr("open_clip.get_tokenizer", lambda _: backbone.tokenizer.encode)
     (code,) = re.findall(rf"<!-- {library} -->\n```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     names: dict = {}
     exec(compile(code, "docs/retrieve.md", "exec"), names)

@@ -84,7 +84,7 @@ def test_the_twin_of_a_clip_computes_the_same(quick_gelu, tmp_path, images):
     pixels = processor(images, return_tensors="pt")
     assert pixels["pixel_values"].equal(torch.stack([backbone.transform(x) for x in images]))
     with torch.no_grad():
-        want = backbone.model(pixels["pixel_values"], backbone._tokenizer(TEXTS)[0])
+        want = backbone.model(pixels["pixel_values"], backbone.tokenizer(TEXTS)[0])
         got = twin(**ids, **pixels)
     torch.testing.assert_close(got.image_embeds, want[0], rtol=0, atol=1e-5)
     torch.testing.assert_close(got.text_embeds, want[1], rtol=0, atol=1e-5)
@@ -96,7 +96,7 @@ def test_captions_become_the_same_tokens(clip_folder):
     tokenizer = hf_tokenizer(backbone)
     captions = ["A man's DOG, 12 cats!", "  two   spaces\n", "naïve café – 北京 🙂", "word " * 100]
     captions += ["it's they're I'd", "a_b-c (d)", "don't!!!", "<start_of_text>"[1:-1]]
-    ids, mask = backbone._tokenizer(captions)
+    ids, mask = backbone.tokenizer(captions)
     got = tokenizer(captions, padding="max_length", truncation=True, return_tensors="pt")
     assert got["attention_mask"].bool().equal(mask)
     assert got["input_ids"][mask].equal(ids[mask])
@@ -106,7 +106,7 @@ def test_words_of_a_vocabulary_become_the_same_tokens(model_folder):
     backbone = OpenClip(str(model_folder))
     tokenizer = hf_tokenizer(backbone)
     captions = ["A red CUBE, left of the dog.", "dog", "red " * 100]
-    ids, mask = backbone._tokenizer(captions)
+    ids, mask = backbone.tokenizer(captions)
     got = tokenizer(captions, padding="max_length", truncation=True, return_tensors="pt")
     assert got["input_ids"].equal(ids)
     assert got["attention_mask"].bool().equal(mask)

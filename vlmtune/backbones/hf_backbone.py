@@ -42,6 +42,7 @@ class HFBackbone(Backbone):
         attention: The library's attention implementation.
         optional: Parts of the module that a checkpoint may lack.
         model: The module of the library.
+        processing: The tokenizer and the image processor of the library.
     """
 
     kind: ClassVar[type[PreTrainedModel]]
@@ -57,7 +58,7 @@ class HFBackbone(Backbone):
         self.model: Any = loaded.network
         self.check(model)
         self._described = describe(loaded)
-        self._processing = (loaded.tokenizer, loaded.processor)
+        self.processing = (loaded.tokenizer, loaded.processor)
         self.transform = self.preprocessing(loaded, model)
         # Shadows the method: a bound method would carry the weights into every worker process.
         vars(self)["preprocess"] = self.transform
@@ -96,7 +97,7 @@ class HFBackbone(Backbone):
     @override
     def save(self, folder: Path) -> None:
         """Writes the folder of `save_pretrained`, with tokenizer and image processor."""
-        for part in (self.model, *self._processing):
+        for part in (self.model, *self.processing):
             part.save_pretrained(folder)
 
     @override

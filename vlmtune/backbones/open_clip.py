@@ -67,6 +67,8 @@ class OpenClip(Backbone):
 
     Attributes:
         model: The open_clip module.
+        tokenizer: Turns captions into ids and masks.
+        preprocessing: open_clip's settings: size, mean, std, interpolation, resize_mode.
         image_tower: A native ViT or timm's plain one (SigLIP); None for others.
         text_tower: open_clip's own text transformer; None for Hugging Face text towers and for
             towers that mask padding by ids (CoCa).
@@ -102,15 +104,15 @@ class OpenClip(Backbone):
             model, pretrained, precision, context_length, image_size
         )
         self.model = network.eval().requires_grad_(False)
-        self._preprocessing = dict(get_model_preprocess_cfg(network)) | (preprocessing or {})
-        self._tokenizer = Tokenizer(tokenizer)
-        config = PreprocessCfg(**self._preprocessing)
+        self.preprocessing = dict(get_model_preprocess_cfg(network)) | (preprocessing or {})
+        self.tokenizer = Tokenizer(tokenizer)
+        config = PreprocessCfg(**self.preprocessing)
         self.transform: Any = image_transform_v2(config, is_train=False)
         # Shadows the method: a bound method would carry the weights into every worker process.
         vars(self)["preprocess"] = self.transform
         blank = self.transform(Image.new("RGB", (8, 8)))[None].to(self._dtype)
         self._image = ImageSide(self.model, self._dtype, blank)
-        self._text = TextSide(self.model, self._tokenizer, self._dtype)
+        self._text = TextSide(self.model, self.tokenizer, self._dtype)
         self.image_tower, self.text_tower = self._image.tower, self._text.tower
         self._set_sizes()
         self.eval()
@@ -127,8 +129,8 @@ class OpenClip(Backbone):
     @cached_property
     @override
     def fingerprint(self) -> str:
-        words = getattr(self._tokenizer.encode, "words", None)
-        return digest([self._config, self._preprocessing, words], self.model)
+        words = getattr(self.tokenizer.encode, "words", None)
+        return digest([self._config, self.preprocessing, words], self.model)
 
     @override
     def save(self, folder: Path) -> None:
@@ -138,9 +140,9 @@ class OpenClip(Backbone):
         save_file(
             {k: v.cpu().contiguous().clone() for k, v in state.items()}, folder / WEIGHTS_FILE
         )
-        content = {"model_cfg": self._config, "preprocess_cfg": self._preprocessing}
+        content = {"model_cfg": self._config, "preprocess_cfg": self.preprocessing}
         write_text(folder / CONFIG, json.dumps(content, indent=2) + "\n")
-        words = getattr(self._tokenizer.encode, "words", None)
+        words = getattr(self.tokenizer.encode, "words", None)
         if words is not None:
             write_text(folder / VOCABULARY, "".join(f"{word}\n" for word in words))
 

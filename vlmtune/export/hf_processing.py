@@ -32,7 +32,7 @@ def hf_tokenizer(backbone: Backbone) -> Any:
         UserError: transformers cannot express it.
     """
     if isinstance(backbone, HFBackbone):
-        tokenizer = copy.deepcopy(backbone._processing[0])
+        tokenizer = copy.deepcopy(backbone.processing[0])
         return _lower_cased(tokenizer) if isinstance(backbone, SigLIP) else tokenizer
     return _tokenizer(_of_open_clip(backbone))
 
@@ -47,7 +47,7 @@ def hf_image_processor(backbone: Backbone) -> Any:
         UserError: transformers cannot express it.
     """
     if isinstance(backbone, HFBackbone):
-        return backbone._processing[1]
+        return backbone.processing[1]
     return _image_processor(_of_open_clip(backbone))
 
 
@@ -69,7 +69,7 @@ def _lower_cased(tokenizer: Any) -> Any:
 
 
 def _tokenizer(backbone: OpenClip) -> Any:
-    encode = backbone._tokenizer.encode
+    encode = backbone.tokenizer.encode
     if isinstance(encode, WordTokenizer):
         return _of_words(encode)
     if (
@@ -108,7 +108,7 @@ def _of_words(encode: WordTokenizer) -> Any:
 
 
 def _image_processor(backbone: OpenClip) -> Any:
-    settings: dict[str, Any] = backbone._preprocessing
+    settings: dict[str, Any] = backbone.preprocessing
     size, mode = settings["size"], settings.get("resize_mode", "shortest")
     height, width = (size, size) if isinstance(size, int) else size
     sampling = settings.get("interpolation", "bicubic")
