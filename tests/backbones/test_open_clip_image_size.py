@@ -5,11 +5,11 @@ import torch
 from PIL import Image
 from torch.nn.functional import interpolate
 
-from tests.backbones.test_open_clip_weights import QUICK, file  # noqa: F401
 from tests.refusals import refused
 from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.types import FeatureSpec
 
+QUICK = "Tiny-VL-quickgelu"
 POOLED = FeatureSpec("pooled")
 POSITIONS = "visual.positional_embedding"
 
@@ -48,7 +48,7 @@ def test_the_models_own_size_changes_nothing(folder):
     assert OpenClip(path, image_size=32).fingerprint == OpenClip(path).fingerprint
 
 
-def test_weights_from_a_file_are_interpolated_only_if_asked(file, tiny_vl):  # noqa: F811
+def test_weights_from_a_file_are_interpolated_only_if_asked(file, tiny_vl):
     large = OpenClip(QUICK, file(), image_size=64)
     assert changed(tiny_vl, large.model.state_dict()) == {POSITIONS}
     assert len(large.model.state_dict()[POSITIONS]) == large.image_tokens + 1

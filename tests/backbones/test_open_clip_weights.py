@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 from open_clip import factory, pretrained
-from safetensors.torch import save_file
 
 from tests.refusals import refused
 from vlmtune.backbones.open_clip import OpenClip
@@ -16,21 +15,6 @@ from vlmtune.types import FeatureSpec
 QUICK = "Tiny-VL-quickgelu"
 POOLED = FeatureSpec("pooled")
 TEXTS = ["a red cube left of the blue sphere", "dog"]
-
-
-@pytest.fixture
-def file(tmp_path, tiny_vl):
-    """Returns a function that writes weights, by default those of Tiny-VL."""
-
-    def write(name="epoch_5.pt", drop=(), **others):
-        state = {k: v for k, v in tiny_vl.items() if k not in drop} | others
-        if name.endswith(".safetensors"):
-            save_file(state, tmp_path / name)
-        else:
-            torch.save({"epoch": 5, "state_dict": state}, tmp_path / name)
-        return str(tmp_path / name)
-
-    return write
 
 
 def values(backbone):
@@ -170,6 +154,6 @@ def test_images_are_prepared_as_all_published_weights_expect(file, monkeypatch):
     tag = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.4, 0.3), "interpolation": "bicubic"}
     tags = {"one": tag | {"resize_mode": "squash"}, "two": tag | {"resize_mode": "shortest"}}
     monkeypatch.setitem(pretrained._PRETRAINED, QUICK, tags)
-    prepared = OpenClip(QUICK, file())._preprocessing
+    prepared = OpenClip(QUICK, file()).preprocessing
     assert (tuple(prepared["mean"]), tuple(prepared["std"])) == (tag["mean"], tag["std"])
     assert prepared["resize_mode"] == "shortest"  # the tags differ: the default
