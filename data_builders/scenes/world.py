@@ -69,8 +69,9 @@ class ScenesBuilder(Builder):
         device: Where to render, "cpu" or "cuda"; on a GPU one process is enough.
         benchmarks: Items of each further benchmark file, 40 being some 2,000 images; 0 for none.
         placements: Captions of each training image that state sides of the picture, at most.
-        foils: Sentences of each training image with a foil in `foils/train.csv`, at most: counts,
-            absence, negation, an added object, colours after their nouns.
+        foils: Sentences of each training image and of each AR4T scene of one object with a foil in
+            `foils/train.csv`, at most: counts, absence, negation, an added object, exchanged
+            materials, colours after their nouns.
         spar_repeats: How often PUG: SPAR's grid comes, with 540 images each time if `benchmarks` is
             40 or more; 8 give each set-up 400 images or more.
     """
@@ -207,7 +208,8 @@ class ScenesBuilder(Builder):
         write_json(folder / "karpathy/dataset_scenes.json", content)
         if self.foils and "train" in images:
             spec = replace(self.world, forbidden=self.unseen)
-            content = foils.table(images["train"], spec, self.seed, self.foils)
+            shown = [*images["train"], *images.get("ar4t_single", ())]
+            content = foils.table(shown, spec, self.seed, self.foils)
             write_text(folder / "foils/train.csv", content)
 
     def _write_pairs(self, folder: Path, images: Images, splits: Mapping[str, Split]) -> None:

@@ -67,8 +67,7 @@ def naive(backbone, adapter, state, words, scale):
     if adapter.locations:
         grid = coordinates(patches.shape[1])
         x = x + adapter.position(torch.cat([grid, grid**2], dim=1))
-    if adapter.convolution:
-        x = x + gelu(convolved(x[0], adapter.local))
+    x = x + gelu(convolved(x[0], adapter.local))
     full = torch.ones(x.shape[:2], dtype=torch.bool)
     keys, values = adapter.keys_values(adapter.image.all(x, full))[0].chunk(2, dim=1)
     tokens = adapter.text.all(layer_norm(words.values, [adapter.width]), words.mask)[0]
@@ -97,12 +96,11 @@ def naive(backbone, adapter, state, words, scale):
     return score
 
 
-@pytest.mark.parametrize(("locations", "convolution"), [(True, True), (False, True), (True, False)])
+@pytest.mark.parametrize("locations", [True, False])
 @pytest.mark.parametrize("scale", [None, 0.0, 7.0])
 @torch.no_grad()
-def test_scores_are_those_of_the_formula(backbone, locations, convolution, scale):
-    options = {"locations": locations, "convolution": convolution}
-    adapter = attached(backbone, frozen_scale=scale, **options)
+def test_scores_are_those_of_the_formula(backbone, locations, scale):
+    adapter = attached(backbone, frozen_scale=scale, locations=locations)
     awaken(adapter)
     image, text = states(backbone, adapter)
     scores = adapter(image, text).values
@@ -173,13 +171,12 @@ def test_reading_is_the_mean_softmax_of_the_heads(backbone):
     assert adapter.reading(masked, words)[:, :, 0].eq(0).all()
 
 
-def test_coordinates_need_a_square(backbone, monkeypatch):
+def test_patches_make_a_square(backbone, monkeypatch):
     with pytest.raises(UserError, match="square image, got 6"):
         coordinates(6)
     monkeypatch.setattr(backbone, "image_tokens", 6)
-    with pytest.raises(UserError, match="convolution: false and locations: false"):
+    with pytest.raises(UserError, match="choose another backbone"):
         attached(backbone)
-    attached(backbone, locations=False, convolution=False)
 
 
 OUT_OF_RANGE = [

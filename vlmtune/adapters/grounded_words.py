@@ -31,10 +31,10 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
     \sqrt{w_h})$. It reads the content $c_{wh} = \sum_p a_{whp} v_{ph}(I) / \sqrt{w_h}$ at the
     location $p_{wh} = \sum_p a_{whp} (x_p, y_p)$, with coordinates from -1 to 1. Queries
     q and weights f, g are linear in the text's tokens after `text_layers` layers of self-attention.
-    Coordinates are added to the image's tokens x; with `convolution` they become
-    $x + \mathrm{GELU}(\mathrm{conv}(x))$ by 3 x 3 patches. Keys and values are linear in them after
-    `image_layers` layers of self-attention. v and t in the first term are the embeddings of the
-    frozen backbone.
+    Coordinates are added to the image's tokens x. Each reads its neighbours by a convolution over
+    3 x 3 patches, $x + \mathrm{GELU}(\mathrm{conv}(x))$, as shapes may differ in how their parts
+    join. Keys and values are linear in the tokens after `image_layers` layers of self-attention. v
+    and t in the first term are the embeddings of the frozen backbone.
 
     The weights of contents and locations depend on the text alone, so that a relation is a linear
     reading of two locations: "a cube left of a sphere" gives the word of the cube (-1, 0) and that
@@ -54,8 +54,6 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         hidden: Width of the feed-forward layers, as a multiple of the token width.
         dropout: Dropout probability of these layers in training.
         locations: Whether coordinates are used; without them $g = 0$.
-        convolution: Whether patches read their neighbours by a convolution, for shapes that differ
-            in how their parts join. It pays in long training (docs/experiments.md).
         frozen_scale: $e^{\tau}$, fixed; None for the backbone's, 0 to leave the frozen score out.
         layer: Layer of the states in both towers, counted from the end, -1 excluded.
         text_layer: Layer of the text's states instead. The first one, -1 - the number of blocks,
@@ -79,7 +77,6 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         hidden: int = 2,
         dropout: float = 0.0,
         locations: bool = True,
-        convolution: bool = False,
         frozen_scale: float | None = None,
         layer: int = -2,
         text_layer: int | None = None,
@@ -99,7 +96,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
             )
         self.heads, self.hidden, self.dropout = heads, hidden, dropout
         self.layers = {"image": image_layers, "text": text_layers}
-        self.locations, self.convolution, self.memory = locations, convolution, memory
+        self.locations, self.memory = locations, memory
         self.frozen_scale = frozen_scale
         self.image_input = FeatureSpec("state", self.layer["image"])
         self.text_input = FeatureSpec("state", self.layer["text"])
@@ -116,9 +113,8 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         self.image, self.text = (factory.encoder(self.layers[side]) for side in ("image", "text"))
         initialise([self.image, self.text])
         self.keys_values = nn.Linear(width, 2 * width)
-        if self.convolution:
-            self.side = square_side(backbone.image_tokens)
-            self.local = nn.Conv2d(width, width, 3, padding=1)
+        self.side = square_side(backbone.image_tokens)
+        self.local = nn.Conv2d(width, width, 3, padding=1)
         self.queries = nn.Linear(width, width)
         self.content = nn.Linear(width, width)
         if self.locations:
@@ -136,9 +132,8 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         patches = layer_norm(self.project(image.values[:, self.first_patch :]), [self.width])
         if self.locations:
             patches = patches + self.position(torch.cat([self.grid, self.grid**2], dim=1))
-        if self.convolution:
-            grid = patches.mT.unflatten(2, (self.side, self.side))
-            patches = patches + gelu(self.local(grid)).flatten(2).mT
+        grid = patches.mT.unflatten(2, (self.side, self.side))
+        patches = patches + gelu(self.local(grid)).flatten(2).mT
         mask = image.mask[:, self.first_patch :]
         return PooledTokens(pooled, Tokens(self.keys_values(self.image.all(patches, mask)), mask))
 
@@ -229,7 +224,6 @@ def square_side(patches: int) -> int:
     side = math.isqrt(patches)
     if side**2 != patches:
         raise UserError(
-            f"expected the patches of a square image, got {patches}: choose another backbone, or "
-            "convolution: false and locations: false"
+            f"expected the patches of a square image, got {patches}: choose another backbone"
         )
     return side

@@ -27,7 +27,7 @@ OUT = "runs/quickstart"  # the folder that the configs name
 CLIP = "checkpoints/scenes-clip"
 CAPTIONS = ("a red cube and a blue sphere", "a blue cube and a red sphere")
 RUN_SIZES = {"max_steps": 2, "every_n_train_steps": 2, "batch_size": 8}
-SIZES: Mapping[str, Mapping[str, Mapping[str, int | bool]]] = {  # size -> config -> other values
+SIZES: Mapping[str, Mapping[str, Mapping[str, int]]] = {  # size -> config -> other values
     "tiny": {
         "world": dict(
             train=24, val=4, test=30, multi=4, ar4t_train=8, ar4t_test=4, benchmarks=2,
@@ -39,7 +39,7 @@ SIZES: Mapping[str, Mapping[str, Mapping[str, int | bool]]] = {  # size -> confi
     "small": {},
     "full": {
         "world": dict(train=12000, ar4t_train=6000),
-        "grounded_words": dict(max_steps=8000, convolution=True),
+        "grounded_words": dict(max_steps=8000),
     },
 }  # fmt: skip
 SHARDS = {"relations": "cola", "ar4t": "ar4t", "captions": "coco", "foils": "table"}

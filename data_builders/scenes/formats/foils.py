@@ -1,7 +1,8 @@
 """Training scenes go in, a table of true sentences and their foils comes out.
 
 For what Cola's queries, AR4T's pairs and captions teach nothing about: counts, absence, negation,
-an added object, and attributes after their noun. `vlmtune build table` reads the table.
+an added object, exchanged materials, and attributes after their noun. `vlmtune build table` reads
+the table.
 """
 
 import random
@@ -64,13 +65,13 @@ def _shown(context: SceneContext) -> Noun:
 
 
 def _count(context: SceneContext, spec: WorldSpec) -> Foil | None:
-    """Writes "there are three objects", "there is one cube", against another number."""
+    """Writes "there are three objects", "there are zero cubes", against another number."""
     del spec
-    shape = None if context.rng.random() < 0.5 else _shown(context).shape
+    shape = context.rng.choice((None, _shown(context).shape, context.rng.choice(context.shapes)))
     number = object_count(context.scene, shape)
     if number >= _LARGEST:
         return None
-    other = context.rng.choice([n for n in range(1, _LARGEST + 1) if n != number])
+    other = context.rng.choice([n for n in range(_LARGEST + 1) if n != number])
     return counting(number, shape), counting(other, shape)
 
 
@@ -104,6 +105,17 @@ def _addition(context: SceneContext, spec: WorldSpec) -> Foil | None:
     return text, f"{text} and {with_article(missing)}"
 
 
+def _exchanged(context: SceneContext, spec: WorldSpec) -> Foil | None:
+    """Writes "a metal cube and a rubber sphere" against both exchanged; not colours (Cola has)."""
+    kinds = [kind for kind in context.kinds if kind != "color"]
+    for kind in context.shuffled(kinds):
+        for i, j in context.shuffled([*permutations(range(len(context.scene.objects)), 2)]):
+            exchanged = exchange(context.scene, i, j, kind)
+            if exchanged:
+                return both(*exchanged[0]), both(*exchanged[1])
+    return None
+
+
 def _textured(context: SceneContext, spec: WorldSpec) -> Foil | None:
     """The wording of PUG's prompts, colours after the nouns, against colours exchanged."""
     for i, j in context.shuffled([*permutations(range(len(context.scene.objects)), 2)]):
@@ -121,4 +133,4 @@ def _textures(*nouns: Noun) -> str:
 
 
 _Writer = Callable[[SceneContext, WorldSpec], Foil | None]
-_WRITERS: tuple[_Writer, ...] = (_count, _presence, _negation, _addition, _textured)
+_WRITERS: tuple[_Writer, ...] = (_count, _presence, _negation, _addition, _exchanged, _textured)

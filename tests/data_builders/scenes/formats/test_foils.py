@@ -3,24 +3,40 @@ from collections import Counter
 
 import pytest
 
+from data_builders.scenes.formats import clevr
+from data_builders.scenes.image_files import chunks, render_chunks
 from data_builders.scenes.world import ScenesBuilder
 from tests.data_builders.conftest import SMALL, load, rows_of
 from tests.data_builders.scenes.truth import holds
 
+OTHERS = "metal|rubber|small|large|striped|checkered"  # attributes but for colours
 KINDS = {
-    "count": r"there (is|are) (one|two|three|four|five) \w+",
+    "count": r"there (is|are) (zero|one|two|three|four|five) \w+",
     "presence": r"there is (no|an?) (?!.*\bnot\b).+",
     "negation": r"there is an? (not )?\w+ \w+",
     "addition": r"an? \w+ \w+ and an? \w+ \w+( and an? .+)?",
+    "exchanged": rf"an? ({OTHERS}) \w+ and an? ({OTHERS}) \w+",
     "textured": r"this is a photo of .+ textured with .+",
 }
+
+
+OPTIONS = SMALL | {"train": 60, "ar4t_train": 40, "foils": 5}
 
 
 @pytest.fixture(scope="module")
 def foiled(tmp_path_factory):
     out = tmp_path_factory.mktemp("foils") / "world"
-    ScenesBuilder(**SMALL | {"train": 60}, foils=5).build(out, progress=False)
+    ScenesBuilder(**OPTIONS).build(out, progress=False)
     return out
+
+
+@pytest.fixture(scope="module")
+def singles(tmp_path_factory):
+    """AR4T's scenes of one object, as CLEVR states scenes."""
+    builder = ScenesBuilder(**OPTIONS)
+    split = {"ar4t_single": builder._splits()["ar4t_single"]}
+    work = chunks(split, builder.canvas, tmp_path_factory.mktemp("singles"))
+    return clevr.scenes("single", render_chunks(work, 1, lambda: None)["ar4t_single"])["scenes"]
 
 
 def kind(row):
@@ -33,20 +49,27 @@ def texts(row):
     return row["caption"], row["negative"]
 
 
-def test_the_caption_is_true_and_the_negative_false(foiled):
-    scenes = {s["image_filename"]: s for s in load(foiled / "clevr/scenes_train.json")["scenes"]}
+def test_the_caption_is_true_and_the_negative_false(foiled, singles):
+    train = load(foiled / "clevr/scenes_train.json")["scenes"]
+    scenes = {scene["image_filename"]: scene for scene in (*train, *singles)}
     rows = rows_of(foiled / "foils/train.csv")
     assert list(rows[0]) == ["image", "caption", "negative"]
     seen = Counter()
     for row in rows:
         assert (foiled / "images" / row["image"]).is_file()
-        scene = scenes[row["image"].removeprefix("train/")]
+        scene = scenes[row["image"].rpartition("/")[2]]
         assert holds(scene, row["caption"]), row
         assert not holds(scene, row["negative"]), row
         seen.update(kind(row))
     assert set(seen) == set(KINDS)
     assert len(rows) > 3 * 60
     assert max(Counter(row["image"] for row in rows).values()) == 5
+
+
+def test_numbers_from_zero_to_two_are_true_of_some_scenes(foiled):
+    texts = [row["caption"] for row in rows_of(foiled / "foils/train.csv")]
+    for start in ("there is one object", "there are two objects", "there are zero "):
+        assert any(text.startswith(start) for text in texts), start
 
 
 def test_no_sentence_states_an_unseen_composition(foiled):
