@@ -1,0 +1,1 @@
+"""CLEVR's question engine: scene graphs go in, programs, sentences and answers come out."""
