@@ -6,9 +6,10 @@ from PIL import Image
 from vlmtune.metrics.value import MetricValue
 from vlmtune.report import flips as module
 from vlmtune.report.differences import compare_with_first
-from vlmtune.report.flips import flips, margin
+from vlmtune.report.flips import flips
 from vlmtune.report.html import write_report
 from vlmtune.report.item_row import ItemRow
+from vlmtune.report.item_view import margin
 from vlmtune.report.result import Result
 from vlmtune.types import ImageRef
 
@@ -109,3 +110,70 @@ def test_margins(rows, run):
     assert margin(ItemRow("a", "b", 1.0)) is None
     two = replace(before, images=before.images * 2, true=((True, False), (False, True)))
     assert margin(replace(two, scores=((1.0, 0.5), (0.75, 0.5)))) == (0.5 - 0.25) / 2
+
+
+@pytest.fixture
+def query(tmp_path):
+    """The row of a caption whose images are given as (name, true, score), best first."""
+
+    def made(outcome, rank, *images, part="cola"):
+        return ItemRow(
+            f"{part}/0",
+            part,
+            outcome,
+            tuple(ImageRef(tmp_path / name) for name, _, _ in images),
+            ("a cat",),
+            tuple((true,) for _, true, _ in images),
+            tuple((score,) for _, _, score in images),
+            rank,
+        )
+
+    return made
+
+
+def test_the_images_of_a_query_are_those_of_both_runs(query, run, tmp_path):
+    """Image b was first before; image c is the best false one now, its score before is unknown."""
+    old = query(0.25, 4, ("b.png", False, 0.5), ("a.png", True, 0.25))
+    new = query(1.0, 1, ("a.png", True, 0.75), ("c.png", False, 0.5))
+    runs = [run("old", (0.25, 0.5)), run("new", (1.0, 0.5))]
+    items = {"old": {"cola": (old, old)}, "new": {"cola": (new, new)}}
+    (won,) = flips(compare_with_first(runs), runs, items)
+    (item,) = won["items"]
+    assert item["note"] == "0.250 → 1.000, rank 4 → 1"
+    assert item["gain"] == (0.75 - 0.5) - (0.25 - 0.5)
+    seen = [(image["name"], image["pairs"][0]) for image in item["images"]]
+    assert [(name, pair["true"], pair["scores"]) for name, pair in seen] == [
+        ("b.png", False, "0.5 → ?"),
+        ("a.png", True, "0.25 → 0.75"),
+        ("c.png", False, "? → 0.5"),
+    ]
+    write_report(tmp_path / "out", runs, items)
+    line = "- cola/0 (0.250 → 1.000, rank 4 → 1): a cat: ✗ b.png (0.5 → ?); ✓ a.png (0.25 → 0.75);"
+    assert line in (tmp_path / "out/report.md").read_text()
+
+
+def test_queries_that_the_metric_does_not_count_are_shown_too(query, run):
+    """The caption is as before; the query of the other part is lost."""
+    same, part = query(1.0, 1, ("a.png", True, 1.0)), "cola/image_to_text"
+    before = query(1.0, 1, ("a.png", True, 1.0), part=part)
+    after = query(0.0, 2, ("b.png", False, 2.0), ("a.png", True, 1.0), part=part)
+    runs = [run("old", (1.0,)), run("new", (1.0,))]
+    items = {
+        "old": {"cola": (same,), part: (before,)},
+        "new": {"cola": (same,), part: (after,)},
+    }
+    (lost,) = flips(compare_with_first(runs), runs, items)
+    assert (lost["title"], lost["verdict"], lost["total"]) == ("cola, image to text", "lost", 1)
+    assert [group["title"] for group in flips((), runs[1:], {"new": items["new"]})] == [
+        "cola",
+        "cola, image to text",
+    ]
+    items["old"][part] = ()
+    assert flips(compare_with_first(runs), runs, items) == []
+
+
+def test_of_one_run_a_query_is_right_if_its_first_image_is_true(query, run):
+    rows = (query(0.5, 1, ("a.png", True, 1.0)), query(0.5, 2, ("a.png", True, 1.0)))
+    right, wrong = flips((), [run("one", (0.5, 0.5))], {"one": {"cola": rows}})
+    assert (right["verdict"], wrong["verdict"]) == ("right", "wrong")
+    assert right["items"][0]["note"] == "0.500, rank 1"

@@ -45,9 +45,10 @@ def test_items_are_read_as_they_were_written(rows, tmp_path, suffix):
     stored = replace(written[0], images=(ImageRef(Path("b, c.png"), None, False),))
     odd = replace(stored, id="odd", captions=('a "quoted", red</script>', "two\nlines é"))
     other = ItemRow("classes/0", "classes", 1.0)
-    write_items(tmp_path / f"items{suffix}", [*written, odd, other])
+    query = replace(written[2], id="query", rank=7)
+    write_items(tmp_path / f"items{suffix}", [*written, odd, query, other])
     read = read_items(tmp_path / f"items{suffix}")
-    assert read == {"cola": (*written, odd), "classes": (other,)}
+    assert read == {"cola": (*written, odd, query), "classes": (other,)}
 
 
 def test_a_line_of_json_has_the_columns(rows, tmp_path):

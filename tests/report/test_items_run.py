@@ -111,3 +111,20 @@ def test_report_reads_items_of_another_tool(mine, tmp_path, capsys):
     report.run(Namespace(runs=[tmp_path / "theirs.jsonl", tmp_path / "mine"], **options))
     assert "theirs.jsonl has other items of cola" in capsys.readouterr().err
     assert "Won and lost" not in (tmp_path / "out/report.md").read_text()
+
+
+def test_queries_share_their_true_image_and_other_parts_are_no_benchmark(mine):
+    """Of three captions two are true of image a; c is a candidate of all three."""
+
+    def query(i, outcome, own, part="photos"):
+        images = (ImageRef(Path("c.png")), ImageRef(Path(own)))
+        true, scores = ((False,), (True,)), ((2.0,), (1.0,))
+        return ItemRow(f"{part}/{i}", part, outcome, images, ("x",), true, scores, 2)
+
+    photos = (query(0, 1.0, "a.png"), query(1, 0.0, "a.png"), query(2, 1.0, "b.png"))
+    part = (query(0, 1.0, "a.png", "photos/image_to_text"),)
+    given = {"photos": photos, "photos/image_to_text": part}
+    run, items, apart = run_of_items(Path("t.csv"), given, [mine], {})
+    (result,) = run.results
+    assert (result.benchmark, result.clusters) == ("photos", (0, 0, 1))
+    assert (items, apart) == (given, ())

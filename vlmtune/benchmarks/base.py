@@ -32,6 +32,7 @@ from torch import Tensor
 
 from vlmtune.benchmarks.files import Row, check_chosen, read_rows
 from vlmtune.benchmarks.items import Items, as_stored, find_repeats, sample
+from vlmtune.benchmarks.queries import Query
 from vlmtune.config import Configured
 from vlmtune.errors import UserError
 from vlmtune.metrics.value import MetricValue
@@ -193,6 +194,10 @@ class Benchmark(Configured, ABC, Generic[I]):
         """Key of the metric that stands for the whole."""
         return self.primary_metric if self.strict else self.reference_metric or self.primary_metric
 
+    def queries(self, result: Result, scores: Tensor) -> tuple[Query, ...]:
+        """The queries of a ranking; empty where items compare a short list."""
+        return ()
+
     def repeats(self) -> tuple[Repeat, ...]:
         """What occurs twice among the items, for the report."""
         return find_repeats(self.items.compared)
@@ -261,11 +266,6 @@ def gallery(
                 examples.append(example(i))
                 left -= 1
     return tuple(examples)
-
-
-def count(value: int, n: int) -> MetricValue:
-    """A number of items that is reported as it is, such as of those left out."""
-    return MetricValue(float(value), n, higher_is_better=False, unit="count")
 
 
 def check_scores(scores: Tensor, shape: tuple[int, ...], name: str) -> None:

@@ -14,16 +14,17 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from typing_extensions import override
 
-from vlmtune.benchmarks.base import Benchmark, Convention, count, gallery
+from vlmtune.benchmarks.base import Benchmark, Convention, gallery
 from vlmtune.benchmarks.cola_files import Queries, read_queries, read_subsets, spelled
 from vlmtune.benchmarks.files import write_image, write_json
 from vlmtune.benchmarks.items import Items
-from vlmtune.benchmarks.rules.ranking import best_images
+from vlmtune.benchmarks.queries import Query, shown
+from vlmtune.benchmarks.rules.ranking import BEST, best_images
 from vlmtune.errors import UserError
 from vlmtune.metrics.average_precision import ClassPrecision, class_average_precision
 from vlmtune.metrics.intervals import bootstrap_mean
-from vlmtune.metrics.ranking import f1_at_positives, mean_ranks
-from vlmtune.metrics.value import MetricValue
+from vlmtune.metrics.ranking import f1_at_positives, mean_ranks, true_ranks
+from vlmtune.metrics.value import MetricValue, count
 from vlmtune.report.result import Example, Result
 
 
@@ -150,15 +151,8 @@ class ColaSingle(Benchmark[QueryItems]):
 
     @override
     def evaluate(self, scores: Float[Tensor, "P"] | Float[Tensor, "N M"]) -> Result:
-        queries = self.items.queries
-        values = scores.detach().cpu().double()
-        if self.items.pairs is not None:
-            # No metric reads the other pairs; NaN would raise if one did.
-            chosen = values
-            values = torch.full(queries.labels.shape, torch.nan, dtype=torch.float64)
-            values[queries.ranked] = chosen
-        treatment = "strict" if self.strict else "reference"
-        precision = class_average_precision(values, queries.labels, queries.hard, treatment)
+        queries, values = self.items.queries, self._in_columns(scores)
+        precision = self._precision(values)
         metrics = {"map": _mean(precision)}
         for part, members in self.items.subsets.items():
             if (members & precision.counted).any():
@@ -172,6 +166,40 @@ class ColaSingle(Benchmark[QueryItems]):
         metrics |= _left_out(precision)
         outcomes = precision.values[precision.counted]
         return self.result(metrics, outcomes, examples=self._examples(values))
+
+    def _in_columns(self, scores: Float[Tensor, "P"] | Float[Tensor, "N C"]) -> Tensor:
+        """The scores with a row for each image and a column for each query."""
+        scores, queries = scores.detach().cpu().double(), self.items.queries
+        if self.items.pairs is None:
+            return scores
+        # No metric reads the other pairs; NaN would raise if one did.
+        values = torch.full(queries.labels.shape, torch.nan, dtype=torch.float64)
+        values[queries.ranked] = scores
+        return values
+
+    def _precision(self, values: Float[Tensor, "N C"]) -> ClassPrecision:
+        queries, treatment = self.items.queries, "strict" if self.strict else "reference"
+        return class_average_precision(values, queries.labels, queries.hard, treatment)
+
+    @override
+    def queries(
+        self, result: Result, scores: Float[Tensor, "P"] | Float[Tensor, "N C"]
+    ) -> tuple[Query, ...]:
+        """The queries that count, with its best images of the hard set.
+
+        Without a true image in the hard set (convention "reference") the rank is the last.
+        """
+        items, values = self.items, self._in_columns(scores)
+        counted = self._precision(values).counted.nonzero()[:, 0].tolist()
+        rows = []
+        for c, precision in zip(counted, result.outcomes, strict=True):
+            pool = items.queries.hard[:, c].nonzero()[:, 0]
+            here, true = values[pool, c], items.queries.labels[pool, c]
+            rank = int(true_ranks(here[None], true[None])[0])
+            some = shown(here, true, BEST)
+            images = tuple(items.images[pool[k]] for k in some.positions)
+            rows.append(Query("", precision, rank, images, (items.texts[c],), some))
+        return tuple(rows)
 
     def _examples(self, values: Float[Tensor, "N C"]) -> tuple[Example, ...]:
         """The first queries whose best image is true, and the first whose best image is not."""

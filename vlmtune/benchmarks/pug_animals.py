@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 from typing_extensions import override
 
-from vlmtune.benchmarks.base import Benchmark, Convention, PairScorer, count, embed
+from vlmtune.benchmarks.base import Benchmark, Convention, PairScorer, embed
 from vlmtune.benchmarks.files import read_csv, write_csv, write_image
 from vlmtune.benchmarks.items import Items, number
 from vlmtune.benchmarks.pug_animals_samples import (
@@ -33,7 +33,7 @@ from vlmtune.benchmarks.pug_animals_samples import (
 from vlmtune.benchmarks.pug_files import SITE
 from vlmtune.errors import UserError
 from vlmtune.metrics.equivariance import agreement, alignment, mean_cosine, paired_alignment
-from vlmtune.metrics.value import MetricValue
+from vlmtune.metrics.value import MetricValue, count
 from vlmtune.report.result import Result
 from vlmtune.types import ImageRef
 

@@ -17,12 +17,12 @@ from jaxtyping import Int
 from torch import Tensor
 from typing_extensions import override
 
-from vlmtune.benchmarks.base import Convention, count
+from vlmtune.benchmarks.base import Convention
 from vlmtune.benchmarks.files import read_csv, write_csv, write_image
 from vlmtune.benchmarks.pug_files import SITE, spoken
 from vlmtune.benchmarks.rules.paired import Paired, PairedAccuracy, PairedItem
 from vlmtune.errors import UserError
-from vlmtune.metrics.value import MetricValue
+from vlmtune.metrics.value import MetricValue, count
 from vlmtune.types import ImageRef
 
 COLUMNS = ("Relation", "caption", "alt_caption", "filename_neg", "filepath")

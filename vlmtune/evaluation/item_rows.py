@@ -3,6 +3,7 @@
 In: a benchmark, its result, and the scores it saw. Out: a row for each item. Never: a new score.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import product
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vlmtune.benchmarks.base import Benchmark, PairScorer
+from vlmtune.benchmarks.base import Benchmark, PairScorer, Query
 from vlmtune.report.item_row import ItemRow
 from vlmtune.report.result import Result
 from vlmtune.types import ImageRef
@@ -51,12 +52,15 @@ class EmbeddingRecorder(Recorder):
 def item_rows(
     benchmark: Benchmark[Any], result: Result, scores: Tensor | None
 ) -> tuple[ItemRow, ...]:
-    """Returns the items in the order of `result.outcomes`.
+    """Returns the items in the order of `result.outcomes`, then rows of further parts.
 
-    A benchmark whose items have no short list of images and captions, such as a classification, has
-    rows with outcomes alone.
+    A ranking has a row for each query (`Benchmark.queries`). A benchmark whose items have no short
+    list of images and captions, such as a classification, has rows with outcomes alone.
     """
     items, name = benchmark.items, benchmark.name
+    fits = scores is not None and tuple(scores.shape) == items.shape
+    if scores is not None and fits and (queries := benchmark.queries(result, scores)):
+        return _query_rows(name, queries)
     listed = items.evaluated
     if len(listed) != len(result.outcomes):
         return tuple(ItemRow(f"{name}/{i}", name, x) for i, x in enumerate(result.outcomes))
@@ -65,9 +69,7 @@ def item_rows(
     known: dict[tuple[int, int], int] | None = None
     if items.pairs is not None:
         known = {(i, j): k for k, (i, j) in enumerate(items.pairs.tolist())}
-    if scores is not None and tuple(scores.shape) != items.shape:
-        scores = None
-    values = None if scores is None else scores.detach().cpu().to(torch.float64)
+    values = None if scores is None or not fits else scores.detach().cpu().to(torch.float64)
 
     def score(image: ImageRef, text: str) -> float | None:
         pair = rows[image], columns[text]
@@ -94,6 +96,28 @@ def item_rows(
             )
         )
     return tuple(out)
+
+
+def _query_rows(name: str, queries: Sequence[Query]) -> tuple[ItemRow, ...]:
+    """A row for each query; `<name>/<part>` has those that the primary metric does not count."""
+    counts: Counter[str] = Counter()
+    rows = []
+    for one in queries:
+        part, width = f"{name}/{one.part}".rstrip("/"), len(one.captions)
+        rows.append(
+            ItemRow(
+                f"{part}/{counts[part]}",
+                part,
+                one.outcome,
+                one.images,
+                one.captions,
+                _in_rows(one.shown.true, width),
+                _in_rows(one.shown.scores, width),
+                one.rank,
+            )
+        )
+        counts[part] += 1
+    return tuple(rows)
 
 
 def _in_rows(values: Sequence[Any], width: int) -> tuple[tuple[Any, ...], ...]:

@@ -27,3 +27,8 @@ class MetricValue:
     high: float | None = None
     higher_is_better: bool = True
     unit: Unit = "fraction"
+
+
+def count(value: int, n: int) -> MetricValue:
+    """A number of items that is reported as it is, such as of those left out."""
+    return MetricValue(float(value), n, higher_is_better=False, unit="count")

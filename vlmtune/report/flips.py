@@ -10,7 +10,8 @@ from typing import Any
 from vlmtune.report.differences import Comparison
 from vlmtune.report.gallery import quota
 from vlmtune.report.item_row import ItemRow
-from vlmtune.report.items_file import Items
+from vlmtune.report.item_view import item_view
+from vlmtune.report.items_file import Items, part_names
 from vlmtune.report.media import Thumbnails
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.table import baseline, colours, titled
@@ -41,7 +42,7 @@ def flips(
             **head,
             "total": len(numbers),
             "items": [
-                _item(i, rows[i], (there, here) if head["against"] else (here,), thumbnails)
+                item_view(i, rows[i], (there, here) if head["against"] else (here,), thumbnails)
                 for i in _fitting(rows, numbers, most)
             ],
         }
@@ -49,7 +50,9 @@ def flips(
     ]
 
 
-_Group = tuple[dict[str, Any], Sequence[ItemRow], Sequence[ItemRow], Sequence[ItemRow], Numbers]
+_Rows = Sequence[ItemRow]
+_Outcomes = Sequence[float]
+_Group = tuple[dict[str, Any], _Rows, _Rows, _Rows, Numbers]
 
 
 def _compared(
@@ -66,27 +69,58 @@ def _compared(
         rows = here or there
         if one.paired is None or old is None or len(rows) != len(one.result.outcomes):
             continue
-        pairs = list(zip(one.result.outcomes, old.outcomes, strict=True))
-        for verdict, sign in (("won", 1), ("lost", -1)):
-            numbers = [i for i, (new, before) in enumerate(pairs) if sign * (new - before) > EQUAL]
-            if numbers and rows[numbers[0]].captions:
-                head = _head(one.title, runs, one.run, verdict, runs[first].name)
-                out.append((head, rows, here, there, numbers))
+        sides: list[tuple[str, _Rows, _Rows, _Rows, _Outcomes, _Outcomes]] = [
+            (one.title, rows, here, there, one.result.outcomes, old.outcomes)
+        ]
+        for title, new, before in _parts(one, runs[one.run].name, runs[first].name, items):
+            outcomes = [[row.outcome for row in side] for side in (new, before)]
+            sides.append((title, new, new, before, outcomes[0], outcomes[1]))
+        for title, rows, here, there, new, before in sides:
+            pairs = list(zip(new, before, strict=True))
+            for verdict, sign in (("won", 1), ("lost", -1)):
+                numbers = [i for i, (x, y) in enumerate(pairs) if sign * (x - y) > EQUAL]
+                if numbers and rows[numbers[0]].captions:
+                    head = _head(title, runs, one.run, verdict, runs[first].name)
+                    out.append((head, rows, here, there, numbers))
     return out
+
+
+def _parts(
+    comparison: Comparison, run: str, first: str, items: Mapping[str, Items]
+) -> list[tuple[str, _Rows, _Rows]]:
+    """The further parts of a benchmark with equal ids in both runs, such as its image queries."""
+    out = []
+    for name in part_names(items.get(run, {}), comparison.result.benchmark):
+        here, there = _rows(items, run, name), _rows(items, first, name)
+        if [row.id for row in here] == [row.id for row in there]:
+            out.append((f"{comparison.title}, {_spoken(name)}", here, there))
+    return out
+
+
+def _spoken(part: str) -> str:
+    return part.rpartition("/")[2].replace("_", " ")
 
 
 def _alone(runs: Sequence[RunReport], items: Mapping[str, Items]) -> list[_Group]:
     out = []
     for i, run in enumerate(runs):
         for result in [] if run.text_only else run.results:
-            rows = _rows(items, run.name, result.benchmark)
-            for verdict in ("right", "wrong"):
-                right = verdict == "right"
-                numbers = [k for k, row in enumerate(rows) if row.right is right]
-                if numbers and rows[numbers[0]].captions:
-                    title = titled(result.benchmark, result.convention)
-                    out.append((_head(title, runs, i, verdict, ""), rows, rows, (), numbers))
+            title, known = titled(result.benchmark, result.convention), items.get(run.name, {})
+            parts = part_names(known, result.benchmark)
+            sides = [(title, _rows(items, run.name, result.benchmark))]
+            sides += [(f"{title}, {_spoken(name)}", known[name]) for name in parts]
+            for name, rows in sides:
+                for verdict in ("right", "wrong"):
+                    right = verdict == "right"
+                    numbers = [k for k, row in enumerate(rows) if _first_is_true(row) is right]
+                    if numbers and rows[numbers[0]].captions:
+                        out.append((_head(name, runs, i, verdict, ""), rows, rows, (), numbers))
     return out
+
+
+def _first_is_true(row: ItemRow) -> bool | None:
+    """Whether an item is right; a query whose outcome is a grade is if its first image is."""
+    return row.rank == 1 if row.right is None and row.rank is not None else row.right
 
 
 def _head(
@@ -110,36 +144,23 @@ def flip_lines(groups: Sequence[dict[str, Any]]) -> list[str]:
         head = f"{group['title']}, {group['run']}{against}"
         lines += [f"### {head}: {group['verdict']} {group['total']}", ""]
         for item in group["items"][:LINES]:
-            pairs = [pair for image in item["images"] for pair in image["pairs"]]
-            cells = [
-                f"{'✓' if pair['true'] else '✗'} {pair['caption']}"
-                + (f" ({pair['scores']})" if pair["scores"] else "")
-                for pair in pairs
-            ]
-            lines.append(f"- {item['id']}: {'; '.join(cells)}")
+            note = f" ({item['note']})" if item["note"] else ""
+            lines.append(f"- {item['id']}{note}: {_compared_pairs(item['images'])}")
         lines.append("")
     return lines
 
 
-def margin(row: ItemRow) -> float | None:
-    """How far the true captions score above the false ones; None if a score is unknown.
-
-    The mean over the images of the lowest score of a true caption minus the highest of a false one.
-
-    Example:
-        >>> margin(ItemRow("a/0", "a", 1.0, (), ("x", "y"), ((True, False),), ((0.5, 0.25),)))
-        0.25
-    """
-    margins = []
-    for line, truth in zip(row.scores, row.true, strict=True):
-        true, false = [], []
-        for score, is_true in zip(line, truth, strict=True):
-            if score is None:
-                return None
-            (true if is_true else false).append(score)
-        if true and false:
-            margins.append(min(true) - max(false))
-    return sum(margins) / len(margins) if margins else None
+def _compared_pairs(images: Sequence[dict[str, Any]]) -> str:
+    """The captions of each image, or a single caption and the names of its images."""
+    captions = {pair["caption"] for image in images for pair in image["pairs"]}
+    single = len(captions) == 1 and len(images) > 1
+    cells = [
+        f"{'✓' if pair['true'] else '✗'} {image['name'] if single else pair['caption']}"
+        + (f" ({pair['scores']})" if pair["scores"] else "")
+        for image in images
+        for pair in image["pairs"]
+    ]
+    return (f"{captions.pop()}: " if single else "") + "; ".join(cells)
 
 
 def _rows(items: Mapping[str, Items], run: str, benchmark: str) -> tuple[ItemRow, ...]:
@@ -159,30 +180,3 @@ def _fitting(rows: Sequence[ItemRow], numbers: Numbers, most: int) -> Numbers:
             break
         out.append(i)
     return out
-
-
-def _item(
-    i: int, row: ItemRow, sides: Sequence[Sequence[ItemRow]], thumbnails: Thumbnails
-) -> dict[str, Any]:
-    """An item with the scores of the sides: the run alone, or the run after the one before it."""
-    images = []
-    for k, image in enumerate(row.images):
-        pairs = [
-            {
-                "caption": caption,
-                "true": row.true[k][j],
-                "scores": _scores([rows[i].scores[k][j] if rows else None for rows in sides]),
-            }
-            for j, caption in enumerate(row.captions)
-        ]
-        images.append({"uri": thumbnails(image), "name": image.path.name, "pairs": pairs})
-    before, after = [None, *(margin(rows[i]) if rows else None for rows in sides)][-2:]
-    gain = None if after is None else after - (before or 0.0)
-    return {"id": row.id, "images": images, "gain": gain}
-
-
-def _scores(values: Sequence[float | None]) -> str:
-    """The score before and after, as far as known."""
-    if all(value is None for value in values):
-        return ""
-    return " → ".join("?" if value is None else f"{value:.3g}" for value in values)

@@ -20,6 +20,8 @@ class ItemRow:
         captions: The captions it compares.
         true: For each image, whether each caption is true of it.
         scores: For each image, the score of each caption; None for a pair that is not compared.
+        rank: Of a query, the rank of its best true image or caption among all false ones, from 1;
+            images or captions are then those that score best and the true ones, best first.
     """
 
     id: str
@@ -29,6 +31,7 @@ class ItemRow:
     captions: tuple[str, ...] = ()
     true: tuple[tuple[bool, ...], ...] = ()
     scores: tuple[tuple[float | None, ...], ...] = ()
+    rank: int | None = None
 
     @property
     def right(self) -> bool | None:

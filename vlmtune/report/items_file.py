@@ -23,7 +23,7 @@ Cells = dict[str, Any]
 
 COLUMNS = (
     *("benchmark", "id", "right", "outcome", "files", "captions", "true", "scores"),
-    *("boxes", "upright"),
+    *("rank", "boxes", "upright"),
 )
 NEEDED = ("benchmark", "id")
 LISTS = ("files", "captions", "true", "scores", "boxes")
@@ -50,7 +50,8 @@ def write_items(path: Path, rows: Iterable[ItemRow]) -> None:
     """Writes the rows atomically, with the columns `COLUMNS`, in the format of the file's name.
 
     `true` and `scores` have a list for each file with a value for each caption; a pair that the
-    benchmark does not compare has the score null. `right` is null for an outcome that is neither 1
+    benchmark does not compare has the score null. `rank` is that of a query's best true image or
+    caption. `right` is null for an outcome that is neither 1
     nor 0. `boxes` has x, y, width and height of the crop of each file, null for a whole image.
     JSON lines leave out what is null or empty, CSV writes lists as JSON.
 
@@ -102,6 +103,21 @@ def by_benchmark(rows: Iterable[ItemRow]) -> Items:
     return {name: tuple(listed) for name, listed in out.items()}
 
 
+def part_names(items: Items, benchmark: str) -> list[str]:
+    """The names of a benchmark's further parts, such as `flickr30k/image_to_text`.
+
+    Example:
+        >>> row = (ItemRow("a/b/0", "a/b", 1.0, rank=1),)
+        >>> part_names({"a": (), "a/b": row, "ab": ()}, "a")
+        ['a/b']
+    """
+    return [
+        name
+        for name, rows in items.items()
+        if name.startswith(f"{benchmark}/") and any(row.rank is not None for row in rows)
+    ]
+
+
 def items_beside(report: Path) -> Path | None:
     """The newest file of items beside a report.json, or None."""
     files = [report.with_name(f"{STEM}{suffix}") for suffix in _FORMATS]
@@ -132,6 +148,7 @@ def _cells(row: ItemRow) -> Cells:
         "captions": list(row.captions),
         "true": [list(line) for line in row.true],
         "scores": [list(line) for line in row.scores],
+        "rank": row.rank,
         "boxes": boxes if any(boxes) else None,
         "upright": None if all(image.upright for image in row.images) else False,
     }
@@ -158,6 +175,7 @@ def _row(cells: Any) -> ItemRow:
         tuple(map(_text, captions)),
         _grid(cells, "true", sizes, bool),
         _grid(cells, "scores", sizes, lambda x: None if x is None else float(x)),
+        None if cells.get("rank") is None else int(cells["rank"]),
     )
 
 
@@ -244,7 +262,7 @@ def _parsed(name: str, cell: str) -> Any:
         if not isinstance(value, list):
             raise TypeError(f"{cell[:40]!r} instead of a list in JSON in column {name!r}")
         return value
-    if name == "outcome":
+    if name in ("outcome", "rank"):
         return float(cell)
     return {"true": True, "1": True, "false": False, "0": False}[cell.strip().lower()]
 
@@ -255,6 +273,7 @@ def _write_parquet(path: Path, rows: Iterable[Cells]) -> None:
     types = {
         **dict.fromkeys(("benchmark", "id"), arrow.string()),
         **{"right": arrow.bool_(), "outcome": arrow.float64(), "upright": arrow.bool_()},
+        **{"rank": arrow.int64()},
         **{"files": strings, "captions": strings, "scores": arrow.list_(doubles)},
         **{"true": arrow.list_(arrow.list_(arrow.bool_()))},
         **{"boxes": arrow.list_(arrow.list_(arrow.int64()))},

@@ -16,9 +16,10 @@ from vlmtune.metrics.intervals import bootstrap_mean
 from vlmtune.metrics.item_groups import ItemGroups
 from vlmtune.metrics.value import MetricValue
 from vlmtune.report.item_row import ItemRow
-from vlmtune.report.items_file import STEM, Items
+from vlmtune.report.items_file import STEM, Items, part_names
 from vlmtune.report.result import Result
 from vlmtune.report.run_report import Provenance, RunReport
+from vlmtune.types import ImageRef
 
 VERSION = "items"  # of a benchmark that no run of vlmtune has
 
@@ -39,6 +40,7 @@ def run_of_items(
     if not items:
         raise UserError(f"expected items in {path}, got none: correct the file")
     results, ordered, apart = [], {}, []
+    parts = {part for name in items for part in part_names(items, name)}
     for name, rows in items.items():
         by_id = {row.id: row for row in rows}
         if len(by_id) < len(rows):
@@ -46,6 +48,8 @@ def run_of_items(
                 f"expected items of different ids in {path}, got one twice in {name}: correct them"
             )
         ordered[name] = rows
+        if name in parts:
+            continue
         same_name = [(run, one) for run in others for one in run.results if one.benchmark == name]
         for run, result in same_name:
             if listed := _like(by_id, result, known.get(run.name, {}).get(name, ())):
@@ -122,12 +126,20 @@ def _clusters(rows: Sequence[ItemRow]) -> tuple[int, ...]:
     """Items that share an image get one number."""
     numbers: dict[object, int] = {}
     members = [
-        [numbers.setdefault(image, len(numbers)) for image in row.images or (row.id,)]
+        [numbers.setdefault(image, len(numbers)) for image in _shared(row) or (row.id,)]
         for row in rows
     ]
     most = max(map(len, members))
     padded = [images + images[:1] * (most - len(images)) for images in members]
     return tuple(connected_components(torch.tensor(padded)).tolist())
+
+
+def _shared(row: ItemRow) -> tuple[ImageRef, ...]:
+    """The images of an item; of a query, whose others are candidates, its best true one."""
+    if row.rank is None:
+        return row.images
+    true = [image for image, line in zip(row.images, row.true, strict=True) if any(line)]
+    return tuple(true[:1])
 
 
 def _provenance(path: Path) -> Provenance:

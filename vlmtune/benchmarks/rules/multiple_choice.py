@@ -15,12 +15,12 @@ from torch import Tensor
 from torch.nn.functional import normalize
 from typing_extensions import override
 
-from vlmtune.benchmarks.base import Benchmark, Embedder, PairScorer, count, embedded, gallery
+from vlmtune.benchmarks.base import Benchmark, Embedder, PairScorer, embedded, gallery
 from vlmtune.benchmarks.items import Comparison, Items, distinct_pairs, number
 from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_robust import cluster_robust_mean, cluster_robust_rank, macro_mean
 from vlmtune.metrics.multiple_choice import Ties, choice_credit, choice_ranks, recall_chance
-from vlmtune.metrics.value import MetricValue
+from vlmtune.metrics.value import MetricValue, count
 from vlmtune.report.result import Example, Result
 from vlmtune.types import ImageRef
 

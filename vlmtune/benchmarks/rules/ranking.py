@@ -16,6 +16,7 @@ from typing_extensions import override
 
 from vlmtune.benchmarks.base import Benchmark, gallery
 from vlmtune.benchmarks.items import Comparison, Items, number
+from vlmtune.benchmarks.queries import Query, shown
 from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_robust import cluster_robust_mean, macro_mean
 from vlmtune.metrics.ranking import recall_at
@@ -199,6 +200,27 @@ class Ranking(Benchmark[RankingItems]):
                     hits, fold, clusters, chance
                 )
         return metrics
+
+    @override
+    def queries(self, result: Result, scores: Float[Tensor, "N M"]) -> tuple[Query, ...]:
+        """The captions in the order of the file, then the images, as the part "image_to_text"."""
+        items, images = self.items, torch.arange(len(self.items.images))
+        sides = self._ranked(scores, 0, len(images))
+        true = torch.zeros(items.shape, dtype=torch.bool)
+        true[items.owners, items.columns] = True
+        out = []
+        for i, rank in enumerate(sides[TO_IMAGE].ranks.tolist()):
+            column, owner = int(items.columns[i]), items.owners[i]
+            some = shown(scores[:, column], true[:, column] if self.strict else images == owner)
+            candidates = tuple(items.images[k] for k in some.positions)
+            out.append(
+                Query("", result.outcomes[i], rank, candidates, (items.texts[column],), some)
+            )
+        for i, rank in enumerate(sides[TO_TEXT].ranks.tolist()):
+            some = shown(scores[i], true[i])
+            candidates = tuple(items.texts[k] for k in some.positions)
+            out.append(Query(TO_TEXT, float(rank == 1), rank, (items.images[i],), candidates, some))
+        return tuple(out)
 
     def _examples(
         self, scores: Float[Tensor, "N M"], hits: Float[Tensor, "C"]

@@ -1,0 +1,80 @@
+"""A query of a ranking as the file of items shows it: its best candidates and its true ones.
+
+In: scores of all candidates of one query. Out: a few of them, with scores. Never: all of them.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from vlmtune.types import ImageRef
+
+TRUE = 5  # true candidates in a row
+
+
+class Shown(NamedTuple):
+    """Some candidates of a query, best first.
+
+    Attributes:
+        positions: Which ones.
+        true: Whether each is true.
+        scores: Score of each.
+    """
+
+    positions: tuple[int, ...]
+    true: tuple[bool, ...]
+    scores: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Query:
+    """One query of a ranking: a caption over images, or an image over captions.
+
+    Attributes:
+        part: "" for the queries that the primary metric is a mean over, else the name of others.
+        outcome: What the metric gives it.
+        rank: Rank of its best true candidate among the false ones, from 1.
+        images: The caption's candidates, best first, or the image.
+        captions: The image's candidates, best first, or the caption.
+        shown: The candidates, as positions.
+    """
+
+    part: str
+    outcome: float
+    rank: int
+    images: tuple[ImageRef, ...]
+    captions: tuple[str, ...]
+    shown: Shown
+
+
+def shown(scores: Float[Tensor, "n"], true: Bool[Tensor, "n"], best: int = 1) -> Shown:
+    """The first `best` candidates, the first `TRUE` true ones, and the first false one.
+
+    Of equal scores a false candidate comes first, as it does where ties are lost.
+
+    Example:
+        >>> scores = torch.tensor([0.5, 0.25, 0.75, 0.5])
+        >>> shown(scores, torch.tensor([True, True, False, False]))
+        Shown(positions=(2, 0, 1), true=(False, True, True), scores=(0.75, 0.5, 0.25))
+    """
+    chosen = set(_first(scores, torch.ones_like(true), best))
+    chosen |= {*_first(scores, true, TRUE), *_first(scores, ~true, 1)}
+    ordered = sorted(chosen, key=lambda i: (-float(scores[i]), bool(true[i]), i))
+    return Shown(
+        tuple(ordered),
+        tuple(bool(true[i]) for i in ordered),
+        tuple(float(scores[i]) for i in ordered),
+    )
+
+
+def _first(scores: Float[Tensor, "n"], among: Bool[Tensor, "n"], most: int) -> list[int]:
+    """Positions of the best scores among some candidates; of equal ones the first."""
+    positions = among.nonzero()[:, 0]
+    values = scores[positions]
+    if len(values) > most:  # much faster than a sort of all
+        least = values.topk(most).values[-1]
+        positions, values = positions[values >= least], values[values >= least]
+    return positions[values.argsort(descending=True, stable=True)[:most]].tolist()
