@@ -9,38 +9,38 @@ return sets of values. It has the same answer if this set holds that answer alon
 Source: Johnson et al. 2017, section 4 (question size), appendix on effective question size.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 from data_builders.programs.functions import CATALOGUE, Type
 from data_builders.programs.program import Program, Step, execute
-from data_builders.programs.scene_graph import SceneGraph
+from data_builders.programs.scene_graph import Objects, SceneGraph
 
 _SETS = {Type.OBJECT, Type.OBJECT_SET}
 
 
+class _Tree(NamedTuple):
+    """A pruned part of a program that ends in `step`, and how many functions it has."""
+
+    size: int
+    step: Step
+    inputs: tuple[Any, ...] = ()
+
+
+_SCENE = _Tree(1, Step("scene"))
+
+
 def execute_on_sets(program: Sequence[Step], scene: SceneGraph) -> frozenset[Any]:
     """Returns the possible answers of a program that may be ill-posed."""
-    values: list[Any] = []
+    values: list[frozenset[Any]] = []
     for step in program:
-        function = CATALOGUE[step.function]
-        inputs = [values[i] for i in step.inputs]
-        side = (step.value,) if step.value else ()
-        if step.function == "unique":
-            values.append(inputs[0])
-        elif all(kind == Type.OBJECT_SET for kind in function.inputs):
-            value = function.compute(scene, *inputs, *side)
-            values.append(value if function.output == Type.OBJECT_SET else frozenset([value]))
-        else:
-            outputs = [function.compute(scene, *one, *side) for one in product(*inputs)]
-            united = function.output == Type.OBJECT_SET
-            values.append(frozenset().union(*outputs) if united else frozenset(outputs))
+        values.append(_apply(step, [values[i] for i in step.inputs], scene))
     return values[-1]
 
 
 def effective_question(program: Program, scene: SceneGraph) -> Program:
-    """Returns the smallest pruned program with the answer of `program`, the first of equal size.
+    """Returns the smallest pruned program with the answer of `program`.
 
     Example:
         >>> cube = {"size": "small", "color": "red", "material": "metal", "shape": "cube"}
@@ -51,27 +51,41 @@ def effective_question(program: Program, scene: SceneGraph) -> Program:
         ['scene', 'query_color']
     """
     answer = frozenset([execute(program, scene)])
-    pruned = sorted((_flat(tree) for tree in _cuts(program, len(program) - 1)), key=len)
-    return next(one for one in pruned if execute_on_sets(one, scene) == answer)
+    return _flat(_smallest(program, len(program) - 1, scene)[answer])
 
 
-_Tree = tuple[Step, tuple[Any, ...]]
+def _apply(step: Step, inputs: Sequence[Objects | frozenset[Any]], scene: SceneGraph) -> Any:
+    """The output of a function on sets of inputs, a set of objects or of values."""
+    function = CATALOGUE[step.function]
+    side = (step.value,) if step.value else ()
+    if step.function == "unique":
+        return inputs[0]
+    united = function.output == Type.OBJECT_SET
+    if all(kind == Type.OBJECT_SET for kind in function.inputs):
+        value = function.compute(scene, *inputs, *side)
+        return value if united else frozenset([value])
+    outputs = [function.compute(scene, *one, *side) for one in product(*inputs)]
+    return frozenset().union(*outputs) if united else frozenset(outputs)
 
 
-def _cuts(program: Program, number: int) -> Iterator[_Tree]:
-    """The tree that ends in a step, whole and with each of its branches cut once."""
+def _smallest(program: Program, number: int, scene: SceneGraph) -> dict[frozenset[Any], _Tree]:
+    """By each value that a step has in some pruned program, the smallest such program."""
     step = program[number]
-    options = [
-        [*_cuts(program, i), *([(Step("scene"), ())] if _replaceable(program, i) else [])]
-        for i in step.inputs
-    ]
-    for inputs in product(*options):
-        yield step, inputs
-
-
-def _replaceable(program: Program, number: int) -> bool:
-    function = program[number].function
-    return function != "scene" and CATALOGUE[function].output in _SETS
+    options: list[list[tuple[frozenset[Any], _Tree]]] = []
+    for i in step.inputs:
+        smallest = _smallest(program, i, scene)
+        function = CATALOGUE[program[i].function]
+        if function.output in _SETS:
+            smallest[scene.all] = _SCENE
+        options.append(list(smallest.items()))
+    out: dict[frozenset[Any], _Tree] = {}
+    for chosen in product(*options):
+        trees = tuple(tree for _, tree in chosen)
+        tree = _Tree(1 + sum(one.size for one in trees), step, trees)
+        value = _apply(step, [value for value, _ in chosen], scene)
+        if value not in out or tree.size < out[value].size:
+            out[value] = tree
+    return out
 
 
 def _flat(tree: _Tree) -> Program:
@@ -79,9 +93,8 @@ def _flat(tree: _Tree) -> Program:
     steps: list[Step] = []
 
     def add(tree: _Tree) -> int:
-        step, inputs = tree
-        numbers = tuple(add(one) for one in inputs)
-        steps.append(Step(step.function, numbers, step.value))
+        numbers = tuple(add(one) for one in tree.inputs)
+        steps.append(Step(tree.step.function, numbers, tree.step.value))
         return len(steps) - 1
 
     add(tree)

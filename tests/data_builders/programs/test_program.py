@@ -99,8 +99,8 @@ CASES |= {
 }
 SPHERE = ("filter_shape sphere", "unique")
 for attribute, equal in zip(ATTRIBUTES, (True, False, True, False), strict=True):
-    sides = [chain(*one, f"query_{attribute}") for one in (BLUE, SPHERE)]
-    CASES[f"equal_{attribute}"] = (joined(*sides, f"equal_{attribute}"), equal)
+    one, other = (chain(*words, f"query_{attribute}") for words in (BLUE, SPHERE))
+    CASES[f"equal_{attribute}"] = (joined(one, other, f"equal_{attribute}"), equal)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -235,8 +235,8 @@ def test_each_branch_is_pruned_alone(row):
 def test_sets_of_values_are_no_answer(row):
     assert execute_on_sets(chain("query_color"), row) == {"red", "blue", "green"}
     assert execute_on_sets(chain("same_shape", "query_shape"), row) == {"cube"}
-    sides = chain("query_shape"), chain(*SPHERE, "query_shape")
-    assert execute_on_sets(joined(*sides, "equal_shape"), row) == {True, False}
+    program = joined(chain("query_shape"), chain(*SPHERE, "query_shape"), "equal_shape")
+    assert execute_on_sets(program, row) == {True, False}
 
 
 # -- files ---------------------------------------------------------------------------------------
