@@ -88,11 +88,11 @@ class Generator:
         return chosen if chosen and not _too_frequent(chosen.answer, counts, domain) else None
 
     def _domain(self, family: Family, counts: Counter[Any]) -> Sequence[Any]:
-        """The answers that a family may have; numbers up to the largest one so far."""
+        """The answers that a family may have; numbers up to one more than the largest so far."""
         kind, _, attribute = family.function.partition("_")
         if kind == "query":
             return self.words[attribute]
-        return range(max(counts, default=1) + 1) if kind == "count" else _BOOLEANS
+        return range(max(counts, default=0) + 2) if kind == "count" else _BOOLEANS
 
 
 def _too_frequent(answer: Any, counts: Counter[Any], domain: Sequence[Any]) -> bool:

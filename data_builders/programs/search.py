@@ -6,8 +6,8 @@ Rejected as soon as the steps so far show it (Johnson et al. 2017, section 3, qu
 
 - ill-posed: a reference that fits no object or several;
 - degenerate: a relation without which the description fits the same objects ("the cube right of
-  the sphere" where there is one cube); for a same-attribute relation also the same objects but the
-  one it starts from, and for a spatial one no other object than that;
+  the sphere" where there is one cube), or at most the reference itself; for a same-attribute
+  relation also the same objects but the reference;
 - degenerate, too: a branch of "and" or "or" without which the description fits the same objects;
 - two references to one object ("the cube left of the ball right of the cube");
 - comparisons of numbers where one description includes the other ("fewer red cubes than cubes"), or
@@ -226,16 +226,15 @@ class _Search:
             return True
         fits = self.searched.fitting
         everywhere = fits(self.scene.all).get(description, frozenset())
-        if objects == everywhere:
+        branches = before.inputs if before.function in ("intersect", "union") else ()
+        near = [self.family.steps[i] for i in branches] or [before]
+        references = {self.values[step.inputs[0]] for step in near}
+        if objects == everywhere or everywhere <= references:
             return False
-        if before.function == "relate":
-            return bool(everywhere - {self.values[before.inputs[0]]})
-        if before.function.startswith("same_"):
-            return objects != everywhere - {self.values[before.inputs[0]]}
-        if before.function in ("intersect", "union"):
-            branches = [fits(self.values[i]).get(description, frozenset()) for i in before.inputs]
-            return objects not in branches or (before.function == "union" and not objects)
-        return True
+        if branches:
+            alone = [fits(self.values[i]).get(description, frozenset()) for i in branches]
+            return objects not in alone or (before.function == "union" and not objects)
+        return before.function == "relate" or objects != everywhere - references
 
 
 def _shuffled(items: Sequence[T], rng: random.Random) -> Iterator[T]:

@@ -304,7 +304,19 @@ def test_texts_are_complete_and_statements_differ_in_the_answer_alone(rows):
 
 
 def test_statements_state_the_answer(rows):
-    numbers = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+    numbers = (
+        "zero",
+        "one",
+        "two",
+        "three",
+        "four",
+        "five",
+        "six",
+        "seven",
+        "eight",
+        "nine",
+        "ten",
+    )
     for row in rows:
         kind = row["type"].partition("_")[0]
         for text, answer in (("statement", "answer"), ("false_statement", "false_answer")):
