@@ -1,0 +1,63 @@
+"""Transformations that mix another picture into an image, before it or behind it.
+
+In: an RGB image, the name of a distraction and where it goes. Out: an RGB image of the same size.
+Never: randomness. Source: Rashtchian et al. 2023, appendix C.3. The paper's eleven distractions are
+not published; those of `distractions` are painted.
+"""
+
+from PIL import Image
+
+from vlmtune.probing.distractions import draw_distraction
+
+
+def image_overlay(
+    image: Image.Image,
+    distraction: str,
+    size: float | int,
+    opacity: int,
+    x: float | int,
+    y: float | int,
+) -> Image.Image:
+    """Puts a distraction on the image.
+
+    Args:
+        image: The image.
+        distraction: One of `vlmtune.probing.distractions.DISTRACTIONS`.
+        size: Width and height of the distraction, as fractions of those of the image.
+        opacity: Of the distraction, 255 being opaque.
+        x: Where it goes, from 0 (left) to 1 (right).
+        y: Where it goes, from 0 (top) to 1 (bottom).
+    """
+    return _blended(image, _picture(distraction, image), size, opacity, x, y)
+
+
+def fuse(
+    image: Image.Image,
+    distraction: str,
+    size: float | int,
+    opacity: int,
+    x: float | int,
+    y: float | int,
+) -> Image.Image:
+    """Puts the image on a distraction of the same size; `size` and `opacity` are the image's."""
+    return _blended(_picture(distraction, image), image, size, opacity, x, y)
+
+
+def _picture(distraction: str, image: Image.Image) -> Image.Image:
+    return draw_distraction(distraction).resize(image.size, Image.Resampling.BILINEAR)
+
+
+def _blended(
+    back: Image.Image,
+    front: Image.Image,
+    size: float | int,
+    opacity: int,
+    x: float | int,
+    y: float | int,
+) -> Image.Image:
+    width, height = (max(1, round(side * size)) for side in back.size)
+    left, top = round(x * (back.width - width)), round(y * (back.height - height))
+    small = front.resize((width, height), Image.Resampling.BILINEAR)
+    blended = back.copy()
+    blended.paste(small, (left, top), Image.new("L", small.size, opacity))
+    return blended

@@ -1,0 +1,58 @@
+"""Line halftoning: black waves on white whose amplitude is the darkness of the image.
+
+In: an RGB image, a waveform and its sizes. Out: a black and white image of the same size.
+Never: randomness. Source: Ahmed and Deussen 2016; Rashtchian et al. 2023, appendices C.2 and C.3.
+"""
+
+import numpy as np
+from jaxtyping import Float
+from numpy import ndarray
+from PIL import Image
+
+WAVEFORMS = ("sine", "triangle", "square", "sawtooth")
+SAMPLES = 5  # of a wave within a column
+CYCLE = 2  # amplitudes that a period is long
+
+
+def wave(phase: Float[ndarray, "..."], waveform: str) -> Float[ndarray, "..."]:
+    """Returns a wave of period 1 and values in [-1, 1].
+
+    Example:
+        >>> wave(np.array([0.25, 0.5, 0.75]), "triangle").tolist()
+        [1.0, 0.0, -1.0]
+    """
+    phase = phase % 1
+    if waveform == "sine":
+        return np.sin(2 * np.pi * phase)
+    if waveform == "triangle":
+        return 1 - 4 * np.abs((phase + 0.25) % 1 - 0.5)
+    if waveform == "square":
+        return np.where(phase < 0.5, 1.0, -1.0)
+    return 2 * phase - 1
+
+
+def line_halftone(
+    image: Image.Image, amplitude: float | int, width: float | int, waveform: str = "sine"
+) -> Image.Image:
+    """Draws horizontal waves, one above the other.
+
+    Args:
+        image: The image.
+        amplitude: Of a wave over black, in pixels; over white a wave is a straight line.
+        width: Of the lines, in pixels.
+        waveform: One of `WAVEFORMS`.
+    """
+    grey = np.asarray(image.convert("L"), dtype=np.float32)
+    height, columns = grey.shape
+    spacing = round(2 * amplitude) + 1
+    rows = -(-height // spacing)
+    bands = np.pad(grey, ((0, rows * spacing - height), (0, 0)), mode="edge")
+    darkness = 1 - bands.reshape(rows, spacing, columns).mean(axis=1) / 255
+    x = np.arange(columns)[:, None] + (np.arange(SAMPLES) + 0.5) / SAMPLES - 0.5
+    heights = amplitude * darkness[:, :, None] * wave(x / (CYCLE * amplitude), waveform)
+    # A column is black from the lowest to the highest point of its part of the wave.
+    low, high = heights.min(axis=-1) - width / 2, heights.max(axis=-1) + width / 2
+    y = np.arange(spacing)[:, None] - (spacing - 1) / 2
+    black = (y > low[:, None]) & (y < high[:, None])
+    drawing = np.where(black.reshape(rows * spacing, columns)[:height], 0, 255).astype(np.uint8)
+    return Image.fromarray(drawing, "L").convert("RGB")

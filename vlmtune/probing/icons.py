@@ -1,0 +1,111 @@
+"""Ten icons, painted here, so that no font of pictures is needed.
+
+In: the name of an icon. Out: its picture on a transparent ground. Never: randomness.
+"""
+
+import math
+from functools import lru_cache
+
+from PIL import Image, ImageDraw
+
+SIDE = 256
+ICONS = (
+    *("grinning_face", "heart", "star", "sun", "tree"),
+    *("house", "flower", "fish", "balloon", "umbrella"),
+)
+YELLOW, RED, GREEN, BLUE = (255, 204, 50), (221, 46, 68), (62, 130, 60), (59, 136, 195)
+BROWN, WHITE, DARK, PINK = (120, 72, 40), (255, 255, 255), (60, 40, 20), (234, 89, 153)
+
+
+@lru_cache(maxsize=len(ICONS))
+def draw_icon(name: str) -> Image.Image:
+    """Returns an icon, RGBA, 256 pixels wide and high.
+
+    Example:
+        >>> draw_icon("sun").getpixel((128, 128))
+        (255, 204, 50, 255)
+    """
+    picture = Image.new("RGBA", (SIDE, SIDE))
+    _PAINTERS[name](ImageDraw.Draw(picture))
+    return picture
+
+
+def _circle(pen: ImageDraw.ImageDraw, x: int, y: int, radius: int, colour: tuple) -> None:
+    pen.ellipse((x - radius, y - radius, x + radius, y + radius), colour)
+
+
+def _ring(count: int, radii: tuple[int, ...], turn: float | int = 0.0) -> list[tuple[float, float]]:
+    """`count` points around the middle, at the radii in turn."""
+    angles = [2 * math.pi * i / count - math.pi / 2 + turn for i in range(count)]
+    return [
+        (128 + radii[i % len(radii)] * math.cos(a), 128 + radii[i % len(radii)] * math.sin(a))
+        for i, a in enumerate(angles)
+    ]
+
+
+def _grinning_face(pen: ImageDraw.ImageDraw) -> None:
+    _circle(pen, 128, 128, 112, YELLOW)
+    for x in (90, 166):
+        pen.ellipse((x - 14, 70, x + 14, 118), DARK)
+    pen.chord((60, 90, 196, 214), 0, 180, DARK)
+    pen.chord((72, 120, 184, 182), 0, 180, WHITE)
+
+
+def _heart(pen: ImageDraw.ImageDraw) -> None:
+    for x in (78, 178):
+        _circle(pen, x, 90, 58, RED)
+    pen.polygon([(28, 118), (228, 118), (128, 236)], RED)
+
+
+def _star(pen: ImageDraw.ImageDraw) -> None:
+    pen.polygon(_ring(10, (116, 48)), YELLOW)
+
+
+def _sun(pen: ImageDraw.ImageDraw) -> None:
+    pen.polygon(_ring(24, (118, 76)), (255, 140, 30))
+    _circle(pen, 128, 128, 70, YELLOW)
+
+
+def _tree(pen: ImageDraw.ImageDraw) -> None:
+    pen.rectangle((112, 170, 144, 244), BROWN)
+    for top in (12, 70, 120):
+        pen.polygon([(128, top), (50, top + 80), (206, top + 80)], GREEN)
+
+
+def _house(pen: ImageDraw.ImageDraw) -> None:
+    pen.rectangle((48, 118, 208, 236), (240, 220, 180))
+    pen.polygon([(24, 122), (128, 20), (232, 122)], RED)
+    pen.rectangle((108, 166, 148, 236), BROWN)
+
+
+def _flower(pen: ImageDraw.ImageDraw) -> None:
+    for x, y in _ring(6, (68,)):
+        _circle(pen, round(x), round(y), 44, PINK)
+    _circle(pen, 128, 128, 40, YELLOW)
+
+
+def _fish(pen: ImageDraw.ImageDraw) -> None:
+    pen.polygon([(170, 128), (246, 70), (246, 186)], BLUE)
+    pen.ellipse((14, 70, 204, 186), BLUE)
+    _circle(pen, 62, 112, 12, WHITE)
+
+
+def _balloon(pen: ImageDraw.ImageDraw) -> None:
+    pen.line((128, 180, 116, 246), DARK, 6)
+    pen.ellipse((58, 12, 198, 178), RED)
+    pen.polygon([(128, 172), (112, 194), (144, 194)], RED)
+
+
+def _umbrella(pen: ImageDraw.ImageDraw) -> None:
+    pen.line((128, 120, 128, 216), DARK, 10)
+    pen.arc((84, 194, 134, 244), 0, 180, DARK, 10)
+    pen.pieslice((16, 24, 240, 236), 180, 360, (120, 80, 180))
+
+
+_PAINTERS = dict(
+    zip(
+        ICONS,
+        (_grinning_face, _heart, _star, _sun, _tree, _house, _flower, _fish, _balloon, _umbrella),
+        strict=True,
+    )
+)

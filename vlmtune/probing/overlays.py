@@ -1,0 +1,106 @@
+"""Transformations that paint over an image: lines, a grid, walls of icons and of text.
+
+In: an RGB image and parameters. Out: an RGB image of the same size. Never: randomness.
+Source: Rashtchian et al. 2023, appendices C.2 and C.3.
+"""
+
+import math
+from functools import lru_cache
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from vlmtune.probing.icons import draw_icon
+
+RGB = tuple[int, int, int]
+TEXT_HEIGHTS = 14  # an image is so many lines of text high
+# Made up: no word of a language.
+TEXTS = (
+    "Vorpel trimsk andu glarfen mosk. ",
+    "Qiblat zorn wephi duskra ollem! ",
+    "Krynn fabbo teluse vint ark, ",
+    "Jundro pselt mavic horrun bey? ",
+    "Wuxel dranby ticcopo lem sarg; ",
+    "Eftar bolumni crosk yavet dun. ",
+    "Nibso quarl hendix potrem ulva, ",
+    "Gofti splerra munz kadiv ropt! ",
+    "Zebbin twolf arcasti grem ony. ",
+    "Hulpra dextor vimb soonay kif? ",
+)
+
+
+def grid_overlay(image: Image.Image, colour: RGB) -> Image.Image:
+    """Paints all even rows and all even columns, the first being row and column 0."""
+    values = np.array(image)
+    values[0::2] = colour
+    values[:, 0::2] = colour
+    return Image.fromarray(values, "RGB")
+
+
+def line_overlay(
+    image: Image.Image,
+    width: float | int,
+    distance: float | int,
+    colour: RGB,
+    angle: float | int = 0.0,
+) -> Image.Image:
+    """Paints parallel lines.
+
+    Args:
+        image: The image.
+        width: Of a line, in pixels.
+        distance: From the begin of a line to the begin of the next, in pixels.
+        colour: Of the lines.
+        angle: From the horizontal, in degrees.
+    """
+    values = np.array(image)
+    y, x = np.mgrid[: values.shape[0], : values.shape[1]].astype(np.float32)
+    turn = math.radians(angle)
+    across = y * math.cos(turn) + x * math.sin(turn)
+    values[np.round(across, 3) % distance < width] = colour
+    return Image.fromarray(values, "RGB")
+
+
+def icon_overlay(image: Image.Image, icon: str, alpha: int, ratio: float | int) -> Image.Image:
+    """Paints a wall of one icon.
+
+    Args:
+        image: The image.
+        icon: One of `vlmtune.probing.icons.ICONS`.
+        alpha: Opacity of the icons, 255 being opaque.
+        ratio: Width of the image divided by that of an icon.
+    """
+    side = max(1, round(image.width / ratio))
+    picture = _icon(icon, side)
+    wall = Image.new("RGBA", image.size)
+    for top in range(0, image.height, side):
+        for left in range(0, image.width, side):
+            wall.paste(picture, (left, top))
+    opacity = wall.getchannel("A").point([value * alpha // 255 for value in range(256)])
+    return Image.composite(wall.convert("RGB"), image, opacity)
+
+
+def text_overlay(image: Image.Image, text: int, colour: RGB) -> Image.Image:
+    """Paints a wall of the text `TEXTS[text]` in one colour."""
+    ink = Image.new("RGB", image.size, colour)
+    return Image.composite(ink, image, _text_wall(TEXTS[text], image.size))
+
+
+@lru_cache(maxsize=256)
+def _icon(name: str, side: int) -> Image.Image:
+    return draw_icon(name).resize((side, side), Image.Resampling.LANCZOS)
+
+
+@lru_cache(maxsize=64)
+def _text_wall(text: str, size: tuple[int, int]) -> Image.Image:
+    """Where the text covers an image of a size."""
+    wall = Image.new("L", size)
+    line = size[1] / TEXT_HEIGHTS
+    font = ImageFont.load_default(0.9 * line)
+    pen = ImageDraw.Draw(wall)
+    repeats = 1 + math.ceil(2 * size[0] / max(1.0, pen.textlength(text, font)))
+    for i in range(TEXT_HEIGHTS + 1):
+        # Each line begins elsewhere, so that letters do not stand in columns.
+        turned = text[3 * i % len(text) :] + text * repeats
+        pen.text((0, round(i * line)), turned, 255, font)
+    return wall

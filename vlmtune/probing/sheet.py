@@ -1,0 +1,53 @@
+"""A sheet of pictures: one image under each transformation of a task.
+
+In: an image and a task. Out: a JPEG file. Never: a transformation that another image would not get.
+"""
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont, ImageOps
+
+from vlmtune.probing.tasks import Task
+from vlmtune.storage.files import write_atomically
+
+TILE, LABEL, COLUMNS, GAP = 112, 16, 8, 4
+QUALITY = 80
+
+
+def square(image: Image.Image, side: int) -> Image.Image:
+    """Cuts the middle square out of an image and scales it to a side."""
+    return ImageOps.fit(image.convert("RGB"), (side, side), Image.Resampling.BICUBIC)
+
+
+def write_sheet(path: Path, image: Image.Image, task: Task, side: int = 224) -> None:
+    """Writes the image under each transformation that can run, with their names.
+
+    Args:
+        path: The JPEG file.
+        image: The image.
+        task: Its transformations are shown with the parameters of testing.
+        side: Of the image when it is transformed.
+
+    Raises:
+        UserError: The file cannot be written.
+    """
+    base, generator = square(image, side), np.random.default_rng(0)
+    tiles = []
+    for member in [x for one in task.classes for x in one.members]:
+        if member.test is not None:
+            shown = member.test.apply(base, member.test.sample(generator))
+            tiles.append((f"{member.name}{' *' * member.held_out}", shown))
+    rows = -(-len(tiles) // COLUMNS)
+    size = COLUMNS * (TILE + GAP) + GAP, rows * (TILE + LABEL + GAP) + GAP
+    sheet, font = Image.new("RGB", size, "white"), ImageFont.load_default(10)
+    pen = ImageDraw.Draw(sheet)
+    for i, (name, picture) in enumerate(tiles):
+        left = GAP + i % COLUMNS * (TILE + GAP)
+        top = GAP + i // COLUMNS * (TILE + LABEL + GAP)
+        picture = picture.copy()
+        picture.thumbnail((TILE, TILE))
+        sheet.paste(picture, (left, top))
+        pen.text((left, top + TILE + 1), name, "black", font)
+    with write_atomically(path) as temporary:
+        sheet.save(temporary, "JPEG", quality=QUALITY)
