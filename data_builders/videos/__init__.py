@@ -1,0 +1,1 @@
+"""Annotated videos go in, EqBen's pairs of frames come out."""
