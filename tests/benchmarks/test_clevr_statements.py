@@ -1,0 +1,126 @@
+import json
+
+import pytest
+import torch
+
+from tests.refusals import refused
+from vlmtune.benchmarks.clevr_statements import ClevrStatements
+from vlmtune.benchmarks.files import write_image
+
+
+def row(image: int, family: str, answer: str, other: str, **more) -> dict:
+    return {
+        "image_filename": f"{image}.png",
+        "statement": f"the answer {image} is {answer}",
+        "false_statement": f"the answer {image} is {other}",
+        "answer": answer,
+        "false_answer": other,
+        "family": family,
+        "structure": "one_hop",
+        "type": "exist",
+        "topology": "chain",
+        "relation": "spatial",
+        "size": 7,
+        "effective_size": 5,
+    } | more
+
+
+ROWS = [
+    row(0, "a", "yes", "no"),
+    row(0, "b", "2", "3", type="count", size=8),
+    row(1, "a", "yes", "no", effective_size=7),
+    row(2, "a", "no", "yes"),
+    row(3, "b", "3", "2", type="count", topology="tree", structure="single_or"),
+    row(3, "a", "yes", "no"),
+]
+
+
+def benchmark(folder, rows, **options) -> ClevrStatements:
+    for image in range(4):
+        write_image(folder / f"{image}.png", 50 * image, 0, 0)
+    path = folder / "questions_val.json"
+    path.write_text(json.dumps({"info": {}, "questions": rows}))
+    return ClevrStatements(str(path), str(folder), **options)
+
+
+def measured(made: ClevrStatements, right: list[bool]):
+    """The metrics where the items in `right` are right."""
+    items = made.items
+    scores = torch.zeros(items.shape, dtype=torch.float64)
+    for (true, false), won in zip(items.positions.tolist(), right, strict=True):
+        scores[true if won else false] = 1.0
+    return made.evaluate(scores).metrics
+
+
+def test_accuracy_is_reported_by_every_property(tmp_path):
+    right = [True, False, True, True, False, False]
+    metrics = measured(benchmark(tmp_path, ROWS, seed=None), right)
+    expected = {
+        "accuracy": (3, 6),
+        "accuracy/a": (3, 4),
+        "accuracy/b": (0, 2),
+        "accuracy/structure=one_hop": (3, 5),
+        "accuracy/structure=single_or": (0, 1),
+        "accuracy/type=exist": (3, 4),
+        "accuracy/type=count": (0, 2),
+        "accuracy/topology=chain": (3, 5),
+        "accuracy/topology=tree": (0, 1),
+        "accuracy/relation=spatial": (3, 6),
+        "accuracy/size=7": (3, 5),
+        "accuracy/size=8": (0, 1),
+        "accuracy/effective_size=5": (2, 5),
+        "accuracy/effective_size=7": (1, 1),
+    }
+    for name, (won, n) in expected.items():
+        assert (metrics[name].value, metrics[name].n) == (pytest.approx(won / n), n), name
+        assert metrics[name].chance == 0.5
+    assert metrics["macro_accuracy"].value == pytest.approx((3 / 4 + 0) / 2)
+    assert {name for name in metrics if "=" in name} == {name for name in expected if "=" in name}
+
+
+def test_the_mode_of_a_family_is_counted_on_the_other_half(tmp_path):
+    # Images 0 and 2 are one half, 1 and 3 the other. In each, family a says yes and no:
+    # half 0/2: yes 1, no 1 (a tie for the other half); half 1/3: yes 2, so 0 wins and 2 loses.
+    # Family b: 2 in half 0/2, 3 in half 1/3: the mode of the other half is always wrong.
+    metrics = measured(benchmark(tmp_path, ROWS, seed=None), [True] * 6)
+    credits = {"a": [1.0, 0.5, 0.0, 0.5], "b": [0.0, 0.0]}
+    assert metrics["family_mode_accuracy"].value == pytest.approx(
+        sum(map(sum, credits.values())) / 6
+    )
+    assert metrics["family_mode_accuracy"].n == 6
+    assert metrics["n_gram_accuracy"].n == 6
+
+
+def test_an_n_gram_model_finds_what_the_text_gives_away(tmp_path):
+    rows = [
+        row(i, "a", "yes", "no", statement=f"it is fine {i}", false_statement=f"it is bad {i}")
+        for i in range(4)
+    ]
+    made = benchmark(tmp_path, rows)
+    assert measured(made, [False] * 4)["n_gram_accuracy"].value == 1.0
+    assert measured(made, [False] * 4)["family_mode_accuracy"].value == 1.0
+
+
+def test_baselines_need_two_images(tmp_path):
+    metrics = measured(benchmark(tmp_path, ROWS[:2]), [True, True])
+    assert not {"n_gram_accuracy", "family_mode_accuracy"} & metrics.keys()
+
+
+def test_a_limit_leaves_the_properties_with_their_items(tmp_path):
+    made = benchmark(tmp_path, ROWS, limit=3)
+    metrics = measured(made, [True] * 3)
+    for name in ("structure", "type", "topology", "relation", "size", "effective_size"):
+        assert sum(m.n for key, m in metrics.items() if key.startswith(f"accuracy/{name}=")) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"statement": ""}, "questions/0/statement"),
+        ({"size": "seven"}, "'seven' at questions/0/size"),
+        ({"false_statement": ROWS[0]["statement"]}, r"same statement twice in questions\[0\]"),
+    ],
+)
+def test_a_wrong_row_is_named(tmp_path, change, fault):
+    with refused(fault):
+        benchmark(tmp_path, [ROWS[0] | change, *ROWS[1:]]).load()

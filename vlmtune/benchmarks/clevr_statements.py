@@ -1,0 +1,173 @@
+"""CLEVR statements: a sentence that is true of a scene, and the same with another answer.
+
+File: `questions_<split>.json` of `vlmtune build questions`, `{"questions": [...]}` in CLEVR's
+layout with `statement` and `false_statement` of each question, `false_answer`, and the properties
+of its program. In: that file and the images. Out: accuracies, by each property. Never: an answer
+that a model writes. Source of questions and properties: Johnson et al. 2017, sections 3 and 4.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from typing_extensions import TypedDict, override
+
+from vlmtune.benchmarks.files import Text, file_error, get_file, write_image, write_json
+from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, ChoiceItems, MultipleChoice
+from vlmtune.language.ngram import NGram
+from vlmtune.metrics.cluster_robust import cluster_robust_mean
+from vlmtune.metrics.value import MetricValue
+from vlmtune.report.result import Result
+from vlmtune.storage.files import read_json
+from vlmtune.types import ImageRef
+
+LAYOUT = "questions with statements"
+PROPERTIES = ("structure", "type", "topology", "relation", "size", "effective_size")
+
+
+class Row(TypedDict):
+    """A question with its statements; the file holds more."""
+
+    image_filename: Text
+    statement: Text
+    false_statement: Text
+    answer: Text
+    false_answer: Text
+    family: Text
+    structure: Text
+    type: Text
+    topology: Text
+    relation: Text
+    size: int
+    effective_size: int
+
+
+class File(TypedDict):
+    """The whole file."""
+
+    questions: list[Row]
+
+
+@dataclass(frozen=True)
+class Statement(ChoiceItem):
+    """An item; `properties` are (name, value) of its program, `answers` the true and the false."""
+
+    answers: tuple[str, str] = ("", "")
+    properties: tuple[tuple[str, str], ...] = ()
+
+
+class ClevrStatements(MultipleChoice):
+    """How often the true statement scores higher than the false one, by property of the question.
+
+    - `accuracy`: over all statements; `accuracy/<family>` and `macro_accuracy` over the families.
+    - `accuracy/structure=one_hop`, `/type=count`, `/size=7`, `/effective_size=5`,
+      `/topology=tree`, `/relation=spatial` and so on: over the statements with that property.
+      `type` is the outermost function, `size` the number of functions of the program,
+      `effective_size` that of the smallest pruned program with the same answer.
+    - `family_mode_accuracy`: what the more frequent answer of a family reaches without the image
+      (Q-type mode in the paper), and `n_gram_accuracy`, what a trigram model of true statements
+      reaches. Both are counted on one half of the images and measured on the other; a tie has half
+      a credit. Chance is 1/2: what lies above can be solved without looking.
+
+    Args:
+        path: The file that `vlmtune build questions` writes.
+        images: Folder with the images.
+    """
+
+    citation: ClassVar[str] = "Johnson et al. 2017, CLEVR, section 4 (accuracy by question type)"
+    source: ClassVar[str] = (
+        "`vlmtune build questions`; CLEVR's scenes and images, or `build scenes`"
+    )
+
+    path: str
+    images: str
+
+    @override
+    @classmethod
+    def fixture(cls, folder: Path) -> "ClevrStatements":
+        rows = [
+            ("there is a cube", "there is no cube", "yes", "no", "zero_hop-exist", "exist", 3, 2),
+            ("the cube is red", "the cube is blue", "red", "blue", "zero_hop-query_color",
+             "query_color", 4, 2),
+            ("there is no ball", "there is a ball", "no", "yes", "zero_hop-exist", "exist", 3, 3),
+        ]  # fmt: skip
+        questions = []
+        for i, (true, false, answer, other, family, kind, size, effective) in enumerate(rows):
+            write_image(folder / f"val_{i % 2}.png", 90 * i, 20, 200)
+            row = {"image_filename": f"val_{i % 2}.png", "image_index": i % 2, "question": "Is it?"}
+            row |= {"statement": true, "false_statement": false, "answer": answer}
+            row |= {"false_answer": other, "family": family, "structure": "zero_hop", "type": kind}
+            row |= {"topology": "chain", "relation": "none", "size": size}
+            questions.append(row | {"effective_size": effective})
+        path = write_json(folder / "questions_val.json", {"info": {}, "questions": questions})
+        return cls(path, str(folder))
+
+    @override
+    def read(self) -> list[Statement]:
+        content: File = read_json(self.path, LAYOUT, get_file(self.source), File)
+        for number, row in enumerate(content["questions"]):
+            if row["statement"] == row["false_statement"]:
+                came = f"the same statement twice in questions[{number}]"
+                raise file_error(self.path, LAYOUT, came, self.source)
+        return [
+            Statement(
+                ImageRef(Path(self.images, row["image_filename"])),
+                (row["statement"], row["false_statement"]),
+                row["family"],
+                answers=(row["answer"], row["false_answer"]),
+                properties=tuple((name, str(row[name])) for name in PROPERTIES),
+            )
+            for row in content["questions"]
+        ]
+
+    @override
+    def arrange(self, items: Sequence[ChoiceItem]) -> ChoiceItems:
+        self._statements = [item for item in items if isinstance(item, Statement)]
+        return super().arrange(items)
+
+    @override
+    def evaluate(self, scores: Float[Tensor, "P"]) -> Result:
+        result, clusters = super().evaluate(scores), self.items.clusters
+        outcomes = torch.tensor(result.outcomes, dtype=torch.float64)
+        rows: dict[tuple[str, str], list[int]] = defaultdict(list)
+        for number, item in enumerate(self._statements):
+            for one in item.properties:
+                rows[one].append(number)
+        order = sorted(rows, key=lambda one: (PROPERTIES.index(one[0]), len(one[1]), one[1]))
+        for name, value in order:
+            chosen = torch.tensor(rows[name, value])
+            metric = cluster_robust_mean(outcomes[chosen], clusters[chosen], 1 / 2)
+            result.metrics[f"accuracy/{name}={value}"] = metric
+        result.metrics.update(self._without_images)
+        return result
+
+    @cached_property
+    def _without_images(self) -> dict[str, MetricValue]:
+        """The baselines that see no image; none where all items have one image."""
+        clusters, items = self.items.clusters, self._statements
+        halves = [[i for i, c in enumerate(clusters.tolist()) if c % 2 == k] for k in (0, 1)]
+        if not all(halves):
+            return {}
+        mode, n_gram = (torch.zeros(len(items), dtype=torch.float64) for _ in range(2))
+        for half, other in (halves, halves[::-1]):
+            model = NGram().fit(items[i].candidates[0] for i in other)
+            counts = Counter((items[i].group, items[i].answers[0]) for i in other)
+            for i in half:
+                item = items[i]
+                mode[i] = _credit(*(counts[item.group, answer] for answer in item.answers))
+                n_gram[i] = _credit(*map(model.log_probability, item.candidates))
+        named = {"family_mode_accuracy": mode, "n_gram_accuracy": n_gram}
+        return {
+            name: cluster_robust_mean(credit, clusters, 1 / 2) for name, credit in named.items()
+        }
+
+
+def _credit(true: int | float, false: int | float) -> float:
+    """1 where the true one is larger, 1/2 for a tie."""
+    return (1 + (true > false) - (true < false)) / 2
