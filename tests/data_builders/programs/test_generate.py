@@ -345,6 +345,22 @@ def test_without_synonyms_each_value_has_one_word(scenes):
     assert not {"ball", "block", "tiny", "shiny", "matte", "object"} & set(text.split())
 
 
+def test_questions_and_statements_name_what_their_programs_filter(scenes):
+    values = {value for few in WORDS.values() for value in few}
+    phrases = {"left": "left of", "right": "right of", "behind": "behind", "front": "in front of"}
+    for row in generated(scenes[:50], synonyms=False):
+        stated = Counter(value for step in row["program"] for value in step["value_inputs"])
+        text = row["question"].removeprefix("How large is").replace(",", "").rstrip("?").lower()
+        found = Counter(word.removesuffix("s") for word in text.split())
+        found |= Counter({name: text.count(phrase) for name, phrase in phrases.items()})
+        assert {v: found[v] for v in (*values, *phrases) if found[v]} == stated
+        # A statement repeats the question and adds the answer.
+        words = Counter(word.removesuffix("s") for word in row["statement"].split())
+        added = [row["answer"]] if row["type"].startswith("query") else []
+        kept = Counter({value: n for value, n in stated.items() if value in values})
+        assert Counter({v: words[v] for v in values if words[v]}) == kept + Counter(added)
+
+
 def test_a_scene_of_one_object_asks_what_it_can(tmp_path):
     cube = dict(zip(ATTRIBUTES, ("small", "red", "metal", "cube"), strict=True))
     path = tmp_path / "scenes.json"
