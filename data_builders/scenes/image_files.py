@@ -15,6 +15,7 @@ import torch
 from jaxtyping import UInt8
 from PIL import Image
 
+from data_builders.scenes.render import Rendered
 from data_builders.scenes.scene import Scene
 from data_builders.scenes.series import Canvas, Series
 from vlmtune.errors import UserError
@@ -49,6 +50,16 @@ class SceneImage:
     size: int
     boxes: tuple[tuple[int, int, int, int], ...]
     pixel_coords: tuple[tuple[float, float, float], ...]
+
+    @classmethod
+    def of(
+        cls, file: str, index: int, scene: Scene, size: int, rendered: Rendered, row: int
+    ) -> "SceneImage":
+        """Returns the description of image `row` of those that were rendered together."""
+        visible = slice(len(scene.objects))
+        boxes, coords = rendered.boxes[row].tolist(), rendered.pixel_coords[row].tolist()
+        return cls(file, index, scene, size, tuple(map(tuple, boxes[visible])),
+                   tuple(map(tuple, coords[visible])))  # fmt: skip
 
     @property
     def name(self) -> str:
@@ -102,17 +113,13 @@ def chunks(
 def _render_chunk(chunk: Chunk) -> list[SceneImage]:
     scenes, rendered = chunk.series.render(chunk.start, len(chunk.files), chunk.canvas)
     pixels = rendered.images.cpu().numpy()
-    boxes, coords = rendered.boxes.tolist(), rendered.pixel_coords.tolist()
     for parent in {(chunk.folder / file).parent for file in chunk.files}:
         parent.mkdir(parents=True, exist_ok=True)
     images: list[SceneImage] = []
     for k, (scene, file) in enumerate(zip(scenes, chunk.files, strict=True)):
         _save(pixels[k], chunk.folder / file)
-        visible = slice(len(scene.objects))
-        images.append(SceneImage(
-            file, chunk.start + k, scene, chunk.canvas.size,
-            tuple(map(tuple, boxes[k][visible])), tuple(map(tuple, coords[k][visible])),
-        ))  # fmt: skip
+        index, size = chunk.start + k, chunk.canvas.size
+        images.append(SceneImage.of(file, index, scene, size, rendered, k))
     return images
 
 

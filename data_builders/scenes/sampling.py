@@ -38,7 +38,7 @@ from vlmtune.errors import UserError
 Composition = tuple[str, str]  # color, shape
 CLEARANCE = 0.15  # minimum distance between two bounding circles
 _SEPARATION = 0.6  # minimum projected distance of two objects, in units of their summed radii
-_DEPTH_RANGE = (-2.6, 3.2)
+SIDE_RANGE, DEPTH_RANGE = (-2.4, 2.4), (-2.6, 3.2)  # of positions, from the origin
 _VOCABULARY = {"shapes": SHAPES, "colors": COLORS, "materials": MATERIALS, "textures": TEXTURES,
                "sizes": SIZES, "floors": FLOORS, "backgrounds": BACKGROUNDS}  # fmt: skip
 
@@ -111,7 +111,8 @@ def cogent(condition: str) -> frozenset[Composition]:
     return frozenset([(c, "cube") for c in cube] + [(c, "cylinder") for c in cylinder])
 
 
-def _crowded(a: SceneObject, b: SceneObject, view: Camera) -> bool:
+def crowded(a: SceneObject, b: SceneObject, view: Camera) -> bool:
+    """Tells whether two objects are close to each other in the picture."""
     ua, va, da = view.project(a.center)
     ub, vb, db = view.project(b.center)
     return math.hypot(ua - ub, va - vb) < _SEPARATION * FOCAL * (a.radius / da + b.radius / db)
@@ -129,7 +130,7 @@ def _sample_position(
         x, y = (base.center[k] + rng.uniform(-0.05, 0.05) for k in (0, 1))
         z = base.center[2] + half_height(base) + half_height(obj)
         return replace(obj, center=(x, y, z))
-    side, back = rng.uniform(-2.4, 2.4), rng.uniform(*_DEPTH_RANGE)
+    side, back = rng.uniform(*SIDE_RANGE), rng.uniform(*DEPTH_RANGE)
     return on_floor(obj, side, back)
 
 
@@ -149,7 +150,7 @@ def _try_layout(
             candidate = _sample_position(placed, objects[index], rng)
             others = [p for k, p in enumerate(placed) if p is not None and k != candidate.on]
             if in_view(candidate, view) and not any(
-                overlap(candidate, p, CLEARANCE) or _crowded(candidate, p, view) for p in others
+                overlap(candidate, p, CLEARANCE) or crowded(candidate, p, view) for p in others
             ):
                 placed[index] = candidate
                 break

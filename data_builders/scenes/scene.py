@@ -105,15 +105,21 @@ def subtract(a: Vector, b: Vector) -> Vector:
     return a[0] - b[0], a[1] - b[1], a[2] - b[2]
 
 
+def camera_position(azimuth: float, pitch: float, distance: float) -> Vector:
+    """Returns the point at this distance from CAMERA_TARGET; angles in degrees."""
+    turn, rise = math.radians(azimuth), math.radians(pitch)
+    ground = distance * math.cos(rise)
+    return (
+        CAMERA_TARGET[0] + ground * math.cos(turn),
+        CAMERA_TARGET[1] + ground * math.sin(turn),
+        CAMERA_TARGET[2] + distance * math.sin(rise),
+    )
+
+
 def camera(jitter: Vector = ORIGIN) -> Camera:
     """Returns the camera at its nominal position + jitter, aimed at CAMERA_TARGET, without roll."""
-    azimuth, pitch = math.radians(CAMERA_AZIMUTH), math.radians(CAMERA_PITCH)
-    ground = CAMERA_DISTANCE * math.cos(pitch)
-    position = (
-        CAMERA_TARGET[0] + ground * math.cos(azimuth) + jitter[0],
-        CAMERA_TARGET[1] + ground * math.sin(azimuth) + jitter[1],
-        CAMERA_TARGET[2] + CAMERA_DISTANCE * math.sin(pitch) + jitter[2],
-    )
+    nominal = camera_position(CAMERA_AZIMUTH, CAMERA_PITCH, CAMERA_DISTANCE)
+    position = (nominal[0] + jitter[0], nominal[1] + jitter[1], nominal[2] + jitter[2])
     x, y, z = subtract(CAMERA_TARGET, position)
     length, flat = math.sqrt(x * x + y * y + z * z), math.hypot(x, y)
     forward = (x / length, y / length, z / length)

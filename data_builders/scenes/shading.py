@@ -45,6 +45,7 @@ _PATTERN: dict[str, tuple[float, float, float]] = {
 }
 _STRIPE, _CHECK = 0.46, 0.62  # widths in nominal radii
 _STRIPE_AXIS = tuple(w / _STRIPE for w in (0.36, 0.48, 0.8))
+_EDGE_TURN = 0.99  # cosine: the floor's edge turns with a camera that has turned farther
 _DARK, _BRIGHT = 0.42, 1.2  # the two shades of a texture, as multiples of the base colour
 
 
@@ -155,7 +156,7 @@ def _edge(scene: Scene, view: Camera) -> float:
     behind = directions()["behind"]
     along = directions(scene.jitter)["behind"]
     turn = along[0] * behind[0] + along[1] * behind[1]
-    reach = FLOOR_EDGE * turn
+    reach = FLOOR_EDGE * max(turn, _EDGE_TURN)
     point = (CAMERA_TARGET[0] + reach * along[0], CAMERA_TARGET[1] + reach * along[1], 0.0)
     return view.project(point)[1]
 

@@ -22,7 +22,8 @@ def _object(image: SceneImage, index: int) -> dict[str, Any]:
     }
 
 
-def _scene(split: str, image: SceneImage) -> dict[str, Any]:
+def scene_graph(split: str, image: SceneImage) -> dict[str, Any]:
+    """Returns an entry of `scenes_<split>.json`: the scene of one image."""
     scene, table = image.scene, relations(image.scene)
     return {
         "split": split,
@@ -44,4 +45,4 @@ def scenes(split: str, images: Sequence[SceneImage]) -> dict[str, Any]:
     `relationships[r][i]` lists the objects that are `r` of object i, by more than 0.2.
     """
     info = {"split": split, "date": "", "version": "1.0", "license": "CC0 1.0 (rendered)"}
-    return {"info": info, "scenes": [_scene(split, image) for image in images]}
+    return {"info": info, "scenes": [scene_graph(split, image) for image in images]}
