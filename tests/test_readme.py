@@ -15,6 +15,7 @@ import yaml
 from PIL import Image
 from pytorch_lightning import Trainer
 
+from data_builders.scenes.requests import render
 from data_builders.shard_builder import Builder
 from tests.test_configs import Parsed
 from vlmtune.adapters.base import Adapter
@@ -286,6 +287,14 @@ def test_a_module_of_the_user_logs_the_metrics():
     assert float(logged["winoground/group_accuracy"].compute()) == 1.0
 
 
+def test_the_scene_requests_render(capsys):
+    (code,) = blocks(TEXTS["docs/corpora.md"], "python", "scenes")
+    exec(compile(code, "docs/corpora.md", "exec"), {})
+    assert capsys.readouterr().out.count("(64, 64) ['cube'") == 3
+    requests = [json.loads(x) for x in blocks(TEXTS["docs/corpora.md"], "json") if "objects" in x]
+    assert [len(list(render(request, size=16))) for request in requests] == [1, 60]
+
+
 def test_no_python_is_left_unchecked():
     marks = [
         mark
@@ -305,6 +314,7 @@ def test_no_python_is_left_unchecked():
         "runs",
         "runs",
         "runs",
+        "scenes",
         "sentence_transformers",
         "transformers",
     ]

@@ -10,7 +10,7 @@ from data_builders.scenes.ar4t_scenes import AR4TPairs, AR4TSingles, singles_bes
 from data_builders.scenes.benchmark_files import Suite
 from data_builders.scenes.captions import ATTRIBUTE_ORDER
 from data_builders.scenes.compositions import RECTANGLES, swaps, unseen_compositions
-from data_builders.scenes.formats import ar4t, clevr, cola, foils, karpathy, visual_genome
+from data_builders.scenes.formats import ar4t, clevr, cola, eqben, foils, karpathy, visual_genome
 from data_builders.scenes.formats.files import write_json
 from data_builders.scenes.image_files import (
     SceneImage,
@@ -22,7 +22,13 @@ from data_builders.scenes.image_files import (
     sub_seed,
     useful_processes,
 )
-from data_builders.scenes.pairs import ColaPairs
+from data_builders.scenes.pairs import (
+    ChangedPairs,
+    ColaPairs,
+    CountedPairs,
+    MovedPairs,
+    PairSeries,
+)
 from data_builders.scenes.sampling import Composition, WorldSpec
 from data_builders.scenes.sampling import cogent as cogent_forbidden
 from data_builders.scenes.scene import COLORS, FLOORS, MATERIALS, SHAPES, SIZES, TEXTURES
@@ -35,6 +41,8 @@ from vlmtune.storage.files import write_text
 
 _SPLITS = ("train", "val", "test")
 _COGENT = ("valA", "valB")
+_ENGINE: dict[str, type[PairSeries]] = {"loc": MovedPairs, "cnt": CountedPairs,
+                                        "attr": ChangedPairs}  # fmt: skip
 _AR4T_FILES = {"train": "PUG_AR_train", "test": "PUG_ARmerged_test"}
 Images = Mapping[str, Sequence[SceneImage]]
 
@@ -74,6 +82,8 @@ class ScenesBuilder(Builder):
             materials, colours after their nouns.
         spar_repeats: How often PUG: SPAR's grid comes, with 540 images each time if `benchmarks` is
             40 or more; 8 give each set-up 400 images or more.
+        eqben_train: Number of items (two scenes each) of each of EqBen's parts from an engine, of
+            seen compositions, in the table `eqben/train.csv`: location, counting, attribute.
     """
 
     def __init__(
@@ -87,11 +97,12 @@ class ScenesBuilder(Builder):
         unseen: Sequence[tuple[Sequence[str], Sequence[str]]] = RECTANGLES,
         single_attributes: Sequence[str] = ("color", "material"), relational: float = 0.0,
         processes: int | None = None, device: str = "cpu", benchmarks: int = 0,
-        placements: int = 0, spar_repeats: int = 1, foils: int = 0,
+        placements: int = 0, spar_repeats: int = 1, foils: int = 0, eqben_train: int = 0,
     ) -> None:  # fmt: skip
         _check_counts(train=train, val=val, test=test, cogent=cogent, multi=multi,
                       ar4t_train=ar4t_train, ar4t_test=ar4t_test,
-                      benchmarks=benchmarks, placements=placements, foils=foils)  # fmt: skip
+                      benchmarks=benchmarks, placements=placements, foils=foils,
+                      eqben_train=eqben_train)  # fmt: skip
         if "color" not in single_attributes or not set(single_attributes) <= set(ATTRIBUTE_ORDER):
             raise UserError(
                 f"expected single_attributes out of {list(ATTRIBUTE_ORDER)} with 'color' among "
@@ -113,13 +124,14 @@ class ScenesBuilder(Builder):
         if spar_repeats < 1:
             raise UserError(f"expected spar_repeats >= 1, got {spar_repeats}: raise it")
         self.benchmarks, self.placements = benchmarks, placements
-        self.spar_repeats, self.foils = spar_repeats, foils
+        self.spar_repeats, self.foils, self.eqben_train = spar_repeats, foils, eqben_train
 
     @override
     def spec(self) -> Spec:
         # Options that do not change the result are left out, so that an existing world is reused.
         spec = super().spec()
-        unset = {name for name in ("benchmarks", "placements", "foils") if not getattr(self, name)}
+        optional = ("benchmarks", "placements", "foils", "eqben_train")
+        unset = {name for name in optional if not getattr(self, name)}
         idle = {"processes", *unset, *(["spar_repeats"] if self.spar_repeats == 1 else [])}
         return {**spec, "init_args": {k: v for k, v in spec["init_args"].items() if k not in idle}}
 
@@ -139,6 +151,8 @@ class ScenesBuilder(Builder):
         images = render_chunks(work, processes, tick)
         self._write_scenes(folder, images)
         self._write_pairs(folder, images, splits)
+        if self.eqben_train:
+            self._write_eqben(folder, images, splits)
         if suite:
             suite.write(folder, images)
         seen = replace(self.world, forbidden=self.unseen).compositions()
@@ -172,6 +186,10 @@ class ScenesBuilder(Builder):
                     unary, isolated = singles_beside(count, one)
                     series = AR4TSingles(one, self._seed("ar4t_single"), unary)
                     add("ar4t_single", series, unary + isolated)
+        for part, series in _ENGINE.items() if self.eqben_train else ():
+            name = f"eqben_{part}"
+            spec = self._at_least_two(self.unseen)
+            add(name, series(spec, self._seed(name)), 2 * self.eqben_train)
         return splits
 
     def _seed(self, name: str) -> int:
@@ -211,6 +229,14 @@ class ScenesBuilder(Builder):
             shown = [*images["train"], *images.get("ar4t_single", ())]
             content = foils.table(shown, spec, self.seed, self.foils)
             write_text(folder / "foils/train.csv", content)
+
+    def _write_eqben(self, folder: Path, images: Images, splits: Mapping[str, Split]) -> None:
+        parts = []
+        for name in (f"eqben_{part}" for part in _ENGINE):
+            series = splits[name].series
+            assert isinstance(series, PairSeries)
+            parts.append((images[name], series))
+        write_text(folder / "eqben/train.csv", eqben.training_table(parts))
 
     def _write_pairs(self, folder: Path, images: Images, splits: Mapping[str, Split]) -> None:
         if "test" in images:

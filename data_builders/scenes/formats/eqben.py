@@ -1,6 +1,6 @@
 """Pairs and videos go in, EqBen's files (Wang et al. 2023, section 4, appendix B) come out."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from data_builders.scenes.captions import (
@@ -13,6 +13,7 @@ from data_builders.scenes.captions import (
     related,
     with_article,
 )
+from data_builders.scenes.formats.files import csv_table
 from data_builders.scenes.image_files import SceneImage, pairs_of
 from data_builders.scenes.pairs import (
     ChangedPairs,
@@ -28,6 +29,7 @@ from data_builders.scenes.videos import Videos, subject, video_name
 
 FOLDER = "eqben"  # holds the folders of the parts; names of images in the files leave it out
 GEBC = "eqbengebc"
+TRAINING = ("image", "caption", "negative", "negative_image")  # columns of a table to train on
 Item = dict[str, str]
 
 
@@ -39,6 +41,17 @@ def items(images: Sequence[SceneImage], series: PairSeries) -> list[Item]:
         texts = [_caption(scene, (first, second), series, k) for scene in (first, second)]
         rows.append(_images(pair) | {f"caption{i}": text for i, text in enumerate(texts)})
     return rows
+
+
+def training_table(parts: Iterable[tuple[Sequence[SceneImage], PairSeries]]) -> str:
+    """Returns the csv that `vlmtune build table` reads: a row an item, with both its images."""
+    rows = []
+    for images, series in parts:
+        pairs = (pair for _, pair in pairs_of(images))
+        for (first, second), item in zip(pairs, items(images, series), strict=True):
+            cells = first.file, item["caption0"], item["caption1"], second.file
+            rows.append(dict(zip(TRAINING, cells, strict=True)))
+    return csv_table(TRAINING, rows)
 
 
 def _images(pair: Sequence[SceneImage]) -> Item:

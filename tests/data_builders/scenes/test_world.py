@@ -1,4 +1,6 @@
 import json
+import re
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -6,8 +8,9 @@ import pytest
 from data_builders.scenes.captions import vocabulary
 from data_builders.scenes.sampling import cogent
 from data_builders.scenes.world import ScenesBuilder
+from data_builders.table import TableBuilder
 from tests.benchmarks.models import oracle, scorer
-from tests.data_builders.conftest import SMALL, hashes, load
+from tests.data_builders.conftest import SMALL, hashes, load, rows_of
 from tests.refusals import refused
 from vlmtune.benchmarks.cola_multi import ColaMulti
 from vlmtune.benchmarks.cola_single import ColaSingle
@@ -126,3 +129,46 @@ def test_a_world_without_unseen_swaps_says_so(tmp_path):
     with refused("whose four compositions are all unseen"):
         builder.build(tmp_path / "w", progress=False)
     assert not (tmp_path / "w").exists()
+
+
+@pytest.fixture(scope="module")
+def engine_pairs(tmp_path_factory):
+    few = {name: 0 for name in ("val", "test", "cogent", "multi", "ar4t_train", "ar4t_test")}
+    out = tmp_path_factory.mktemp("pairs")
+    builder = ScenesBuilder(**{**SMALL, **few, "train": 2, "eqben_train": 12})
+    builder.build(out / "world", progress=False)
+    return out
+
+
+def test_engine_pairs_train_on_seen_compositions(engine_pairs):
+    world = engine_pairs / "world"
+    rows = rows_of(world / "eqben/train.csv")
+    assert len(rows) == 36
+    unseen = {f"{color} {shape}" for color, shape in unseen_of(world)}
+    for kind, words in (("loc", "(left|right|front|behind)"), ("cnt", "there (is|are)"),
+                        ("attr", "a photo of")):  # fmt: skip
+        part = [row for row in rows if f"eqben_{kind}_" in row["image"]]
+        assert len(part) == 12
+        for row in part:
+            texts = row["caption"], row["negative"]
+            assert texts[0] != texts[1]
+            assert all(re.search(words, text) for text in texts)
+            assert not [words for words in unseen if any(words in text for text in texts)]
+            files = [world / "images" / row[name] for name in ("image", "negative_image")]
+            assert files[0].read_bytes() != files[1].read_bytes()
+
+
+def test_engine_pairs_build_pairs_of_images(engine_pairs):
+    world = engine_pairs / "world"
+    TableBuilder(world / "eqben/train.csv", world / "images").build(engine_pairs / "shards", False)
+    manifest = load(engine_pairs / "shards/manifest.json")
+    assert manifest["counts"]["pairs of images"] == 36
+    with tarfile.open(engine_pairs / "shards/shard-000000.tar") as tar:
+        names = [name for name in tar.getnames() if name.endswith("json")]
+        records = [json.loads(tar.extractfile(name).read()) for name in names]
+    assert [record["truth"] for record in records] == [[[1, 0], [0, 1]]] * 36
+
+
+def test_engine_pairs_of_a_world_without_them_change_nothing():
+    assert "eqben_train" not in ScenesBuilder().spec()["init_args"]
+    assert ScenesBuilder(eqben_train=3).spec()["init_args"]["eqben_train"] == 3
