@@ -1,6 +1,7 @@
 """Tiny random Hugging Face models, saved as the hub holds them."""
 
 import json
+from string import ascii_lowercase
 
 import torch
 import transformers
@@ -89,6 +90,29 @@ def write_clip(path, seed=0, act="quick_gelu", **text):
     return path
 
 
+def write_metaclip2(path, seed=0, **text):
+    """MetaCLIP 2 with the special tokens of XLM-V, whose end token has a low id."""
+    words = tokenizer(
+        ["<s>", "<pad>", "</s>", "<unk>"], [], "<s> $A </s>",
+        bos_token="<s>", eos_token="</s>", pad_token="<pad>",
+    )  # fmt: skip
+    config = transformers.MetaClip2Config(
+        text_config=_transformer(
+            16, vocab_size=len(words), max_position_embeddings=12,
+            bos_token_id=0, eos_token_id=2, pad_token_id=1,
+        ) | text,
+        vision_config=_transformer(24, image_size=32, patch_size=8),
+        projection_dim=16,
+    )  # fmt: skip
+    torch.manual_seed(seed)
+    _randomised(transformers.MetaClip2Model(config), seed).save_pretrained(path)
+    words.save_pretrained(path)
+    transformers.CLIPImageProcessor(size={"shortest_edge": 32}, crop_size=SIZE).save_pretrained(
+        path
+    )
+    return path
+
+
 def write_siglip(path, seed=0, **vision):
     """SigLIP, padded with its end token as the first SigLIP's tokenizer pads."""
     words = tokenizer(
@@ -105,6 +129,38 @@ def write_siglip(path, seed=0, **vision):
     _randomised(transformers.SiglipModel(config), seed).save_pretrained(path)
     words.save_pretrained(path)
     transformers.SiglipImageProcessor(size=SIZE).save_pretrained(path)
+    return path
+
+
+def _gemma():
+    """The one tokenizer that the library loads for SigLIP 2, with a piece for each word."""
+    pieces = [f"▁{word}" for word in WORDS] + WORDS  # merges inside a sentence come first
+    merges = [(piece[:i], piece[i]) for piece in pieces for i in range(1, len(piece))]
+    special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
+    known = [*special, "▁", *ascii_lowercase, *(left + right for left, right in merges)]
+    made = transformers.Siglip2Tokenizer(
+        {piece: i for i, piece in enumerate(dict.fromkeys(known))}, list(dict.fromkeys(merges))
+    )
+    made.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A <eos>", special_tokens=[("<eos>", 1)]
+    )
+    return made
+
+
+def write_siglip2_naflex(path, seed=0, patches=16, **vision):
+    """SigLIP 2 in NaFlex form: at most 16 patches of 8 x 8 pixels, and Gemma's special tokens."""
+    words = _gemma()
+    config = transformers.Siglip2Config(
+        text_config=_transformer(
+            16, vocab_size=len(words), max_position_embeddings=12, projection_size=24,
+            bos_token_id=2, eos_token_id=1, pad_token_id=0,
+        ),
+        vision_config=_transformer(24, num_patches=16, patch_size=8) | vision,
+    )  # fmt: skip
+    torch.manual_seed(seed)
+    _randomised(transformers.Siglip2Model(config), seed).save_pretrained(path)
+    words.save_pretrained(path)
+    transformers.Siglip2ImageProcessor(patch_size=8, max_num_patches=patches).save_pretrained(path)
     return path
 
 
@@ -149,6 +205,27 @@ def write_blip(path, seed=0, **text):
     )  # fmt: skip
     torch.manual_seed(seed)
     _randomised(transformers.BlipForImageTextRetrieval(config), seed, 8.0).save_pretrained(path)
+    words.save_pretrained(path)
+    transformers.BlipImageProcessor(size=SIZE).save_pretrained(path)
+    return path
+
+
+def write_blip2(path, seed=0, **qformer):
+    """BLIP-2 with BERT's special tokens, four queries, and cross-attention in two of its layers."""
+    words = _bert()
+    config = transformers.Blip2Config(
+        qformer_config=_transformer(
+            16, vocab_size=len(words), max_position_embeddings=12, pad_token_id=0,
+            use_qformer_text_input=True,
+        ) | qformer,
+        # As in BLIP, the default range would leave every image the same.
+        vision_config=_transformer(24, image_size=32, patch_size=8, initializer_range=0.02),
+        text_config={"model_type": "opt"},
+        num_query_tokens=4,
+        image_text_hidden_size=12,
+    )  # fmt: skip
+    torch.manual_seed(seed)
+    _randomised(transformers.Blip2ForImageTextRetrieval(config), seed, 8.0).save_pretrained(path)
     words.save_pretrained(path)
     transformers.BlipImageProcessor(size=SIZE).save_pretrained(path)
     return path

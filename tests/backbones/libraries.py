@@ -1,6 +1,7 @@
 """What the libraries themselves say the scores of images and captions are."""
 
 from pathlib import Path
+from typing import Any
 
 import open_clip
 import torch
@@ -26,13 +27,19 @@ def _all_pairs(folder: Path, pixels: torch.Tensor, texts: list[str]) -> dict[str
     return {"pixel_values": pixels.repeat_interleave(len(texts), dim=0), **every}
 
 
-def clip_scores(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch.Tensor:
-    model = transformers.CLIPModel.from_pretrained(folder).eval()
+def clip_scores(
+    folder: Path, pixels: torch.Tensor, texts: list[str], kind: Any = transformers.CLIPModel
+) -> torch.Tensor:
+    model = kind.from_pretrained(folder).eval()
     inputs = transformers.AutoTokenizer.from_pretrained(folder)(
         texts, padding=True, return_tensors="pt"
     )
     inputs.pop("token_type_ids", None)
     return model(pixel_values=pixels, **inputs).logits_per_image
+
+
+def metaclip2_scores(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch.Tensor:
+    return clip_scores(folder, pixels, texts, transformers.MetaClip2Model)
 
 
 def siglip_scores(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch.Tensor:
@@ -41,6 +48,24 @@ def siglip_scores(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch
         texts, padding="max_length", max_length=12, return_tensors="pt"
     )["input_ids"]
     return model(pixel_values=pixels, input_ids=ids).logits_per_image
+
+
+def naflex_scores(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch.Tensor:
+    model = transformers.Siglip2Model.from_pretrained(folder).eval()
+    ids = transformers.AutoTokenizer.from_pretrained(folder)(
+        texts, padding="max_length", max_length=12, padding_side="right", return_tensors="pt"
+    )["input_ids"]
+    side = pixels.shape[3]
+    first, *patches = pixels.movedim(1, 3).split(side, dim=1)
+    shapes = first[:, 0, 0, :2].long()
+    mask = torch.arange(len(patches))[None] < shapes.prod(dim=1, keepdim=True)
+    values = torch.stack([patch.flatten(1) for patch in patches], dim=1)
+    return model(
+        pixel_values=values,
+        pixel_attention_mask=mask.long(),
+        spatial_shapes=shapes,
+        input_ids=ids,
+    ).logits_per_image
 
 
 def flava_scores(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch.Tensor:
@@ -73,6 +98,24 @@ def blip_scores(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch.T
 def blip_matches(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch.Tensor:
     model = transformers.BlipForImageTextRetrieval.from_pretrained(folder).eval()
     logits = model(**_all_pairs(folder, pixels, texts)).itm_score
+    return (logits[:, 1] - logits[:, 0]).view(len(pixels), -1)
+
+
+def blip2_scores(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch.Tensor:
+    """The largest cosines, at the temperature that pre-training starts with."""
+    model = transformers.Blip2ForImageTextRetrieval.from_pretrained(folder).eval()
+    inputs = transformers.AutoTokenizer.from_pretrained(folder)(
+        texts, padding=True, return_tensors="pt"
+    )
+    inputs.pop("token_type_ids", None)
+    rows = [model(pixel_values=one[None], **inputs).logits_per_image for one in pixels]
+    return torch.cat([row.view(1, -1) for row in rows]) / 0.07
+
+
+def blip2_matches(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch.Tensor:
+    model = transformers.Blip2ForImageTextRetrieval.from_pretrained(folder).eval()
+    inputs = _all_pairs(folder, pixels, texts)
+    logits = model(**inputs, use_image_text_matching_head=True).logits_per_image
     return (logits[:, 1] - logits[:, 0]).view(len(pixels), -1)
 
 

@@ -56,12 +56,6 @@ def test_scale_and_bias_are_the_models(backbone):
     assert backbone.logit_scale == pytest.approx(backbone.model.logit_scale.exp().item())
 
 
-def test_naflex_models_are_refused(tmp_path):
-    path = edit(write_siglip(tmp_path / "naflex"), model_type="siglip2")
-    with refused(r"type siglip, got .* of type siglip2"):
-        SigLIP(str(path))
-
-
 def test_towers_without_a_pooling_head_are_refused(tmp_path):
     with refused("pooling head"):
         SigLIP(str(write_siglip(tmp_path / "headless", vision_use_head=False)))

@@ -17,11 +17,14 @@ from vlmtune.adapters.base import Adapter, JointAdapter, load_trained_state, tra
 from vlmtune.adapters.zero_shot import ZeroShot
 from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.blip import Blip
+from vlmtune.backbones.blip2 import Blip2
 from vlmtune.backbones.bridgetower import BridgeTower
 from vlmtune.backbones.flava import Flava
 from vlmtune.backbones.hf_clip import HFCLIP
+from vlmtune.backbones.metaclip2 import MetaCLIP2
 from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.backbones.siglip import SigLIP
+from vlmtune.backbones.siglip2_naflex import SigLIP2NaFlex, to_strip
 from vlmtune.backbones.vilt import OUTSIDE, Vilt
 from vlmtune.config import instantiate
 from vlmtune.errors import UserError
@@ -29,7 +32,17 @@ from vlmtune.types import Features, Pooled, Scores, Tokens
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs/plugins/adapters").glob("*.yaml"))
 TEXTS = ["red cube", "a blue sphere left of the red cube", "dog", "a green metal cube"]
-FAMILIES = ["open_clip", "hf_clip", "siglip", "flava", "blip", "bridgetower", "vilt"]
+FAMILIES = [
+    "open_clip",
+    "hf_clip",
+    "metaclip2",
+    "siglip",
+    "siglip2_naflex",
+    "flava",
+    "blip",
+    "bridgetower",
+    "vilt",
+]
 TRUTH = torch.eye(4, dtype=torch.bool)[[0, 1, 2, 3, 0]]  # of 5 images
 
 
@@ -92,9 +105,14 @@ def families(model_folder, tmp_path_factory):
     return {
         "open_clip": OpenClip(str(model_folder)),
         "hf_clip": HFCLIP(str(hf_models.write_clip(folder / "hf_clip"))),
+        "metaclip2": MetaCLIP2(str(hf_models.write_metaclip2(folder / "metaclip2"))),
         "siglip": SigLIP(str(hf_models.write_siglip(folder / "siglip"))),
+        "siglip2_naflex": SigLIP2NaFlex(
+            str(hf_models.write_siglip2_naflex(folder / "siglip2_naflex"))
+        ),
         "flava": Flava(str(hf_models.write_flava(folder / "flava"))),
         "blip": Blip(str(hf_models.write_blip(folder / "blip"))),
+        "blip2": Blip2(str(hf_models.write_blip2(folder / "blip2"))),
         "bridgetower": BridgeTower(str(hf_models.write_bridgetower(folder / "bridgetower"))),
         "vilt": Vilt(str(hf_models.write_vilt(folder / "vilt"))),
     }
@@ -112,8 +130,13 @@ def maker(spec, model):
             pytest.skip(str(error))
         generator = torch.Generator().manual_seed(5)
         pixels = torch.randn(5, 3, 32, 32, generator=generator)
-        if isinstance(backbone, Vilt):  # its images differ in shape, and so in padding
+        # The images of some differ in shape, and so in padding.
+        if isinstance(backbone, Vilt):
             pixels[1, :, :, 16:] = pixels[3, :, 24:] = OUTSIDE
+        if isinstance(backbone, SigLIP2NaFlex):
+            shapes = torch.tensor([(4, 4), (4, 2), (2, 8), (3, 4), (4, 4)])
+            rows = zip(pixels.view(5, 16, 192), shapes, strict=True)
+            pixels = torch.stack([to_strip(patches, shape) for patches, shape in rows])
         return Made(backbone.eval(), adapter.eval(), pixels)
 
     return made

@@ -51,9 +51,12 @@ KINDS = {
         preprocessing=("open_clip_config.json", "mean"),
     ),
     "hf_clip": Kind(hf_models.write_clip, libraries.clip_scores),
+    "metaclip2": Kind(hf_models.write_metaclip2, libraries.metaclip2_scores),
     "siglip": Kind(hf_models.write_siglip, libraries.siglip_scores),
+    "siglip2_naflex": Kind(hf_models.write_siglip2_naflex, libraries.naflex_scores),
     "flava": Kind(hf_models.write_flava, libraries.flava_scores, libraries.flava_matches),
     "blip": Kind(hf_models.write_blip, libraries.blip_scores, libraries.blip_matches),
+    "blip2": Kind(hf_models.write_blip2, None, libraries.blip2_matches),
     "bridgetower": Kind(
         hf_models.write_bridgetower, libraries.bridgetower_scores, libraries.bridgetower_matches
     ),
@@ -96,7 +99,8 @@ def backbone(make, folder):
 
 def picture(seed: int = 0) -> Image.Image:
     torch.manual_seed(seed)
-    return Image.fromarray(torch.randint(0, 256, (36, 50, 3), dtype=torch.uint8).numpy())
+    size = [(36, 50, 3), (50, 36, 3), (20, 64, 3)][seed % 3]
+    return Image.fromarray(torch.randint(0, 256, size, dtype=torch.uint8).numpy())
 
 
 def pixels_for(backbone: Backbone, n: int = 3) -> torch.Tensor:
@@ -109,7 +113,7 @@ def readable(backbone: Backbone, modality: str) -> list[FeatureSpec]:
 
 
 def towers(backbone: Backbone) -> list[tuple[str, Any]]:
-    """Its towers; a model that has none is a fusion encoder through and through."""
+    """Its towers; a model without them has no embeddings, and scores by its fusion."""
     if backbone.image_tower is None or backbone.text_tower is None:
         assert backbone.image_tower is backbone.text_tower is None
         assert backbone.fusion is not None
@@ -141,10 +145,12 @@ def test_sizes_are_as_told(backbone):
             assert got.values.shape == (3, backbone.embed_dim)
             continue
         assert got.values.shape[::2] == (3, backbone.image_width)
-        if backbone.image_tower is None:  # images differ in patches
+        assert not got.values[~got.mask].any()
+        if backbone.images_differ:  # in patches
             assert (got.mask.sum(dim=1) <= 1 + backbone.image_tokens).all()
             continue
-        extra = backbone.image_tower.special if reads.kind == "state" else 0
+        leading = 1 if backbone.image_tower is None else backbone.image_tower.special
+        extra = leading if reads.kind == "state" else 0
         assert got.values.shape[1] == extra + backbone.image_tokens
         assert got.mask.all()
     for reads in readable(backbone, "text"):
@@ -168,7 +174,8 @@ def test_the_usual_readings_can_be_had(backbone):
         assert backbone.fits(FeatureSpec("tokens", 0), modality)
     assert backbone.fits(WORDS, "image")
     assert backbone.fits(WORDS, "text") is None
-    if not towers(backbone):
+    if backbone.fits(FeatureSpec("tokens", -2), "image"):
+        assert not towers(backbone)
         with refused("no layers of one modality"):
             backbone.encode_image(pixels_for(backbone), FeatureSpec("tokens", -2))
         return

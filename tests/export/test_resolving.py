@@ -23,9 +23,12 @@ from vlmtune.cli.main import main
 TEXTS = [f"a {WORDS[1]} {WORDS[4]}", "dog"]
 WRITERS = {
     "clip": hf_models.write_clip,
+    "metaclip_2": hf_models.write_metaclip2,
     "siglip": hf_models.write_siglip,
+    "siglip2": hf_models.write_siglip2_naflex,
     "flava": hf_models.write_flava,
     "blip": hf_models.write_blip,
+    "blip-2": hf_models.write_blip2,
     "bridgetower": hf_models.write_bridgetower,
     "vilt": hf_models.write_vilt,
 }
@@ -44,8 +47,8 @@ def test_a_folder_or_a_hub_id_is_loaded_by_its_type(kind, tmp_path, hub, picture
         f"{type(model.backbone).__module__}.{type(model.backbone).__name__}"
         in (supported_types()[kind])
     )
-    # ViLT has no embeddings: its matching head scores.
-    assert type(model.adapter) is (Matching if kind == "vilt" else ZeroShot)
+    # Two have no embeddings: their matching heads score.
+    assert type(model.adapter) is (Matching if kind in ("vilt", "blip-2") else ZeroShot)
     scores = model.score(pictures, TEXTS)
     assert scores.shape == (3, 2)
     again = vlmtune.load(f"someone/{kind}", device="cpu").score(pictures, TEXTS)
@@ -55,7 +58,8 @@ def test_a_folder_or_a_hub_id_is_loaded_by_its_type(kind, tmp_path, hub, picture
 def test_a_type_that_is_not_supported(tmp_path, hub, capsys):
     folder = edit(hf_models.write_clip(tmp_path / "other"), model_type="qwen2_vl")
     hub("someone/other", folder)
-    listed = r"supported type \(blip, bridgetower, clip, flava, siglip, vilt\), got .* qwen2_vl"
+    types = ", ".join(sorted(WRITERS))
+    listed = rf"supported type \({types}\), got .* qwen2_vl"
     for name in (str(folder), "someone/other"):
         with refused(listed):
             vlmtune.load(name)

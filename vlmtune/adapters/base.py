@@ -42,12 +42,19 @@ PairMask = Bool[Tensor, "N M"]
 TEXT_GROUPS, TEXT_GROUP = 4, 32  # groups of texts of similar length, and texts in each at least
 REUSE_FROM = 4  # texts an image from which scoring image by image pays
 CPU_CHUNK = 64 * 2**20  # bytes; larger chunks are slower on a CPU
-TOWERS = (
+ONE_SHAPE = (
     "OpenClip with a plain vision transformer and open_clip's own text transformer, HFCLIP, "
-    "SigLIP, Flava, Blip or BridgeTower"
+    "MetaCLIP2, SigLIP, Flava, Blip or BridgeTower"
 )
-"""Backbones with tokens of many layers, whose towers run layer by layer."""
-EMBEDDING = "OpenClip, HFCLIP, SigLIP, Flava, Blip, or BridgeTower with its contrastive heads"
+"""Backbones whose towers run layer by layer, for images of one square shape."""
+TOWERS = ONE_SHAPE.replace("SigLIP,", "SigLIP, SigLIP2NaFlex,")
+"""Backbones whose towers run layer by layer."""
+TOKENS = TOWERS.replace("Blip or", "Blip, Blip2 or")
+"""Backbones with tokens of many layers."""
+EMBEDDING = (
+    "OpenClip, HFCLIP, MetaCLIP2, SigLIP, SigLIP2NaFlex, Flava, Blip, or BridgeTower with its "
+    "contrastive heads"
+)
 """Backbones with an embedding of each image and of each text."""
 
 
@@ -70,12 +77,12 @@ class Adapter(Configured, nn.Module, ABC, Generic[ImageT, TextT]):
         """Makes the layers, in the backbone's widths. Called once, before training or loading."""
         for modality, spec in (("image", self.image_input), ("text", self.text_input)):
             if reason := backbone.fits(spec, modality):
+                choice = {"pooled": EMBEDDING, "tokens": TOKENS}.get(spec.kind, TOWERS)
                 pooled = spec.kind == "pooled"
                 wanted = "embeddings" if pooled else f"{spec.kind} of layer {spec.layer}"
                 raise UserError(
                     f"expected a backbone with {wanted} for {modality}s, got "
-                    f"{type(backbone).__name__} ({reason}): choose "
-                    f"{EMBEDDING if pooled else TOWERS}"
+                    f"{type(backbone).__name__} ({reason}): choose {choice}"
                     + ("" if backbone.fusion is None else "; or the adapter Matching")
                 )
 

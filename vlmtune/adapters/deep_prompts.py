@@ -130,8 +130,10 @@ class DeepPrompts(DualAdapter[Features, Features]):
         if isinstance(image, Pooled):
             return image.values
         prompts, patches = self.image_prompts(), image.values.shape[1]
-        joined = torch.cat([image.values, _repeated(prompts[0], len(image))], dim=1)
-        state = _deep(self.image_tower, Tokens.full(joined), prompts, patches)
+        first = Tokens.full(_repeated(prompts[0], len(image)))
+        joined = torch.cat([image.values, first.values], dim=1)
+        mask = torch.cat([image.mask, first.mask], dim=1)  # images that differ in shape are padded
+        state = _deep(self.image_tower, Tokens(joined, mask), prompts, patches)
         return self.image_tower.finish(state.cut(patches))
 
     @override

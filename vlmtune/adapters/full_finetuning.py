@@ -1,7 +1,7 @@
 """Fine-tuning of all weights of a tower, with token embeddings for objectives that need them."""
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from PIL import Image
 from torch import Tensor, nn
 from typing_extensions import override
@@ -109,17 +109,20 @@ class FullFineTuning(DualAdapter[Features, Features]):
     @override
     def embed_patches(self, image: Tokens) -> Tokens:
         special = self.image_tower.special
-        patches = image.values[:, special:]
-        flat = each_token(self.image_tower, patches.flatten(0, 1), special)
-        return Tokens.full(flat.unflatten(0, patches.shape[:2]))
+        mask = image.mask[:, special:]
+        real = each_token(self.image_tower, image.values[:, special:][mask], special)
+        return _spread(real, mask)
 
     @override
     def embed_words(self, text: Tokens) -> Tokens:
         mask, state = text.trimmed().mask, run_all(self.text_tower, text)
         # A tower that needs its full length pads captions: padding is no word.
-        real = each_token(self.text_tower, state.cut(mask.shape[1]).values[mask], 0)
-        values = real.new_zeros(*mask.shape, real.shape[1])
-        return Tokens(values.index_put((mask,), real), mask)
+        return _spread(each_token(self.text_tower, state.cut(mask.shape[1]).values[mask], 0), mask)
+
+
+def _spread(real: Float[Tensor, "r d"], mask: Bool[Tensor, "n t"]) -> Tokens:
+    """Puts real tokens where the mask is True, row by row."""
+    return Tokens(real.new_zeros(*mask.shape, real.shape[1]).index_put((mask,), real), mask)
 
 
 def _image_weights(backbone: Backbone) -> list[nn.Parameter]:

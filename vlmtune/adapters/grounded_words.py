@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, layer_norm, normalize
 from typing_extensions import override
 
-from vlmtune.adapters.base import JointAdapter
+from vlmtune.adapters.base import ONE_SHAPE, JointAdapter
 from vlmtune.adapters.fusion_styles.layers import LayerFactory, initialise
 from vlmtune.adapters.towers import image_tower, run_last, text_tower
 from vlmtune.backbones.base import Backbone, Tower
@@ -104,6 +104,11 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
     @override
     def attach(self, backbone: Backbone) -> None:
         super().attach(backbone)
+        if backbone.images_differ:
+            raise UserError(
+                "expected a backbone whose images have one square shape, got "
+                f"{type(backbone).__name__}, whose images keep theirs: choose {ONE_SHAPE}"
+            )
         self.towers: dict[str, Tower] = {"image": image_tower(backbone)}
         self.towers["text"] = text_tower(backbone)
         self.first_patch = image_tower(backbone).special

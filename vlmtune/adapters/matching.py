@@ -15,7 +15,7 @@ from vlmtune.backbones.evaluation_mode import evaluation_mode
 from vlmtune.errors import UserError
 from vlmtune.types import Tokens
 
-CHOICE = "Blip, BridgeTower, Vilt or Flava, with a checkpoint that has its matching head"
+CHOICE = "Blip, Blip2, BridgeTower, Vilt or Flava, with a checkpoint that has its matching head"
 
 
 class Matching(JointAdapter[Tokens, Tokens, Tokens]):

@@ -126,7 +126,9 @@ class Backbone(Configured, nn.Module, ABC):
         embed_dim: d, width of the shared embedding space.
         image_width: w of the image tokens.
         text_width: w of the text tokens.
-        image_tokens: t of the images: patches without class tokens.
+        image_tokens: t of the images: patches without class tokens, those of the largest image.
+        images_differ: Whether images keep their shape, so that they differ in patches: features
+            of an image with fewer end in padding.
         text_special: Number of special tokens before and after the words, such as (1, 1).
         logit_scale: Factor on cosines in pre-training (exponentiated).
         logit_bias: Term added to scaled cosines (sigmoid-trained models), else 0.
@@ -146,6 +148,7 @@ class Backbone(Configured, nn.Module, ABC):
     text_special: tuple[int, int]
     logit_scale: float
     logit_bias: float = 0.0
+    images_differ: bool = False
     image_tower: ImageTower | None = None
     text_tower: TextTower | None = None
     fusion: Fusion | None = None

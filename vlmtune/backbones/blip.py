@@ -54,7 +54,7 @@ class Blip(HFDualEncoder):
     def towers(self, loaded: Loaded) -> tuple[HFImageTower, HFTextTower]:
         vision, text, model = self.model.vision_model, self.model.text_encoder, self.model
         image_tower = BlipImageTower(
-            embed=partial(_embed, vision),
+            embed=partial(embed_pixels, vision),
             block_list=vision.encoder.layers,
             final_norm=vision.post_layernorm,
             head=partial(first_token, model.vision_proj),
@@ -137,7 +137,8 @@ class BlipFusion(Fusion):
         return log_odds(self._head(tokens[:, 0]))
 
 
-def _embed(vision: Any, pixels: Pixels) -> Float[Tensor, "n t w"]:
+def embed_pixels(vision: Any, pixels: Pixels) -> Float[Tensor, "n t w"]:
+    """Class token and patches with their positions; another image size is a `ValueError`."""
     size = vision.embeddings.image_size
     if tuple(pixels.shape[2:]) != (size, size):  # the library would cut its positions
         raise ValueError(f"the model takes {size} x {size}")

@@ -21,7 +21,7 @@ from typing_extensions import override
 from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.hf_loading import Loaded, describe, load
 from vlmtune.backbones.hf_towers import HFImageTower, HFTextTower
-from vlmtune.backbones.staging import encode_with_tower, no_such_layer, state_after, unmasked
+from vlmtune.backbones.staging import encode_with_tower, masked, no_such_layer, state_after
 from vlmtune.backbones.weight_checks import check_precision, digest
 from vlmtune.errors import UserError
 from vlmtune.types import Features, FeatureSpec, Pixels, Pooled
@@ -57,9 +57,9 @@ class HFBackbone(Backbone):
         loaded = load(model, revision, self.kind, self._dtype, self.attention, self.optional)
         self.model: Any = loaded.network
         self.check(model)
-        self._described = describe(loaded)
         self.processing = (loaded.tokenizer, loaded.processor)
         self.transform = self.preprocessing(loaded, model)
+        self._described = describe(loaded)
         # Shadows the method: a bound method would carry the weights into every worker process.
         vars(self)["preprocess"] = self.transform
         self.assemble(loaded)
@@ -157,7 +157,7 @@ class HFDualEncoder(HFBackbone):
             if spec.kind == "state":
                 return state
             state = tower.norm(state) if spec.layer == -1 else state
-            return unmasked(state.values[:, tower.special :])
+            return masked(state.values[:, tower.special :], state.mask[:, tower.special :])
 
     @override
     def encode_text(self, texts: Sequence[str], spec: FeatureSpec) -> Features:

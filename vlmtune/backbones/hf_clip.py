@@ -1,7 +1,7 @@
 """CLIP of Hugging Face: OpenAI's weights and all others saved in that format."""
 
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -22,9 +22,14 @@ class HFCLIP(HFDualEncoder):
     The image embedding is the projected class token, the text embedding the projected end token.
     Arguments are those of `HFBackbone`. Weights named as OpenAI's are refused if the config runs
     them with another activation than QuickGELU, with which they were trained.
+
+    Attributes:
+        pools_highest: The `eos_token_id` with which the library pools the highest id of a caption
+            rather than this one, as old configs need; None if it never does.
     """
 
     kind = CLIPModel
+    pools_highest: ClassVar[int | None] = 2
 
     @override
     def check(self, model: str) -> None:
@@ -50,7 +55,8 @@ class HFCLIP(HFDualEncoder):
         )
         table = text.embeddings.position_embedding
         tokenizer = HFTokenizer(loaded.tokenizer, table.num_embeddings)
-        _check_end(tokenizer, int(text.eos_token_id))
+        end = int(text.eos_token_id)
+        _check_end(tokenizer, end, highest=end == self.pools_highest)
         text_tower = CLIPTextTower(
             tokenizer=tokenizer,
             embedding=text.embeddings.token_embedding,
@@ -81,15 +87,14 @@ def _embed(vision: Any, pixels: Float[Tensor, "n 3 height width"]) -> Float[Tens
     return vision.pre_layrnorm(vision.embeddings(pixels))
 
 
-def _check_end(tokenizer: HFTokenizer, end: int) -> None:
+def _check_end(tokenizer: HFTokenizer, end: int, highest: bool) -> None:
     """Raises a `UserError` unless the model pools the last token of a caption.
 
-    The library pools the first token with id `end`, or the highest id if `end` is 2, the value in
-    old configs.
+    The library pools the first token with id `end`, or the one with the `highest` id.
     """
     ids, mask = tokenizer(["a"])
-    pooled = ids[0].argmax() if end == 2 else (ids[0] == end).int().argmax()
-    if int(pooled) != int(mask.sum()) - 1:
+    pooled = ids[0].argmax() if highest else (ids[0] == end).int().argmax()
+    if tokenizer.special[1] != 1 or int(pooled) != int(mask.sum()) - 1:
         raise UserError(
             f"expected captions that end with the token the model pools (id {end}), got "
             f"{ids[0].tolist()} for 'a': use the model's own tokenizer and eos_token_id"

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 from transformers import SiglipModel
@@ -18,8 +19,8 @@ from vlmtune.types import Tokens
 class SigLIP(HFDualEncoder):
     """SigLIP (Zhai et al. 2023, arXiv 2303.15343) as `transformers.SiglipModel` computes it.
 
-    SigLIP 2 (Tschannen et al. 2025, arXiv 2502.14786) too, except its NaFlex models, whose images
-    differ in shape. Trained with a sigmoid: log-odds are `logit_scale * cosine + logit_bias`.
+    SigLIP 2 (Tschannen et al. 2025, arXiv 2502.14786) too, except its NaFlex models, which are
+    `SigLIP2NaFlex`. Trained with a sigmoid: log-odds are `logit_scale * cosine + logit_bias`.
     Captions are lower-cased and padded to the full length, as in training; every token attends to
     the padding, and the last position is pooled. Arguments are those of `HFBackbone`.
     """
@@ -28,15 +29,11 @@ class SigLIP(HFDualEncoder):
 
     @override
     def check(self, model: str) -> None:
-        if not self.model.vision_model.use_head:
-            raise UserError(
-                f"expected an image tower with its pooling head, got {model} with "
-                "vision_use_head false: use another checkpoint"
-            )
+        check_head(self.model, model)
 
     @override
     def towers(self, loaded: Loaded) -> tuple[HFImageTower, HFTextTower]:
-        vision, text = self.model.vision_model, self.model.text_model
+        vision = self.model.vision_model
         image_tower = HFImageTower(
             embed=vision.embeddings,
             block_list=vision.encoder.layers,
@@ -46,19 +43,7 @@ class SigLIP(HFDualEncoder):
             special=0,
             dtype=self._dtype,
         )
-        table = text.embeddings.position_embedding
-        tokenizer = HFTokenizer(loaded.tokenizer, table.num_embeddings, lower=True)
-        _check_end(tokenizer, loaded.tokenizer.eos_token_id)
-        text_tower = SiglipTextTower(
-            tokenizer=tokenizer,
-            embedding=text.embeddings.token_embedding,
-            table=table,
-            block_list=text.encoder.layers,
-            final_norm=text.final_layer_norm,
-            projection=text.head,
-            dtype=self._dtype,
-        )
-        return image_tower, text_tower
+        return image_tower, siglip_text_tower(self.model.text_model, loaded, self._dtype)
 
 
 class SiglipTextTower(HFTextTower):
@@ -75,6 +60,31 @@ class SiglipTextTower(HFTextTower):
     @override
     def pool(self, tokens: States, mask: Mask) -> Float[Tensor, "n w"]:
         return last_real(tokens, mask)
+
+
+def check_head(network: Any, model: str) -> None:
+    """Raises a `UserError` unless the image tower pools its tokens."""
+    if not network.vision_model.use_head:
+        raise UserError(
+            f"expected an image tower with its pooling head, got {model} with "
+            "vision_use_head false: use another checkpoint"
+        )
+
+
+def siglip_text_tower(text: Any, loaded: Loaded, dtype: torch.dtype) -> SiglipTextTower:
+    """Makes the text tower of SigLIP and of SigLIP 2."""
+    table = text.embeddings.position_embedding
+    tokenizer = HFTokenizer(loaded.tokenizer, table.num_embeddings, lower=True)
+    _check_end(tokenizer, loaded.tokenizer.eos_token_id)
+    return SiglipTextTower(
+        tokenizer=tokenizer,
+        embedding=text.embeddings.token_embedding,
+        table=table,
+        block_list=text.encoder.layers,
+        final_norm=text.final_layer_norm,
+        projection=text.head,
+        dtype=dtype,
+    )
 
 
 def _check_end(tokenizer: HFTokenizer, end: int | None) -> None:

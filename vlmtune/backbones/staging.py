@@ -92,8 +92,10 @@ def checked_length(words: Tokens, positions: int) -> Tokens:
 
 
 def check_words(texts: Sequence[str], mask: Bool[Tensor, "n t"], special: int) -> None:
-    """Raises a `UserError` if a caption has no tokens besides its `special` ones."""
-    empty = (mask.sum(dim=1) <= special).nonzero().flatten().tolist()
+    """Raises a `UserError` if a caption is blank or has no tokens besides its `special` ones."""
+    counts = mask.sum(dim=1).tolist()
+    # Some tokenizers have tokens for blanks.
+    empty = [i for i, text in enumerate(texts) if counts[i] <= special or not text.strip()]
     if empty:
         raise UserError(
             f"expected captions with words, got {texts[empty[0]]!r} (number {empty[0]} of "

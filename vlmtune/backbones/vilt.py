@@ -47,6 +47,7 @@ class Vilt(HFBackbone):
 
     kind = ViltForImageAndTextRetrieval
     attention = "eager"  # the only one the library has for ViLT
+    images_differ = True
 
     @override
     def preprocessing(self, loaded: Loaded, model: str) -> Preprocess:
