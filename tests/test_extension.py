@@ -93,7 +93,7 @@ def test_one_file_and_one_yaml_are_enough(plugin, model_folder, shards, capsys):
     assert run(plugin, model_folder, shards) == 0
     assert "Bottleneck on OpenClip" in capsys.readouterr().err
     (checkpoint,) = (plugin / "out").rglob("*.ckpt")
-    model = read_checkpoint(checkpoint)
+    model = read_checkpoint(checkpoint, ["my_adapter"])
     backbone, adapter = model.backbone, model.adapter
     assert adapter.spec() == {"class_path": "my_adapter.Bottleneck", "init_args": {"ratio": 0.5}}
     assert adapter.down.out_features == 8

@@ -176,8 +176,13 @@ class Rows(ABC):
         return self
 
     def trimmed(self: RowsT) -> RowsT:
-        """Cuts padding that no row needs."""
-        return self.cut(int(self.lengths.max())) if len(self) else self
+        """Cuts padding that no row needs.
+
+        While torch exports a graph it stays: the shapes of a graph cannot depend on the data.
+        """
+        if torch.compiler.is_exporting() or not len(self):
+            return self
+        return self.cut(int(self.lengths.max()))
 
     def __len__(self) -> int:
         return len(self.lengths)

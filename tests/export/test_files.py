@@ -146,7 +146,7 @@ def test_unfrozen_backbone_weights_travel_and_frozen_ones_do_not(tmp_path, model
     names = load_file(tmp_path / "mine" / "adapter.safetensors").keys()
     assert {n for n in names if n.startswith("backbone.")} == {"backbone.model.text_projection"}
     want = Model(backbone, adapter).score(pictures, TEXTS)
-    assert load(tmp_path / "mine").score(pictures, TEXTS).equal(want)
+    assert load(tmp_path / "mine", packages=["tests"]).score(pictures, TEXTS).equal(want)
 
 
 def test_only_exports_are_overwritten(exported, tmp_path, model_folder):
@@ -219,6 +219,9 @@ def add_weight(folder):
     save_file({**weights, "adapter.more": torch.ones(1)}, folder / "adapter.safetensors")
 
 
+FUNCTION, NOTHING = "vlmtune.config.find_path", "vlmtune.nothing.Here"
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -229,9 +232,15 @@ def add_weight(folder):
         (lambda f: (f / "adapter_config.json").write_text("[]"), "configuration of an export"),
         (lambda f: rewrite(f, lambda c: c.update(version=2)), "got version 2"),
         (lambda f: rewrite(f, lambda c: c["backbone"].pop("fingerprint")), "incomplete"),
-        (lambda f: rewrite(f, lambda c: c["adapter"].update(class_path="os.system")), "Adapter"),
+        (
+            lambda f: rewrite(f, lambda c: c["adapter"].update(class_path=FUNCTION)),
+            "Adapter",
+        ),
         (lambda f: rewrite(f, lambda c: c["adapter"]["init_args"].update(x=1)), "argument"),
-        (lambda f: rewrite(f, lambda c: c["adapter"].update(class_path="no.x")), "dotted path"),
+        (
+            lambda f: rewrite(f, lambda c: c["adapter"].update(class_path=NOTHING)),
+            "dotted path",
+        ),
         (drop_weight, "at 1 places"),
         (add_weight, "at 1 places, first 'adapter.more'"),
     ],
@@ -274,9 +283,10 @@ def test_a_base_model_outside_is_no_model(exported, model):
         load(exported)
 
 
+@pytest.mark.parametrize("where", ["folder", "hub"])
 @pytest.mark.parametrize("inside", [False, True])
-def test_an_export_of_the_hub_imports_no_other_package(
-    exported, hub, inside, tmp_path, monkeypatch
+def test_an_export_imports_no_package_but_those_that_are_named(
+    exported, hub, inside, where, tmp_path, monkeypatch
 ):
     def change(config):
         spec = {"class_path": "stranger.Adapter", "init_args": {}}
@@ -287,11 +297,42 @@ def test_an_export_of_the_hub_imports_no_other_package(
 
     rewrite(exported, change)
     hub("someone/mine", exported)
+    source = str(exported) if where == "folder" else "someone/mine"
     (tmp_path / "stranger.py").write_text("print('imported')")
     monkeypatch.syspath_prepend(tmp_path)
-    with refused("classes of vlmtune in someone/mine, got stranger.Adapter: .* import stranger"):
-        load("someone/mine")
+    for packages in [(), ("strange", "other")]:
+        line = f"of vlmtune in {source}, got stranger.Adapter: .*packages=.*--packages stranger"
+        with refused(line):
+            load(source, packages=packages)
     assert "stranger" not in sys.modules
+
+
+def test_an_export_of_a_named_package_loads(exported, pictures, tmp_path, monkeypatch):
+    scores = load(exported).score(pictures, TEXTS)
+
+    def change(config):
+        config["adapter"]["class_path"] = "friend.Mine"
+
+    path = json.loads((exported / "adapter_config.json").read_text())["adapter"]["class_path"]
+    module, _, name = path.rpartition(".")
+    rewrite(exported, change)
+    (tmp_path / "friend.py").write_text(f"from {module} import {name} as Mine\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert load(exported, packages=["friend"]).score(pictures, TEXTS).equal(scores)
+    sys.modules.pop("friend")
+
+
+def test_a_checkpoint_imports_no_package_but_those_that_are_named(tmp_path, monkeypatch):
+    strange = {"class_path": "stranger.Adapter", "init_args": {}}
+    specs = {"version": 1, "backbone": strange, "fingerprint": "", "adapter": strange}
+    torch.save({"vlmtune": specs, "state_dict": {}}, tmp_path / "last.ckpt")
+    (tmp_path / "stranger.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with refused("got stranger.Adapter: .*--packages stranger"):
+        load(tmp_path / "last.ckpt")
+    assert "stranger" not in sys.modules
+    with pytest.raises(SystemExit, match="imported"):
+        load(tmp_path / "last.ckpt", packages=["stranger"])
 
 
 def test_another_backbone_is_refused(exported, other_folder):

@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.backbones.hf_models import write_siglip
+from tests.backbones.hf_models import write_blip, write_bridgetower, write_flava, write_siglip
 from tests.export.checkpoints import checkpoint
 from tests.export.test_merging import trained
 from tests.refusals import refused
@@ -19,13 +19,18 @@ from tests.tiny import WORDS, write_model
 from vlmtune.adapters.bottleneck import Bottleneck
 from vlmtune.adapters.context_prompts import ContextPrompts
 from vlmtune.adapters.deep_prompts import DeepPrompts
+from vlmtune.adapters.ft_late import FTLate
 from vlmtune.adapters.full_finetuning import FullFineTuning
 from vlmtune.adapters.last_blocks import LastBlocks
 from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.lora import LoRA
 from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.adapters.text_map import TextMap
+from vlmtune.adapters.word_prompts import WordPrompts
 from vlmtune.adapters.zero_shot import ZeroShot
+from vlmtune.backbones.blip import Blip
+from vlmtune.backbones.bridgetower import BridgeTower
+from vlmtune.backbones.flava import Flava
 from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.backbones.siglip import SigLIP
 from vlmtune.export.merging import save_merged
@@ -41,8 +46,11 @@ def images():
     return [opened[0].crop((0, 0, 32, 32)), opened[1].crop((0, 0, 48, 48)), opened[2]]
 
 
-def embedded(folder, images, texts):
-    """Embeddings by onnxruntime, tokenizers and PIL; no torch, no vlmtune."""
+def embedded(folder, images, texts, prepare=None):
+    """Embeddings by onnxruntime, tokenizers and PIL; no torch, no vlmtune.
+
+    `prepare` gives the pixel values of a model with preprocessing that `prepared` does not have.
+    """
     onnxruntime = pytest.importorskip("onnxruntime")
     from tokenizers import Tokenizer
 
@@ -52,7 +60,9 @@ def embedded(folder, images, texts):
     session = onnxruntime.InferenceSession(folder / "text.onnx")
     (text,) = session.run(None, {"input_ids": ids, "attention_mask": mask})
     settings = json.loads((folder / "preprocessor_config.json").read_text())
-    pixels = np.stack([prepared(image, settings) for image in images])
+    pixels = np.stack(
+        [prepare(image) if prepare else prepared(image, settings) for image in images]
+    )
     session = onnxruntime.InferenceSession(folder / "image.onnx")
     (image,) = session.run(None, {"pixel_values": pixels})
     return torch.from_numpy(image), torch.from_numpy(text)
@@ -90,6 +100,11 @@ MODELS = {
     "deep_prompts": (small, lambda: DeepPrompts(2)),
     "text_map": (small, TextMap),
     "siglip": (lambda folder: SigLIP(str(write_siglip(folder))), lambda: LinearProbe()),
+    "word_prompts": (small, lambda: WordPrompts(["red", WORDS[1]])),
+    "ft_late": (small, lambda: FTLate(layers=1, heads=2, hidden=1)),
+    "flava": (lambda folder: Flava(str(write_flava(folder))), LinearProbe),
+    "blip": (lambda folder: Blip(str(write_blip(folder))), LinearProbe),
+    "bridgetower": (lambda folder: BridgeTower(str(write_bridgetower(folder))), LinearProbe),
     "scenes": (lambda _: OpenClip("checkpoints/scenes-clip"), ZeroShot),
 }
 # Another process: the exporter cannot read code under the checks of shapes that tests run with.
@@ -124,10 +139,12 @@ def test_onnxruntime_embeds_as_the_model(name, exported, images):
     model, folder = exported[name]
     texts = SCENES if name == "scenes" else TEXTS
     want = model.encode_image(images), model.encode_text(texts)
-    got = embedded(folder, images, texts)
+    # BridgeTower cuts sides to multiples of 32.
+    prepare = model.backbone.preprocess if name == "bridgetower" else None
+    got = embedded(folder, images, texts, prepare)
     torch.testing.assert_close(got[0], want[0], rtol=0, atol=1e-5)
     torch.testing.assert_close(got[1], want[1], rtol=0, atol=1e-5)
-    alone = embedded(folder, images[2:], texts[1:2])
+    alone = embedded(folder, images[2:], texts[1:2], prepare)
     torch.testing.assert_close(alone[0], want[0][2:], rtol=0, atol=1e-5)
     torch.testing.assert_close(alone[1], want[1][1:2], rtol=0, atol=1e-5)
     values = json.loads((folder / "scores.json").read_text())

@@ -192,7 +192,7 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
     memory: int = 512 * 2**20
     training_memory: int = 3 * 2**30
     broadcasts_image: bool = False
-    gives_reading: ClassVar[bool] = False
+    gives_reading: bool = False
 
     @abstractmethod
     def prepare_image(self, image: ImageT) -> PreparedT:

@@ -4,6 +4,7 @@ In: image and text tokens. Out: the [CLS] tokens of a fusion style, scored by a 
 Never: a choice of pairs; the caller names them.
 """
 
+import math
 from abc import abstractmethod
 from dataclasses import replace
 
@@ -14,7 +15,7 @@ from torch.nn.functional import layer_norm
 from typing_extensions import override
 
 from vlmtune.adapters.base import JointAdapter
-from vlmtune.adapters.fusion_styles.base import ClsOutputs, FusionStyle
+from vlmtune.adapters.fusion_styles.base import ClsOutputs, FusionStyle, JointEncoderStyle
 from vlmtune.adapters.fusion_styles.layers import LayerFactory, initialise
 from vlmtune.adapters.fusion_styles.mdetr import Mdetr
 from vlmtune.backbones.base import Backbone
@@ -68,6 +69,7 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
                 f"and {training_memory}: raise them"
             )
         self.style = Mdetr() if fusion is None else fusion
+        self.gives_reading = isinstance(self.style, JointEncoderStyle)
         self.heads, self.hidden, self.dropout, self.norm_first = heads, hidden, dropout, norm_first
         self.layers = _layers(self.style, encoder_layers, decoder_layers)
         self.normalize_tokens, self.masked = normalize_tokens, masked
@@ -113,6 +115,27 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
         target, pooled = text.pooled[:, :width], text.pooled[:, width:]
         fused = self.style.fuse(image, replace(text, pooled=pooled), self.query)
         return self.score_head(fused, target)
+
+    @override
+    def reading(self, image: PooledTokens, text: PooledTokens) -> Float[Tensor, "P words patches"]:
+        r"""How much each text token attends to each patch in the first layer that sees both.
+
+        That is the first layer of the joint encoder of the styles MDETR, FLAVA and FIBER-MM; others
+        have none. Its attention $\mathrm{softmax}(q k^\top / \sqrt{w / h})$ over all image and text
+        tokens, FLAVA's [CLS] left out, is averaged over the h heads. The part on the patches is
+        divided by its sum. Later layers mix words and patches further.
+        """
+        width, patches = self.query.shape[2], image.token_count
+        mask = torch.cat([image.tokens.mask, text.tokens.mask], dim=1)
+        keys = [side.tokens.values[:, :, width : 2 * width] for side in (image, text)]
+        query, key = (
+            states.unflatten(2, (self.heads, -1)).transpose(1, 2)
+            for states in (text.tokens.values[:, :, :width], torch.cat(keys, dim=1))
+        )
+        logits = query @ key.mT / math.sqrt(width / self.heads)
+        weights = logits.masked_fill(~mask[:, None, None], -torch.inf).softmax(dim=3).mean(dim=1)
+        read = weights[:, :, :patches]
+        return read / read.sum(dim=2, keepdim=True)
 
     @property
     def target_width(self) -> int:

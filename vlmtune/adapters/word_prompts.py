@@ -64,7 +64,9 @@ class WordPrompts(DualAdapter[Pooled, Tokens]):
         rows = torch.arange(self.tower.embedding.num_embeddings)
         if self.words is not None:
             rows = _rows(self.tower, self.words, self.special).cpu()
-        self.register_buffer("rows", rows, persistent=False)
+        row_of = torch.full((self.tower.embedding.num_embeddings,), -1)
+        row_of[rows] = torch.arange(len(rows))
+        self.register_buffer("row_of", row_of, persistent=False)  # -1 for an untrained id
         self.delta = nn.Parameter(torch.zeros(len(rows), self.tower.width))
 
     @override
@@ -73,10 +75,9 @@ class WordPrompts(DualAdapter[Pooled, Tokens]):
 
     def prompted(self, words: Tokens) -> Tokens:
         """Adds the learned differences to word embeddings."""
-        rows: Int[Tensor, "rows"] = self.get_buffer("rows")
-        row = torch.searchsorted(rows, words.word_ids.contiguous()).clamp_max(len(rows) - 1)
-        trained = (rows[row] == words.ids) & word_mask(words.mask, self.special)
-        learned = self.delta[row] * trained[:, :, None]
+        row = self.get_buffer("row_of")[words.word_ids]
+        trained = (row >= 0) & word_mask(words.mask, self.special)
+        learned = self.delta[row.clamp_min(0)] * trained[:, :, None]
         return replace(words, values=words.values + learned)
 
 

@@ -43,7 +43,11 @@ def state_after(tower: Tower, state: Tokens, layer: int) -> Tokens:
 
 def encode_with_tower(tower: TextTower, texts: Sequence[str], spec: FeatureSpec) -> Features:
     """Encodes captions with a text tower; only the blocks up to `spec.layer` run."""
-    words = tower.words(texts)
+    return encode_words(tower, tower.words(texts), spec)
+
+
+def encode_words(tower: TextTower, words: Tokens, spec: FeatureSpec) -> Features:
+    """The same for captions whose words are embedded already."""
     if spec.kind == "words":
         return words
     start = tower.start(words)

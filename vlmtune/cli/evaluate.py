@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> None:
         check_format(options.items)
     texts = options.text_only
     n_gram = None if texts is None else TextOnlyScore.fitted(captions(texts))
-    model = find_model(options.model, options.pretrained, options.architecture)
+    model = find_model(options.model, options.pretrained, options.architecture, options.packages)
     device = find_device(options.device)
     scorer = model.to(device).scorer(options.store, options.batch_size)
     options.out.mkdir(parents=True, exist_ok=True)  # fails now rather than after the work

@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> None:
     writes nothing. If `options.alpha` is one of them, the model card has its scores.
     """
     _check_options(options)
-    model = read_checkpoint(options.checkpoint)
+    model = read_checkpoint(options.checkpoint, options.packages)
     alpha = 1.0 if options.alpha is None else options.alpha
     provenance: dict[str, Any] = {}
     if options.report is not None:

@@ -17,7 +17,7 @@ def run(options: argparse.Namespace) -> None:
     """Indexes `options.images` into `options.out` and prints what the index has now."""
     device = find_device(options.device)
     source = (options.model, options.pretrained, options.architecture)
-    model = find_model(*source).to(device).batched(options.batch_size)
+    model = find_model(*source, options.packages).to(device).batched(options.batch_size)
     built = build_index(options.images, model, options.out, *source)
     screen = console()
     for path, reason in built.unread:

@@ -70,6 +70,8 @@ SCORER = "as for `vlmtune evaluate`, or a YAML with backbone and adapter; it sco
 PRETRAINED = "weights of an open_clip name: a tag such as openai, a file, or random"
 ARCHITECTURE = """the open_clip name of the weights in the file --model (.pt, .pth, .bin,
 .safetensors); for weights fine-tuned from OpenAI's it ends in -quickgelu"""
+PACKAGES = """packages beside vlmtune whose classes an export or a checkpoint may name; no other
+is imported"""
 RUNS = """report.json or its folder, or items of another tool (.jsonl, .csv, .parquet); the others
 are compared with the first"""
 BENCHMARKS = """stems of configs/plugins/benchmarks, YAMLs with one benchmark or a list, or your own
@@ -221,8 +223,7 @@ def _parser() -> argparse.ArgumentParser:
 
     add = command("evaluate", "measure a model on benchmarks")
     add("--model", required=True, help=MODEL)
-    add("--pretrained", help=PRETRAINED)
-    add("--architecture", metavar="NAME", help=ARCHITECTURE)
+    _model(add)
     add("--benchmarks", **many, metavar="B", help=BENCHMARKS)
     add("--out", required=True, **path, help="folder of the report")
     add("--name", help="name of the run in reports; the model's by default")
@@ -239,6 +240,7 @@ def _parser() -> argparse.ArgumentParser:
 
     add = command("export", "turn a checkpoint into a folder that loads in three lines", EXPORT)
     add("checkpoint", **path, help="a .ckpt that `vlmtune fit` wrote")
+    add("--packages", nargs="+", default=(), metavar="NAME", help=PACKAGES)
     add("--out", **path, help="folder to write")
     add("--merged", **path, metavar="FOLDER", help=MERGED)
     add("--format", choices=("sentence-transformers", "onnx"), help=FORMAT)
@@ -255,15 +257,13 @@ def _parser() -> argparse.ArgumentParser:
     add = command("index", "encode many images, to search them by captions", INDEX)
     add("images", nargs="+", **path, metavar="image", help="image files, or folders of them")
     add("--model", required=True, help=MODEL)
-    add("--pretrained", help=PRETRAINED)
-    add("--architecture", metavar="NAME", help=ARCHITECTURE)
+    _model(add)
     add("--out", required=True, **path, help="folder of the index")
     _device(add)
 
     add = command("neighbours", "mine images that are hard to tell apart", NEIGHBOURS)
     add("--model", required=True, help=SCORER)
-    add("--pretrained", help=PRETRAINED)
-    add("--architecture", metavar="NAME", help=ARCHITECTURE)
+    _model(add)
     add("--shards", **many, **folder, help="the training sets")
     add("--out", required=True, **path, help="folder of caches")
     add("--neighbours", type=int, default=128, help="images kept for each image (%(default)s)")
@@ -281,8 +281,7 @@ def _parser() -> argparse.ArgumentParser:
     add("model", help="as for `vlmtune evaluate --model`")
     add("images", nargs="+", **path, metavar="image", help="image files")
     add("--text", required=True, action="append", help="a caption; can be repeated")
-    add("--pretrained", help=PRETRAINED)
-    add("--architecture", metavar="NAME", help=ARCHITECTURE)
+    _model(add)
 
     add = command("search", "find the images of an index that fit captions best")
     add("index", **path, help="folder that `vlmtune index` wrote")
@@ -292,8 +291,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--top", type=int, default=10, help="images shown for each caption (%(default)s)")
     add("--recall", type=int, default=100, help=RECALL)
     add("--model", help="the model, if it is no longer where it was")
-    add("--pretrained", help=PRETRAINED)
-    add("--architecture", metavar="NAME", help=ARCHITECTURE)
+    _model(add)
     add("--device", help=DEVICE)
 
     add = command("shuffles", "shuffle the words of captions, for ARO's order benchmarks")
@@ -302,6 +300,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--seed", type=int, default=0, help="seed of the shuffles (%(default)s)")
     add("--spacy", metavar="MODEL", help="tag with spaCy, e.g. en_core_web_sm")
     return parser
+
+
+def _model(add: Callable[..., Any]) -> None:
+    add("--pretrained", help=PRETRAINED)
+    add("--architecture", metavar="NAME", help=ARCHITECTURE)
+    add("--packages", nargs="+", default=(), metavar="NAME", help=PACKAGES)
 
 
 def _computing(add: Callable[..., Any], default: str = "") -> None:

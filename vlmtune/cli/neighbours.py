@@ -13,8 +13,11 @@ from vlmtune.mining.mine import mine
 def run(options: argparse.Namespace) -> None:
     """Builds the similarity cache of `options.shards` under `options.out` and prints its folder."""
     device = find_device(options.device)
-    model = find_model(options.model, options.pretrained, options.architecture).to(device)
-    compared = model if options.features is None else find_model(options.features).to(device)
+    source = (options.pretrained, options.architecture, options.packages)
+    model = find_model(options.model, *source).to(device)
+    compared = model
+    if options.features is not None:
+        compared = find_model(options.features, packages=options.packages).to(device)
     scored = None if options.images_only else model
     cache = mine(
         options.shards,

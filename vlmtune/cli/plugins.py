@@ -122,9 +122,14 @@ def read_yaml(path: Path) -> Any:
         raise UserError(f"expected YAML in {path}, got {line}: correct it") from error
 
 
-def find_model(name: str, pretrained: str | None = None, architecture: str | None = None) -> Model:
+def find_model(
+    name: str,
+    pretrained: str | None = None,
+    architecture: str | None = None,
+    packages: Sequence[str] = (),
+) -> Model:
     """Loads the model called `name`, and says so if its weights are random."""
-    model = resolve(name, pretrained, architecture)
+    model = resolve(name, pretrained, architecture, packages)
     if model.backbone.random_weights:
         print(f"vlmtune: warning: {model.backbone.title}: no number means much", file=sys.stderr)
     return model

@@ -14,9 +14,8 @@ def run(options: argparse.Namespace) -> None:
 
     Of several captions the best of each image is marked; ties are all marked.
     """
-    scores = find_model(options.model, options.pretrained, options.architecture).score(
-        options.images, options.text
-    )
+    source = (options.pretrained, options.architecture, options.packages)
+    scores = find_model(options.model, *source).score(options.images, options.text)
     several = len(options.text) > 1
     table = Table("image", box=frame())
     for text in options.text:

@@ -26,8 +26,9 @@ def run(options: argparse.Namespace) -> None:
         raise UserError("expected captions, or --page without any: give one of them")
     device = find_device(options.device)
     source = (options.model, options.pretrained, options.architecture)
-    model = None if options.model is None else find_model(*source)
-    index = Index.open(options.index, None if model is None else model.to(device), device)
+    model = None if options.model is None else find_model(*source, options.packages)
+    model = None if model is None else model.to(device)
+    index = Index.open(options.index, model, device, options.packages)
     if options.page:
         _serve(PageServer(index, options.port, options.top, options.recall))
         return

@@ -57,7 +57,8 @@ def read_words(
     if not isinstance(adapter, JointAdapter) or not adapter.gives_reading:
         raise UserError(
             f"expected an adapter that shows what its words read, got {type(adapter).__name__}: "
-            "use GroundedWords, or another JointAdapter with gives_reading = True"
+            "use GroundedWords, MM-Adapter or MM-Pred with a joint encoder (fusion Mdetr, Flava or "
+            "FiberMM), or another JointAdapter with gives_reading = True"
         )
     picture = read_picture(*as_pictures([image]))
     words = caption.split()
@@ -76,6 +77,11 @@ def read_words(
     kept = [(word, a + lead, b + lead) for word, (a, b) in spans if b > a]
     maps = torch.stack([weights[a:b].mean(dim=0) for _, a, b in kept]).float().cpu()
     rows = math.isqrt(maps.shape[1])
+    if rows**2 != maps.shape[1]:
+        raise UserError(
+            f"expected the patches of a square image, got {maps.shape[1]} of "
+            f"{type(backbone).__name__}: use a backbone with square images"
+        )
     return Reading(
         tuple(word for word, _, _ in kept),
         maps.unflatten(1, (rows, -1)),

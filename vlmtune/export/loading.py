@@ -3,8 +3,7 @@
 In: a folder, the id of a hub repository, or a `.ckpt`. Out: the model. Never: anything unpickled.
 """
 
-import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ def load_export(
     backbone: Backbone | None = None,
     revision: str | None = None,
     pretrained: str | None = None,
+    packages: Sequence[str] = (),
 ) -> Model:
     """Loads an export onto the CPU.
 
@@ -39,15 +39,16 @@ def load_export(
             revision of the base model that the export records.
         revision: Commit, branch or tag of a hub repository; None for its main branch.
         pretrained: The file with the backbone's weights, if it is not where the export says.
+        packages: Packages beside vlmtune whose classes the export may name.
 
     Raises:
-        UserError: There is no such export, a file is damaged, the weights of the backbone are not
-            those of the training, or the adapter's weights do not fit.
+        UserError: There is no such export, a file is damaged, it names a class of another package,
+            the weights of the backbone are not those of the training, or the adapter's weights do
+            not fit.
     """
     folder = _export_folder(str(source), revision)
     config = read_config(folder / CONFIG)
-    if not Path(source).is_dir():
-        _check_packages(config["backbone"], config["adapter"], source=str(source))
+    check_packages(config["backbone"], config["adapter"], packages=packages, source=str(source))
     try:
         state = load_file(folder / WEIGHTS)
     except (OSError, SafetensorError) as error:
@@ -67,10 +68,20 @@ def load_export(
     return Model(*parts, provenance=config.get("provenance"))
 
 
-def read_checkpoint(path: str | Path) -> Model:
-    """Builds the model of a training checkpoint, with its weights."""
+def read_checkpoint(path: str | Path, packages: Sequence[str] = ()) -> Model:
+    """Builds the model of a training checkpoint, with its weights.
+
+    Args:
+        path: A `.ckpt` of a run.
+        packages: Packages beside vlmtune whose classes the checkpoint may name.
+
+    Raises:
+        UserError: It is no checkpoint, names a class of another package, or does not fit.
+    """
     checkpoint = check_checkpoint(path)
-    parts = _rebuild(checkpoint["vlmtune"], checkpoint["state_dict"], str(path))
+    specs = checkpoint["vlmtune"]
+    check_packages(specs["backbone"], specs["adapter"], packages=packages, source=str(path))
+    parts = _rebuild(specs, checkpoint["state_dict"], str(path))
     return Model(*parts, provenance=checkpoint.get("provenance"))
 
 
@@ -128,19 +139,24 @@ def _export_folder(source: str, revision: str | None) -> Path:
     return folder
 
 
-def _check_packages(*specs: Any, source: str) -> None:
-    """Refuses to import what a stranger's export names, unless the user imported it before."""
+def check_packages(*specs: Any, packages: Sequence[str], source: str) -> None:
+    """Refuses to import what a file names, except from vlmtune and the packages of the user.
+
+    Raises:
+        UserError: A spec, or one inside it, names a class of another package.
+    """
     for spec in specs:
-        if isinstance(spec, dict):
-            package = str(spec.get("class_path", "vlmtune")).partition(".")[0]
-            if package != "vlmtune" and package not in sys.modules:
+        if isinstance(spec, dict) and "class_path" in spec:
+            package = str(spec["class_path"]).partition(".")[0]
+            if package not in ("vlmtune", *packages):
                 raise UserError(
                     f"expected classes of vlmtune in {source}, got {spec['class_path']}: if you "
-                    f"trust it, import {package} before you load it"
+                    f'trust that package, add packages=["{package}"], or --packages {package} on '
+                    "the command line"
                 )
         if isinstance(spec, dict | list):
             inner = spec.values() if isinstance(spec, dict) else spec
-            _check_packages(*inner, source=source)
+            check_packages(*inner, packages=packages, source=source)
 
 
 def _rebuild(

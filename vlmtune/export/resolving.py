@@ -4,6 +4,7 @@ In: what a person types. Out: a model, zero-shot if it has no adapter. Never: a 
 """
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -38,6 +39,7 @@ def load(
     device: torch.device | str | None = None,
     precision: str | None = None,
     batch_size: int = 256,
+    packages: Sequence[str] = (),
 ) -> Model:
     """Loads a model by its name, as `--model` of the command line does.
 
@@ -60,10 +62,13 @@ def load(
         precision: "fp32" or "bf16" for the weights of a model without training; None for its
             default. A trained model computes as it was trained.
         batch_size: Images, or captions, encoded at a time.
+        packages: Packages beside vlmtune whose classes an export or a checkpoint may name, such as
+            `["mypackage"]`. Loading imports no other.
 
     Raises:
         UserError: There is no such model, it is of a type that is not supported, a file is damaged,
-            the weights do not fit, or the model has its own weights besides `pretrained`.
+            it names a class of another package, the weights do not fit, or the model has its own
+            weights besides `pretrained`.
     """
     name = str(source)
     if revision is not None and not is_hub_id(name, pretrained):
@@ -71,11 +76,12 @@ def load(
             f"expected a hub id org/name with a revision, got {name!r}: leave the revision out"
         )
     if backbone is not None:
-        model, trained = load_export(name, backbone=backbone, revision=revision), True
+        model = load_export(name, backbone=backbone, revision=revision, packages=packages)
+        trained = True
     else:
         if architecture is not None or _is_weights(Path(name)):
             name, pretrained = _in_architecture(name, pretrained, architecture)
-        model, trained = _named(name, pretrained, precision, revision)
+        model, trained = _named(name, pretrained, precision, revision, packages)
     if precision is not None and trained:
         raise UserError(
             f"expected no precision for {name}, whose weights were trained in one, got "
@@ -86,9 +92,14 @@ def load(
     return model.batched(batch_size).to(torch.device(device))
 
 
-def resolve(name: str, pretrained: str | None = None, architecture: str | None = None) -> Model:
+def resolve(
+    name: str,
+    pretrained: str | None = None,
+    architecture: str | None = None,
+    packages: Sequence[str] = (),
+) -> Model:
     """Loads the model called `name` onto the CPU; see `load`."""
-    return load(name, pretrained, architecture=architecture, device="cpu")
+    return load(name, pretrained, architecture=architecture, device="cpu", packages=packages)
 
 
 def _is_weights(path: Path) -> bool:
@@ -124,7 +135,11 @@ def _shipped(name: str) -> str:
 
 
 def _named(
-    name: str, pretrained: str | None, precision: str | None, revision: str | None
+    name: str,
+    pretrained: str | None,
+    precision: str | None,
+    revision: str | None,
+    packages: Sequence[str],
 ) -> tuple[Model, bool]:
     """A model by its name, and whether it was trained by vlmtune."""
     name = _shipped(name)
@@ -135,10 +150,10 @@ def _named(
     trained: Model | None = None
     spec: dict[str, Spec] = {}
     if hub == CONFIG or any((path / file).is_file() for file in (CONFIG, WEIGHTS)):
-        trained = load_export(name, revision=revision, pretrained=pretrained)
+        trained = load_export(name, revision=revision, pretrained=pretrained, packages=packages)
         pretrained = None
     elif path.is_file() and path.suffix not in (".yaml", ".yml"):
-        trained = read_checkpoint(path)
+        trained = read_checkpoint(path, packages)
     elif path.is_file() or (stem and not known):
         spec = _untrained_spec(path if path.is_file() else Path(str(stem)))
     elif hub == HF or is_hf_folder(path):

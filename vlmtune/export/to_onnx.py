@@ -8,11 +8,10 @@ import importlib
 import json
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from jaxtyping import Float, Int
@@ -22,12 +21,11 @@ from torch.nn.functional import normalize
 
 from vlmtune.adapters.base import DualAdapter
 from vlmtune.backbones.base import TextTower
-from vlmtune.backbones.staging import embed_words
+from vlmtune.backbones.staging import embed_words, encode_words
 from vlmtune.errors import UserError
 from vlmtune.export.files import one_line
 from vlmtune.export.hf_processing import hf_image_processor, hf_tokenizer
 from vlmtune.export.model import Model
-from vlmtune.types import Rows
 
 IMAGE, TEXT, SCORES = "image.onnx", "text.onnx", "scores.json"
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
@@ -51,16 +49,16 @@ class ImageGraph(nn.Module):
 class TextGraph(nn.Module):
     """Ids and mask of captions, padded to the full length, to embeddings of length 1."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, tower: TextTower) -> None:
         super().__init__()
-        self.backbone, self.adapter = model.backbone, model.adapter
+        self.backbone, self.adapter, self._tower = model.backbone, model.adapter, tower
 
     def forward(
         self, input_ids: Int[Tensor, "n t"], attention_mask: Int[Tensor, "n t"]
     ) -> Float[Tensor, "n d"]:
         """Returns normalised embeddings of captions."""
-        ids: Any = (input_ids, attention_mask)  # `_fixed_length` lets the tower take these
-        features = self.backbone.encode_text(ids, self.adapter.text_input)
+        words = embed_words(self._tower.embedding, input_ids, attention_mask.bool())
+        features = encode_words(self._tower, words, self.adapter.text_input)
         return normalize(self.adapter.embed_text(features), dim=-1)  # type: ignore[operator]
 
 
@@ -96,10 +94,8 @@ def save_onnx(folder: Path, model: Model) -> str:
     model.to(torch.device("cpu"))
     images, texts = _examples(model, tower)
     _save(ImageGraph(model), images, ("pixel_values",), "image_embeds", folder / IMAGE)
-    with _fixed_length(tower):
-        _save(
-            TextGraph(model), texts, ("input_ids", "attention_mask"), "text_embeds", folder / TEXT
-        )
+    given = ("input_ids", "attention_mask")
+    _save(TextGraph(model, tower), texts, given, "text_embeds", folder / TEXT)
     scale, bias = adapter.log_scale.detach().exp(), adapter.bias.detach()
     values = {"scale": float(scale), "bias": float(bias)}
     (folder / SCORES).write_text(json.dumps(values) + "\n", encoding="utf-8")
@@ -116,20 +112,6 @@ def _examples(model: Model, tower: TextTower) -> tuple[tuple[Tensor, ...], tuple
     mask = torch.ones_like(ids)
     mask[1, sum(model.backbone.text_special) + 1 :] = 0
     return (pixels,), (ids, mask)
-
-
-@contextmanager
-def _fixed_length(tower: TextTower) -> Iterator[None]:
-    """Lets the tower take ids and mask for captions, and keep their padding.
-
-    Cutting padding is a loss of work elsewhere; in a graph the length would depend on the data.
-    """
-
-    def words(pair: Any) -> Any:
-        return embed_words(tower.embedding, pair[0], pair[1].bool())
-
-    with patch.object(tower, "words", words), patch.object(Rows, "trimmed", lambda rows: rows):
-        yield
 
 
 def _save(

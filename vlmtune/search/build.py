@@ -17,6 +17,7 @@ from vlmtune.features.pictures import Failures, PictureReader
 from vlmtune.search.encoder import Encoder
 from vlmtune.search.files import (
     LIST,
+    PART,
     VERSION,
     WRITTEN,
     Listed,
@@ -137,10 +138,20 @@ class _Parts:
             if path.name in self.names or not WRITTEN.fullmatch(path.name):
                 continue
             try:
-                self.ids |= set(Part(path, self.key).ids)
-                self.names.append(path.name)
+                ids = set(Part(path, self.key).ids)
             except DamagedError:  # half-written, or of another model
                 remove(path)
+                continue
+            if not PART.fullmatch(path.name):  # whole, but killed before it got its name
+                path = path.rename(folder / self._next())
+            self.ids |= ids
+            self.names.append(path.name)
+
+    def _next(self) -> str:
+        """The name of the next part; those of all that are in the folder are lower."""
+        names = {*self.names, *(path.name for path in self.folder.glob("part-*"))}
+        numbers = (int(name[5:]) for name in names if PART.fullmatch(name))
+        return f"part-{max(numbers, default=-1) + 1:05}"
 
     def add(self, images: Mapping[str, Path], encoder: Encoder, reader: PictureReader) -> None:
         """Encodes images by digest, part by part."""
@@ -148,8 +159,7 @@ class _Parts:
         with progress("indexing images", len(names)) as advance:
             for start in range(0, len(names), PART_ROWS):
                 some = {name: images[name] for name in names[start : start + PART_ROWS]}
-                number = max((int(name[5:]) for name in self.names), default=-1) + 1
-                part = f"part-{number:05}"
+                part = self._next()
                 chunks = _encoded(some, encoder, reader, advance)
                 if ids := write_part(self.folder / part, self.key, chunks):
                     self.ids |= set(ids)

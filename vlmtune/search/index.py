@@ -61,6 +61,7 @@ class Index:
         folder: str | Path,
         model: Model | None = None,
         device: torch.device | str | None = None,
+        packages: Sequence[str] = (),
     ) -> "Index":
         """Opens the index in `folder` with its model.
 
@@ -69,6 +70,8 @@ class Index:
             model: The model; by default `vlmtune.load` loads it by the name in the index, so open
                 only indexes of people you trust, or name the model.
             device: Where to compute, if the model is loaded here.
+            packages: Packages beside vlmtune whose classes the model may have, if it is loaded
+                here.
 
         Raises:
             UserError: There is no index, it is damaged, the model has other weights, or faiss is
@@ -83,6 +86,7 @@ class Index:
                 source["pretrained"],
                 device=device,
                 architecture=source["architecture"],
+                packages=packages,
             )
         encoder = Encoder(model)
         if encoder.identity() != source["identity"]:

@@ -1,0 +1,189 @@
+"""The script of the page, run in Chromium: search, filters, order and sorting.
+
+Expected values are read off the runs below by hand.
+"""
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+
+import pytest
+from PIL import Image
+
+from vlmtune.metrics.value import MetricValue
+from vlmtune.report.html import write_report
+from vlmtune.report.item_row import ItemRow
+from vlmtune.report.result import Result
+from vlmtune.types import ImageRef
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-quic"),
+)
+pytestmark = pytest.mark.skipif(BROWSER is None, reason=f"none of {', '.join(NAMES)} is installed")
+
+# What a person does, and what the page shows after it.
+STEPS = """
+const all = (selector, root = document) => [...root.querySelectorAll(selector)];
+const one = (selector) => document.querySelector(selector);
+const id = (card) => card.querySelector(".query span").textContent;
+const left = (node) => !node.closest("[hidden]");
+const shown = () => all(".items article").filter(left).map(id);
+const search = (text) => {
+  const input = one(".bar input");
+  input.value = text;
+  input.dispatchEvent(new Event("input"));
+  return {cards: shown(), output: one(".bar output").textContent,
+    tables: all("main table:not(.heat)").filter(left).length,
+    open: all("details.items").filter((x) => x.open).length};
+};
+const choose = (key, value) => {
+  const select = one(`[data-key=${key}]`);
+  select.value = value;
+  select.dispatchEvent(new Event("change"));
+};
+const results = {};
+const first = () => one("main table");
+const column = () => all("tbody tr th", first()).map((x) => x.firstChild.textContent.trim());
+const click = (text) => {
+  const head = all("thead th", first()).find((x) => x.textContent.trim() === text);
+  head.dispatchEvent(new Event("click"));
+  return [column(), head.getAttribute("aria-sort")];
+};
+results.visible = [one(".bar").hidden, one(".filters").hidden];
+results.zebra = search("zebra");
+results.two = search("ARO  right");
+results.none = search("zebra aro");
+results.cleared = search("");
+choose("verdict", "lost");
+results.lost = shown();
+choose("verdict", "won");
+choose("benchmark", "cola");
+results.won = shown();
+results.both = search("zebra").cards;
+search("");
+choose("order", "-1");
+results.gained = shown();
+choose("order", "1");
+results.fell = shown();
+choose("order", "");
+results.again = shown();
+choose("benchmark", "");
+choose("verdict", "");
+results.everything = shown();
+results.n = [click("n"), click("n"), click("n")];
+results.benchmark = [click("benchmark"), click("benchmark")];
+const head = all("thead th", first()).find((x) => x.textContent.trim() === "new");
+head.dispatchEvent(new KeyboardEvent("keydown", {key: "Enter"}));
+results.enter = column();
+one(".filters button").click();
+results.opened = [all("details.items").every((x) => x.open), one(".filters button").textContent];
+one(".filters button").click();
+results.closed = all("details.items").some((x) => x.open);
+"""
+
+
+@pytest.fixture
+def page(make_run, tmp_path):
+    """Of cola, 0 and 1 are won, 2 is lost; of aro and bivlc, 0 is won."""
+    Image.new("RGB", (20, 10), "red").save(tmp_path / "a.png")
+
+    def rows(name, outcomes, margins):
+        return tuple(
+            ItemRow(
+                f"{name}/{i}",
+                name,
+                outcome,
+                (ImageRef(tmp_path / "a.png"),),
+                ("right zebra" if (name, i) == ("cola", 1) else f"right {i}", "wrong"),
+                ((True, False),),
+                ((margin, 0.0),),
+            )
+            for i, (outcome, margin) in enumerate(zip(outcomes, margins, strict=True))
+        )
+
+    def run(name, cola, aro, bivlc):
+        results = []
+        for benchmark, outcomes in (("cola", cola), ("aro", aro), ("bivlc", bivlc)):
+            accuracy = MetricValue(sum(outcomes) / len(outcomes), len(outcomes), 0.5)
+            metrics = {"accuracy": accuracy}
+            results.append(Result(benchmark, "1", "accuracy", metrics, outcomes=outcomes))
+        return replace(make_run(name), results=tuple(results))
+
+    old = ((0.0, 0.0, 1.0, 1.0), (0.0, 1.0), (0.0, 0.0, 0.0))
+    new = ((1.0, 1.0, 0.0, 1.0), (1.0, 1.0), (1.0, 0.0, 0.0))
+    runs = [run("old", *old), run("new", *new)]
+    # Margins of the won items of cola grow by 0.5 and by 2.
+    margins = {"old": ((-0.25, -1.0, 1.0, 1.0), (-1.0, 1.0), (-1.0, -1.0, -1.0))}
+    margins["new"] = ((0.25, 1.0, -1.0, 1.0), (1.0, 1.0), (1.0, -1.0, -1.0))
+    items = {
+        name: {
+            benchmark: rows(benchmark, *pair)
+            for benchmark, *pair in zip(
+                ("cola", "aro", "bivlc"), outcomes, margins[name], strict=True
+            )
+        }
+        for name, outcomes in (("old", old), ("new", new))
+    }
+    return write_report(tmp_path / "report", runs, items)
+
+
+def shown(page, tmp_path):
+    """What the page shows after each step."""
+    text = page.read_text(encoding="utf-8")
+    assert "script-src 'sha256-" in text
+    text = re.sub(r'<meta http-equiv="Content-Security-Policy".*?>', "", text)
+    steps = f"<script>{{{STEPS}\nconst out = document.createElement('pre'); out.id = 'results'; "
+    steps += "out.textContent = JSON.stringify(results); document.body.append(out);}</script>"
+    (tmp_path / "steps.html").write_text(text.replace("</body>", f"{steps}</body>"), "utf-8")
+    command = [str(BROWSER), *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]
+    done = subprocess.run(
+        [*command, (tmp_path / "steps.html").as_uri()], capture_output=True, text=True, timeout=300
+    )
+    match = re.search(r'<pre id="results">(.*?)</pre>', done.stdout, re.DOTALL)
+    assert match, done.stderr[-2000:] + done.stdout[-500:]
+    return json.loads(html.unescape(match[1]))
+
+
+def test_search_filters_and_sorting(page, tmp_path):
+    got = shown(page, tmp_path)
+    everything = ["cola/0", "cola/1", "cola/2", "aro/0", "bivlc/0"]
+    assert got["visible"] == [False, False]
+    # A caption is found, and its group opens; of two words both must be there, in any case.
+    assert got["zebra"] == {
+        "cards": ["cola/1"],
+        "output": "1 items, 0 rows",
+        "tables": 0,
+        "open": 1,
+    }
+    assert (got["two"]["cards"], got["two"]["output"]) == (["aro/0"], "1 items, 0 rows")
+    assert (got["none"]["cards"], got["none"]["output"]) == ([], "0 items, 0 rows")
+    assert (got["cleared"]["cards"], got["cleared"]["output"]) == (everything, "")
+    assert got["cleared"]["tables"] > 2
+    assert got["cleared"]["open"] == 0
+    assert got["lost"] == ["cola/2"]
+    assert got["won"] == ["cola/0", "cola/1"]
+    assert got["both"] == ["cola/1"]
+    assert got["gained"] == ["cola/1", "cola/0"]
+    assert got["fell"] == ["cola/0", "cola/1"]
+    assert got["again"] == ["cola/0", "cola/1"]
+    assert got["everything"] == everything
+    # n is 4, 2 and 3; a number begins with the largest, a third click undoes both.
+    listed = ["cola", "aro", "bivlc"]
+    assert got["n"] == [
+        [["cola", "bivlc", "aro"], "descending"],
+        [["aro", "bivlc", "cola"], "ascending"],
+        [listed, None],
+    ]
+    assert got["benchmark"] == [
+        [["aro", "bivlc", "cola"], "ascending"],
+        [["cola", "bivlc", "aro"], "descending"],
+    ]
+    assert got["enter"] == ["aro", "cola", "bivlc"]  # 100, 75 and 33 %
+    assert got["opened"] == [True, "close all"]
+    assert got["closed"] is False
