@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from open_clip.timm_model import TimmModel
 from open_clip.transformer import VisionTransformer
+from timm.models.eva import Eva
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
 from torch import Tensor, nn
 from typing_extensions import override
@@ -81,6 +82,36 @@ class TimmImageTower(OpenClipImageTower):
         return self.visual.head(trunk.forward_head(tokens)).float()
 
 
+class EvaImageTower(TimmImageTower):
+    """timm's vision transformer with rotary positions: Perception Encoder, EVA-02 and others.
+
+    The rotary positions are those of the image's grid, so a state needs none of its own.
+    """
+
+    @override
+    def start(self, pixels: Pixels) -> Tokens:
+        trunk = self.visual.trunk
+        tokens, _ = trunk._pos_embed(trunk.patch_embed(pixels.to(self._dtype)))
+        return unmasked(trunk.norm_pre(tokens))
+
+    @override
+    def run(self, state: Tokens, first: int, stop: int) -> Tokens:
+        tokens = state.values.to(self._dtype)
+        rotations = self._rotations(tokens.shape[1] - self.special)
+        for block in self.blocks[first:stop]:
+            tokens = block(tokens, rope=rotations)
+        return unmasked(tokens)
+
+    def _rotations(self, count: int) -> Float[Tensor, "t angles"] | None:
+        """Sines and cosines of each patch; tokens after the patches, as prompts, are not turned."""
+        if self.visual.trunk.rope is None:
+            return None
+        turned = self.visual.trunk.rope.get_embed()
+        still = torch.zeros_like(turned[:1]).expand(count - len(turned), -1).clone()
+        still[:, still.shape[1] // 2 :] = 1.0
+        return torch.cat([turned, still])
+
+
 class ImageSide:
     """The image features of any open_clip model.
 
@@ -148,14 +179,23 @@ class ImageSide:
         return output["image_intermediates"][0].flatten(2).transpose(1, 2)
 
 
-def image_tower(visual: Any, dtype: torch.dtype) -> NativeImageTower | TimmImageTower | None:
+def image_tower(visual: Any, dtype: torch.dtype) -> OpenClipImageTower | None:
     """Returns an open_clip image tower, or None if it cannot run block by block."""
     if isinstance(visual, VisionTransformer):
         return NativeImageTower(visual, dtype)
     # A subclass may run its blocks differently.
     if isinstance(visual, TimmModel) and type(visual.trunk) is TimmVisionTransformer:
         return TimmImageTower(visual, dtype)
+    if isinstance(visual, TimmModel) and _plain_eva(visual.trunk):
+        return EvaImageTower(visual, dtype)
     return None
+
+
+def _plain_eva(trunk: Any) -> bool:
+    """Whether all blocks of timm's Eva see all patches at the same rotary positions."""
+    if type(trunk) is not Eva or trunk.patch_drop is not None or trunk.dynamic_img_size:
+        return False
+    return not trunk.rope_mixed and (trunk.rope is None or hasattr(trunk.rope, "feat_shape"))
 
 
 def first_of(output: Any) -> Tensor:

@@ -13,6 +13,7 @@ from open_clip.model import convert_to_custom_text_state_dict, resize_pos_embed
 from open_clip.pretrained import get_pretrained_cfg, list_pretrained_tags_by_model
 from torch import Tensor, nn
 
+from vlmtune.backbones.open_clip_lora import merged_lora
 from vlmtune.backbones.state_dicts import read_state_dict
 from vlmtune.errors import UserError
 
@@ -37,7 +38,7 @@ def load_weights(network: nn.Module, file: Path, name: str, resized: bool = Fals
     Raises:
         UserError: A weight is missing, has another shape, or does not belong to the architecture.
     """
-    state = _named_as(network, read_state_dict(file))
+    state = _named_as(network, merged_lora(read_state_dict(file), file))
     if resized:
         resize_pos_embed(state, network)  # type: ignore[arg-type]
     _check(network, state, file, name)

@@ -1,0 +1,77 @@
+"""Merges LoRA layers that a weights file of open_clip keeps beside the weights.
+
+In: a state dict of FSC-CLIP's layout. Out: the weights alone. Never: a guess at another layout.
+"""
+
+import re
+import warnings
+from pathlib import Path
+
+from torch import Tensor
+
+from vlmtune.errors import UserError
+
+DOWN = "lora_A"
+PACKED = f"in_proj_weight_{DOWN}"  # how this layout names the update of queries, keys and values
+ENDING = re.compile(rf"(?:_proj_weight_|\.){DOWN}$")
+
+
+def merged_lora(state: dict[str, Tensor], file: Path) -> dict[str, Tensor]:
+    r"""Adds each update to its weight, $W + \frac{1}{r} B A$, and leaves the updates out.
+
+    Of a convolution with a kernel of k x k, $A$ is (r k, in k) and $B$ is (out k, r k). The rank r
+    is that of the file; the factor of LoRA is 1, as in the code that writes such files, which does
+    not store it. Other layouts stay as they are.
+
+    Source: github.com/ytaek-oh/fsc-clip, commit 604015d, `lora_layers.py` and `patch.py`: its
+    training with `--lora-rank` saves the weights with these layers beside them.
+
+    Raises:
+        UserError: An update has no weight, no second matrix, or another size.
+
+    Example:
+        >>> import torch
+        >>> one, two = torch.ones(1, 2), torch.ones(6, 1)
+        >>> state = {"a.in_proj_weight": torch.zeros(6, 2)}
+        >>> state |= {"a.in_proj_weight_lora_A": one, "a.in_proj_weight_lora_B": two}
+        >>> with warnings.catch_warnings(action="ignore"):
+        ...     merged = merged_lora(state, Path("a.pt"))
+        >>> [(name, weight.unique()) for name, weight in merged.items()]
+        [('a.in_proj_weight', tensor([1.]))]
+    """
+    if not any(name.endswith(PACKED) for name in state):
+        return state
+    downs = [name for name in state if ENDING.search(name)]
+    merged = {name: value for name, value in state.items() if ".lora_" not in name}
+    merged = {name: value for name, value in merged.items() if "_proj_weight_lora_" not in name}
+    ranks = set()
+    for down in downs:
+        weight = down.removesuffix(f"_{DOWN}") if "_weight_" in down else down[: -len(DOWN)]
+        weight = f"{weight}weight" if weight.endswith(".") else weight
+        up = f"{down.removesuffix(DOWN)}lora_B"
+        if weight not in state or up not in state:
+            raise UserError(
+                f"expected {weight} and {up} beside {down} in {file}, got "
+                f"{'no weight' if weight not in state else 'no second matrix'}: save the whole "
+                "state dict of the model with its LoRA layers"
+            )
+        whole, a, b = (state[name].float() for name in (weight, down, up))
+        kernel = whole.shape[-1] if whole.ndim == 4 else 1
+        rank = a.shape[0] // kernel
+        if rank < 1 or b.shape[1] != a.shape[0] or len(b) * a.shape[1] != whole.numel():
+            raise UserError(
+                f"expected LoRA matrices that fit {weight} of {_size(whole)} in {file}, got "
+                f"{_size(a)} and {_size(b)}: save the state dict again"
+            )
+        ranks.add(rank)
+        merged[weight] = whole + (b @ a).view(whole.shape) / rank
+    warnings.warn(
+        f"{file.name} keeps LoRA apart: {len(downs)} updates of rank "
+        f"{', '.join(map(str, sorted(ranks)))} are merged with alpha 1, as in FSC-CLIP's code",
+        stacklevel=2,
+    )
+    return merged
+
+
+def _size(matrix: Tensor) -> str:
+    return " x ".join(map(str, matrix.shape))
