@@ -52,7 +52,7 @@ UPSTREAM = {
     "__main__": {"cli"},
 }
 BUILDERS_MAY_IMPORT = BASICS | {"storage", "data.schema", "data.images", "data.tables"}
-BUILDERS_MAY_IMPORT |= {"data.table_rows", "data.distinct_images"}
+BUILDERS_MAY_IMPORT |= {"data.table_rows", "data.distinct_images", "data.rendered"}
 LIGHTNING = {"pytorch_lightning", "lightning", "lightning_fabric"}
 LIGHTNING_IN = {"training", "cli", "data.datamodule"}
 NO_PROCESS_GROUP_IN = {"objectives", "metrics", "benchmarks"}

@@ -142,9 +142,9 @@ class EpochLoader:
             "seed": self.stream.seed,
             "batch_size": self.stream.batch_size,
             "world": self.world,
-            "num_workers": self.num_workers,
+            "num_workers": None if self.stream.rendered else self.num_workers,
             "epoch_groups": self.stream.total,
-            "shuffle_buffer": self.stream.buffer,
+            "shuffle_buffer": None if self.stream.rendered else self.stream.buffer,
             "sets": [(data.digest(), data.weight) for data in self.stream.sets],
             **self.changes.state(),
         }

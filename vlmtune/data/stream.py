@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from vlmtune.data.rendered import RenderedRecord, RenderedSet
 from vlmtune.data.sample_order import (
     Consumer,
     EpochSlice,
@@ -32,9 +33,11 @@ from vlmtune.types import Group
 
 T = TypeVar("T")
 GroupBatch = tuple[list[Group], tuple[str, ...]]
+Item = RawRecord | RenderedRecord | Damage
 
 # Each purpose has separate random numbers.
 _MIXTURE, _SHARDS, _BUFFER = range(3)
+_EVALUATION = 1 << 30  # the epoch of rendered groups that training never sees
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,11 @@ class GroupStream:
             return train_batches(self._total(), self.batch_size, world)
         return len(validation_batches(self._total(), self.batch_size, world, rank))
 
+    @property
+    def rendered(self) -> bool:
+        """Whether all groups are rendered, so that the number of workers changes no batch."""
+        return all(isinstance(data, RenderedSet) for data in self.sets)
+
     def batches(
         self, epoch: int = 0, consumer: Consumer | None = None, skip: int = 0
     ) -> Iterator[GroupBatch]:
@@ -88,6 +96,9 @@ class GroupStream:
         consumer = consumer or Consumer()
         if not self.train:
             yield from self._evaluation(validation_slice(self._total(), self.batch_size, consumer))
+            return
+        if self.rendered:
+            yield from self._rendered(epoch, consumer, skip)
             return
         positions = train_slice(self._total(), self.batch_size, consumer)
         log = _DamageLog(positions.stop - positions.start, self.max_damaged)
@@ -101,6 +112,21 @@ class GroupStream:
         if self.train and self.total is not None:
             return self.total
         return sum(data.manifest.records for data in self.sets)
+
+    def _rendered(self, epoch: int, consumer: Consumer, skip: int) -> Iterator[GroupBatch]:
+        """Batches whose positions do not depend on the number of workers: nothing is read ahead."""
+        count = train_batches(self._total(), self.batch_size, consumer.world)
+        sets = self._set_numbers(count * self.batch_size * consumer.world, epoch)
+        for batch in range(consumer.worker, count, consumer.workers)[skip:]:
+            start = (consumer.rank * count + batch) * self.batch_size
+            chosen = sets[start : start + self.batch_size]
+            groups = {}
+            for number in np.unique(chosen).tolist():
+                first, size = (int(np.count_nonzero(x == number)) for x in (sets[:start], chosen))
+                data = self.sets[number]
+                assert isinstance(data, RenderedSet)
+                groups[number] = iter(data.groups(epoch, first, size))
+            yield [next(groups[number]) for number in chosen.tolist()], ()
 
     def _evaluation(self, positions: EpochSlice) -> Iterator[GroupBatch]:
         log = _DamageLog(positions.stop - positions.start, self.max_damaged)
@@ -134,15 +160,13 @@ class GroupStream:
                 raise log.error()
             yield from [group] * missing
 
-    def _shuffled(
-        self, positions: EpochSlice, epoch: int, consumer: Consumer
-    ) -> Iterator[RawRecord | Damage]:
+    def _shuffled(self, positions: EpochSlice, epoch: int, consumer: Consumer) -> Iterator[Item]:
         rng = generator(self.seed, epoch, _BUFFER, consumer.rank, consumer.worker)
         return buffer_shuffle(self._items(positions, epoch), self.buffer, rng)
 
-    def _items(self, positions: EpochSlice, epoch: int | None) -> Iterator[RawRecord | Damage]:
+    def _items(self, positions: EpochSlice, epoch: int | None) -> Iterator[Item]:
         """Yields the undecoded records at `positions`; `epoch` None means in order."""
-        sets = self._set_numbers(positions, epoch)
+        sets = self._set_numbers(positions.total, epoch)
         mine = sets[positions.start : positions.stop]
         readers = []
         for number, data in enumerate(self.sets):
@@ -153,15 +177,17 @@ class GroupStream:
         for number in mine:
             yield next(readers[number])
 
-    def _set_numbers(self, positions: EpochSlice, epoch: int | None) -> np.ndarray:
+    def _set_numbers(self, total: int, epoch: int | None) -> np.ndarray:
         """The number of the set at each position of the epoch."""
         if epoch is None:
             return mixture([data.manifest.records for data in self.sets], None)
         weights = [data.weight * data.manifest.records for data in self.sets]
-        return mixture(apportion(positions.total, weights), (self.seed, epoch, _MIXTURE))
+        return mixture(apportion(total, weights), (self.seed, epoch, _MIXTURE))
 
-    def _decode(self, item: RawRecord | Damage, log: "_DamageLog | None" = None) -> Group | None:
+    def _decode(self, item: Item, log: "_DamageLog | None" = None) -> Group | None:
         """Returns the group, or None if the record is damaged, which goes into `log`."""
+        if isinstance(item, RenderedRecord):
+            return item.group()
         damage = item
         if isinstance(item, RawRecord):
             try:
@@ -207,7 +233,11 @@ class _DamageLog:
 
 def _read_set(
     data: ShardSet, start: int, stop: int, key: tuple[int, ...] | None, images: bool
-) -> Iterator[RawRecord | Damage]:
+) -> Iterator[Item]:
+    if isinstance(data, RenderedSet):
+        epoch = _EVALUATION if key is None else key[1]
+        yield from (RenderedRecord(data, epoch, number) for number in range(start, stop))
+        return
     for part in shard_ranges(data.counts, start, stop, key):
         yield from read_records(data.files[part.shard], part.first, part.last, images)
 

@@ -19,8 +19,8 @@ COLUMNS: tuple[str, ...] = (
 )  # fmt: skip
 
 
-def _captions(scene: Scene, attribute: str | None) -> tuple[str, str, str]:
-    """The relation, the caption, and the caption that names the objects in reverse order.
+def captions(scene: Scene, attribute: str | None) -> tuple[str, str, str]:
+    """Returns the relation, the caption, and the caption that names the objects in reverse order.
 
     A scene of one object has no second caption; its relation is that to the floor.
     """
@@ -39,7 +39,7 @@ def _captions(scene: Scene, attribute: str | None) -> tuple[str, str, str]:
 
 def _row(image: SceneImage, negative: SceneImage | None, attribute: str | None) -> dict[str, Any]:
     scene = image.scene
-    relation, caption, alternative = _captions(scene, attribute)
+    relation, caption, alternative = captions(scene, attribute)
     row = {"Relation": relation, "Camera_roll": "0", "Camera_pitch": f"{-CAMERA_PITCH:g}",
            "Camera_yaw": f"{CAMERA_AZIMUTH:g}", "caption": caption, "alt_caption": alternative,
            "Level": scene.floor, "World.Name": scene.background, "filename": image.name,

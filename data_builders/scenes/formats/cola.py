@@ -10,7 +10,8 @@ from data_builders.scenes.sampling import Composition
 from data_builders.scenes.scene import Scene
 
 
-def _caption(scene: Scene, relation: str | None) -> str:
+def caption(scene: Scene, relation: str | None) -> str:
+    """Returns the caption of one scene of an item: its two objects, or their relation."""
     first, second = (query(obj) for obj in scene.objects[:2])
     return both(first, second) if relation is None else related(first, relation, second)
 
@@ -22,7 +23,7 @@ def multi(images: Sequence[SceneImage], series: ColaPairs) -> list[list[str]]:
         relation = clear_relation(pair[0].scene, 0, 1) if series.is_relational(k) else None
         item: list[str] = []
         for image in pair:
-            item += [image.name, _caption(image.scene, relation)]
+            item += [image.name, caption(image.scene, relation)]
         items.append(item)
     return items
 

@@ -38,7 +38,7 @@ def items(images: Sequence[SceneImage], series: PairSeries) -> list[Item]:
     rows = []
     for k, pair in pairs_of(images):
         first, second = (image.scene for image in pair)
-        texts = [_caption(scene, (first, second), series, k) for scene in (first, second)]
+        texts = [caption(scene, (first, second), series, k) for scene in (first, second)]
         rows.append(_images(pair) | {f"caption{i}": text for i, text in enumerate(texts)})
     return rows
 
@@ -58,8 +58,8 @@ def _images(pair: Sequence[SceneImage]) -> Item:
     return {f"image{i}": image.file.removeprefix(f"{FOLDER}/") for i, image in enumerate(pair)}
 
 
-def _caption(scene: Scene, pair: tuple[Scene, Scene], series: PairSeries, index: int) -> str:
-    """The caption that tells one scene of an item from the other."""
+def caption(scene: Scene, pair: tuple[Scene, Scene], series: PairSeries, index: int) -> str:
+    """Returns the caption that tells one scene of an item from the other."""
     if isinstance(series, MovedPairs):
         first, second = first_two(scene)
         return related(first, clear_relation(scene, 0, 1) or "", second)

@@ -1,0 +1,117 @@
+"""Rendered sets: batches are a function of seed and position, whatever reads them."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from pytorch_lightning.callbacks import ModelCheckpoint
+
+from tests.data.test_datamodule import Toy, fit
+from tests.refusals import refused
+from tests.runs import QUIET, Killed
+from vlmtune.data.datamodule import ShardDataModule
+from vlmtune.data.loader import EpochLoader
+from vlmtune.data.rendered import RenderedSet
+from vlmtune.data.sample_order import Consumer
+from vlmtune.data.stream import GroupStream
+from vlmtune.types import Group
+
+pytestmark = [*QUIET, pytest.mark.filterwarnings("ignore:.*worker processes in total.*")]
+
+
+class Shades(RenderedSet):
+    """Group n of epoch e is called `<name>e-n`; its image has the shade n."""
+
+    def __init__(self, records: int, name: str = "a", weight: float = 1.0) -> None:
+        super().__init__(records, weight)
+        self.name = name
+
+    def groups(self, epoch: int, start: int, count: int) -> list[Group]:
+        true = torch.ones(1, 1, dtype=torch.bool)
+        return [
+            Group(
+                f"{self.name}{epoch}-{n}", (f"{self.name}{epoch}-{n}",), ("t",), ("a shade",), true,
+                (frozenset("t"),), images=(Image.new("RGB", (4, 4), (n % 256, 0, 0)),),
+            )
+            for n in range(start, start + count)
+        ]  # fmt: skip
+
+
+def keys(loader):
+    return [batch.keys for batch in loader]
+
+
+def loader(stream: GroupStream, workers: int, position: tuple[int, int], rank=0, world=1):
+    return EpochLoader(stream, None, lambda: position, rank, world, workers)
+
+
+def test_each_batch_has_the_groups_of_its_positions():
+    stream = GroupStream((Shades(11),), 3)
+    assert keys(loader(stream, 0, (0, 0))) == [
+        ("a0-0", "a0-1", "a0-2"),
+        ("a0-3", "a0-4", "a0-5"),
+        ("a0-6", "a0-7", "a0-8"),
+    ]
+    assert keys(loader(stream, 0, (4, 2))) == [("a4-6", "a4-7", "a4-8")]
+    second = loader(GroupStream((Shades(12),), 3), 0, (0, 0), rank=1, world=2)
+    assert keys(second) == [("a0-6", "a0-7", "a0-8"), ("a0-9", "a0-10", "a0-11")]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_the_number_of_workers_changes_no_batch(workers):
+    stream = GroupStream((Shades(20), Shades(10, "b", weight=2.0)), 4, seed=3)
+    alone = keys(loader(stream, 0, (1, 0)))
+    assert len(alone) == 7
+    assert keys(loader(stream, workers, (1, 0))) == alone
+    assert keys(loader(stream, workers, (1, 3))) == alone[3:]
+    names = [name for batch in alone for name in batch]
+    assert len(set(names)) == 28
+    assert sum(name.startswith("b") for name in names) == 14
+
+
+def test_a_mixture_with_shards_reads_both_and_resumes(make_set):
+    stream = GroupStream((make_set(8, 4), Shades(8)), 2, seed=1, buffer=3)
+    for workers in (0, 2):
+        whole = keys(loader(stream, workers, (0, 0)))
+        names = sorted(name for batch in whole for name in batch)
+        assert names == sorted([f"r{n}" for n in range(8)] + [f"a0-{n}" for n in range(8)])
+        assert keys(loader(stream, workers, (0, 3))) == whole[3:]
+
+
+def test_validation_has_groups_that_training_never_has():
+    stream = GroupStream((Shades(5),), 2, train=False)
+    names = {name for batch, _ in stream.batches(0, Consumer()) for name in (g.key for g in batch)}
+    assert len(names) == 5
+    assert not any(name.startswith("a0-") for name in names)
+
+
+def test_a_killed_run_goes_on_with_another_number_of_workers(tmp_path: Path):
+    def data(workers: int) -> ShardDataModule:
+        return ShardDataModule([Shades(9)], 2, num_workers=workers, seed=5)
+
+    whole = fit(Toy(), data(0), tmp_path).seen
+    assert len(set(whole)) == 12  # three epochs of four batches, none repeated
+    assert whole[4] == (0, ("a1-0", "a1-1"))
+    killed = Toy(die_at=7)
+    options = {"every_n_train_steps": 2, "save_top_k": -1, "save_on_train_epoch_end": False}
+    every_second = ModelCheckpoint(tmp_path, "{step}", **options)
+    with pytest.raises(Killed):
+        fit(killed, data(0), tmp_path, checkpoint=every_second)
+    resumed = fit(Toy(), data(2), tmp_path, resume=tmp_path / "step=6.ckpt").seen
+    assert killed.seen + resumed[1:] == whole
+
+
+def test_what_needs_all_images_before_training_is_refused():
+    data = ShardDataModule([Shades(4)], 2)
+    with refused(
+        "expected shards, got Shades, which renders while training: leave out model.store"
+    ):
+        data.distinct_texts()
+    with refused("expected records of at least 1, got 0"):
+        Shades(0)
+
+
+def test_equal_digests_mean_equal_groups():
+    assert Shades(4).digest() == Shades(4).digest()
+    assert Shades(4).digest() != Shades(4, "b").digest()

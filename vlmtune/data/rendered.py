@@ -1,0 +1,77 @@
+"""Training sets whose groups are made while training, in place of a folder of shards.
+
+In: the epoch and the number of a group. Out: the group, with its images. Never: a file.
+"""
+
+import hashlib
+import json
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from typing_extensions import override
+
+from vlmtune.data.schema import Manifest, ShardInfo
+from vlmtune.data.shards import ShardSet
+from vlmtune.errors import UserError
+from vlmtune.types import Group
+
+
+class RenderedSet(ShardSet):
+    """Groups that are rendered when a batch needs them: other ones in each epoch.
+
+    A subclass gives `groups`. It stands in `data.train` by its class path, alone or beside folders
+    of shards. Its groups are a function of the epoch and their number, so a resumed run sees the
+    same rest. Where all training sets are rendered, batches are the same with any `num_workers`.
+
+    Features of its images cannot be stored, and nothing can be mined in it.
+
+    Args:
+        records: Groups in an epoch.
+        weight: How often training sees a group of this set, relative to a set of weight 1.
+    """
+
+    def __init__(self, records: int, weight: float = 1.0) -> None:
+        super().__init__(type(self).__name__, weight)
+        if records < 1:
+            raise UserError(f"expected records of at least 1, got {records}: raise it")
+        self.records = records
+
+    @abstractmethod
+    def groups(self, epoch: int, start: int, count: int) -> Sequence[Group]:
+        """Returns groups `start` to `start + count` (exclusive) of an epoch, with their images.
+
+        Training may ask for more than `records` of them: `start` goes on, it does not start over.
+        """
+
+    @cached_property
+    @override
+    def manifest(self) -> Manifest:
+        spec = self.spec()
+        facts = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
+        rendered = ShardInfo("rendered while training", self.records, self.records, 0, facts)
+        return Manifest(spec["class_path"], spec["init_args"], {}, (rendered,))
+
+    @property
+    @override
+    def files(self) -> list[Path]:
+        raise UserError(
+            f"expected shards, got {self.path}, which renders while training: leave out "
+            "model.store and what reads all captions first, or use shards of `vlmtune build scenes`"
+        )
+
+
+@dataclass(frozen=True)
+class RenderedRecord:
+    """A group that is not rendered yet."""
+
+    source: RenderedSet
+    epoch: int
+    number: int
+
+    def group(self) -> Group:
+        """Renders the group."""
+        [group] = self.source.groups(self.epoch, self.number, 1)
+        return group
