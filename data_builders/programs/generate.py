@@ -49,7 +49,6 @@ class Generator:
         self.words, self.per_image = words, per_image
         self.seed, self.synonyms, self.families = seed, synonyms, families
         self.answers: dict[str, Counter[Any]] = {family.name: Counter() for family in families}
-        self._tried: Counter[str] = Counter()
 
     def questions(self, scenes: Iterable[SceneGraph]) -> Iterator[Question]:
         """Yields the questions of scenes."""
