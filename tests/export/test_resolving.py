@@ -212,3 +212,35 @@ def test_a_shipped_export_is_found_from_any_folder(tmp_path, monkeypatch):
     (tmp_path / "checkpoints/scenes-grounded-words").mkdir(parents=True)  # one's own comes first
     with refused("scenes-grounded-words"):
         vlmtune.load("checkpoints/scenes-grounded-words")
+
+
+def test_a_weights_file_is_merged_as_it_is_evaluated(tiny_vl, tmp_path, pictures, capsys):
+    """The folder needs neither the file nor the built-in name."""
+    file, out = tmp_path / "negclip.pt", tmp_path / "merged"
+    torch.save({"state_dict": tiny_vl}, file)
+    named = ["--model", str(file), "--architecture", "Tiny-VL-quickgelu"]
+    assert main(["export", *named, "--merged", str(out)]) == 0, capsys.readouterr()
+    want = vlmtune.load(file, architecture="Tiny-VL-quickgelu", device="cpu")
+    file.unlink()
+    got = vlmtune.load(out, device="cpu")
+    torch.testing.assert_close(got.score(pictures, TEXTS), want.score(pictures, TEXTS))
+    assert got.backbone.model.visual.transformer.resblocks[0].mlp.gelu.__class__.__name__ == (
+        "QuickGELU"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--merged", "x"], "expected a checkpoint or --model, got neither"),
+        (["a.ckpt", "--model", "b.pt", "--merged", "x"], "got a.ckpt and b.pt: give one"),
+        (["a.pt", "--architecture", "ViT-B-32", "--merged", "x"], "write --model a.pt"),
+        (["--model", "a.pt", "--out", "x"], "expected --merged FOLDER alone with --model a.pt"),
+        (["--model", "a.pt", "--merged", "x"], "a.pt"),
+    ],
+)
+def test_what_export_takes(arguments, message, capsys):
+    assert main(["export", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1

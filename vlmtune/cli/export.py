@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmtune.benchmarks.base import Benchmark
-from vlmtune.cli.plugins import find_device, make_list
+from vlmtune.cli.plugins import find_device, find_model, make_list
 from vlmtune.errors import UserError
 from vlmtune.evaluation.scorer import Scorer
 from vlmtune.evaluation.suite import SuiteResult, load_all, run_suite
@@ -30,11 +30,13 @@ from vlmtune.report.screen import show_alphas, show_not_run
 def run(options: argparse.Namespace) -> None:
     """Writes the export of `options.checkpoint` to `options.out`, at `options.alpha`.
 
+    Of `options.model` it writes the merged checkpoint alone.
+
     With `options.alphas` it measures the model at each of them. Without `options.out` it then
     writes nothing. If `options.alpha` is one of them, the model card has its scores.
     """
     _check_options(options)
-    model = read_checkpoint(options.checkpoint, options.packages)
+    model = _model(options)
     alpha = 1.0 if options.alpha is None else options.alpha
     provenance: dict[str, Any] = {}
     if options.report is not None:
@@ -71,7 +73,33 @@ def run(options: argparse.Namespace) -> None:
         print(f"{options.push_to_hub}: commit {commit}; vlmtune.load({options.push_to_hub!r})")
 
 
+def _model(options: argparse.Namespace) -> Model:
+    """The model of the checkpoint, or the one that --model names."""
+    if options.model is None:
+        return read_checkpoint(options.checkpoint, options.packages)
+    source = (options.model, options.pretrained, options.architecture)
+    return find_model(*source, options.packages)
+
+
+def _check_source(options: argparse.Namespace) -> None:
+    checkpoint, model = options.checkpoint, options.model
+    if (checkpoint is None) == (model is None):
+        got = "neither" if model is None else f"{checkpoint} and {model}"
+        raise UserError(f"expected a checkpoint or --model, got {got}: give one of them")
+    if model is None and (options.pretrained or options.architecture):
+        raise UserError(
+            f"expected --model with --pretrained or --architecture, got {checkpoint}: write "
+            f"--model {checkpoint}"
+        )
+    if model is not None and (options.merged is None or options.alphas or options.alpha):
+        raise UserError(
+            f"expected --merged FOLDER alone with --model {model}, which no training of vlmtune "
+            "left as a checkpoint: leave --out, --alpha and --alphas out"
+        )
+
+
 def _check_options(options: argparse.Namespace) -> None:
+    _check_source(options)
     _check_publishing(options)
     if options.merged is None and options.format is not None:
         raise UserError("expected --merged FOLDER with --format, got none: add it")

@@ -239,8 +239,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--out", **path, help="folder of the runs; the YAML's by default")
 
     add = command("export", "turn a checkpoint into a folder that loads in three lines", EXPORT)
-    add("checkpoint", **path, help="a .ckpt that `vlmtune fit` wrote")
-    add("--packages", nargs="+", default=(), metavar="NAME", help=PACKAGES)
+    add("checkpoint", nargs="?", **path, help="a .ckpt that `vlmtune fit` wrote")
+    add("--model", help="instead of it, for --merged: a model as for `vlmtune evaluate`")
+    _model(add)
     add("--out", **path, help="folder to write")
     add("--merged", **path, metavar="FOLDER", help=MERGED)
     add("--format", choices=("sentence-transformers", "onnx"), help=FORMAT)
