@@ -93,22 +93,32 @@ class Encoder:
             features = self.backbone.encode_text([caption], self.dual.text_input)
             return normalize(self.dual.embed_text(features).float(), dim=-1).cpu()
 
-    def score(self, caption: str, images: Rows) -> Float[Tensor, "k"]:
+    def prepare_text(self, caption: str) -> Rows:
+        """What `score` takes of a caption: what the joint adapter prepares, or a vector.
+
+        Raises:
+            UserError: The caption cannot be encoded.
+        """
+        if self.joint is None:
+            return Pooled(self.embed_text(caption).to(self.model.device))
+        with evaluation_mode(self.backbone, self.joint):
+            features = self.backbone.encode_text([caption], self.joint.text_input)
+            return self.joint.prepare_text(features.trimmed())
+
+    def score(self, text: Rows, images: Rows) -> Float[Tensor, "k"]:
         """Scores k images against a caption as the model does, on the CPU.
 
         Args:
-            caption: The caption.
+            text: The caption, as `prepare_text` gives it.
             images: For a joint adapter as `prepare_images` gives them; else as `Pooled` vectors.
         """
         device = self.model.device
         if self.joint is None:
             assert isinstance(images, Pooled)
-            text = self.embed_text(caption).to(device)
+            assert isinstance(text, Pooled)
             with evaluation_mode(self.dual):
-                return self.dual.compare(images.values.to(device), text)[:, 0].float().cpu()
+                return self.dual.compare(images.values.to(device), text.values)[:, 0].float().cpu()
         with evaluation_mode(self.backbone, self.joint):
-            features = self.backbone.encode_text([caption], self.joint.text_input)
-            text = self.joint.prepare_text(features.trimmed())
             pair = self.joint.pair_bytes(images, text, False)
             size = max(1, min(self.joint.memory, CPU_CHUNK) // pair) if pair else PAIRS
             scores = []

@@ -21,7 +21,7 @@ from vlmtune.search.parts import Part
 from vlmtune.storage.folder import DamagedError
 from vlmtune.types import Pooled, Rows, concatenate
 
-SCORED = 1024  # images scored at a time
+SCORED = 128  # images scored at a time; more would leave the processor's cache
 
 
 class Hit(NamedTuple):
@@ -133,10 +133,10 @@ class Index:
         count = min(max(top, recall), len(self))
         _, rows = self._faiss.search(self._encoder.embed_text(caption).numpy(), count)
         chosen = sorted(rows[0].tolist())
-        scores = []
+        text, scores = self._encoder.prepare_text(caption), []
         for start in range(0, len(chosen), SCORED):
             some = chosen[start : start + SCORED]
-            scores += self._encoder.score(caption, self._images(some)).tolist()
+            scores += self._encoder.score(text, self._images(some)).tolist()
         best = sorted(zip(chosen, scores, strict=True), key=lambda item: -item[1])
         return [Hit(self.paths[row], score) for row, score in best[:top]]
 

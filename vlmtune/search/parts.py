@@ -124,6 +124,7 @@ class Part:
                 raise DamagedError("offsets.bin contradicts itself")
             self._tokens = self._mapped("tokens.bin", torch.int8, (total, tokens))
             self._scales = self._mapped("scales.bin", torch.float32, (total,))
+            self._equal = bool((self._offsets.diff() == total // rows).all())
 
     def _mapped(self, name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
         count = torch.Size(shape).numel()
@@ -144,6 +145,16 @@ class Part:
         pooled = self._pooled[chosen]
         if self._kind is Pooled:
             return Pooled(pooled)
+        if self._equal:  # images have one number of tokens: whole rows are copied at once
+            parts = (self._tokens, self._scales)
+            numbers, scales = (x.unflatten(0, (len(self.ids), -1)) for x in parts)
+            tokens = Tokens.full(restore(numbers[chosen], scales[chosen]))
+        else:
+            tokens = self._padded(chosen)
+        return tokens if self._kind is Tokens else PooledTokens(pooled, tokens)
+
+    def _padded(self, chosen: Tensor) -> Tokens:
+        """Tokens of images with different numbers of them."""
         starts = self._offsets[chosen]
         lengths = self._offsets[chosen + 1] - starts
         position = torch.arange(int(lengths.max()))
@@ -151,8 +162,7 @@ class Part:
         # Padding reads any token that exists; it is zeroed below.
         flat = (starts[:, None] + position).clamp_(max=len(self._tokens) - 1)
         values = restore(self._tokens[flat], self._scales[flat] * mask)
-        tokens = Tokens(values, mask)
-        return tokens if self._kind is Tokens else PooledTokens(pooled, tokens)
+        return Tokens(values, mask)
 
 
 def _facts(first: Encoded) -> dict[str, Any]:

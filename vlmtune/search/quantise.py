@@ -33,4 +33,4 @@ def quantise(
 
 def restore(numbers: Int8[Tensor, "*r w"], scales: Float[Tensor, "*r"]) -> Float[Tensor, "*r w"]:
     """Returns the rows that `quantise` rounded: each number times the scale of its row."""
-    return numbers.float() * scales[..., None]
+    return numbers.float().mul_(scales[..., None])  # in place: it is as large as all the rest
