@@ -47,7 +47,7 @@ UPSTREAM = {
     "training.methods": BASICS | {"pairs", "backbones.base", "adapters", "objectives", "training"},
     "cli": BASICS
     | {"benchmarks", "data", "report", "evaluation", "training", "export", "mining", "storage"}
-    | {"search"},
+    | {"search", "probing"},
     "__init__": {"export"},
     "__main__": {"cli"},
 }

@@ -105,7 +105,7 @@ import sys
 from vlmtune.cli.main import main
 for command in ([], ["fit"], ["validate"], ["test"], ["build"], ["evaluate"], ["export"],
                 ["report"], ["score"], ["quickstart"], ["neighbours"], ["shuffles"],
-                ["index"], ["search"]):
+                ["index"], ["search"], ["probe"]):
     assert main([*command, "--help"]) == 0, command
 assert main(["--version"]) == 0
 heavy = {"torch", "pytorch_lightning", "jsonargparse", "numpy", "rich", "open_clip"}

@@ -15,6 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
 
+from vlmtune.cli import probe_options
 from vlmtune.cli.explain import explain, is_expected, warning_line
 from vlmtune.config import ROOT, find_path
 from vlmtune.errors import UserError
@@ -271,6 +272,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--images-only", action="store_true", help="score no captions")
     add("--features", metavar="MODEL", help="model of the compared features; --model by default")
     _computing(add, "; --out by default")
+
+    add = command("probe", probe_options.SUMMARY, probe_options.PROBE)
+    add("--model", help=MODEL)
+    add("--pretrained", help=PRETRAINED)
+    add("--architecture", metavar="NAME", help=ARCHITECTURE)
+    probe_options.declare(add)
+    _computing(add, "; OUT/features by default")
 
     add = command("report", "compare the reports of several runs")
     add("runs", nargs="+", **path, metavar="RUN", help=RUNS)

@@ -24,7 +24,7 @@ TEXTS = (
     "Eftar bolumni crosk yavet dun. ",
     "Nibso quarl hendix potrem ulva, ",
     "Gofti splerra munz kadiv ropt! ",
-    "Zebbin twolf arcasti grem ony. ",
+    "Zebbin twolf arcasti grem onu. ",
     "Hulpra dextor vimb soonay kif? ",
 )
 

@@ -1,0 +1,108 @@
+"""`vlmtune probe`, from a folder of images to its report."""
+
+import json
+
+import pytest
+from PIL import Image
+
+from tests.tiny import halves
+from vlmtune.cli.main import main
+from vlmtune.report.run_report import RunReport
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """A folder of two classes in two splits."""
+    folder = tmp_path_factory.mktemp("photos")
+    for i in range(12):
+        left, right = (("red", "green"), ("blue", "red"))[i % 2]
+        path = folder / ("train" if i < 8 else "test") / left / f"{i}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        halves(left, right, i).save(path)
+    return folder
+
+
+def run(capsys, *words):
+    capsys.readouterr()
+    status = main([str(word) for word in words])
+    output = capsys.readouterr()
+    return status, output.out, output.err
+
+
+def test_a_folder_is_probed(photos, model_folder, tmp_path, capsys):
+    out = tmp_path / "out"
+    words = ["probe", "--model", model_folder, "--images", photos, "--out", out, "--device", "cpu"]
+    words += ["--side", 32, "--steps", 3, "--runs", 2, "--widths", 0, 1024]
+    status, printed, err = run(capsys, *words)
+    assert status == 0, err
+    assert f"tables: {out / 'tables.md'}" in printed
+    report = RunReport.load(out / "report.json")
+    names = [result.benchmark for result in report.results]
+    probes = ["linear/transformation", "mlp-1024/transformation", "mlp-1024/semantic"]
+    probes.append("mlp-1024/2-head")
+    assert names == [f"probe_{task}/{x}" for task in ("fine", "categories") for x in probes]
+    fine = report.metric("probe_fine/mlp-1024/2-head", "transformation_accuracy")
+    assert (fine.n, fine.chance) == (4 * 27, 1 / 27)
+    coarse = report.metric("probe_categories/linear/transformation", "transformation_accuracy")
+    assert (coarse.n, coarse.chance) == (4 * 9, 1 / 9)
+    semantic = report.metric("probe_fine/mlp-1024/semantic", "obfuscated_semantic_accuracy")
+    assert (semantic.n, semantic.chance) == (4 * 26, 0.5)
+    assert [len(names.split(",")) for names, _ in report.not_run] == [4, 13]
+    tables = (out / "tables.md").read_text()
+    assert all(f"Table {i}:" in tables for i in (1, 2, 4, 5, 6))
+    assert "Table 3:" not in tables  # no width of 2,048 is among them
+    value = f"{100 * fine.value:.2f}"
+    assert value in tables
+    content = json.loads((out / "probe.json").read_text())
+    assert len(content) == 8
+    for one in content:
+        assert all(len(runs) == 2 for runs in one["runs"].values())
+        if one["confusion"]:
+            sums = [sum(row) for row in one["confusion"]]
+            assert sums == pytest.approx([1] * len(one["classes"]))
+    for task in ("fine", "categories"):
+        with Image.open(out / f"confusion_{task}.png") as figure:
+            assert min(figure.size) > 300
+    assert (out / "report.html").is_file()
+    # Again, with one of its probes: nothing is encoded, and the numbers stay.
+    (stored,) = (out / "features").glob("*/values.bin")
+    before = stored.stat().st_mtime_ns
+    status, _, err = run(capsys, *words[:-2], 0)
+    assert (status, stored.stat().st_mtime_ns) == (0, before)
+    assert "Storing" not in err
+    again = RunReport.load(out / "report.json")
+    name = "probe_categories/linear/transformation"
+    assert again.metric(name, "transformation_accuracy") == coarse
+
+
+def test_pictures_need_no_model(photos, tmp_path, capsys):
+    status, printed, _ = run(
+        capsys, "probe", "--images", photos, "--pictures", tmp_path / "sheets", "--side", 48
+    )
+    assert status == 0
+    assert sorted(path.name for path in (tmp_path / "sheets").iterdir()) == [
+        "categories.jpg",
+        "fine.jpg",
+    ]
+    assert str(tmp_path / "sheets/fine.jpg") in printed
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ([], "expected --model and --out, or --pictures alone"),
+        (["--model", "MODEL", "--out", "x", "--side", "4"], "expected --side of 8 or more, got 4"),
+        (["--model", "MODEL", "--out", "x", "--layer", "top"], "as layer, got 'top'"),
+        (["--model", "MODEL", "--out", "x", "--layer", "patches-9"], "layer -9"),
+        (["--model", "MODEL", "--out", "x", "--runs", "0"], "expected runs >= 1"),
+        (["--model", "MODEL", "--out", "x", "--widths", "-1"], "got -1"),
+        (["--model", "MODEL", "--out", "x", "--transformations", "coarse"], "invalid choice"),
+    ],
+)
+def test_mistakes_are_one_line(words, reason, photos, model_folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = [str(model_folder) if word == "MODEL" else word for word in words]
+    status, _, err = run(capsys, "probe", "--images", photos, *words)
+    assert status == 2
+    assert len(err.splitlines()) == 1
+    assert reason in err

@@ -1,0 +1,47 @@
+"""The options of `vlmtune probe`. In: the function that declares one. Out: nothing.
+
+It imports nothing heavy.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+SUMMARY = "probe what an embedding knows of how images changed"
+PROBE = """\
+It transforms each image in 31 ways (fine) and in 10 categories (categories), embeds the results
+with the frozen model, and trains small networks to tell them apart (Rashtchian et al. 2023, Tables
+1 to 6). Embeddings are stored: a second run with other probes encodes nothing. `vlmtune report`
+puts the folders of several models side by side.
+Look at the transformations first:
+  vlmtune probe --images photos --pictures sheets"""
+IMAGES = """a folder of images (its subfolders are classes, train/ and test/ are splits), a table,
+or a folder of tars"""
+LABELS = """what holds the semantic class: a column of the table or of the .json beside an image,
+or "cls" of a tar; in a folder of images the folder's name by default"""
+TRANSFORMATIONS = "fine (31 classes), categories (10, some held out), or both (%(default)s)"
+WIDTHS = """hidden layers, 0 for a linear probe (%(default)s); 1024 and 2048 also have semantic and
+two-head probes"""
+LAYER = """pooled, or patches-K or class-K: the mean patch or the class token, K layers from the end
+(%(default)s)"""
+SIDE = "each image is cut to a square and scaled to this side first (%(default)s)"
+DEFAULT_WIDTHS = [0, 128, 1024, 2048, 16384]
+
+
+def declare(add: Callable[..., Any]) -> None:
+    """Declares all options but those that every command with a model has."""
+    path: Any = {"type": Path}
+    add("--images", required=True, **path, metavar="PATH", help=IMAGES)
+    add("--labels", metavar="NAME", help=LABELS)
+    add("--out", **path, help="folder of the report")
+    add("--pictures", **path, metavar="DIR", help="only write sheets of the transformations")
+    names = ("fine", "categories")
+    add("--transformations", nargs="+", choices=names, default=list(names), help=TRANSFORMATIONS)
+    add("--layer", default="pooled", help=LAYER)
+    add("--widths", type=int, nargs="+", default=DEFAULT_WIDTHS, metavar="N", help=WIDTHS)
+    add("--steps", type=int, default=1000, help="training steps of a probe (%(default)s)")
+    add("--runs", type=int, default=5, help="probes of each kind (%(default)s)")
+    add("--limit", type=int, metavar="N", help="images of each split, at most; all by default")
+    add("--side", type=int, default=224, help=SIDE)
+    add("--seed", type=int, default=0, help="of transformations and probes (%(default)s)")
+    add("--name", help="name of the run in reports; the model's by default")

@@ -1,0 +1,236 @@
+"""Embeddings of transformed images, from the feature store or from a frozen model.
+
+In: a model, images and tasks. Out: a matrix of embeddings for each task and split.
+Never: a transformed image that is stored, or one that is made twice for the same store.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from vlmtune.adapters.base import DualAdapter
+from vlmtune.backbones.evaluation_mode import evaluation_mode
+from vlmtune.errors import UserError
+from vlmtune.export.model import Model
+from vlmtune.features.pictures import WORKERS
+from vlmtune.features.store import StoreKey, copy_or_encode, open_or_build_store, source_digest
+from vlmtune.probing.sheet import square
+from vlmtune.probing.sources import LabelledImage
+from vlmtune.probing.tasks import Task, Version
+from vlmtune.storage.folder import digest
+from vlmtune.types import FeatureSpec, Pixels, Pooled, Tokens
+
+LAYERS = "pooled, patches-K or class-K, K layers from the end"
+
+
+class Embedder:
+    """A frozen model and the layer whose embeddings are probed.
+
+    Args:
+        model: The model. A trained dual adapter embeds, a joint one has no embeddings.
+        layer: "pooled" for the embedding that is compared with texts; "patches-K" for the mean of
+            the patch tokens of the K-th layer from the end, "class-K" for its class token. Layer 1
+            is the last one, before the projection into the shared space; its patches come after the
+            final norm, class tokens before it.
+
+    Raises:
+        UserError: The model has no such embedding.
+    """
+
+    def __init__(self, model: Model, layer: str = "pooled") -> None:
+        self.model, self.layer = model, layer
+        adapter = model.adapter
+        kind, _, number = layer.partition("-")
+        depth = int(number) if number.isdigit() else 0
+        if kind == "pooled" and not number:
+            if not isinstance(adapter, DualAdapter):
+                raise UserError(
+                    f"expected a model with an embedding of images, got {type(adapter).__name__}, "
+                    "which reads image and text together: probe its backbone"
+                )
+            self.spec = adapter.image_input
+        elif kind in ("patches", "class") and depth:
+            self.spec = FeatureSpec("tokens" if kind == "patches" else "state", -depth)
+            tower = model.backbone.image_tower
+            if kind == "class" and not (tower and tower.special):
+                raise UserError(
+                    f"expected a model with a class token, got {model.backbone.title}: choose "
+                    "pooled or patches-K"
+                )
+        else:
+            raise UserError(f"expected {LAYERS} as layer, got {layer!r}: correct it")
+        model.backbone.check_fits(self.spec, "image")
+
+    @property
+    def identity(self) -> str:
+        """Digest of all weights, the preprocessing and the layer."""
+        weights = "" if self.model.untrained else self.model.digest()
+        return digest([self.model.backbone.fingerprint, weights, self.layer])
+
+    def embed(self, pixels: Pixels) -> Float[Tensor, "n d"]:
+        """Returns embeddings, not normalised, on the CPU."""
+        model = self.model
+        with evaluation_mode(model.backbone, model.adapter):
+            features = model.backbone.encode_image(pixels.to(model.device), self.spec)
+            if self.layer == "pooled":
+                assert isinstance(model.adapter, DualAdapter)
+                vectors = model.adapter.embed_image(features)
+            elif self.spec.kind == "state":
+                assert isinstance(features, Tokens)
+                vectors = features.values[:, 0]
+            else:
+                assert isinstance(features, Tokens)
+                weights = features.mask[:, :, None].to(features.values.dtype)
+                vectors = (features.values * weights).sum(dim=1) / weights.sum(dim=1)
+        return vectors.float().cpu()
+
+
+@dataclass(frozen=True)
+class TaskEmbeddings:
+    """The images of a split under a task.
+
+    Attributes:
+        features: Of each image under each class of the task.
+        member: Position of the applied transformation in the class.
+        held_out: Whether training never shows that transformation.
+        labels: Semantic class of each image, -1 if there are none.
+    """
+
+    features: Float[Tensor, "n c d"]
+    member: Int[Tensor, "n c"]
+    held_out: Bool[Tensor, "n c"]
+    labels: Int[Tensor, "n"]
+
+
+def embed_tasks(
+    embedder: Embedder,
+    images: Sequence[LabelledImage],
+    tasks: Sequence[Task],
+    store: Path,
+    side: int = 224,
+    seed: int = 0,
+) -> dict[str, dict[str, TaskEmbeddings]]:
+    """Returns the embeddings by task and split; those that the store lacks are computed.
+
+    Args:
+        embedder: The model.
+        images: The images.
+        tasks: Tasks whose transformations can all run.
+        store: Folder of feature stores.
+        side: The middle square of each image is scaled to this side before it is transformed.
+        seed: Of the sampled transformations.
+
+    Raises:
+        UserError: An image cannot be read, or a feature is not finite.
+    """
+    wanted: dict[str, tuple[LabelledImage, Version]] = {}
+    chosen: dict[str, dict[str, list[list[tuple[str, Version]]]]] = {}
+    for task in tasks:
+        rows: dict[str, list[list[tuple[str, Version]]]] = {"train": [], "test": []}
+        for image in images:
+            versions = task.versions(image.digest, image.split, seed)
+            keys = [version.key(image.digest, side) for version in versions]
+            wanted |= {key: (image, v) for key, v in zip(keys, versions, strict=True)}
+            rows[image.split].append(list(zip(keys, versions, strict=True)))
+        chosen[task.name] = rows
+    vectors = _stored(embedder, wanted, store, side)
+    labels = {name: i for i, name in enumerate(label_names(images))}
+    return {
+        task.name: {
+            split: _embedded(
+                chosen[task.name][split],
+                task,
+                vectors,
+                [labels.get(image.label, -1) for image in images if image.split == split],
+            )
+            for split in ("train", "test")
+        }
+        for task in tasks
+    }
+
+
+def label_names(images: Sequence[LabelledImage]) -> list[str]:
+    """The semantic classes; empty if images have no labels, or all the same."""
+    names = sorted({image.label for image in images})
+    return names if len(names) > 1 else []
+
+
+def _embedded(
+    rows: list[list[tuple[str, Version]]],
+    task: Task,
+    vectors: Callable[[Sequence[str]], Float[Tensor, "n d"]],
+    labels: list[int],
+) -> TaskEmbeddings:
+    positions = [{m.name: i for i, m in enumerate(one.members)} for one in task.classes]
+    flat = vectors([key for row in rows for key, _ in row])
+    member = [
+        [at[version.member.name] for at, (_, version) in zip(positions, row, strict=True)]
+        for row in rows
+    ]
+    held_out = [[version.member.held_out for _, version in row] for row in rows]
+    return TaskEmbeddings(
+        flat.view(len(rows), len(task.classes), -1),
+        torch.tensor(member),
+        torch.tensor(held_out),
+        torch.tensor(labels),
+    )
+
+
+def _stored(
+    embedder: Embedder,
+    wanted: Mapping[str, tuple[LabelledImage, Version]],
+    root: Path,
+    side: int,
+) -> Callable[[Sequence[str]], Float[Tensor, "n d"]]:
+    """Returns the function that reads vectors by key from the store, which it builds if needed."""
+    key = StoreKey(embedder.identity, "image", FeatureSpec("pooled"), source_digest(wanted))
+
+    def encode(missing: list[str]) -> Iterator[tuple[Sequence[str], Pooled]]:
+        for names, pixels in _batches(embedder.model, wanted, missing, side):
+            yield names, Pooled(embedder.embed(pixels))
+
+    def produce() -> Iterator[tuple[Sequence[str], Pooled]]:
+        return copy_or_encode(root, key, wanted, encode)  # type: ignore[return-value, arg-type]
+
+    store = open_or_build_store(root, key, produce, len(wanted))
+
+    def read(keys: Sequence[str]) -> Float[Tensor, "n d"]:
+        features = store.features(keys)
+        assert isinstance(features, Pooled)
+        return features.values
+
+    return read
+
+
+def _batches(
+    model: Model,
+    wanted: Mapping[str, tuple[LabelledImage, Version]],
+    keys: Sequence[str],
+    side: int,
+) -> Iterator[tuple[list[str], Pixels]]:
+    """Yields pixels of transformed images; threads decode each image once for all its versions."""
+    by_image: dict[str, list[str]] = {}
+    for key in keys:
+        by_image.setdefault(wanted[key][0].digest, []).append(key)
+
+    def load(names: list[str]) -> Tensor:
+        base = square(wanted[names[0]][0].open(), side)
+        return torch.stack([model.backbone.preprocess(wanted[x][1].apply(base)) for x in names])
+
+    waiting: deque[tuple[list[str], Future[Tensor]]] = deque()
+    with ThreadPoolExecutor(WORKERS) as pool:
+        for names in (*by_image.values(), None):
+            if names is not None:
+                waiting.append((names, pool.submit(load, names)))
+            while waiting and (names is None or len(waiting) > 2 * WORKERS):
+                done, future = waiting.popleft()
+                pixels = future.result()
+                for start in range(0, len(done), model.batch_size):
+                    part = slice(start, start + model.batch_size)
+                    yield done[part], pixels[part]

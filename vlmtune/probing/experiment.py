@@ -1,0 +1,156 @@
+"""All probes of one embedding: what Tables 1 to 6 and the confusion matrices are made of.
+
+In: embeddings of transformed images. Out: a `Measured` for each probe of each task.
+Never: a file. Source: Rashtchian et al. 2023, Tables 1 to 6.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vlmtune.metrics.value import MetricValue
+from vlmtune.probing import measures
+from vlmtune.probing.embeddings import TaskEmbeddings
+from vlmtune.probing.probe import SEMANTIC, TRANSFORMATION, ProbeSpec, Training, run_probes
+from vlmtune.probing.tasks import IDENTITY, Task
+from vlmtune.storage.progress import work_of
+
+WIDTHS = (0, 128, 1024, 2048, 16384)
+"""Of the hidden layer; 0 is a linear probe."""
+BOTH_HEADS = (1024, 2048)
+"""Widths with one head for each target and with two heads (Tables 3 and 4)."""
+DROPOUT = 0.2
+ACCURACY, CLEAN, OBFUSCATED = (
+    "transformation_accuracy",
+    "clean_semantic_accuracy",
+    "obfuscated_semantic_accuracy",
+)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The numbers of one probe on one task.
+
+    Attributes:
+        task: The task.
+        spec: The probe.
+        metrics: By name; "held_out/CATEGORY" of what training never showed, "class/CLASS" and
+            "transformation/NAME" of one class or member, if the probe tells transformations apart.
+        runs: The value of each run, for metrics of all images.
+        confusion: Fraction of each class predicted as each class, or None.
+        outcomes: Of each test image, the accuracy that the primary metric is the mean of.
+    """
+
+    task: Task
+    spec: ProbeSpec
+    metrics: dict[str, MetricValue]
+    runs: dict[str, list[float]]
+    confusion: Float[Tensor, "c c"] | None = None
+    outcomes: list[float] = field(default_factory=list)
+
+    @property
+    def primary(self) -> str:
+        """The metric that stands for the probe."""
+        return ACCURACY if TRANSFORMATION in self.spec.heads else CLEAN
+
+
+def probe_specs(widths: Sequence[int], labelled: bool) -> list[ProbeSpec]:
+    """Returns the probes of the paper's tables with these widths.
+
+    Widths 1,024 and 2,048 have a probe of transformations, one of semantic classes and one of both,
+    with dropout (Tables 1, 3 and 4); the others tell transformations apart, without dropout, as
+    they are compared with a linear probe (Table 2).
+
+    Example:
+        >>> [spec.name for spec in probe_specs([0, 2048], labelled=True)]
+        ['linear/transformation', 'mlp-2048/transformation', 'mlp-2048/semantic', 'mlp-2048/2-head']
+    """
+    specs = []
+    for width in widths:
+        dropout = DROPOUT if width in BOTH_HEADS else 0.0
+        specs.append(ProbeSpec(width, (TRANSFORMATION,), dropout))
+        if labelled and width in BOTH_HEADS:
+            specs.append(ProbeSpec(width, (SEMANTIC,), dropout))
+            specs.append(ProbeSpec(width, (SEMANTIC, TRANSFORMATION), dropout))
+    return specs
+
+
+def measure(
+    task: Task,
+    spec: ProbeSpec,
+    embeddings: Mapping[str, TaskEmbeddings],
+    classes: int,
+    training: Training,
+    device: torch.device | None = None,
+) -> Measured:
+    """Trains all runs of a probe on the training images and measures them on the test images.
+
+    Args:
+        task: The task, all of whose transformations ran.
+        spec: The probe.
+        embeddings: Those of the images for "train" and for "test".
+        classes: Number of semantic classes, 0 if there are none.
+        training: How it is trained.
+        device: Where; the CPU by default.
+    """
+    device = device or torch.device("cpu")
+    train, test = embeddings["train"], embeddings["test"]
+    n, c, d = train.features.shape
+    targets = {
+        TRANSFORMATION: torch.arange(c).repeat(n).to(device),
+        SEMANTIC: train.labels.repeat_interleave(c).to(device),
+    }
+    with work_of(task.name):
+        predictions = run_probes(
+            spec,
+            train.features.reshape(-1, d).to(device),
+            targets,
+            test.features.reshape(-1, d).to(device),
+            {TRANSFORMATION: c, SEMANTIC: classes},
+            training,
+        )
+    shaped = {name: x.view(training.runs, -1, c) for name, x in predictions.items()}
+    metrics: dict[str, MetricValue] = {}
+    runs: dict[str, list[float]] = {}
+    confusion, outcomes = None, []
+    if TRANSFORMATION in shaped:
+        predicted = shaped[TRANSFORMATION]
+        right = predicted == torch.arange(c)
+        whole = torch.ones_like(test.held_out)
+        metrics[ACCURACY] = measures.accuracy(right, whole, 1 / c)
+        runs[ACCURACY] = measures.by_run(right, whole)
+        outcomes = measures.outcomes(right, whole)
+        confusion = measures.confusion(predicted)
+        metrics |= _parts(task, test, right)
+    if SEMANTIC in shaped:
+        right = shaped[SEMANTIC] == test.labels[:, None]
+        clean = torch.zeros_like(test.held_out)
+        clean[:, task.names.index(IDENTITY)] = True
+        for name, counted in ((CLEAN, clean), (OBFUSCATED, ~clean)):
+            metrics[name] = measures.accuracy(right, counted, 1 / classes)
+            runs[name] = measures.by_run(right, counted)
+        outcomes = outcomes or measures.outcomes(right, clean)
+    return Measured(task, spec, metrics, runs, confusion, outcomes)
+
+
+def _parts(task: Task, test: TaskEmbeddings, right: Tensor) -> dict[str, MetricValue]:
+    """Accuracies of what is held out in each category, of each class and of each member."""
+    chance = 1 / len(task.classes)
+    parts: dict[str, Tensor] = {}
+    for i, one in enumerate(task.classes):
+        here = torch.zeros_like(test.held_out)
+        here[:, i] = True
+        if any(x.held_out for x in one.members):
+            parts[f"held_out/{one.name}"] = here & test.held_out
+        parts[f"class/{one.name}"] = here
+        if len(one.members) > 1:
+            for k, member in enumerate(one.members):
+                parts[f"transformation/{member.name}"] = here & (test.member == k)
+    return {
+        name: measures.accuracy(right, counted, chance)
+        for name, counted in parts.items()
+        if bool(counted.any())
+    }

@@ -1,0 +1,178 @@
+"""A probe: a linear map or one hidden layer on frozen embeddings, with one head or two.
+
+In: embeddings, classes of transformations, semantic classes. Out: predictions for other embeddings.
+Never: a gradient into the model that made the embeddings.
+Source: Rashtchian et al. 2023, section 3 and appendix B.2.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from vlmtune.errors import UserError
+from vlmtune.storage.progress import progress
+
+TRANSFORMATION, SEMANTIC = "transformation", "semantic"
+
+
+@dataclass(frozen=True)
+class ProbeSpec:
+    """What is trained.
+
+    Attributes:
+        width: Of the hidden layer; 0 for a linear probe.
+        heads: "transformation", "semantic" or both.
+        dropout: Of the hidden layer.
+    """
+
+    width: int
+    heads: tuple[str, ...]
+    dropout: float = 0.2
+
+    @property
+    def name(self) -> str:
+        """The name in reports.
+
+        Example:
+            >>> ProbeSpec(2048, ("semantic", "transformation")).name
+            'mlp-2048/2-head'
+            >>> ProbeSpec(0, ("semantic",)).name
+            'linear/semantic'
+        """
+        network = f"mlp-{self.width}" if self.width else "linear"
+        return f"{network}/{'2-head' if len(self.heads) == 2 else self.heads[0]}"
+
+
+@dataclass(frozen=True)
+class Training:
+    """How probes are trained; the paper's numbers, but for `steps`.
+
+    Attributes:
+        steps: Optimizer steps; the learning rate falls linearly to 0.
+        batch_size: Embeddings of a step.
+        learning_rate: Of the first step.
+        runs: Probes of each kind, with other first weights and batches.
+        seed: Of the first run.
+    """
+
+    steps: int = 1000
+    batch_size: int = 1024
+    runs: int = 5
+    seed: int = 0
+    learning_rate: float = 1e-3
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch_size", "runs"):
+            if getattr(self, name) < 1:
+                raise UserError(f"expected {name} >= 1, got {getattr(self, name)}: raise it")
+
+
+class Probe(nn.Module):
+    """The network, with embeddings standardised by the mean and deviation of the training set.
+
+    Args:
+        spec: Its form.
+        features: Training embeddings (n, d), for mean and deviation.
+        classes: Number of classes of each head, by name.
+    """
+
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(
+        self, spec: ProbeSpec, features: Float[Tensor, "n d"], classes: Mapping[str, int]
+    ) -> None:
+        super().__init__()
+        d = features.shape[1]
+        self.register_buffer("mean", features.mean(dim=0))
+        deviation = features.std(dim=0, correction=0)
+        self.register_buffer("deviation", torch.where(deviation > 0, deviation, 1.0))
+        self.trunk = nn.Sequential()
+        if spec.width:
+            self.trunk.extend([nn.Linear(d, spec.width), nn.ReLU(), nn.Dropout(spec.dropout)])
+        self.heads = nn.ModuleDict(
+            {name: nn.Linear(spec.width or d, classes[name]) for name in spec.heads}
+        )
+
+    def forward(self, features: Float[Tensor, "n d"]) -> dict[str, Float[Tensor, "n _"]]:
+        """Returns the logits of each head."""
+        state = self.trunk((features - self.mean) / self.deviation)
+        return {name: head(state) for name, head in self.heads.items()}
+
+
+def train_probe(
+    spec: ProbeSpec,
+    features: Float[Tensor, "n d"],
+    targets: Mapping[str, Int[Tensor, "n"]],
+    classes: Mapping[str, int],
+    training: Training,
+    run: int = 0,
+) -> Probe:
+    """Trains one probe with Adam on the sum of the cross-entropies of its heads.
+
+    Args:
+        spec: Its form.
+        features: Training embeddings, on the device to train on.
+        targets: The class of each embedding, by head.
+        classes: Number of classes of each head.
+        training: Steps, batches and seed.
+        run: Which of the runs it is.
+
+    Raises:
+        UserError: The loss is not finite.
+    """
+    n, device = len(features), features.device
+    with torch.random.fork_rng():
+        torch.manual_seed(training.seed + run)
+        probe = Probe(spec, features, classes).to(device).train()
+        optimizer = torch.optim.Adam(probe.parameters(), training.learning_rate)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: 1 - i / training.steps)
+        size, order, start = min(n, training.batch_size), torch.randperm(n), 0
+        loss = torch.zeros(())
+        for _ in range(training.steps):
+            if start + size > n:
+                order, start = torch.randperm(n), 0
+            rows = order[start : start + size].to(device)
+            start += size
+            logits = probe(features[rows])
+            loss = torch.stack(
+                [cross_entropy(logits[name], targets[name][rows]) for name in spec.heads]
+            ).sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+    if not bool(torch.isfinite(loss)):
+        raise UserError("expected a finite loss of the probe, got NaN or infinity: check the model")
+    return probe.eval()
+
+
+def predict(probe: Probe, features: Float[Tensor, "n d"]) -> dict[str, Int[Tensor, "n"]]:
+    """Returns the most probable class of each embedding, by head, on the CPU."""
+    with torch.no_grad():
+        parts = [probe(part) for part in features.split(8192)]
+    return {
+        name: torch.cat([part[name].argmax(dim=-1) for part in parts]).cpu() for name in parts[0]
+    }
+
+
+def run_probes(
+    spec: ProbeSpec,
+    train: Float[Tensor, "n d"],
+    targets: Mapping[str, Int[Tensor, "n"]],
+    test: Float[Tensor, "m d"],
+    classes: Mapping[str, int],
+    training: Training,
+) -> dict[str, Int[Tensor, "r m"]]:
+    """Trains all runs of a probe and returns their predictions by head."""
+    predictions = []
+    with progress(f"probe {spec.name}", training.runs) as advance:
+        for run in range(training.runs):
+            probe = train_probe(spec, train, targets, classes, training, run)
+            predictions.append(predict(probe, test))
+            advance(1)
+    return {name: torch.stack([one[name] for one in predictions]) for name in spec.heads}

@@ -1,0 +1,207 @@
+"""Labelled images to probe with: from a folder, a table or shards, split for training and testing.
+
+In: a path, and what holds the labels. Out: images, each once, with labels and splits.
+Never: the same image in both splits.
+"""
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from PIL import Image
+
+from vlmtune.data.images import content_digest, digest, open_image
+from vlmtune.data.schema import RecordError
+from vlmtune.data.shards import ShardSet, decode_header
+from vlmtune.data.table_rows import Table
+from vlmtune.data.tables import SPLIT_FOLDERS, read_cells
+from vlmtune.data.tar_records import RawRecord, read_records
+from vlmtune.errors import UserError
+from vlmtune.probing.tasks import Split
+from vlmtune.storage.progress import progress
+from vlmtune.types import ImageRef
+
+TEST_EVERY = 5  # one image in so many is for testing where nothing else says which
+FEWEST = 2  # images of a split
+TRAIN = SPLIT_FOLDERS[0]
+
+log = logging.getLogger("vlmtune")
+
+
+@dataclass(frozen=True)
+class LabelledImage:
+    """An image of a split.
+
+    Attributes:
+        read: Returns the file, or its bytes.
+        digest: Of its content.
+        label: Its semantic class, "" if unknown.
+        split: Whether it trains or tests probes.
+    """
+
+    read: Callable[[], Path | bytes]
+    digest: str
+    label: str
+    split: Split
+
+    def open(self) -> Image.Image:
+        """Decodes the image.
+
+        Raises:
+            UserError: It cannot be read.
+        """
+        try:
+            return open_image(self.read())
+        except RecordError as error:
+            raise UserError(f"expected an image, got none ({error}): replace it") from None
+
+
+Listed = tuple[Callable[[], Path | bytes], str, str]  # image, label, split or ""
+
+
+def labelled_images(
+    path: Path, labels: str | None = None, limit: int | None = None
+) -> list[LabelledImage]:
+    """Returns the images of a folder, a table or shards.
+
+    Args:
+        path: A folder of images, a table (`vlmtune.data.tables`), or a folder of tars.
+        labels: What holds the semantic class: a column of a table or of the `.json` beside an
+            image; a member of a record such as "cls", or a key of its JSON. In a folder of images
+            the name of an image's folder is its class if this is None.
+        limit: Images of each split at most, None for all. The split keeps the same ones each time.
+
+    Images with a cell "split" (or a folder) called train are for training, all others of such data
+    for testing. Without splits one image in five is for testing, by the digest of its content.
+
+    Raises:
+        UserError: There are too few images, one cannot be read, or a label is missing.
+    """
+    given: dict[str, tuple[Callable[[], Path | bytes], str, str]] = {}
+    clashes = 0
+    with progress("reading images", None) as advance:
+        for read, label, split in _listed(Path(path), labels):
+            name = _digest(read())
+            advance(1)
+            if name in given:
+                clashes += 1
+                continue
+            given[name] = read, label, split
+    if clashes:
+        log.info("%d images occur twice in %s: each is used once", clashes, path)
+    stated = any(split == TRAIN for _, _, split in given.values())
+    images = [
+        LabelledImage(read, name, label, _split(name, split, stated))
+        for name, (read, label, split) in sorted(given.items())
+    ]
+    chosen = [x for kind in ("train", "test") for x in _first(images, kind, limit)]
+    _check(chosen, path)
+    return chosen
+
+
+def _first(images: list[LabelledImage], split: str, limit: int | None) -> list[LabelledImage]:
+    """The images of a split; they are sorted by digest, so the first ones are a random sample."""
+    return [x for x in images if x.split == split][:limit]
+
+
+def _split(name: str, split: str, stated: bool) -> Split:
+    if stated:
+        return "train" if split == TRAIN else "test"
+    return "test" if int(name[:8], 16) % TEST_EVERY == 0 else "train"
+
+
+def _check(images: list[LabelledImage], path: Path) -> None:
+    counts = Counter(image.split for image in images)
+    if min(counts["train"], counts["test"]) < FEWEST:
+        raise UserError(
+            f"expected {FEWEST} images or more for training and for testing in {path}, got "
+            f"{counts['train']} and {counts['test']}: add images, or raise --limit"
+        )
+    unlabelled = sum(not image.label for image in images)
+    if 0 < unlabelled < len(images):
+        raise UserError(
+            f"expected a label for each image in {path} or for none, {unlabelled} of {len(images)} "
+            "have none: add them"
+        )
+    trained = {image.label for image in images if image.split == "train"}
+    unknown = {image.label for image in images} - trained
+    if unknown:
+        raise UserError(
+            f"expected labels of testing that training has, got {sorted(unknown)[0]!r} in testing "
+            "alone: choose another split, or raise --limit"
+        )
+
+
+def _digest(content: Path | bytes) -> str:
+    return digest(ImageRef(content)) if isinstance(content, Path) else content_digest(content)
+
+
+def _listed(path: Path, labels: str | None) -> Iterator[Listed]:
+    if path.is_dir() and any(path.glob("*.tar")):
+        return _of_shards(path, labels)
+    tables = ("*.parquet", "dataset_dict.json", "state.json")
+    if path.is_dir() and not any(next(path.rglob(x), None) for x in tables):
+        return _of_folder(path, labels)
+    if not path.exists():
+        raise UserError(f"expected images in {path}, there is no such path: correct it")
+    return _of_table(path, labels)
+
+
+def _of_folder(path: Path, labels: str | None) -> Iterator[Listed]:
+    rows = list(read_cells(path))
+    if labels is not None and not any(labels in cells for cells in rows):
+        raise UserError(
+            f"expected {labels!r} in the .json beside an image of {path}, none has it: correct "
+            "--labels, or leave it out to take the names of folders"
+        )
+    folders = [Path(cells["image"]).parent for cells in rows]
+    for cells, folder in zip(rows, folders, strict=True):
+        # Right below the folder or a split there is no folder of a class.
+        kind = "" if str(folder) in (".", cells.get("split")) else folder.name
+        label = kind if labels is None else str(cells.get(labels, ""))
+        yield partial(_same, path / cells["image"]), label, str(cells.get("split", ""))
+
+
+def _of_table(path: Path, labels: str | None) -> Iterator[Listed]:
+    given = None if labels is None else {"caption": labels}
+    for row in Table(path, given=given).rows():
+        label = "" if labels is None else next(iter(row.captions), "")
+        yield partial(_same, row.image), label, row.split
+
+
+def _of_shards(path: Path, labels: str | None) -> Iterator[Listed]:
+    data = ShardSet(str(path))
+    for file, count in zip(data.files, data.counts, strict=True):
+        for raw in read_records(file, 0, count):
+            if isinstance(raw, RawRecord):
+                try:
+                    _, names = decode_header(raw)
+                except RecordError:
+                    continue  # as training does
+                for name in names:
+                    read = partial(_part, raw.shard, *raw.spans[name])
+                    yield read, _label(raw, labels), ""
+
+
+def _label(raw: RawRecord, labels: str | None) -> str:
+    if labels is None:
+        return ""
+    member = raw.members.get(labels)
+    if member is not None:
+        return member.decode("utf-8", "replace").strip()
+    cells = json.loads(raw.members.get("json") or b"{}")
+    return str(cells.get(labels, "")) if isinstance(cells, dict) else ""
+
+
+def _same(content: Path | bytes) -> Path | bytes:
+    return content
+
+
+def _part(file: Path, offset: int, size: int) -> bytes:
+    with file.open("rb") as tar:
+        tar.seek(offset)
+        return tar.read(size)
