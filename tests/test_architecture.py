@@ -36,7 +36,8 @@ UPSTREAM = {
     "export": BASICS
     | {"backbones", "adapters", "evaluation", "storage", "report.result", "report.table"},
     "probing": {"types", "errors", "config", "storage", "features", "metrics", "export"}
-    | {"data.images", "data.tables", "data.table_rows", "data.shards", "data.tar_records"}
+    | {"data.images", "data.tables", "data.table_rows"}
+    | {"data.schema", "data.shards", "data.tar_records"}
     | {"adapters.base", "backbones.base", "backbones.evaluation_mode", "report"},
     "search": {"types", "errors", "storage", "features", "data.images", "export"}
     | {"backbones.evaluation_mode", "adapters.base", "adapters.zero_shot"},

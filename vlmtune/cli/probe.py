@@ -14,7 +14,7 @@ from vlmtune.cli.evaluate import default_name
 from vlmtune.cli.plugins import find_device, find_model
 from vlmtune.errors import UserError
 from vlmtune.export.model import Model
-from vlmtune.probing.categories import categories
+from vlmtune.probing.categories import STYLES, categories
 from vlmtune.probing.embeddings import Embedder, embed_tasks, label_names
 from vlmtune.probing.experiment import Measured, measure, probe_specs
 from vlmtune.probing.fine import fine
@@ -22,6 +22,7 @@ from vlmtune.probing.probe import Training
 from vlmtune.probing.results import main_probe, to_json, to_results, to_tables, write_confusion
 from vlmtune.probing.sheet import write_sheet
 from vlmtune.probing.sources import LabelledImage, labelled_images
+from vlmtune.probing.styles import load_styles
 from vlmtune.probing.tasks import Task
 from vlmtune.report.environment import code_commit, library_versions, now
 from vlmtune.report.html import write_report
@@ -35,8 +36,9 @@ TASKS = {"fine": fine, "categories": categories}
 
 def run(options: argparse.Namespace) -> None:
     """Writes the report of all probes into `options.out`, or sheets into `options.pictures`."""
-    tasks = [TASKS[name]() for name in dict.fromkeys(options.transformations)]
     _check(options)
+    styles = None if options.styles is None else load_styles(options.styles, STYLES)
+    tasks = [TASKS[name](styles) for name in dict.fromkeys(options.transformations)]
     if options.pictures is not None:
         image = labelled_images(options.images, options.labels, limit=2)[0].open()
         for task in tasks:
@@ -65,7 +67,7 @@ def run(options: argparse.Namespace) -> None:
     origin = _provenance(model, options, images, seconds)
     results = to_results(measured, digest(sorted(x.digest for x in images)))
     reasons = [
-        (f"probe_{task.name}/{', '.join(x.name for x in task.not_run)}", "weights are missing")
+        (f"probe_{task.name}/{', '.join(x.name for x in task.not_run)}", "no weights (--styles)")
         for task in tasks
         if task.not_run
     ]

@@ -24,6 +24,7 @@ WIDTHS = """hidden layers, 0 for a linear probe (%(default)s); 1024 and 2048 als
 two-head probes"""
 LAYER = """pooled, or patches-K or class-K: the mean patch or the class token, K layers from the end
 (%(default)s)"""
+STYLES = "folder of your ONNX graphs for style transfer and DeepDream (docs/probe.md)"
 SIDE = "each image is cut to a square and scaled to this side first (%(default)s)"
 DEFAULT_WIDTHS = [0, 128, 1024, 2048, 16384]
 
@@ -37,6 +38,7 @@ def declare(add: Callable[..., Any]) -> None:
     add("--pictures", **path, metavar="DIR", help="only write sheets of the transformations")
     names = ("fine", "categories")
     add("--transformations", nargs="+", choices=names, default=list(names), help=TRANSFORMATIONS)
+    add("--styles", **path, metavar="DIR", help=STYLES)
     add("--layer", default="pooled", help=LAYER)
     add("--widths", type=int, nargs="+", default=DEFAULT_WIDTHS, metavar="N", help=WIDTHS)
     add("--steps", type=int, default=1000, help="training steps of a probe (%(default)s)")

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vlmtune.errors import UserError
-from vlmtune.metrics.intervals import ENDS, resampled_rows
+from vlmtune.metrics.intervals import ENDS, resampled_rows, wilson_interval
 from vlmtune.metrics.value import MetricValue
 
 RESAMPLES = 2000

@@ -1,0 +1,103 @@
+"""Style transfer and DeepDream, by networks of the user.
+
+In: a folder with an ONNX graph for each style. Out: a transformation for each.
+Never: a downloaded weight, or one that is unpickled.
+
+A graph takes one image, float32 (1, 3, height, width), RGB in [0, 255], and returns one of that
+form, as the fast-neural-style graphs of the ONNX model zoo do. A network with a style image or with
+several iterations is exported with them inside.
+Source: Rashtchian et al. 2023, appendices C.2 and C.3.
+"""
+
+import hashlib
+import importlib
+from collections.abc import Collection
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from vlmtune.errors import UserError
+from vlmtune.probing.colours import to_image
+from vlmtune.probing.parameters import Transformation, transformation
+
+SUFFIX = ".onnx"
+
+
+def load_styles(folder: Path, names: Collection[str]) -> dict[str, Transformation]:
+    """Returns the transformations of `NAME.onnx` in a folder, by name.
+
+    Args:
+        folder: The folder.
+        names: The styles of the tasks.
+
+    Raises:
+        UserError: There is no graph, one has another name or cannot be read, or the package
+            onnxruntime is missing.
+    """
+    files = sorted(Path(folder).glob(f"*{SUFFIX}"))
+    unknown = [file.stem for file in files if file.stem not in names]
+    if not files or unknown:
+        got = f"{unknown[0]}{SUFFIX}" if unknown else "none"
+        raise UserError(
+            f"expected graphs in {folder} called {', '.join(f'{x}{SUFFIX}' for x in names)}, got "
+            f"{got}: rename it or correct the path"
+        )
+    styles = {}
+    for file in files:
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        _session(str(file.resolve()), digest)  # fails now rather than after the first images
+        styles[file.stem] = transformation(stylize, file=str(file.resolve()), digest=digest)
+    return styles
+
+
+def stylize(image: Image.Image, file: str, digest: str) -> Image.Image:
+    """Applies a graph to an image; if the graph has a fixed size, the image is scaled to it.
+
+    Args:
+        image: The image.
+        file: The graph.
+        digest: Of the graph's content.
+
+    Raises:
+        UserError: The graph returns no image.
+    """
+    session = _session(file, digest)
+    (given,) = session.get_inputs()
+    height, width = given.shape[2:]
+    fixed = isinstance(height, int) and isinstance(width, int)
+    scaled = image.resize((width, height), Image.Resampling.BICUBIC) if fixed else image
+    pixels = np.asarray(scaled, dtype=np.float32).transpose(2, 0, 1)[None]
+    output = np.asarray(session.run(None, {given.name: pixels})[0])
+    if output.ndim != 4 or output.shape[:2] != (1, 3):
+        raise UserError(
+            f"expected an image (1, 3, height, width) from {file}, got {output.shape}: export "
+            "it again"
+        )
+    styled = to_image(output[0].transpose(1, 2, 0).astype(np.float32))
+    return styled.resize(image.size, Image.Resampling.BICUBIC)
+
+
+@lru_cache(maxsize=16)
+def _session(file: str, digest: str) -> Any:
+    try:
+        runtime = importlib.import_module("onnxruntime")
+    except ImportError as error:
+        raise UserError(
+            "expected the package onnxruntime for --styles, it is not installed: pip install "
+            "'vlmtune[onnx]'"
+        ) from error
+    try:
+        session = runtime.InferenceSession(file, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime raises errors of its own
+        line = " ".join(str(error).split())[:120]
+        raise UserError(f"expected an ONNX graph in {file}, got {line}: export it again") from error
+    inputs = session.get_inputs()
+    if len(inputs) != 1 or len(inputs[0].shape) != 4:
+        raise UserError(
+            f"expected a graph of one image (1, 3, height, width) in {file}, got "
+            f"{[x.shape for x in inputs]}: export it with its style inside"
+        )
+    return session
