@@ -1,5 +1,7 @@
 """Scenes rendered while training: groups that are true, seen compositions only, and repeatable."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -36,7 +38,7 @@ def test_a_group_depends_on_its_number_alone(kind):
 def test_groups_are_valid_and_show_seen_compositions(kind):
     for group in RenderedScenes(8, kind, image_size=16).groups(0, 0, 8):
         check(group)
-        assert group.images[0].size == (16, 16)
+        assert {image.size for image in group.images or ()} == {(16, 16)}
         assert not [words for words in UNSEEN if any(words in text for text in group.texts)]
         if kind == "captions":
             assert group.truth.shape == (1, 5)
@@ -56,9 +58,10 @@ def test_the_captions_of_a_cola_group_exchange_the_colors():
 
 
 def test_wrong_arguments_are_refused():
+    wrong: Any = "pairs"
     with refused("expected a kind of .*'pairs'"):
-        RenderedScenes(8, "pairs")
+        RenderedScenes(8, wrong)
     # Of what is left only gray has two shapes.
-    three = {"colors": ["red", "blue", "gray"], "shapes": ["cube", "sphere", "cone"]}
+    three: Any = {"colors": ["red", "blue", "gray"], "shapes": ["cube", "sphere", "cone"]}
     with refused("expected two colours and two shapes"):
         RenderedScenes(8, "cola", **three, unseen=[(["red", "blue"], ["cube", "sphere"])])
