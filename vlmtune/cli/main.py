@@ -273,11 +273,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--features", metavar="MODEL", help="model of the compared features; --model by default")
     _computing(add, "; --out by default")
 
-    add = command("probe", probe_options.SUMMARY, probe_options.PROBE)
-    add("--model", help=MODEL)
-    add("--pretrained", help=PRETRAINED)
-    add("--architecture", metavar="NAME", help=ARCHITECTURE)
-    probe_options.declare(add)
+    add = probe_options.declare(command, MODEL, PRETRAINED, ARCHITECTURE)
     _computing(add, "; OUT/features by default")
 
     add = command("report", "compare the reports of several runs")

@@ -1,6 +1,6 @@
-"""The options of `vlmtune probe`. In: the function that declares one. Out: nothing.
+"""The options of `vlmtune probe`.
 
-It imports nothing heavy.
+In: the function that declares a command. Out: the command's options. It imports nothing heavy.
 """
 
 from collections.abc import Callable
@@ -29,9 +29,27 @@ SIDE = "each image is cut to a square and scaled to this side first (%(default)s
 DEFAULT_WIDTHS = [0, 128, 1024, 2048, 16384]
 
 
-def declare(add: Callable[..., Any]) -> None:
-    """Declares all options but those that every command with a model has."""
+def declare(
+    command: Callable[..., Any], model: str, pretrained: str, architecture: str
+) -> Callable[..., Any]:
+    """Declares the command and its options, but for those of computing.
+
+    `--model` and `--out` are required unless `--pictures` is given, which `run` checks.
+
+    Args:
+        command: Declares a command, and returns the function that declares its options.
+        model: Help of `--model`, as for other commands.
+        pretrained: Help of `--pretrained`.
+        architecture: Help of `--architecture`.
+
+    Returns:
+        The function that declares further options.
+    """
     path: Any = {"type": Path}
+    add = command("probe", SUMMARY, PROBE)
+    add("--model", help=model)
+    add("--pretrained", help=pretrained)
+    add("--architecture", metavar="NAME", help=architecture)
     add("--images", required=True, **path, metavar="PATH", help=IMAGES)
     add("--labels", metavar="NAME", help=LABELS)
     add("--out", **path, help="folder of the report")
@@ -47,3 +65,4 @@ def declare(add: Callable[..., Any]) -> None:
     add("--side", type=int, default=224, help=SIDE)
     add("--seed", type=int, default=0, help="of transformations and probes (%(default)s)")
     add("--name", help="name of the run in reports; the model's by default")
+    return add
