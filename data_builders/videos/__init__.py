@@ -1,1 +1,1 @@
-"""Annotated videos go in, EqBen's pairs of frames come out."""
+"""Videos go in, frames and EqBen's pairs of frames come out; the builders `eqben_*` use it."""

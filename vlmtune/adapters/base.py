@@ -20,7 +20,7 @@ from torch.nn.functional import normalize
 from torch.utils.checkpoint import checkpoint
 from typing_extensions import TypeVar, override
 
-from vlmtune.backbones.base import Backbone
+from vlmtune.backbones.base import EMBEDDING, TOKENS, TOWERS, Backbone
 from vlmtune.config import Configured
 from vlmtune.errors import UserError
 from vlmtune.types import (
@@ -42,20 +42,6 @@ PairMask = Bool[Tensor, "N M"]
 TEXT_GROUPS, TEXT_GROUP = 4, 32  # groups of texts of similar length, and texts in each at least
 REUSE_FROM = 4  # texts an image from which scoring image by image pays
 CPU_CHUNK = 64 * 2**20  # bytes; larger chunks are slower on a CPU
-ONE_SHAPE = (
-    "OpenClip with a plain vision transformer and open_clip's own text transformer, HFCLIP, "
-    "MetaCLIP2, SigLIP, Flava, Blip or BridgeTower"
-)
-"""Backbones whose towers run layer by layer, for images of one square shape."""
-TOWERS = ONE_SHAPE.replace("SigLIP,", "SigLIP, SigLIP2NaFlex,")
-"""Backbones whose towers run layer by layer."""
-TOKENS = TOWERS.replace("Blip or", "Blip, Blip2 or")
-"""Backbones with tokens of many layers."""
-EMBEDDING = (
-    "OpenClip, HFCLIP, MetaCLIP2, SigLIP, SigLIP2NaFlex, Flava, Blip, or BridgeTower with its "
-    "contrastive heads"
-)
-"""Backbones with an embedding of each image and of each text."""
 
 
 class Adapter(Configured, nn.Module, ABC, Generic[ImageT, TextT]):

@@ -4,7 +4,6 @@ In: image and text tokens. Out: the [CLS] tokens of a fusion style, scored by a 
 Never: a choice of pairs; the caller names them.
 """
 
-import math
 from abc import abstractmethod
 from dataclasses import replace
 
@@ -118,24 +117,9 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
 
     @override
     def reading(self, image: PooledTokens, text: PooledTokens) -> Float[Tensor, "P words patches"]:
-        r"""How much each text token attends to each patch in the first layer that sees both.
-
-        That is the first layer of the joint encoder of the styles MDETR, FLAVA and FIBER-MM; others
-        have none. Its attention $\mathrm{softmax}(q k^\top / \sqrt{w / h})$ over all image and text
-        tokens, FLAVA's [CLS] left out, is averaged over the h heads. The part on the patches is
-        divided by its sum. Later layers mix words and patches further.
-        """
-        width, patches = self.query.shape[2], image.token_count
-        mask = torch.cat([image.tokens.mask, text.tokens.mask], dim=1)
-        keys = [side.tokens.values[:, :, width : 2 * width] for side in (image, text)]
-        query, key = (
-            states.unflatten(2, (self.heads, -1)).transpose(1, 2)
-            for states in (text.tokens.values[:, :, :width], torch.cat(keys, dim=1))
-        )
-        logits = query @ key.mT / math.sqrt(width / self.heads)
-        weights = logits.masked_fill(~mask[:, None, None], -torch.inf).softmax(dim=3).mean(dim=1)
-        read = weights[:, :, :patches]
-        return read / read.sum(dim=2, keepdim=True)
+        """How much each text token attends to each patch, see `JointEncoderStyle.reading`."""
+        assert isinstance(self.style, JointEncoderStyle)
+        return self.style.reading(image.tokens, text.tokens, self.heads)
 
     @property
     def target_width(self) -> int:

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, layer_norm, normalize
 from typing_extensions import override
 
-from vlmtune.adapters.base import ONE_SHAPE, JointAdapter
+from vlmtune.adapters.base import JointAdapter
 from vlmtune.adapters.fusion_styles.layers import LayerFactory, initialise
 from vlmtune.adapters.towers import image_tower, run_last, text_tower
-from vlmtune.backbones.base import Backbone, Tower
+from vlmtune.backbones.base import ONE_SHAPE, Backbone, Tower
 from vlmtune.backbones.evaluation_mode import evaluation_mode
 from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec, PooledTokens, Tokens

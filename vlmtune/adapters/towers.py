@@ -11,8 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vlmtune.adapters.base import TOWERS
-from vlmtune.backbones.base import Backbone, ImageTower, TextTower, Tower
+from vlmtune.backbones.base import TOWERS, Backbone, ImageTower, TextTower, Tower
 from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec, Tokens
 

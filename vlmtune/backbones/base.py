@@ -18,6 +18,21 @@ from vlmtune.config import Configured
 from vlmtune.errors import UserError
 from vlmtune.types import Features, FeatureSpec, Pixels, Tokens
 
+ONE_SHAPE = (
+    "OpenClip with a plain vision transformer and open_clip's own text transformer, HFCLIP, "
+    "MetaCLIP2, SigLIP, Flava, Blip or BridgeTower"
+)
+"""Backbones whose towers run layer by layer, for images of one square shape."""
+TOWERS = ONE_SHAPE.replace("SigLIP,", "SigLIP, SigLIP2NaFlex,")
+"""Backbones whose towers run layer by layer."""
+TOKENS = TOWERS.replace("Blip or", "Blip, Blip2 or")
+"""Backbones with tokens of many layers."""
+EMBEDDING = (
+    "OpenClip, HFCLIP, MetaCLIP2, SigLIP, SigLIP2NaFlex, Flava, Blip, or BridgeTower with its "
+    "contrastive heads"
+)
+"""Backbones with an embedding of each image and of each text."""
+
 
 class Tower(ABC):
     """One modality's transformer, block by block, for fine-tuning and prompts.

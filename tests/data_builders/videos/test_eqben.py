@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from data_builders.eqben_action_genome import ActionGenomePairs
+from data_builders.eqben_gebc import GebcPairs
+from data_builders.eqben_youcook2 import YouCook2Pairs
 from data_builders.scenes.sampling import WorldSpec
 from data_builders.scenes.series import Canvas
 from data_builders.scenes.videos import FPS, FRAMES, Videos
 from data_builders.table import TableBuilder
 from data_builders.videos import frame_pairs
-from data_builders.videos.eqben_action_genome import ActionGenomePairs
-from data_builders.videos.eqben_gebc import GebcPairs
-from data_builders.videos.eqben_youcook2 import YouCook2Pairs
 from data_builders.videos.frames import Moment, UnreadableVideoError, read_frames, shows_face
 from tests.data_builders.conftest import load
 from vlmtune.benchmarks.eqben_files import read_entries

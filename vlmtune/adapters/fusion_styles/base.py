@@ -4,6 +4,7 @@ In: image and text tokens of one width, and learned [CLS] tokens. Out: the [CLS]
 Never: weights of its own; it returns its layers and the adapter owns them.
 """
 
+import math
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
@@ -86,6 +87,24 @@ class JointEncoderStyle(FusionStyle):
     @override
     def prepare_text(self, text: Tokens, query: ClsTokens) -> PooledTokens:
         return tokens_only(self.encoder.pack(text.values), text.mask)
+
+    def reading(self, image: Tokens, text: Tokens, heads: int) -> Float[Tensor, "P words patches"]:
+        r"""How much each text token attends to each patch in the first layer of the encoder.
+
+        Its attention $\mathrm{softmax}(q k^\top / \sqrt{w / h})$ over all image and text tokens,
+        FLAVA's [CLS] left out, is averaged over the h heads. The part on the patches is divided by
+        its sum. Later layers mix words and patches further.
+        """
+        mask = torch.cat([image.mask, text.mask], dim=1)
+        packed = [side.values.chunk(4, dim=2) for side in (image, text)]
+        query, key = (
+            states.unflatten(2, (heads, -1)).transpose(1, 2)
+            for states in (packed[1][0], torch.cat([part[1] for part in packed], dim=1))
+        )
+        logits = query @ key.mT / math.sqrt(query.shape[3])
+        weights = logits.masked_fill(~mask[:, None, None], -torch.inf).softmax(dim=3).mean(dim=1)
+        read = weights[:, :, : image.mask.shape[1]]
+        return read / read.sum(dim=2, keepdim=True)
 
 
 def tokens_only(values: Float[Tensor, "n t w"], mask: Bool[Tensor, "n t"]) -> PooledTokens:
