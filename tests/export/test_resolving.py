@@ -64,7 +64,7 @@ def test_a_type_that_is_not_supported(tmp_path, hub, capsys):
         with refused(listed):
             vlmtune.load(name)
     score = ["score", folder, "a.png", "--text", "a"]
-    command_refused(capsys, score, "of a supported type (blip, bridgetower, clip, ")
+    command_refused(capsys, score, "of a supported type (blip, blip-2, bridgetower, clip, ")
 
 
 def test_a_class_of_another_type_names_the_right_one(tmp_path):
