@@ -185,7 +185,7 @@ class ColaSingle(Benchmark[QueryItems]):
     def queries(
         self, result: Result, scores: Float[Tensor, "P"] | Float[Tensor, "N C"]
     ) -> tuple[Query, ...]:
-        """The queries that count, with its best images of the hard set.
+        """The queries that count, each with the best images of its hard set.
 
         Without a true image in the hard set (convention "reference") the rank is the last.
         """

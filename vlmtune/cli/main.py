@@ -85,11 +85,11 @@ ITEMS = """also write a row for each item, as .jsonl, .csv or .parquet: benchmar
 captions, truth, scores, right or wrong; as OUT/items.jsonl (or .csv, .parquet), `vlmtune report`
 shows which items were won and lost"""
 SIZE = """tiny is 24 images and two training steps, to see that every step runs; full is the whole
-experiment, 40 minutes (%(default)s); each size needs a separate folder"""
+experiment, an hour (%(default)s); each size needs a separate folder"""
 QUICKSTART = """\
 It renders a world of scenes, trains two adapters on it over a small frozen CLIP (Cola's
 recipe, and grounded words on a mixture of corpora), exports the second, and reports what
-they gained and forgot: under six minutes on two cores.
+they gained and forgot: six and a half minutes on two cores.
 Run again, it uses existing files and continues trainings from their last checkpoints."""
 BUILD = """\
 All further arguments go to the builder and override its YAML, for example --train 100. `vlmtune
