@@ -5,7 +5,7 @@ Source: Rashtchian et al. 2023, Tables 1 to 6 and Figures 4 to 9.
 """
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -167,11 +167,10 @@ def _grouped(measured: Sequence[Measured], name: str, prefix: str, head: str) ->
     if one is None:
         return []
     held_out = {x.name for group in one.task.classes for x in group.members if x.held_out}
-    mark: Callable[[str], str] = lambda part: f"{part} *" if part in held_out else part  # noqa: E731
+    parts = {k.removeprefix(prefix): x for k, x in one.metrics.items() if k.startswith(prefix)}
     rows = [
-        [mark(key.removeprefix(prefix)), str(metric.n), _number(metric)]
-        for key, metric in one.metrics.items()
-        if key.startswith(prefix)
+        [f"{part} *" if part in held_out else part, str(metric.n), _number(metric)]
+        for part, metric in parts.items()
     ]
     chance = number(1 / len(one.task.classes), "fraction")
     return _markdown([head, "n", f"{name} (chance {chance})"], rows)
