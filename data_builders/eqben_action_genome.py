@@ -46,20 +46,12 @@ class ActionGenomePairs(FramePairs):
     least two of the three relations differ; the frame after a chosen one is skipped. Objects whose
     attention is "unsure" are left out.
 
-    Args:
-        annotations: `object_bbox_and_relationship.pkl`, or the same content as JSON. The pickle is
-            read as plain values; one that names a class or a function is refused.
-        videos: Folder of Charades' videos; frame numbers count their frames from 1.
-        limit: Maximum number of pairs of an object of a video; None for all.
-        faces: Whether frames with a face are kept.
+    `annotations` is `object_bbox_and_relationship.pkl`, or the same content as JSON. The pickle is
+    read as plain values; one that names a class or a function is refused. `videos` are those of
+    Charades; frame numbers count their frames from 1. `limit` bounds the pairs of an object.
     """
 
     part = "eqbenag"
-
-    def __init__(
-        self, annotations: Path, videos: Path, limit: int | None = None, faces: bool = True
-    ) -> None:
-        super().__init__(annotations, videos, limit, faces)
 
     @override
     def clips(self) -> Iterator[Clip]:

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 from typing import Annotated, NotRequired
 
 from pydantic import Field
@@ -36,19 +35,11 @@ class GebcPairs(FramePairs):
     two sides of one boundary look too alike. Captions with words of motion (up, down, upward,
     downward, towards) are left out. EqBen's screening by people is not part of it.
 
-    Args:
-        annotations: `trainset_highest_f1.json` or `valset_highest_f1.json` of GEB+ (GEBC).
-        videos: Folder of Kinetics' videos, named as in the annotations.
-        limit: Maximum number of pairs of a video; None for all.
-        faces: Whether frames with a face are kept.
+    `annotations` is `trainset_highest_f1.json` or `valset_highest_f1.json` of GEB+ (GEBC), `videos`
+    the folder of Kinetics' videos, named as in the annotations.
     """
 
     part = "eqbengebc"
-
-    def __init__(
-        self, annotations: Path, videos: Path, limit: int | None = None, faces: bool = True
-    ) -> None:
-        super().__init__(annotations, videos, limit, faces)
 
     @override
     def clips(self) -> Iterator[Clip]:
