@@ -3,12 +3,14 @@
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from data_builders.scenes.sampling import Composition
+from data_builders.scenes.sampling import Composition, cogent
 from data_builders.scenes.scene import COLORS, SHAPES
 from vlmtune.errors import UserError
 
 Rectangle = tuple[Sequence[str], Sequence[str]]
+Condition = Literal["A", "B"]  # of CLEVR-CoGenT
 
 # Whole rectangles, so that exchanging the colours of two unseen compositions gives two unseen ones.
 # Eight of 40: with 16 of 40 held out, an adapter memorises the other 24 compositions.
@@ -31,16 +33,21 @@ class Swap:
 
 
 def unseen_compositions(
-    rectangles: Iterable[Rectangle], colors: Sequence[str], shapes: Sequence[str]
+    rectangles: Iterable[Rectangle] | Condition, colors: Sequence[str], shapes: Sequence[str]
 ) -> frozenset[Composition]:
     """Returns the held-out (color, shape) pairs of a world of these colours and shapes.
 
     Drops a rectangle that is only partly in the world: the rest is not closed under exchange.
+    "A" or "B" stands for what that condition of CLEVR-CoGenT forbids.
 
     Example:
         >>> sorted(unseen_compositions(RECTANGLES, ["red", "blue", "green"], ["cube", "sphere"]))
         [('blue', 'cube'), ('blue', 'sphere'), ('red', 'cube'), ('red', 'sphere')]
+        >>> unseen_compositions("A", ["red", "blue"], ["cube", "cone"])
+        frozenset({('red', 'cube')})
     """
+    if isinstance(rectangles, str):
+        return cogent(rectangles) & frozenset(itertools.product(colors, shapes))
     unseen: set[Composition] = set()
     for columns, rows in rectangles:
         known = set(columns) <= set(COLORS) and set(rows) <= set(SHAPES)

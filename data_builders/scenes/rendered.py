@@ -14,7 +14,13 @@ from typing_extensions import override
 
 from data_builders.scenes.ar4t_scenes import AR4TPairs
 from data_builders.scenes.captions import clear_relation, sentences
-from data_builders.scenes.compositions import RECTANGLES, swaps, unseen_compositions
+from data_builders.scenes.compositions import (
+    RECTANGLES,
+    Condition,
+    Rectangle,
+    swaps,
+    unseen_compositions,
+)
 from data_builders.scenes.formats import ar4t, cola, eqben
 from data_builders.scenes.image_files import check_device, sub_seed
 from data_builders.scenes.pairs import (
@@ -58,7 +64,8 @@ class RenderedScenes(RenderedSet):
         max_objects: Maximum number of objects in a scene.
         shapes: Shapes that occur; likewise `colors`, `materials`, `textures`, `sizes`, `floors`.
         stack: Probability that a small object with a free support stands on it.
-        unseen: Rectangles (colors, shapes) of compositions that are never shown.
+        unseen: Rectangles (colors, shapes) of compositions that are never shown, or
+            "A" or "B" for what CoGenT forbids in that condition.
         relational: Fraction of Cola's items with a relation.
         device: Where to render, "cpu" or, with `data.num_workers` 0, "cuda".
     """
@@ -69,7 +76,7 @@ class RenderedScenes(RenderedSet):
         shapes: Sequence[str] = SHAPES, colors: Sequence[str] = tuple(COLORS),
         materials: Sequence[str] = MATERIALS, textures: Sequence[str] = TEXTURES,
         sizes: Sequence[str] = tuple(SIZES), floors: Sequence[str] = tuple(FLOORS),
-        stack: float = 0.0, unseen: Sequence[tuple[Sequence[str], Sequence[str]]] = RECTANGLES,
+        stack: float = 0.0, unseen: Sequence[Rectangle] | Condition = RECTANGLES,
         relational: float = 0.0, device: str = "cpu",
     ) -> None:  # fmt: skip
         super().__init__(records, weight)

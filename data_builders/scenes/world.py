@@ -9,7 +9,13 @@ from typing_extensions import override
 from data_builders.scenes.ar4t_scenes import AR4TPairs, AR4TSingles, singles_beside
 from data_builders.scenes.benchmark_files import Suite
 from data_builders.scenes.captions import ATTRIBUTE_ORDER
-from data_builders.scenes.compositions import RECTANGLES, swaps, unseen_compositions
+from data_builders.scenes.compositions import (
+    RECTANGLES,
+    Condition,
+    Rectangle,
+    swaps,
+    unseen_compositions,
+)
 from data_builders.scenes.formats import ar4t, clevr, cola, eqben, foils, karpathy, visual_genome
 from data_builders.scenes.formats.files import write_json
 from data_builders.scenes.image_files import (
@@ -70,7 +76,8 @@ class ScenesBuilder(Builder):
         shapes: Shapes that occur; likewise `colors`, `materials`, `textures`, `sizes`, `floors`.
         stack: Probability that a small object with a free support stands on it.
         min_visible: Minimum fraction of the image that shows each object.
-        unseen: Rectangles (colors, shapes) of compositions that training never shows.
+        unseen: Rectangles (colors, shapes) of compositions that training never shows,
+            or "A" or "B" for what CoGenT forbids in that condition (it leaves no swaps for `multi`).
         single_attributes: Attributes that Cola's single-object queries state, "color" among them.
         relational: Fraction of multi-object items with a relation, "a red cube behind a torus".
         processes: Rendering processes, by default as many as useful; the result is the same.
@@ -94,7 +101,7 @@ class ScenesBuilder(Builder):
         materials: Sequence[str] = MATERIALS, textures: Sequence[str] = TEXTURES,
         sizes: Sequence[str] = tuple(SIZES), floors: Sequence[str] = tuple(FLOORS),
         stack: float = 0.0, min_visible: float = 0.006,
-        unseen: Sequence[tuple[Sequence[str], Sequence[str]]] = RECTANGLES,
+        unseen: Sequence[Rectangle] | Condition = RECTANGLES,
         single_attributes: Sequence[str] = ("color", "material"), relational: float = 0.0,
         processes: int | None = None, device: str = "cpu", benchmarks: int = 0,
         placements: int = 0, spar_repeats: int = 1, foils: int = 0, eqben_train: int = 0,

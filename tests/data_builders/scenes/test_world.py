@@ -14,6 +14,7 @@ from tests.data_builders.conftest import SMALL, hashes, load, rows_of
 from tests.refusals import refused
 from vlmtune.benchmarks.cola_multi import ColaMulti
 from vlmtune.benchmarks.cola_single import ColaSingle
+from vlmtune.cli.main import main
 
 
 def compositions(scene):
@@ -58,6 +59,59 @@ def test_cogent_conditions(world):
         for scene in scenes:
             assert cogent(condition).isdisjoint(compositions(scene))
             assert (world / f"images/val{condition}" / scene["image_filename"]).is_file()
+
+
+FIRST = {"gray", "blue", "brown", "yellow"}  # CLEVR, section 4.7: cubes of A, cylinders of B
+SECOND = {"red", "green", "purple", "cyan"}
+
+
+def shown(world: Path, split: str) -> dict[str, set[str]]:
+    """The colours of each shape in a split."""
+    found: dict[str, set[str]] = {}
+    for scene in load(world / f"clevr/scenes_{split}.json")["scenes"]:
+        for obj in scene["objects"]:
+            found.setdefault(obj["shape"], set()).add(obj["color"])
+    return found
+
+
+def test_a_world_of_condition_a(tmp_path):
+    counts = {"train": 60, "val": 30, "test": 60, "cogent": 60, "multi": 0, "ar4t_test": 0}
+    sizes = {"image_size": 32, "min_objects": 3, "max_objects": 4, "seed": 7}
+    out = tmp_path / "world"
+    ScenesBuilder(**counts, **sizes, ar4t_train=8, foils=3, unseen="A").build(out, progress=False)
+    for split in ("train", "val", "valA"):
+        colors = shown(out, split)
+        assert colors["cube"] <= FIRST, split
+        assert colors["cylinder"] <= SECOND, split
+    colors = shown(out, "valB")
+    assert colors["cube"] == SECOND
+    assert colors["cylinder"] == FIRST
+    for split in ("train", "valA", "valB"):
+        for shape in ("sphere", "cone", "torus"):
+            assert shown(out, split)[shape] & FIRST
+            assert shown(out, split)[shape] & SECOND
+    test = shown(out, "test")  # all compositions
+    assert test["cube"] & FIRST
+    assert test["cube"] & SECOND
+    # Texts of the training side, true and false ones: no composition of B.
+    texts = [cell for row in rows_of(out / "foils/train.csv") for cell in row.values()]
+    texts += [row["caption"] for row in rows_of(out / "ar4t/PUG_AR_train.csv")]
+    pairs = [f"{c} cube" for c in SECOND] + [f"{c} cylinder" for c in FIRST]
+    forbidden = re.compile(rf"\b({'|'.join(pairs)})\b")
+    assert len(texts) > 100
+    assert not [text for text in texts if forbidden.search(text)]
+    # Every split holds the number of scenes that was asked for, in images of its own.
+    for split, count in (("train", 60), ("valA", 60), ("valB", 60)):
+        assert len(list((out / "images" / split).iterdir())) == count
+    first, other = (load(out / f"clevr/scenes_{s}.json")["scenes"] for s in ("train", "valA"))
+    assert [s["objects"] for s in first] != [s["objects"] for s in other]
+
+
+def test_a_condition_has_no_unseen_swaps(tmp_path, capsys):
+    with refused("change `unseen`.*set `multi` to 0"):
+        ScenesBuilder(**{**SMALL, "unseen": "A"}).build(tmp_path / "world", progress=False)
+    assert main(["build", "scenes", "--unseen", "C", "--out", str(tmp_path / "w")]) == 2
+    assert "typing.Literal['A', 'B']" in capsys.readouterr().err
 
 
 def test_images_are_where_the_annotations_say(world, clevr):
