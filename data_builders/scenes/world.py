@@ -77,7 +77,7 @@ class ScenesBuilder(Builder):
         stack: Probability that a small object with a free support stands on it.
         min_visible: Minimum fraction of the image that shows each object.
         unseen: Rectangles (colors, shapes) of compositions that training never shows,
-            or "A" or "B" for what CoGenT forbids in that condition (it leaves no swaps for `multi`).
+            or "A" or "B" for what CoGenT forbids in that condition (it leaves `multi` no swaps).
         single_attributes: Attributes that Cola's single-object queries state, "color" among them.
         relational: Fraction of multi-object items with a relation, "a red cube behind a torus".
         processes: Rendering processes, by default as many as useful; the result is the same.
