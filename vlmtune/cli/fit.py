@@ -6,6 +6,7 @@ In: configs and arguments. Out: a run's folder. It never trains: Lightning and `
 import argparse
 import logging
 import os
+import shlex
 import sys
 import warnings
 from collections.abc import Sequence
@@ -24,7 +25,8 @@ from pytorch_lightning.cli import (
     SaveConfigCallback,
 )
 from pytorch_lightning.plugins.io import TorchCheckpointIO
-from pytorch_lightning.utilities.exceptions import MisconfigurationException, SIGTERMException
+from pytorch_lightning.utilities.exceptions import MisconfigurationException
+from pytorch_lightning.utilities.rank_zero import rank_zero_only
 from torch.nn import ModuleList
 from typing_extensions import override
 
@@ -40,6 +42,7 @@ from vlmtune.storage.files import write_atomically
 from vlmtune.training.benchmark_callback import BenchmarkCallback
 from vlmtune.training.module import AdaptationModule
 from vlmtune.training.run_monitor import RunMonitor
+from vlmtune.training.signals import Stopped
 
 # Warnings of Lightning and torch that a user cannot act on, or has chosen.
 NOISE = (
@@ -70,14 +73,34 @@ def run(command: str, arguments: list[str]) -> None:
         warnings.filterwarnings("ignore", pattern)
     try:
         VlmtuneCLI(command, arguments)
-    except SIGTERMException:
-        print("vlmtune: terminated; resume with --ckpt_path", file=sys.stderr)
-        raise SystemExit(143) from None
+    except Stopped as stop:
+        if stop.path is None or getattr(rank_zero_only, "rank", 0) == 0:
+            print(stop_line(stop, command, arguments), file=sys.stderr)
+        raise
     except SystemExit as stop:
         # Lightning turns Ctrl-C into a plain exit.
         if isinstance(stop.__context__, KeyboardInterrupt):
             raise KeyboardInterrupt from stop
         raise
+
+
+def stop_line(stop: Stopped, command: str, arguments: Sequence[str]) -> str:
+    """Says where the run stopped, and the command that resumes it.
+
+    Example:
+        >>> stop = Stopped(15, Path("b"), step=40)
+        >>> print(stop_line(stop, "fit", ["--config", "a", "--ckpt_path=old"]))
+        vlmtune: stopped by SIGTERM at step 40, resume with: vlmtune fit --config a --ckpt_path b
+    """
+    if stop.path is None:
+        return f"vlmtune: stopped by {stop.signal.name} outside training, no checkpoint was written"
+    words, skip = ["vlmtune", command], False
+    for word in arguments:
+        if not skip and not word.startswith("--ckpt_path="):
+            words += [] if word == "--ckpt_path" else [word]
+        skip = not skip and word == "--ckpt_path"
+    resume = shlex.join([*words, "--ckpt_path", str(stop.path)])
+    return f"vlmtune: stopped by {stop.signal.name} at step {stop.step}, resume with: {resume}"
 
 
 class SaveConfig(SaveConfigCallback):

@@ -15,10 +15,14 @@ from vlmtune.training.shard_layout import ShardLayout
 from vlmtune.types import Batch, ScoreShard
 
 
-def all_finite(shard: ScoreShard, group: ProcessGroup) -> bool:
-    """Returns whether all scores of all ranks are finite."""
+def all_finite(
+    shard: ScoreShard, group: ProcessGroup, counts: Sequence[int] = ()
+) -> tuple[bool, list[int]]:
+    """Returns whether all scores of all ranks are finite, and the sums of `counts` over ranks."""
     # Every score is in the rows of some rank.
-    return not int(group.sum((~shard.rows.values.isfinite()).sum()))
+    wrong = (~shard.rows.values.isfinite()).sum().reshape(1)
+    total, *sums = group.sum(torch.cat([wrong, wrong.new_tensor(counts)])).tolist()
+    return not total, sums
 
 
 def first_wrong_record(

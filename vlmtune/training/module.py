@@ -36,6 +36,7 @@ from vlmtune.training.optimization import parameter_groups, warmup_cosine
 from vlmtune.training.score_shards import gather_all, local_scores
 from vlmtune.training.scores import TrainingScores
 from vlmtune.training.shard_layout import shard_layout
+from vlmtune.training.signals import Signals, listen
 from vlmtune.types import Batch, ScoreShard
 
 LAST_FINITE = "last-before-nan.ckpt"
@@ -127,6 +128,30 @@ class AdaptationModule(TrainedWeights):
         self.scores = TrainingScores(backbone, adapter, pairs or AllPairs(), needs, chunk)
         self.original = self.scores.original  # registered, so that it moves between devices
         self._first_key = ""  # of the first record of the present step, on this rank
+        self._signals: Signals | None = None
+
+    # -- signals ------------------------------------------------------------------------------
+
+    @override
+    def setup(self, stage: str) -> None:
+        del stage
+        self._signals = listen(self.trainer)
+
+    @override
+    def on_train_start(self) -> None:
+        if self._signals is not None:
+            self._signals.train(True)
+
+    @override
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        # After all callbacks: what they do in this step is part of the checkpoint.
+        if self._signals is not None:
+            self._signals.act()
+
+    @override
+    def on_train_end(self) -> None:
+        if self._signals is not None:
+            self._signals.train(False)
 
     # -- features and scores ------------------------------------------------------------------
 
@@ -221,7 +246,11 @@ class AdaptationModule(TrainedWeights):
         shard = self.scores.shard(batch, layout, group, generator)
         objectives = cast(list[Objective], list(self.objectives))
         names = [type(objective).__name__ for objective in objectives]
-        if not all_finite(shard, group):
+        signals = self._signals if stage == "train" else None
+        finite, counts = all_finite(shard, group, signals.counts() if signals else ())
+        if signals:
+            signals.agree(counts)
+        if not finite:
             key = first_wrong_record(shard, batch, layout, group)
             wanted = f"finite scores for {', '.join(names)}"
             self._stop(wanted, "NaN or infinity", f"first record {key!r}", group)

@@ -1,0 +1,146 @@
+"""Stops a training at a signal, on all ranks at the end of one step, with a checkpoint.
+
+In: SIGTERM, SIGINT or SIGUSR1 at any rank. Out: a checkpoint and `Stopped`, or a requeued job.
+Never: work in a signal handler beside noting the signal; a broadcast there hangs if it interrupts
+another call to all ranks.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+from lightning_fabric.plugins.environments import LightningEnvironment, SLURMEnvironment
+from pytorch_lightning.trainer.connectors.signal_connector import _SignalConnector
+from typing_extensions import override
+
+ON_SIGNAL = "last-on-signal.ckpt"
+SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1") if hasattr(signal, name)
+)
+
+
+class Stopped(SystemExit):
+    """A signal ended the run.
+
+    Attributes:
+        signal: The signal.
+        path: The checkpoint to resume from; None if training had not begun or was over.
+        step: Optimizer steps in it.
+        code: Exit status: 128 and the number of the signal; 0 after a job was requeued, and for the
+            processes that rank 0 started, as Lightning kills rank 0 if one of them fails.
+    """
+
+    def __init__(
+        self, number: int, path: Path | None = None, step: int = 0, code: int | None = None
+    ) -> None:
+        super().__init__(128 + number if code is None else code)
+        self.signal, self.path, self.step = signal.Signals(number), path, step
+
+
+class Signals(_SignalConnector):
+    """The signals of a run, in place of the handlers of Lightning's trainer.
+
+    A handler notes the signal on its rank. Each training step adds the notes of all ranks
+    (`finite.all_finite`), so all ranks know of a signal in the same step, and `act` at its end.
+    SIGTERM and SIGINT write a checkpoint and stop. SIGUSR1 writes one and trains on; in a job of
+    Slurm it requeues the job and stops. Before the first step and after the last, SIGTERM and
+    SIGINT stop at once; so does a second SIGINT.
+    """
+
+    def __init__(self, trainer: "pl.Trainer") -> None:
+        super().__init__(trainer)
+        self._training = False
+        self._here: set[int] = set()  # came to this rank since the last `act`
+        self._agreed: set[int] = set()  # came to any rank
+        self._step = -1  # of the trainer, when ranks last agreed
+        self.register_signal_handlers()
+
+    @override
+    def register_signal_handlers(self) -> None:
+        if not self._original_handlers:  # Lightning calls this again before it trains
+            self._original_handlers = self._get_current_signal_handlers()
+            for number in SIGNALS:
+                self._register_signal(number, self._note)
+
+    def train(self, training: bool) -> None:
+        """Notes that training begins or ends: only then can a signal wait for the end of a step."""
+        self._training = training
+
+    def counts(self) -> list[int]:
+        """Returns 1 for each of `SIGNALS` that came to this rank, else 0."""
+        return [int(number in self._here) for number in SIGNALS]
+
+    def agree(self, counts: list[int]) -> None:
+        """Notes the signals that came to any rank, given the sums of `counts` over ranks."""
+        came = zip(SIGNALS, counts, strict=True)
+        self._agreed |= {number for number, count in came if count}
+        self._step = self.trainer.global_step
+
+    def act(self) -> None:
+        """Writes the checkpoint of an agreed signal, once the optimizer has stepped.
+
+        Raises:
+            Stopped: The run ends here, on every rank.
+        """
+        step = self.trainer.global_step
+        if not self._agreed or step == self._step:  # between batches of one accumulated step
+            return
+        agreed = [number for number in SIGNALS if number in self._agreed]
+        self._agreed, self._here = set(), set()
+        folder = self.trainer.default_root_dir
+        slurm = self._slurm()
+        path = Path(self._hpc_path()) if slurm else Path(folder) / ON_SIGNAL
+        if agreed[0] != getattr(signal, "SIGUSR1", None):
+            self.trainer.save_checkpoint(path)
+            self._training = False
+            raise Stopped(agreed[0], path, step, 0 if self._is_child() else None)
+        if slurm:
+            self._slurm_sigusr_handler_fn(agreed[0], None)  # type: ignore[arg-type]
+            raise Stopped(agreed[0], path, step, 0)
+        self.trainer.save_checkpoint(path)
+        if self.trainer.is_global_zero:
+            print(f"vlmtune fit: wrote {path} (weights of step {step})", file=sys.stderr)
+
+    def _note(self, number: int, frame: Any) -> None:
+        del frame
+        again = number == signal.SIGINT and number in self._here
+        if self._training and not again:
+            self._here.add(number)
+            if number == signal.SIGINT and self.trainer.is_global_zero:
+                line = "vlmtune: stopping after this step; press Ctrl-C again to stop at once\n"
+                os.write(2, line.encode())  # `print` may not be called within itself
+        elif number == signal.SIGINT:
+            raise KeyboardInterrupt
+        elif number == signal.SIGTERM:
+            if self.trainer.strategy.launcher is not None:
+                self.trainer.strategy.launcher.kill(number)  # pyright: ignore[reportArgumentType]
+            raise Stopped(number)
+        else:
+            self._here.add(number)  # the first step will write a checkpoint
+
+    def _slurm(self) -> bool:
+        environment = self._environment()
+        return isinstance(environment, SLURMEnvironment) and environment.auto_requeue
+
+    def _hpc_path(self) -> str:
+        """The checkpoint that Lightning resumes from by itself when the job starts again."""
+        folder = self.trainer.default_root_dir
+        return self.trainer._checkpoint_connector.hpc_save_path(folder)
+
+    def _is_child(self) -> bool:
+        """Whether rank 0 started this process; Slurm and torchrun start each one themselves."""
+        here = isinstance(self._environment(), LightningEnvironment)
+        return here and self.trainer.local_rank > 0
+
+    def _environment(self) -> Any:
+        return self.trainer._accelerator_connector.cluster_environment
+
+
+def listen(trainer: "pl.Trainer") -> Signals:
+    """Replaces the signal handlers of a trainer until its run ends, and returns the new ones."""
+    signals = Signals(trainer)
+    trainer._signal_connector = signals
+    return signals
