@@ -16,7 +16,9 @@ from data_builders.programs.families import FAMILIES
 from data_builders.programs.generate import Generator
 from data_builders.programs.program import answer_word
 from data_builders.programs.scene_graph import read_scenes, vocabulary
+from data_builders.programs.wording import Wording, read_vocabulary
 from data_builders.shard_builder import Builder
+from vlmtune.config import find_path
 from vlmtune.data.schema import ShardInfo
 from vlmtune.errors import UserError
 
@@ -38,23 +40,28 @@ class QuestionsBuilder(Builder):
         per_image: Largest number of questions of an image; CLEVR asks 10.
         seed: Seed of the questions; equal seeds give equal bytes.
         synonyms: Whether to use synonyms such as "block" for cube, as CLEVR does.
+        vocabulary: File with the words that statements may have, one a line, such as
+            `checkpoints/scenes-clip/vocabulary.txt`; families that they cannot state are left out.
+        max_words: Largest number of words of a statement; the small CLIP reads 22.
     """
 
     def __init__(
-        self, path: Path, per_image: int = 10, seed: int = 0, synonyms: bool = True
-    ) -> None:
+        self, path: Path, per_image: int = 10, seed: int = 0, synonyms: bool = True,
+        vocabulary: Path | None = None, max_words: int | None = None,
+    ) -> None:  # fmt: skip
         check_per_image(per_image)
         self.path, self.per_image = Path(path), per_image
-        self.seed, self.synonyms = seed, synonyms
+        self.seed, self.vocabulary = seed, vocabulary
+        self.wording = Wording(synonyms, read_vocabulary(vocabulary), max_words)
 
     @override
     def sources(self) -> Mapping[str, Path]:
-        return {self.path.name: self.path}
+        return source_files(self.path, self.vocabulary)
 
     @override
     def write(self, folder: Path, tick: Callable[[], None]) -> Sequence[ShardInfo]:
         scenes = read_scenes(self.path)
-        generator = Generator(vocabulary(scenes), self.per_image, self.seed, self.synonyms)
+        generator = Generator(vocabulary(scenes), self.per_image, self.seed, self.wording)
         numbers = {family.name: number for number, family in enumerate(FAMILIES)}
         split = scenes[0].split
 
@@ -96,6 +103,12 @@ def answer_table(answers: Mapping[str, Counter[Any]]) -> str:
         + ", ".join(f"{answer_word(x)} {counts[x]}" for x in sorted(counts))
         for name, counts in answers.items()
     )
+
+
+def source_files(path: Path, vocabulary: Path | None) -> dict[str, Path]:
+    """The files that questions depend on, by name."""
+    words = vocabulary and (find_path(vocabulary) or Path(vocabulary))
+    return {file.name: file for file in (path, words) if file}
 
 
 def check_per_image(per_image: int) -> None:

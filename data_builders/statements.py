@@ -13,7 +13,8 @@ from data_builders.annotations import inside
 from data_builders.programs.generate import Generator
 from data_builders.programs.question import Question
 from data_builders.programs.scene_graph import read_scenes, vocabulary
-from data_builders.questions import check_per_image
+from data_builders.programs.wording import Wording, read_vocabulary
+from data_builders.questions import check_per_image, source_files
 from data_builders.shard_builder import MISSING, Record, ShardBuilder, image_group
 
 
@@ -30,25 +31,30 @@ class StatementsBuilder(ShardBuilder):
         per_image: Largest number of questions of an image, of which each gives two statements.
         seed: Seed of the questions.
         synonyms: Whether to use synonyms such as "block" for cube.
+        vocabulary: File with the words that statements may have, one a line, such as
+            `checkpoints/scenes-clip/vocabulary.txt`; families that they cannot state are left out.
+        max_words: Largest number of words of a statement; the small CLIP reads 22.
     """
 
     def __init__(
         self, path: Path, images: Path, per_image: int = 4, seed: int = 0, synonyms: bool = True,
+        vocabulary: Path | None = None, max_words: int | None = None,
         missing: float = MISSING, records_per_shard: int = 1000,
     ) -> None:  # fmt: skip
         super().__init__(records_per_shard, missing)
         check_per_image(per_image)
         self.path, self.images, self.per_image = Path(path), Path(images), per_image
-        self.seed, self.synonyms = seed, synonyms
+        self.seed, self.vocabulary = seed, vocabulary
+        self.wording = Wording(synonyms, read_vocabulary(vocabulary), max_words)
 
     @override
     def sources(self) -> Mapping[str, Path]:
-        return {self.path.name: self.path}
+        return source_files(self.path, self.vocabulary)
 
     @override
     def records(self) -> Iterator[Record]:
         scenes = read_scenes(self.path)
-        generator = Generator(vocabulary(scenes), self.per_image, self.seed, self.synonyms)
+        generator = Generator(vocabulary(scenes), self.per_image, self.seed, self.wording)
         for number, scene in enumerate(scenes):
             file = inside(self.images, scene.image, self.path, f"scenes[{number}]")
             questions = list(generator.questions([scene]))

@@ -19,8 +19,11 @@ from data_builders.programs.families import FAMILIES, Family
 from data_builders.programs.question import Question, worded
 from data_builders.programs.scene_graph import SceneGraph
 from data_builders.programs.search import Instance, SceneSearch
+from data_builders.programs.wording import Wording
+from vlmtune.errors import UserError
 
-TRIES = 8  # searches of a family in a scene
+ANY = Wording()
+TRIES = 8  # searches of a family in a scene, and wordings of what is found
 _BOOLEANS = (False, True)
 
 
@@ -31,7 +34,8 @@ class Generator:
         words: The values that each attribute may have.
         per_image: Largest number of questions of a scene, each of another family.
         seed: Seed of everything that is chosen.
-        synonyms: Whether to use synonyms.
+        wording: Which words statements may have. Families that it cannot state are not asked,
+            nor those that ask for an attribute with one value.
         families: The families to ask.
 
     Attributes:
@@ -43,12 +47,19 @@ class Generator:
         words: Mapping[str, Sequence[str]],
         per_image: int = 10,
         seed: int = 0,
-        synonyms: bool = True,
+        wording: Wording = ANY,
         families: Sequence[Family] = FAMILIES,
     ) -> None:
         self.words, self.per_image = words, per_image
-        self.seed, self.synonyms, self.families = seed, synonyms, families
-        self.answers: dict[str, Counter[Any]] = {family.name: Counter() for family in families}
+        self.seed, self.wording = seed, wording
+        answered = filter(self._has_answers, families)
+        self.families = [family for family in answered if wording.rows(family.texts)]
+        if not self.families:
+            raise UserError(
+                "expected a vocabulary with the words of a statement, such as 'there is a', got "
+                "none: add words, or leave the vocabulary out"
+            )
+        self.answers: dict[str, Counter[Any]] = {family.name: Counter() for family in self.families}
 
     def questions(self, scenes: Iterable[SceneGraph]) -> Iterator[Question]:
         """Yields the questions of scenes."""
@@ -62,11 +73,24 @@ class Generator:
         for _, _, family in sorted(turns, key=lambda turn: turn[:2]):
             if count == self.per_image:
                 return
-            instance = self._balanced(searched, family, rng)
-            if instance is not None:
-                self.answers[family.name][instance.answer] += 1
+            question = self._question(searched, family, rng)
+            if question is not None:
+                self.answers[family.name][question.instance.answer] += 1
                 count += 1
-                yield worded(instance, scene, self.words, rng, self.synonyms)
+                yield question
+
+    def _question(
+        self, searched: SceneSearch, family: Family, rng: random.Random
+    ) -> Question | None:
+        """A question of a family, None where no instance of some can be stated."""
+        for _ in range(TRIES):
+            instance = self._balanced(searched, family, rng)
+            if instance is None:
+                return None
+            question = worded(instance, searched.scene, self.words, rng, self.wording)
+            if question is not None:
+                return question
+        return None
 
     def _balanced(
         self, searched: SceneSearch, family: Family, rng: random.Random
@@ -85,6 +109,11 @@ class Generator:
             if counts[chosen.answer] == rarest:
                 break
         return chosen if chosen and not _too_frequent(chosen.answer, counts, domain) else None
+
+    def _has_answers(self, family: Family) -> bool:
+        """Whether a false answer exists: the attribute that is asked for has two values or more."""
+        kind, _, attribute = family.function.partition("_")
+        return kind != "query" or len(self.words[attribute]) > 1
 
     def _domain(self, family: Family, counts: Counter[Any]) -> Sequence[Any]:
         """The answers that a family may have; numbers up to one more than the largest so far."""

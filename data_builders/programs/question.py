@@ -14,7 +14,13 @@ from data_builders.programs.effective import effective_question
 from data_builders.programs.program import Program, answer_word, encode
 from data_builders.programs.scene_graph import SceneGraph
 from data_builders.programs.search import Instance
-from data_builders.programs.wording import capitalised, fields, number_word, with_article
+from data_builders.programs.wording import (
+    Wording,
+    capitalised,
+    fields,
+    number_word,
+    with_article,
+)
 
 
 @dataclass(frozen=True)
@@ -83,26 +89,30 @@ def worded(
     scene: SceneGraph,
     words: Mapping[str, Sequence[str]],
     rng: random.Random,
-    synonyms: bool = True,
-) -> Question:
+    wording: Wording,
+) -> Question | None:
     """Puts an instance into words: one of its family's templates each, and synonyms.
+
+    None where the wording does not allow the statements that were drawn.
 
     Args:
         instance: What is asked.
         scene: The scene.
         words: The values that each attribute may have.
         rng: Chooses templates, synonyms and the false answer.
-        synonyms: Whether to use synonyms; else each value has one word.
+        wording: Which words there are. The question takes its templates from all.
     """
     texts = instance.family.texts
-    blanks = fields(instance.descriptions, instance.relations, rng, synonyms)
+    blanks = fields(instance.descriptions, instance.relations, rng, wording)
     question = rng.choice(texts.questions).format_map(blanks)
     false = _false_answer(instance, scene, words, rng)
-    row = rng.choice(texts.statements)
+    row = rng.choice(wording.rows(texts))
     true, untrue = (
         _frame(row, answer).format_map(blanks | _answer_fields(answer))
         for answer in (instance.answer, false)
     )
+    if not (wording.allows(true) and wording.allows(untrue)):
+        return None
     return Question(scene, instance, capitalised(question), answer_word(false), true, untrue)
 
 

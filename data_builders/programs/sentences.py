@@ -8,6 +8,7 @@ is asked or stated of it. Each frame with each phrase is a template. Fields of a
 described object, `{As}` several, `{aA}` with its article, `{r}` a relation, `{v}` an answer.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -42,6 +43,11 @@ PHRASES = {
         "{other} that {has} the same {attribute} as the {B} {r} the {C}",
     ),
 }
+_PLAIN_PHRASES = {  # in few different words, for models that know few
+    "two_hop": ("{head} {r} the {B} {s} the {C}",),
+    "three_hop": ("{head} {r} the {B} {s} the {C} {t} the {D}",),
+    "single_and": ("{head} {r} the {B} and {s} the {C}",),
+}
 _WORDS: dict[Form, dict[str, str]] = {
     "N": {"{head}": "{A}", "{other}": "other {A}", "{any}": "{T}", "{is}": "is", "{has}": "has",
           "{A or}": "{aA}", "{B or}": "{aB}"},
@@ -61,10 +67,13 @@ class Texts:
         statements: Templates of statements that are true where the answer is v: by the answer,
             "yes", "no", "one" (of a count), or "" for any other. Those of one row differ in the
             answer alone.
+        plain: Further statements in few different words, for models that know few. A number means
+            exactly that many.
     """
 
     questions: tuple[str, ...]
     statements: tuple[dict[str, str], ...]
+    plain: tuple[dict[str, str], ...] = ()
 
 
 _QUESTIONS = {
@@ -174,6 +183,10 @@ _STATEMENTS: dict[str, tuple[dict[str, str], ...]] = {
          "no": "the number of {Ns} is not greater than the number of {Ms}"},
     ),
 }  # fmt: skip
+_PLAIN_STATEMENTS: dict[str, tuple[dict[str, str], ...]] = {
+    "count": ({"": "there are {v} {Ns}", "one": "there is one {N}", "zero": "there are no {Ns}"},),
+    "query_material": ({"": "the {N} is {v}"},),
+}
 
 
 def templates(function: str, first: str, second: str = "", attribute: str = "") -> Texts:
@@ -193,6 +206,7 @@ def templates(function: str, first: str, second: str = "", attribute: str = "") 
     """
     seconds = PHRASES[second] if second else ("",)
     pairs = [(p, s) for p in PHRASES[first] for s in seconds]
+    plain = [(p, s) for p in _PLAIN_PHRASES.get(first, ()) for s in seconds]
 
     def filled(frame: str, phrase: str, other: str) -> str:
         for form in _WORDS:
@@ -201,13 +215,20 @@ def templates(function: str, first: str, second: str = "", attribute: str = "") 
             frame = frame.replace(field, _numbered(_phrase(other, form)))
         return frame.replace("{attribute}", attribute)
 
+    def rows(
+        frames: Sequence[Mapping[str, str]], phrases: Sequence[tuple[str, str]]
+    ) -> tuple[dict[str, str], ...]:
+        return tuple(
+            {answer: filled(frame, *pair) for answer, frame in row.items()}
+            for row in frames
+            for pair in phrases
+        )
+
+    frames, further = _STATEMENTS[function], _PLAIN_STATEMENTS.get(function, ())
     return Texts(
         tuple(filled(frame, *pair) for frame in _QUESTIONS[function] for pair in pairs),
-        tuple(
-            {answer: filled(frame, *pair) for answer, frame in row.items()}
-            for row in _STATEMENTS[function]
-            for pair in pairs
-        ),
+        rows(frames, pairs),
+        (*rows(frames, plain), *rows(further, [*pairs, *plain])),
     )
 
 

@@ -3,6 +3,7 @@ import json
 import os
 import random
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from data_builders.programs.generate import Generator
 from data_builders.programs.program import Step, check, execute
 from data_builders.programs.scene_graph import ATTRIBUTES, SceneGraph, read_scenes, vocabulary
 from data_builders.programs.search import SceneSearch
+from data_builders.programs.wording import Wording, read_vocabulary
 from tests.data_builders.programs.raw_scenes import (
     WORDS,
     IllPosed,
@@ -21,6 +23,7 @@ from tests.data_builders.programs.raw_scenes import (
     with_relations,
     word,
 )
+from tests.refusals import refused
 
 SCENES = int(os.environ.get("VLMTUNE_PROGRAM_SCENES", "100"))  # with 10 questions each
 
@@ -340,15 +343,93 @@ def test_equal_seeds_give_equal_questions_and_others_other_ones(scenes):
 
 
 def test_without_synonyms_each_value_has_one_word(scenes):
-    rows = generated(scenes[:30], synonyms=False)
+    rows = generated(scenes[:30], wording=Wording(synonyms=False))
     text = " ".join(row["question"] + row["statement"] for row in rows)
     assert not {"ball", "block", "tiny", "shiny", "matte", "object"} & set(text.split())
+
+
+PLAIN = "a an and are behind front in is left no object objects of one right the there thing things"
+NAMES = (
+    "to two three four five six seven eight small large red blue green gray brown purple cyan "
+    "yellow metal rubber cube cubes sphere spheres cylinder cylinders"
+)
+
+
+@pytest.fixture(scope="module")
+def few_words(scenes) -> list[dict]:
+    words = frozenset(f"{PLAIN} {NAMES}".split())
+    return generated(scenes, wording=Wording(vocabulary=words, max_words=20))
+
+
+def test_statements_of_few_words_keep_to_them(few_words, raw):
+    for row in few_words:
+        scene = raw[row["image_index"]]
+        assert word(naive(row["program"], scene)) == row["answer"]
+        for text in (row["statement"], row["false_statement"]):
+            assert set(text.split()) <= set(f"{PLAIN} {NAMES}".split()), text
+            assert len(text.split()) <= 20
+        assert row["statement"] != row["false_statement"]
+    longest = max(len(row["statement"].split()) for row in few_words)
+    assert longest > 17
+
+
+def test_few_words_state_30_families_of_five_structures(few_words):
+    families = Counter(row["family"] for row in few_words)
+    chains = ("zero_hop", "one_hop", "two_hop", "three_hop", "single_and")
+    ends = ("exist", "count", *(f"query_{attribute}" for attribute in ATTRIBUTES))
+    assert set(families) == {f"{structure}-{end}" for structure in chains for end in ends}
+    assert min(families.values()) >= 0.5 * max(families.values())
+
+
+def test_few_words_name_what_the_programs_filter(few_words):
+    """A statement names each value of its program once, and the answer of a query."""
+    values = {value for few in WORDS.values() for value in few}
+    phrases = {"left": "left of", "right": "right of", "behind": "behind", "front": "in front of"}
+    for row in few_words:
+        stated = Counter(value for step in row["program"] for value in step["value_inputs"])
+        text = row["statement"]
+        found = Counter(w.removesuffix("s") for w in text.split() if w.removesuffix("s") in values)
+        found += Counter({name: text.count(phrase) for name, phrase in phrases.items()})
+        added = [row["answer"]] if row["type"].startswith("query") else []
+        assert found == stated + Counter(added), text
+
+
+def test_without_limits_statements_are_those_of_before(scenes):
+    """A vocabulary with every word changes nothing but the plain templates that it adds."""
+    rows = generated(scenes[:10])
+    assert all("exactly" in r["statement"] or "number of" in r["statement"] or
+               "no " in r["statement"] for r in rows if r["type"] == "count")  # fmt: skip
+
+
+def test_an_attribute_of_one_value_is_not_asked_for(tmp_path):
+    raw = content(20, seed=3)
+    for scene in raw["scenes"]:
+        for obj in scene["objects"]:
+            obj["size"] = "large"
+    path = tmp_path / "scenes.json"
+    path.write_text(json.dumps(raw))
+    rows = generated(read_scenes(path), per_image=90)
+    types = Counter(row["type"] for row in rows)
+    assert "query_size" not in types
+    assert min(types[f"query_{kind}"] for kind in ("color", "material", "shape")) > 20
+
+
+def test_vocabularies_are_checked(tmp_path, scenes):
+    assert "cube" in (read_vocabulary(Path("checkpoints/scenes-clip/vocabulary.txt")) or ())
+    assert read_vocabulary(None) is None
+    with refused("vocabulary in .*missing.*correct the path"):
+        read_vocabulary(tmp_path / "missing.txt")
+    (tmp_path / "words.txt").write_text("red\na cube\n")
+    with refused("one word a line .* 'a cube'"):
+        read_vocabulary(tmp_path / "words.txt")
+    with refused("words of a statement"):
+        Generator(vocabulary(scenes), wording=Wording(vocabulary=frozenset(["red", "cube"])))
 
 
 def test_questions_and_statements_name_what_their_programs_filter(scenes):
     values = {value for few in WORDS.values() for value in few}
     phrases = {"left": "left of", "right": "right of", "behind": "behind", "front": "in front of"}
-    for row in generated(scenes[:50], synonyms=False):
+    for row in generated(scenes[:50], wording=Wording(synonyms=False)):
         stated = Counter(value for step in row["program"] for value in step["value_inputs"])
         text = row["question"].removeprefix("How large is").replace(",", "").rstrip("?").lower()
         found = Counter(word.removesuffix("s") for word in text.split())
