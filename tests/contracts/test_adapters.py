@@ -332,3 +332,19 @@ def test_the_size_of_chunks_does_not_matter(everywhere):
     want = made.values()
     for made.adapter.chunk in (1, 3, 7):
         torch.testing.assert_close(made.values(), want, rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
+def test_one_text_or_one_image_may_stand_for_all_rows(everywhere):
+    made = everywhere()
+    if not isinstance(made.adapter, JointAdapter):
+        return
+    image, text = made.features()
+    images, texts = made.adapter.prepare_image(image), made.adapter.prepare_text(text.trimmed())
+    want = made.values()
+    if made.adapter.broadcasts_text:
+        got = made.adapter.score_pairs(images, texts[:1])
+        torch.testing.assert_close(got, want[:, 0], rtol=1e-4, atol=1e-4)
+    if made.adapter.broadcasts_image:
+        got = made.adapter.score_pairs(images[:1], texts)
+        torch.testing.assert_close(got, want[0], rtol=1e-4, atol=1e-4)

@@ -169,6 +169,7 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
         training_memory: Bytes of activations that may be kept for the backward pass.
         broadcasts_image: True if `score_pairs` takes a single prepared image for all P texts, which
             saves copies if images have many texts.
+        broadcasts_text: True if it takes a single prepared text for all P images.
         gives_reading: True if it has `reading`, for pictures of what each word reads.
     """
 
@@ -178,6 +179,7 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
     memory: int = 512 * 2**20
     training_memory: int = 3 * 2**30
     broadcasts_image: bool = False
+    broadcasts_text: bool = False
     gives_reading: bool = False
 
     @abstractmethod

@@ -66,6 +66,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
     """
 
     broadcasts_image = True
+    broadcasts_text = True
     gives_reading = True
     grid: Tensor
 
@@ -155,6 +156,15 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
 
     @override
     def score_pairs(self, image: PooledTokens, text: PooledTokens) -> Float[Tensor, "P"]:
+        if len(text) == 1 < len(image):
+            evidence = self._evidence_of_images(image.tokens, text.tokens)
+        else:
+            evidence = self._evidence(image, text)
+        if self.training:
+            return evidence + self.bias
+        return self.scale * (image.pooled * text.pooled).sum(dim=1) + evidence + self.bias
+
+    def _evidence(self, image: PooledTokens, text: PooledTokens) -> Float[Tensor, "P"]:
         width, read = self.width, self._read(image, text)
         values = self._by_head(image.tokens.values[:, :, width:])
         content = self._by_head(text.tokens.values[:, :, width : 2 * width])
@@ -162,10 +172,24 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         if self.locations:
             location = self._by_head(text.tokens.values[:, :, 2 * width :])
             weight = weight + location @ self.grid.T.to(read.dtype)
-        evidence = (read * weight).sum(dim=(1, 2, 3)) / 2 + self.bias
-        if self.training:
-            return evidence
-        return self.scale * (image.pooled * text.pooled).sum(dim=1) + evidence
+        return (read * weight).sum(dim=(1, 2, 3)) / 2
+
+    def _evidence_of_images(self, image: Tokens, text: Tokens) -> Float[Tensor, "P"]:
+        """The evidence of one text in many images, by one matrix product.
+
+        The heads of the text stand in a block-diagonal matrix, so that no image is copied by head.
+        """
+        width = self.width
+        queries, content = (
+            self._by_head(text.values[:, :, start : start + width])[0] for start in (0, width)
+        )
+        blocks = torch.block_diag(*queries.mT, *content.mT) / math.sqrt(width / self.heads)
+        products, weight = (image.values @ blocks).chunk(2, dim=2)
+        if self.locations:
+            location = self._by_head(text.values[:, :, 2 * width :])[0].flatten(0, 1)
+            weight = weight + self.grid.to(weight.dtype) @ location.T
+        read = products.masked_fill(~image.mask[:, :, None], -torch.inf).softmax(dim=1)
+        return (read * weight).sum(dim=(1, 2)) / 2
 
     @override
     def reading(self, image: PooledTokens, text: PooledTokens) -> Float[Tensor, "P words patches"]:

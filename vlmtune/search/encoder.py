@@ -122,7 +122,10 @@ class Encoder:
             pair = self.joint.pair_bytes(images, text, False)
             size = max(1, min(self.joint.memory, CPU_CHUNK) // pair) if pair else PAIRS
             scores = []
-            for rows in torch.arange(len(images)).split(self.joint.chunk or size):
-                texts = text[torch.zeros(len(rows), dtype=torch.int64, device=device)]
-                scores.append(self.joint.score_pairs(images[rows].to(device), texts).float().cpu())
+            size = self.joint.chunk or size
+            for start in range(0, len(images), size):
+                chunk, texts = images[start : start + size].to(device), text
+                if not self.joint.broadcasts_text:
+                    texts = text[torch.zeros(len(chunk), dtype=torch.int64, device=device)]
+                scores.append(self.joint.score_pairs(chunk, texts).float().cpu())
         return torch.cat(scores)

@@ -161,6 +161,8 @@ class Index:
             read(self._parts[number], [self._rows[files[k]][1] for k in wanted])
             for number, wanted in here.items()
         ]
+        if len(chunks) == 1:
+            return chunks[0]  # in order already
         order = torch.tensor([k for wanted in here.values() for k in wanted])
         return concatenate(chunks)[order.argsort()]
 
