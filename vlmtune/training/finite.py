@@ -12,17 +12,19 @@ from torch.nn.utils import get_total_norm
 
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.training.shard_layout import ShardLayout
+from vlmtune.training.signals import Signals
 from vlmtune.types import Batch, ScoreShard
 
 
-def all_finite(
-    shard: ScoreShard, group: ProcessGroup, counts: Sequence[int] = ()
-) -> tuple[bool, list[int]]:
-    """Returns whether all scores of all ranks are finite, and the sums of `counts` over ranks."""
+def all_finite(shard: ScoreShard, group: ProcessGroup, signals: Signals | None = None) -> bool:
+    """Returns whether all scores of all ranks are finite; ranks agree on `signals` on the way."""
     # Every score is in the rows of some rank.
     wrong = (~shard.rows.values.isfinite()).sum().reshape(1)
-    total, *sums = group.sum(torch.cat([wrong, wrong.new_tensor(counts)])).tolist()
-    return not total, sums
+    counts = wrong.new_tensor([] if signals is None else signals.counts())
+    total, *sums = group.sum(torch.cat([wrong, counts])).tolist()
+    if signals is not None:
+        signals.agree(sums)
+    return not total
 
 
 def first_wrong_record(

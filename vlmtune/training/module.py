@@ -36,7 +36,7 @@ from vlmtune.training.optimization import parameter_groups, warmup_cosine
 from vlmtune.training.score_shards import gather_all, local_scores
 from vlmtune.training.scores import TrainingScores
 from vlmtune.training.shard_layout import shard_layout
-from vlmtune.training.signals import Signals, listen
+from vlmtune.training.signals import StopsAtSignals
 from vlmtune.types import Batch, ScoreShard
 
 LAST_FINITE = "last-before-nan.ckpt"
@@ -47,7 +47,7 @@ def default_optimizer(parameters: Iterable[Any]) -> torch.optim.Optimizer:
     return AdamW(parameters, lr=1e-3, weight_decay=1e-4)
 
 
-class AdaptationModule(TrainedWeights):
+class AdaptationModule(TrainedWeights, StopsAtSignals):
     r"""Trains an adapter on a backbone to minimise $\sum_k w_k L_k(\text{scores}, \text{targets})$.
 
     Frozen features come from the feature store if `store` is given, all others from the backbone in
@@ -128,30 +128,6 @@ class AdaptationModule(TrainedWeights):
         self.scores = TrainingScores(backbone, adapter, pairs or AllPairs(), needs, chunk)
         self.original = self.scores.original  # registered, so that it moves between devices
         self._first_key = ""  # of the first record of the present step, on this rank
-        self._signals: Signals | None = None
-
-    # -- signals ------------------------------------------------------------------------------
-
-    @override
-    def setup(self, stage: str) -> None:
-        del stage
-        self._signals = listen(self.trainer)
-
-    @override
-    def on_train_start(self) -> None:
-        if self._signals is not None:
-            self._signals.train(True)
-
-    @override
-    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        # After all callbacks: what they do in this step is part of the checkpoint.
-        if self._signals is not None:
-            self._signals.act()
-
-    @override
-    def on_train_end(self) -> None:
-        if self._signals is not None:
-            self._signals.train(False)
 
     # -- features and scores ------------------------------------------------------------------
 
@@ -246,11 +222,7 @@ class AdaptationModule(TrainedWeights):
         shard = self.scores.shard(batch, layout, group, generator)
         objectives = cast(list[Objective], list(self.objectives))
         names = [type(objective).__name__ for objective in objectives]
-        signals = self._signals if stage == "train" else None
-        finite, counts = all_finite(shard, group, signals.counts() if signals else ())
-        if signals:
-            signals.agree(counts)
-        if not finite:
+        if not all_finite(shard, group, self.signals if stage == "train" else None):
             key = first_wrong_record(shard, batch, layout, group)
             wanted = f"finite scores for {', '.join(names)}"
             self._stop(wanted, "NaN or infinity", f"first record {key!r}", group)

@@ -139,8 +139,35 @@ class Signals(_SignalConnector):
         return self.trainer._accelerator_connector.cluster_environment
 
 
-def listen(trainer: "pl.Trainer") -> Signals:
-    """Replaces the signal handlers of a trainer until its run ends, and returns the new ones."""
-    signals = Signals(trainer)
-    trainer._signal_connector = signals
-    return signals
+class StopsAtSignals(pl.LightningModule):
+    """A module whose trainer has `Signals`; its `training_step` makes ranks agree on them.
+
+    Attributes:
+        signals: Those of the run; None without a trainer.
+    """
+
+    signals: Signals | None = None
+
+    @override
+    def setup(self, stage: str) -> None:
+        """Replaces the signal handlers of the trainer until its run ends."""
+        del stage
+        self.signals = self.trainer._signal_connector = Signals(self.trainer)
+
+    @override
+    def on_train_start(self) -> None:
+        """From here on a signal waits for the end of a step."""
+        if self.signals is not None:
+            self.signals.train(True)
+
+    @override
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Acts after all callbacks: what they do in this step is part of the checkpoint."""
+        if self.signals is not None:
+            self.signals.act()
+
+    @override
+    def on_train_end(self) -> None:
+        """From here on a signal stops the run at once."""
+        if self.signals is not None:
+            self.signals.train(False)
