@@ -10,10 +10,13 @@ import inspect
 import re
 from collections.abc import Iterable
 
+from vlmtune.cli.streams import printable
 from vlmtune.errors import UserError
 
 LONGEST = 600
-EXPECTED = {"RecordError", "MisconfigurationException", "OutOfMemoryError"}
+EXPECTED = {"RecordError", "MisconfigurationException"}
+MEMORY = re.compile(r"can't allocate memory|not enough memory|out of memory|bad_alloc", re.I)
+WORKER = re.compile(r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) (is killed|exited)[^.]*")
 # jsonargparse writes prose. These find in it the name that is wrong and the class it belongs to; if
 # it words them otherwise one day, the suggestion is missing and its message is still shown.
 WRONG = re.compile(r"(?:unrecognized arguments: (?:--)?|ption '|Key '|attribute ')([^'\s=]+)")
@@ -34,7 +37,8 @@ LOOP = re.compile(r"Config file loop detected: (\S+) -> .*", re.DOTALL)
 def is_expected(error: Exception) -> bool:
     """Whether the user can cause this error, so that it is no fault of vlmtune."""
     names = {kind.__name__ for kind in type(error).__mro__}
-    return isinstance(error, UserError | OSError | argparse.ArgumentError) or bool(names & EXPECTED)
+    known = isinstance(error, UserError | OSError | argparse.ArgumentError) or names & EXPECTED
+    return bool(known) or _of_the_machine(error) is not None
 
 
 def explain(error: Exception) -> str:
@@ -47,11 +51,28 @@ def explain(error: Exception) -> str:
     text = _one_line(str(error))
     if isinstance(error, OSError) and error.filename is not None:
         return f"expected the file {str(error.filename)!r}, got: {error.strerror}: correct the path"
-    if type(error).__name__ == "OutOfMemoryError":
-        return f"expected enough memory, got {text}: lower the batch size or use a smaller model"
+    if (line := _of_the_machine(error)) is not None:
+        return line
     if is_expected(error):
         return text
     return f"{type(error).__name__}: {text}: a fault in vlmtune; --debug shows where"
+
+
+def _of_the_machine(error: Exception) -> str | None:
+    """The line of an error that memory or another process caused; None for others."""
+    text = _one_line(str(error))
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    if "OutOfMemoryError" in kinds or (
+        isinstance(error, MemoryError | RuntimeError) and (not text or MEMORY.search(text))
+    ):
+        got = text or type(error).__name__
+        return f"expected enough memory, got {got}: lower the batch size or use a smaller model"
+    if isinstance(error, RuntimeError) and (worker := WORKER.search(text)):
+        return (
+            f"expected the data workers to run on, got {worker[0].strip()}: free memory or lower "
+            "data.num_workers, then resume with --ckpt_path and the last checkpoint"
+        )
+    return None
 
 
 def warning_line(message: Warning | str, *_: object, **__: object) -> str:
@@ -104,5 +125,5 @@ def _names(module: str, name: str) -> list[str]:
 
 
 def _one_line(text: str) -> str:
-    line = " ".join(text.split())
+    line = printable(" ".join(text.split()))
     return line if len(line) <= LONGEST else f"{line[:LONGEST]}…"

@@ -30,7 +30,7 @@ from pytorch_lightning.utilities.rank_zero import rank_zero_only
 from torch.nn import ModuleList
 from typing_extensions import override
 
-from vlmtune.cli.explain import configuration_error, warning_line
+from vlmtune.cli.explain import configuration_error, explain, warning_line
 from vlmtune.cli.overrides import changed_lists, rewritten
 from vlmtune.cli.run_progress import RunProgress
 from vlmtune.data.datamodule import ShardDataModule
@@ -40,6 +40,7 @@ from vlmtune.report.screen import show
 from vlmtune.report.table import count
 from vlmtune.storage.files import write_atomically
 from vlmtune.training.benchmark_callback import BenchmarkCallback
+from vlmtune.training.failures import failure_of_others, is_lost, publish_failure
 from vlmtune.training.module import AdaptationModule
 from vlmtune.training.run_monitor import RunMonitor
 from vlmtune.training.signals import Stopped
@@ -76,6 +77,11 @@ def run(command: str, arguments: list[str]) -> None:
     except Stopped as stop:
         if stop.path is None or getattr(rank_zero_only, "rank", 0) == 0:
             print(stop_line(stop, command, arguments), file=sys.stderr)
+        raise
+    except Exception as error:
+        if is_lost(error):
+            raise failure_of_others(error) from error
+        publish_failure(explain(error))
         raise
     except SystemExit as stop:
         # Lightning turns Ctrl-C into a plain exit.

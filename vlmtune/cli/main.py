@@ -15,8 +15,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
 
+from typing_extensions import override
+
 from vlmtune.cli import probe_options
 from vlmtune.cli.explain import explain, is_expected, warning_line
+from vlmtune.cli.streams import printable, sturdy_output
 from vlmtune.config import ROOT, find_path
 from vlmtune.errors import UserError
 
@@ -153,6 +156,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def entry() -> None:
     """The `vlmtune` program."""
+    sturdy_output()
     sys.exit(main())
 
 
@@ -332,11 +336,19 @@ def _numbers(text: str) -> list[float]:
         ) from None
 
 
+class _Plain(logging.Formatter):
+    """Lines without control characters: a caption may have some."""
+
+    @override
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
 @contextlib.contextmanager
 def plain_log() -> Iterator[None]:
     """Shows the log and warnings as plain lines on stderr while a command runs."""
     log, handler = logging.getLogger("vlmtune"), logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(message)s"))
+    handler.setFormatter(_Plain("%(message)s"))
     level, form = log.level, warnings.formatwarning
     log.addHandler(handler)
     log.setLevel(logging.INFO)

@@ -5,6 +5,7 @@ In: a path and its content. Out: the file, or the value in it. Never: a half-wri
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from vlmtune.errors import UserError
 
+FULL = re.compile(r"No space left on device|Disk quota exceeded|File too large", re.I)
 AGAIN = "get the file again, or correct the path"
 
 
@@ -52,11 +54,35 @@ def write_atomically(path: Path) -> Iterator[Path]:
         finally:
             remove(temporary)
             remove(old)
-    except OSError as error:
+    except Exception as error:
+        reason = _of_the_disk(error)
+        if reason is None:
+            raise
         raise UserError(
-            f"expected to write {path}, got {type(error).__name__} ({error.strerror}): "
-            "free the disk or choose another folder"
+            f"expected to write {path}, got {reason}{_free(path.parent)}: free the disk or choose "
+            "another folder"
         ) from error
+
+
+def _of_the_disk(error: BaseException) -> str | None:
+    """Why a file could not be written; torch and safetensors raise errors of their own."""
+    if isinstance(error, OSError):
+        return f"{type(error).__name__} ({error.strerror})"
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, UserError):
+        text = cause.strerror if isinstance(cause, OSError) else str(cause)
+        if full := FULL.search(text or ""):
+            return f"{type(cause).__name__} ({full[0]})"
+        cause = cause.__cause__ or cause.__context__
+    return None
+
+
+def _free(folder: Path) -> str:
+    """How much space the disk of a folder has, for an error."""
+    try:
+        return f" with {shutil.disk_usage(folder).free / 1e6:,.1f} MB free on its disk"
+    except OSError:
+        return ""
 
 
 def write_text(path: Path, text: str) -> None:

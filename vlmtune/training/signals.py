@@ -16,6 +16,8 @@ from lightning_fabric.plugins.environments import LightningEnvironment, SLURMEnv
 from pytorch_lightning.trainer.connectors.signal_connector import _SignalConnector
 from typing_extensions import override
 
+from vlmtune.training.failures import outlive_children
+
 ON_SIGNAL = "last-on-signal.ckpt"
 SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1") if hasattr(signal, name)
@@ -150,8 +152,9 @@ class StopsAtSignals(pl.LightningModule):
 
     @override
     def setup(self, stage: str) -> None:
-        """Replaces the signal handlers of the trainer until its run ends."""
+        """Replaces the signal handlers of the trainer, and how it watches other processes."""
         del stage
+        outlive_children()
         self.signals = self.trainer._signal_connector = Signals(self.trainer)
 
     @override

@@ -1,0 +1,93 @@
+"""The standard output takes any text; what shows on a terminal has no control characters."""
+
+import io
+import os
+
+import pytest
+
+from vlmtune.cli import streams
+from vlmtune.cli.explain import explain, is_expected
+from vlmtune.cli.streams import Output, printable, sturdy
+
+
+def pipe():
+    """An output into a pipe, and the end to read from."""
+    reading, writing = os.pipe()
+    stream = io.TextIOWrapper(os.fdopen(writing, "wb"), encoding="ascii", line_buffering=True)
+    return sturdy(stream), reading
+
+
+def test_an_encoding_without_a_character_ends_no_run():
+    output, reading = pipe()
+    print("hits → 3", file=output)
+    output.close()
+    with os.fdopen(reading) as file:
+        assert file.read() == "hits \\u2192 3\n"
+
+
+def test_a_closed_pipe_ends_no_run():
+    output, reading = pipe()
+    os.close(reading)
+    for _ in range(3):
+        print("line", file=output, flush=True)
+    output.close()
+
+
+def test_a_closed_output_ends_no_run():
+    with sturdy(None) as output:
+        print("line", file=output, flush=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b[31mred\x1b[0m\n", "\x1b[31mred\x1b[0m\n"),  # the colours of tables
+        ("a\x1b]0;owned\x07b", "a\\x1b]0;owned\\x07b"),
+        ("a\x1b[2Jb\x9b1A", "a\\x1b[2Jb\\x9b1A"),
+        ("tab\tcaf\u00e9", "tab\tcaf\u00e9"),
+    ],
+)
+def test_a_terminal_gets_no_control_characters(text, shown, monkeypatch):
+    for terminal in (True, False):
+        file = io.BytesIO()
+        output = Output(file, encoding="utf-8")
+        monkeypatch.setattr(output, "isatty", lambda terminal=terminal: terminal, raising=False)
+        output.write(text)
+        output.flush()
+        assert file.getvalue().decode() == (shown if terminal else text)
+
+
+def test_errors_have_no_control_characters():
+    assert printable("\x1b[31m\r") == "\\x1b[31m\\x0d"
+    assert explain(ValueError("a \x1b]0;x\x07 caption")).startswith("ValueError: a \\x1b]0;x\\x07")
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (
+            RuntimeError("DataLoader worker (pid 123) is killed by signal: Killed. "),
+            "expected the data workers to run on, got DataLoader worker (pid 123) is killed by "
+            "signal: Killed: free memory",
+        ),
+        (
+            RuntimeError("DataLoader worker (pid(s) 1, 2) exited unexpectedly"),
+            "expected the data workers to run on, got DataLoader worker (pid(s) 1, 2) exited "
+            "unexpectedly: free memory",
+        ),
+        (
+            RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate m"
+                         "emory: you tried to allocate 8 bytes."),
+            "expected enough memory, got [enforce fail",
+        ),
+        (MemoryError(), "expected enough memory, got MemoryError: lower the batch size"),
+    ],
+)  # fmt: skip
+def test_what_the_machine_lacks_is_no_fault_of_vlmtune(error, line):
+    assert explain(error).startswith(line)
+    assert is_expected(error)
+
+
+def test_other_runtime_errors_are_faults():
+    assert not is_expected(RuntimeError("shapes differ"))
+    assert streams.printable("plain") == "plain"

@@ -1,0 +1,77 @@
+"""The standard output of a command: it takes any text, and a reader who stops reading ends no run.
+
+In: the stream that Python opened. Out: one that never fails for its encoding or a closed pipe, and
+that shows a terminal no control characters. Never: a change of what goes to a file or a pipe.
+"""
+
+import io
+import os
+import re
+import sys
+from typing import Any
+
+from typing_extensions import override
+
+# Colours, which tables use, are allowed: ESC [ numbers m.
+CONTROL = re.compile(r"\x1b(?!\[[0-9;]*m)|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f]")
+NEVER_RAW = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def printable(text: str, colours: bool = False) -> str:
+    r"""Returns a text with its control characters as `\x1b`; tabs and ends of lines stay.
+
+    Args:
+        text: The text, for example a caption of a stranger.
+        colours: Whether the escape sequences of colours stay too.
+
+    Example:
+        >>> printable("a red \x1b]0;owned\x07 cube")
+        'a red \\x1b]0;owned\\x07 cube'
+    """
+    pattern = CONTROL if colours else NEVER_RAW
+    return pattern.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+
+
+class Output(io.TextIOWrapper):
+    r"""A text stream for people.
+
+    What its encoding lacks is written as `\\u2192`. Once a pipe is closed, as by `| head -1`, the
+    rest goes nowhere.
+    """
+
+    @override
+    def write(self, text: str, /) -> int:
+        shown = printable(text, colours=True) if self.isatty() else text
+        try:
+            super().write(shown)
+        except BrokenPipeError:
+            self._discard()
+        return len(text)
+
+    @override
+    def flush(self) -> None:
+        try:
+            super().flush()
+        except BrokenPipeError:
+            self._discard()
+
+    def _discard(self) -> None:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self.fileno())
+        os.close(nowhere)
+
+
+def sturdy(stream: Any) -> Any:
+    """Returns an `Output` over a standard stream, or over nothing if the stream is closed."""
+    if stream is None:
+        return open(os.devnull, "w", encoding="utf-8")
+    if not isinstance(stream, io.TextIOWrapper):
+        return stream
+    encoding, buffered = stream.encoding, stream.line_buffering
+    form = {"encoding": encoding, "errors": "backslashreplace", "line_buffering": buffered}
+    return Output(stream.detach(), **form)
+
+
+def sturdy_output() -> None:
+    """Replaces the standard output of this process."""
+    sys.stdout = sturdy(sys.stdout)

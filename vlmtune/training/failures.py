@@ -1,0 +1,118 @@
+"""Which rank ended a run, and why: each rank writes its error where the others can read it.
+
+In: an error of this rank. Out: one line on every rank that names the rank at fault.
+Never: a wait of more than `PATIENCE` seconds, or a call that needs a rank that is gone.
+"""
+
+import contextlib
+import re
+import signal
+import sys
+import threading
+import time
+from functools import partial
+from typing import Any
+
+import torch.distributed as dist
+from lightning_fabric.strategies.launchers.subprocess_script import _ChildProcessObserver
+
+from vlmtune.errors import UserError
+
+KEY = "vlmtune/failure"
+PATIENCE = 5.0
+"""Seconds in which a rank at fault writes its error, and the others read it."""
+GRACE = 20.0
+"""Seconds after which rank 0 is killed if it does not notice that a process it started failed."""
+# Errors of gloo and NCCL when a rank no longer answers.
+LOST = re.compile(r"gloo|nccl|connection (closed|reset|refused)|broken pipe|timed out", re.I)
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether an error says that another rank no longer answers.
+
+    Example:
+        >>> is_lost(RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer"))
+        True
+        >>> is_lost(RuntimeError("shapes differ")), is_lost(UserError("gloo"))
+        (False, False)
+    """
+    kinds = dist.DistError if dist.is_available() else ()
+    plain = type(error) is RuntimeError and LOST.search(str(error)) is not None
+    return isinstance(error, kinds) or plain
+
+
+def publish_failure(reason: str) -> None:
+    """Writes this rank's error for the other ranks, unless one did before; alone it does nothing.
+
+    It then leaves the group, which ends what gloo's other ranks wait for. Rank 0 stays a little
+    longer, as the others read from its process.
+    """
+    store, rank = _store(), dist.get_rank() if _store() is not None else 0
+    if store is None:
+        return
+    with contextlib.suppress(RuntimeError, OSError):
+        store.compare_set(KEY, "", f"rank {rank}: {reason}")
+        if dist.get_backend() == "gloo":  # NCCL would wait here for the others
+            dist.destroy_process_group()
+        if rank == 0:
+            time.sleep(PATIENCE / 2)
+
+
+def failure_of_others(error: BaseException) -> UserError:
+    """Returns the error for a rank that lost another one, with the reason if that rank gave it."""
+    store, reason = _store(), ended_children()
+    deadline = time.monotonic() + PATIENCE
+    while store is not None and reason is None and time.monotonic() < deadline:
+        try:
+            if store.check([KEY]):
+                reason = store.get(KEY).decode()
+            else:
+                time.sleep(0.1)
+        except (RuntimeError, OSError):  # the store was in the process of rank 0
+            reason = "rank 0 ended without an error, as a killed process does"
+    if reason is None:
+        text = " ".join(str(error).split())[:200]
+        reason = f"one ended without an error, as a killed process does ({text})"
+    return UserError(
+        f"expected all ranks to run on, got the end of another: {reason}: remove the cause, then "
+        "resume with --ckpt_path and the last checkpoint"
+    )
+
+
+def ended_children() -> str | None:
+    """Says which process that rank 0 started has failed, and how; None if none has or elsewhere."""
+    for observer in _observers():
+        for rank, process in enumerate(observer._child_processes, 1):
+            if code := process.poll():
+                how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+                return f"rank {rank} ended by {how}"
+    return None
+
+
+def outlive_children() -> None:
+    """Gives rank 0 time for its own error when a process that it started fails.
+
+    Lightning would kill rank 0 at once, without a word.
+    """
+    for observer in _observers():
+        observer._run = partial(_observe, observer)
+
+
+def _observe(observer: _ChildProcessObserver) -> bool:
+    """Whether all children have ended well; if one failed, kills what still runs after a while."""
+    reason = ended_children()
+    if reason is not None:
+        time.sleep(GRACE)
+        print(f"vlmtune: error: expected all ranks to run on, got: {reason}", file=sys.stderr)
+        observer._terminate_all()
+    return all(process.poll() == 0 for process in observer._child_processes)
+
+
+def _observers() -> list[_ChildProcessObserver]:
+    return [one for one in threading.enumerate() if isinstance(one, _ChildProcessObserver)]
+
+
+def _store() -> Any:
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+        return None
+    return dist.distributed_c10d._get_default_store()
