@@ -1,0 +1,250 @@
+"""A cache that several processes share: its limit, its locks, and what a kill leaves."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.storage.conftest import FaultyServer
+from vlmtune.errors import UserError
+from vlmtune.storage.remote.cache import FileCache
+from vlmtune.storage.remote.download import DownloadError
+
+A, B, C, D = (letter * 64 for letter in "abcd")
+
+# Opens a file of a server in another process; says "ready", and "read" with what it read.
+READER = """
+import sys
+from pathlib import Path
+from vlmtune.storage.remote.download import Patience
+from vlmtune.storage.remote.folder import RemoteFolder
+url, cache, name, size, sha256 = sys.argv[1:]
+folder = RemoteFolder(url, cache, patience=Patience(tries=3, timeout=60.0, wait=0.001))
+print("ready", flush=True)
+with folder.file(name, int(size), sha256).open() as file:
+    print("read", len(file.read()), flush=True)
+    sys.stdin.readline()
+"""
+
+
+def reader(server: FaultyServer, cache: Path, name: str, sha256: str) -> subprocess.Popen[str]:
+    size = (server.folder / name).stat().st_size
+    command = [sys.executable, "-c", READER, server.url, str(cache), name, str(size), sha256]
+    made = subprocess.Popen(command, stdin=-1, stdout=-1, text=True)
+    assert made.stdout is not None
+    assert made.stdout.readline() == "ready\n"
+    return made
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+
+
+def writes(content: bytes):
+    return lambda part: part.write_bytes(content) and None
+
+
+def must_not_run(part: Path) -> None:
+    raise AssertionError("downloaded again")
+
+
+def put(cache: FileCache, key: str, size: int = 10) -> None:
+    with cache.open(key, size, writes(b"x" * size)) as file:
+        assert file.read() == b"x" * size
+
+
+def names(cache: FileCache) -> set[str]:
+    return {path.name[0] for path in cache.folder.iterdir() if len(path.name) == 64}
+
+
+def test_a_file_is_downloaded_once(tmp_path):
+    cache = FileCache(tmp_path, 100)
+    put(cache, A)
+    with cache.open(A, 10, must_not_run) as file:
+        assert file.read() == b"x" * 10
+    with FileCache(tmp_path, 100).open(A, 10, must_not_run) as file:
+        assert file.read() == b"x" * 10
+
+
+def test_the_least_recently_used_go_first(tmp_path):
+    cache = FileCache(tmp_path, 30)
+    for used, key in enumerate((A, B, C)):
+        put(cache, key)
+        os.utime(tmp_path / key, ns=(used, used))
+    cache.open(A, 10, must_not_run).close()
+    put(cache, D)
+    assert names(cache) == {"a", "c", "d"}
+    put(cache, B, 20)
+    assert names(cache) == {"b", "d"}
+
+
+def test_files_in_use_stay_and_the_excess_is_warned_of_once(tmp_path, caplog):
+    cache = FileCache(tmp_path, 20)
+    with cache.open(A, 10, writes(b"a" * 10)) as first:
+        os.utime(tmp_path / A, ns=(0, 0))
+        put(cache, B)
+        put(cache, C)
+        assert names(cache) == {"a", "c"}
+        assert not caplog.messages
+        put(cache, D, 15)
+        assert names(cache) == {"a", "d"}
+        put(cache, B, 15)
+        assert names(cache) == {"a", "b"}
+        assert first.read() == b"a" * 10
+    (line,) = caplog.messages
+    assert f"{tmp_path} takes 25 bytes, more than its limit of 20" in line
+    put(cache, C)
+    assert names(cache) == {"c"}
+
+
+def test_room_is_what_files_in_use_leave(tmp_path):
+    cache = FileCache(tmp_path, 20)
+    put(cache, A)
+    assert cache.has_room(20)
+    assert not cache.has_room(21)
+    with cache.open(A, 10, must_not_run):
+        assert cache.has_room(10)
+        assert not cache.has_room(11)
+
+
+def test_room_is_kept_for_downloads_that_go_on(tmp_path):
+    cache = FileCache(tmp_path, 20)
+
+    def download(part: Path) -> None:
+        assert FileCache(tmp_path, 20).has_room(10)
+        assert not FileCache(tmp_path, 20).has_room(11)
+        assert names(cache) == set()
+        assert cache.open(A, 10, must_not_run, wait=False) is None
+        part.write_bytes(b"y" * 10)
+
+    cache.open(A, 10, download).close()
+    assert names(cache) == {"a"}
+
+
+def test_other_files_of_the_folder_are_never_touched(tmp_path):
+    (tmp_path / "thesis").write_text("x" * 100)
+    (tmp_path / ".hidden.txt").write_text("x" * 100)
+    (tmp_path / "folder").mkdir()
+    cache = FileCache(tmp_path, 10)
+    put(cache, A)
+    put(cache, B)
+    assert names(cache) == {"b"}
+    assert {"thesis", ".hidden.txt", "folder"} <= {path.name for path in tmp_path.iterdir()}
+
+
+def test_a_file_that_was_cut_in_the_cache_is_downloaded_again(tmp_path):
+    cache = FileCache(tmp_path, 100)
+    put(cache, A)
+    (tmp_path / A).write_bytes(b"x" * 9)
+    put(cache, A)
+
+
+def test_a_failed_download_leaves_nothing_and_is_tried_again(tmp_path):
+    cache = FileCache(tmp_path, 100)
+
+    def fail(part: Path) -> None:
+        raise DownloadError("cannot be read: gone")
+
+    for _ in range(2):
+        with pytest.raises(DownloadError, match="gone"):
+            cache.open(A, 10, fail)
+        assert not list(tmp_path.glob(".*"))
+    put(cache, A)
+    assert not list(tmp_path.glob("*.failed"))
+
+
+def test_those_who_wait_share_a_failure(tmp_path):
+    waits, errors = threading.Event(), []
+
+    class Waiting(FileCache):
+        def _locked(self, key, wait=True):
+            waits.set()
+            return super()._locked(key, wait)
+
+    def wait_for_it() -> None:
+        try:
+            Waiting(tmp_path, 100).open(A, 10, must_not_run)
+        except DownloadError as error:
+            errors.append(str(error))
+
+    other = threading.Thread(target=wait_for_it)
+
+    def fail(part: Path) -> None:
+        other.start()
+        assert waits.wait(60)
+        raise DownloadError("cannot be read: gone")
+
+    with pytest.raises(DownloadError, match="gone"):
+        FileCache(tmp_path, 100).open(A, 10, fail)
+    other.join(60)
+    assert errors == ["cannot be read: gone"]
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"^expected a cache folder .* \(Not a directory\): name"):
+        FileCache(tmp_path / "file" / "cache", 10).open(A, 1, must_not_run)
+
+
+def test_a_killed_download_is_taken_over(server, tmp_path, digest):
+    cache = tmp_path / "cache"
+    (server.folder / "a.tar").write_bytes(b"x" * 10_000)
+    sha256 = digest(server.folder / "a.tar")
+    server.faults["a.tar"] = ["stall"]
+    killed = reader(server, cache, "a.tar", sha256)
+    assert server.holding.wait(60)
+    waiting = reader(server, cache, "a.tar", sha256)
+    assert [path.stem.split(".")[1] for path in cache.glob(".*.part")] == [sha256]
+    assert names(FileCache(cache, 1)) == set()
+    kill(killed)
+    out, _ = waiting.communicate("\n", timeout=60)
+    assert out == "read 10000\n"
+    assert waiting.returncode == 0
+    assert server.asked["a.tar"] == 2
+    assert not list(cache.glob(".*"))
+
+
+def test_what_a_killed_process_left_counts_no_more(server, tmp_path, digest):
+    cache = tmp_path / "cache"
+    (server.folder / "a.tar").write_bytes(b"x" * 10_000)
+    server.faults["a.tar"] = ["stall"]
+    killed = reader(server, cache, "a.tar", digest(server.folder / "a.tar"))
+    assert server.holding.wait(60)
+    small = FileCache(cache, 10_010)
+    assert not small.has_room(11)
+    kill(killed)
+    assert small.has_room(10_010)
+    assert not list(cache.glob(".*"))
+
+
+def test_a_file_that_another_process_reads_stays_until_that_is_killed(server, tmp_path, digest):
+    cache = tmp_path / "cache"
+    (server.folder / "a.tar").write_bytes(b"x" * 10)
+    sha256 = digest(server.folder / "a.tar")
+    other = reader(server, cache, "a.tar", sha256)
+    assert other.stdout is not None
+    assert other.stdout.readline() == "read 10\n"
+    small = FileCache(cache, 10)
+    put(small, B)
+    assert (cache / sha256).is_file()
+    kill(other)
+    put(small, C)
+    assert not (cache / sha256).is_file()
+
+
+def test_processes_that_want_one_file_download_it_once(server, tmp_path, digest):
+    (server.folder / "a.tar").write_bytes(b"x" * 10_000)
+    sha256 = digest(server.folder / "a.tar")
+    server.faults["a.tar"] = ["hold"]
+    readers = [reader(server, tmp_path / "cache", "a.tar", sha256) for _ in range(3)]
+    assert server.holding.wait(60)
+    server.released.set()
+    for one in readers:
+        assert one.communicate("\n", timeout=60)[0] == "read 10000\n"
+    assert server.asked["a.tar"] == 1

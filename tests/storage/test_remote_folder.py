@@ -1,0 +1,200 @@
+"""A remote folder: its files through the cache, its manifest, and what is downloaded ahead."""
+
+import json
+import pickle
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.storage.conftest import FaultyServer
+from vlmtune.errors import UserError
+from vlmtune.storage.remote import folder as folders
+from vlmtune.storage.remote.download import DownloadError, Patience
+from vlmtune.storage.remote.folder import RemoteFile, RemoteFolder
+
+QUICK = Patience(tries=2, timeout=10.0, wait=0.001)
+NAMES = ("a", "b", "c")
+
+
+@pytest.fixture
+def remote(server: FaultyServer, tmp_path: Path) -> RemoteFolder:
+    for name in NAMES:
+        (server.folder / name).write_bytes(name.encode() * 1000)
+    (server.folder / "manifest.json").write_text('{"version": 1}')
+    return RemoteFolder(server.url, tmp_path / "cache", patience=QUICK)
+
+
+def listed(
+    remote: RemoteFolder, server: FaultyServer, digest, size: int = 1000
+) -> list[RemoteFile]:
+    return [remote.file(name, 1000, digest(server.folder / name)) for name in NAMES]
+
+
+def end_of_thread(remote: RemoteFolder) -> None:
+    thread = remote._ahead._thread
+    if thread is not None:
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def read(files: Sequence[RemoteFile]) -> bytes:
+    content = b""
+    for one in files:
+        with one.open() as file:
+            content += file.read()
+    return content
+
+
+def test_files_are_read_through_the_cache(remote, server, digest):
+    files = listed(remote, server, digest)
+    for _ in range(2):
+        assert read(files) == b"a" * 1000 + b"b" * 1000 + b"c" * 1000
+    assert server.asked == {"a": 1, "b": 1, "c": 1}
+    assert str(files[0]) == f"{server.url}/a"
+
+
+def test_equal_files_of_two_folders_are_one(remote, server, digest, tmp_path):
+    (server.folder / "sub").mkdir()
+    (server.folder / "sub/x").write_bytes(b"a" * 1000)
+    read(listed(remote, server, digest)[:1])
+    other = RemoteFolder(f"{server.url}/sub", tmp_path / "cache", patience=QUICK)
+    assert read([other.file("x", 1000, digest(server.folder / "a"))]) == b"a" * 1000
+    assert server.asked == {"a": 1}
+
+
+def test_the_next_files_are_downloaded_in_the_background(remote, server, digest):
+    files = listed(remote, server, digest)
+    remote.expect(files)
+    end_of_thread(remote)
+    assert server.asked == {"a": 1, "b": 1, "c": 1}
+    assert read(files) == b"a" * 1000 + b"b" * 1000 + b"c" * 1000
+    assert server.asked == {"a": 1, "b": 1, "c": 1}
+
+
+def test_a_file_is_read_while_the_next_one_comes(remote, server, digest):
+    files = listed(remote, server, digest)
+    server.faults["b"] = ["hold"]
+    remote.expect(files)
+    assert server.holding.wait(60)
+    assert read(files[:1]) == b"a" * 1000
+    server.released.set()
+    assert read(files[1:]) == b"b" * 1000 + b"c" * 1000
+    assert server.asked == {"a": 1, "b": 1, "c": 1}
+    end_of_thread(remote)
+
+
+def test_no_file_is_downloaded_ahead_without_room(server, remote, digest, tmp_path):
+    remote = RemoteFolder(server.url, tmp_path / "cache", 2000, QUICK)
+    files = listed(remote, server, digest)
+    remote.expect(files)
+    end_of_thread(remote)
+    assert server.asked == {"a": 1, "b": 1}
+    read(files[:1])
+    remote.expect(files[1:])
+    end_of_thread(remote)
+    assert server.asked == {"a": 1, "b": 1, "c": 1}
+    assert read(files[1:]) == b"b" * 1000 + b"c" * 1000
+    assert server.asked == {"a": 1, "b": 1, "c": 1}
+
+
+def test_files_that_are_expected_no_more_are_released(server, remote, digest, tmp_path):
+    remote = RemoteFolder(server.url, tmp_path / "cache", 2000, QUICK)
+    files = listed(remote, server, digest)
+    remote.expect(files[:2])
+    end_of_thread(remote)
+    assert not remote.cache.has_room(1)
+    remote.expect([])
+    assert remote.cache.has_room(2000)
+
+
+def test_a_download_that_somebody_else_makes_is_left_to_it(remote, server, digest, tmp_path):
+    files, other = listed(remote, server, digest), RemoteFolder(server.url, tmp_path / "cache")
+    server.faults["a"] = ["hold"]
+    thread = threading.Thread(target=read, args=[listed(other, server, digest)[:1]])
+    thread.start()
+    assert server.holding.wait(60)
+    remote.expect(files)
+    end_of_thread(remote)
+    assert server.asked == {"a": 1, "b": 1, "c": 1}
+    server.released.set()
+    thread.join(60)
+    assert read(files) == b"a" * 1000 + b"b" * 1000 + b"c" * 1000
+    assert server.asked == {"a": 1, "b": 1, "c": 1}
+
+
+def test_a_failure_in_the_background_is_that_of_the_reader(remote, server, digest):
+    files = listed(remote, server, digest)
+    server.faults["a"] = ["500"] * 9
+    remote.expect(files)
+    end_of_thread(remote)
+    with pytest.raises(DownloadError, match="after 2 tries: the server answered with status 500"):
+        files[0].open()
+    assert server.asked == {"a": 2, "b": 1, "c": 1}
+    read(files[1:])
+
+
+def test_a_failed_file_is_not_asked_for_again_at_each_record(remote, server, digest, monkeypatch):
+    (file, *_) = listed(remote, server, digest)
+    server.faults["a"] = ["lie"] * 2
+    for _ in range(5):
+        with pytest.raises(DownloadError, match="another sha256"):
+            file.open()
+    assert server.asked == {"a": 2}
+    monkeypatch.setattr(folders, "FORGIVEN", 0.0)
+    remote._failed.clear()
+    server.faults["a"] = ["lie"] * 2
+    with pytest.raises(DownloadError, match="another sha256"):
+        file.open()
+    assert read([file]) == b"a" * 1000
+
+
+def test_it_reads_in_another_process(remote, server, digest):
+    files = listed(remote, server, digest)
+    remote.expect(files)
+    end_of_thread(remote)
+    copy = pickle.loads(pickle.dumps(files))
+    assert read(copy) == b"a" * 1000 + b"b" * 1000 + b"c" * 1000
+    remote.expect([])
+
+
+def test_the_manifest_is_read_anew_and_its_copy_serves_when_that_fails(remote, server, caplog):
+    first = remote.copy("manifest.json")
+    assert json.loads(first.read_text()) == {"version": 1}
+    (server.folder / "manifest.json").write_text('{"version": 2}')
+    assert json.loads(remote.copy("manifest.json").read_text()) == {"version": 2}
+    assert not caplog.messages
+    server.faults["manifest.json"] = ["500", "truncate"]
+    assert json.loads(remote.copy("manifest.json").read_text()) == {"version": 2}
+    (line,) = caplog.messages
+    assert line.startswith(f"{server.url}/manifest.json cannot be read after 2 tries: ")
+    assert line.endswith("; reading the copy of an earlier run")
+
+
+@pytest.mark.parametrize("fault", ["short", "drop", "truncate", "500"])
+def test_a_broken_manifest_is_read_again(remote, server, fault):
+    server.faults["manifest.json"] = [fault]
+    assert json.loads(remote.copy("manifest.json").read_text()) == {"version": 1}
+
+
+def test_a_set_without_a_manifest_is_refused(remote, server):
+    (server.folder / "manifest.json").unlink()
+    with pytest.raises(UserError, match=r"^expected manifest.json in http://127[^ ]+, got none: "):
+        remote.copy("manifest.json")
+
+
+@pytest.mark.parametrize("sha256", ["../../etc/passwd", "", "A" * 64, "a" * 63])
+def test_a_checksum_that_is_none_names_no_file(remote, sha256):
+    with pytest.raises(UserError, match=r"^expected the sha256 of a in the manifest of http"):
+        remote.file("a", 1, sha256)
+
+
+def test_a_limit_of_nothing_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"^expected cache_bytes of at least 1 for s3://a, got 0"):
+        RemoteFolder("s3://a", tmp_path, 0)
+
+
+def test_a_file_is_for_reading_alone(remote, server, digest):
+    with pytest.raises(ValueError, match="not 'wb'"):
+        listed(remote, server, digest)[0].open("wb")

@@ -1,0 +1,133 @@
+"""Addresses of files in remote storage, and their form in messages.
+
+In: a URL, whose secrets are names of environment variables. Out: addresses, and clean messages.
+Never: a password or a query string in a message, a config or a report.
+"""
+
+import os
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
+
+from vlmtune.errors import UserError
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://[^\s'\"<>]+")
+_VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
+_SHORT = 4  # a shorter value of a variable is no secret, and replacing it would garble messages
+_LONGEST = 200  # characters of a message of another library
+
+
+def is_remote(path: str) -> bool:
+    """Tells whether a path is a URL.
+
+    Example:
+        >>> is_remote("s3://bucket/shards"), is_remote("runs/shards"), is_remote("C:/shards")
+        (True, False, False)
+    """
+    return _SCHEME.match(path) is not None
+
+
+@dataclass(frozen=True)
+class Address:
+    """The address of a folder in remote storage.
+
+    `$NAME` and `${NAME}` stand for environment variables. They are read when they are needed, so a
+    config, a checkpoint and a report hold the name alone.
+
+    Attributes:
+        given: The URL, as a config has it.
+
+    Raises:
+        UserError: The URL itself holds a password or a query string.
+
+    Example:
+        >>> address = Address("https://reader:$PASSWORD@host/shards/")
+        >>> str(address)
+        'https://host/shards'
+    """
+
+    given: str
+
+    def __post_init__(self) -> None:
+        parts = _split(self.given)
+        user, at, _ = parts.netloc.rpartition("@")
+        secret = user.rpartition(":")[2] if at else ""
+        if _VARIABLE.sub("", secret) or _VARIABLE.sub("", parts.query):
+            raise UserError(
+                f"expected a URL without a password or a query string, got one for {self}: put it "
+                "into an environment variable, as in https://user:$PASSWORD@host/shards?$QUERY"
+            )
+
+    def __str__(self) -> str:
+        return _without_secrets(self.given)
+
+    @property
+    def scheme(self) -> str:
+        """What comes before `://`, in lower case."""
+        return self.given.partition("://")[0].lower()
+
+    @cached_property
+    def _values(self) -> dict[str, str]:
+        """The environment variables of the URL, by name."""
+        names = [first or second for first, second in _VARIABLE.findall(self.given)]
+        if missing := [name for name in names if name not in os.environ]:
+            raise UserError(
+                f"expected the environment variable {missing[0]} for {self}, got none: set it"
+            )
+        return {name: os.environ[name] for name in names}
+
+    @property
+    def url(self) -> str:
+        """The complete URL, for the storage alone. It may hold secrets."""
+        return _VARIABLE.sub(lambda x: self._values[x[1] or x[2]], self.given)
+
+    def shown(self, name: str) -> str:
+        """Returns the address of a file of the folder as messages show it."""
+        return f"{self}/{name}"
+
+    def clean(self, text: str) -> str:
+        r"""Returns a message of another library in one line and without secrets.
+
+        URLs lose user, password and query string; values of the variables become their names.
+
+        Example:
+            >>> Address("https://host/a").clean("GET 'https://u:p@host/a?key=1'\n failed")
+            "GET 'https://host/a' failed"
+        """
+        text = _URL.sub(lambda url: _without_secrets(url[0]), text)
+        for name, value in self._values.items():
+            forms = {value, quote(value), quote(value, safe=""), unquote(value)}
+            for form in sorted(forms, key=len, reverse=True):
+                if len(form) >= _SHORT:
+                    text = text.replace(form, f"${name}")
+        text = " ".join(text.split())
+        return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def join(folder: str, name: str) -> str:
+    """Returns the path of a file of a folder, as a file system of fsspec wants it.
+
+    Example:
+        >>> join("https://host/a?key=1", "b c.tar"), join("bucket/a", "b c.tar")
+        ('https://host/a/b%20c.tar?key=1', 'bucket/a/b c.tar')
+    """
+    if not is_remote(folder):
+        return f"{folder.rstrip('/')}/{name}"
+    parts = urlsplit(folder)
+    return urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{quote(name)}"))
+
+
+def _split(url: str):  # noqa: ANN202
+    try:
+        return urlsplit(url)
+    except ValueError:
+        raise UserError("expected a URL, got one that cannot be parsed: correct it") from None
+
+
+def _without_secrets(url: str) -> str:
+    scheme, _, rest = url.partition("://")
+    rest = re.split(r"[?#]", rest, maxsplit=1)[0]
+    host, slash, path = rest.partition("/")
+    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}".rstrip("/")

@@ -1,0 +1,235 @@
+"""A folder of whole files with a limit of bytes, which several processes share.
+
+In: a key, a size, and a function that downloads the file. Out: the file, open for reading.
+Never: a half-written file, two downloads of one file at a time, or the removal of a file in use.
+
+A file lies there under its key and was checked before it got that name. Whoever downloads it holds
+the lock `<key>.lock`. Whoever reads it holds a shared lock on the file itself. The kernel frees
+both when a process ends, whatever ended it. The time of a file's last change is that of its
+last use.
+"""
+
+import contextlib
+import fcntl
+import logging
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from filelock import FileLock, Timeout
+
+from vlmtune.errors import UserError
+from vlmtune.storage.remote.download import DownloadError
+
+KEY = "[0-9a-f]{64}"
+"""Names of files in the cache; others in the folder are never touched."""
+log = logging.getLogger("vlmtune")
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """A file of the cache: its path, when it was used last, and the bytes that it takes."""
+
+    path: Path
+    used: int
+    bytes: int
+
+
+class FileCache:
+    """Keeps files up to a limit of bytes; the least recently used ones go first.
+
+    Files in use are never removed. If they alone are more than the limit, the cache exceeds it and
+    warns once.
+
+    Args:
+        folder: Where the files lie. Processes that share it share the files.
+        limit: Bytes that they may take.
+    """
+
+    def __init__(self, folder: Path, limit: int) -> None:
+        self.folder, self.limit = Path(folder), limit
+        self._warned = False
+
+    def open(
+        self, key: str, size: int, download: Callable[[Path], None], wait: bool = True
+    ) -> BinaryIO | None:
+        """Opens a file, after downloading it if it is not there.
+
+        Args:
+            key: The file's name in the cache; equal keys are equal files.
+            size: Its bytes.
+            download: Writes the checked file to a path, or raises.
+            wait: Whether to wait while another process or thread downloads the file.
+
+        Returns:
+            The file, which is in use until it is closed; None if somebody else downloads it and
+            `wait` is False.
+
+        Raises:
+            UserError: The folder cannot be written or locked.
+        """
+        file = self.stored(key, size)
+        if file is not None:
+            return file
+        started = time.time_ns()
+        with self._reported(), contextlib.suppress(Timeout), self._locked(key, wait):
+            file = self.stored(key, size)  # another process may have downloaded it meanwhile
+            if file is not None:
+                return file
+            failure = self.folder / f"{key}.failed"
+            # Those that waited for a download share its failure: otherwise they would fail in turn.
+            with contextlib.suppress(FileNotFoundError, ValueError):
+                when, reason = failure.read_text(encoding="utf-8").split(" ", 1)
+                if int(when) >= started:
+                    raise DownloadError(reason)
+            try:
+                file = self._download(key, size, download)
+            except DownloadError as error:
+                failure.write_text(f"{time.time_ns()} {error}", encoding="utf-8")
+                raise
+            failure.unlink(missing_ok=True)
+            return file
+        return None
+
+    def stored(self, key: str, size: int) -> BinaryIO | None:
+        """Opens a file if it is there; None if it is not."""
+        path = self.folder / key
+        with self._reported():
+            try:
+                file = path.open("rb")
+            except FileNotFoundError:
+                return None
+            fcntl.flock(file, fcntl.LOCK_SH)
+            status = os.fstat(file.fileno())
+            if status.st_nlink == 0 or status.st_size != size:
+                # It was removed before it was locked, or something else has changed it.
+                file.close()
+                return None
+            with contextlib.suppress(PermissionError):  # another user's file
+                os.utime(file.fileno())
+            return file
+
+    def renew(self, key: str, download: Callable[[Path], None]) -> Path:
+        """Downloads a file that no check describes, such as a manifest, at each call.
+
+        It does not count towards the limit. If `download` raises, the earlier file stays.
+        """
+        path = self._unchecked(key)
+        part = path.with_suffix(f".{os.getpid()}.part")
+        with self._reported():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            download(part)
+            part.replace(path)
+            return path
+
+    def renewed(self, key: str) -> Path | None:
+        """Returns the file of the last call of `renew` that succeeded."""
+        path = self._unchecked(key)
+        return path if path.is_file() else None
+
+    def has_room(self, size: int) -> bool:
+        """Tells whether `size` bytes fit beside the files that are in use."""
+        with self._reported(), self._locked(""):
+            reserved = self._reserved()
+            in_use = sum(file.bytes for file in self._files() if not _free(file.path))
+            return reserved + in_use + size <= self.limit
+
+    def _unchecked(self, key: str) -> Path:
+        return self.folder / "copies" / f"{key}.json"
+
+    def _download(self, key: str, size: int, download: Callable[[Path], None]) -> BinaryIO:
+        for leftover in self.folder.glob(f".{key}.*.part*"):  # of a killed process
+            leftover.unlink(missing_ok=True)
+        # The name reserves the bytes.
+        part = self.folder / f".{key}.{size}.{os.getpid()}.part"
+        with self._locked(""):
+            self._make_room(size)
+            part.touch()
+        try:
+            download(part)
+            file = part.open("rb")
+            fcntl.flock(file, fcntl.LOCK_SH)  # it is in use before others can see it
+            part.replace(self.folder / key)
+            return file
+        finally:
+            part.unlink(missing_ok=True)
+
+    def _make_room(self, size: int) -> None:
+        # Downloads are counted first: one that ends meanwhile is then counted as a file.
+        taken = self._reserved() + size
+        files = sorted(self._files(), key=lambda file: file.used)
+        taken += sum(file.bytes for file in files)
+        for file in files:
+            if taken <= self.limit:
+                return
+            if _free(file.path, remove=True):
+                taken -= file.bytes
+        if taken > self.limit and not self._warned:
+            self._warned = True
+            log.warning(
+                "The cache %s takes %d bytes, more than its limit of %d, because they are all in "
+                "use. Raise cache_bytes, or lower num_workers.",
+                *(self.folder, taken, self.limit),
+            )
+
+    def _files(self) -> Iterator[_Stored]:
+        """The whole files."""
+        for entry in os.scandir(self.folder):
+            if re.fullmatch(KEY, entry.name):
+                with contextlib.suppress(FileNotFoundError):
+                    status = entry.stat()
+                    yield _Stored(Path(entry.path), status.st_mtime_ns, status.st_size)
+
+    def _reserved(self) -> int:
+        """Bytes of the downloads that go on; what killed processes left is removed."""
+        sizes = {}
+        for part in self.folder.glob(".*.part*"):
+            key, size = part.name.split(".")[1:3]
+            try:
+                with self._locked(key, wait=False):
+                    part.unlink(missing_ok=True)
+            except Timeout:
+                sizes[key] = int(size)
+        return sum(sizes.values())
+
+    @contextlib.contextmanager
+    def _locked(self, key: str, wait: bool = True) -> Iterator[None]:
+        """Holds the lock of a file, or that of the whole folder for the key ""."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(self.folder / f"{key or 'all'}.lock", timeout=-1 if wait else 0):
+            yield
+
+    @contextlib.contextmanager
+    def _reported(self) -> Iterator[None]:
+        try:
+            yield
+        except DownloadError:
+            raise
+        except OSError as error:
+            raise UserError(
+                f"expected a cache folder that can be written and locked, got {self.folder} "
+                f"({error.strerror}): name another one in `cache`"
+            ) from error
+
+
+def _free(path: Path, remove: bool = False) -> bool:
+    """Tells whether nobody uses a file, and removes it then on request."""
+    try:
+        descriptor = os.open(path, os.O_RDWR)
+    except FileNotFoundError:
+        return True
+    except PermissionError:  # another user's file
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if remove:
+            path.unlink(missing_ok=True)
+        return True
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,241 @@
+"""One file of remote storage, downloaded in several tries and checked.
+
+In: an address, and the size and sha256 that the file must have. Out: the file on disk.
+Never: a file with other content, a wait without end, or a secret in a message.
+"""
+
+import errno
+import hashlib
+import logging
+import os
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fsspec.callbacks import Callback
+from fsspec.config import conf
+from fsspec.core import url_to_fs
+from fsspec.registry import known_implementations
+
+from vlmtune.errors import UserError
+from vlmtune.storage.remote.address import Address, join
+
+SLOWEST = 50_000
+"""Bytes a second: a try that is slower over its whole length is given up."""
+LARGEST_UNKNOWN = 2**30
+"""Bytes that a file of unknown size may have."""
+_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
+_TEMPORARY = {408, 425, 429}  # statuses of HTTP below 500 after which the next try may succeed
+_RANDOM = random.SystemRandom()  # a wait must not change the random numbers of training
+# The file systems stay referenced: in a forked process the end of one of its parent would wait for
+# a thread that is not there.
+_FILE_SYSTEMS: dict[tuple[int, str, float], tuple[Any, str]] = {}
+log = logging.getLogger("vlmtune")
+
+
+class DownloadError(OSError):
+    """Why a file could not be downloaded, in one line."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a download goes on.
+
+    Before try k + 1 it waits `wait x 2^(k - 1) x u` seconds, with u random from 0.5 to 1.5, so
+    that many readers do not ask a tired server at once.
+
+    Attributes:
+        tries: Tries before the file is given up.
+        timeout: Seconds without a byte after which a try is given up.
+        wait: Seconds before the second try.
+        longest: Seconds of the longest wait, before the random factor.
+    """
+
+    tries: int = 5
+    timeout: float = 60.0
+    wait: float = 1.0
+    longest: float = 60.0
+
+    def pause(self, failed: int) -> float:
+        """Returns the seconds to wait after `failed` failed tries."""
+        return min(self.longest, self.wait * 2 ** (failed - 1)) * _RANDOM.uniform(0.5, 1.5)
+
+
+def download(
+    address: Address,
+    name: str,
+    part: Path,
+    size: int | None,
+    check: Callable[[Path], None],
+    patience: Patience,
+) -> None:
+    """Downloads a file of a remote folder to the path `part`.
+
+    Args:
+        address: The remote folder.
+        name: The file's name in it.
+        part: Where to write it; it is replaced whole.
+        size: Bytes that it has; None for unknown.
+        check: Raises a `DownloadError` if the file is not what it should be.
+        patience: When to give up.
+
+    Raises:
+        DownloadError: All tries failed, or no try can succeed.
+        UserError: A package is missing, or the disk refuses the file.
+    """
+    reason = ""
+    for failed in range(patience.tries):
+        if failed:
+            log.info("%s: %s; trying again", address.shown(name), reason)
+            time.sleep(patience.pause(failed))
+        # A try that was given up may still write, so each has its own file.
+        file = part.with_name(f"{part.name}.{failed}")
+        try:
+            _try(address, name, file, size, patience.timeout)
+            check(file)
+            file.replace(part)
+            return
+        except UserError:
+            raise
+        except Exception as error:  # file systems raise what their libraries raise
+            if isinstance(error, OSError) and error.errno in _DISK:
+                raise UserError(
+                    f"expected to write {size or 'some'} bytes to {part.parent}, got "
+                    f"{type(error).__name__} ({os.strerror(error.errno)}): free the disk, or name "
+                    "another folder or a lower limit for the cache"
+                ) from None
+            reason = _reason(error, address)
+            if _is_permanent(error):
+                raise DownloadError(f"cannot be read: {reason}") from None
+        finally:
+            file.unlink(missing_ok=True)
+    raise DownloadError(f"cannot be read after {patience.tries} tries: {reason}") from None
+
+
+class _Progress(Callback):
+    """Counts the bytes that came, and stops a file system that goes on after it was given up."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self.limit, self.received, self.abandoned = limit, 0, False
+
+    def relative_update(self, inc: int = 1) -> None:
+        self.received += inc
+        if self.abandoned or self.received > self.limit:
+            raise DownloadError(f"has more than {self.limit} bytes")
+
+
+def _try(address: Address, name: str, file: Path, size: int | None, timeout: float) -> None:
+    """Runs one try in a thread, and gives it up when nothing comes."""
+    system, folder = file_system(address, timeout)
+    progress = _Progress(LARGEST_UNKNOWN if size is None else size)
+    # The file system of the hub has a fast path of its own, which takes no callback.
+    options = {} if address.scheme == "hf" else {"callback": progress}
+    done, failures = threading.Event(), []
+
+    def work() -> None:
+        try:
+            system.get_file(join(folder, name), str(file), **options)
+        except BaseException as error:
+            failures.append(error)
+        finally:
+            if progress.abandoned:
+                file.unlink(missing_ok=True)
+            done.set()
+
+    threading.Thread(target=work, name="vlmtune download", daemon=True).start()
+    start = changed = time.monotonic()
+    last = None
+    try:
+        while not done.wait(min(1.0, timeout / 4)):
+            now, state = time.monotonic(), (progress.received, *_state(file))
+            last, changed = state, now if state != last else changed
+            if now - changed > timeout:
+                raise DownloadError(f"no byte came for {timeout:g} seconds")
+            known = max(state[:2]) if size is None else size
+            if now - start > timeout + known / SLOWEST:
+                raise DownloadError(f"came slower than {SLOWEST} bytes a second")
+    finally:
+        progress.abandoned = not done.is_set()
+    if failures:
+        raise failures[0]
+
+
+def _state(file: Path) -> tuple[int, int]:
+    """Size and time of the last change: one of them moves while a file is written."""
+    try:
+        status = file.stat()
+    except FileNotFoundError:
+        return 0, 0
+    return status.st_size, status.st_mtime_ns
+
+
+def check_content(file: Path, size: int, sha256: str) -> None:
+    """Raises a `DownloadError` unless a file has these bytes and this sha256, and flushes it."""
+    got = file.stat().st_size
+    if got != size:
+        raise DownloadError(f"has {got} bytes, not {size}")
+    with file.open("rb+") as content:
+        if hashlib.file_digest(content, "sha256").hexdigest() != sha256:
+            raise DownloadError("has another sha256 than its manifest says")
+        os.fsync(content.fileno())
+
+
+def file_system(address: Address, timeout: float) -> tuple[Any, str]:
+    """Returns the file system of fsspec for a folder, and the folder's path in it.
+
+    Raises:
+        UserError: Its package is not installed, or fsspec does not know the scheme.
+    """
+    key = os.getpid(), address.url, timeout
+    if key not in _FILE_SYSTEMS:
+        try:
+            _FILE_SYSTEMS[key] = url_to_fs(address.url, **_options(address.scheme, timeout))
+        except ImportError:
+            package = known_implementations[address.scheme]["class"].partition(".")[0]
+            package = "aiohttp" if package == "fsspec" else package
+            raise UserError(
+                f"expected the package {package}, which reads {address.scheme}:// addresses, got "
+                f"none: pip install {package}"
+            ) from None
+        except ValueError as error:
+            raise UserError(
+                f"expected an address that fsspec reads, got {address} "
+                f"({address.clean(str(error))}): correct it"
+            ) from None
+    return _FILE_SYSTEMS[key]
+
+
+def _options(scheme: str, timeout: float) -> dict[str, Any]:
+    """Options of the file system beside those of the user's own settings of fsspec."""
+    if scheme not in ("http", "https"):
+        return {}
+    from aiohttp import ClientTimeout
+
+    # By default aiohttp ends each download after five minutes and reads neither ~/.netrc nor the
+    # settings of a proxy.
+    limits = ClientTimeout(total=None, sock_connect=timeout, sock_read=timeout)
+    given = conf.get(scheme, {}).get("client_kwargs", {})
+    return {"client_kwargs": {"trust_env": True, **given, "timeout": limits}}
+
+
+def _is_permanent(error: Exception) -> bool:
+    if isinstance(error, FileNotFoundError | PermissionError):
+        return True
+    status = getattr(error, "status", None)
+    return isinstance(status, int) and 400 <= status < 500 and status not in _TEMPORARY
+
+
+def _reason(error: Exception, address: Address) -> str:
+    if isinstance(error, DownloadError):
+        return str(error)
+    if isinstance(error, FileNotFoundError):
+        return "there is no such file"
+    if isinstance(status := getattr(error, "status", None), int):
+        return f"the server answered with status {status}"
+    text = address.clean(str(error))
+    return f"{type(error).__name__} ({text})" if text else type(error).__name__

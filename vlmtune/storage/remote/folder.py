@@ -1,0 +1,219 @@
+"""A folder in remote storage, whose files are read through a local cache.
+
+In: a URL of any scheme of fsspec. Out: its files, open for reading, and the next ones downloaded
+in the background. Never: a file that differs from its description, or the bytes of one in memory.
+"""
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import re
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+from vlmtune.errors import UserError
+from vlmtune.storage.remote.address import Address
+from vlmtune.storage.remote.cache import KEY, FileCache
+from vlmtune.storage.remote.download import DownloadError, Patience, check_content, download
+
+CACHE = "~/.cache/vlmtune/shards"
+CACHE_BYTES = 50 * 2**30
+FORGIVEN = 300.0
+"""Seconds after which a reader asks again for a file that could not be downloaded."""
+log = logging.getLogger("vlmtune")
+
+
+class RemoteFolder:
+    """Reads the files of a folder in remote storage.
+
+    Args:
+        url: The folder, such as `s3://bucket/shards`. `$NAME` stands for an environment variable.
+        cache: Folder of the local copies; None for `~/.cache/vlmtune/shards`.
+        cache_bytes: Bytes that they may take.
+        patience: When a download is given up.
+
+    Raises:
+        UserError: The URL holds a password or a query string, or the limit is below 1.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        cache: str | Path | None = None,
+        cache_bytes: int = CACHE_BYTES,
+        patience: Patience | None = None,
+    ) -> None:
+        self.address = Address(url)
+        if cache_bytes < 1:
+            raise UserError(
+                f"expected cache_bytes of at least 1 for {self}, got {cache_bytes}: raise it"
+            )
+        self.cache = FileCache(Path(cache or CACHE).expanduser(), cache_bytes)
+        self.patience = patience or Patience()
+        self._ahead = _Ahead()
+        self._failed: dict[str, tuple[float, str]] = {}
+
+    def __str__(self) -> str:
+        return str(self.address)
+
+    def copy(self, name: str) -> Path:
+        """Returns the local copy of a small JSON file without a checksum, such as a manifest.
+
+        It is downloaded at each call. If that fails, the copy of an earlier call serves.
+
+        Raises:
+            UserError: It cannot be downloaded, and there is no copy.
+        """
+        shown = self.address.shown(name)
+
+        def fetch(part: Path) -> None:
+            download(self.address, name, part, None, _check_json, self.patience)
+
+        try:
+            return self.cache.renew(hashlib.sha256(shown.encode()).hexdigest(), fetch)
+        except DownloadError as error:
+            path = self.cache.renewed(hashlib.sha256(shown.encode()).hexdigest())
+            if path is None:
+                raise UserError(
+                    f"expected {name} in {self}, got none: it {error}; correct the address, or "
+                    "try again when the storage answers"
+                ) from None
+            log.warning("%s %s; reading the copy of an earlier run", shown, error)
+            return path
+
+    def file(self, name: str, size: int, sha256: str) -> "RemoteFile":
+        """Returns a file of the folder by its name, its bytes and the sha256 of its content.
+
+        Raises:
+            UserError: The sha256 is none.
+        """
+        if not re.fullmatch(KEY, sha256):
+            raise UserError(
+                f"expected the sha256 of {name} in the manifest of {self}, got {sha256[:80]!r}: "
+                "build the shards again"
+            )
+        return RemoteFile(self, name, size, sha256)
+
+    def open(self, file: "RemoteFile") -> BinaryIO:
+        """Opens a file, after downloading it if the cache lacks it.
+
+        It is in use, and stays in the cache, until it is closed.
+
+        Raises:
+            DownloadError: It cannot be downloaded.
+            UserError: A package or an environment variable is missing, or the cache is unusable.
+        """
+        opened = self._ahead.take(file.sha256) or self._open(file)
+        assert opened is not None
+        return opened
+
+    def expect(self, files: Sequence["RemoteFile"]) -> None:
+        """Downloads `files` in the background, one at a time, while the cache has room.
+
+        They count as in use until they are opened, or until another call leaves them out. Files
+        that another reader downloads already are left to it.
+        """
+        self._ahead.expect(self, files)
+
+    def _open(self, file: "RemoteFile", wait: bool = True) -> BinaryIO | None:
+        until, reason = self._failed.get(file.sha256, (0.0, ""))
+        if time.monotonic() < until:
+            raise DownloadError(reason)
+
+        def fetch(part: Path) -> None:
+            check = partial(check_content, size=file.size, sha256=file.sha256)
+            download(self.address, file.name, part, file.size, check, self.patience)
+
+        try:
+            return self.cache.open(file.sha256, file.size, fetch, wait)
+        except DownloadError as error:
+            self._failed[file.sha256] = time.monotonic() + FORGIVEN, str(error)
+            raise
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file of a remote folder: its name, bytes and sha256. `str` gives its address."""
+
+    folder: RemoteFolder
+    name: str
+    size: int
+    sha256: str
+
+    def __str__(self) -> str:
+        return self.folder.address.shown(self.name)
+
+    def open(self, mode: str = "rb") -> BinaryIO:
+        """Opens the local copy for reading, as `Path.open` does. See `RemoteFolder.open`."""
+        if mode != "rb":
+            raise ValueError(f"a remote file opens with mode 'rb', not {mode!r}")
+        return self.folder.open(self)
+
+
+class _Ahead:
+    """Files that are opened before they are needed, by a thread that ends when it has them."""
+
+    def __init__(self) -> None:
+        self._reset()
+
+    def __reduce__(self) -> tuple[type["_Ahead"], tuple[()]]:
+        return _Ahead, ()  # another process has its own thread and files
+
+    def _reset(self) -> None:
+        self._process, self._lock = os.getpid(), threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._next: list[RemoteFile] = []
+        self._opened: dict[str, BinaryIO] = {}
+
+    def expect(self, folder: RemoteFolder, files: Sequence["RemoteFile"]) -> None:
+        if self._process != os.getpid():  # the thread stayed in the process that was forked
+            self._reset()
+        with self._lock:
+            wanted = {file.sha256 for file in files}
+            for key in self._opened.keys() - wanted:
+                self._opened.pop(key).close()
+            self._next = [file for file in files if file.sha256 not in self._opened]
+            if self._next and self._thread is None:
+                self._thread = threading.Thread(target=self._run, args=[folder], daemon=True)
+                self._thread.start()
+
+    def take(self, key: str) -> BinaryIO | None:
+        if self._process != os.getpid():
+            self._reset()
+        with self._lock:
+            self._next = [file for file in self._next if file.sha256 != key]
+            return self._opened.pop(key, None)
+
+    def _run(self, folder: RemoteFolder) -> None:
+        while True:
+            with self._lock:
+                if not self._next:
+                    self._thread = None
+                    return
+                file = self._next[0]
+            opened = None
+            # Whoever needs the file gets the error.
+            with contextlib.suppress(DownloadError, UserError):
+                stored = folder.cache.stored(file.sha256, file.size)
+                if stored is not None or folder.cache.has_room(file.size):
+                    opened = stored or folder._open(file, wait=False)
+            with self._lock:
+                if opened is not None and file in self._next:
+                    self._opened[file.sha256] = opened
+                elif opened is not None:
+                    opened.close()
+                self._next = [one for one in self._next if one != file]
+
+
+def _check_json(file: Path) -> None:
+    try:
+        json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        raise DownloadError("is not JSON") from None
