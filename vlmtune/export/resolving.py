@@ -176,7 +176,7 @@ def _named(
         return trained, True
     if precision is not None:
         spec["backbone"].setdefault("init_args", {})["precision"] = precision
-    return Model(*_attached(spec)), False
+    return Model(*attached(spec)), False
 
 
 def _plugins(stem: str) -> list[Path]:
@@ -206,7 +206,7 @@ def _read_spec(path: Path) -> Spec:
     return spec
 
 
-def _attached(spec: dict[str, Spec]) -> tuple[Backbone, Adapter]:
+def attached(spec: dict[str, Spec]) -> tuple[Backbone, Adapter]:
     """Makes a backbone with its adapter, by default the one that scores it as it is."""
     backbone = instantiate(spec["backbone"], Backbone)
     if "adapter" in spec:

@@ -1,0 +1,175 @@
+"""A run in which a retained ability falls warns, stops, or moves its weights back."""
+
+import pytest
+import torch
+
+from tests.ranks import run_ranks
+from tests.refusals import refused
+from tests.runs import QUIET, fit, module, quiet_trainer, weights
+from tests.tiny import write_cola
+from vlmtune.adapters.linear_probe import LinearProbe
+from vlmtune.adapters.mm_adapter import MMAdapter
+from vlmtune.benchmarks.cola_multi import ColaMulti
+from vlmtune.evaluation.scorer import Scorer
+from vlmtune.evaluation.suite import run_suite
+from vlmtune.export.resolving import attached
+from vlmtune.export.wise_ft import WiseFT
+from vlmtune.metrics.value import MetricValue, Unit
+from vlmtune.objectives.info_nce import InfoNCE
+from vlmtune.report.result import Result
+from vlmtune.training.ema import EMA
+from vlmtune.training.retention_budget import WITHIN, Action, RetentionBudget
+
+pytestmark = QUIET
+DROP = 0.05
+
+
+class Near(ColaMulti):
+    """A benchmark whose number is 1 for the first scores it sees, and less the more they differ."""
+
+    unit: Unit = "fraction"
+
+    def evaluate(self, scores):
+        self.first = getattr(self, "first", scores.clone())
+        value = 1 / (1 + float((scores - self.first).abs().max()))
+        return Result(self.name, "1", "near", {"near": MetricValue(value, 9, unit=self.unit)})
+
+
+@pytest.fixture
+def near(tmp_path):
+    path = write_cola(tmp_path / "cola")
+    return Near(str(path), str(path.parent), name="near")
+
+
+@pytest.fixture
+def said(caplog):
+    """Returns a function for the lines that the run has logged."""
+    return lambda: [r.message for r in caplog.records if r.name == "vlmtune"]
+
+
+@pytest.fixture
+def run(model_folder, shards, tmp_path, near):
+    """Runs six steps; returns the module, the callback and the trainer."""
+
+    def made(
+        action: Action = "warn", max_drop=DROP, callbacks=(), every=2, adapter=None, **options
+    ):
+        probe = module(model_folder, adapter or LinearProbe(initial_scale=10.0), [InfoNCE()])
+        budget = RetentionBudget([near], max_drop, action, every)
+        trainer, _ = fit(probe, shards, tmp_path, callbacks=(budget, *callbacks), **options)
+        return probe, budget, trainer
+
+    return made
+
+
+def test_it_warns_once_a_check_and_changes_nothing(run, model_folder, shards, tmp_path, said):
+    plain = module(model_folder, LinearProbe(initial_scale=10.0), [InfoNCE()])
+    fit(plain, shards, tmp_path / "plain")
+    probe, budget, _ = run(every=4)
+    assert [line.split(":")[0] for line in said()] == ["step 4", "step 6"]
+    ((fall, name, before, now),) = budget.drops
+    assert (name, before) == ("near", 1.0)
+    assert fall == 1 - now > DROP
+    numbers = f"100.0% before training to {now:.1%}, {100 * fall:.1f} points of 5 allowed"
+    assert said()[1] == f"step 6: near fell from {numbers}"
+    got, want = weights(probe), weights(plain)
+    assert all(got[key].equal(want[key]) for key in want)
+
+
+def test_a_budget_that_holds_says_nothing(run, said):
+    run(max_drop=0.999)
+    assert not said()
+
+
+def test_it_stops_and_keeps_the_last_weights_within_the_budget(run, tmp_path, model_folder, shards):
+    _, budget, _ = run(every=1, max_drop=0.999)
+    whole = budget.drops[0].fall
+    # The fall grows with the steps here; half of it is between the first and the last.
+    _, budget, trainer = run("stop", max_drop=whole / 2, every=1)
+    assert 1 < trainer.global_step < 6
+    kept = torch.load(tmp_path / WITHIN, weights_only=True)
+    assert kept["global_step"] == trainer.global_step - 1
+    plain = module(model_folder, LinearProbe(initial_scale=10.0), [InfoNCE()])
+    fit(plain, shards, tmp_path / "plain", steps=kept["global_step"])
+    for name, value in weights(plain).items():
+        assert kept["state_dict"][name].equal(value)
+
+
+def test_it_goes_back_to_the_largest_alpha_that_keeps_the_budget(run, near, model_folder):
+    annealed, budget, _ = run("anneal", every=100)  # the last step alone
+    assert budget.drops[0].fall <= DROP
+    trained, other, _ = run(every=100)
+    assert other.drops[0].fall > DROP
+    line, kept = WiseFT(trained.backbone, trained.adapter), []
+    for number in range(16):
+        line.at(number / 16)
+        if other._keeps_budget(quiet_trainer(), trained):
+            kept.append(number / 16)
+    line.at(max(kept))
+    assert 0 < max(kept) < 15 / 16
+    got, want = weights(annealed), weights(trained)
+    assert all(got[key].equal(want[key]) for key in want)
+
+
+def test_every_check_leaves_weights_within_the_budget(run, said):
+    _, budget, trainer = run("anneal", every=1, max_drop=0.02)
+    assert trainer.global_step == 6
+    assert budget.drops[0].fall <= 0.02
+    assert any("weights set to alpha = " in line for line in said()[:-1])
+
+
+def test_one_check_a_step_with_accumulated_gradients(run, said):
+    run(every=1, max_drop=0.0, accumulate_grad_batches=2, steps=3)
+    assert [line.split(":")[0] for line in said()] == ["step 1", "step 2", "step 3"]
+
+
+def test_a_resumed_run_compares_with_the_model_before_training(run, tmp_path, near):
+    _, whole, _ = run()
+    run(die_at=4, save=True)
+    last = next(tmp_path.glob("step*4.ckpt"))
+    del near.first
+    _, resumed, _ = run(resume=last)
+    assert resumed.drops == whole.drops
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"max_drop": 1.0}, "expected max_drop in "),
+        ({"max_drop": -0.1}, "expected max_drop in "),
+        ({"every": 0}, "every_n_steps >= 1"),
+        ({"action": "anneal", "callbacks": (EMA(),)}, "got EMA beside the action 'anneal'"),
+        ({"action": "anneal", "adapter": MMAdapter(heads=2, hidden=2)}, "which starts at random"),
+    ],
+)
+def test_what_cannot_be_is_refused(run, options, line):
+    with refused(line):
+        run(**options)
+
+
+def test_a_number_that_is_no_fraction_is_refused(run, near):
+    near.unit = "rank"
+    with refused("expected a fraction that is higher for a better model, got near"):
+        run()
+
+
+def test_a_joint_adapter_is_compared_with_the_embeddings_of_its_backbone(run, near, model_folder):
+    run(adapter=MMAdapter(heads=2, hidden=2), max_drop=0.999)
+    scorer = Scorer(*attached({"backbone": module(model_folder).backbone.spec()}))
+    run_suite([frozen := Near(near.path, near.images, name="frozen")], scorer)
+    assert near.first.equal(frozen.first)
+
+
+def test_every_rank_acts_alike(near, model_folder, shards, tmp_path):
+    weights_of = run_ranks(2, tmp_path / "ranks", annealed, near, model_folder, shards, tmp_path)
+    assert all(value.equal(weights_of[1][name]) for name, value in weights_of[0].items())
+
+
+def annealed(rank, near, model_folder, shards, folder):
+    """Weights at the end of a run on two ranks that anneals after each step."""
+    probe = module(model_folder, LinearProbe(initial_scale=10.0), [InfoNCE()])
+    budget = RetentionBudget([near], 0.02, "anneal", 1)
+    options = {"devices": 2, "strategy": "ddp", "callbacks": (budget,), "steps": 3}
+    fit(probe, shards, folder / str(rank), **options)
+    assert budget.drops[0].fall <= 0.02
+    return weights(probe)

@@ -1,0 +1,210 @@
+"""A limit on forgetting: watches what a model could do before, and acts when it falls too far.
+
+In: benchmarks of retained abilities, and the weights of the present step. Out: a line, an early
+end, or weights nearer to the pre-trained ones. Never: a number in the report.
+"""
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import pytorch_lightning as pl
+from pytorch_lightning.callbacks import Callback
+from typing_extensions import override
+
+from vlmtune.benchmarks.base import Benchmark
+from vlmtune.errors import UserError
+from vlmtune.evaluation.scorer import Scorer
+from vlmtune.evaluation.suite import load_all, run_suite
+from vlmtune.export.model import Model
+from vlmtune.export.resolving import attached
+from vlmtune.export.wise_ft import WiseFT
+from vlmtune.training.ema import EMA, averaged_weights
+from vlmtune.training.module import AdaptationModule
+from vlmtune.types import Batch
+
+Action = Literal["warn", "stop", "anneal"]
+STEPS = 16  # alphas that annealing chooses from: 0, 1/16, ..., 15/16
+WITHIN = "within-budget.ckpt"
+
+log = logging.getLogger("vlmtune")
+
+
+class Drop(NamedTuple):
+    """How far one retained ability has fallen.
+
+    Attributes:
+        fall: By how much it is worse, as a fraction; negative if it is better.
+        benchmark: Its name.
+        before: The primary metric of the model before training.
+        now: The metric of the present weights.
+    """
+
+    fall: float
+    benchmark: str
+    before: float
+    now: float
+
+
+class RetentionBudget(Callback):
+    r"""Compares retained abilities with the model before training, every `every_n_steps`.
+
+    If the primary metric of a benchmark is more than `max_drop` below that of the pre-trained
+    model, `action` decides:
+
+    - `warn`: one line names the benchmark and both numbers.
+    - `stop`: the run ends after this step. The weights of the last check that kept the budget are
+      in `within-budget.ckpt`.
+    - `anneal`: the weights go back to $\theta_0 + \alpha (\theta - \theta_0)$ and training
+      continues from there. $\theta_0$ are the pre-trained weights. $\alpha$ is the largest of 0,
+      1/16, ..., 15/16 that a bisection finds to keep the budget; 0 is the pre-trained model.
+
+    The last step is always checked, before a `ModelCheckpoint` saves it. An `EMA` has its averaged
+    weights checked. All ranks share the work and decide alike.
+
+    Source: the interpolation is WiSE-FT, Wortsman et al. 2022, equation (1), there after training.
+
+    Args:
+        benchmarks: The benchmarks; names must differ.
+        max_drop: The allowed fall, as a fraction: 0.02 for two points.
+        action: See above.
+        every_n_steps: Optimizer steps between two checks.
+        store: Folder of feature stores, or None to hold features in memory.
+
+    Attributes:
+        drops: The falls at the last check, worst first.
+
+    Raises:
+        UserError: A number is out of range.
+
+    Example:
+        >>> RetentionBudget([], action="stop").max_drop
+        0.02
+    """
+
+    def __init__(
+        self,
+        benchmarks: list[Benchmark],
+        max_drop: float = 0.02,
+        action: Action = "warn",
+        every_n_steps: int = 500,
+        store: str | None = None,
+    ) -> None:
+        if not 0 <= max_drop < 1 or every_n_steps < 1:
+            raise UserError(
+                f"expected max_drop in [0, 1) and every_n_steps >= 1, got {max_drop=} and "
+                f"{every_n_steps=}: correct them"
+            )
+        self.benchmarks, self.max_drop, self.action = benchmarks, max_drop, action
+        self.every_n_steps, self.store = every_n_steps, None if store is None else Path(store)
+        self.drops: list[Drop] = []
+        self._before: Mapping[str, float] = {}
+        self._scorer: Scorer | None = None
+        self._checked = 0  # the last step that was checked
+
+    @override
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Measures the model before training.
+
+        Raises:
+            UserError: A benchmark cannot be run, or the weights cannot be annealed.
+        """
+        if stage != "fit":
+            return
+        module = _adaptation(pl_module)
+        if self.action == "anneal":
+            if any(isinstance(callback, EMA) for callback in trainer.callbacks):  # type: ignore[attr-defined]
+                raise UserError(
+                    "expected RetentionBudget to change the weights alone, got EMA beside the "
+                    "action 'anneal': leave EMA out, or choose the action 'stop'"
+                )
+            WiseFT(module.backbone, module.adapter)  # refuses adapters that start at random
+        load_all(self.benchmarks)
+        spec = {"backbone": module.backbone.spec()}
+        if module.adapter.identity_at_init:
+            spec["adapter"] = module.adapter.spec()
+        before = Model(*attached(spec)).to(trainer.strategy.root_device)
+        self._before = self._measured(before.scorer(self.store))
+        self._scorer = Scorer(module.backbone, module.adapter, self.store)
+
+    @override
+    def on_train_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: Batch,
+        batch_idx: int,
+    ) -> None:
+        """Checks the budget at the end of a step."""
+        step, module = trainer.global_step, _adaptation(pl_module)
+        last = step == trainer.max_steps
+        # With accumulated gradients several batches end at one step.
+        if step == self._checked or not (last or step % self.every_n_steps == 0):
+            return
+        self._checked = step
+        if self._keeps_budget(trainer, module):
+            if self.action == "stop":
+                trainer.save_checkpoint(Path(trainer.default_root_dir) / WITHIN)
+        else:
+            line = f"step {step}: {self._worst()}"
+            if self.action == "stop":
+                trainer.should_stop = True
+                line += f"; the run stops, {WITHIN} has the last weights within the budget, if any"
+            elif self.action == "anneal":
+                line += f"; weights set to alpha = {self._anneal(trainer, module):g}"
+            if trainer.is_global_zero:
+                log.warning(line)
+        for logger in trainer.loggers:
+            logger.log_metrics({"retained/worst_drop": self.drops[0].fall}, step)
+
+    def _keeps_budget(self, trainer: pl.Trainer, module: AdaptationModule) -> bool:
+        """Measures the present weights."""
+        assert self._scorer is not None
+        with averaged_weights(trainer, module):
+            now = self._measured(self._scorer)
+        drops = [Drop(before - now[n], n, before, now[n]) for n, before in self._before.items()]
+        self.drops = sorted(drops, reverse=True)
+        return self.drops[0].fall <= self.max_drop
+
+    def _worst(self) -> str:
+        fall, name, before, now = self.drops[0]
+        return (
+            f"{name} fell from {before:.1%} before training to {now:.1%}, "
+            f"{100 * fall:.1f} points of {100 * self.max_drop:g} allowed"
+        )
+
+    def _anneal(self, trainer: pl.Trainer, module: AdaptationModule) -> float:
+        """Moves the weights back until they keep the budget; returns alpha."""
+        line, low, high = WiseFT(module.backbone, module.adapter), 0, STEPS
+        while high - low > 1:
+            middle = (low + high) // 2
+            line.at(middle / STEPS)
+            low, high = (middle, high) if self._keeps_budget(trainer, module) else (low, middle)
+        line.at(low / STEPS)
+        self._keeps_budget(trainer, module)  # for `drops`
+        return low / STEPS
+
+    def _measured(self, scorer: Scorer) -> dict[str, float]:
+        """The primary metrics.
+
+        Raises:
+            UserError: A benchmark cannot be run, or its metric is no fraction.
+        """
+        suite = run_suite(self.benchmarks, scorer)
+        for name, reason in suite.not_run:
+            raise UserError(f"expected to watch {name} with RetentionBudget, got {reason}")
+        metrics = {result.benchmark: result.metrics[result.primary] for result in suite.results}
+        for name, metric in metrics.items():
+            if metric.unit != "fraction" or not metric.higher_is_better:
+                raise UserError(
+                    f"expected a fraction that is higher for a better model, got {name}: watch "
+                    "another benchmark with RetentionBudget"
+                )
+        return {name: metric.value for name, metric in metrics.items()}
+
+
+def _adaptation(module: pl.LightningModule) -> AdaptationModule:
+    assert isinstance(module, AdaptationModule)
+    return module
