@@ -71,7 +71,7 @@ def loader(tmp_path: Path):
     def make(workers: int = 0, done: int = 0, augmentation: nn.Module | None = None) -> EpochLoader:
         stream = GroupStream((ShardSet(str(tmp_path / "shards")),), 2)
         changes = GroupChanges(augmentation=augmentation)
-        return EpochLoader(stream, values, lambda: (3, done), 0, 1, workers, changes)
+        return EpochLoader(stream, values, lambda: (3, 2 * done), 0, 1, workers, changes)
 
     return make
 

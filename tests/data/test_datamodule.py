@@ -1,4 +1,5 @@
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,13 +81,31 @@ def loaders(
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
 def test_loaders_have_their_length_and_resume_anywhere(make_set: MakeSet, workers: int) -> None:
-    stream = GroupStream((make_set(15, 4),), 2, buffer=3, images=False)
-    (loader,) = loaders(stream, workers, (1, 0))
-    whole = keys(loader)
-    assert len(whole) == len(loader) == 7
-    for done in (1, 3, 7):
-        (loader,) = loaders(stream, workers, (1, done))
+    stream = GroupStream((make_set(15, 4),), 2, window=3, images=False)
+    (alone,) = loaders(stream, 0, (1, 0))
+    whole = keys(alone)
+    assert len(whole) == len(alone) == 7
+    for done in (0, 1, 3, 7):
+        (loader,) = loaders(stream, workers, (1, 2 * done))
         assert keys(loader) == whole[done:]
+
+
+def test_an_epoch_of_four_ranks_goes_on_with_two_and_other_workers(make_set: MakeSet) -> None:
+    stream = GroupStream((make_set(35, 4),), 2, window=7, images=False)
+    order = [
+        group.key for groups, _ in replace(stream, batch_size=1).batches(3) for group in groups
+    ]
+
+    def read(world: int, workers: int, start: int) -> list[str]:
+        by_rank = [keys(loader) for loader in loaders(stream, workers, (3, start), world)]
+        return [key for batches in zip(*by_rank, strict=True) for b in batches for key in b]
+
+    for one, other in [((4, 2), (2, 3)), ((2, 3), (4, 2))]:
+        first = read(*one, 0)[:16]  # two or four global batches, then the run is killed
+        assert first == order[:16]
+        rest = read(*other, 16)
+        assert rest == order[16 : 16 + len(rest)]
+        assert 35 - 16 - len(rest) < 2 * other[0]
 
 
 @pytest.mark.parametrize("workers", [0, 2])

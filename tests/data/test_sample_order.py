@@ -5,55 +5,81 @@ import numpy as np
 import pytest
 
 from tests.refusals import refused
-from vlmtune.data import sample_order
+from vlmtune.data.sample_order import (
+    CHUNK,
+    Consumer,
+    EpochOrder,
+    Place,
+    ShardPasses,
+    apportion,
+    interleave,
+    train_batches,
+    train_ranges,
+    validation_batches,
+    validation_ranges,
+)
 
 
-def consumers(world: int, workers: int) -> list[sample_order.Consumer]:
-    return [
-        sample_order.Consumer(r, world, w, workers) for r in range(world) for w in range(workers)
-    ]
+def consumers(world: int, workers: int) -> list[Consumer]:
+    return [Consumer(r, world, w, workers) for r in range(world) for w in range(workers)]
 
 
-def records(parts: object) -> list[tuple[int, int]]:
-    return [(s.shard, i) for s in parts for i in range(s.first, s.last)]  # type: ignore[attr-defined]
+def in_order(parts: list[list[range]], world: int, workers: int) -> list[int]:
+    """Positions by global batch, from the batches of each consumer: batch g is of worker g % n."""
+    found = []
+    for g in range(sum(map(len, parts[:workers]))):
+        for rank in range(world):
+            found += parts[rank * workers + g % workers][g // workers]
+    return found
 
 
-@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize("world", [1, 2, 4])
 @pytest.mark.parametrize("workers", [1, 2, 3, 7])
-def test_training_slices_tile_the_epoch_in_full_batches(world: int, workers: int) -> None:
-    slices = [sample_order.train_slice(53, 4, c) for c in consumers(world, workers)]
-    assert slices[0].start == 0
-    assert all(a.stop == b.start for a, b in pairwise(slices))
-    assert slices[-1].stop == slices[0].total == 53 // (4 * world) * 4 * world
-    assert {size for part in slices for size in part.batches} == {4}
+@pytest.mark.parametrize("start", [0, 5, 24, 50])
+def test_global_batches_take_consecutive_positions(world: int, workers: int, start: int) -> None:
+    parts = [list(train_ranges(53, 4, c, start)) for c in consumers(world, workers)]
+    count = (53 - start) // (4 * world)
+    assert in_order(parts, world, workers) == list(range(start, start + count * 4 * world))
+    assert {len(batch) for part in parts for batch in part} <= {4}
     for rank in range(world):
-        mine = slices[rank * workers : (rank + 1) * workers]
-        assert sum(len(part.batches) for part in mine) == 53 // (4 * world)
-        # in turns: worker w has batches w, w + workers, ...
-        counts = [len(part.batches) for part in mine]
-        assert counts == sorted(counts, reverse=True)
-        assert max(counts) - min(counts) <= 1
+        mine = parts[rank * workers : (rank + 1) * workers]
+        assert sum(map(len, mine)) == count
+
+
+@pytest.mark.parametrize("shapes", [[(4, 2, 3), (2, 3, 3)], [(1, 1, 5), (3, 2, 2), (4, 1, 1)]])
+def test_a_run_that_changes_its_shape_sees_each_position_once(shapes) -> None:
+    """(ranks, workers, batch size): each shape goes on after three global batches of the last."""
+    position, seen = 0, []
+    for world, workers, size in shapes:
+        parts = [list(train_ranges(100, size, c, position)) for c in consumers(world, workers)]
+        read = in_order(parts, world, workers)
+        taken = read if (world, workers, size) == shapes[-1] else read[: 3 * world * size]
+        assert taken
+        seen, position = seen + taken, position + len(taken)
+    world, _, size = shapes[-1]
+    assert seen == list(range(len(seen)))
+    assert 100 - len(seen) < world * size
 
 
 @pytest.mark.parametrize("total", [3, 4, 10, 53])
 @pytest.mark.parametrize("world", [1, 2, 3])
 @pytest.mark.parametrize("workers", [1, 3, 7])
-def test_evaluation_slices_tile_the_epoch_exactly(total: int, world: int, workers: int) -> None:
-    slices = [sample_order.validation_slice(total, 4, c) for c in consumers(world, workers)]
-    assert (slices[0].start, slices[-1].stop) == (0, total)
-    assert all(a.stop == b.start for a, b in pairwise(slices))
-    assert all(1 <= size <= 4 for part in slices for size in part.batches)
-    assert (
-        len({len(sample_order.validation_batches(total, 4, world, rank)) for rank in range(world)})
-        == 1
-    )
+def test_evaluation_covers_the_epoch_in_order(total: int, world: int, workers: int) -> None:
+    seen = []
+    for rank in range(world):
+        readers = [Consumer(rank, world, worker, workers) for worker in range(workers)]
+        mine = [list(validation_ranges(total, 4, reader)) for reader in readers]
+        seen += in_order(mine, 1, workers)
+        assert all(1 <= len(batch) <= 4 for part in mine for batch in part)
+    assert seen == list(range(total))
+    assert len({len(validation_batches(total, 4, world, rank)) for rank in range(world)}) == 1
 
 
 def test_too_few_groups_are_an_error() -> None:
     with refused("at least 8 groups"):
-        sample_order.train_slice(7, 4, sample_order.Consumer(world=2))
+        train_batches(7, 4, 2)
     with refused("at least 3 groups"):
-        sample_order.validation_slice(2, 4, sample_order.Consumer(world=3))
+        list(validation_ranges(2, 4, Consumer(world=3)))
 
 
 @pytest.mark.parametrize("counts", [[5], [3, 0, 4], [1, 2, 3, 4, 5]])
@@ -61,40 +87,122 @@ def test_too_few_groups_are_an_error() -> None:
 def test_each_pass_reads_every_record_once(counts: list[int], key: tuple[int, ...] | None) -> None:
     total = sum(counts)
     everything = {(shard, i) for shard, count in enumerate(counts) for i in range(count)}
-    sequence = records(sample_order.shard_ranges(counts, 0, 3 * total, key))
+    sequence = located(ShardPasses(counts, key), range(3 * total))
     for number in range(3):
         assert set(sequence[number * total : (number + 1) * total]) == everything
-    # Any two cuts of the sequence agree with the whole.
-    for start, stop in [(0, 1), (2, 2 * total + 1), (total - 1, total + 1)]:
-        assert records(sample_order.shard_ranges(counts, start, stop, key)) == sequence[start:stop]
+    # Any numbers, in any order and from new passes, are where the whole has them.
+    chosen = [2 * total, 1, total - 1, total, 0]
+    assert located(ShardPasses(counts, key), chosen) == [sequence[i] for i in chosen]
+
+
+def located(passes: ShardPasses, numbers) -> list[tuple[int, int]]:
+    shards, records = passes.locate(np.array(numbers))
+    return list(zip(shards.tolist(), records.tolist(), strict=True))
+
+
+def test_a_pass_reads_shards_from_start_to_end() -> None:
+    on_disk = [(0, 0), (0, 1), (1, 0), (2, 0), (2, 1)]
+    assert located(ShardPasses([2, 1, 2], None), range(5)) == on_disk
+    shuffled = located(ShardPasses([50] * 20, (3, 1)), range(1000))
+    assert sum(b == (a[0], a[1] + 1) for a, b in pairwise(shuffled)) >= 1000 - 21
 
 
 def test_passes_and_epochs_differ_and_repeat() -> None:
-    counts = [4, 4, 4, 4]
+    counts, numbers = [4, 4, 4, 4], range(32)
     seeds = [(0, 0), (0, 1), (1, 0), (1, 1)]
-    sequences = [records(sample_order.shard_ranges(counts, 0, 32, seed)) for seed in seeds]
+    sequences = [located(ShardPasses(counts, seed), numbers) for seed in seeds]
     assert len({tuple(sequence) for sequence in sequences}) == 4
     assert sequences[0][:16] != sequences[0][16:]
-    assert sequences[0] == records(sample_order.shard_ranges(counts, 0, 32, (0, 0)))
+    assert sequences[0] == located(ShardPasses(counts, (0, 0)), numbers)
 
 
 def test_one_shard_does_not_always_lose_its_tail() -> None:
-    lost = {records(sample_order.shard_ranges([10], 9, 10, (0, epoch)))[0] for epoch in range(200)}
+    lost = {located(ShardPasses([10], (0, epoch)), [9])[0] for epoch in range(200)}
     assert len(lost) == 10
 
 
 @pytest.mark.parametrize("weights", [[1.0], [1.0, 1.0, 1.0], [0.1, 5.0, 3.3], [1e-9, 1.0]])
 def test_apportioned_parts_are_exact_and_fair(weights: list[float]) -> None:
     for total in (0, 1, 7, 100):
-        parts = sample_order.apportion(total, weights)
+        parts = apportion(total, weights)
         assert sum(parts) == total
         exact = np.array(weights) / sum(weights) * total
         assert np.abs(np.array(parts) - exact).max() < 1
 
 
-def test_mixture_has_exact_parts_in_another_order_each_time() -> None:
-    first, second = sample_order.mixture([30, 10], (0, 0)), sample_order.mixture([30, 10], (0, 1))
-    assert Counter(first.tolist()) == Counter(second.tolist()) == {0: 30, 1: 10}
-    assert first.tolist() != second.tolist()
-    assert first.tolist() == sample_order.mixture([30, 10], (0, 0)).tolist()
-    assert sample_order.mixture([2, 2], None).tolist() == [0, 0, 1, 1]
+@pytest.mark.parametrize("parts", [[7], [4, 2], [0, 3, 0, 5], [30, 1, 9], [1, 1, 1, 1]])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_sets_are_spread_evenly_from_any_position(parts: list[int], seed: int) -> None:
+    total, rng = sum(parts), np.random.default_rng(seed)
+    phases = [int(rng.integers(max(1, sum(parts[i:])))) for i in range(len(parts))]
+    sets, numbers = interleave(parts, 0, total, phases)
+    for number, part in enumerate(parts):
+        assert numbers[sets == number].tolist() == list(range(part))
+    for start in range(total + 1):
+        for stop in range(start, total + 1):
+            again = interleave(parts, start, stop, phases)
+            assert again[0].tolist() == sets[start:stop].tolist()
+            assert again[1].tolist() == numbers[start:stop].tolist()
+    # The largest set, which comes first here or is nearly all, keeps its share in every stretch.
+    if parts == [30, 1, 9]:
+        for stop in range(total + 1):
+            assert abs((sets[:stop] == 0).sum() - stop * 30 / 40) <= 1
+
+
+def test_an_epoch_of_thousands_of_millions_is_read_from_any_position() -> None:
+    parts = [6_000_000_000, 3_000_000_000]
+    start = 8_999_999_000
+    sets, numbers = interleave(parts, start, start + 1000, [0, 0])
+    assert Counter(sets.tolist()) == {0: 667, 1: 333}
+    assert numbers[sets == 0].tolist() == list(range(6_000_000_000 - 667, 6_000_000_000))
+    assert numbers[sets == 1].tolist() == list(range(3_000_000_000 - 333, 3_000_000_000))
+
+
+def whole(order: EpochOrder) -> list[Place]:
+    return order.places(range(order.total))
+
+
+@pytest.mark.parametrize("window", [0, 1, 4, 7, 1000])
+def test_an_epoch_reads_each_record_once_from_any_position(window: int) -> None:
+    counts = [[5, 0, 6], [3], [4, 4]]
+    order = EpochOrder(counts, [11, 3, 8], (1, 2), window)
+    places = whole(order)
+    shards = [(s, j, n) for s, count in enumerate(counts) for j, n in enumerate(count)]
+    assert sorted(places) == [(s, j, i) for s, j, n in shards for i in range(n)]
+    for start in range(23):
+        for stop in range(start, 23):
+            assert order.places(range(start, stop)) == places[start:stop]
+    assert EpochOrder(counts, [11, 3, 8], (1, 2), window).places(range(9, 15)) == places[9:15]
+    assert whole(EpochOrder(counts, [11, 3, 8], (1, 3), window)) != places
+    assert whole(EpochOrder(counts, [11, 3, 8], (2, 2), window)) != places
+
+
+def test_a_window_is_shuffled_within_itself() -> None:
+    plain = whole(EpochOrder([[10] * 10], [100], (0, 0), 0))
+    shuffled = whole(EpochOrder([[10] * 10], [100], (0, 0), 30))
+    for first in range(0, 100, 30):
+        one, other = plain[first : first + 30], shuffled[first : first + 30]
+        assert sorted(one) == sorted(other)
+        assert one != other
+    assert shuffled[:30] != [plain[shuffled.index(place) - 30] for place in shuffled[30:60]]
+
+
+def test_a_long_epoch_without_shuffling_is_in_order() -> None:
+    """It is computed by chunks."""
+    order = EpochOrder([[CHUNK], [CHUNK + 5]], [CHUNK, CHUNK + 5], None)
+    places = whole(order)
+    assert places[:CHUNK] == [(0, 0, i) for i in range(CHUNK)]
+    assert places[CHUNK:] == [(1, 0, i) for i in range(CHUNK + 5)]
+
+
+def test_groups_of_a_rendered_set_are_numbered_by_position() -> None:
+    places = whole(EpochOrder([[20], None], [20, 13], (0, 0), 8))
+    assert [place.record for place in places if place.set == 1] == list(range(13))
+    assert sorted(place.record for place in places if place.set == 0) == list(range(20))
+
+
+def test_small_sets_start_over() -> None:
+    places = whole(EpochOrder([[3], [40]], [20, 20], (0, 0), 16))
+    seen = Counter(place.record for place in places if place.set == 0)
+    assert sorted(seen.values()) == [6, 7, 7]
+    assert len({place for place in places if place.set == 1}) == 20

@@ -3,12 +3,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from vlmtune.data.sample_order import Consumer
 from vlmtune.data.shards import ShardSet
-from vlmtune.data.stream import GroupStream, buffer_shuffle, check_sets
+from vlmtune.data.stream import GroupStream, check_sets
 from vlmtune.data.tar_records import RawRecord, read_records
 from vlmtune.errors import UserError
 
@@ -17,17 +16,23 @@ DamageSet = Callable[[ShardSet, bytes, bytes], None]
 
 
 def read(
-    stream: GroupStream, epoch: int = 0, consumer: Consumer | None = None, skip: int = 0
+    stream: GroupStream, epoch: int = 0, consumer: Consumer | None = None, start: int = 0
 ) -> list[list[str]]:
     """The keys of each batch."""
-    return [[g.key for g in groups] for groups, _ in stream.batches(epoch, consumer, skip)]
+    return [[g.key for g in groups] for groups, _ in stream.batches(epoch, consumer, start)]
 
 
-def read_all(stream: GroupStream, epoch: int, world: int, workers: int) -> list[list[str]]:
-    return [
-        [key for batch in read(stream, epoch, Consumer(r, world, w, workers)) for key in batch]
+def read_all(
+    stream: GroupStream, epoch: int, world: int, workers: int, start: int = 0
+) -> list[list[str]]:
+    """The keys of each global batch in turn, as the data loaders of all ranks deliver them."""
+    parts = [
+        [read(stream, epoch, Consumer(r, world, w, workers), start) for w in range(workers)]
         for r in range(world)
-        for w in range(workers)
+    ]
+    count = sum(map(len, parts[0]))
+    return [
+        [key for rank in parts for key in rank[g % workers][g // workers]] for g in range(count)
     ]
 
 
@@ -44,32 +49,45 @@ def data(request: pytest.FixtureRequest, make_set: MakeSet) -> ShardSet:
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_evaluation_sees_each_record_exactly_once(data: ShardSet, world: int, workers: int) -> None:
     stream = GroupStream((data,), 2, train=False, images=False)
-    seen = flat(read_all(stream, 0, world, workers))
-    assert seen == [f"r{i}" for i in range(data.manifest.records)]
+    seen = []
     for rank in range(world):
         batches = [read(stream, 0, Consumer(rank, world, w, workers)) for w in range(workers)]
-        assert sum(map(len, batches)) == stream.length(rank, world)
+        count = sum(map(len, batches))
+        assert count == stream.length(rank, world)
+        seen += flat([batches[g % workers][g // workers] for g in range(count)])
+    assert seen == [f"r{i}" for i in range(data.manifest.records)]
 
 
-@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize("world", [1, 2, 3, 4])
 @pytest.mark.parametrize("workers", [1, 2, 3])
-def test_training_gives_every_rank_equally_many_distinct_records(
+def test_the_order_is_the_same_for_any_ranks_and_workers(
     data: ShardSet, world: int, workers: int
 ) -> None:
-    stream = GroupStream((data,), 2, buffer=3, images=False)
-    parts = read_all(stream, 0, world, workers)
-    per_rank = [sum(map(len, parts[r * workers : (r + 1) * workers])) for r in range(world)]
-    assert set(per_rank) == {2 * stream.length(0, world)}
-    assert set(Counter(flat(parts)).values()) == {1}
+    whole = flat(read(GroupStream((data,), 1, window=5, images=False), 1))
+    assert sorted(whole) == sorted(f"r{i}" for i in range(data.manifest.records))
+    stream = GroupStream((data,), 2, window=5, images=False)
+    seen = flat(read_all(stream, 1, world, workers))
+    assert seen == whole[: len(whole) // (2 * world) * 2 * world]
 
 
-def test_equal_pieces_for_equal_work(make_set: MakeSet) -> None:
-    stream = GroupStream((make_set(24, 5),), 2, images=False)
-    assert {len(part) for part in read_all(stream, 0, 2, 3)} == {4}
+@pytest.mark.parametrize("one", [(4, 2, 1), (2, 3, 1), (1, 2, 3)])
+@pytest.mark.parametrize("other", [(2, 3, 1), (4, 2, 1), (2, 1, 2)])
+def test_an_epoch_goes_on_in_another_shape(data: ShardSet, one, other) -> None:
+    """Ranks, workers and groups in a batch."""
+    (world, workers, size), (then_world, then_workers, then_size) = one, other
+    whole = flat(read(GroupStream((data,), 1, window=6, images=False)))
+    stream = GroupStream((data,), size, window=6, images=False)
+    batches = read_all(stream, 0, world, workers)
+    for done in range(len(batches) + 1):
+        start = done * world * size
+        then = GroupStream((data,), then_size, window=6, images=False)
+        rest = flat(read_all(then, 0, then_world, then_workers, start))
+        assert flat(batches[:done]) + rest == whole[: start + len(rest)]
+        assert len(whole) - start - len(rest) < then_world * then_size
 
 
-def test_epochs_seeds_ranks_and_workers_differ_and_repeat(data: ShardSet) -> None:
-    stream = GroupStream((data,), 1, buffer=4, images=False)
+def test_epochs_and_seeds_differ_and_repeat(data: ShardSet) -> None:
+    stream = GroupStream((data,), 1, window=4, images=False)
     orders = {
         tuple(flat(read(replace(stream, seed=seed), epoch)))
         for seed in (0, 1)
@@ -87,17 +105,6 @@ def test_what_an_epoch_leaves_out_changes(make_set: MakeSet) -> None:
     }
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
-@pytest.mark.parametrize("buffer", [0, 3, 100])
-def test_skip_gives_the_rest_of_the_stream(data: ShardSet, workers: int, buffer: int) -> None:
-    stream = GroupStream((data,), 2, buffer=buffer, images=False)
-    for worker in range(workers):
-        consumer = Consumer(0, 1, worker, workers)
-        whole = read(stream, 3, consumer)
-        for skip in range(len(whole) + 2):
-            assert read(stream, 3, consumer, skip) == whole[skip:]
-
-
 def test_weights_are_respected_exactly(make_set: MakeSet) -> None:
     a, b = make_set(10, prefix="a"), make_set(20, 7, prefix="b")
     stream = GroupStream((a, b), 1, total=50, images=False)
@@ -112,8 +119,9 @@ def test_weights_are_respected_exactly(make_set: MakeSet) -> None:
     assert {seen[f"a{i}"] for i in range(10)} == {4}
     assert {seen[f"b{i}"] for i in range(20)} == {0, 1}
     # They are mixed, not one after the other.
-    kinds = [key[0] for key in parts[0]]
-    assert 0 < kinds.index("b") < len(kinds) - 1
+    kinds = "".join(key[0] for key in flat(parts))
+    assert "b" in kinds[:25]
+    assert "b" in kinds[25:]
 
 
 def test_without_weights_each_record_comes_once(make_set: MakeSet) -> None:
@@ -138,33 +146,34 @@ def test_a_damaged_image_is_replaced_and_reported(
     make_set: MakeSet, encoded_png: Callable[..., bytes]
 ) -> None:
     data = make_set(20)
-    sound = GroupStream((data,), 2, buffer=5)
-    before = read(sound)
+    sound = GroupStream((data,), 2, window=5)
+    before = flat(read(sound))
     corrupt(data, 4, encoded_png)
     batches = list(sound.batches())
-    after = [[group.key for group in groups] for groups, _ in batches]
-    place = flat(before).index("r4")
-    assert flat(after)[:place] == flat(before)[:place]
-    assert flat(after)[place + 1 :] == flat(before)[place + 1 :]
-    assert flat(after)[place] == flat(before)[(place + 1) % 20]
+    place = before.index("r4")
+    want = [*before[:place], before[place - 1], *before[place + 1 :]]
+    assert [group.key for groups, _ in batches for group in groups] == want
     (line,) = [line for _, lines in batches for line in lines]
     assert line.startswith(f"{data.files[0]} r4 image refused")
-    for skip in range(11):
-        assert read(sound, 0, None, skip) == after[skip:]
+    # The same record replaces it wherever reading starts, and whoever reads.
+    for start in range(0, 20, 2):
+        assert flat(read(sound, start=start)) == want[start:]
+    for world, workers, size in [(1, 3, 1), (2, 2, 1), (5, 1, 2), (2, 2, 5)]:
+        assert flat(read_all(replace(sound, batch_size=size), 0, world, workers)) == want
     # Where images are not decoded, their damage does not matter.
-    assert read(replace(sound, images=False)) == before
+    assert flat(read(replace(sound, images=False))) == before
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_damage_at_the_end_goes_round(
+def test_damage_at_the_start_goes_round(
     seed: int, make_set: MakeSet, encoded_png: Callable[..., bytes]
 ) -> None:
     data = make_set(3)
+    before = flat(read(GroupStream((data,), 1, seed=seed, window=0)))
     corrupt(data, 1, encoded_png)
-    stream = GroupStream((data,), 1, seed=seed, buffer=0)
-    keys = flat(read(stream))
-    assert len(keys) == 3
-    assert set(keys) == {"r0", "r2"}
+    place = before.index("r1")
+    before[place] = before[place - 1]  # the last one for the first
+    assert flat(read(GroupStream((data,), 1, seed=seed, window=0))) == before
 
 
 def test_evaluation_leaves_damage_out_and_reports_it(
@@ -215,15 +224,6 @@ def test_records_without_stored_features_are_damage(make_set: MakeSet) -> None:
     assert "image-r4-0 has no stored features" in "".join(
         line for _, lines in batches for line in lines
     )
-
-
-def test_buffer_shuffle_is_a_bounded_permutation() -> None:
-    for size in (0, 1, 5, 100):
-        out = list(buffer_shuffle(range(50), size, np.random.default_rng(0)))
-        assert sorted(out) == list(range(50))
-        assert (out == list(range(50))) == (size < 2)
-        # An item cannot come out before the buffer that must hold it was read.
-        assert all(item <= place + max(size, 1) for place, item in enumerate(out))
 
 
 def test_no_sets_are_an_error(tmp_path: Path) -> None:

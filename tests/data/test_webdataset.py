@@ -86,10 +86,10 @@ def test_records_are_images_with_their_captions(folder, encoded_png):
 
 
 def test_an_epoch_sees_each_record_once_and_resumes_where_it_was(folder):
-    stream = GroupStream((ShardSet(str(folder)),), 2, seed=3, buffer=3)
+    stream = GroupStream((ShardSet(str(folder)),), 2, seed=3, window=3)
     whole = list(stream.batches(epoch=1))
     assert captions_of(whole) == captions_of(stream.batches(epoch=1))
-    assert captions_of(whole[2:]) == captions_of(stream.batches(epoch=1, skip=2))
+    assert captions_of(whole[2:]) == captions_of(stream.batches(epoch=1, start=4))
     every = GroupStream((ShardSet(str(folder)),), 2, train=False)
     assert captions_of(every.batches()) == [f"caption {n}" for n in range(7)]
     parts = [captions_of(every.batches(consumer=Consumer(rank, 2))) for rank in (0, 1)]

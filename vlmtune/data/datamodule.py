@@ -18,6 +18,7 @@ from vlmtune.data.caption_negatives import CaptionNegatives
 from vlmtune.data.catalogue import Catalogue, catalogue, decoded_images, image_digests
 from vlmtune.data.hard_negatives import HardNegatives
 from vlmtune.data.loader import BatchNeighbours, EpochLoader, GroupChanges, NoBatches, Position
+from vlmtune.data.position import TrainingPosition
 from vlmtune.data.shards import ShardSet
 from vlmtune.data.stream import GroupStream, check_sets
 from vlmtune.errors import UserError
@@ -36,8 +37,9 @@ class Preprocessing(Protocol):
 class ShardDataModule(LightningDataModule):
     """Feeds shard sets to training and validation; `captions: 1` draws one an image and epoch.
 
-    Batches are a pure function of seed, epoch, rank and worker, so a run that resumes in the middle
-    of an epoch repeats the batches of an uninterrupted run.
+    The order of the groups is a pure function of seed, epoch and position in the epoch. A global
+    batch takes the next positions of it, and each rank its part of them. So a run that resumes in
+    the middle of an epoch reads exactly the rest, with any number of ranks and workers.
 
     An id names the same image or text in every set.
 
@@ -48,7 +50,8 @@ class ShardDataModule(LightningDataModule):
         num_workers: Processes that read and decode, on each rank; 0 for the training process.
         seed: Seed of the order of training.
         epoch_groups: Groups in an epoch over all ranks; None for the sum of the training sets.
-        shuffle_buffer: Undecoded records a reader shuffles among; 0 keeps the order of the shards.
+        shuffle_buffer: Consecutive records of an epoch that are shuffled among themselves, beside
+            the shards; 0 keeps the order within shards. It takes no memory for records.
         max_damaged: Fraction of the records that may be unusable before training fails.
         negatives: Makes false captions for training, beside those of the records; None for none.
         mined: Adds hard neighbours to training batches, such as `MinedNeighbours`; None for none.
@@ -69,7 +72,7 @@ class ShardDataModule(LightningDataModule):
         num_workers: int = 0,
         seed: int = 0,
         epoch_groups: int | None = None,
-        shuffle_buffer: int = 1000,
+        shuffle_buffer: int = 10_000,
         max_damaged: float = 0.01,
         negatives: CaptionNegatives | None = None,
         mined: BatchNeighbours | None = None,
@@ -95,6 +98,8 @@ class ShardDataModule(LightningDataModule):
         self.changes = GroupChanges(mined, hard_negatives, captions, negatives, augmentation)
         self._decodes = True
         self._stored: Container[str] | None = None
+        self._place = TrainingPosition()
+        self._fit_loader: EpochLoader | None = None
 
     def use_stored_images(self, stored: Container[str] | None = None) -> None:
         """Leaves images undecoded from now on, as their features are stored.
@@ -116,20 +121,20 @@ class ShardDataModule(LightningDataModule):
         # Reading the manifests reports a missing set before the first step.
         if stage == "fit":
             check_sets(self.sets["train"], "train")
+            self._place, self._fit_loader = TrainingPosition(), None
         if self.sets["val"]:
             check_sets(self.sets["val"], "val")
 
     @override
     def train_dataloader(self) -> EpochLoader:
         """Returns the loader of training batches."""
-        stream = self._stream(
-            "train", total=self.epoch_groups, seed=self.seed, buffer=self.shuffle_buffer
-        )
+        stream = self._training_stream()
         if self.negatives is not None:
             self.negatives.prepare(lambda: catalogue(stream.sets).texts)
         if self.mined is not None:
             self.mined.prepare(stream.sets)
-        return self._loader(stream, self._position, self.changes)
+        self._fit_loader = self._loader(stream, self._position, self.changes)
+        return self._fit_loader
 
     @override
     def val_dataloader(self) -> EpochLoader | NoBatches:
@@ -143,6 +148,28 @@ class ShardDataModule(LightningDataModule):
     def test_dataloader(self) -> NoBatches:
         """Returns no batches: callbacks run the benchmarks of a test."""
         return NoBatches()
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the position of training in the data, for a checkpoint."""
+        if self.trainer is None or self._fit_loader is None:
+            return {}
+        return self._place.state(self.trainer, self._fit_loader)
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes the position of a checkpoint."""
+        self._place.load(state_dict)
+
+    def align(self, checkpoint: dict[str, Any]) -> None:
+        """Changes Lightning's counts of batches in a checkpoint to those of this run.
+
+        A module calls it in `on_load_checkpoint`, after Lightning has loaded the datamodule's
+        state, so that a fit may resume with other numbers of ranks or groups in a batch.
+        """
+        if self.trainer is not None and self.trainer.state.fn == "fit":
+            loader = self._loader(self._training_stream(), self._position, preprocessed=False)
+            self._place.align(checkpoint["loops"]["fit_loop"], self.trainer, loader)
 
     def digest(self, split: Literal["train", "val"] = "train") -> str:
         """Returns a hex digest of the records of a split."""
@@ -177,6 +204,11 @@ class ShardDataModule(LightningDataModule):
     def _catalogue(self) -> Catalogue:
         return catalogue(check_sets(self.sets["train"] + self.sets["val"], "train and val"))
 
+    def _training_stream(self) -> GroupStream:
+        return self._stream(
+            "train", total=self.epoch_groups, seed=self.seed, window=self.shuffle_buffer
+        )
+
     def _stream(self, split: str, **options: Any) -> GroupStream:
         return GroupStream(
             check_sets(self.sets[split], split),
@@ -192,10 +224,11 @@ class ShardDataModule(LightningDataModule):
         stream: GroupStream,
         position: Callable[[], Position],
         changes: GroupChanges | None = None,
+        preprocessed: bool = True,
     ) -> EpochLoader:
         rank = self.trainer.global_rank if self.trainer else 0
         world = self.trainer.world_size if self.trainer else 1
-        preprocess = self._preprocess() if self._decodes else None
+        preprocess = self._preprocess() if self._decodes and preprocessed else None
         return EpochLoader(stream, preprocess, position, rank, world, self.num_workers, changes)
 
     def _preprocess(self) -> Callable[[Any], Tensor]:
@@ -208,15 +241,10 @@ class ShardDataModule(LightningDataModule):
         return module.preprocess
 
     def _position(self) -> Position:
-        """Returns the position by Lightning's counters, which it restores from a checkpoint."""
-        if self.trainer is None or not self.trainer.training:
+        """Returns the position of the next training batches."""
+        if self.trainer is None or not self.trainer.training or self._fit_loader is None:
             return 0, 0
-        batches = self.trainer.fit_loop.epoch_loop.batch_progress
-        done = batches.current.completed
-        # Lightning's number of the epoch is one too high when a run limited by steps resumes from
-        # the end of an epoch; its count of batches is right.
-        length = max(1, int(self.trainer.num_training_batches))
-        return (batches.total.completed - done) // length, done
+        return self._place.begin(self.trainer, self._fit_loader)
 
 
 def _at_least(name: str, value: int, least: int) -> None:

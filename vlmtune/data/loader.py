@@ -1,6 +1,6 @@
 """Reads the batches of each epoch, in this process or in workers, and resumes in an epoch.
 
-In: a `GroupStream` and a position (`load_state_dict`). Out: batches.
+In: a `GroupStream` and a position. Out: batches.
 Never: a count of steps; Lightning has it.
 """
 
@@ -26,7 +26,7 @@ from vlmtune.errors import UserError
 from vlmtune.types import Batch, Group
 
 Position = tuple[int, int]
-"""Number of the epoch, and how many of its batches are done."""
+"""Number of the epoch, and how many positions of it are done, over all ranks."""
 
 
 class BatchNeighbours(Configured, ABC):
@@ -128,37 +128,41 @@ class EpochLoader:
         return self.length
 
     def __iter__(self) -> Iterator[Batch]:
-        epoch, done = self.position()
-        where = (self.rank, self.world, epoch, done)
+        epoch, start = self.position()
+        where = (self.rank, self.world, epoch, start)
         reader = _Reader(self.stream, self.preprocess, self.changes, *where)
         for item in DataLoader(reader, None, num_workers=self.num_workers, collate_fn=_identity):
             if isinstance(item, UserError):
                 raise item
             yield item
 
-    def state_dict(self) -> dict[str, Any]:
-        """Returns what the order of batches depends on; Lightning saves the position in it."""
+    def order(self) -> dict[str, Any]:
+        """Returns what the global order of groups depends on, and what is made of them."""
         return {
             "seed": self.stream.seed,
-            "batch_size": self.stream.batch_size,
-            "world": self.world,
-            "num_workers": None if self.stream.rendered else self.num_workers,
             "epoch_groups": self.stream.total,
-            "shuffle_buffer": None if self.stream.rendered else self.stream.buffer,
+            "shuffle_buffer": self.stream.window,
             "sets": [(data.digest(), data.weight) for data in self.stream.sets],
             **self.changes.state(),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Warns if a run resumed in the middle of an epoch has another order of batches."""
-        now = self.state_dict()
-        changed = sorted(name for name in now if now[name] != state.get(name))
+    def check_order(self, before: dict[str, Any]) -> None:
+        """Warns if a run resumed in the middle of an epoch has another order of groups."""
+        now = self.order()
+        changed = sorted(name for name in now if now[name] != before.get(name))
         if changed and self.rank == 0:
             warnings.warn(
                 f"resuming in the middle of an epoch with another {', '.join(changed)}: the rest "
                 "of this epoch may repeat some records and leave out others",
                 stacklevel=2,
             )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns nothing: the datamodule keeps the position. Lightning asks for the method."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Does nothing, likewise."""
 
 
 class NoBatches:
@@ -178,18 +182,14 @@ class _Reader(IterableDataset):
     rank: int
     world: int
     epoch: int
-    done: int
+    start: int
 
     def __iter__(self) -> Iterator[Batch | UserError]:
         info = get_worker_info()
-        process, workers = (info.id, info.num_workers) if info else (0, 1)
-        # DataLoader takes the first batch from process 0. So on resuming after `done` batches
-        # process 0 continues as worker `done % workers`.
-        worker = (process + self.done) % workers
-        skip = len(range(worker, self.done, workers))
+        worker, workers = (info.id, info.num_workers) if info else (0, 1)
         consumer = Consumer(self.rank, self.world, worker, workers)
         try:
-            for groups, damaged in self.stream.batches(self.epoch, consumer, skip):
+            for groups, damaged in self.stream.batches(self.epoch, consumer, self.start):
                 yield self._collated(groups, damaged)
         except UserError as error:
             # Raised in a worker it would arrive with a traceback; as a value it stays one line.

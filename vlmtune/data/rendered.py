@@ -7,7 +7,6 @@ import hashlib
 import json
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -24,7 +23,7 @@ class RenderedSet(ShardSet):
 
     A subclass gives `groups`. It stands in `data.train` by its class path, alone or beside folders
     of shards. Its groups are a function of the epoch and their number, so a resumed run sees the
-    same rest. Where all training sets are rendered, batches are the same with any `num_workers`.
+    same rest, with any number of ranks and workers.
 
     Features of its images cannot be stored, and nothing can be mined in it.
 
@@ -61,17 +60,3 @@ class RenderedSet(ShardSet):
             f"expected shards, got {self.path}, which renders while training: leave out "
             "model.store and what reads all captions first, or use shards of `vlmtune build scenes`"
         )
-
-
-@dataclass(frozen=True)
-class RenderedRecord:
-    """A group that is not rendered yet."""
-
-    source: RenderedSet
-    epoch: int
-    number: int
-
-    def group(self) -> Group:
-        """Renders the group."""
-        [group] = self.source.groups(self.epoch, self.number, 1)
-        return group

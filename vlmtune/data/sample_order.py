@@ -1,20 +1,25 @@
-"""Which record each rank and worker reads at each position: a pure function of seed and epoch.
+"""Which record stands at each position of an epoch: a pure function of seed, epoch and position.
 
-In: counts and seeds. Out: positions and ranges of records; `stream` shuffles within a buffer.
-Never: an open file.
+In: counts, weights and seeds. Out: places (set, shard, record), and who reads which positions.
+Never: an open file, or an array as long as the epoch.
 
-The records of one epoch are a sequence. Each rank takes consecutive positions of it, cut into
-batches that its workers take in turns: batch b of a rank comes from worker `b % workers`.
+An epoch is one sequence of positions, the same for any number of ranks and workers. A global batch
+takes the next positions of it; each rank takes its part of the global batch, and its workers take
+its batches in turns.
 """
 
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 
 from vlmtune.errors import UserError
+
+# Each purpose has separate random numbers.
+_SETS, _SHARDS, _WINDOW = range(3)
+CHUNK = 1024  # positions computed at a time where the order is not shuffled
+PASSES = 8  # passes of a set whose order of shards is kept
 
 
 @dataclass(frozen=True)
@@ -27,27 +32,12 @@ class Consumer:
     workers: int = 1
 
 
-@dataclass(frozen=True)
-class EpochSlice:
-    """A consumer's consecutive positions: the first, its batch sizes, the length of the epoch."""
+class Place(NamedTuple):
+    """What stands at a position: record `record` of shard `shard` of set `set`, all by number."""
 
-    start: int
-    batches: tuple[int, ...]
-    total: int
-
-    @property
-    def stop(self) -> int:
-        """One past the last position."""
-        return self.start + sum(self.batches)
-
-
-@dataclass(frozen=True)
-class ShardRange:
-    """Records `first` to `last` (exclusive) of shard number `shard`."""
-
+    set: int
     shard: int
-    first: int
-    last: int
+    record: int
 
 
 def train_batches(total: int, batch_size: int, world: int) -> int:
@@ -68,16 +58,22 @@ def train_batches(total: int, batch_size: int, world: int) -> int:
     return count
 
 
-def train_slice(total: int, batch_size: int, consumer: Consumer) -> EpochSlice:
-    """Returns a consumer's slice of a training epoch; every rank has as many full batches.
+def train_ranges(
+    total: int, batch_size: int, consumer: Consumer, start: int = 0
+) -> Iterator[range]:
+    """Yields the positions of each batch of a consumer, from position `start` of an epoch on.
+
+    Global batch g has the positions from `start` + g x `batch_size` x world on. Rank r reads its
+    r-th part, by worker g % workers.
 
     Example:
-        >>> train_slice(17, 2, Consumer(rank=1, world=2))
-        EpochSlice(start=8, batches=(2, 2, 2, 2), total=16)
+        >>> list(train_ranges(17, 2, Consumer(rank=1, world=2), start=3))
+        [range(5, 7), range(9, 11), range(13, 15)]
     """
-    sizes = [batch_size] * train_batches(total, batch_size, consumer.world)
-    per_rank = sum(sizes)
-    return _worker_slice(consumer.rank * per_rank, sizes, per_rank * consumer.world, consumer)
+    size = batch_size * consumer.world
+    for number in range(consumer.worker, (total - start) // size, consumer.workers):
+        first = start + number * size + consumer.rank * batch_size
+        yield range(first, first + batch_size)
 
 
 def validation_batches(total: int, batch_size: int, world: int, rank: int) -> list[int]:
@@ -100,11 +96,19 @@ def validation_batches(total: int, batch_size: int, world: int, rank: int) -> li
     return _even(groups, count)
 
 
-def validation_slice(total: int, batch_size: int, consumer: Consumer) -> EpochSlice:
-    """Returns a consumer's slice of an evaluation; all slices together cover each group once."""
+def validation_ranges(total: int, batch_size: int, consumer: Consumer) -> Iterator[range]:
+    """Yields the positions of each batch of a consumer; all consumers together cover each once.
+
+    Example:
+        >>> [list(validation_ranges(9, 2, Consumer(1, 2, worker, 2))) for worker in (0, 1)]
+        [[range(5, 7), range(8, 9)], [range(7, 8)]]
+    """
     sizes = validation_batches(total, batch_size, consumer.world, consumer.rank)
-    start = sum(_even(total, consumer.world)[: consumer.rank])
-    return _worker_slice(start, sizes, total, consumer)
+    first = sum(_even(total, consumer.world)[: consumer.rank])
+    for number, size in enumerate(sizes):
+        if number % consumer.workers == consumer.worker:
+            yield range(first, first + size)
+        first += size
 
 
 def _even(total: int, parts: int) -> list[int]:
@@ -112,50 +116,9 @@ def _even(total: int, parts: int) -> list[int]:
     return [total // parts + (part < total % parts) for part in range(parts)]
 
 
-def _worker_slice(start: int, sizes: Sequence[int], total: int, consumer: Consumer) -> EpochSlice:
-    by_worker = [sizes[worker :: consumer.workers] for worker in range(consumer.workers)]
-    before = sum(sum(batches) for batches in by_worker[: consumer.worker])
-    return EpochSlice(start + before, tuple(by_worker[consumer.worker]), total)
-
-
 def generator(*key: int) -> np.random.Generator:
     """Returns a generator for a key, e.g. (seed, epoch, purpose, ...); each key has one."""
     return np.random.default_rng(np.random.SeedSequence(key))
-
-
-def shard_ranges(
-    counts: Sequence[int], start: int, stop: int, key: tuple[int, ...] | None
-) -> Iterator[ShardRange]:
-    """Yields what to read for the positions `start` to `stop` of one shard set.
-
-    One pass takes all shards end to end and is `sum(counts)` long; passes follow each other. With a
-    key, each pass shuffles the shards and starts at a random record (going round), so that no
-    record, even of a single shard, is left out at the end of every epoch. `counts` are the records
-    of each shard.
-
-    Example:
-        >>> list(shard_ranges([3, 2], 1, 4, None))
-        [ShardRange(shard=0, first=1, last=3), ShardRange(shard=1, first=0, last=1)]
-    """
-    total = sum(counts)
-    while start < stop:
-        number, offset = divmod(start, total)
-        length = min(stop - start, total - offset)
-        order, rotation = list(range(len(counts))), 0
-        if key is not None:
-            rng = generator(*key, number)
-            order = rng.permutation(len(counts)).tolist()
-            rotation = int(rng.integers(total))
-        ends = list(accumulate(counts[shard] for shard in order))
-        start += length
-        while length:
-            position = (rotation + offset) % total
-            index = bisect_right(ends, position)
-            shard = order[index]
-            first = position - (ends[index] - counts[shard])
-            last = min(counts[shard], first + length)
-            yield ShardRange(shard, first, last)
-            offset, length = offset + last - first, length - (last - first)
 
 
 def apportion(total: int, weights: Sequence[float]) -> list[int]:
@@ -173,16 +136,161 @@ def apportion(total: int, weights: Sequence[float]) -> list[int]:
     return parts
 
 
-def mixture(parts: Sequence[int], key: tuple[int, ...] | None) -> np.ndarray:
-    """Returns the number of the shard set at each position of an epoch.
+def interleave(
+    parts: Sequence[int], start: int, stop: int, phases: Sequence[int]
+) -> tuple[np.ndarray, np.ndarray]:
+    r"""Returns the set at each position from `start` to `stop`, and which of the set it is.
 
-    Set i has `parts[i]` positions, in random order or, without a key, one set after the other.
+    Set i has `parts[i]` of the $n$ positions, evenly spread: of the first $q$ positions that sets
+    before it leave, it has $\lfloor (q\, \mathrm{parts}_i + \mathrm{phases}_i) / m \rfloor$, where
+    $m$ positions are left in all and $0 \le \mathrm{phases}_i < m$.
 
     Example:
-        >>> mixture([2, 1], None).tolist()
-        [0, 0, 1]
+        >>> sets, numbers = interleave([4, 2], 0, 6, [3, 0])
+        >>> sets.tolist(), numbers.tolist()
+        ([0, 1, 0, 0, 1, 0], [0, 0, 1, 2, 1, 3])
     """
-    sets = np.repeat(np.arange(len(parts), dtype=np.uint16), parts)
-    if key is not None and len(parts) > 1:
-        generator(*key).shuffle(sets)
-    return sets
+    sets = np.zeros(stop - start, np.int64)
+    numbers = np.zeros(stop - start, np.int64)
+    left, rest = np.arange(stop - start), sum(parts)
+    for number, (part, phase) in enumerate(zip(parts, phases, strict=True)):
+        if part == 0:
+            continue
+        # Whole numbers of any size for the first position, small ones for the distances from it.
+        whole, remainder = divmod(start * part + phase, rest)
+        before = (remainder + np.arange(len(left) + 1) * part) // rest
+        mine = before[1:] > before[:-1]
+        sets[left[mine]] = number
+        numbers[left[mine]] = whole + before[:-1][mine]
+        left, start, rest = left[~mine], start - whole, rest - part
+    return sets, numbers
+
+
+class ShardPasses:
+    """Passes over the shards of a set, one after the other; each reads every record once.
+
+    With a key, each pass shuffles the shards and starts at a random record (going round), so that
+    no record, even of a single shard, is left out at the end of every epoch.
+
+    Args:
+        counts: Records in each shard.
+        key: Seeds the passes; None for the order on disk.
+    """
+
+    def __init__(self, counts: Sequence[int], key: tuple[int, ...] | None) -> None:
+        self._counts, self._key = np.asarray(counts, np.int64), key
+        self._total = int(self._counts.sum())
+        self._known: dict[int, tuple[np.ndarray, np.ndarray, int]] = {}
+
+    def locate(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns shards and records of numbers, which count on from one pass to the next.
+
+        Example:
+            >>> shards, records = ShardPasses([3, 2], None).locate(np.array([2, 3, 5]))
+            >>> shards.tolist(), records.tolist()
+            ([0, 1, 0], [2, 0, 0])
+        """
+        shards, records = np.empty_like(numbers), np.empty_like(numbers)
+        passes = numbers // self._total
+        for number in np.unique(passes).tolist():
+            order, ends, rotation = self._pass(number)
+            mine = passes == number
+            at = (numbers[mine] + rotation) % self._total
+            index = np.searchsorted(ends, at, side="right")
+            shards[mine] = order[index]
+            records[mine] = at - (ends[index] - self._counts[order[index]])
+        return shards, records
+
+    def _pass(self, number: int) -> tuple[np.ndarray, np.ndarray, int]:
+        """The order of the shards, where each ends in it, and the record to start at."""
+        if number not in self._known:
+            order, rotation = np.arange(len(self._counts)), 0
+            if self._key is not None:
+                rng = generator(*self._key, number)
+                order, rotation = rng.permutation(len(order)), int(rng.integers(self._total))
+            while len(self._known) >= PASSES:
+                self._known.pop(next(iter(self._known)))
+            self._known[number] = order, np.cumsum(self._counts[order]), rotation
+        return self._known[number]
+
+
+class EpochOrder:
+    """The records of one epoch by position.
+
+    Sets are mixed evenly. Then every `window` consecutive positions are shuffled among themselves.
+    Groups of a set without shards (None) are numbered by position, as they are rendered: shuffling
+    them would change nothing.
+
+    Args:
+        counts: Records in each shard of each set, or None for a set that is rendered.
+        parts: Positions of each set in the epoch.
+        key: Seed and epoch; None for the order on disk, one set after the other.
+        window: Positions that are shuffled among themselves; 0 or 1 for none.
+    """
+
+    def __init__(
+        self,
+        counts: Sequence[Sequence[int] | None],
+        parts: Sequence[int],
+        key: tuple[int, int] | None,
+        window: int = 0,
+    ) -> None:
+        self.total = sum(parts)
+        self._parts, self._key = list(parts), key
+        self._shuffled = key is not None and window > 1
+        self._window = window if self._shuffled else CHUNK
+        self._passes = [
+            None if count is None else ShardPasses(count, key and (*key, _SHARDS, number))
+            for number, count in enumerate(counts)
+        ]
+        self._phases = [0] * len(parts)
+        if key is not None:
+            rng, rests = generator(*key, _SETS), np.cumsum(self._parts[::-1])[::-1].tolist()
+            self._phases = [int(rng.integers(max(rest, 1))) for rest in rests]
+        self._known: dict[int, np.ndarray] = {}
+
+    def places(self, positions: range) -> list[Place]:
+        """Returns what stands at consecutive positions.
+
+        Example:
+            >>> [place.record for place in EpochOrder([[3]], [3], None).places(range(1, 3))]
+            [1, 2]
+        """
+        found: list[Place] = []
+        position = positions.start
+        while position < positions.stop:
+            number, offset = divmod(position, self._window)
+            last = min(self._window, offset + positions.stop - position)
+            found += [Place(*row) for row in self._places(number)[offset:last].tolist()]
+            position = number * self._window + last
+        return found
+
+    def _places(self, number: int) -> np.ndarray:
+        """The places of a window, (n, 3); a batch may need two of them."""
+        if number not in self._known:
+            while len(self._known) >= 2:
+                self._known.pop(next(iter(self._known)))
+            self._known[number] = self._window_places(number)
+        return self._known[number]
+
+    def _window_places(self, number: int) -> np.ndarray:
+        first = number * self._window
+        last = min(first + self._window, self.total)
+        if self._key is None:
+            ends, at = np.cumsum(self._parts), np.arange(first, last)
+            sets = np.searchsorted(ends, at, side="right")
+            numbers = at - (ends - self._parts)[sets]
+        else:
+            sets, numbers = interleave(self._parts, first, last, self._phases)
+            if self._shuffled:
+                shuffle = generator(*self._key, _WINDOW, number).permutation(last - first)
+                sets, numbers = sets[shuffle], numbers[shuffle]
+        places = np.zeros((last - first, 3), np.int64)
+        places[:, 0] = sets
+        for number_of_set in np.unique(sets).tolist():
+            mine, passes = sets == number_of_set, self._passes[number_of_set]
+            if passes is None:
+                places[mine, 2] = np.sort(numbers[mine])
+            else:
+                places[mine, 1], places[mine, 2] = passes.locate(numbers[mine])
+        return places

@@ -55,7 +55,11 @@ class ShardSet(Configured):
     @property
     def files(self) -> list[Path]:
         """The tars."""
-        return [Path(self.path) / shard.file for shard in self.manifest.shards]
+        return [self.file(number) for number in range(len(self.manifest.shards))]
+
+    def file(self, number: int) -> Path:
+        """The tar of a shard, by number."""
+        return Path(self.path) / self.manifest.shards[number].file
 
     def digest(self) -> str:
         """Hex digest of the shards' checksums: equal digests mean equal records."""

@@ -4,12 +4,14 @@ In: a tar. Out: undecoded records. Nothing is trusted: no member is extracted to
 never stops the other records.
 """
 
+import contextlib
+import os
 import tarfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, BinaryIO
 
 from webdataset.tariterators import group_by_keys
 
@@ -52,17 +54,43 @@ def read_records(
     position. Without `images` only the texts are read. With `last` None all records come, and one
     `Damage` for an unreadable rest.
     """
+    file: BinaryIO | None = None
+    with contextlib.ExitStack() as stack:
+        for record in locate_records(shard, first, last):
+            if isinstance(record, RawRecord):
+                file = file or stack.enter_context(shard.open("rb", buffering=0))
+                yield read_members(file.fileno(), record, images)
+            else:
+                yield record
+
+
+def locate_records(shard: Path, first: int, last: int | None) -> Iterator[RawRecord | Damage]:
+    """Yields records as `read_records` does, but reads none of their members."""
     done, reason = first, "the tar ends early"
     rest = 0
     try:
         with tarfile.open(shard, "r:") as tar:
             for record in islice(group_by_keys(_members(tar)), first, last):
-                yield _load(tar, shard, record, images)
+                yield _located(shard, record)
                 done += 1
     except (OSError, tarfile.TarError, ValueError, OverflowError) as error:
         reason, rest = f"the tar is unreadable from somewhere on: {error}", 1
     for _ in range(rest if last is None else last - done):
         yield Damage(shard, "-", reason)
+
+
+def read_members(file: int, record: RawRecord, images: bool = True) -> RawRecord | Damage:
+    """Returns a located record with its members, or with its texts alone, from an open file."""
+    members = {}
+    for name, (offset, size) in record.spans.items():
+        if images or name in TEXTS:
+            try:
+                members[name] = os.pread(file, size, offset)
+            except OSError as error:
+                return Damage(record.shard, record.key, f"cannot be read ({error.strerror})")
+            if len(members[name]) < size:
+                return Damage(record.shard, record.key, "is cut off: the tar ends early")
+    return replace(record, members=members)
 
 
 def _members(tar: tarfile.TarFile) -> Iterator[dict[str, Any]]:
@@ -80,18 +108,11 @@ def _members(tar: tarfile.TarFile) -> Iterator[dict[str, Any]]:
         yield {"fname": name, "data": header, "__url__": tar.name}
 
 
-def _load(
-    tar: tarfile.TarFile, shard: Path, record: dict[str, Any], images: bool
-) -> RawRecord | Damage:
+def _located(shard: Path, record: dict[str, Any]) -> RawRecord | Damage:
     key = record["__key__"]
     headers = {name: x for name, x in record.items() if not name.startswith("__")}
     for header in headers.values():
         if isinstance(header, str):
             return Damage(shard, key, header)
-    members = {}
-    for name, header in headers.items():
-        if images or name in TEXTS:
-            file = tar.extractfile(header)
-            members[name] = b"" if file is None else file.read()
     spans = {name: (header.offset_data, header.size) for name, header in headers.items()}
-    return RawRecord(shard, key, members, spans)
+    return RawRecord(shard, key, {}, spans)

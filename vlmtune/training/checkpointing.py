@@ -6,7 +6,7 @@ it; the loader, `EMA` and `BenchmarkCallback` add their state.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import pytorch_lightning as pl
 from torch import Tensor, nn
@@ -20,6 +20,15 @@ from vlmtune.errors import UserError
 CHECKPOINT_VERSION = 1
 LIVE = "live_state_dict"  # in a checkpoint of averaged weights: the weights to train on from
 AVERAGE = "average_state_dict"  # while such a checkpoint is resumed: the averaged weights
+
+
+@runtime_checkable
+class CountsPositions(Protocol):
+    """A datamodule that counts positions in the data where Lightning counts batches."""
+
+    def align(self, checkpoint: dict[str, Any]) -> None:
+        """Changes the counts of batches in a checkpoint to those of this run."""
+        ...
 
 
 class TrainedWeights(pl.LightningModule):
@@ -97,6 +106,9 @@ class TrainedWeights(pl.LightningModule):
         for name, state in saved.get("objectives", {}).items():
             if name in self._objective_states():  # other objectives start without a state
                 self.objectives[int(name.split()[0])].load_state_dict(state)
+        data = getattr(self._trainer, "datamodule", None)
+        if isinstance(data, CountsPositions):
+            data.align(checkpoint)
         if LIVE in checkpoint and self._trainer is not None and self._trainer.state.fn == "fit":
             checkpoint[AVERAGE] = checkpoint["state_dict"]
             checkpoint["state_dict"] = checkpoint[LIVE]

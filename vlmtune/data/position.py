@@ -1,0 +1,126 @@
+"""Where training is in the data: the epoch, and the positions of it before the last optimizer step.
+
+In: the counters of a trainer's loops. Out: what a checkpoint keeps, and where a resumed run begins.
+Never: an order of records, or an import of Lightning.
+
+Lightning counts batches. Positions count groups over all ranks, so they mean the same with any
+number of ranks and any batch size. On resuming, `align` turns them into Lightning's counts again.
+"""
+
+from typing import Any
+
+from vlmtune.data.loader import EpochLoader, Position
+from vlmtune.errors import UserError
+
+_COUNTERS = ("ready", "started", "processed", "completed")
+
+
+class TrainingPosition:
+    """Follows a run through its epochs."""
+
+    def __init__(self) -> None:
+        self._epoch = -1  # of the present loop over the loader; -1 before the first
+        self._start = 0  # its first position
+        self._before = 0  # batches of the run before it
+        self._left = 0  # batches from there to the end of the epoch
+        self._resumed: dict[str, Any] | None = None  # until the first batch is fetched
+
+    def begin(self, trainer: Any, loader: EpochLoader) -> Position:
+        """Returns epoch and position of the next batches; called at the first of an epoch."""
+        progress = trainer.fit_loop.epoch_loop.batch_progress
+        left = int(trainer.num_training_batches) - progress.current.completed
+        if left <= 0:  # a resumed epoch that had ended: nothing is read
+            return 0, loader.stream.positions
+        if self._resumed is not None:
+            resumed, self._resumed = self._resumed, None
+            self._epoch, self._start = int(resumed["epoch"]), int(resumed["samples"])
+            _check(resumed, left, trainer, loader)
+        elif self._epoch < 0:
+            self._epoch, self._start = trainer.current_epoch, 0
+        else:
+            self._epoch, self._start = self._epoch + 1, 0
+        self._before, self._left = progress.total.processed, left
+        return self._epoch, self._start
+
+    def state(self, trainer: Any, loader: EpochLoader) -> dict[str, Any]:
+        """Returns the position after the last optimizer step.
+
+        Gradients of later batches are in no checkpoint; a resumed run reads these batches again.
+        """
+        progress = trainer.fit_loop.epoch_loop.batch_progress
+        ended = progress.current.processed >= trainer.num_training_batches
+        epoch, samples, pending = 0, 0, 0
+        if self._resumed is not None:
+            epoch, samples = self._resumed["epoch"], self._resumed["samples"]
+        elif self._epoch >= 0:
+            done = progress.total.processed - self._before
+            if done >= self._left:
+                epoch, samples = self._epoch + 1, 0
+            else:
+                pending = min(done, progress.current.processed % trainer.accumulate_grad_batches)
+                epoch, samples = self._epoch, self._start + (done - pending) * _step(loader)
+        return {
+            "epoch": epoch,
+            "samples": samples,
+            "pending": pending,
+            "ended": ended,
+            "order": loader.order(),
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Takes the position of a checkpoint."""
+        self._resumed = dict(state)
+
+    def align(self, loops: dict[str, Any], trainer: Any, loader: EpochLoader) -> None:
+        """Changes the batches that a checkpoint counts to those of this run.
+
+        They differ if the number of ranks or the batch size does, or if the checkpoint was written
+        between two optimizer steps.
+        """
+        if self._resumed is None:
+            return
+        batches = _limited(len(loader), trainer.limit_train_batches)
+        left = 0 if self._resumed["ended"] else _left(self._resumed["samples"], batches, loader)
+        if left == 0 and not self._resumed["ended"]:  # too few groups for a batch of this run
+            self._resumed |= {"epoch": self._resumed["epoch"] + 1, "samples": 0}
+        progress, pending = loops["epoch_loop.batch_progress"], self._resumed["pending"]
+        current, total = progress["current"], progress["total"]
+        if pending and current["processed"] > current["completed"]:
+            # Lightning adds the last step, which it had not counted when it saved.
+            loops["epoch_loop.state_dict"]["_batches_that_stepped"] -= 1
+        shift = batches - left - current["processed"]
+        for name in _COUNTERS:
+            current[name] += shift
+            total[name] -= pending
+        progress["is_last_batch"] = left == 0
+
+
+def _step(loader: EpochLoader) -> int:
+    """Positions of a global batch."""
+    return loader.stream.batch_size * loader.world
+
+
+def _limited(length: int, limit: int | float | None) -> int:
+    """Batches of an epoch under Lightning's `limit_train_batches`."""
+    if isinstance(limit, int):
+        return min(length, limit)
+    return length if limit is None else int(length * limit)
+
+
+def _left(samples: int, batches: int, loader: EpochLoader) -> int:
+    """Batches from a position to the end of an epoch that has `batches` from its start."""
+    limited = batches < len(loader)
+    total = batches * _step(loader) if limited else loader.stream.positions
+    return max(0, (total - samples) // _step(loader))
+
+
+def _check(resumed: dict[str, Any], left: int, trainer: Any, loader: EpochLoader) -> None:
+    """Refuses counts that contradict the position, and warns of another order."""
+    if _left(resumed["samples"], int(trainer.num_training_batches), loader) != left:
+        raise UserError(
+            f"expected {left} batches to the end of the epoch, got a checkpoint at position "
+            f"{resumed['samples']}: call `align` of the datamodule in on_load_checkpoint of the "
+            "module"
+        )
+    if resumed["samples"]:
+        loader.check_order(resumed["order"])

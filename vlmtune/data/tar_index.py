@@ -1,0 +1,172 @@
+"""Any record of a tar at once, by its number: an index of where the members of each record lie.
+
+In: a tar, and what its manifest says of it. Out: undecoded records. Never: a whole tar in memory.
+
+The index is made when a tar is first read, and kept in a file beside it (`shard-000000.offsets`),
+or in `~/.cache/vlmtune/offsets` where that folder cannot be written. The file is a line of JSON and
+four arrays that are mapped into memory:
+
+    rows     int64 (n + 1)       the members of record r are rows[r] to rows[r + 1]
+    spans    int64 (m, 2)        offset and size of each member in the tar
+    ends     int64 (n + m + 1)   where each string ends in `strings`
+    strings  bytes               of each record its key and the names of its members
+
+A refused record has one member with offset -1, whose name is the reason.
+"""
+
+import hashlib
+import json
+import os
+import zlib
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vlmtune.data.schema import ShardInfo
+from vlmtune.data.tar_records import Damage, RawRecord, locate_records, read_members
+from vlmtune.errors import UserError
+from vlmtune.storage.files import write_atomically
+
+VERSION = 1
+SUFFIX = ".offsets"
+OPEN_TARS = 128  # tars, with their indexes, that one reader keeps open
+
+
+@dataclass(frozen=True)
+class TarIndex:
+    """Where the records of a tar lie; see the arrays above."""
+
+    rows: np.ndarray
+    spans: np.ndarray
+    ends: np.ndarray
+    strings: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.rows) - 1
+
+    def record(self, shard: Path, number: int) -> RawRecord | Damage:
+        """Returns a record, located but not read."""
+        first, last = self.rows[number : number + 2].tolist()
+        key, *names = self._strings(first + number, last + number + 1)
+        spans = self.spans[first:last].tolist()
+        if spans and spans[0][0] < 0:
+            return Damage(shard, key, names[0])
+        return RawRecord(
+            shard, key, {}, {n: (x, y) for n, (x, y) in zip(names, spans, strict=True)}
+        )
+
+    def _strings(self, first: int, last: int) -> Iterator[str]:
+        ends = self.ends[first : last + 1].tolist()
+        content = self.strings[ends[0] : ends[-1]].tobytes()
+        for start, stop in pairwise(ends):
+            yield content[start - ends[0] : stop - ends[0]].decode("utf-8", "surrogateescape")
+
+
+def make_index(shard: Path, records: int) -> TarIndex:
+    """Reads the headers of a tar; records that cannot be found are `Damage`."""
+    rows, spans, strings = [0], [], []
+    for record in locate_records(shard, 0, records):
+        members = {record.reason: (-1, 0)} if isinstance(record, Damage) else record.spans
+        strings += [record.key, *members]
+        spans += members.values()
+        rows.append(len(spans))
+    encoded = [text.encode("utf-8", "surrogateescape") for text in strings]
+    return TarIndex(
+        np.array(rows, "<i8"),
+        np.array(spans, "<i8").reshape(-1, 2),
+        np.cumsum([0, *map(len, encoded)], dtype="<i8"),
+        np.frombuffer(b"".join(encoded), np.uint8),
+    )
+
+
+def open_index(shard: Path, info: ShardInfo) -> TarIndex:
+    """Returns the index of a tar; makes and keeps it if there is none of these very records.
+
+    An index with records that cannot be found is not kept, as the tar may be mended.
+    """
+    beside = shard.with_suffix(SUFFIX)
+    digest = hashlib.sha256(str(shard.parent.resolve()).encode()).hexdigest()[:16]
+    elsewhere = Path.home() / ".cache/vlmtune/offsets" / digest / beside.name
+    for path in (beside, elsewhere):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            return _read(path, info)
+    index = make_index(shard, info.records)
+    if (index.spans[:, 0] >= 0).all():
+        path = beside if os.access(shard.parent, os.W_OK) else elsewhere
+        with suppress(UserError):  # on a full disk it is made again by each reader
+            _write(path, index, info)
+    return index
+
+
+def _facts(info: ShardInfo) -> dict[str, Any]:
+    return {"version": VERSION, "records": info.records, "bytes": info.bytes, "of": info.sha256}
+
+
+def _write(path: Path, index: TarIndex, info: ShardInfo) -> None:
+    body = b"".join(x.tobytes() for x in (index.rows, index.spans, index.ends, index.strings))
+    facts = {**_facts(info), "members": len(index.spans), "crc32": zlib.crc32(body)}
+    # Arrays of int64 must start at a multiple of 8 bytes.
+    header = json.dumps(facts, sort_keys=True).encode()
+    with write_atomically(path) as temporary:
+        temporary.write_bytes(header + b" " * (-(len(header) + 1) % 8) + b"\n" + body)
+
+
+def _read(path: Path, info: ShardInfo) -> TarIndex:
+    """Raises an error if the file is of other records or damaged."""
+    with path.open("rb") as file:
+        header = file.readline(4096)
+    facts = json.loads(header)
+    content = np.memmap(path, np.uint8, "r", len(header)).view(np.ndarray)
+    members, crc32 = facts.pop("members"), facts.pop("crc32")
+    if facts != _facts(info) or crc32 != zlib.crc32(content.data):
+        raise ValueError(path)
+    counts = (info.records + 1, 2 * members, info.records + members + 1)
+    rows, spans, ends = np.split(content[: 8 * sum(counts)].view("<i8"), np.cumsum(counts)[:2])
+    return TarIndex(rows, spans.reshape(-1, 2), ends, content[8 * sum(counts) :])
+
+
+class OpenTars:
+    """Reads single records of tars, and keeps the last tars open; used as a context."""
+
+    def __init__(self) -> None:
+        self._open: OrderedDict[Path, tuple[ExitStack, int, TarIndex]] = OrderedDict()
+
+    def __enter__(self) -> "OpenTars":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        while self._open:
+            self._close_oldest()
+
+    def read(
+        self, shard: Path, info: ShardInfo, number: int, images: bool = True
+    ) -> RawRecord | Damage:
+        """Returns record `number` of a tar, with its images or with its texts alone."""
+        try:
+            file, index = self._opened(shard, info)
+        except OSError as error:
+            return Damage(shard, "-", f"the tar cannot be opened: {error.strerror}")
+        record = index.record(shard, number)
+        return record if isinstance(record, Damage) else read_members(file, record, images)
+
+    def _opened(self, shard: Path, info: ShardInfo) -> tuple[int, TarIndex]:
+        if shard not in self._open:
+            while len(self._open) >= OPEN_TARS:
+                self._close_oldest()
+            with ExitStack() as stack:
+                file = stack.enter_context(shard.open("rb", buffering=0)).fileno()
+                index = open_index(shard, info)
+                self._open[shard] = stack.pop_all(), file, index
+        self._open.move_to_end(shard)
+        _, file, index = self._open[shard]
+        return file, index
+
+    def _close_oldest(self) -> None:
+        _, (stack, _, _) = self._open.popitem(last=False)
+        stack.close()
