@@ -8,8 +8,8 @@ from tests.refusals import refused
 from vlmtune.data.sample_order import (
     CHUNK,
     Consumer,
+    Entry,
     EpochOrder,
-    Place,
     ShardPasses,
     apportion,
     interleave,
@@ -26,11 +26,11 @@ def consumers(world: int, workers: int) -> list[Consumer]:
 
 def in_order(parts: list[list[range]], world: int, workers: int) -> list[int]:
     """Positions by global batch, from the batches of each consumer: batch g is of worker g % n."""
-    found = []
+    positions = []
     for g in range(sum(map(len, parts[:workers]))):
         for rank in range(world):
-            found += parts[rank * workers + g % workers][g // workers]
-    return found
+            positions += parts[rank * workers + g % workers][g // workers]
+    return positions
 
 
 @pytest.mark.parametrize("world", [1, 2, 4])
@@ -84,7 +84,7 @@ def test_too_few_groups_are_an_error() -> None:
 
 @pytest.mark.parametrize("counts", [[5], [3, 0, 4], [1, 2, 3, 4, 5]])
 @pytest.mark.parametrize("key", [None, (0, 0), (0, 1)])
-def test_each_pass_reads_every_record_once(counts: list[int], key: tuple[int, ...] | None) -> None:
+def test_each_pass_has_every_record_once(counts: list[int], key: tuple[int, ...] | None) -> None:
     total = sum(counts)
     everything = {(shard, i) for shard, count in enumerate(counts) for i in range(count)}
     sequence = located(ShardPasses(counts, key), range(3 * total))
@@ -100,7 +100,7 @@ def located(passes: ShardPasses, numbers) -> list[tuple[int, int]]:
     return list(zip(shards.tolist(), records.tolist(), strict=True))
 
 
-def test_a_pass_reads_shards_from_start_to_end() -> None:
+def test_a_pass_goes_through_shards_from_start_to_end() -> None:
     on_disk = [(0, 0), (0, 1), (1, 0), (2, 0), (2, 1)]
     assert located(ShardPasses([2, 1, 2], None), range(5)) == on_disk
     shuffled = located(ShardPasses([50] * 20, (3, 1)), range(1000))
@@ -158,23 +158,23 @@ def test_an_epoch_of_thousands_of_millions_is_read_from_any_position() -> None:
     assert numbers[sets == 1].tolist() == list(range(3_000_000_000 - 333, 3_000_000_000))
 
 
-def whole(order: EpochOrder) -> list[Place]:
-    return order.places(range(order.total))
+def whole(order: EpochOrder) -> list[Entry]:
+    return order.entries(range(order.total))
 
 
 @pytest.mark.parametrize("window", [0, 1, 4, 7, 1000])
-def test_an_epoch_reads_each_record_once_from_any_position(window: int) -> None:
+def test_an_epoch_has_each_record_once_from_any_position(window: int) -> None:
     counts = [[5, 0, 6], [3], [4, 4]]
     order = EpochOrder(counts, [11, 3, 8], (1, 2), window)
-    places = whole(order)
+    entries = whole(order)
     shards = [(s, j, n) for s, count in enumerate(counts) for j, n in enumerate(count)]
-    assert sorted(places) == [(s, j, i) for s, j, n in shards for i in range(n)]
+    assert sorted(entries) == [(s, j, i) for s, j, n in shards for i in range(n)]
     for start in range(23):
         for stop in range(start, 23):
-            assert order.places(range(start, stop)) == places[start:stop]
-    assert EpochOrder(counts, [11, 3, 8], (1, 2), window).places(range(9, 15)) == places[9:15]
-    assert whole(EpochOrder(counts, [11, 3, 8], (1, 3), window)) != places
-    assert whole(EpochOrder(counts, [11, 3, 8], (2, 2), window)) != places
+            assert order.entries(range(start, stop)) == entries[start:stop]
+    assert EpochOrder(counts, [11, 3, 8], (1, 2), window).entries(range(9, 15)) == entries[9:15]
+    assert whole(EpochOrder(counts, [11, 3, 8], (1, 3), window)) != entries
+    assert whole(EpochOrder(counts, [11, 3, 8], (2, 2), window)) != entries
 
 
 def test_a_window_is_shuffled_within_itself() -> None:
@@ -184,25 +184,25 @@ def test_a_window_is_shuffled_within_itself() -> None:
         one, other = plain[first : first + 30], shuffled[first : first + 30]
         assert sorted(one) == sorted(other)
         assert one != other
-    assert shuffled[:30] != [plain[shuffled.index(place) - 30] for place in shuffled[30:60]]
+    assert shuffled[:30] != [plain[shuffled.index(entry) - 30] for entry in shuffled[30:60]]
 
 
 def test_a_long_epoch_without_shuffling_is_in_order() -> None:
     """It is computed by chunks."""
     order = EpochOrder([[CHUNK], [CHUNK + 5]], [CHUNK, CHUNK + 5], None)
-    places = whole(order)
-    assert places[:CHUNK] == [(0, 0, i) for i in range(CHUNK)]
-    assert places[CHUNK:] == [(1, 0, i) for i in range(CHUNK + 5)]
+    entries = whole(order)
+    assert entries[:CHUNK] == [(0, 0, i) for i in range(CHUNK)]
+    assert entries[CHUNK:] == [(1, 0, i) for i in range(CHUNK + 5)]
 
 
 def test_groups_of_a_rendered_set_are_numbered_by_position() -> None:
-    places = whole(EpochOrder([[20], None], [20, 13], (0, 0), 8))
-    assert [place.record for place in places if place.set == 1] == list(range(13))
-    assert sorted(place.record for place in places if place.set == 0) == list(range(20))
+    entries = whole(EpochOrder([[20], None], [20, 13], (0, 0), 8))
+    assert [entry.record for entry in entries if entry.set == 1] == list(range(13))
+    assert sorted(entry.record for entry in entries if entry.set == 0) == list(range(20))
 
 
 def test_small_sets_start_over() -> None:
-    places = whole(EpochOrder([[3], [40]], [20, 20], (0, 0), 16))
-    seen = Counter(place.record for place in places if place.set == 0)
+    entries = whole(EpochOrder([[3], [40]], [20, 20], (0, 0), 16))
+    seen = Counter(entry.record for entry in entries if entry.set == 0)
     assert sorted(seen.values()) == [6, 7, 7]
-    assert len({place for place in places if place.set == 1}) == 20
+    assert len({entry for entry in entries if entry.set == 1}) == 20

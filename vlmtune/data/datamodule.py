@@ -18,7 +18,7 @@ from vlmtune.data.caption_negatives import CaptionNegatives
 from vlmtune.data.catalogue import Catalogue, catalogue, decoded_images, image_digests
 from vlmtune.data.hard_negatives import HardNegatives
 from vlmtune.data.loader import BatchNeighbours, EpochLoader, GroupChanges, NoBatches, Position
-from vlmtune.data.position import TrainingPosition
+from vlmtune.data.position import TrainingPosition, align
 from vlmtune.data.shards import ShardSet
 from vlmtune.data.stream import GroupStream, check_sets
 from vlmtune.errors import UserError
@@ -98,7 +98,7 @@ class ShardDataModule(LightningDataModule):
         self.changes = GroupChanges(mined, hard_negatives, captions, negatives, augmentation)
         self._decodes = True
         self._stored: Container[str] | None = None
-        self._place = TrainingPosition()
+        self._training = TrainingPosition()
         self._fit_loader: EpochLoader | None = None
 
     def use_stored_images(self, stored: Container[str] | None = None) -> None:
@@ -121,7 +121,7 @@ class ShardDataModule(LightningDataModule):
         # Reading the manifests reports a missing set before the first step.
         if stage == "fit":
             check_sets(self.sets["train"], "train")
-            self._place, self._fit_loader = TrainingPosition(), None
+            self._training, self._fit_loader = TrainingPosition(), None
         if self.sets["val"]:
             check_sets(self.sets["val"], "val")
 
@@ -154,22 +154,23 @@ class ShardDataModule(LightningDataModule):
         """Returns the position of training in the data, for a checkpoint."""
         if self.trainer is None or self._fit_loader is None:
             return {}
-        return self._place.state(self.trainer, self._fit_loader)
+        return self._training.state(self.trainer, self._fit_loader)
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes the position of a checkpoint."""
-        self._place.load(state_dict)
+        self._training.load(state_dict)
 
     def align(self, checkpoint: dict[str, Any]) -> None:
         """Changes Lightning's counts of batches in a checkpoint to those of this run.
 
-        A module calls it in `on_load_checkpoint`, after Lightning has loaded the datamodule's
-        state, so that a fit may resume with other numbers of ranks or groups in a batch.
+        A module calls it in `on_load_checkpoint`, so that a fit may resume with other numbers of
+        ranks or groups in a batch.
         """
-        if self.trainer is not None and self.trainer.state.fn == "fit":
+        state = checkpoint.get(type(self).__qualname__)
+        if state is not None and self.trainer is not None and self.trainer.state.fn == "fit":
             loader = self._loader(self._training_stream(), self._position, preprocessed=False)
-            self._place.align(checkpoint["loops"]["fit_loop"], self.trainer, loader)
+            align(state, checkpoint["loops"]["fit_loop"], self.trainer, loader)
 
     def digest(self, split: Literal["train", "val"] = "train") -> str:
         """Returns a hex digest of the records of a split."""
@@ -244,7 +245,7 @@ class ShardDataModule(LightningDataModule):
         """Returns the position of the next training batches."""
         if self.trainer is None or not self.trainer.training or self._fit_loader is None:
             return 0, 0
-        return self._place.begin(self.trainer, self._fit_loader)
+        return self._training.begin(self.trainer, self._fit_loader)
 
 
 def _at_least(name: str, value: int, least: int) -> None:

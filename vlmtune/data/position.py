@@ -71,28 +71,27 @@ class TrainingPosition:
         """Takes the position of a checkpoint."""
         self._resumed = dict(state)
 
-    def align(self, loops: dict[str, Any], trainer: Any, loader: EpochLoader) -> None:
-        """Changes the batches that a checkpoint counts to those of this run.
 
-        They differ if the number of ranks or the batch size does, or if the checkpoint was written
-        between two optimizer steps.
-        """
-        if self._resumed is None:
-            return
-        batches = _limited(len(loader), trainer.limit_train_batches)
-        left = 0 if self._resumed["ended"] else _left(self._resumed["samples"], batches, loader)
-        if left == 0 and not self._resumed["ended"]:  # too few groups for a batch of this run
-            self._resumed |= {"epoch": self._resumed["epoch"] + 1, "samples": 0}
-        progress, pending = loops["epoch_loop.batch_progress"], self._resumed["pending"]
-        current, total = progress["current"], progress["total"]
-        if pending and current["processed"] > current["completed"]:
-            # Lightning adds the last step, which it had not counted when it saved.
-            loops["epoch_loop.state_dict"]["_batches_that_stepped"] -= 1
-        shift = batches - left - current["processed"]
-        for name in _COUNTERS:
-            current[name] += shift
-            total[name] -= pending
-        progress["is_last_batch"] = left == 0
+def align(state: dict[str, Any], loops: dict[str, Any], trainer: Any, loader: EpochLoader) -> None:
+    """Changes the batches that a checkpoint counts to those of this run.
+
+    They differ if the number of ranks or the batch size does, or if the checkpoint was written
+    between two optimizer steps.
+    """
+    batches = _limited(len(loader), trainer.limit_train_batches)
+    left = 0 if state["ended"] else _left(state["samples"], batches, loader)
+    if left == 0 and not state["ended"]:  # too few groups for a batch of this run
+        state |= {"epoch": state["epoch"] + 1, "samples": 0}
+    progress, pending = loops["epoch_loop.batch_progress"], state["pending"]
+    current, total = progress["current"], progress["total"]
+    if pending and current["processed"] > current["completed"]:
+        # Lightning adds the last step, which it had not counted when it saved.
+        loops["epoch_loop.state_dict"]["_batches_that_stepped"] -= 1
+    shift = batches - left - current["processed"]
+    for name in _COUNTERS:
+        current[name] += shift
+        total[name] -= pending
+    progress["is_last_batch"] = left == 0
 
 
 def _step(loader: EpochLoader) -> int:

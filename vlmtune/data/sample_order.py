@@ -1,6 +1,6 @@
 """Which record stands at each position of an epoch: a pure function of seed, epoch and position.
 
-In: counts, weights and seeds. Out: places (set, shard, record), and who reads which positions.
+In: counts, weights and seeds. Out: entries (set, shard, record), and who reads which positions.
 Never: an open file, or an array as long as the epoch.
 
 An epoch is one sequence of positions, the same for any number of ranks and workers. A global batch
@@ -32,7 +32,7 @@ class Consumer:
     workers: int = 1
 
 
-class Place(NamedTuple):
+class Entry(NamedTuple):
     """What stands at a position: record `record` of shard `shard` of set `set`, all by number."""
 
     set: int
@@ -249,31 +249,31 @@ class EpochOrder:
             self._phases = [int(rng.integers(max(rest, 1))) for rest in rests]
         self._known: dict[int, np.ndarray] = {}
 
-    def places(self, positions: range) -> list[Place]:
+    def entries(self, positions: range) -> list[Entry]:
         """Returns what stands at consecutive positions.
 
         Example:
-            >>> [place.record for place in EpochOrder([[3]], [3], None).places(range(1, 3))]
+            >>> [entry.record for entry in EpochOrder([[3]], [3], None).entries(range(1, 3))]
             [1, 2]
         """
-        found: list[Place] = []
+        rows: list[Entry] = []
         position = positions.start
         while position < positions.stop:
             number, offset = divmod(position, self._window)
             last = min(self._window, offset + positions.stop - position)
-            found += [Place(*row) for row in self._places(number)[offset:last].tolist()]
+            rows += [Entry(*row) for row in self._entries(number)[offset:last].tolist()]
             position = number * self._window + last
-        return found
+        return rows
 
-    def _places(self, number: int) -> np.ndarray:
-        """The places of a window, (n, 3); a batch may need two of them."""
+    def _entries(self, number: int) -> np.ndarray:
+        """The entries of a window, (n, 3); a batch may need two of them."""
         if number not in self._known:
             while len(self._known) >= 2:
                 self._known.pop(next(iter(self._known)))
-            self._known[number] = self._window_places(number)
+            self._known[number] = self._window_entries(number)
         return self._known[number]
 
-    def _window_places(self, number: int) -> np.ndarray:
+    def _window_entries(self, number: int) -> np.ndarray:
         first = number * self._window
         last = min(first + self._window, self.total)
         if self._key is None:
@@ -285,12 +285,12 @@ class EpochOrder:
             if self._shuffled:
                 shuffle = generator(*self._key, _WINDOW, number).permutation(last - first)
                 sets, numbers = sets[shuffle], numbers[shuffle]
-        places = np.zeros((last - first, 3), np.int64)
-        places[:, 0] = sets
+        entries = np.zeros((last - first, 3), np.int64)
+        entries[:, 0] = sets
         for number_of_set in np.unique(sets).tolist():
             mine, passes = sets == number_of_set, self._passes[number_of_set]
             if passes is None:
-                places[mine, 2] = np.sort(numbers[mine])
+                entries[mine, 2] = np.sort(numbers[mine])
             else:
-                places[mine, 1], places[mine, 2] = passes.locate(numbers[mine])
-        return places
+                entries[mine, 1], entries[mine, 2] = passes.locate(numbers[mine])
+        return entries

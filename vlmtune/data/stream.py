@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from vlmtune.data.rendered import RenderedSet
 from vlmtune.data.sample_order import (
     Consumer,
+    Entry,
     EpochOrder,
-    Place,
     apportion,
     train_batches,
     train_ranges,
@@ -145,11 +145,11 @@ class _Reader:
 
     def groups(self, positions: range, note: Callable[[str], None]) -> Iterator[Group | None]:
         """Yields the group at each position; None for a damaged record, which goes to `note`."""
-        places = self._order.places(positions)
-        rendered = {number: self._rendered(number, places) for number in {p.set for p in places}}
-        for place in places:
-            made = rendered[place.set]
-            yield self._decoded(place, note) if made is None else next(made)
+        entries = self._order.entries(positions)
+        rendered = {number: self._rendered(number, entries) for number in {p.set for p in entries}}
+        for entry in entries:
+            groups = rendered[entry.set]
+            yield self._decoded(entry, note) if groups is None else next(groups)
 
     def good_before(self, position: int, log: "_DamageLog") -> Group:
         """Returns the nearest earlier good group, going round; an error if there is none."""
@@ -161,18 +161,18 @@ class _Reader:
                 return group
         raise log.error(total)
 
-    def _rendered(self, number: int, places: Sequence[Place]) -> Iterator[Group] | None:
+    def _rendered(self, number: int, entries: Sequence[Entry]) -> Iterator[Group] | None:
         """The groups of a batch of one rendered set, all at once; None for shards."""
         data = self._stream.sets[number]
         if not isinstance(data, RenderedSet):
             return None
-        records = [place.record for place in places if place.set == number]
+        records = [entry.record for entry in entries if entry.set == number]
         return iter(data.groups(self._epoch, records[0], len(records)))
 
-    def _decoded(self, place: Place, note: Callable[[str], None]) -> Group | None:
-        stream, data = self._stream, self._stream.sets[place.set]
-        shard, info = data.file(place.shard), data.manifest.shards[place.shard]
-        damage = raw = self._tars.read(shard, info, place.record, stream.images)
+    def _decoded(self, entry: Entry, note: Callable[[str], None]) -> Group | None:
+        stream, data = self._stream, self._stream.sets[entry.set]
+        shard, info = data.file(entry.shard), data.manifest.shards[entry.shard]
+        damage = raw = self._tars.read(shard, info, entry.record, stream.images)
         if not isinstance(raw, Damage):
             try:
                 group = decode_group(raw, stream.images)
