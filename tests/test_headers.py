@@ -44,6 +44,8 @@ WRITERS = {
     "Blip2": hf_models.write_blip2,
     "BridgeTower": hf_models.write_bridgetower,
     "Vilt": hf_models.write_vilt,
+    "Align": hf_models.write_align,
+    "TimmImage": hf_models.write_timm,
 }
 
 pytestmark = [pytest.mark.filterwarnings(f"ignore:{pattern}") for pattern in NOISE]

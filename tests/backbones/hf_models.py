@@ -3,8 +3,10 @@
 import json
 from string import ascii_lowercase
 
+import timm
 import torch
 import transformers
+from timm.models import save_for_hf
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from tests.tiny import WORDS
@@ -188,6 +190,45 @@ def write_flava(path, seed=0, kind=transformers.FlavaForPreTraining, image_width
     _randomised(kind(config), seed, 5.0).save_pretrained(path)
     words.save_pretrained(path)
     transformers.FlavaImageProcessor(size=SIZE, crop_size=SIZE).save_pretrained(path)
+    return path
+
+
+def write_align(path, seed=0):
+    """ALIGN with BERT's special tokens; its last three blocks are as wide as the embedding."""
+    words = _bert()
+    config = transformers.AlignConfig(
+        text_config=_transformer(16, vocab_size=len(words), max_position_embeddings=12),
+        vision_config={
+            "image_size": 32, "width_coefficient": 1.0, "depth_coefficient": 1.0,
+            "kernel_sizes": [3, 3], "in_channels": [32, 8], "out_channels": [8, 16],
+            "strides": [2, 2], "num_block_repeats": [1, 3], "expand_ratios": [1, 2],
+            "hidden_dim": 16, "num_hidden_layers": 4, "initializer_range": 0.3,
+        },
+        projection_dim=16, temperature_init_value=0.2,
+    )  # fmt: skip
+    torch.manual_seed(seed)
+    model = _randomised(transformers.AlignModel(config), seed)
+    for module in model.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):  # statistics that training would have left
+            module.running_mean.normal_(std=0.1)
+            module.running_var.uniform_(0.5, 1.5)
+    model.temperature.data.fill_(0.2)
+    model.save_pretrained(path)
+    words.save_pretrained(path)
+    transformers.EfficientNetImageProcessor(size=SIZE, crop_size=SIZE).save_pretrained(path)
+    return path
+
+
+def write_timm(path, seed=0):
+    """A plain vision transformer of timm, as the hub holds it."""
+    options = {
+        "img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 3, "num_heads": 2,
+        "num_classes": 5,
+    }  # fmt: skip
+    torch.manual_seed(seed)
+    model = _randomised(timm.create_model("vit_tiny_patch16_224", **options), seed)
+    model.pretrained_cfg |= {"input_size": (3, 32, 32), "mean": (0.5, 0.4, 0.3)}
+    save_for_hf(model, path, model_args=options, safe_serialization=True)
     return path
 
 

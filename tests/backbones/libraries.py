@@ -68,6 +68,14 @@ def naflex_scores(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch
     ).logits_per_image
 
 
+def align_scores(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch.Tensor:
+    model = transformers.AlignModel.from_pretrained(folder).eval()
+    inputs = transformers.AutoTokenizer.from_pretrained(folder)(
+        texts, padding=True, return_tensors="pt"
+    )
+    return model(pixel_values=pixels, **inputs).logits_per_image
+
+
 def flava_scores(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch.Tensor:
     model = transformers.FlavaModel.from_pretrained(folder).eval()
     inputs = transformers.AutoTokenizer.from_pretrained(folder)(

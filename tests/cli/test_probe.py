@@ -5,6 +5,7 @@ import json
 import pytest
 from PIL import Image
 
+from tests.backbones import hf_models
 from tests.tiny import halves
 from vlmtune.cli.main import main
 from vlmtune.report.run_report import RunReport
@@ -73,6 +74,21 @@ def test_a_folder_is_probed(photos, model_folder, tmp_path, capsys):
     again = RunReport.load(out / "report.json")
     name = "probe_categories/linear/transformation"
     assert again.metric(name, "transformation_accuracy") == coarse
+
+
+def test_a_model_without_texts_is_probed_and_refused_where_texts_are_read(photos, tmp_path, capsys):
+    folder = hf_models.write_timm(tmp_path / "timm")
+    words = ["--images", photos, "--out", tmp_path / "out", "--transformations", "fine"]
+    words += ["--side", 32, "--steps", 2, "--runs", 1, "--widths", 0, "--layer", "class-2"]
+    status, _, err = run(capsys, "probe", "--model", f"timm:{folder}", *words)
+    assert status == 0, err
+    report = RunReport.load(tmp_path / "out/report.json")
+    assert report.provenance.model["backbone"]["class_path"].endswith("TimmImage")
+    (image, *_) = sorted(photos.rglob("*.png"))
+    status, _, err = run(capsys, "score", f"timm:{folder}", image, "--text", "a dog")
+    assert status == 2
+    assert "reads images alone: use it with vlmtune probe" in err
+    assert len(err.splitlines()) == 1
 
 
 def test_pictures_need_no_model(photos, tmp_path, capsys):

@@ -22,6 +22,7 @@ from vlmtune.cli.main import main
 
 TEXTS = [f"a {WORDS[1]} {WORDS[4]}", "dog"]
 WRITERS = {
+    "align": hf_models.write_align,
     "clip": hf_models.write_clip,
     "metaclip_2": hf_models.write_metaclip2,
     "siglip": hf_models.write_siglip,
@@ -64,7 +65,7 @@ def test_a_type_that_is_not_supported(tmp_path, hub, capsys):
         with refused(listed):
             vlmtune.load(name)
     score = ["score", folder, "a.png", "--text", "a"]
-    command_refused(capsys, score, "of a supported type (blip, blip-2, bridgetower, clip, ")
+    command_refused(capsys, score, "of a supported type (align, blip, blip-2, bridgetower, clip, ")
 
 
 def test_a_class_of_another_type_names_the_right_one(tmp_path):

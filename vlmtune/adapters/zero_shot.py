@@ -1,6 +1,9 @@
 """No adaptation: the backbone's own scores, the baseline of every comparison."""
 
+from typing_extensions import override
+
 from vlmtune.adapters.base import DualAdapter
+from vlmtune.backbones.base import Backbone
 from vlmtune.types import FeatureSpec, Pooled
 
 
@@ -14,3 +17,11 @@ class ZeroShot(DualAdapter[Pooled, Pooled]):
     def __init__(self) -> None:
         super().__init__()
         self.image_input = self.text_input = FeatureSpec("pooled")
+
+
+class ImagesAlone(ZeroShot):
+    """The frozen embeddings of a backbone that reads no texts; it scores nothing."""
+
+    @override
+    def attach(self, backbone: Backbone) -> None:
+        backbone.check_fits(self.image_input, "image")

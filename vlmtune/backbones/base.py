@@ -28,8 +28,8 @@ TOWERS = ONE_SHAPE.replace("SigLIP,", "SigLIP, SigLIP2NaFlex,")
 TOKENS = TOWERS.replace("Blip or", "Blip, Blip2 or")
 """Backbones with tokens of many layers."""
 EMBEDDING = (
-    "OpenClip, HFCLIP, MetaCLIP2, SigLIP, SigLIP2NaFlex, Flava, Blip, or BridgeTower with its "
-    "contrastive heads"
+    "OpenClip, HFCLIP, MetaCLIP2, SigLIP, SigLIP2NaFlex, Flava, Blip, Align, or BridgeTower with "
+    "its contrastive heads"
 )
 """Backbones with an embedding of each image and of each text."""
 
@@ -69,6 +69,13 @@ class ImageTower(Tower, ABC):
     """
 
     special: int
+
+    def unprojected(self, state: Tokens) -> Float[Tensor, "n w"] | None:
+        """Returns what `finish` projects into the shared space last; None if it projects nothing.
+
+        For CLIP this is the class token after the final norm.
+        """
+        return None
 
     @abstractmethod
     def start(self, pixels: Pixels) -> Tokens:
@@ -151,6 +158,7 @@ class Backbone(Configured, nn.Module, ABC):
         text_tower: The text tower, or None if it cannot run block by block.
         fusion: The part that sees both modalities, or None.
         no_fusion: Why `fusion` is None.
+        reads_texts: Whether it encodes texts; without, it has no text sizes and no `logit_scale`.
         random_weights: Whether the weights are random, not pre-trained.
         weights_file: The `file`, its `sha256` and the `architecture`, if the weights come from a
             single file rather than a published model; else None.
@@ -168,6 +176,7 @@ class Backbone(Configured, nn.Module, ABC):
     text_tower: TextTower | None = None
     fusion: Fusion | None = None
     no_fusion: str = "it is a dual encoder"
+    reads_texts: bool = True
     random_weights: bool = False
     weights_file: dict[str, str] | None = None
 

@@ -106,6 +106,11 @@ class HFImageTower(ImageTower):
         return unmasked(self.final_norm(state.values.to(self.dtype)))
 
     @override
+    def unprojected(self, state: Tokens) -> Float[Tensor, "n w"] | None:
+        projects = getattr(self.head, "func", None) is first_token
+        return self.norm(state).values[:, 0] if projects else None
+
+    @override
     def finish(self, state: Tokens) -> Float[Tensor, "n d"]:
         return self.head(self.norm(state).values.to(self.dtype)).float()
 

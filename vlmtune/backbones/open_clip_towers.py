@@ -52,15 +52,22 @@ class NativeImageTower(OpenClipImageTower):
         return unmasked(self.visual._embeds(pixels.to(self._dtype)))
 
     @override
+    def unprojected(self, state: Tokens) -> Float[Tensor, "n w"] | None:
+        return None if self.visual.proj is None else self._pooled(state).float()
+
+    @override
     def finish(self, state: Tokens) -> Float[Tensor, "n d"]:
-        pooled, _ = self.visual._pool(state.values.to(self._dtype))
+        pooled = self._pooled(state)
         return (pooled if self.visual.proj is None else pooled @ self.visual.proj).float()
+
+    def _pooled(self, state: Tokens) -> Float[Tensor, "n w"]:
+        return self.visual._pool(state.values.to(self._dtype))[0]
 
 
 class TimmImageTower(OpenClipImageTower):
-    """timm's plain vision transformer with open_clip's head: SigLIP, SigLIP2 and others."""
+    """timm's plain vision transformer (`trunk`) with a `head`: SigLIP, SigLIP2 and others."""
 
-    def __init__(self, visual: TimmModel, dtype: torch.dtype) -> None:
+    def __init__(self, visual: Any, dtype: torch.dtype) -> None:
         super().__init__(visual, dtype)
         trunk: Any = visual.trunk
         self.width, self.special = int(trunk.embed_dim), int(trunk.num_prefix_tokens)
@@ -76,10 +83,23 @@ class TimmImageTower(OpenClipImageTower):
         return unmasked(trunk.norm_pre(trunk.patch_drop(tokens)))
 
     @override
-    def finish(self, state: Tokens) -> Float[Tensor, "n d"]:
+    def unprojected(self, state: Tokens) -> Float[Tensor, "n w"] | None:
         trunk = self.visual.trunk
+        if list(self.visual.head.children()):
+            return self._pooled(state).float()
+        # Else the projection, if there is one, stands in the place of timm's classifier.
+        if isinstance(trunk.head, nn.Identity):
+            return None
         tokens = trunk.norm(state.values.to(self._dtype))
-        return self.visual.head(trunk.forward_head(tokens)).float()
+        return trunk.forward_head(tokens, pre_logits=True).float()
+
+    @override
+    def finish(self, state: Tokens) -> Float[Tensor, "n d"]:
+        return self.visual.head(self._pooled(state)).float()
+
+    def _pooled(self, state: Tokens) -> Float[Tensor, "n w"]:
+        trunk = self.visual.trunk
+        return trunk.forward_head(trunk.norm(state.values.to(self._dtype)))
 
 
 class EvaImageTower(TimmImageTower):
@@ -186,12 +206,12 @@ def image_tower(visual: Any, dtype: torch.dtype) -> OpenClipImageTower | None:
     # A subclass may run its blocks differently.
     if isinstance(visual, TimmModel) and type(visual.trunk) is TimmVisionTransformer:
         return TimmImageTower(visual, dtype)
-    if isinstance(visual, TimmModel) and _plain_eva(visual.trunk):
+    if isinstance(visual, TimmModel) and plain_eva(visual.trunk):
         return EvaImageTower(visual, dtype)
     return None
 
 
-def _plain_eva(trunk: Any) -> bool:
+def plain_eva(trunk: Any) -> bool:
     """Whether all blocks of timm's Eva see all patches at the same rotary positions."""
     if type(trunk) is not Eva or trunk.patch_drop is not None or trunk.dynamic_img_size:
         return False

@@ -127,9 +127,10 @@ def find_model(
     pretrained: str | None = None,
     architecture: str | None = None,
     packages: Sequence[str] = (),
+    texts: bool = True,
 ) -> Model:
     """Loads the model called `name`, and says so if its weights are random."""
-    model = resolve(name, pretrained, architecture, packages)
+    model = resolve(name, pretrained, architecture, packages, texts)
     if model.backbone.random_weights:
         print(f"vlmtune: warning: {model.backbone.title}: no number means much", file=sys.stderr)
     return model

@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> None:
         return
     training = Training(options.steps, runs=options.runs, seed=options.seed)
     images = labelled_images(options.images, options.labels, options.limit)
-    model = find_model(options.model, options.pretrained, options.architecture)
+    model = find_model(options.model, options.pretrained, options.architecture, texts=False)
     device = find_device(options.device)
     embedder = Embedder(model.to(device).batched(options.batch_size), options.layer)
     options.out.mkdir(parents=True, exist_ok=True)  # fails now rather than after the work

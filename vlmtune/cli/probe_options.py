@@ -22,8 +22,8 @@ or "cls" of a tar; in a folder of images the folder's name by default"""
 TRANSFORMATIONS = "fine (31 classes), categories (10, some held out), or both (%(default)s)"
 WIDTHS = """hidden layers, 0 for a linear probe (%(default)s); 1024 and 2048 also have semantic and
 two-head probes"""
-LAYER = """pooled, or patches-K or class-K: the mean patch or the class token, K layers from the end
-(%(default)s)"""
+LAYER = """pooled; before-projection, what the model projects into the embedding; patches-K or
+class-K, the mean patch or the class token, K layers from the end (%(default)s)"""
 STYLES = "folder of your ONNX graphs for style transfer and DeepDream (docs/probe.md)"
 SIDE = "each image is cut to a square and scaled to this side first (%(default)s)"
 DEFAULT_WIDTHS = [0, 128, 1024, 2048, 16384]

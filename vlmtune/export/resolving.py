@@ -12,7 +12,7 @@ import yaml
 
 from vlmtune.adapters.base import Adapter
 from vlmtune.adapters.matching import Matching
-from vlmtune.adapters.zero_shot import ZeroShot
+from vlmtune.adapters.zero_shot import ImagesAlone, ZeroShot
 from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.state_dicts import SUFFIXES
 from vlmtune.config import Spec, find_path, instantiate
@@ -25,6 +25,7 @@ from vlmtune.export.model import Model
 from vlmtune.types import FeatureSpec
 
 OPEN_CLIP = "vlmtune.backbones.open_clip.OpenClip"
+TIMM, TIMM_IMAGE = "timm:", "vlmtune.backbones.timm_image.TimmImage"
 POOLED = FeatureSpec("pooled")
 STEM = re.compile(r"[a-z][a-z0-9_]*")
 
@@ -40,16 +41,18 @@ def load(
     precision: str | None = None,
     batch_size: int = 256,
     packages: Sequence[str] = (),
+    texts: bool = True,
 ) -> Model:
     """Loads a model by its name, as `--model` of the command line does.
 
     Args:
         source: An export (folder or hub id), a `.ckpt` of a run, a model of Hugging Face (hub id,
             or a folder that `save_pretrained` wrote) of a supported type, an open_clip name
-            ("ViT-B-32", "hf-hub:org/repo") or folder, the YAML of a backbone or one with `backbone`
-            and `adapter`, or the stem of one in configs/plugins/models or backbones, or, with
-            `architecture`, a weights file. A model without an adapter is zero-shot: by its
-            embeddings, or by its matching head if it has no embeddings.
+            ("ViT-B-32", "hf-hub:org/repo") or folder, "timm:" and a name of timm or its folder,
+            the YAML of a backbone or one with `backbone` and `adapter`, or the stem of one in
+            configs/plugins/models or backbones, or, with `architecture`, a weights file. A model
+            without an adapter is zero-shot: by its embeddings, or by its matching head if it has
+            no embeddings.
         pretrained: Weights for an open_clip name, or for that of an export whose weights file has
             moved.
         architecture: The open_clip name that the weights in the file `source` (.pt, .pth, .bin,
@@ -64,6 +67,8 @@ def load(
         batch_size: Images, or captions, encoded at a time.
         packages: Packages beside vlmtune whose classes an export or a checkpoint may name, such as
             `["mypackage"]`. Loading imports no other.
+        texts: Whether the model must read texts. False also accepts a model of images alone, whose
+            `encode_image` works and whose `score` does not.
 
     Raises:
         UserError: There is no such model, it is of a type that is not supported, a file is damaged,
@@ -81,7 +86,7 @@ def load(
     else:
         if architecture is not None or _is_weights(Path(name)):
             name, pretrained = _in_architecture(name, pretrained, architecture)
-        model, trained = _named(name, pretrained, precision, revision, packages)
+        model, trained = _named(name, pretrained, precision, revision, packages, texts)
     if precision is not None and trained:
         raise UserError(
             f"expected no precision for {name}, whose weights were trained in one, got "
@@ -97,9 +102,17 @@ def resolve(
     pretrained: str | None = None,
     architecture: str | None = None,
     packages: Sequence[str] = (),
+    texts: bool = True,
 ) -> Model:
     """Loads the model called `name` onto the CPU; see `load`."""
-    return load(name, pretrained, architecture=architecture, device="cpu", packages=packages)
+    return load(
+        name,
+        pretrained,
+        architecture=architecture,
+        device="cpu",
+        packages=packages,
+        texts=texts,
+    )
 
 
 def _is_weights(path: Path) -> bool:
@@ -140,13 +153,15 @@ def _named(
     precision: str | None,
     revision: str | None,
     packages: Sequence[str],
+    texts: bool,
 ) -> tuple[Model, bool]:
     """A model by its name, and whether it was trained by vlmtune."""
     name = _shipped(name)
     path = Path(name)
     stem = STEM.fullmatch(name) and next(filter(None, map(find_path, _plugins(name))), None)
     known = path.exists()
-    hub = None if known or not is_hub_id(name, pretrained) else hub_kind(name, revision)
+    timm = name.startswith(TIMM)
+    hub = None if known or timm or not is_hub_id(name, pretrained) else hub_kind(name, revision)
     trained: Model | None = None
     spec: dict[str, Spec] = {}
     if hub == CONFIG or any((path / file).is_file() for file in (CONFIG, WEIGHTS)):
@@ -163,6 +178,10 @@ def _named(
             f"expected an export or a model of transformers with a revision, got {name} of "
             "open_clip, which loads main branches alone: leave it out, or download that revision"
         )
+    elif timm:
+        options = {"model": name.removeprefix(TIMM), "pretrained": pretrained}
+        spec = {"backbone": {"class_path": TIMM_IMAGE, "init_args": options}}
+        pretrained = None
     else:
         options = {"model": f"hf-hub:{name}" if hub else name, "pretrained": pretrained}
         spec = {"backbone": {"class_path": OPEN_CLIP, "init_args": options}}
@@ -176,7 +195,7 @@ def _named(
         return trained, True
     if precision is not None:
         spec["backbone"].setdefault("init_args", {})["precision"] = precision
-    return Model(*attached(spec)), False
+    return Model(*attached(spec, texts)), False
 
 
 def _plugins(stem: str) -> list[Path]:
@@ -206,14 +225,19 @@ def _read_spec(path: Path) -> Spec:
     return spec
 
 
-def attached(spec: dict[str, Spec]) -> tuple[Backbone, Adapter]:
+def attached(spec: dict[str, Spec], texts: bool = True) -> tuple[Backbone, Adapter]:
     """Makes a backbone with its adapter, by default the one that scores it as it is."""
     backbone = instantiate(spec["backbone"], Backbone)
+    if texts and not backbone.reads_texts:
+        raise UserError(
+            f"expected a model that reads texts, got {backbone.title}, which reads images alone: "
+            "use it with vlmtune probe, or choose another"
+        )
     if "adapter" in spec:
         adapter = instantiate(spec["adapter"], Adapter)
     elif backbone.fits(POOLED, "image") is not None and backbone.fusion is not None:
         adapter = Matching(blocks=0)
     else:
-        adapter = ZeroShot()
+        adapter = ZeroShot() if backbone.reads_texts else ImagesAlone()
     adapter.attach(backbone)
     return backbone, adapter

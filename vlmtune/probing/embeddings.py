@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 from jaxtyping import Bool, Float, Int
+from PIL import Image
 from torch import Tensor
 
 from vlmtune.adapters.base import DualAdapter
@@ -26,7 +27,8 @@ from vlmtune.probing.tasks import Task, Version
 from vlmtune.storage.folder import digest
 from vlmtune.types import FeatureSpec, Pixels, Pooled, Tokens
 
-LAYERS = "pooled, patches-K or class-K, K layers from the end"
+UNPROJECTED = "before-projection"
+LAYERS = f"pooled, {UNPROJECTED}, patches-K or class-K, K layers from the end"
 
 
 class Embedder:
@@ -34,10 +36,11 @@ class Embedder:
 
     Args:
         model: The model. A trained dual adapter embeds, a joint one has no embeddings.
-        layer: "pooled" for the embedding that is compared with texts; "patches-K" for the mean of
-            the patch tokens of the K-th layer from the end, "class-K" for its class token. Layer 1
-            is the last one, before the projection into the shared space; its patches come after the
-            final norm, class tokens before it.
+        layer: "pooled" for the embedding, which CLIP compares with texts; "before-projection" for
+            what the backbone projects into the shared space last; "patches-K" for the mean of the
+            patch tokens of the K-th layer from the end, "class-K" for its class token. Layer 1 is
+            the last one; its patches come after the final norm, class tokens before it. All but
+            "pooled" are read from the backbone, without what an adapter computes after it.
 
     Raises:
         UserError: The model has no such embedding.
@@ -55,6 +58,8 @@ class Embedder:
                     "which reads image and text together: probe its backbone"
                 )
             self.spec = adapter.image_input
+        elif layer == UNPROJECTED:
+            self.spec = FeatureSpec("state", -1)
         elif kind in ("patches", "class") and depth:
             self.spec = FeatureSpec("tokens" if kind == "patches" else "state", -depth)
             tower = model.backbone.image_tower
@@ -66,6 +71,20 @@ class Embedder:
         else:
             raise UserError(f"expected {LAYERS} as layer, got {layer!r}: correct it")
         model.backbone.check_fits(self.spec, "image")
+        if layer == UNPROJECTED:
+            self._check_projects()
+
+    def _check_projects(self) -> None:
+        """Raises a `UserError` unless the image tower ends with a projection."""
+        backbone = self.model.backbone
+        blank = backbone.preprocess(Image.new("RGB", (8, 8)))[None].to(self.model.device)
+        state, tower = backbone.encode_image(blank, self.spec), backbone.image_tower
+        assert isinstance(state, Tokens)
+        if tower is None or tower.unprojected(state) is None:
+            raise UserError(
+                f"expected a model with a projection after its image tower, got {backbone.title}, "
+                "which has none: choose pooled"
+            )
 
     @property
     def identity(self) -> str:
@@ -81,6 +100,12 @@ class Embedder:
             if self.layer == "pooled":
                 assert isinstance(model.adapter, DualAdapter)
                 vectors = model.adapter.embed_image(features)
+            elif self.layer == UNPROJECTED:
+                assert isinstance(features, Tokens)
+                assert model.backbone.image_tower is not None
+                unprojected = model.backbone.image_tower.unprojected(features)
+                assert unprojected is not None
+                vectors = unprojected
             elif self.spec.kind == "state":
                 assert isinstance(features, Tokens)
                 vectors = features.values[:, 0]

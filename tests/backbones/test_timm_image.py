@@ -1,0 +1,108 @@
+import pytest
+import timm
+import torch
+from safetensors.torch import save_file
+
+from tests.backbones.hf_models import pixels, write_timm
+from tests.refusals import refused
+from vlmtune.adapters.zero_shot import ZeroShot
+from vlmtune.backbones.timm_image import TimmImage
+from vlmtune.export import load
+from vlmtune.types import FeatureSpec
+
+POOLED = FeatureSpec("pooled")
+CLOSE = {"rtol": 1e-5, "atol": 1e-5}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_timm(tmp_path_factory.mktemp("timm") / "model")
+
+
+def random_model(name: str) -> tuple[TimmImage, torch.nn.Module]:
+    """The same random weights as a backbone and as a model of timm."""
+    backbone, network = TimmImage(name, "random"), timm.create_model(name, num_classes=0).eval()
+    network.load_state_dict(backbone.model.state_dict())
+    return backbone, network
+
+
+@pytest.mark.parametrize(
+    ("name", "side"),
+    [
+        ("test_vit", 160),  # class token
+        ("test_vit3", 160),  # class token, mean of patches
+        ("eva02_tiny_patch14_224", 224),  # rotary positions
+        ("test_resnet", 160),
+        ("test_convnext", 160),
+        ("test_efficientnet", 160),
+    ],
+)
+def test_features_are_timms(name, side):
+    backbone, network = random_model(name)
+    torch.manual_seed(1)
+    images = torch.randn(2, 3, side, side)
+    with torch.no_grad():
+        want = network(images)
+        maps = network.forward_intermediates(images, output_fmt="NCHW", norm=False)[1]
+        last = network.forward_intermediates(images, indices=1, output_fmt="NCHW", norm=True)[1]
+    torch.testing.assert_close(backbone.encode_image(images, POOLED).values, want, **CLOSE)
+    for layer in range(-len(maps), 0):
+        got = backbone.encode_image(images, FeatureSpec("tokens", layer)).values
+        want = last[-1] if layer == -1 else maps[layer]
+        torch.testing.assert_close(got, want.flatten(2).mT, **CLOSE)
+    assert backbone.fits(FeatureSpec("tokens", -len(maps) - 1), "image")
+
+
+def test_states_have_the_class_token(folder):
+    backbone = TimmImage(str(folder))
+    network = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+    with torch.no_grad():
+        maps = network.forward_intermediates(
+            pixels(), indices=[1], norm=False, output_fmt="NLC", return_prefix_tokens=True
+        )[1]
+    got = backbone.encode_image(pixels(), FeatureSpec("state", -2)).values
+    torch.testing.assert_close(got[:, 1:], maps[0][0], **CLOSE)
+    torch.testing.assert_close(got[:, :1], maps[0][1], **CLOSE)
+
+
+def test_a_file_fills_all_but_the_classifier(folder, tmp_path):
+    network = timm.create_model("test_vit", num_classes=7).eval()
+    file = tmp_path / "mine.safetensors"
+    save_file({f"module.{k}": v for k, v in network.state_dict().items()}, file)
+    backbone = TimmImage("test_vit", str(file))
+    images = torch.randn(2, 3, 160, 160)
+    network.reset_classifier(0)
+    with torch.no_grad():
+        torch.testing.assert_close(backbone.encode_image(images, POOLED).values, network(images))
+    assert backbone.title == "test_vit (mine.safetensors)"
+    assert backbone.weights_file["architecture"] == "test_vit"
+    with refused("other names or sizes"):
+        TimmImage("test_vit2", str(file))
+
+
+def test_random_weights_come_by_name_alone():
+    assert TimmImage("test_vit", "random").random_weights
+    with refused(r"the tag of weights of test_vit, .* or set pretrained to a file or to random"):
+        TimmImage("test_vit")
+    with refused("the tag of weights of vit_base_patch16_224.*mae"):
+        TimmImage("vit_base_patch16_224.nothing")
+    with refused("its own weights"):
+        TimmImage("hf-hub:someone/model", "random")
+    with refused("a weights file"):
+        TimmImage("test_vit", "nowhere.pt")
+
+
+def test_texts_are_refused_before_any_work(folder):
+    with refused("reads texts, got .*, which reads images alone: use it with vlmtune probe"):
+        load(f"timm:{folder}")
+    with refused("embeddings for texts, got TimmImage .it reads images alone"):
+        ZeroShot().attach(TimmImage(str(folder)))
+
+
+def test_images_alone_are_embedded(folder):
+    model = load(f"timm:{folder}", texts=False, device="cpu")
+    image = torch.zeros(3, 32, 32, dtype=torch.uint8)
+    assert model.encode_image([image]).shape == (1, 24)
+    assert model.untrained
+    with refused("reads images alone"):
+        model.score([image], "a dog")

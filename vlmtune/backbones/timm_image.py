@@ -1,0 +1,239 @@
+"""Image models of timm without texts: supervised, MAE, DINO and others.
+
+In: a model name, then images. Out: image features. Never: texts, or random weights unasked.
+"""
+
+import hashlib
+import sys
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Literal, NoReturn
+
+import timm
+import torch
+from jaxtyping import Float
+from PIL import Image
+from timm.data.config import resolve_model_data_config
+from timm.data.transforms_factory import create_transform
+from timm.models import is_model, parse_model_name
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor, nn
+from typing_extensions import override
+
+from vlmtune.backbones.base import Backbone
+from vlmtune.backbones.hf_loading import HUB_ID
+from vlmtune.backbones.open_clip_towers import EvaImageTower, TimmImageTower, plain_eva
+from vlmtune.backbones.staging import no_such_layer, state_after, unmasked
+from vlmtune.backbones.state_dicts import SUFFIXES, read_state_dict
+from vlmtune.backbones.weight_checks import check_precision, digest, not_loaded
+from vlmtune.config import find_path
+from vlmtune.errors import UserError
+from vlmtune.types import Features, FeatureSpec, Pixels, Pooled
+
+RANDOM = "random"  # as in OpenClip, the only way to random weights
+HUB, LOCAL = "hf-hub", "local-dir"
+
+
+class TimmImage(Backbone):
+    """An image model of timm, loaded frozen and in evaluation mode, without its classifier.
+
+    The embedding is what the classifier would read. Tokens are the patches of a transformer's
+    block, or the places of a feature map of a convolutional stage, row by row; widths of stages
+    may differ. A plain vision transformer also has states, class token included.
+
+    Args:
+        model: A name of timm with the tag of its weights ("vit_base_patch16_224.mae"), a hub id
+            ("org/repo"), or a folder with timm's `config.json` and weights ("local-dir:path" or
+            the path; relative to the working directory or else to the repository).
+        pretrained: For a name: a file with its weights (.pt, .pth, .bin, .safetensors), loaded
+            without running its code, or "random". None for the weights that the tag names.
+        precision: Type of the weights.
+
+    Attributes:
+        model: The module of timm.
+
+    Raises:
+        UserError: There is no such model, tag or file, a name comes without weights, or the weights
+            do not fit.
+
+    Example:
+        >>> backbone = TimmImage("vit_tiny_patch16_224", "random")
+        >>> backbone.embed_dim, backbone.image_tokens, backbone.image_tower.layers
+        (192, 196, 12)
+    """
+
+    reads_texts = False
+    no_fusion = "it reads no texts"
+
+    def __init__(
+        self,
+        model: str,
+        pretrained: str | None = None,
+        precision: Literal["fp32", "bf16"] = "fp32",
+    ) -> None:
+        super().__init__()
+        self._dtype = check_precision(precision)
+        self.random_weights = pretrained == RANDOM
+        network, self.weights_file = _load(model, pretrained)
+        self.model: Any = network.to(self._dtype).eval().requires_grad_(False)
+        self._data = resolve_model_data_config(network)
+        self.transform: Any = create_transform(**self._data, is_training=False)
+        # Shadows the method: a bound method would carry the weights into every worker process.
+        vars(self)["preprocess"] = self.transform
+        self.image_tower = self._tower = _tower(self.model, self._dtype)
+        self._layers = len(network.feature_info) if hasattr(network, "forward_intermediates") else 0
+        self._measure(self.transform(Image.new("RGB", (24, 16)))[None])
+        self.eval()
+
+    def _measure(self, pixels: Float[Tensor, "1 3 height width"]) -> None:
+        with torch.no_grad():
+            pixels = pixels.to(self._dtype)
+            self.embed_dim = int(self._pooled(pixels).shape[1])
+            self.image_tokens, self.image_width = 0, self.embed_dim
+            if self._layers:
+                _, self.image_tokens, self.image_width = self._tokens(pixels, -1).shape
+
+    @cached_property
+    @override
+    def fingerprint(self) -> str:
+        return digest([repr(self.model), self._data], self.model)
+
+    @override
+    def preprocess(self, image: Image.Image) -> Float[Tensor, "3 height width"]:
+        return self.transform(image)
+
+    @override
+    def encode_image(self, pixels: Pixels, spec: FeatureSpec) -> Features:
+        self.check_fits(spec, "image")
+        pixels = pixels.to(device=self.device, dtype=self._dtype)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not spec.frozen):
+            if spec.kind == "pooled":
+                return Pooled(self._pooled(pixels).float())
+            if spec.kind == "tokens" or self._tower is None:
+                return unmasked(self._tokens(pixels, spec.layer))
+            return state_after(self._tower, self._tower.start(pixels), spec.layer)
+
+    def _pooled(self, pixels: Pixels) -> Float[Tensor, "n d"]:
+        return self.model.forward_head(self.model.forward_features(pixels), pre_logits=True)
+
+    def _tokens(self, pixels: Pixels, layer: int) -> Float[Tensor, "n t w"]:
+        """Patches, or places of a feature map, after layer `layer`, counted from the end."""
+        (maps,) = self.model.forward_intermediates(
+            pixels,
+            indices=[self._layers + layer],
+            norm=layer == -1,
+            stop_early=True,
+            output_fmt="NCHW",  # the one format that every model has
+            intermediates_only=True,
+        )
+        return maps.flatten(2).transpose(1, 2)
+
+    @override
+    def encode_text(self, texts: Sequence[str], spec: FeatureSpec) -> NoReturn:
+        raise UserError(
+            f"expected a model that reads texts, got {self.title} of timm, which reads images "
+            "alone: choose another"
+        )
+
+    @override
+    def fits(self, spec: FeatureSpec, modality: str) -> str | None:
+        if modality == "text":
+            return "it reads images alone"
+        if spec.kind == "words":
+            return "images have no words"
+        if spec.kind == "state" and self._tower is None:
+            return f"{type(self.model).__name__} is no plain transformer"
+        if spec.kind == "tokens" and not self._layers:
+            return f"timm shows no layers of {type(self.model).__name__}"
+        return no_such_layer(spec, self._layers)
+
+
+def _tower(network: nn.Module, dtype: torch.dtype) -> TimmImageTower | None:
+    visual: Any = SimpleNamespace(trunk=network, head=nn.Identity())
+    # A subclass may run its blocks differently.
+    if type(network) is VisionTransformer:
+        return TimmImageTower(visual, dtype)
+    return EvaImageTower(visual, dtype) if plain_eva(network) else None
+
+
+def _load(model: str, pretrained: str | None) -> tuple[Any, dict[str, str] | None]:
+    """Returns the network without its classifier, and the facts of a weights file."""
+    name = _located(model)
+    built_in = parse_model_name(name)[0] is None
+    file = None if pretrained in (None, RANDOM) else Path(str(pretrained)).expanduser()
+    _check(model, name, pretrained, file, built_in)
+    try:
+        network: Any = timm.create_model(name, pretrained=pretrained is None)
+        network.reset_classifier(0)
+    except Exception as error:  # timm raises anything from RuntimeError to HTTP errors
+        raise not_loaded(f"weights of {model}", error) from error
+    if file is None:
+        return network, None
+    _fill(network, file, name)
+    with file.open("rb") as opened:
+        sha256 = hashlib.file_digest(opened, "sha256").hexdigest()
+    return network, {"file": file.name, "sha256": sha256, "architecture": name}
+
+
+def _located(model: str) -> str:
+    """The name timm knows a model by; folders become absolute."""
+    if model.startswith(f"{HUB}:") or is_model(model):
+        return model
+    folder = find_path(model.removeprefix(f"{LOCAL}:"))
+    if folder is None and HUB_ID.fullmatch(model):
+        return f"{HUB}:{model}"
+    if folder is None or not (folder / "config.json").is_file():
+        raise UserError(
+            "expected a model name of timm, a hub id (org/repo) or a folder with config.json and "
+            f"weights, got {model!r}: correct it"
+        )
+    return f"{LOCAL}:{folder}"
+
+
+def _check(
+    model: str, name: str, pretrained: str | None, file: Path | None, built_in: bool
+) -> None:
+    if not built_in:
+        if pretrained is not None:
+            raise UserError(
+                f"expected no pretrained for {model}, which has its own weights, got "
+                f"{pretrained!r}: leave it out"
+            )
+        return
+    architecture, _, tag = name.partition(".")
+    tags = [x.partition(".")[2] for x in timm.list_pretrained(f"{architecture}.*")]
+    if pretrained is None and tag not in tags:
+        raise UserError(
+            f"expected the tag of weights of {architecture}, as in {architecture}."
+            f"{tags[0] if tags else 'TAG'}, got {name!r}: add one of {', '.join(tags) or 'none'}, "
+            "or set pretrained to a file or to random"
+        )
+    if file is not None and not (file.suffix in SUFFIXES and file.is_file()):
+        raise UserError(
+            f"expected a weights file ({', '.join(SUFFIXES)}) or random, got {pretrained!r}: "
+            "correct the path"
+        )
+
+
+def _fill(network: Any, file: Path, name: str) -> None:
+    """Loads the weights of a file, all but its classifier's."""
+    state = read_state_dict(file)
+    convert = getattr(sys.modules[type(network).__module__], "checkpoint_filter_fn", None)
+    state = convert(state, network) if convert else state
+    classifiers = network.pretrained_cfg.get("classifier") or ()
+    classifiers = (classifiers,) if isinstance(classifiers, str) else classifiers
+    dropped = tuple(f"{part}." for part in classifiers)
+    state = {k: v for k, v in state.items() if not k.startswith(dropped)} if dropped else state
+    wanted = network.state_dict()
+    wrong = sorted(wanted.keys() ^ state.keys()) or sorted(
+        key for key in wanted if wanted[key].shape != state[key].shape
+    )
+    if wrong:
+        raise UserError(
+            f"expected the weights of {name} in {file}, got other names or sizes at {len(wrong)} "
+            f"places, first {wrong[0]}: name the architecture of these weights, or save the image "
+            "encoder alone"
+        )
+    network.load_state_dict(state)
