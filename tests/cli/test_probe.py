@@ -3,11 +3,15 @@
 import json
 
 import pytest
+import torch
 from PIL import Image
 
 from tests.backbones import hf_models
 from tests.tiny import halves
+from vlmtune.adapters.full_finetuning import FullFineTuning
 from vlmtune.cli.main import main
+from vlmtune.export import load
+from vlmtune.export.files import save_export
 from vlmtune.report.run_report import RunReport
 
 
@@ -89,6 +93,44 @@ def test_a_model_without_texts_is_probed_and_refused_where_texts_are_read(photos
     assert status == 2
     assert "reads images alone: use it with vlmtune probe" in err
     assert len(err.splitlines()) == 1
+
+
+def test_an_adapted_model_is_probed_beside_its_original(photos, model_folder, tmp_path, capsys):
+    model = load(str(model_folder), device="cpu")
+    adapter = FullFineTuning()
+    adapter.attach(model.backbone)
+    with torch.no_grad():
+        for parameter in model.backbone.model.visual.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    save_export(tmp_path / "tuned", model.backbone, adapter, provenance={})
+    out = tmp_path / "out"
+    words = ["probe", "--images", photos, "--out", out, "--side", 32, "--steps", 2, "--runs", 2]
+    words += ["--widths", 0, "--transformations", "fine", "--device", "cpu", "--frozen"]
+    words += ["--layer", "pooled", "before-projection"]
+    status, _, err = run(capsys, *words, "--model", tmp_path / "tuned")
+    assert status == 0, err
+    names = ["tuned, frozen", "tuned"]
+    names += [f"{name}, before-projection" for name in names]
+    tables = (out / "tables.md").read_text()
+    for name in names:
+        assert tables.count(f"| {name} | linear | ") == 1
+    assert [x for x in tables.splitlines() if x.startswith("## What")] == [
+        "## What adaptation changed: tuned",
+        "## What adaptation changed: tuned, before-projection",
+    ]
+    folders = sorted(path.name for path in out.iterdir() if path.is_dir())
+    assert folders == [
+        "features", "tuned", "tuned-before-projection", "tuned-frozen",
+        "tuned-frozen-before-projection",
+    ]  # fmt: skip
+    frozen = RunReport.load(out / "tuned-frozen/report.json")
+    assert frozen.provenance.fingerprint == load(str(model_folder)).backbone.fingerprint
+    assert frozen.provenance.adapter == "zero-shot"
+    page = (out / "report.html").read_text()
+    assert all(name in page for name in names)
+    status, _, err = run(capsys, *words, "--model", model_folder)
+    assert status == 2
+    assert "expected a trained model with --frozen" in err
 
 
 def test_pictures_need_no_model(photos, tmp_path, capsys):

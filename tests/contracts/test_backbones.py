@@ -111,7 +111,7 @@ def pixels_for(backbone: Backbone, n: int = 3) -> torch.Tensor:
 
 def readable(backbone: Backbone, modality: str) -> list[FeatureSpec]:
     reads = [*READS, WORDS] if modality == "text" else READS
-    if modality == "text" and not backbone.reads_texts:
+    if modality == "text" and not backbone.encodes_texts:
         assert all(backbone.fits(r, modality) for r in reads)
     return [r for r in reads if backbone.fits(r, modality) is None]
 
@@ -125,7 +125,7 @@ def towers(backbone: Backbone) -> list[tuple[str, Any]]:
 
 
 def test_scores_are_those_of_the_library(kind, folder, backbone):
-    if not backbone.reads_texts:
+    if not backbone.encodes_texts:
         return  # its features are compared in tests/backbones
     if kind.scores is None:
         assert all(backbone.fits(FeatureSpec("pooled"), modality) for modality in ("image", "text"))
@@ -158,7 +158,7 @@ def test_sizes_are_as_told(backbone):
         extra = leading if reads.kind == "state" else 0
         assert got.values.shape[1] == extra + backbone.image_tokens
         assert got.mask.all()
-    if not backbone.reads_texts:
+    if not backbone.encodes_texts:
         return
     special = sum(backbone.text_special)
     for reads in readable(backbone, "text"):
@@ -181,7 +181,7 @@ def test_the_usual_readings_can_be_had(backbone):
         assert backbone.fits(FeatureSpec("state", -5), modality)
         assert backbone.fits(FeatureSpec("tokens", 0), modality)
     assert backbone.fits(WORDS, "image")
-    assert (backbone.fits(WORDS, "text") is None) == backbone.reads_texts
+    assert (backbone.fits(WORDS, "text") is None) == backbone.encodes_texts
     if backbone.fits(FeatureSpec("tokens", -2), "image"):
         assert not towers(backbone)
         with refused("no layers of one modality"):
@@ -189,7 +189,7 @@ def test_the_usual_readings_can_be_had(backbone):
         return
     with refused("-3 to -1"):
         backbone.encode_image(pixels_for(backbone), FeatureSpec("tokens", -4))
-    with refused("-4 to -1" if backbone.reads_texts else "reads images alone"):
+    with refused("-4 to -1" if backbone.encodes_texts else "reads images alone"):
         backbone.encode_text(TEXTS, FeatureSpec("state", 0))
     with refused("no words"):
         backbone.encode_image(pixels_for(backbone), WORDS)
@@ -350,7 +350,7 @@ def test_a_caption_without_words_is_an_error(backbone, text):
 
 
 def test_a_long_caption_is_cut_and_keeps_its_end(backbone):
-    if not backbone.reads_texts:
+    if not backbone.encodes_texts:
         return
     got = backbone.encode_text(["red cube " * 30], WORDS)
     assert got.ids.shape[1] == 12

@@ -6,7 +6,9 @@ import torch
 from tests.backbones import hf_models
 from tests.refusals import refused
 from tests.tiny import write_model
+from vlmtune.adapters.mm_pred import MMPred
 from vlmtune.export import load
+from vlmtune.export.model import Model
 from vlmtune.probing.embeddings import Embedder
 from vlmtune.types import FeatureSpec, Tokens
 
@@ -70,3 +72,32 @@ def test_a_model_without_projection_is_refused(tmp_path):
     model = load(str(hf_models.write_align(tmp_path / "align")), device="cpu")
     with refused("convolutional"):
         Embedder(model, "before-projection")
+
+
+def test_a_joint_adapter_is_probed_through_its_cls_with_a_fixed_text(model_folder):
+    backbone = load(str(model_folder), device="cpu").backbone
+    torch.manual_seed(0)
+    adapter = MMPred()
+    adapter.attach(backbone)
+    model = Model(backbone, adapter)
+    embedder = Embedder(model, text="a red cube")
+    embedded = embedder.embed(images())
+    with torch.no_grad():
+        text = adapter.prepare_text(backbone.encode_text(["a red cube"], adapter.text_input))
+        for i, image in enumerate(images()):
+            tokens = backbone.encode_image(image[None], adapter.image_input)
+            outputs = adapter.cls_outputs(adapter.prepare_image(tokens), text)
+            assert outputs.shape == (1, 1, backbone.text_width)
+            torch.testing.assert_close(embedded[i], outputs.flatten())
+            score = adapter.score_pairs(adapter.prepare_image(tokens), text)
+            target = text.pooled[:, : adapter.target_width]
+            torch.testing.assert_close(adapter.score_head(outputs, target), score)
+    other = Embedder(model, text="a blue dog")
+    assert other.identity != embedder.identity
+    assert not torch.allclose(other.embed(images()), embedded)
+
+
+def test_a_joint_adapter_without_cls_is_refused(tmp_path):
+    model = load(str(hf_models.write_vilt(tmp_path / "vilt")), device="cpu")
+    with refused(r"embedding of images or a \[CLS\] token, got Matching"):
+        Embedder(model)

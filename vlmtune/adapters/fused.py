@@ -45,6 +45,8 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
             are computed again, which takes a third more time.
     """
 
+    gives_cls = True
+
     def __init__(
         self,
         heads: int = 4,
@@ -110,10 +112,12 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
 
     @override
     def score_pairs(self, image: PooledTokens, text: PooledTokens) -> Float[Tensor, "P"]:
-        width = self.target_width
-        target, pooled = text.pooled[:, :width], text.pooled[:, width:]
-        fused = self.style.fuse(image, replace(text, pooled=pooled), self.query)
-        return self.score_head(fused, target)
+        return self.score_head(self.cls_outputs(image, text), text.pooled[:, : self.target_width])
+
+    @override
+    def cls_outputs(self, image: PooledTokens, text: PooledTokens) -> ClsOutputs:
+        pooled = text.pooled[:, self.target_width :]
+        return self.style.fuse(image, replace(text, pooled=pooled), self.query)
 
     @override
     def reading(self, image: PooledTokens, text: PooledTokens) -> Float[Tensor, "P words patches"]:

@@ -158,7 +158,7 @@ class Backbone(Configured, nn.Module, ABC):
         text_tower: The text tower, or None if it cannot run block by block.
         fusion: The part that sees both modalities, or None.
         no_fusion: Why `fusion` is None.
-        reads_texts: Whether it encodes texts; without, it has no text sizes and no `logit_scale`.
+        encodes_texts: Whether it encodes texts; without, it has no text sizes and no `logit_scale`.
         random_weights: Whether the weights are random, not pre-trained.
         weights_file: The `file`, its `sha256` and the `architecture`, if the weights come from a
             single file rather than a published model; else None.
@@ -176,7 +176,7 @@ class Backbone(Configured, nn.Module, ABC):
     text_tower: TextTower | None = None
     fusion: Fusion | None = None
     no_fusion: str = "it is a dual encoder"
-    reads_texts: bool = True
+    encodes_texts: bool = True
     random_weights: bool = False
     weights_file: dict[str, str] | None = None
 

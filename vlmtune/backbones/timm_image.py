@@ -64,7 +64,7 @@ class TimmImage(Backbone):
         (192, 196, 12)
     """
 
-    reads_texts = False
+    encodes_texts = False
     no_fusion = "it reads no texts"
 
     def __init__(

@@ -1,7 +1,7 @@
 """`vlmtune probe`: what an embedding knows of how an image was transformed.
 
-In: a model and images. Out: report.json and its pages, tables.md, probe.json, confusion matrices.
-Never: a change of the model. `probe_options` declares its options.
+In: models and images. Out: report.json and its pages, tables.md, probe.json, confusion matrices.
+Never: a change of a model. `probe_options` declares its options, `probe_models` reads the models.
 """
 
 import argparse
@@ -10,19 +10,19 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from vlmtune.cli.evaluate import default_name
-from vlmtune.cli.plugins import find_device, find_model
+from vlmtune.cli.plugins import find_device
+from vlmtune.cli.probe_models import Embedding, embeddings_of
 from vlmtune.errors import UserError
-from vlmtune.export.model import Model
 from vlmtune.probing.categories import STYLES, categories
-from vlmtune.probing.embeddings import Embedder, embed_tasks, label_names
+from vlmtune.probing.embeddings import embed_tasks, label_names
 from vlmtune.probing.experiment import Measured, measure, probe_specs
 from vlmtune.probing.fine import fine
 from vlmtune.probing.probe import Training
-from vlmtune.probing.results import main_probe, to_json, to_results, to_tables, write_confusion
+from vlmtune.probing.results import to_json, to_results, write_confusion
 from vlmtune.probing.sheet import write_sheet
 from vlmtune.probing.sources import LabelledImage, labelled_images
 from vlmtune.probing.styles import load_styles
+from vlmtune.probing.tables import Probed, main_probe, to_tables
 from vlmtune.probing.tasks import Task
 from vlmtune.report.environment import code_commit, library_versions, now
 from vlmtune.report.html import write_report
@@ -48,32 +48,34 @@ def run(options: argparse.Namespace) -> None:
         return
     training = Training(options.steps, runs=options.runs, seed=options.seed)
     images = labelled_images(options.images, options.labels, options.limit)
-    model = find_model(options.model, options.pretrained, options.architecture, texts=False)
     device = find_device(options.device)
-    embedder = Embedder(model.to(device).batched(options.batch_size), options.layer)
+    embeddings = embeddings_of(options, device)
     options.out.mkdir(parents=True, exist_ok=True)  # fails now rather than after the work
-    began = time.monotonic()
     store = options.store or options.out / "features"
     runnable = [task.runnable() for task in tasks]
-    embedded = embed_tasks(embedder, images, runnable, store, options.side, options.seed)
     classes = len(label_names(images))
-    measured = [
-        measure(task, spec, embedded[task.name], classes, training, device)
-        for task in runnable
-        for spec in probe_specs(options.widths, classes > 0)
-    ]
-    seconds = time.monotonic() - began
-    name = options.name or _default_name(model, options)
-    origin = _provenance(model, options, images, seconds)
-    results = to_results(measured, digest(sorted(x.digest for x in images)))
-    reasons = [
-        (f"probe_{task.name}/{', '.join(x.name for x in task.not_run)}", "no weights (--styles)")
-        for task in tasks
-        if task.not_run
-    ]
-    report = RunReport(name, origin, tuple(results), not_run=tuple(reasons))
-    page = _write(options.out, report, measured, tasks, images)
-    show([report])
+    reports, probed, page = [], [], options.out
+    for one in embeddings:
+        began = time.monotonic()
+        embedded = embed_tasks(one.embedder, images, runnable, store, options.side, options.seed)
+        measured = [
+            measure(task, spec, embedded[task.name], classes, training, device)
+            for task in runnable
+            for spec in probe_specs(options.widths, classes > 0)
+        ]
+        origin = _provenance(one, options, images, time.monotonic() - began)
+        folder = options.out / one.folder if len(embeddings) > 1 else options.out
+        reports.append(_report(one, origin, measured, tasks, images))
+        probed.append(Probed(one.name, measured, one.before))
+        page = _write(folder, reports[-1:], probed[-1:], tasks, images)
+        write_text(folder / "probe.json", json.dumps(to_json(measured), indent=1) + "\n")
+        for task in tasks:
+            if (main := main_probe(measured, task.name)) is not None:
+                write_confusion(folder / f"confusion_{task.name}.png", main, one.name)
+        reports[-1].save(folder / "report.json")
+    if len(embeddings) > 1:
+        page = _write(options.out, reports, probed, tasks, images)
+    show(reports)
     print(f"tables: {options.out / 'tables.md'}")
     print(f"report: {page}")
 
@@ -84,6 +86,13 @@ def _check(options: argparse.Namespace) -> None:
             "expected --model and --out, or --pictures alone, got neither: add them (see `vlmtune "
             "probe --help`)"
         )
+    if options.model is not None and len(options.model) > 1:
+        for name in ("pretrained", "architecture", "name"):
+            if getattr(options, name) is not None:
+                raise UserError(
+                    f"expected no --{name} with {len(options.model)} models, got "
+                    f"{getattr(options, name)!r}: name models by YAMLs"
+                )
     for name, lowest in (("side", 8), ("limit", 2)):
         value = getattr(options, name)
         if value is not None and value < lowest:
@@ -92,43 +101,47 @@ def _check(options: argparse.Namespace) -> None:
         raise UserError(f"expected widths of 0 or more, got {min(options.widths)}: correct them")
 
 
-def _default_name(model: Model, options: argparse.Namespace) -> str:
-    name = default_name(model, options.model)
-    return name if options.layer == "pooled" else f"{name}, {options.layer}"
+def _report(
+    one: Embedding,
+    origin: Provenance,
+    measured: Sequence[Measured],
+    tasks: Sequence[Task],
+    images: Sequence[LabelledImage],
+) -> RunReport:
+    results = to_results(measured, digest(sorted(x.digest for x in images)))
+    reasons = [
+        (f"probe_{task.name}/{', '.join(x.name for x in task.not_run)}", "no weights (--styles)")
+        for task in tasks
+        if task.not_run
+    ]
+    return RunReport(one.name, origin, tuple(results), not_run=tuple(reasons))
 
 
 def _write(
     out: Path,
-    report: RunReport,
-    measured: Sequence[Measured],
+    reports: Sequence[RunReport],
+    probed: Sequence[Probed],
     tasks: Sequence[Task],
     images: Sequence[LabelledImage],
 ) -> Path:
     train = sum(image.split == "train" for image in images)
-    report.save(out / "report.json")
-    tables = to_tables(measured, report.name, train, len(images) - train, tasks)
-    write_text(out / "tables.md", tables)
-    write_text(out / "probe.json", json.dumps(to_json(measured), indent=1) + "\n")
-    for task in tasks:
-        if (one := main_probe(measured, task.name)) is not None:
-            write_confusion(out / f"confusion_{task.name}.png", one, report.name)
-    return write_report(out, [report])
+    write_text(out / "tables.md", to_tables(probed, train, len(images) - train, tasks))
+    return write_report(out, reports)
 
 
 def _provenance(
-    model: Model, options: argparse.Namespace, images: Sequence[LabelledImage], seconds: float
+    one: Embedding, options: argparse.Namespace, images: Sequence[LabelledImage], seconds: float
 ) -> Provenance:
-    settings = {
-        name: getattr(options, name)
-        for name in ("layer", "transformations", "widths", "steps", "runs", "limit", "side")
-    }
+    names = ("transformations", "widths", "steps", "runs", "limit", "side")
+    settings = {"layer": one.embedder.layer, **{name: getattr(options, name) for name in names}}
+    model = one.embedder.model
     return Provenance(
         backbone=model.backbone.title,
         adapter="zero-shot" if model.untrained else type(model.adapter).__name__,
         model={"backbone": model.backbone.spec(), "adapter": model.adapter.spec()},
         fingerprint=model.backbone.fingerprint,
         data=f"{options.images} ({len(images)} images)",
-        config={"evaluated": options.model, "pretrained": options.pretrained, "probe": settings},
+        config={"evaluated": one.given, "pretrained": options.pretrained, "probe": settings},
         versions=library_versions(),
         commit=code_commit(),
         date=now(),

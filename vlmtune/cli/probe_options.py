@@ -11,8 +11,8 @@ SUMMARY = "probe what an embedding knows of how images changed"
 PROBE = """\
 It transforms each image in 31 ways (fine) and in 10 categories (categories), embeds the results
 with the frozen model, and trains small networks to tell them apart (Rashtchian et al. 2023, Tables
-1 to 6). Embeddings are stored: a second run with other probes encodes nothing. `vlmtune report`
-puts the folders of several models side by side.
+1 to 6). Embeddings are stored: a second run with other probes encodes nothing. With several models
+or layers each has its own folder, and the tables have them side by side.
 Look at the transformations first:
   vlmtune probe --images photos --pictures sheets"""
 IMAGES = """a folder of images (its subfolders are classes, train/ and test/ are splits), a table,
@@ -22,8 +22,12 @@ or "cls" of a tar; in a folder of images the folder's name by default"""
 TRANSFORMATIONS = "fine (31 classes), categories (10, some held out), or both (%(default)s)"
 WIDTHS = """hidden layers, 0 for a linear probe (%(default)s); 1024 and 2048 also have semantic and
 two-head probes"""
-LAYER = """pooled; before-projection, what the model projects into the embedding; patches-K or
-class-K, the mean patch or the class token, K layers from the end (%(default)s)"""
+TIMM = "timm:NAME for an image model of timm, or timm:FOLDER"
+FROZEN = "also probe the frozen original of a trained model; tables.md has the differences"
+TEXT = """a joint adapter such as MM-Adapter reads it with each image; its [CLS] output is probed
+(%(default)s)"""
+LAYER = """one or several of pooled; before-projection, what the model projects into the embedding;
+patches-K or class-K, the mean patch or the class token, K layers from the end (%(default)s)"""
 STYLES = "folder of your ONNX graphs for style transfer and DeepDream (docs/probe.md)"
 SIDE = "each image is cut to a square and scaled to this side first (%(default)s)"
 DEFAULT_WIDTHS = [0, 128, 1024, 2048, 16384]
@@ -47,7 +51,7 @@ def declare(
     """
     path: Any = {"type": Path}
     add = command("probe", SUMMARY, PROBE)
-    add("--model", help=model)
+    add("--model", nargs="+", metavar="MODEL", help=f"{model}, or {TIMM}; several are compared")
     add("--pretrained", help=pretrained)
     add("--architecture", metavar="NAME", help=architecture)
     add("--images", required=True, **path, metavar="PATH", help=IMAGES)
@@ -57,7 +61,9 @@ def declare(
     names = ("fine", "categories")
     add("--transformations", nargs="+", choices=names, default=list(names), help=TRANSFORMATIONS)
     add("--styles", **path, metavar="DIR", help=STYLES)
-    add("--layer", default="pooled", help=LAYER)
+    add("--frozen", action="store_true", help=FROZEN)
+    add("--text", default="a photo", help=TEXT)
+    add("--layer", nargs="+", default=["pooled"], metavar="LAYER", help=LAYER)
     add("--widths", type=int, nargs="+", default=DEFAULT_WIDTHS, metavar="N", help=WIDTHS)
     add("--steps", type=int, default=1000, help="training steps of a probe (%(default)s)")
     add("--runs", type=int, default=5, help="probes of each kind (%(default)s)")

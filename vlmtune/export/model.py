@@ -16,6 +16,7 @@ from vlmtune.adapters.base import Adapter, DualAdapter
 from vlmtune.adapters.zero_shot import ZeroShot
 from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.weight_checks import digest
+from vlmtune.config import instantiate
 from vlmtune.errors import UserError
 from vlmtune.evaluation.reading import Reading, read_words
 from vlmtune.evaluation.scorer import Scorer
@@ -87,6 +88,16 @@ class Model:
     def digest(self) -> str:
         """Returns the sha256 of the adapter's arguments and of all weights."""
         return digest(self.adapter.spec(), nn.ModuleList([self.backbone, self.adapter]))
+
+    def original(self) -> "Model":
+        """Returns the backbone as it was before training, zero-shot, on the same device.
+
+        Raises:
+            UserError: Its weights cannot be loaded again.
+        """
+        backbone, adapter = instantiate(self.backbone.spec(), Backbone), ZeroShot()
+        adapter.attach(backbone)
+        return Model(backbone, adapter, batch_size=self.batch_size).to(self.device)
 
     def scorer(self, store: Path | None = None, batch_size: int | None = None) -> Scorer:
         """Returns a scorer with an empty cache; `store` is a folder that keeps encoded features."""

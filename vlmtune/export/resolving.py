@@ -228,7 +228,7 @@ def _read_spec(path: Path) -> Spec:
 def attached(spec: dict[str, Spec], texts: bool = True) -> tuple[Backbone, Adapter]:
     """Makes a backbone with its adapter, by default the one that scores it as it is."""
     backbone = instantiate(spec["backbone"], Backbone)
-    if texts and not backbone.reads_texts:
+    if texts and not backbone.encodes_texts:
         raise UserError(
             f"expected a model that reads texts, got {backbone.title}, which reads images alone: "
             "use it with vlmtune probe, or choose another"
@@ -238,6 +238,6 @@ def attached(spec: dict[str, Spec], texts: bool = True) -> tuple[Backbone, Adapt
     elif backbone.fits(POOLED, "image") is not None and backbone.fusion is not None:
         adapter = Matching(blocks=0)
     else:
-        adapter = ZeroShot() if backbone.reads_texts else ImagesAlone()
+        adapter = ZeroShot() if backbone.encodes_texts else ImagesAlone()
     adapter.attach(backbone)
     return backbone, adapter

@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from PIL import Image
 from torch import Tensor
 
-from vlmtune.adapters.base import DualAdapter
+from vlmtune.adapters.base import DualAdapter, JointAdapter
 from vlmtune.backbones.evaluation_mode import evaluation_mode
 from vlmtune.errors import UserError
 from vlmtune.export.model import Model
@@ -28,6 +29,7 @@ from vlmtune.storage.folder import digest
 from vlmtune.types import FeatureSpec, Pixels, Pooled, Tokens
 
 UNPROJECTED = "before-projection"
+TEXT = "a photo"
 LAYERS = f"pooled, {UNPROJECTED}, patches-K or class-K, K layers from the end"
 
 
@@ -35,29 +37,28 @@ class Embedder:
     """A frozen model and the layer whose embeddings are probed.
 
     Args:
-        model: The model. A trained dual adapter embeds, a joint one has no embeddings.
+        model: The model. Of a joint adapter the [CLS] output of each image with `text` is embedded.
         layer: "pooled" for the embedding, which CLIP compares with texts; "before-projection" for
             what the backbone projects into the shared space last; "patches-K" for the mean of the
             patch tokens of the K-th layer from the end, "class-K" for its class token. Layer 1 is
             the last one; its patches come after the final norm, class tokens before it. All but
             "pooled" are read from the backbone, without what an adapter computes after it.
+        text: The one that a joint adapter reads with every image.
 
     Raises:
         UserError: The model has no such embedding.
     """
 
-    def __init__(self, model: Model, layer: str = "pooled") -> None:
-        self.model, self.layer = model, layer
+    def __init__(self, model: Model, layer: str = "pooled", text: str = TEXT) -> None:
+        self.model, self.layer, self.text = model, layer, text
         adapter = model.adapter
         kind, _, number = layer.partition("-")
         depth = int(number) if number.isdigit() else 0
+        self._text: Any = None
         if kind == "pooled" and not number:
-            if not isinstance(adapter, DualAdapter):
-                raise UserError(
-                    f"expected a model with an embedding of images, got {type(adapter).__name__}, "
-                    "which reads image and text together: probe its backbone"
-                )
             self.spec = adapter.image_input
+            if isinstance(adapter, JointAdapter):
+                self._text = self._prepared(adapter, text)
         elif layer == UNPROJECTED:
             self.spec = FeatureSpec("state", -1)
         elif kind in ("patches", "class") and depth:
@@ -73,6 +74,16 @@ class Embedder:
         model.backbone.check_fits(self.spec, "image")
         if layer == UNPROJECTED:
             self._check_projects()
+
+    def _prepared(self, adapter: JointAdapter, text: str) -> Any:
+        """The fixed text of a joint adapter, as it takes it."""
+        if not adapter.gives_cls:
+            raise UserError(
+                f"expected an adapter with an embedding of images or a [CLS] token, got "
+                f"{type(adapter).__name__}, which has neither: probe its backbone"
+            )
+        with evaluation_mode(self.model.backbone, adapter):
+            return adapter.prepare_text(self.model.backbone.encode_text([text], adapter.text_input))
 
     def _check_projects(self) -> None:
         """Raises a `UserError` unless the image tower ends with a projection."""
@@ -90,14 +101,20 @@ class Embedder:
     def identity(self) -> str:
         """Digest of all weights, the preprocessing and the layer."""
         weights = "" if self.model.untrained else self.model.digest()
-        return digest([self.model.backbone.fingerprint, weights, self.layer])
+        text = [] if self._text is None else [self.text]
+        return digest([self.model.backbone.fingerprint, weights, self.layer, *text])
 
     def embed(self, pixels: Pixels) -> Float[Tensor, "n d"]:
         """Returns embeddings, not normalised, on the CPU."""
         model = self.model
         with evaluation_mode(model.backbone, model.adapter):
             features = model.backbone.encode_image(pixels.to(model.device), self.spec)
-            if self.layer == "pooled":
+            if self._text is not None:
+                assert isinstance(model.adapter, JointAdapter)
+                text = self._text[torch.zeros(len(features), dtype=torch.long)]
+                image = model.adapter.prepare_image(features)
+                vectors = model.adapter.cls_outputs(image, text).flatten(1)
+            elif self.layer == "pooled":
                 assert isinstance(model.adapter, DualAdapter)
                 vectors = model.adapter.embed_image(features)
             elif self.layer == UNPROJECTED:

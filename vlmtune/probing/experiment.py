@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vlmtune.metrics.value import MetricValue
@@ -30,6 +30,9 @@ ACCURACY, CLEAN, OBFUSCATED = (
 )
 
 
+Judged = tuple[Bool[Tensor, "r n c"], Bool[Tensor, "n c"]]
+
+
 @dataclass(frozen=True)
 class Measured:
     """The numbers of one probe on one task.
@@ -42,6 +45,7 @@ class Measured:
         runs: The value of each run, for metrics of all images.
         confusion: Fraction of each class predicted as each class, or None.
         outcomes: Of each test image, the accuracy that the primary metric is the mean of.
+        judged: Of each metric whether predictions are right (r, n, c), and which ones count (n, c).
     """
 
     task: Task
@@ -50,6 +54,7 @@ class Measured:
     runs: dict[str, list[float]]
     confusion: Float[Tensor, "c c"] | None = None
     outcomes: list[float] = field(default_factory=list)
+    judged: dict[str, Judged] = field(default_factory=dict)
 
     @property
     def primary(self) -> str:
@@ -113,32 +118,37 @@ def measure(
             training,
         )
     shaped = {name: x.view(training.runs, -1, c) for name, x in predictions.items()}
-    metrics: dict[str, MetricValue] = {}
-    runs: dict[str, list[float]] = {}
+    judged: dict[str, Judged] = {}
     confusion, outcomes = None, []
     if TRANSFORMATION in shaped:
         predicted = shaped[TRANSFORMATION]
         right = predicted == torch.arange(c)
-        whole = torch.ones_like(test.held_out)
-        metrics[ACCURACY] = measures.accuracy(right, whole, 1 / c)
-        runs[ACCURACY] = measures.by_run(right, whole)
-        outcomes = measures.outcomes(right, whole)
+        judged[ACCURACY] = right, torch.ones_like(test.held_out)
+        outcomes = measures.outcomes(*judged[ACCURACY])
         confusion = measures.confusion(predicted)
-        metrics |= _parts(task, test, right)
+        judged |= {name: (right, counted) for name, counted in _parts(task, test).items()}
     if SEMANTIC in shaped:
         right = shaped[SEMANTIC] == test.labels[:, None]
         clean = torch.zeros_like(test.held_out)
         clean[:, task.names.index(IDENTITY)] = True
-        for name, counted in ((CLEAN, clean), (OBFUSCATED, ~clean)):
-            metrics[name] = measures.accuracy(right, counted, 1 / classes)
-            runs[name] = measures.by_run(right, counted)
+        judged |= {CLEAN: (right, clean), OBFUSCATED: (right, ~clean)}
         outcomes = outcomes or measures.outcomes(right, clean)
-    return Measured(task, spec, metrics, runs, confusion, outcomes)
+    chances = {CLEAN: 1 / max(classes, 1), OBFUSCATED: 1 / max(classes, 1)}
+    metrics = {x: measures.accuracy(*y, chances.get(x, 1 / c)) for x, y in judged.items()}
+    runs = {x: measures.by_run(*judged[x]) for x in (ACCURACY, *chances) if x in judged}
+    return Measured(task, spec, metrics, runs, confusion, outcomes, judged)
 
 
-def _parts(task: Task, test: TaskEmbeddings, right: Tensor) -> dict[str, MetricValue]:
-    """Accuracies of what is held out in each category, of each class and of each member."""
-    chance = 1 / len(task.classes)
+def changes(after: Measured, before: Measured) -> dict[str, MetricValue]:
+    """Differences of all metrics of a probe, of runs with the same seeds on the same images."""
+    return {
+        name: measures.difference(right, before.judged[name][0], counted)
+        for name, (right, counted) in after.judged.items()
+    }
+
+
+def _parts(task: Task, test: TaskEmbeddings) -> dict[str, Bool[Tensor, "n c"]]:
+    """What is held out in each category, each class, and each member, as far as there are any."""
     parts: dict[str, Tensor] = {}
     for i, one in enumerate(task.classes):
         here = torch.zeros_like(test.held_out)
@@ -149,8 +159,4 @@ def _parts(task: Task, test: TaskEmbeddings, right: Tensor) -> dict[str, MetricV
         if len(one.members) > 1:
             for k, member in enumerate(one.members):
                 parts[f"transformation/{member.name}"] = here & (test.member == k)
-    return {
-        name: measures.accuracy(right, counted, chance)
-        for name, counted in parts.items()
-        if bool(counted.any())
-    }
+    return {name: counted for name, counted in parts.items() if bool(counted.any())}

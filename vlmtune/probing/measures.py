@@ -53,18 +53,70 @@ def accuracy(
         >>> one.value, one.n
         (0.75, 100)
     """
-    kept = counted.any(dim=1)
-    if not bool(kept.any()):
-        raise UserError("expected predictions to count, got none: add images")
-    sizes = counted[kept].sum(dim=1).double()
-    totals = (right[:, kept] & counted[kept]).sum(dim=2).double()
-    runs, images = totals.shape
-    value = float(totals.sum() / (runs * sizes.sum()))
-    n = int(sizes.sum())
+    totals, sizes = _totals(right, counted)
+    value = float(totals.sum() / (len(totals) * sizes.sum()))
+    n, images = int(sizes.sum()), len(sizes)
     if value in (0, 1):  # no resample would differ
         return MetricValue(value, n, chance, *wilson_interval(value, images))
     if images == 1:
         return MetricValue(value, n, chance)
+    low, high = _bootstrap(totals, sizes, seed, resamples).clamp(0, 1).tolist()
+    return MetricValue(value, n, chance, low, high)
+
+
+def difference(
+    after: Bool[Tensor, "r n c"],
+    before: Bool[Tensor, "r n c"],
+    counted: Bool[Tensor, "n c"],
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+) -> MetricValue:
+    """The accuracy of `after` minus that of `before`, paired by run and by image.
+
+    The interval is the bootstrap of `accuracy`, on the differences of each run on each image: a
+    run is drawn for both, and so is an image. There is no interval where all of them are 0.
+
+    Args:
+        after: Whether each prediction is right, of runs with the seeds of `before`.
+        before: The same of the embedding that it is compared with.
+        counted: Which predictions count.
+        seed: Of the resampling.
+        resamples: Number of resamples.
+
+    Raises:
+        UserError: No prediction counts.
+
+    Example:
+        >>> before = torch.tensor([[[True], [False]] * 30] * 2)
+        >>> one = difference(torch.ones_like(before), before, torch.ones(60, 1, dtype=torch.bool))
+        >>> one.value, one.low is not None and 0.3 < one.low < 0.5
+        (0.5, True)
+    """
+    totals, sizes = _totals(after, counted)
+    totals = totals - _totals(before, counted)[0]
+    value, n = float(totals.sum() / (len(totals) * sizes.sum())), int(sizes.sum())
+    if len(sizes) == 1 or not bool(totals.any()):
+        return MetricValue(value, n)
+    low, high = _bootstrap(totals, sizes, seed, resamples).clamp(-1, 1).tolist()
+    return MetricValue(value, n, None, low, high)
+
+
+def _totals(
+    right: Bool[Tensor, "r n c"], counted: Bool[Tensor, "n c"]
+) -> tuple[Float[Tensor, "r m"], Float[Tensor, "m"]]:
+    """Right predictions of each run on each image that counts, and how many there could be."""
+    kept = counted.any(dim=1)
+    if not bool(kept.any()):
+        raise UserError("expected predictions to count, got none: add images")
+    sizes = counted[kept].sum(dim=1).double()
+    return (right[:, kept] & counted[kept]).sum(dim=2).double(), sizes
+
+
+def _bootstrap(
+    totals: Float[Tensor, "r m"], sizes: Float[Tensor, "m"], seed: int, resamples: int
+) -> Float[Tensor, "2"]:
+    """The ends of the interval of the mean over runs and images."""
+    runs, images = totals.shape
     generator, sampled = torch.Generator().manual_seed(seed + 1), []
     for rows in resampled_rows(images, resamples, seed):
         by_run = torch.stack([total[rows].sum(dim=1) for total in totals])
@@ -75,8 +127,7 @@ def accuracy(
             mean = by_run.gather(0, draws).mean(dim=0)
             centre = centre + math.sqrt(runs / (runs - 1)) * (mean - centre)
         sampled.append(centre)
-    low, high = torch.cat(sampled).quantile(ENDS).clamp(0, 1).tolist()
-    return MetricValue(value, n, chance, low, high)
+    return torch.cat(sampled).quantile(ENDS)
 
 
 def by_run(right: Bool[Tensor, "r n c"], counted: Bool[Tensor, "n c"]) -> list[float]:

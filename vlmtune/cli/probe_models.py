@@ -1,0 +1,94 @@
+"""The embeddings that `vlmtune probe` compares: models, their frozen originals, and layers.
+
+In: the options of the command. Out: an `Embedding` for each model and layer.
+Never: an embedding of an image.
+"""
+
+import argparse
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from vlmtune.cli.evaluate import default_name
+from vlmtune.cli.plugins import find_model
+from vlmtune.errors import UserError
+from vlmtune.export.model import Model
+from vlmtune.probing.embeddings import Embedder
+
+POOLED = "pooled"
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """What is probed.
+
+    Attributes:
+        name: In tables and reports.
+        given: The model as it was typed.
+        embedder: The model and its layer.
+        before: Name of the embedding of the frozen original, "" if that is not probed.
+    """
+
+    name: str
+    given: str
+    embedder: Embedder
+    before: str = ""
+
+    @property
+    def folder(self) -> str:
+        """The name as that of a folder."""
+        return re.sub(r"[^\w.-]+", "-", self.name).strip("-")
+
+
+def embeddings_of(options: argparse.Namespace, device: torch.device) -> list[Embedding]:
+    """Returns the embeddings in the order of the tables, each original before its model.
+
+    Raises:
+        UserError: There is no such model or layer, two are the same, or `--frozen` has nothing to
+            compare.
+    """
+    found = [
+        Embedding(_named(name, layer), given, _embedder(model, layer, options, device), before)
+        for given in options.model
+        for name, model, before in _models(given, options)
+        for layer in dict.fromkeys(options.layer)
+    ]
+    found = [
+        Embedding(x.name, x.given, x.embedder, x.before and _named(x.before, x.embedder.layer))
+        for x in found
+    ]
+    folder, count = Counter(x.folder for x in found).most_common(1)[0]
+    if count > 1:
+        raise UserError(
+            f"expected models of different names, got {folder} {count} times: rename a folder"
+        )
+    return found
+
+
+def _models(given: str, options: argparse.Namespace) -> Iterator[tuple[str, Model, str]]:
+    """The model, after its frozen original if `--frozen` asks for it."""
+    model = find_model(given, options.pretrained, options.architecture, texts=False)
+    name = options.name or default_name(model, given)
+    if not options.frozen or (model.untrained and len(options.model) > 1):
+        yield name, model, ""
+        return
+    if model.untrained:
+        raise UserError(
+            f"expected a trained model with --frozen, got {given}, which is frozen: leave it out"
+        )
+    original = f"{name}, frozen"
+    yield original, model.original(), ""
+    yield name, model, original
+
+
+def _named(name: str, layer: str) -> str:
+    return name if layer == POOLED else f"{name}, {layer}"
+
+
+def _embedder(
+    model: Model, layer: str, options: argparse.Namespace, device: torch.device
+) -> Embedder:
+    return Embedder(model.to(device).batched(options.batch_size), layer, options.text)

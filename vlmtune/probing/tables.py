@@ -1,0 +1,210 @@
+"""Tables 1 to 6 of the paper, for one embedding or several side by side.
+
+In: measured probes. Out: Markdown. Never: a new number, but differences of two embeddings.
+Source: Rashtchian et al. 2023, Tables 1 to 6.
+"""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from vlmtune.metrics.value import MetricValue
+from vlmtune.probing.experiment import ACCURACY, CLEAN, OBFUSCATED, Measured, changes
+from vlmtune.probing.probe import SEMANTIC, TRANSFORMATION
+from vlmtune.probing.tasks import Task
+from vlmtune.report.table import change, interval, number, signed_interval
+
+FINE, CATEGORIES = "fine", "categories"
+MAIN_WIDTH = 2048
+NOTE = (
+    "Percent, the mean over {runs} runs. Brackets: 95 % interval of a bootstrap over runs and test "
+    "images; ±: standard deviation over runs. {train} images for training, {test} for testing."
+)
+CHANGES_NOTE = (
+    "Percentage points, {after} minus {before}: runs of the same seed and the same images, "
+    "paired. Brackets: 95 % interval of the paired bootstrap."
+)
+
+
+@dataclass(frozen=True)
+class Probed:
+    """An embedding and its probes.
+
+    Attributes:
+        name: Of the embedding.
+        measured: Its probes.
+        before: Name of the embedding that it was adapted from, which is probed too; else "".
+    """
+
+    name: str
+    measured: Sequence[Measured]
+    before: str = ""
+
+
+def to_tables(embeddings: Sequence[Probed], train: int, test: int, tasks: Sequence[Task]) -> str:
+    """Writes Tables 1 to 6 of the paper, as far as the probes were trained.
+
+    Args:
+        embeddings: One row of most tables each, and one column of Tables 5 and 6.
+        train: Number of training images.
+        test: Number of test images.
+        tasks: The whole tasks, to name what was not run.
+    """
+    every = [one for embedding in embeddings for one in embedding.measured]
+    runs = max((len(x) for one in every for x in one.runs.values()), default=0)
+    note = NOTE.format(runs=runs, train=train, test=test)
+    lines = [f"# Probes of {', '.join(x.name for x in embeddings)}", "", note, ""]
+    for writer in (_table_1, _table_2, _table_3, _table_4, _table_5, _table_6):
+        title, table = writer(embeddings)
+        if table:
+            lines += [f"## {title}", "", *table, ""]
+    named = {one.name: one for one in embeddings}
+    for one in embeddings:
+        if one.before in named:
+            lines += _changes(one, named[one.before])
+    for task in tasks:
+        if task.not_run:
+            names = ", ".join(x.name for x in task.not_run)
+            lines += [f"Not run in {task.name}, as weights are missing: {names}.", ""]
+    return "\n".join(lines)
+
+
+def main_probe(measured: Sequence[Measured], task: str) -> Measured | None:
+    """The probe of transformations alone of width 2,048, else the widest there is."""
+    alone = [x for x in measured if x.task.name == task and x.spec.heads == (TRANSFORMATION,)]
+    widest = max(alone, key=lambda x: x.spec.width, default=None)
+    return next((x for x in alone if x.spec.width == MAIN_WIDTH), widest)
+
+
+def _table_1(embeddings: Sequence[Probed]) -> tuple[str, list[str]]:
+    rows, width = [], 0
+    for one in embeddings:
+        fine, coarse = (main_probe(one.measured, task) for task in (FINE, CATEGORIES))
+        width = next((x.spec.width for x in (fine, coarse) if x is not None), 0)
+        held_out = [_cell(coarse, f"held_out/{x}") for x in ("noise", "style_transfer")]
+        rows.append([one.name, _cell(fine, ACCURACY), _cell(coarse, ACCURACY), *held_out])
+    heads = ["embedding", "fine-grained", "generalization", "held-out noise", "held-out style"]
+    network = f"hidden layer of width {width}" if width else "linear probe"
+    return f"Table 1: transformation accuracy, {network}", _markdown(heads, rows)
+
+
+def _table_2(embeddings: Sequence[Probed]) -> tuple[str, list[str]]:
+    rows = []
+    for one in embeddings:
+        chosen = [x for x in one.measured if x.spec.heads == (TRANSFORMATION,)]
+        for width in sorted({x.spec.width for x in chosen}, key=lambda width: -width):
+            of = {x.task.name: x for x in chosen if x.spec.width == width}
+            cells = [_cell(of.get(task), ACCURACY) for task in (FINE, CATEGORIES)]
+            rows.append([one.name, str(width) if width else "linear", *cells])
+    heads = ["embedding", "width", "fine-grained", "generalization"]
+    return "Table 2: transformation accuracy by width", _markdown(heads, rows)
+
+
+def _table_3(embeddings: Sequence[Probed]) -> tuple[str, list[str]]:
+    return "Table 3: one head and two, width 2048", _heads(embeddings, MAIN_WIDTH)
+
+
+def _table_4(embeddings: Sequence[Probed]) -> tuple[str, list[str]]:
+    return "Table 4: one head and two, width 1024", _heads(embeddings, MAIN_WIDTH // 2)
+
+
+def _heads(embeddings: Sequence[Probed], width: int) -> list[str]:
+    kinds = {
+        "transformation only": (TRANSFORMATION,),
+        "semantic only": (SEMANTIC,),
+        "2-head": (SEMANTIC, TRANSFORMATION),
+    }
+    rows = []
+    for one in embeddings:
+        for kind, heads in kinds.items():
+            chosen = [x for x in one.measured if (x.spec.width, x.spec.heads) == (width, heads)]
+            of = {x.task.name: x for x in chosen}
+            metrics = (CLEAN, OBFUSCATED, ACCURACY)
+            cells = [_cell(of.get(task), x) for task in (FINE, CATEGORIES) for x in metrics]
+            if of:
+                rows.append([f"{one.name} ({kind})", *cells])
+    columns = [f"{task}: {x}" for task in (FINE, CATEGORIES) for x in ("sem", "obfsem", "transf")]
+    return _markdown(["embedding", *columns], rows)
+
+
+def _table_5(embeddings: Sequence[Probed]) -> tuple[str, list[str]]:
+    title = "Table 5: transformations that training never showed, by category"
+    return title, _grouped(embeddings, "held_out/", "category")
+
+
+def _table_6(embeddings: Sequence[Probed]) -> tuple[str, list[str]]:
+    title = "Table 6: each transformation of the categories (* never shown in training)"
+    return title, _grouped(embeddings, "transformation/", "transformation")
+
+
+def _grouped(embeddings: Sequence[Probed], prefix: str, head: str) -> list[str]:
+    """A row for each part of the categories, a column for each embedding."""
+    mains = [(x.name, main_probe(x.measured, CATEGORIES)) for x in embeddings]
+    named = [(name, one) for name, one in mains if one is not None]
+    if not named:
+        return []
+    (_, first), *_ = named
+    held_out = {x.name for group in first.task.classes for x in group.members if x.held_out}
+    rows = []
+    for key, metric in first.metrics.items():
+        if key.startswith(prefix):
+            part = key.removeprefix(prefix)
+            cells = [_number(one.metrics[key]) for _, one in named]
+            rows.append([f"{part} *" if part in held_out else part, str(metric.n), *cells])
+    chance = number(1 / len(first.task.classes), "fraction")
+    return _markdown([head, "n", *(f"{name} (chance {chance})" for name, _ in named)], rows)
+
+
+def _changes(after: Probed, before: Probed) -> list[str]:
+    """What adaptation changed: a table of the probes, and one of the categories' parts."""
+    pairs = [(one, _same(one, before.measured)) for one in after.measured]
+    found = [(one, other) for one, other in pairs if other is not None]
+    rows = []
+    for one, other in found:
+        of = changes(one, other)
+        cells = [_signed(of[x]) if x in of else "—" for x in (ACCURACY, CLEAN, OBFUSCATED)]
+        rows.append([one.task.name, one.spec.name, *cells])
+    heads = ["task", "probe", "transformation", "clean semantic", "obfuscated semantic"]
+    lines = [f"## What adaptation changed: {after.name}", ""]
+    lines += [CHANGES_NOTE.format(after=after.name, before=before.name), ""]
+    lines += [*_markdown(heads, rows), ""]
+    main = main_probe(after.measured, CATEGORIES)
+    other = None if main is None else _same(main, before.measured)
+    if main is not None and other is not None:
+        rows = [
+            [name.replace("held_out/", "held out: ").removeprefix("class/"), _signed(metric)]
+            for name, metric in changes(main, other).items()
+            if name.startswith(("held_out/", "class/"))
+        ]
+        lines += [*_markdown([f"category ({main.spec.name})", "transformation"], rows), ""]
+    return lines
+
+
+def _same(one: Measured, others: Sequence[Measured]) -> Measured | None:
+    """The probe of the same form on the same task."""
+    return next((x for x in others if (x.task.name, x.spec) == (one.task.name, one.spec)), None)
+
+
+def _signed(metric: MetricValue) -> str:
+    ends = signed_interval(metric.low, metric.high, metric.unit)
+    return f"{change(metric.value, metric.unit)}{f' [{ends}]' if ends else ''}"
+
+
+def _cell(one: Measured | None, metric: str) -> str:
+    if one is None or metric not in one.metrics:
+        return "—"
+    runs = one.runs.get(metric, [])
+    deviation = f" ±{100 * statistics.stdev(runs):.2f}" if len(runs) > 1 else ""
+    return f"{_number(one.metrics[metric])}{deviation}"
+
+
+def _number(metric: MetricValue) -> str:
+    brackets = interval(metric)
+    return f"{100 * metric.value:.2f}{f' [{brackets}]' if brackets else ''}"
+
+
+def _markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    if not rows:
+        return []
+    line = ["---", *["---:"] * (len(heads) - 1)]
+    return [f"| {' | '.join(row)} |" for row in (heads, line, *rows)]
