@@ -43,9 +43,11 @@ def write_vit(folder: Path, seed: int = 0) -> Path:
 def write_align(folder: Path, seed: int = 0) -> Path:
     """Writes ALIGN with five convolutional blocks, and BERT with the words of the shipped CLIP."""
     words = [*SPECIAL, *VOCABULARY.read_text(encoding="utf-8").split()]
-    made = Tokenizer(models.WordLevel({x: i for i, x in enumerate(words)}, unk_token=SPECIAL[1]))
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
-    made.post_processor = processors.TemplateProcessing(
+    tokenizer = Tokenizer(
+        models.WordLevel({x: i for i, x in enumerate(words)}, unk_token=SPECIAL[1])
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
     names = {"pad_token": "[PAD]", "unk_token": "[UNK]"}
@@ -78,7 +80,9 @@ def write_align(folder: Path, seed: int = 0) -> Path:
     )
     torch.manual_seed(seed)
     transformers.AlignModel(config).save_pretrained(folder)
-    transformers.PreTrainedTokenizerFast(tokenizer_object=made, **names).save_pretrained(folder)
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names).save_pretrained(
+        folder
+    )
     transformers.EfficientNetImageProcessor(size=SIZE, crop_size=SIZE).save_pretrained(folder)
     return folder
 

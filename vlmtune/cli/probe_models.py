@@ -50,22 +50,22 @@ def embeddings_of(options: argparse.Namespace, device: torch.device) -> list[Emb
         UserError: There is no such model or layer, two are the same, or `--frozen` has nothing to
             compare.
     """
-    found = [
+    embeddings = [
         Embedding(_named(name, layer), given, _embedder(model, layer, options, device), before)
         for given in options.model
         for name, model, before in _models(given, options)
         for layer in dict.fromkeys(options.layer)
     ]
-    found = [
+    embeddings = [
         Embedding(x.name, x.given, x.embedder, x.before and _named(x.before, x.embedder.layer))
-        for x in found
+        for x in embeddings
     ]
-    folder, count = Counter(x.folder for x in found).most_common(1)[0]
+    folder, count = Counter(x.folder for x in embeddings).most_common(1)[0]
     if count > 1:
         raise UserError(
             f"expected models of different names, got {folder} {count} times: rename a folder"
         )
-    return found
+    return embeddings
 
 
 def _models(given: str, options: argparse.Namespace) -> Iterator[tuple[str, Model, str]]:

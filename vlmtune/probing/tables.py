@@ -158,9 +158,10 @@ def _grouped(embeddings: Sequence[Probed], prefix: str, head: str) -> list[str]:
 def _changes(after: Probed, before: Probed) -> list[str]:
     """What adaptation changed: a table of the probes, and one of the categories' parts."""
     pairs = [(one, _same(one, before.measured)) for one in after.measured]
-    found = [(one, other) for one, other in pairs if other is not None]
     rows = []
-    for one, other in found:
+    for one, other in pairs:
+        if other is None:
+            continue
         of = changes(one, other)
         cells = [_signed(of[x]) if x in of else "—" for x in (ACCURACY, CLEAN, OBFUSCATED)]
         rows.append([one.task.name, one.spec.name, *cells])
