@@ -50,16 +50,14 @@ def embeddings_of(options: argparse.Namespace, device: torch.device) -> list[Emb
         UserError: There is no such model or layer, two are the same, or `--frozen` has nothing to
             compare.
     """
-    embeddings = [
-        Embedding(_named(name, layer), given, _embedder(model, layer, options, device), before)
-        for given in options.model
-        for name, model, before in _models(given, options)
-        for layer in dict.fromkeys(options.layer)
-    ]
-    embeddings = [
-        Embedding(x.name, x.given, x.embedder, x.before and _named(x.before, x.embedder.layer))
-        for x in embeddings
-    ]
+    embeddings = []
+    for given in options.model:
+        for name, model, before in _models(given, options):
+            model.to(device).batched(options.batch_size)
+            for layer in dict.fromkeys(options.layer):
+                embedder = Embedder(model, layer, options.text)
+                original = before and _named(before, layer)
+                embeddings.append(Embedding(_named(name, layer), given, embedder, original))
     folder, count = Counter(x.folder for x in embeddings).most_common(1)[0]
     if count > 1:
         raise UserError(
@@ -86,9 +84,3 @@ def _models(given: str, options: argparse.Namespace) -> Iterator[tuple[str, Mode
 
 def _named(name: str, layer: str) -> str:
     return name if layer == POOLED else f"{name}, {layer}"
-
-
-def _embedder(
-    model: Model, layer: str, options: argparse.Namespace, device: torch.device
-) -> Embedder:
-    return Embedder(model.to(device).batched(options.batch_size), layer, options.text)

@@ -21,27 +21,33 @@ def to_hsl(image: Image.Image) -> Float[ndarray, "h w 3"]:
         >>> to_hsl(Image.new("RGB", (1, 1), (0, 255, 0)))[0, 0].tolist()
         [120.0, 255.0, 127.5]
     """
-    rgb = np.asarray(image.convert("RGB"), dtype=np.float32)
-    red, green, blue = rgb[..., 0], rgb[..., 1], rgb[..., 2]
-    high, low = rgb.max(axis=-1), rgb.min(axis=-1)
+    # Planes of one channel each: operations along an axis of three would take most of the time.
+    pixels = np.asarray(image.convert("RGB"))
+    red, green, blue = (pixels[..., i].astype(np.float32) for i in range(3))
+    high = np.maximum(np.maximum(red, green), blue)
+    low = np.minimum(np.minimum(red, green), blue)
     chroma, lightness = high - low, (high + low) / 2
-    with np.errstate(divide="ignore", invalid="ignore"):
-        hue = np.select(
-            [chroma == 0, high == red, high == green],
-            [0, (green - blue) / chroma % 6, (blue - red) / chroma + 2],
-            (red - green) / chroma + 4,
-        )
-        saturation = np.where(chroma == 0, 0, chroma / (1 - np.abs(2 * lightness / 255 - 1)))
-    return np.stack([60 * hue, saturation, lightness], axis=-1).astype(np.float32)
+    divisor = np.where(chroma == 0, np.float32(1), chroma)
+    of_red = (green - blue) / divisor
+    of_red = np.where(of_red < 0, of_red + 6, of_red)
+    others = np.where(high == green, (blue - red) / divisor + 2, (red - green) / divisor + 4)
+    hue = np.where(high == red, of_red, others)
+    extent = 1 - np.abs(2 * lightness / 255 - 1)
+    saturation = chroma / np.where(chroma == 0, np.float32(1), extent)
+    return np.stack([60 * hue, saturation, lightness], axis=-1)
 
 
 def from_hsl(hsl: Float[ndarray, "h w 3"]) -> Image.Image:
     """Returns the image of hue in degrees, saturation and lightness in [0, 255]."""
     hue, lightness = hsl[..., 0] / 30, hsl[..., 2] / 255
     reach = hsl[..., 1] / 255 * np.minimum(lightness, 1 - lightness)
-    turned = (np.array([0, 8, 4], dtype=np.float32) + hue[..., None]) % 12
-    step = np.clip(np.minimum(turned - 3, 9 - turned), -1, 1)
-    return to_image(255 * (lightness[..., None] - reach[..., None] * step))
+    channels = []
+    for start in (0, 8, 4):
+        turned = hue + np.float32(start)
+        turned = np.where(turned >= 12, turned - 12, turned)
+        step = np.clip(np.minimum(turned - 3, 9 - turned), -1, 1)
+        channels.append(255 * (lightness - reach * step))
+    return to_image(np.stack(channels, axis=-1))
 
 
 def to_image(values: Float[ndarray, "h w 3"]) -> Image.Image:
