@@ -8,6 +8,7 @@ Run `python -m scripts.random_image_models FOLDER`.
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import timm
 import torch
@@ -25,7 +26,7 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 
 def write_vit(folder: Path, seed: int = 0) -> Path:
     """Writes a plain vision transformer with the shape of the shipped CLIP's image tower."""
-    options = {
+    options: dict[str, Any] = {
         "img_size": SIDE,
         "patch_size": 8,
         "embed_dim": 128,
@@ -34,7 +35,7 @@ def write_vit(folder: Path, seed: int = 0) -> Path:
         "num_classes": 0,
     }
     torch.manual_seed(seed)
-    network = timm.create_model("vit_tiny_patch16_224", **options)
+    network: Any = timm.create_model("vit_tiny_patch16_224", **options)
     network.pretrained_cfg |= {"input_size": (3, SIDE, SIDE), "crop_pct": 1.0}
     save_for_hf(network, str(folder), model_args=options, safe_serialization=True)
     return folder
