@@ -5,7 +5,7 @@ import torch
 from vlmtune.adapters.base import trained_state
 
 
-def checkpoint(path, backbone, adapter, **changes):
+def checkpoint(path, backbone, adapter, /, **changes):
     specs = {"version": 1, "backbone": backbone.spec(), "fingerprint": backbone.fingerprint}
     specs |= {"adapter": adapter.spec(), **changes}
     torch.save({"state_dict": trained_state(backbone, adapter), "vlmtune": specs}, path)

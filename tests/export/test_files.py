@@ -1,7 +1,9 @@
 import json
+import os
 import stat
 import subprocess
 import sys
+import zipfile
 from argparse import Namespace
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.adapters.zero_shot import ZeroShot
 from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.cli.evaluate import _provenance
+from vlmtune.cli.fit import AtomicCheckpoints
 from vlmtune.evaluation.scorer import Scorer
 from vlmtune.export import check_checkpoint, load, read_checkpoint, resolve, save_export
 from vlmtune.export.model import Model
@@ -210,13 +213,95 @@ def truncate(path, fraction=0.5):
 
 
 def drop_weight(folder):
+    rewrite(folder, lambda config: config.pop("weights_sha256"))
     weights = load_file(folder / "adapter.safetensors")
     save_file(dict(list(weights.items())[1:]), folder / "adapter.safetensors")
 
 
 def add_weight(folder):
+    rewrite(folder, lambda config: config.pop("weights_sha256"))
     weights = load_file(folder / "adapter.safetensors")
     save_file({**weights, "adapter.more": torch.ones(1)}, folder / "adapter.safetensors")
+
+
+def pipe(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
+def flip(path, where):
+    """Changes one bit."""
+    content = bytearray(path.read_bytes())
+    content[where] ^= 16
+    path.write_bytes(content)
+
+
+def test_no_flipped_bit_of_the_weights_passes(exported):
+    path = exported / "adapter.safetensors"
+    whole = path.read_bytes()
+    for where in (9, len(whole) // 2, len(whole) - 1):
+        flip(path, where)
+        with refused("expected"):
+            load(exported)
+        path.write_bytes(whole)
+    load(exported)
+
+
+def test_no_flipped_bit_of_a_checkpoint_passes(tmp_path, model_folder):
+    path = checkpoint(tmp_path / "last.ckpt", *trained(model_folder, LinearProbe()))
+    with zipfile.ZipFile(path) as archive:
+        data = [info for info in archive.infolist() if "/data" in info.filename]
+        starts = {info.filename: info.header_offset for info in data}
+    for name, start in starts.items():
+        with zipfile.ZipFile(path) as archive, archive.open(name) as part:
+            content = part.read()
+        where = path.read_bytes().index(content, start) + len(content) // 2
+        flip(path, where)
+        with refused("another checksum of"):
+            check_checkpoint(path)
+        with refused("another checksum of"):
+            AtomicCheckpoints().load_checkpoint(path)
+        flip(path, where)
+    check_checkpoint(path)
+
+
+@pytest.mark.parametrize("value", [torch.nan, -torch.inf])
+def test_weights_that_are_not_finite_are_neither_exported_nor_loaded(
+    exported, tmp_path, model_folder, value
+):
+    backbone, adapter = trained(model_folder, LinearProbe())
+    name, weight = next(iter(trained_state(backbone, adapter).items()))
+    weight.view(-1)[0] = value
+    with refused(f"expected finite weights, got NaN or infinity in '{name}'"):
+        save_export(tmp_path / "new", backbone, adapter, provenance={})
+    with refused(f"expected finite weights, got NaN or infinity in '{name}'"):
+        check_checkpoint(checkpoint(tmp_path / "last.ckpt", backbone, adapter))
+    rewrite(exported, lambda config: config.pop("weights_sha256"))
+    weights = load_file(exported / "adapter.safetensors")
+    save_file({**weights, name: weight}, exported / "adapter.safetensors")
+    with refused(f"expected finite weights, got NaN or infinity in '{name}'"):
+        load(exported)
+
+
+@pytest.mark.parametrize(
+    ("changes", "where"),
+    [
+        ({"adapter": {"class_path": 3, "init_args": {}}}, "got 3 at vlmtune/adapter/class_path"),
+        ({"backbone": "x"}, "got 'x' at vlmtune/backbone"),
+        ({"fingerprint": None}, "got None at vlmtune/fingerprint"),
+        ({"version": "1"}, "got 1: use the version"),
+    ],
+)
+def test_specs_of_a_checkpoint_of_another_type_are_one_line(tmp_path, model_folder, changes, where):
+    parts = trained(model_folder, LinearProbe())
+    with refused(where):
+        check_checkpoint(checkpoint(tmp_path / "last.ckpt", *parts, **changes))
+
+
+def test_a_pipe_is_no_checkpoint(tmp_path):
+    os.mkfifo(tmp_path / "last.ckpt")
+    with refused("got a pipe or a device"):
+        check_checkpoint(tmp_path / "last.ckpt")
 
 
 FUNCTION, NOTHING = "vlmtune.config.find_path", "vlmtune.nothing.Here"
@@ -231,7 +316,11 @@ FUNCTION, NOTHING = "vlmtune.config.find_path", "vlmtune.nothing.Here"
         (lambda f: truncate(f / "adapter.safetensors"), "expected the weights"),
         (lambda f: (f / "adapter_config.json").write_text("[]"), "configuration of an export"),
         (lambda f: rewrite(f, lambda c: c.update(version=2)), "got version 2"),
-        (lambda f: rewrite(f, lambda c: c["backbone"].pop("fingerprint")), "incomplete"),
+        (lambda f: rewrite(f, lambda c: c["backbone"].pop("fingerprint")), "backbone/finger"),
+        (lambda f: rewrite(f, lambda c: c.update(adapter=[3])), r"got \[3\] at adapter"),
+        (lambda f: rewrite(f, lambda c: c["backbone"].update(init_args=3)), "3 at backbone/init"),
+        (lambda f: (f / "adapter_config.json").write_text("[" * 10**5), "RecursionError"),
+        (lambda f: pipe(f / "adapter_config.json"), "has no adapter_config.json"),
         (
             lambda f: rewrite(f, lambda c: c["adapter"].update(class_path=FUNCTION)),
             "Adapter",

@@ -157,6 +157,13 @@ class AtomicCheckpoints(TorchCheckpointIO):
             file.flush()
             os.fsync(file.fileno())
 
+    @override
+    def load_checkpoint(self, path: Any, *arguments: Any, **options: Any) -> dict[str, Any]:
+        """Checks a local file before it is loaded: torch compares no checksum."""
+        if "://" not in str(path):
+            check_checkpoint(path)
+        return super().load_checkpoint(path, *arguments, **options)
+
 
 class Announcement(pl.Callback):
     """Prints what is trained, once the run can start. A frozen reference copy is not counted.

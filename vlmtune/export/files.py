@@ -3,24 +3,56 @@
 In: a backbone and its trained adapter. Out: the folder. Never: another folder overwritten.
 """
 
+import hashlib
 import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NotRequired, cast
 
 from safetensors.torch import save_file
+from torch import Tensor
+from typing_extensions import TypedDict
 
 from vlmtune.adapters.base import Adapter, trained_state
 from vlmtune.backbones.base import Backbone
 from vlmtune.errors import UserError
 from vlmtune.export.model_card import model_card
 from vlmtune.report.result import Result
-from vlmtune.storage.files import read_json, write_atomically
+from vlmtune.storage.files import check_shape, read_json, write_atomically
 
 VERSION = 1
 WEIGHTS, CONFIG, CARD = "adapter.safetensors", "adapter_config.json", "README.md"
 FILES = (WEIGHTS, CONFIG, CARD)
+
+
+class PluginSpec(TypedDict):
+    """A plug-in as files name it."""
+
+    class_path: str
+    init_args: dict[str, Any]
+
+
+class BackboneSpec(PluginSpec):
+    """The backbone of an export, with the digest of its weights and preprocessing."""
+
+    fingerprint: str
+
+
+class ExportConfig(TypedDict):
+    """The content of `adapter_config.json` that loading reads.
+
+    `weights_sha256` is the checksum of the weights; older exports have none.
+    """
+
+    version: int
+    backbone: BackboneSpec
+    adapter: PluginSpec
+    alpha: NotRequired[float]
+    provenance: NotRequired[dict[str, Any]]
+    weights_sha256: NotRequired[str]
+
+
 SIZES = ("embed_dim", "image_width", "text_width", "image_tokens", "logit_scale")
 
 
@@ -52,6 +84,7 @@ def save_export(
     """
     folder = Path(folder)
     check_target(folder, overwrite)
+    check_finite(trained_state(backbone, adapter), "train or export again")
     results = cast("Sequence[Result]", provenance.get("results", ()))
     state = {
         name: value.detach().cpu().contiguous().clone()
@@ -72,13 +105,35 @@ def save_export(
         "provenance": {key: value for key, value in provenance.items() if key != "results"},
         "scores": [_scores(result) for result in results],
     }
-    text = json.dumps(config, indent=2, ensure_ascii=False, default=str) + "\n"
     with write_atomically(folder) as new:
         new.mkdir()
         save_file(state, new / WEIGHTS)
+        config["weights_sha256"] = sha256(new / WEIGHTS)
+        text = json.dumps(config, indent=2, ensure_ascii=False, default=str) + "\n"
         (new / CONFIG).write_text(text, encoding="utf-8")
         shutil.copymode(new / CONFIG, new / WEIGHTS)  # safetensors gives its owner alone the right
         (new / CARD).write_text(model_card(folder.name, json.loads(text), results), "utf-8")
+
+
+def check_finite(state: Mapping[str, Tensor], fix: str) -> None:
+    """Refuses weights that are NaN or infinite.
+
+    Raises:
+        UserError: A weight is; the error names the first such tensor.
+
+    Example:
+        >>> import torch
+        >>> check_finite({"a": torch.ones(2)}, "train again")
+    """
+    for name, value in state.items():
+        if not value.isfinite().all():
+            raise UserError(f"expected finite weights, got NaN or infinity in {name!r}: {fix}")
+
+
+def sha256(path: Path) -> str:
+    """Returns the checksum of a file, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check_target(folder: Path, overwrite: bool) -> None:
@@ -100,20 +155,13 @@ def read_config(path: Path) -> dict[str, Any]:
     """Reads and checks `adapter_config.json`."""
     expected = "the configuration of an export"
     config = read_json(path, expected, "export again")
-    try:
-        version = config["version"]
-        complete = {"fingerprint", "class_path", "init_args"} <= config["backbone"].keys()
-        complete &= {"class_path", "init_args"} <= config["adapter"].keys()
-    except (KeyError, TypeError, AttributeError) as error:
+    version = config.get("version", VERSION) if isinstance(config, dict) else VERSION
+    if version != VERSION or isinstance(version, bool):
         raise UserError(
-            f"expected {expected} in {path}, got {one_line(error)}: export again"
-        ) from error
-    if version != VERSION or not complete:
-        raise UserError(
-            f"expected an export of format version {VERSION} in {path}, got "
-            f"{f'version {version!r}' if version != VERSION else 'an incomplete one'}: "
+            f"expected an export of format version {VERSION} in {path}, got version {version!r}: "
             "use the version of vlmtune that wrote it, or export again"
         )
+    check_shape(config, ExportConfig, path, expected, "export again")
     return config
 
 

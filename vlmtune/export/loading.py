@@ -3,24 +3,60 @@
 In: a folder, the id of a hub repository, or a `.ckpt`. Out: the model. Never: anything unpickled.
 """
 
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NotRequired
 
 import torch
+from pydantic import InstanceOf
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
+from typing_extensions import TypedDict
 
 from vlmtune.adapters.base import Adapter, load_trained_state
 from vlmtune.backbones.base import Backbone
 from vlmtune.config import instantiate
 from vlmtune.errors import UserError
-from vlmtune.export.files import CONFIG, FILES, VERSION, WEIGHTS, one_line, read_config
+from vlmtune.export.files import (
+    CONFIG,
+    FILES,
+    VERSION,
+    WEIGHTS,
+    PluginSpec,
+    check_finite,
+    one_line,
+    read_config,
+    sha256,
+)
 from vlmtune.export.hub_id import is_hub_id
 from vlmtune.export.model import Model
+from vlmtune.storage.files import check_regular, check_shape
 
+TensorValue = Annotated[Tensor, InstanceOf]
+
+LIVE = "live_state_dict"  # in a checkpoint of averaged weights: those to train on from
 CHECKPOINT_KEYS = ("version", "backbone", "fingerprint", "adapter")
+
+
+class CheckpointSpecs(TypedDict):
+    """What a checkpoint says of its model."""
+
+    version: int
+    backbone: PluginSpec
+    fingerprint: str
+    adapter: PluginSpec
+
+
+class CheckpointContent(TypedDict):
+    """The part of a checkpoint that vlmtune reads."""
+
+    vlmtune: CheckpointSpecs
+    state_dict: dict[str, TensorValue]
+    global_step: NotRequired[int]
+    live_state_dict: NotRequired[dict[str, TensorValue]]
+    provenance: NotRequired[dict[str, Any]]
 
 
 def load_export(
@@ -55,6 +91,11 @@ def load_export(
         raise UserError(
             f"expected the weights {folder / WEIGHTS}, got {one_line(error)}: export again"
         ) from error
+    if (want := config.get("weights_sha256")) and sha256(folder / WEIGHTS) != want:
+        raise UserError(
+            f"expected the weights {folder / WEIGHTS} as they were exported, got another checksum: "
+            "copy the folder again, or export again"
+        )
     if pretrained is not None:
         arguments = config["backbone"]["init_args"]
         if arguments.get("pretrained") is None:
@@ -64,6 +105,7 @@ def load_export(
             )
         arguments["pretrained"] = pretrained
     specs = {**config, "fingerprint": config["backbone"].pop("fingerprint")}
+    check_finite(state, f"{folder / WEIGHTS} is damaged; export again")
     parts = _rebuild(specs, state, str(source), backbone)
     return Model(*parts, provenance=config.get("provenance"))
 
@@ -86,10 +128,18 @@ def read_checkpoint(path: str | Path, packages: Sequence[str] = ()) -> Model:
 
 
 def check_checkpoint(path: str | Path) -> dict[str, Any]:
-    """Reads and checks a training checkpoint without building the model."""
+    """Reads and checks a training checkpoint without building the model.
+
+    Raises:
+        UserError: It is no checkpoint of vlmtune, damaged, or has weights that are not finite.
+    """
+    check_regular(path, "a checkpoint of vlmtune", "correct the path")
     try:
+        check_archive(Path(path))
         checkpoint = torch.load(Path(path), map_location="cpu", weights_only=True)
     except Exception as error:  # zip, pickle and torch raise errors of their own
+        if isinstance(error, UserError):
+            raise
         raise UserError(
             f"expected a checkpoint of vlmtune in {path}, got {one_line(error)}: correct the path"
         ) from error
@@ -104,7 +154,28 @@ def check_checkpoint(path: str | Path) -> dict[str, Any]:
             f"expected a checkpoint of version {VERSION} in {path}, got {specs['version']}: "
             "use the version of vlmtune that wrote it"
         )
+    fix = "use another checkpoint"
+    check_shape(checkpoint, CheckpointContent, path, "a checkpoint of vlmtune", fix)
+    for key in ("state_dict", LIVE):
+        check_finite(checkpoint.get(key, {}), f"{path} is damaged; {fix}")
     return checkpoint
+
+
+def check_archive(path: Path) -> None:
+    """Compares the checksum of each part of a checkpoint with its bytes; torch does not.
+
+    Raises:
+        UserError: A part is damaged.
+    """
+    if not zipfile.is_zipfile(path):
+        return  # torch says what it is
+    with zipfile.ZipFile(path) as archive:
+        damaged = archive.testzip()
+    if damaged is not None:
+        raise UserError(
+            f"expected the checkpoint {path} as it was written, got another checksum of {damaged}: "
+            "use another checkpoint"
+        )
 
 
 def _export_folder(source: str, revision: str | None) -> Path:

@@ -122,6 +122,7 @@ def read_json(
     Raises:
         UserError: The file cannot be read, is not JSON or has another shape.
     """
+    check_regular(path, expected, fix)
     try:
         text = Path(path).read_text(encoding="utf-8")
         content = json.loads(text, parse_constant=parse_constant)
@@ -130,6 +131,17 @@ def read_json(
             f"expected {expected} in {path}, got {type(error).__name__} ({error}): {fix}"
         ) from error
     return check_shape(content, shape, path, expected, fix)
+
+
+def check_regular(path: str | Path, expected: str, fix: str = AGAIN) -> None:
+    """Refuses a named pipe or a device, which could be read for ever; a missing file passes.
+
+    Raises:
+        UserError: It is neither a file nor a folder.
+    """
+    path = Path(path)
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise UserError(f"expected {expected} in {path}, got a pipe or a device: {fix}")
 
 
 def check_shape(content: Any, shape: Any, path: str | Path, expected: str, fix: str = AGAIN) -> Any:

@@ -16,9 +16,9 @@ from vlmtune.adapters.base import Adapter, load_trained_state, trained_state
 from vlmtune.backbones.base import Backbone
 from vlmtune.config import differences
 from vlmtune.errors import UserError
+from vlmtune.export.loading import LIVE
 
 CHECKPOINT_VERSION = 1
-LIVE = "live_state_dict"  # in a checkpoint of averaged weights: the weights to train on from
 AVERAGE = "average_state_dict"  # while such a checkpoint is resumed: the averaged weights
 
 
