@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from vlmtune.cli.fit import AtomicCheckpoints
+from vlmtune.cli.run_folder import AtomicCheckpoints
 
 
 def test_a_checkpoint_is_written_and_replaced(tmp_path):

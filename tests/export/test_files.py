@@ -22,7 +22,7 @@ from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.adapters.zero_shot import ZeroShot
 from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.cli.evaluate import _provenance
-from vlmtune.cli.fit import AtomicCheckpoints
+from vlmtune.cli.run_folder import AtomicCheckpoints
 from vlmtune.evaluation.scorer import Scorer
 from vlmtune.export import check_checkpoint, load, read_checkpoint, resolve, save_export
 from vlmtune.export.model import Model

@@ -53,3 +53,9 @@ def test_a_missing_number_is_a_dash_and_conventions_are_named(make_run):
     assert (
         r"cola\_multi (reference) & accuracy $\uparrow$ & 210 & 25.0 \% & -- & 40.0 \% \\" in text
     )
+
+
+def test_a_name_is_no_formula_of_a_spreadsheet(make_run):
+    for name in ('=HYPERLINK("evil")', "+1", "-1", "@SUM(A1)"):
+        lines = list(csv.DictReader(io.StringIO(to_csv([make_run(name, 0.2)]))))
+        assert {line["run"] for line in lines} == {f"'{name}"}

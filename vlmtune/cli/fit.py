@@ -4,6 +4,7 @@ In: configs and arguments. Out: a run's folder. It never trains: Lightning and `
 """
 
 import argparse
+import contextlib
 import logging
 import os
 import shlex
@@ -15,7 +16,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytorch_lightning as pl
-import torch
 import yaml
 from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.cli import (
@@ -32,13 +32,13 @@ from typing_extensions import override
 
 from vlmtune.cli.explain import configuration_error, explain, warning_line
 from vlmtune.cli.overrides import changed_lists, rewritten
+from vlmtune.cli.run_folder import AtomicCheckpoints, alone_in
 from vlmtune.cli.run_progress import RunProgress
 from vlmtune.data.datamodule import ShardDataModule
 from vlmtune.errors import UserError
 from vlmtune.export import check_checkpoint
 from vlmtune.report.screen import show
 from vlmtune.report.table import count
-from vlmtune.storage.files import write_atomically
 from vlmtune.training.benchmark_callback import BenchmarkCallback
 from vlmtune.training.failures import failure_of_others, is_lost, publish_failure
 from vlmtune.training.module import AdaptationModule
@@ -119,7 +119,7 @@ class SaveConfig(SaveConfigCallback):
         if self.already_saved or "://" in folder:  # an object store writes whole files itself
             super().setup(trainer, pl_module, stage)
             return
-        self.config_filename = f".{whole}.part"
+        self.config_filename = f".{whole}.{os.getpid()}.part"  # two runs may share the folder
         try:
             super().setup(trainer, pl_module, stage)
             if trainer.is_global_zero:
@@ -137,32 +137,6 @@ class SaveConfig(SaveConfigCallback):
     def configuration(self) -> dict[str, Any]:
         """The complete config of the run, which its report repeats."""
         return yaml.safe_load(self.parser.dump(self.config, format="yaml"))
-
-
-class AtomicCheckpoints(TorchCheckpointIO):
-    """Writes a checkpoint whole or not at all, whenever a run is killed.
-
-    Lightning writes to the system's temporary folder and copies if that is another file system.
-    """
-
-    @override
-    def save_checkpoint(
-        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
-    ) -> None:
-        if "://" in str(path):  # an object store writes whole files itself
-            super().save_checkpoint(checkpoint, path, storage_options)
-            return
-        with write_atomically(Path(path)) as temporary, temporary.open("wb") as file:
-            torch.save(checkpoint, file)
-            file.flush()
-            os.fsync(file.fileno())
-
-    @override
-    def load_checkpoint(self, path: Any, *arguments: Any, **options: Any) -> dict[str, Any]:
-        """Checks a local file before it is loaded: torch compares no checksum."""
-        if "://" not in str(path):
-            check_checkpoint(path)
-        return super().load_checkpoint(path, *arguments, **options)
 
 
 class Announcement(pl.Callback):
@@ -237,6 +211,10 @@ class VlmtuneCLI(LightningCLI):
     def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]
         """The one command; a parser for each would take longer to make."""
         return {self.command: LightningCLI.subcommands()[self.command]}
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        with alone_in(self.trainer) if subcommand == "fit" else contextlib.nullcontext():
+            super()._run_subcommand(subcommand)
 
     def _prepare_subcommand_parser(
         self, klass: type, subcommand: str, **kwargs: Any

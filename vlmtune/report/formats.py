@@ -40,8 +40,19 @@ def to_csv(runs: Sequence[RunReport]) -> str:
                 marks = (m.higher_is_better, name == result.primary, run.text_only)
                 flags = [str(mark).lower() for mark in marks]
                 seed = run.provenance.seed
-                writer.writerow([run.name, *origin, name, *numbers, *flags, seed])
+                texts = map(no_formula, (run.name, *origin, name))
+                writer.writerow([*texts, *numbers, *flags, seed])
     return file.getvalue()
+
+
+def no_formula(text: str) -> str:
+    """Returns a text that no spreadsheet takes for a formula: with ' before =, +, - and @.
+
+    Example:
+        >>> no_formula("=HYPERLINK(A1)"), no_formula("clip")
+        ("'=HYPERLINK(A1)", 'clip')
+    """
+    return f"'{text}" if text.lstrip().startswith(("=", "+", "-", "@")) else text
 
 
 def to_latex(runs: Sequence[RunReport]) -> str:

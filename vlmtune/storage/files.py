@@ -3,10 +3,13 @@
 In: a path and its content. Out: the file, or the value in it. Never: a half-written file.
 """
 
+import glob
 import json
 import os
 import re
 import shutil
+import socket
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,9 +42,11 @@ def write_atomically(path: Path) -> Iterator[Path]:
         ['a.txt']
     """
     path = Path(path)
-    temporary, old = (path.with_name(f".{path.name}.{os.getpid()}.{x}") for x in ("part", "old"))
+    owner = f"{_host()}{os.getpid():010d}"
+    temporary, old = (path.with_name(f".{path.name}.{owner}.{kind}") for kind in ("part", "old"))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(path)
         try:
             yield temporary
             if temporary.is_dir() and path.exists():
@@ -62,6 +67,38 @@ def write_atomically(path: Path) -> Iterator[Path]:
             f"expected to write {path}, got {reason}{_free(path.parent)}: free the disk or choose "
             "another folder"
         ) from error
+
+
+def remove_leftovers(path: Path) -> None:
+    """Removes what killed processes of this machine left beside `path`, and restores an old `path`.
+
+    Other machines may share the folder, so their files stay: whether their processes live is not
+    known here.
+    """
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.{_host()}(\d{{10}})\.(part|old)")
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.*"):
+        match = pattern.fullmatch(leftover.name)
+        if match is None or _is_alive(int(match[1])):
+            continue
+        if match[2] == "old" and not path.exists():  # killed between two renamings
+            leftover.replace(path)
+        else:
+            remove(leftover)
+
+
+def _host() -> int:
+    """A number of this machine."""
+    return zlib.crc32(socket.gethostname().encode())
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it belongs to another user
+        return True
+    return True
 
 
 def _of_the_disk(error: BaseException) -> str | None:

@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from filelock import FileLock, Timeout
+from pydantic import NonNegativeInt
+from typing_extensions import TypedDict
 
 from vlmtune.errors import UserError
-from vlmtune.storage.files import remove, write_atomically
+from vlmtune.storage.files import check_shape, read_json, remove, write_atomically
 
 VERSION = 1
 """Version of the layouts; it is part of every key."""
@@ -26,6 +28,21 @@ META = "meta.json"
 
 T = TypeVar("T")
 log = logging.getLogger("vlmtune")
+
+
+class _Entry(TypedDict):
+    """What a file of a folder must be."""
+
+    bytes: NonNegativeInt
+    sha256: str
+    mtime_ns: int
+
+
+class _Meta(TypedDict):
+    """The content of `meta.json` that opening reads."""
+
+    key: dict[str, Any]
+    files: dict[str, _Entry]
 
 
 class DamagedError(Exception):
@@ -112,14 +129,15 @@ def read_meta(folder: Path, key: Mapping[str, Any] | None, files: Sequence[str])
     Raises:
         DamagedError: The folder is incomplete, was changed or has another key.
     """
+    path = folder / META
+    if not path.exists():
+        raise DamagedError(f"{META}: No such file or directory")
     try:
-        meta = json.loads((folder / META).read_text(encoding="utf-8"))
-        entries = dict(meta["files"])
-        written_key = dict(meta["key"])
-    except OSError as error:
-        raise DamagedError(f"{META}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
+        meta = read_json(path, META)
+        check_shape(meta, _Meta, path, META)
+    except UserError as error:
         raise DamagedError(f"{META} has another layout") from error
+    entries, written_key = meta["files"], meta["key"]
     if key is not None and written_key != key:
         raise DamagedError("it belongs to another key")
     for name in files:

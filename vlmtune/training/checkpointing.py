@@ -1,7 +1,7 @@
 """What a training checkpoint holds: the trained weights, and the specs they belong to.
 
 In: backbone, adapter and objectives. Out: a state dict of the trained weights, and strict loading.
-Never: frozen weights. `cli.fit.AtomicCheckpoints` writes the file, `export.read_checkpoint` reads
+Never: frozen weights. `cli.run_folder.AtomicCheckpoints` writes the file, `export.read_checkpoint` reads
 it; the loader, `EMA` and `BenchmarkCallback` add their state.
 """
 
