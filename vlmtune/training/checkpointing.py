@@ -1,8 +1,8 @@
 """What a training checkpoint holds: the trained weights, and the specs they belong to.
 
 In: backbone, adapter and objectives. Out: a state dict of the trained weights, and strict loading.
-Never: frozen weights. `cli.run_folder.AtomicCheckpoints` writes the file, `export.read_checkpoint` reads
-it; the loader, `EMA` and `BenchmarkCallback` add their state.
+Never: frozen weights. `cli.run_folder.AtomicCheckpoints` writes the file and
+`export.read_checkpoint` reads it; the loader, `EMA` and `BenchmarkCallback` add their state.
 """
 
 from collections.abc import Mapping
