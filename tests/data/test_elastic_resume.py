@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from pytorch_lightning.callbacks import ModelCheckpoint
+from pytorch_lightning import Trainer
+from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from torch import Tensor
 
 from tests.data.test_datamodule import Toy
 from tests.ranks import run_ranks
 from tests.refusals import refused
-from tests.runs import QUIET, Killed, Watch, module, quiet_trainer, weights
+from tests.runs import QUIET, Killed, module, quiet_trainer, weights
 from tests.runs import fit as fit_steps
 from vlmtune.data.datamodule import ShardDataModule
 from vlmtune.data.shards import ShardSet
@@ -80,7 +81,7 @@ def test_another_batch_size_goes_on_at_the_next_group(
         epochs[epoch + i][start : start + length]
         for i, (start, length) in enumerate(zip(starts, lengths, strict=True))
     )
-    options = {"max_epochs": 3}
+    options: dict[str, Any] = {"max_epochs": 3}
     if limit == "steps":
         options = {"max_epochs": -1, "max_steps": die_at + len(want) // size}
     checkpoint = tmp_path / "one" / f"step={die_at}.ckpt"
@@ -92,8 +93,8 @@ def test_a_run_may_change_its_batch_size_again_and_again(make_set, tmp_path):
     data, seen, resume, steps = make_set(23, 5), [], None, 0
     for number, size in enumerate([2, 5, 3, 1]):
         steps += 2
-        folder = tmp_path / str(number)
-        seen += flat(train(data, folder, size, 0, resume, max_epochs=-1, max_steps=steps))
+        folder, limit = tmp_path / str(number), {"max_epochs": -1, "max_steps": steps}
+        seen += flat(train(data, folder, size, 0, resume, None, 1, **limit))
         resume = folder / f"step={steps}.ckpt"
     assert seen == order(data, 0)[:22]
 
@@ -176,8 +177,8 @@ def test_a_checkpoint_between_two_steps_loses_no_gradient(make_set, tmp_path, di
     assert whole == order(data, 0)[:22] + order(data, 1)[:22]
     model = Summing(die_at)
     model.load_state_dict(start)
-    every = {"callbacks": [], **options}
-    trainer = _saving_every_batch(tmp_path / "killed", every)
+    saving, folder = [EveryBatch(tmp_path / "killed")], tmp_path
+    trainer = quiet_trainer(callbacks=saving, devices=1, default_root_dir=folder, **options)
     sets = _sets(data)
     with pytest.raises(Killed):
         trainer.fit(model, datamodule=sets)
@@ -195,32 +196,22 @@ def _sets(data: ShardSet) -> ShardDataModule:
     return sets
 
 
-class EveryBatch(Watch):
+class EveryBatch(Callback):
     """Saves after each batch, between two steps, too."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__()
         self.folder, self.count = folder, 0
 
-    def on_train_batch_start(self, *arguments: Any) -> None:
-        pass
-
-    def on_train_batch_end(self, trainer: Any, *arguments: Any) -> None:
+    def on_train_batch_end(self, trainer: Trainer, *arguments: Any, **options: Any) -> None:
         self.count += 1
         trainer.save_checkpoint(self.folder / f"{self.count}.ckpt")
-
-
-def _saving_every_batch(folder: Path, options: dict[str, Any]) -> Any:
-    return quiet_trainer(
-        **{**options, "callbacks": [EveryBatch(folder)]}, devices=1, default_root_dir=folder
-    )
 
 
 def test_a_checkpoint_of_lightning_after_half_a_step_loses_no_gradient(
     model_folder, shards, tmp_path
 ):
     """A resumed run saves after its first batch, which is half a step."""
-    options = {"accumulate_grad_batches": 2, "steps": 6}
+    options: dict[str, Any] = {"accumulate_grad_batches": 2, "steps": 6}
     whole = module(model_folder)
     fit_steps(whole, shards, tmp_path / "whole", save=True, **options)
     again = module(model_folder)

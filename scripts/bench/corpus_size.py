@@ -1,0 +1,116 @@
+"""Measures a data worker's memory and time to its first batch for corpora of two sizes.
+
+Required: memory and time that do not grow with the records. One tar of 1,000 real records is
+written; every other shard is a hard link to it with an index file of its own, so that 10 million
+records take 1 GB of disk. All reading is real, but the page cache holds one tar: the times are
+those of a warm cache. What a worker holds is what it would hold of distinct tars.
+
+    python -m scripts.bench.corpus_size [--records 100000 10000000] [--batches 200]
+"""
+
+import hashlib
+import io
+import os
+import re
+import tempfile
+import time
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from typing_extensions import override
+
+from data_builders.shard_builder import Record, ShardBuilder
+from scripts.bench.harness import in_new_process, options
+from vlmtune.data.sample_order import Consumer
+from vlmtune.data.schema import MANIFEST, Manifest, ShardInfo
+from vlmtune.data.shards import ShardSet
+from vlmtune.data.stream import GroupStream
+from vlmtune.data.tar_index import SUFFIX, open_index
+from vlmtune.types import Group
+
+SHARD = 1000  # records in a tar
+
+
+class Captioned(ShardBuilder):
+    """Random images of 64 pixels with five captions each."""
+
+    @override
+    def records(self) -> Iterator[Record]:
+        noise = np.random.default_rng(0)
+        for number in range(SHARD):
+            image = io.BytesIO()
+            Image.fromarray(noise.integers(0, 256, (64, 64, 3), np.uint8)).save(image, "JPEG")
+            texts = tuple(f"caption {n} of image {number}" for n in range(5))
+            truth = torch.ones(1, 5, dtype=torch.bool)
+            true = (frozenset(texts),)
+            group = Group(f"r{number}", (f"i{number}",), texts, texts, truth, true)
+            yield group, [image.getvalue()]
+
+
+def write_corpus(folder: Path, records: int) -> None:
+    """Writes one tar, and links it as often as the corpus needs."""
+    Captioned(SHARD).build(folder, progress=False)
+    (first,) = ShardSet(str(folder)).manifest.shards
+    tar = folder / first.file
+    open_index(tar, first)
+    index = tar.with_suffix(SUFFIX).read_bytes()
+    shards = [first]
+    for number in range(1, records // SHARD):
+        name = f"shard-{number:06d}.tar"
+        os.link(tar, folder / name)
+        # A checksum of its own, of the same length, as another tar would have.
+        sha256 = hashlib.sha256(name.encode()).hexdigest()
+        shards.append(ShardInfo(name, SHARD, SHARD, first.bytes, sha256))
+        content = index.replace(first.sha256.encode(), sha256.encode())
+        (folder / name).with_suffix(SUFFIX).write_bytes(content)
+    manifest = Manifest("scripts.bench.corpus_size.Captioned", {}, {}, tuple(shards))
+    (folder / MANIFEST).write_text(manifest.to_json())
+
+
+def memory() -> dict[str, int]:
+    """Bytes of this process in memory: its data, and files that are mapped."""
+    status = Path("/proc/self/status").read_text()
+    return {name: 1024 * int(re.findall(rf"{name}:\s+(\d+)", status)[0])
+            for name in ("RssAnon", "RssFile")}  # fmt: skip
+
+
+def work(folder: Path, start: int, batches: int) -> tuple[float, list[dict[str, int]]]:
+    """Reads a worker's batches from a position on.
+
+    Returns the seconds to the first batch, and by how much memory grew until then and in all.
+    """
+    stream = GroupStream((ShardSet(str(folder)),), 64)
+    before, began = memory(), time.perf_counter()
+    read = stream.batches(1, Consumer(1, 4, 0, 2), start)
+    next(read)
+    seconds, first = time.perf_counter() - began, memory()
+    for _ in islice(read, batches):
+        pass
+    last = memory()
+    return seconds, [{name: x[name] - before[name] for name in x} for x in (first, last)]
+
+
+def main() -> None:
+    """Prints a line for each corpus and position."""
+    chosen = options(__doc__, records=[100_000, 10_000_000], batches=200)
+    with tempfile.TemporaryDirectory() as root:
+        for records in chosen.records:
+            folder = Path(root) / str(records)
+            write_corpus(folder, records)
+            for start in (0, records // 2):
+                seconds, (first, last) = in_new_process(work, folder, start, chosen.batches)
+                grown = ", ".join(f"{name} {n / 2**20:.1f} MB" for name, n in last.items())
+                print(
+                    f"{records:,} records from position {start:,}: first batch after "
+                    f"{seconds:.2f} s with {first['RssAnon'] / 2**20:.1f} MB; after "
+                    f"{chosen.batches} batches of 64 {grown}",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()
