@@ -171,7 +171,6 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
             saves copies if images have many texts.
         broadcasts_text: True if it takes a single prepared text for all P images.
         gives_reading: True if it has `reading`, for pictures of what each word reads.
-        gives_cls: True if it has `cls_outputs`, the vectors that it makes its score of.
     """
 
     joint: ClassVar[bool] = True
@@ -182,7 +181,6 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
     broadcasts_image: bool = False
     broadcasts_text: bool = False
     gives_reading: bool = False
-    gives_cls: bool = False
 
     @abstractmethod
     def prepare_image(self, image: ImageT) -> PreparedT:
@@ -202,10 +200,6 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
         Weights from 0, which sum to 1 over the patches: row by row from the top, without class
         tokens. The tokens are those of the text, special ones included.
         """
-        raise NotImplementedError
-
-    def cls_outputs(self, image: PreparedT, text: PreparedT) -> Float[Tensor, "P c w"]:
-        """The [CLS] outputs of image i with text i for each of the P rows, where `gives_cls`."""
         raise NotImplementedError
 
     def pair_bytes(self, image: PreparedT, text: PreparedT, training: bool) -> int:

@@ -45,8 +45,6 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
             are computed again, which takes a third more time.
     """
 
-    gives_cls = True
-
     def __init__(
         self,
         heads: int = 4,
@@ -114,8 +112,8 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
     def score_pairs(self, image: PooledTokens, text: PooledTokens) -> Float[Tensor, "P"]:
         return self.score_head(self.cls_outputs(image, text), text.pooled[:, : self.target_width])
 
-    @override
     def cls_outputs(self, image: PooledTokens, text: PooledTokens) -> ClsOutputs:
+        """Returns the [CLS] outputs of text i with image i, which the score is made of."""
         pooled = text.pooled[:, self.target_width :]
         return self.style.fuse(image, replace(text, pooled=pooled), self.query)
 

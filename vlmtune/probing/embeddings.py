@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -31,6 +31,15 @@ from vlmtune.types import FeatureSpec, Pixels, Pooled, Tokens
 UNPROJECTED = "before-projection"
 TEXT = "a photo"
 LAYERS = f"pooled, {UNPROJECTED}, patches-K or class-K, K layers from the end"
+
+
+@runtime_checkable
+class HasCls(Protocol):
+    """A joint adapter that makes its score of [CLS] outputs."""
+
+    def cls_outputs(self, image: Any, text: Any) -> Float[Tensor, "P c w"]:
+        """Returns the outputs of prepared text i with prepared image i."""
+        ...
 
 
 class Embedder:
@@ -77,7 +86,7 @@ class Embedder:
 
     def _prepared(self, adapter: JointAdapter, text: str) -> Any:
         """The fixed text of a joint adapter, as it takes it."""
-        if not adapter.gives_cls:
+        if not isinstance(adapter, HasCls):
             raise UserError(
                 f"expected an adapter with an embedding of images or a [CLS] token, got "
                 f"{type(adapter).__name__}, which has neither: probe its backbone"
@@ -111,6 +120,7 @@ class Embedder:
             features = model.backbone.encode_image(pixels.to(model.device), self.spec)
             if self._text is not None:
                 assert isinstance(model.adapter, JointAdapter)
+                assert isinstance(model.adapter, HasCls)
                 text = self._text[torch.zeros(len(features), dtype=torch.long)]
                 image = model.adapter.prepare_image(features)
                 vectors = model.adapter.cls_outputs(image, text).flatten(1)
