@@ -9,7 +9,6 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 from vlmtune.data.images import content_digest, open_image
 from vlmtune.data.schema import RecordError
 from vlmtune.data.shards import ShardSet, decode_group, read_headers
-from vlmtune.data.tar_records import TEXTS, Damage, RawRecord
+from vlmtune.data.tar_records import TEXTS, Damage, RawRecord, Shard
 from vlmtune.errors import UserError
 from vlmtune.storage.progress import progress
 from vlmtune.types import Group
@@ -33,7 +32,7 @@ log = logging.getLogger("vlmtune")
 class ImageLocation:
     """The shard of an encoded image, its offset and its size in bytes."""
 
-    shard: Path
+    shard: Shard
     offset: int
     size: int
 
@@ -132,7 +131,7 @@ def decoded_images(
 class RecordLocation:
     """The shard of a record, its key, and offset and size in bytes of each member."""
 
-    shard: Path
+    shard: Shard
     key: str
     spans: dict[str, tuple[int, int]]
 

@@ -8,12 +8,12 @@ import json
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
-from pathlib import Path
 
 from typing_extensions import override
 
 from vlmtune.data.schema import Manifest, ShardInfo
 from vlmtune.data.shards import ShardSet
+from vlmtune.data.tar_records import Shard
 from vlmtune.errors import UserError
 from vlmtune.types import Group
 
@@ -55,7 +55,7 @@ class RenderedSet(ShardSet):
 
     @property
     @override
-    def files(self) -> list[Path]:
+    def files(self) -> list[Shard]:
         raise UserError(
             f"expected shards, got {self.path}, which renders while training: leave out "
             "model.store and what reads all captions first, or use shards of `vlmtune build scenes`"

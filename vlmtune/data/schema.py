@@ -95,23 +95,8 @@ def read_manifest(folder: Path, file: Path | None = None) -> Manifest:
             f"expected a folder of shards with {MANIFEST}, got {str(folder)!r}: "
             "run `vlmtune build` first or correct the path"
         )
-    raw = read_json(path, "a manifest", "build the shards again")
-    version = raw.get("schema_version") if isinstance(raw, dict) else None
-    if version != VERSION:
-        raise UserError(
-            f"expected shards of schema version {VERSION}, got {version} in {path}: "
-            "build the shards again"
-        )
-    try:
-        shards = tuple(_checked(ShardInfo(**shard)) for shard in raw.pop("shards"))
-        manifest = Manifest(shards=shards, **raw)
-    except (KeyError, TypeError) as error:
-        raise UserError(
-            f"expected a manifest in {path}, got a malformed one ({error}): build the shards again"
-        ) from error
-    if not shards:
-        raise UserError(f"expected at least one shard in {path}, got none: build the shards again")
-    for shard in shards:
+    manifest = parse_manifest(path, str(path))
+    for shard in manifest.shards:
         file = Path(folder) / shard.file
         if not file.is_file():
             raise UserError(f"expected shard {file}, got no such file: build the shards again")
@@ -120,6 +105,27 @@ def read_manifest(folder: Path, file: Path | None = None) -> Manifest:
                 f"expected {shard.bytes} bytes in shard {file}, got {file.stat().st_size}: "
                 "it is truncated or foreign; build the shards again"
             )
+    return manifest
+
+
+def parse_manifest(path: Path, shown: str) -> Manifest:
+    """Reads a manifest, without a look at its shards; `shown` names it in errors."""
+    raw = read_json(path, "a manifest", "build the shards again")
+    version = raw.get("schema_version") if isinstance(raw, dict) else None
+    if version != VERSION:
+        raise UserError(
+            f"expected shards of schema version {VERSION}, got {version} in {shown}: "
+            "build the shards again"
+        )
+    try:
+        shards = tuple(_checked(ShardInfo(**shard)) for shard in raw.pop("shards"))
+        manifest = Manifest(shards=shards, **raw)
+    except (KeyError, TypeError) as error:
+        raise UserError(
+            f"expected a manifest in {shown}, got a malformed one ({error}): build the shards again"
+        ) from error
+    if not shards:
+        raise UserError(f"expected at least one shard in {shown}, got none: build the shards again")
     return manifest
 
 

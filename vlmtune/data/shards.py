@@ -13,26 +13,45 @@ from pathlib import Path
 
 from vlmtune.config import Configured
 from vlmtune.data.images import open_image
-from vlmtune.data.schema import Manifest, RecordError, decode
-from vlmtune.data.tar_records import RawRecord, read_records
-from vlmtune.data.webdataset import decode_sample, is_sample, open_manifest
+from vlmtune.data.schema import MANIFEST, Manifest, RecordError, decode, parse_manifest
+from vlmtune.data.tar_records import RawRecord, Shard, read_records
+from vlmtune.data.webdataset import INDEX, decode_sample, is_sample, open_manifest
 from vlmtune.errors import UserError
+from vlmtune.storage.remote.address import is_remote
+from vlmtune.storage.remote.folder import CACHE_BYTES, RemoteFile, RemoteFolder
 from vlmtune.types import Group
+
+AHEAD = 2  # remote shards that are downloaded while one is read from end to end
 
 
 class ShardSet(Configured):
     """A folder of shards, as `vlmtune build` writes them, or of others' WebDataset tars.
 
+    The folder may be a URL that fsspec reads (`s3://`, `gs://`, `hf://`, `https://`). Its manifest
+    is read once, and its shards when they are needed, through a local cache. `$NAME` in a URL
+    stands for an environment variable; a password or a query string must be one.
+
     Tars without a manifest hold an image (jpg, png, webp) and its caption (txt or json) a record,
     as img2dataset writes them. Their index is made at first use (`vlmtune.data.webdataset`).
 
     Args:
-        path: The folder. It is read on first use, so that a config may name one before it is built.
+        path: The folder or its URL. It is read on first use, so that a config may name one before
+            it is built.
         weight: How often training sees a record of this set, relative to a set of weight 1.
             Evaluation sees each record once.
+        cache: Folder for local copies of the shards of a URL; None for `~/.cache/vlmtune/shards`.
+        cache_bytes: Bytes that these copies may take.
     """
 
-    def __init__(self, path: str, weight: float = 1.0) -> None:
+    def __init__(
+        self,
+        path: str,
+        weight: float = 1.0,
+        cache: str | None = None,
+        cache_bytes: int = CACHE_BYTES,
+    ) -> None:
+        # A URL is checked first: it may not come into a message before.
+        self.remote = RemoteFolder(path, cache, cache_bytes) if is_remote(path) else None
         if not (math.isfinite(weight) and weight > 0):
             raise UserError(
                 f"expected a weight above 0 for {path}, got {weight}: raise it or drop the set"
@@ -42,7 +61,10 @@ class ShardSet(Configured):
     @cached_property
     def manifest(self) -> Manifest:
         """The manifest, checked against the folder."""
-        manifest = open_manifest(Path(self.path))
+        if self.remote is None:
+            manifest = open_manifest(Path(self.path))
+        else:
+            manifest = parse_manifest(self.remote.copy(MANIFEST), str(self.remote))
         if manifest.records == 0:
             raise UserError(f"expected records in {self.path}, got none: build the shards again")
         return manifest
@@ -53,13 +75,18 @@ class ShardSet(Configured):
         return [shard.records for shard in self.manifest.shards]
 
     @property
-    def files(self) -> list[Path]:
+    def files(self) -> list[Shard]:
         """The tars."""
         return [self.file(number) for number in range(len(self.manifest.shards))]
 
-    def file(self, number: int) -> Path:
+    def file(self, number: int) -> Shard:
         """The tar of a shard, by number."""
-        return Path(self.path) / self.manifest.shards[number].file
+        shard = self.manifest.shards[number]
+        if self.remote is None:
+            return Path(self.path) / shard.file
+        # The index of others' tars has a checksum of their captions, none of their bytes.
+        checked = self.manifest.builder != INDEX
+        return self.remote.file(shard.file, shard.bytes, shard.sha256, checked)
 
     def digest(self) -> str:
         """Hex digest of the shards' checksums: equal digests mean equal records."""
@@ -73,7 +100,11 @@ def read_headers(sets: Sequence[ShardSet]) -> Iterator[tuple[RawRecord, Group, t
     Damaged records are left out; `GroupStream` reports them.
     """
     for data in sets:
-        for file, count in zip(data.files, data.counts, strict=True):
+        files = data.files
+        for number, (file, count) in enumerate(zip(files, data.counts, strict=True)):
+            following = files[number + 1 : number + 1 + AHEAD]
+            if data.remote is not None:
+                data.remote.expect([one for one in following if isinstance(one, RemoteFile)])
             for raw in read_records(file, 0, count, images=False):
                 if isinstance(raw, RawRecord):
                     try:

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from vlmtune.data.schema import ShardInfo
-from vlmtune.data.tar_records import Damage, RawRecord, locate_records, read_members
+from vlmtune.data.tar_records import Damage, RawRecord, Shard, locate_records, read_members
 from vlmtune.errors import UserError
 from vlmtune.storage.files import write_atomically
 
@@ -50,7 +50,7 @@ class TarIndex:
     def __len__(self) -> int:
         return len(self.rows) - 1
 
-    def record(self, shard: Path, number: int) -> RawRecord | Damage:
+    def record(self, shard: Shard, number: int) -> RawRecord | Damage:
         """Returns a record, located but not read."""
         first, last = self.rows[number : number + 2].tolist()
         key, *names = self._strings(first + number, last + number + 1)
@@ -135,7 +135,7 @@ class OpenTars:
     """Reads single records of tars, and keeps the last tars open; used as a context."""
 
     def __init__(self) -> None:
-        self._open: OrderedDict[Path, tuple[ExitStack, int, TarIndex]] = OrderedDict()
+        self._open: OrderedDict[Shard, tuple[ExitStack, int, TarIndex]] = OrderedDict()
 
     def __enter__(self) -> "OpenTars":
         return self
@@ -145,7 +145,7 @@ class OpenTars:
             self._close_oldest()
 
     def read(
-        self, shard: Path, info: ShardInfo, number: int, images: bool = True
+        self, shard: Shard, info: ShardInfo, number: int, images: bool = True
     ) -> RawRecord | Damage:
         """Returns record `number` of a tar, with its images or with its texts alone."""
         try:
@@ -155,13 +155,13 @@ class OpenTars:
         record = index.record(shard, number)
         return record if isinstance(record, Damage) else read_members(file, record, images)
 
-    def _opened(self, shard: Path, info: ShardInfo) -> tuple[int, TarIndex]:
+    def _opened(self, shard: Shard, info: ShardInfo) -> tuple[int, TarIndex]:
         if shard not in self._open:
             while len(self._open) >= OPEN_TARS:
                 self._close_oldest()
             with ExitStack() as stack:
                 file = stack.enter_context(shard.open("rb", buffering=0)).fileno()
-                index = open_index(shard, info)
+                index = open_index(shard if isinstance(shard, Path) else shard.local, info)
                 self._open[shard] = stack.pop_all(), file, index
         self._open.move_to_end(shard)
         _, file, index = self._open[shard]

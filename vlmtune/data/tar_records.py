@@ -15,6 +15,10 @@ from typing import Any, BinaryIO
 
 from webdataset.tariterators import group_by_keys
 
+from vlmtune.storage.remote.folder import RemoteFile
+
+Shard = Path | RemoteFile
+"""A tar: both have a name, and open for reading."""
 TEXTS = ("json", "txt")
 """Members that are read even where images are not."""
 
@@ -26,7 +30,7 @@ class RawRecord:
     `members` may leave out images.
     """
 
-    shard: Path
+    shard: Shard
     key: str
     members: dict[str, bytes]
     spans: dict[str, tuple[int, int]]
@@ -36,7 +40,7 @@ class RawRecord:
 class Damage:
     """An unusable record, and why; `str` gives the line to report."""
 
-    shard: Path
+    shard: Shard
     key: str
     reason: str
 
@@ -45,7 +49,7 @@ class Damage:
 
 
 def read_records(
-    shard: Path, first: int, last: int | None, images: bool = True
+    shard: Shard, first: int, last: int | None, images: bool = True
 ) -> Iterator[RawRecord | Damage]:
     """Yields records `first` to `last` (exclusive) of a tar: always `last - first` items.
 
@@ -64,12 +68,12 @@ def read_records(
                 yield record
 
 
-def locate_records(shard: Path, first: int, last: int | None) -> Iterator[RawRecord | Damage]:
+def locate_records(shard: Shard, first: int, last: int | None) -> Iterator[RawRecord | Damage]:
     """Yields records as `read_records` does, but reads none of their members."""
     done, reason = first, "the tar ends early"
     rest = 0
     try:
-        with tarfile.open(shard, "r:") as tar:
+        with shard.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
             for record in islice(group_by_keys(_members(tar)), first, last):
                 yield _located(shard, record)
                 done += 1
@@ -108,7 +112,7 @@ def _members(tar: tarfile.TarFile) -> Iterator[dict[str, Any]]:
         yield {"fname": name, "data": header, "__url__": tar.name}
 
 
-def _located(shard: Path, record: dict[str, Any]) -> RawRecord | Damage:
+def _located(shard: Shard, record: dict[str, Any]) -> RawRecord | Damage:
     key = record["__key__"]
     headers = {name: x for name, x in record.items() if not name.startswith("__")}
     for header in headers.values():

@@ -10,7 +10,6 @@ last use.
 """
 
 import contextlib
-import fcntl
 import logging
 import os
 import re
@@ -18,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from filelock import FileLock, Timeout
 
@@ -103,7 +102,7 @@ class FileCache:
                 file = path.open("rb")
             except FileNotFoundError:
                 return None
-            fcntl.flock(file, fcntl.LOCK_SH)
+            _share(file)
             status = os.fstat(file.fileno())
             if status.st_nlink == 0 or status.st_size != size:
                 # It was removed before it was locked, or something else has changed it.
@@ -152,7 +151,7 @@ class FileCache:
         try:
             download(part)
             file = part.open("rb")
-            fcntl.flock(file, fcntl.LOCK_SH)  # it is in use before others can see it
+            _share(file)  # it is in use before others can see it
             part.replace(self.folder / key)
             return file
         finally:
@@ -168,6 +167,9 @@ class FileCache:
                 return
             if _free(file.path, remove=True):
                 taken -= file.bytes
+                for note in self.folder.glob(f"{file.path.name}.*"):  # such as an index of the file
+                    if note.suffix != ".lock":
+                        note.unlink(missing_ok=True)
         if taken > self.limit and not self._warned:
             self._warned = True
             log.warning(
@@ -216,6 +218,23 @@ class FileCache:
             ) from error
 
 
+def _share(file: BinaryIO) -> None:
+    """Marks an open file as in use, until it is closed."""
+    fcntl = _locks()
+    fcntl.flock(file, fcntl.LOCK_SH)
+
+
+def _locks() -> Any:
+    try:
+        import fcntl
+    except ImportError:
+        raise UserError(
+            "expected Linux or macOS for files of remote storage, got a system without flock: "
+            "copy the files to this machine"
+        ) from None
+    return fcntl
+
+
 def _free(path: Path, remove: bool = False) -> bool:
     """Tells whether nobody uses a file, and removes it then on request."""
     try:
@@ -225,6 +244,7 @@ def _free(path: Path, remove: bool = False) -> bool:
     except PermissionError:  # another user's file
         return False
     try:
+        fcntl = _locks()
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if remove:
             path.unlink(missing_ok=True)

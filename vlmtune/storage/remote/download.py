@@ -40,6 +40,10 @@ log = logging.getLogger("vlmtune")
 class DownloadError(OSError):
     """Why a file could not be downloaded, in one line."""
 
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.strerror = reason  # as the errors of local files have it
+
 
 @dataclass(frozen=True)
 class Patience:
@@ -174,13 +178,13 @@ def _state(file: Path) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-def check_content(file: Path, size: int, sha256: str) -> None:
-    """Raises a `DownloadError` unless a file has these bytes and this sha256, and flushes it."""
+def check_content(file: Path, size: int, sha256: str | None) -> None:
+    """Raises a `DownloadError` unless a file has this size and sha256 (None: any); flushes it."""
     got = file.stat().st_size
     if got != size:
         raise DownloadError(f"has {got} bytes, not {size}")
     with file.open("rb+") as content:
-        if hashlib.file_digest(content, "sha256").hexdigest() != sha256:
+        if sha256 and hashlib.file_digest(content, "sha256").hexdigest() != sha256:
             raise DownloadError("has another sha256 than its manifest says")
         os.fsync(content.fileno())
 

@@ -88,8 +88,14 @@ class RemoteFolder:
             log.warning("%s %s; reading the copy of an earlier run", shown, error)
             return path
 
-    def file(self, name: str, size: int, sha256: str) -> "RemoteFile":
-        """Returns a file of the folder by its name, its bytes and the sha256 of its content.
+    def file(self, name: str, size: int, sha256: str, checked: bool = True) -> "RemoteFile":
+        """Returns a file of the folder.
+
+        Args:
+            name: Its name.
+            size: Its bytes.
+            sha256: The sha256 of its content, or a digest that changes with it.
+            checked: Whether it is that of the content. If not, only the size is checked.
 
         Raises:
             UserError: The sha256 is none.
@@ -99,7 +105,9 @@ class RemoteFolder:
                 f"expected the sha256 of {name} in the manifest of {self}, got {sha256[:80]!r}: "
                 "build the shards again"
             )
-        return RemoteFile(self, name, size, sha256)
+        facts = f"{self.address.shown(name)} {size} {sha256}".encode()
+        key = sha256 if checked else hashlib.sha256(facts).hexdigest()
+        return RemoteFile(self, name, size, key, sha256 if checked else None)
 
     def open(self, file: "RemoteFile") -> BinaryIO:
         """Opens a file, after downloading it if the cache lacks it.
@@ -110,7 +118,7 @@ class RemoteFolder:
             DownloadError: It cannot be downloaded.
             UserError: A package or an environment variable is missing, or the cache is unusable.
         """
-        opened = self._ahead.take(file.sha256) or self._open(file)
+        opened = self._ahead.take(file.key) or self._open(file)
         assert opened is not None
         return opened
 
@@ -123,7 +131,7 @@ class RemoteFolder:
         self._ahead.expect(self, files)
 
     def _open(self, file: "RemoteFile", wait: bool = True) -> BinaryIO | None:
-        until, reason = self._failed.get(file.sha256, (0.0, ""))
+        until, reason = self._failed.get(file.key, (0.0, ""))
         if time.monotonic() < until:
             raise DownloadError(reason)
 
@@ -132,25 +140,34 @@ class RemoteFolder:
             download(self.address, file.name, part, file.size, check, self.patience)
 
         try:
-            return self.cache.open(file.sha256, file.size, fetch, wait)
+            return self.cache.open(file.key, file.size, fetch, wait)
         except DownloadError as error:
-            self._failed[file.sha256] = time.monotonic() + FORGIVEN, str(error)
+            self._failed[file.key] = time.monotonic() + FORGIVEN, str(error)
             raise
 
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file of a remote folder: its name, bytes and sha256. `str` gives its address."""
+    """A file of a remote folder: its name, bytes, key in the cache and sha256, if known.
+
+    `str` gives its address.
+    """
 
     folder: RemoteFolder
     name: str
     size: int
-    sha256: str
+    key: str
+    sha256: str | None
 
     def __str__(self) -> str:
         return self.folder.address.shown(self.name)
 
-    def open(self, mode: str = "rb") -> BinaryIO:
+    @property
+    def local(self) -> Path:
+        """The local copy. It is there while the file is open."""
+        return self.folder.cache.folder / self.key
+
+    def open(self, mode: str = "rb", buffering: int = -1) -> BinaryIO:
         """Opens the local copy for reading, as `Path.open` does. See `RemoteFolder.open`."""
         if mode != "rb":
             raise ValueError(f"a remote file opens with mode 'rb', not {mode!r}")
@@ -176,10 +193,10 @@ class _Ahead:
         if self._process != os.getpid():  # the thread stayed in the process that was forked
             self._reset()
         with self._lock:
-            wanted = {file.sha256 for file in files}
+            wanted = {file.key for file in files}
             for key in self._opened.keys() - wanted:
                 self._opened.pop(key).close()
-            self._next = [file for file in files if file.sha256 not in self._opened]
+            self._next = [file for file in files if file.key not in self._opened]
             if self._next and self._thread is None:
                 self._thread = threading.Thread(target=self._run, args=[folder], daemon=True)
                 self._thread.start()
@@ -188,7 +205,7 @@ class _Ahead:
         if self._process != os.getpid():
             self._reset()
         with self._lock:
-            self._next = [file for file in self._next if file.sha256 != key]
+            self._next = [file for file in self._next if file.key != key]
             return self._opened.pop(key, None)
 
     def _run(self, folder: RemoteFolder) -> None:
@@ -198,18 +215,19 @@ class _Ahead:
                     self._thread = None
                     return
                 file = self._next[0]
-            opened = None
+            opened, room = None, True
             # Whoever needs the file gets the error.
             with contextlib.suppress(DownloadError, UserError):
-                stored = folder.cache.stored(file.sha256, file.size)
-                if stored is not None or folder.cache.has_room(file.size):
-                    opened = stored or folder._open(file, wait=False)
+                opened = folder.cache.stored(file.key, file.size)
+                room = opened is not None or folder.cache.has_room(file.size)
+                if opened is None and room:
+                    opened = folder._open(file, wait=False)
             with self._lock:
                 if opened is not None and file in self._next:
-                    self._opened[file.sha256] = opened
+                    self._opened[file.key] = opened
                 elif opened is not None:
                     opened.close()
-                self._next = [one for one in self._next if one != file]
+                self._next = [one for one in self._next if room and one != file]
 
 
 def _check_json(file: Path) -> None:
