@@ -265,6 +265,23 @@ class EpochOrder:
             position = number * self._window + last
         return rows
 
+    def coming_shards(self, position: int) -> list[tuple[int, int]]:
+        """Returns set and shard of all that stands from a position to the end of the next window.
+
+        Each shard comes once, in the order in which it is first needed.
+
+        Example:
+            >>> EpochOrder([[3, 2], [4]], [5, 4], None).coming_shards(1)
+            [(0, 0), (0, 1), (1, 0)]
+        """
+        number, offset = divmod(position, self._window)
+        rows = self._entries(number)[offset:]
+        if (number + 1) * self._window < self.total:
+            rows = np.concatenate([rows, self._entries(number + 1)])
+        width = int(rows[:, 1].max(initial=0)) + 1
+        numbers, first = np.unique(rows[:, 0] * width + rows[:, 1], return_index=True)
+        return [divmod(x, width) for x in numbers[np.argsort(first)].tolist()]
+
     def _entries(self, number: int) -> np.ndarray:
         """The entries of a window, (n, 3); a batch may need two of them."""
         if number not in self._known:

@@ -103,6 +103,7 @@ class GroupStream:
         log = _DamageLog(sum(map(len, whole)), self.max_damaged)
         reader = _Reader(self, epoch, tars)
         for positions in train_ranges(self.positions, self.batch_size, consumer, start):
+            reader.expect(positions.start)
             groups: list[Group] = []
             for group in reader.groups(positions, log.note):
                 if group is None:
@@ -128,6 +129,7 @@ def _without_damage(
     # One batch is held back, so that damage after the last group is still reported.
     held: list[Group] = []
     for positions in ranges:
+        reader.expect(positions.start)
         batch = [group for group in reader.groups(positions, log.note) if group is not None]
         if held and batch:
             yield held, log.drain()
@@ -150,6 +152,14 @@ class _Reader:
         for entry in entries:
             groups = rendered[entry.set]
             yield self._decoded(entry, note) if groups is None else next(groups)
+
+    def expect(self, position: int) -> None:
+        """Has remote shards downloaded that come after a position, while others are read."""
+        sets = self._stream.sets
+        if any(data.remote for data in sets):
+            coming = self._order.coming_shards(position)
+            files = [sets[number].file(shard) for number, shard in coming if sets[number].remote]
+            self._tars.expect(files)
 
     def good_before(self, position: int, log: "_DamageLog") -> Group:
         """Returns the nearest earlier good group, going round; an error if there is none."""

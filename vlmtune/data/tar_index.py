@@ -19,7 +19,7 @@ import json
 import os
 import zlib
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -32,10 +32,12 @@ from vlmtune.data.schema import ShardInfo
 from vlmtune.data.tar_records import Damage, RawRecord, Shard, locate_records, read_members
 from vlmtune.errors import UserError
 from vlmtune.storage.files import write_atomically
+from vlmtune.storage.remote.folder import RemoteFile, RemoteFolder
 
 VERSION = 1
 SUFFIX = ".offsets"
 OPEN_TARS = 128  # tars, with their indexes, that one reader keeps open
+AHEAD = 16  # remote tars that one reader downloads before it needs them
 
 
 @dataclass(frozen=True)
@@ -136,13 +138,29 @@ class OpenTars:
 
     def __init__(self) -> None:
         self._open: OrderedDict[Shard, tuple[ExitStack, int, TarIndex]] = OrderedDict()
+        self._folders: set[RemoteFolder] = set()
 
     def __enter__(self) -> "OpenTars":
         return self
 
     def __exit__(self, *exception: object) -> None:
+        self.expect([])
         while self._open:
             self._close_oldest()
+
+    def expect(self, shards: Sequence[Shard]) -> None:
+        """Downloads the first of the remote tars that come next; other remote tars are closed.
+
+        The cache may then remove these.
+        """
+        coming = [shard for shard in shards if isinstance(shard, RemoteFile)]
+        needed = set(coming)
+        for shard in [x for x in self._open if isinstance(x, RemoteFile) and x not in needed]:
+            self._close(shard)
+        self._folders |= {shard.folder for shard in coming}
+        for folder in self._folders:
+            missing = [x for x in coming if x.folder is folder and x not in self._open]
+            folder.expect(missing[:AHEAD])
 
     def read(
         self, shard: Shard, info: ShardInfo, number: int, images: bool = True
@@ -168,5 +186,8 @@ class OpenTars:
         return file, index
 
     def _close_oldest(self) -> None:
-        _, (stack, _, _) = self._open.popitem(last=False)
+        self._close(next(iter(self._open)))
+
+    def _close(self, shard: Shard) -> None:
+        stack, _, _ = self._open.pop(shard)
         stack.close()
