@@ -178,4 +178,6 @@ def test_digest_depends_on_the_records_alone(make_set: MakeSet) -> None:
     data = make_set(3)
     assert data.digest() == ShardSet(data.path, weight=2.0).digest()
     assert data.digest() != make_set(3, prefix="q").digest()
-    assert (data.spec()["init_args"], data.counts) == ({"path": data.path, "weight": 1.0}, [3])
+    remote = {"cache": None, "cache_bytes": 50 * 2**30}
+    assert data.spec()["init_args"] == {"path": data.path, "weight": 1.0, **remote}
+    assert data.counts == [3]

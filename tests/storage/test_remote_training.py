@@ -1,4 +1,4 @@
-"""`vlmtune fit` on shards of a server on loopback."""
+"""Training on shards of a server on loopback."""
 
 import os
 import subprocess
@@ -8,32 +8,27 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.storage.conftest import FaultyServer
 from tests.tiny import fit_config, plugin
+from vlmtune.cli.main import main
+from vlmtune.data.catalogue import catalogue
 from vlmtune.data.schema import read_manifest
-
-PASSWORD = "pa55/word"  # as it stands in a URL: pa55%2Fword
-
-
-@pytest.fixture
-def fit(tmp_path, model_folder):
-    """Returns a function that trains in another process and gives what that printed."""
-
-    def run(name: str, path: str, workers: int = 2, **options) -> subprocess.CompletedProcess[str]:
-        cache = str(tmp_path / "cache")
-        shards = plugin("data.shards.ShardSet", path=path, cache=cache)
-        data = {"train": [shards], "num_workers": workers, "seed": 3, **options}
-        folder = tmp_path / name
-        config = fit_config(folder, model_folder, Path(), data=data, trainer={"max_steps": 5})
-        command = [sys.executable, "-m", "vlmtune", "fit", "--config", str(config)]
-        environment = {**os.environ, "PASSWORD": PASSWORD.replace("/", "%2F")}
-        return subprocess.run(
-            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300
-        )
-
-    return run
+from vlmtune.data.shards import ShardSet
+from vlmtune.data.stream import GroupStream
+from vlmtune.errors import UserError
 
 
-def weights(folder: Path) -> dict:
+def names(shards: Path) -> list[str]:
+    return [shard.file for shard in read_manifest(shards).shards]
+
+
+def config(tmp_path: Path, model: Path, name: str, path: str) -> Path:
+    shards = plugin("data.shards.ShardSet", path=path, cache=str(tmp_path / "cache"))
+    data = {"train": [shards], "num_workers": 2, "seed": 3}
+    return fit_config(tmp_path / name, model, Path(), data=data, trainer={"max_steps": 5})
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
     (file,) = folder.rglob("*.ckpt")
     return torch.load(file, weights_only=True)["state_dict"]
 
@@ -44,45 +39,95 @@ def texts(folder: Path) -> str:
     return "".join(path.read_bytes().decode("latin-1") for path in files)
 
 
-def test_it_trains_as_on_the_local_folder(server, shards, fit, tmp_path):
+@pytest.mark.slow
+def test_it_trains_as_on_the_local_folder(server, shards, model_folder, tmp_path):
     server.folder = shards
-    local = fit("local", str(shards))
-    assert local.returncode == 0, local.stderr
-    names = [shard.file for shard in read_manifest(shards).shards]
-    for name, fault in zip(names, ("500", "lie", "truncate"), strict=True):
+    for name, fault in zip(names(shards), ("500", "lie", "truncate"), strict=True):
         server.faults[name] = [fault]
-    host = server.url.removeprefix("http://")
-    remote = fit("remote", f"http://reader:$PASSWORD@{host}")
-    assert remote.returncode == 0, remote.stderr
-    assert weights(tmp_path / "remote").keys() == weights(tmp_path / "local").keys()
-    for name, value in weights(tmp_path / "local").items():
-        assert value.equal(weights(tmp_path / "remote")[name])
+    host, printed = server.url.removeprefix("http://"), ""
+    environment = {**os.environ, "PASSWORD": "pa55%2Fword"}
+    for name, path in {"local": str(shards), "remote": f"http://me:$PASSWORD@{host}"}.items():
+        file = config(tmp_path, model_folder, name, path)
+        command = [sys.executable, "-m", "vlmtune", "fit", "--config", str(file)]
+        options = {"env": environment, "capture_output": True, "text": True}
+        run = subprocess.run(command, cwd=file.parent, **options)
+        assert run.returncode == 0, run.stderr
+        printed += run.stdout + run.stderr
+    local, remote = weights(tmp_path / "local"), weights(tmp_path / "remote")
+    assert local.keys() == remote.keys()
+    assert all(value.equal(remote[name]) for name, value in local.items())
     # Each shard came once and, after its fault, once more, for both workers and all epochs.
-    assert server.asked == {"manifest.json": 1, **dict.fromkeys(names, 2)}
-    assert "Basic cmVhZGVyOnBhNTUvd29yZA==" in server.authorizations  # reader:pa55/word
-    written = texts(tmp_path / "remote") + texts(tmp_path / "cache")
-    for secret in ("pa55", "cmVhZGVy"):
-        assert secret not in written + remote.stdout + remote.stderr
-    assert "$PASSWORD@" in (tmp_path / "remote/fit.yaml").read_text()
+    assert server.asked == {"manifest.json": 1, **dict.fromkeys(names(shards), 2)}
+    assert set(server.authorizations) == {"Basic bWU6cGE1NS93b3Jk"}  # me:pa55/word
+    written = texts(tmp_path / "remote") + texts(tmp_path / "cache") + printed
+    assert "pa55" not in written
+    assert "bWU6" not in written
 
 
-def test_a_shard_that_cannot_be_read_is_one_damaged_line(server, shards, fit, tmp_path):
+def stream(
+    server: FaultyServer, tmp_path: Path, cache_bytes: int = 10**9, **options
+) -> GroupStream:
+    data = ShardSet(server.url, cache=str(tmp_path / "cache"), cache_bytes=cache_bytes)
+    return GroupStream((data,), 2, seed=5, **options)
+
+
+def keys(stream: GroupStream) -> list[str]:
+    return [
+        group.key for epoch in range(3) for batch, _ in stream.batches(epoch) for group in batch
+    ]
+
+
+@pytest.mark.parametrize("window", [0, 4, 10_000])
+@pytest.mark.parametrize("train", [True, False])
+def test_each_shard_is_downloaded_once_for_all_epochs(server, shards, tmp_path, window, train):
     server.folder = shards
-    name = read_manifest(shards).shards[1].file
+    local = GroupStream((ShardSet(str(shards)),), 2, seed=5, window=window, train=train)
+    remote = stream(server, tmp_path, window=window, train=train)
+    assert keys(remote) == keys(local)
+    assert server.asked == {"manifest.json": 1, **dict.fromkeys(names(shards), 1)}
+
+
+def test_a_cache_of_two_shards_suffices_for_a_small_window(server, shards, tmp_path, caplog):
+    server.folder = shards
+    largest = max(shard.bytes for shard in read_manifest(shards).shards)
+    local = GroupStream((ShardSet(str(shards)),), 2, seed=5, window=0)
+    remote = stream(server, tmp_path, 2 * largest, window=0)
+    assert keys(remote) == keys(local)
+    tars = [path for path in (tmp_path / "cache").iterdir() if len(path.name) == 64]
+    assert sum(path.stat().st_size for path in tars) <= 2 * largest
+    assert sum(server.asked.values()) > 4  # a shard was removed and came back
+    assert not caplog.messages
+
+
+def test_a_shard_that_cannot_be_read_is_one_damaged_line(server, shards, tmp_path):
+    server.folder = shards
+    name = names(shards)[1]
     server.faults[name] = ["403"] * 99
-    strict = fit("strict", server.url, 0)
-    assert strict.returncode == 1
-    (line,) = [line for line in strict.stderr.splitlines() if "damaged" in line]
-    assert f"{server.url}/{name} - the tar cannot be opened: cannot be read: the server" in line
-    lenient = fit("lenient", server.url, 0, max_damaged=0.5)
-    assert lenient.returncode == 0, lenient.stderr
-    (line,) = [line for line in lenient.stderr.splitlines() if name in line]
-    assert f"{server.url}/{name} - the tar cannot be opened" in line
+    line = f"{server.url}/{name} - the tar cannot be opened: cannot be read: the server answered"
+    lines = [x for _, new in stream(server, tmp_path, max_damaged=0.5).batches() for x in new]
+    assert lines == [f"{line} with status 403"]
+    with pytest.raises(UserError, match=r"^expected at most 1 damaged of 12 records, got 2 \(http"):
+        list(stream(server, tmp_path).batches())
 
 
-def test_a_password_in_the_config_is_refused_before_anything_is_written(fit, tmp_path):
-    refused = fit("refused", "https://reader:pa55word@127.0.0.1/shards")
-    assert refused.returncode == 1
-    assert "expected a URL without a password or a query string" in refused.stderr
-    assert "pa55word" not in refused.stdout + refused.stderr
-    assert [path.name for path in (tmp_path / "refused").iterdir()] == ["fit.yaml"]
+def test_captions_and_images_are_listed_as_those_of_the_folder(server, shards, tmp_path):
+    server.folder = shards
+    local = catalogue([ShardSet(str(shards))])
+    remote = catalogue([ShardSet(server.url, cache=str(tmp_path / "cache"))])
+    assert remote.texts == local.texts
+    assert remote.images.keys() == local.images.keys()
+    for name, location in local.images.items():
+        assert remote.images[name].read() == location.read()
+
+
+def test_a_password_in_the_config_is_refused_before_anything_is_written(
+    tmp_path, model_folder, monkeypatch, capsys
+):
+    monkeypatch.setattr(sys, "argv", ["vlmtune"])
+    url = "https://reader:pa55word@127.0.0.1/shards"
+    file = config(tmp_path, model_folder, "refused", url)
+    assert main(["fit", "--config", str(file)]) == 2
+    printed = "".join(capsys.readouterr())
+    assert "expected a URL without a password or a query string" in printed
+    assert "pa55word" not in printed
+    assert [path.name for path in file.parent.iterdir()] == ["fit.yaml"]

@@ -177,6 +177,8 @@ class OpenTars:
         if shard not in self._open:
             while len(self._open) >= OPEN_TARS:
                 self._close_oldest()
+            if isinstance(shard, RemoteFile):
+                self._make_room(shard)
             with ExitStack() as stack:
                 file = stack.enter_context(shard.open("rb", buffering=0)).fileno()
                 index = open_index(shard if isinstance(shard, Path) else shard.local, info)
@@ -184,6 +186,15 @@ class OpenTars:
         self._open.move_to_end(shard)
         _, file, index = self._open[shard]
         return file, index
+
+    def _make_room(self, shard: RemoteFile) -> None:
+        """Closes other remote tars until the cache can take another one."""
+        if not shard.fits:
+            shard.folder.expect([])
+        for other in [x for x in self._open if isinstance(x, RemoteFile)]:
+            if shard.fits:
+                return
+            self._close(other)
 
     def _close_oldest(self) -> None:
         self._close(next(iter(self._open)))

@@ -167,6 +167,11 @@ class RemoteFile:
         """The local copy. It is there while the file is open."""
         return self.folder.cache.folder / self.key
 
+    @property
+    def fits(self) -> bool:
+        """Whether the cache has the file, or room for it beside the files in use."""
+        return self.local.is_file() or self.folder.cache.has_room(self.size)
+
     def open(self, mode: str = "rb", buffering: int = -1) -> BinaryIO:
         """Opens the local copy for reading, as `Path.open` does. See `RemoteFolder.open`."""
         if mode != "rb":
