@@ -102,7 +102,7 @@ class FileCache:
                 file = path.open("rb")
             except FileNotFoundError:
                 return None
-            _share(file)
+            _hold(file)
             status = os.fstat(file.fileno())
             if status.st_nlink == 0 or status.st_size != size:
                 # It was removed before it was locked, or something else has changed it.
@@ -151,7 +151,7 @@ class FileCache:
         try:
             download(part)
             file = part.open("rb")
-            _share(file)  # it is in use before others can see it
+            _hold(file)  # it is in use before others can see it
             part.replace(self.folder / key)
             return file
         finally:
@@ -218,7 +218,7 @@ class FileCache:
             ) from error
 
 
-def _share(file: BinaryIO) -> None:
+def _hold(file: BinaryIO) -> None:
     """Marks an open file as in use, until it is closed."""
     fcntl = _locks()
     fcntl.flock(file, fcntl.LOCK_SH)
