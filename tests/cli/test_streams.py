@@ -80,6 +80,8 @@ def test_errors_have_no_control_characters():
                          "emory: you tried to allocate 8 bytes."),
             "expected enough memory, got [enforce fail",
         ),
+        (ValueError("Invalid learning rate: nan"), "expected a valid optimizer, got: Invalid lear"),
+        (ValueError("Invalid beta parameter at index 0: 2.0"), "expected a valid optimizer, got: "),
         (MemoryError(), "expected enough memory, got MemoryError: lower the batch size"),
     ],
 )  # fmt: skip

@@ -16,6 +16,7 @@ from vlmtune.errors import UserError
 LONGEST = 600
 EXPECTED = {"RecordError", "MisconfigurationException"}
 MEMORY = re.compile(r"can't allocate memory|not enough memory|out of memory|bad_alloc", re.I)
+OPTIMIZER = re.compile(r"^Invalid (learning rate|beta|epsilon|weight_decay|momentum)\b.*")
 WORKER = re.compile(r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) (is killed|exited)[^.]*")
 # jsonargparse writes prose. These find in it the name that is wrong and the class it belongs to; if
 # it words them otherwise one day, the suggestion is missing and its message is still shown.
@@ -38,7 +39,7 @@ def is_expected(error: Exception) -> bool:
     """Whether the user can cause this error, so that it is no fault of vlmtune."""
     names = {kind.__name__ for kind in type(error).__mro__}
     known = isinstance(error, UserError | OSError | argparse.ArgumentError) or names & EXPECTED
-    return bool(known) or _of_the_machine(error) is not None
+    return bool(known) or _known_line(error) is not None
 
 
 def explain(error: Exception) -> str:
@@ -51,15 +52,15 @@ def explain(error: Exception) -> str:
     text = _one_line(str(error))
     if isinstance(error, OSError) and error.filename is not None:
         return f"expected the file {str(error.filename)!r}, got: {error.strerror}: correct the path"
-    if (line := _of_the_machine(error)) is not None:
+    if (line := _known_line(error)) is not None:
         return line
     if is_expected(error):
         return text
     return f"{type(error).__name__}: {text}: a fault in vlmtune; --debug shows where"
 
 
-def _of_the_machine(error: Exception) -> str | None:
-    """The line of an error that memory or another process caused; None for others."""
+def _known_line(error: Exception) -> str | None:
+    """The line of an error that memory, a worker or an optimizer raised; None for others."""
     text = _one_line(str(error))
     kinds = {kind.__name__ for kind in type(error).__mro__}
     if "OutOfMemoryError" in kinds or (
@@ -72,6 +73,8 @@ def _of_the_machine(error: Exception) -> str | None:
             f"expected the data workers to run on, got {worker[0].strip()}: free memory or lower "
             "data.num_workers, then resume with --ckpt_path and the last checkpoint"
         )
+    if isinstance(error, ValueError) and OPTIMIZER.match(text):
+        return f"expected a valid optimizer, got: {text}: correct --model.optimizer"
     return None
 
 

@@ -39,6 +39,7 @@ from vlmtune.errors import UserError
 from vlmtune.export import check_checkpoint
 from vlmtune.report.screen import show
 from vlmtune.report.table import count
+from vlmtune.storage.files import check_regular
 from vlmtune.training.benchmark_callback import BenchmarkCallback
 from vlmtune.training.failures import failure_of_others, is_lost, publish_failure
 from vlmtune.training.module import AdaptationModule
@@ -60,6 +61,7 @@ NOISE = (
     ".*isn't a registered model.*",
 )
 
+MOST_DEVICES = 1024  # Lightning lists them all
 KEYWORDS = ("last", "best", "hpc")  # checkpoints that Lightning finds itself
 
 
@@ -250,6 +252,12 @@ class VlmtuneCLI(LightningCLI):
 
     def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
         """Makes the trainer, with errors of one line."""
+        devices = self.config_init[self.command].trainer.devices
+        if isinstance(devices, int) and devices > MOST_DEVICES:
+            raise UserError(
+                f"expected at most {MOST_DEVICES} devices on a node, got {devices}: lower "
+                "--trainer.devices"
+            )
         # Before Lightning, which appends its bar to this very list.
         given = [type(one) for one in self.config_init[self.command].trainer.callbacks or []]
         try:
@@ -314,6 +322,8 @@ def names_module(arguments: Sequence[str]) -> bool:
     """
     words = [part for word in arguments for part in word.split("=", 1)]
     configs = [path for word, path in pairwise(words) if word in ("--config", "-c")]
+    for path in configs:
+        check_regular(path, "a config", "write it to a file")
     return bool({"--model", "--model.class_path"} & {*words}) or any(map(_has_class, configs))
 
 
