@@ -1,11 +1,15 @@
 import csv
 import math
+import time
 
 import pytest
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.loggers import CSVLogger
 
 from tests.runs import QUIET, fit, module
+from vlmtune.adapters.linear_probe import LinearProbe
+from vlmtune.data.stream import GroupStream
+from vlmtune.objectives.info_nce import InfoNCE
 from vlmtune.training.run_monitor import RunMonitor
 
 pytestmark = QUIET
@@ -35,3 +39,45 @@ def test_rate_norm_and_throughput_are_logged(model_folder, shards, tmp_path):
     assert got == pytest.approx([norms.norms[i] for i in (1, 3, 5)], rel=1e-4)
     assert [float(row["train/lr"]) for row in rows] == pytest.approx(watch.rates[1::2])
     assert all(float(row["train/samples_per_second"]) > 0 for row in rows)
+    assert all(float(row["train/memory"]) > 0 for row in rows)
+    assert all(float(row["train/logit_scale"]) > 0 for row in rows)  # the MM-Adapter trains its own
+
+
+class Clock:
+    """A clock that stands still but for what is added to it."""
+
+    def __init__(self, monkeypatch):
+        self.now = 0.0
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+
+
+class Steps(Callback):
+    """Lets each step take a second."""
+
+    def __init__(self, clock):
+        self.clock = clock
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        self.clock.now += 1.0
+
+
+def test_waiting_is_the_share_of_time_spent_on_fetching(
+    model_folder, shards, tmp_path, monkeypatch
+):
+    clock, read = Clock(monkeypatch), GroupStream.batches
+
+    def slow(*arguments, **options):
+        for batch in read(*arguments, **options):
+            clock.now += 3.0
+            yield batch
+
+    monkeypatch.setattr(GroupStream, "batches", slow)
+    logger = CSVLogger(tmp_path, flush_logs_every_n_steps=1)
+    options = {"log_every_n_steps": 3, "logger": logger}
+    made = module(model_folder, LinearProbe(learn_scale=True, initial_scale=5.0), [InfoNCE()])
+    fit(made, shards, tmp_path, 3, (Steps(clock), RunMonitor()), **options)
+    with open(f"{logger.log_dir}/metrics.csv") as file:
+        (row,) = (row for row in csv.DictReader(file) if row["train/waiting"])
+    assert float(row["train/waiting"]) == pytest.approx(3 * 3 / (3 * 3 + 3))
+    assert float(row["train/samples_per_second"]) == pytest.approx(3 * 4 / 12)
+    assert float(row["train/logit_scale"]) == pytest.approx(5.0, rel=0.1)

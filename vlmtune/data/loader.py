@@ -21,6 +21,7 @@ from vlmtune.data.collate import collate
 from vlmtune.data.hard_negatives import HardNegatives, with_hard_negatives
 from vlmtune.data.sample_order import Consumer
 from vlmtune.data.shards import ShardSet
+from vlmtune.data.stopwatch import Stopwatch
 from vlmtune.data.stream import GroupStream
 from vlmtune.errors import UserError
 from vlmtune.types import Batch, Group
@@ -123,6 +124,7 @@ class EpochLoader:
         self.rank, self.world, self.num_workers = rank, world, num_workers
         self.changes = changes or GroupChanges()
         self.length = stream.length(rank, world)
+        self.fetching = Stopwatch()
 
     def __len__(self) -> int:
         return self.length
@@ -131,7 +133,8 @@ class EpochLoader:
         epoch, start = self.position()
         where = (self.rank, self.world, epoch, start)
         reader = _Reader(self.stream, self.preprocess, self.changes, *where)
-        for item in DataLoader(reader, None, num_workers=self.num_workers, collate_fn=_identity):
+        workers = DataLoader(reader, None, num_workers=self.num_workers, collate_fn=_identity)
+        for item in self.fetching.over(workers):
             if isinstance(item, UserError):
                 raise item
             yield item

@@ -1,34 +1,42 @@
-"""What a run's loggers get besides losses: learning rate, gradient norm, throughput.
+"""What a run's loggers get besides losses: learning rate, gradient norm, temperature, throughput.
 
 In: the trainer's steps. Out: logged numbers, every `log_every_n_steps`.
 Never: a number in the report, or a change of a gradient.
 """
 
+import resource
+import sys
 import time
 from typing import Any, cast
 
 import pytorch_lightning as pl
+import torch
+from torch import Tensor
 from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 from typing_extensions import override
 
 
 class RunMonitor(pl.Callback):
-    r"""Logs `train/lr`, `train/gradient_norm` and `train/samples_per_second`.
+    r"""Logs how a run goes, every `log_every_n_steps`, under `train/`.
 
-    The rate is that of the first parameter group. The norm is $\|g\|_2$ over all trained weights
-    before clipping. Throughput counts the records of all ranks between two logged steps, time of
-    evaluations included.
+    - `lr`: the learning rate of the first parameter group.
+    - `gradient_norm`: $\|g\|_2$ over all trained weights before clipping.
+    - `logit_scale`: $e^{\tau}$, the inverse temperature, if the adapter trains it.
+    - `samples_per_second`: records of all ranks since the last logged step, by the time that
+      passed, evaluations included.
+    - `waiting`: the fraction of that time in which this rank waited for data.
+    - `memory`: the largest memory so far in GiB: of the device, or of this process on a CPU.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._numbers: dict[str, float] = {}
-        self._records, self._since = 0, 0.0
+        self._records, self._since, self._waited = 0, 0.0, 0.0
 
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._records, self._since = 0, time.monotonic()
+        self._records, self._since, self._waited = 0, time.monotonic(), _waited(trainer)
 
     @override
     def on_before_optimizer_step(
@@ -45,6 +53,9 @@ class RunMonitor(pl.Callback):
             "train/lr": float(groups[0]["lr"]),
             "train/gradient_norm": float(get_total_norm(gradients)) / scale,
         }
+        log_scale = getattr(pl_module.adapter, "log_scale", None)
+        if isinstance(log_scale, Tensor) and log_scale.requires_grad:
+            self._numbers["train/logit_scale"] = float(log_scale.detach().exp())
 
     @override
     def on_train_batch_end(
@@ -58,9 +69,27 @@ class RunMonitor(pl.Callback):
         self._records += len(batch.keys) * trainer.world_size
         if not self._numbers:
             return
-        now = time.monotonic()
-        rate = self._records / max(now - self._since, 1e-9)
-        numbers = {**self._numbers, "train/samples_per_second": rate}
+        now, waited = time.monotonic(), _waited(trainer)
+        passed = max(now - self._since, 1e-9)
+        numbers = {
+            **self._numbers,
+            "train/samples_per_second": self._records / passed,
+            "train/waiting": (waited - self._waited) / passed,
+            "train/memory": _memory(pl_module.device),
+        }
         for logger in trainer.loggers:
             logger.log_metrics(numbers, trainer.global_step)
-        self._numbers, self._records, self._since = {}, 0, now
+        self._numbers, self._records, self._since, self._waited = {}, 0, now, waited
+
+
+def _waited(trainer: pl.Trainer) -> float:
+    """Seconds that this rank has waited for data so far; 0 where its loader does not know."""
+    fetching = getattr(trainer.train_dataloader, "fetching", None)
+    return 0.0 if fetching is None else float(fetching.seconds)
+
+
+def _memory(device: torch.device) -> float:
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**30
+    unit = 1 if sys.platform == "darwin" else 2**10  # of ru_maxrss, in bytes
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
