@@ -165,14 +165,15 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         return self.scale * (image.pooled * text.pooled).sum(dim=1) + evidence + self.bias
 
     def _evidence(self, image: PooledTokens, text: PooledTokens) -> Float[Tensor, "P"]:
-        width, read = self.width, self._read(image, text)
-        values = self._by_head(image.tokens.values[:, :, width:])
-        content = self._by_head(text.tokens.values[:, :, width : 2 * width])
-        weight = content @ values.mT / math.sqrt(width / self.heads)
+        # Not by slices, whose gradients are padded to the whole and added.
+        keys, values = (self._by_head(x) for x in image.tokens.values.chunk(2, dim=2))
+        sizes = [self.width, self.width, text.tokens.values.shape[2] - 2 * self.width]
+        parts = text.tokens.values.split(sizes, dim=2)
+        queries, content, location = (self._by_head(x) for x in parts)
+        weight = content @ values.mT / math.sqrt(self.width / self.heads)
         if self.locations:
-            location = self._by_head(text.tokens.values[:, :, 2 * width :])
-            weight = weight + location @ self.grid.T.to(read.dtype)
-        return (read * weight).sum(dim=(1, 2, 3)) / 2
+            weight = weight + location @ self.grid.T.to(keys.dtype)
+        return (self._read(keys, queries, image.tokens) * weight).sum(dim=(1, 2, 3)) / 2
 
     def _evidence_of_images(self, image: Tokens, text: Tokens) -> Float[Tensor, "P"]:
         """The evidence of one text in many images, by one matrix product.
@@ -194,17 +195,18 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
     @override
     def reading(self, image: PooledTokens, text: PooledTokens) -> Float[Tensor, "P words patches"]:
         r"""The mean over the heads of $a_{whp}$."""
-        return self._read(image, text).mean(dim=1)
+        keys, queries = (x.tokens.values[:, :, : self.width] for x in (image, text))
+        return self._read(self._by_head(keys), self._by_head(queries), image.tokens).mean(dim=1)
 
     def _read(
-        self, image: PooledTokens, text: PooledTokens
+        self,
+        keys: Float[Tensor, "P heads patches y"],
+        queries: Float[Tensor, "P heads words y"],
+        image: Tokens,
     ) -> Float[Tensor, "P heads words patches"]:
         r"""$a_{whp}$, how much word w reads patch p with head h."""
-        keys = self._by_head(image.tokens.values[:, :, : self.width])
-        queries = self._by_head(text.tokens.values[:, :, : self.width])
-        hidden = ~image.tokens.mask[:, None, None]
         products = queries @ keys.mT / math.sqrt(self.width / self.heads)
-        return products.masked_fill(hidden, -torch.inf).softmax(dim=3)
+        return products.masked_fill(~image.mask[:, None, None], -torch.inf).softmax(dim=3)
 
     @override
     def pair_bytes(self, image: PooledTokens, text: PooledTokens, training: bool) -> int:
