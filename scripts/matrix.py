@@ -22,7 +22,8 @@ from transformers.utils import logging
 from tests.contracts.test_backbones import KINDS
 from tests.runs import quiet_trainer
 from tests.tiny import halves, write_shards
-from vlmtune.adapters.base import Adapter, trained_state
+from vlmtune.adapters.base import Adapter
+from vlmtune.adapters.trained_state import trained_state
 from vlmtune.backbones.base import Backbone
 from vlmtune.cli.fit import NOISE
 from vlmtune.config import ROOT, Spec, instantiate

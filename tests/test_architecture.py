@@ -43,6 +43,7 @@ UPSTREAM = {
     | {"backbones.evaluation_mode", "adapters.base", "adapters.zero_shot"},
     "training": BASICS
     | {"distributed", "pairs", "features", "backbones.base", "adapters.base", "objectives.base"}
+    | {"adapters.trained_state"}
     | {"benchmarks.base", "report", "export", "evaluation"},
     # The one file of training that names methods.
     "training.methods": BASICS | {"pairs", "backbones.base", "adapters", "objectives", "training"},

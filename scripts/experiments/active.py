@@ -34,7 +34,8 @@ from typing_extensions import override
 
 from data_builders.scenes.rendered import Kind, RenderedScenes
 from scripts.experiments.rounds import Row, plot, table
-from vlmtune.adapters.base import Adapter, trained_state
+from vlmtune.adapters.base import Adapter
+from vlmtune.adapters.trained_state import trained_state
 from vlmtune.backbones.base import Backbone
 from vlmtune.benchmarks.base import Benchmark
 from vlmtune.cli.fit import NOISE

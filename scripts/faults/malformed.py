@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
-from vlmtune.adapters.base import trained_state
 from vlmtune.adapters.linear_probe import LinearProbe
+from vlmtune.adapters.trained_state import trained_state
 from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.benchmarks.cola_multi import ColaMulti
 from vlmtune.data.schema import Manifest, ShardInfo, read_manifest

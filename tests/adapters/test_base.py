@@ -4,10 +4,11 @@ import pytest
 import torch
 
 from tests.tiny import Widths
-from vlmtune.adapters.base import DualAdapter, JointAdapter, load_trained_state, trained_state
+from vlmtune.adapters.base import DualAdapter, JointAdapter
 from vlmtune.adapters.ft_late import FTLate
 from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.mm_adapter import MMAdapter
+from vlmtune.adapters.trained_state import load_trained_state, trained_state
 from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec, Pooled, Tokens
 

@@ -11,8 +11,8 @@ from tests.adapters.families import (
     plain,
     trained,
 )
-from vlmtune.adapters.base import trained_state
 from vlmtune.adapters.lora import LoRA
+from vlmtune.adapters.trained_state import trained_state
 from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec

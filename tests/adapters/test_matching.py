@@ -5,8 +5,8 @@ from transformers import FlavaModel
 from transformers.utils import logging
 
 from tests.backbones import hf_models
-from vlmtune.adapters.base import trained_state
 from vlmtune.adapters.matching import Matching
+from vlmtune.adapters.trained_state import trained_state
 from vlmtune.backbones.blip import Blip
 from vlmtune.backbones.bridgetower import BridgeTower
 from vlmtune.backbones.flava import Flava

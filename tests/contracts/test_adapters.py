@@ -13,7 +13,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits, pad
 from transformers.utils import logging
 
 from tests.backbones import hf_models
-from vlmtune.adapters.base import Adapter, JointAdapter, load_trained_state, trained_state
+from vlmtune.adapters.base import Adapter, JointAdapter
+from vlmtune.adapters.trained_state import load_trained_state, trained_state
 from vlmtune.adapters.zero_shot import ZeroShot
 from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.blip import Blip

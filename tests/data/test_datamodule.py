@@ -1,3 +1,6 @@
+import multiprocessing
+import os
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -88,6 +91,20 @@ def test_loaders_have_their_length_and_resume_anywhere(make_set: MakeSet, worker
     for done in (0, 1, 3, 7):
         (loader,) = loaders(stream, workers, (1, 2 * done))
         assert keys(loader) == whole[done:]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_workers_outlive_a_signal_to_all_processes_of_a_job(make_set: MakeSet, number: int) -> None:
+    stream = GroupStream((make_set(60, 4),), 1, images=False)
+    (alone,) = loaders(stream, 0, (0, 0))
+    (loader,) = loaders(stream, 2, (0, 0))
+    before, batches = set(multiprocessing.active_children()), iter(loader)
+    seen = [next(batches).keys for _ in range(2)]  # one of each worker: both have begun
+    workers = set(multiprocessing.active_children()) - before
+    for worker in workers:
+        os.kill(int(worker.pid or 0), number)
+    assert len(workers) == 2
+    assert seen + [batch.keys for batch in batches] == keys(alone)
 
 
 def test_an_epoch_of_four_ranks_goes_on_with_two_and_other_workers(make_set: MakeSet) -> None:

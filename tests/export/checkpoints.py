@@ -2,7 +2,7 @@
 
 import torch
 
-from vlmtune.adapters.base import trained_state
+from vlmtune.adapters.trained_state import trained_state
 
 
 def checkpoint(path, backbone, adapter, /, **changes):

@@ -15,10 +15,10 @@ from safetensors.torch import load_file, save_file
 from tests.export.checkpoints import checkpoint
 from tests.refusals import refused
 from tests.tiny import plugin
-from vlmtune.adapters.base import trained_state
 from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.lora import LoRA
 from vlmtune.adapters.mm_adapter import MMAdapter
+from vlmtune.adapters.trained_state import trained_state
 from vlmtune.adapters.zero_shot import ZeroShot
 from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.cli.evaluate import _provenance

@@ -7,9 +7,9 @@ from pytorch_lightning.callbacks import Callback
 from tests.refusals import refused
 from tests.runs import QUIET, fit, module, quiet_trainer, weights
 from tests.tiny import fit_config, plugin, write_cola
-from vlmtune.adapters.base import trained_state
 from vlmtune.adapters.last_blocks import LastBlocks
 from vlmtune.adapters.linear_probe import LinearProbe
+from vlmtune.adapters.trained_state import trained_state
 from vlmtune.benchmarks.cola_multi import ColaMulti
 from vlmtune.cli.main import main
 from vlmtune.data.datamodule import ShardDataModule

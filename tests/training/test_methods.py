@@ -13,11 +13,11 @@ from pytorch_lightning import Trainer
 from tests.runs import QUIET, Watch, fit
 from tests.test_configs import Parsed
 from tests.tiny import write_cola
-from vlmtune.adapters.base import trained_state
 from vlmtune.adapters.context_prompts import ContextPrompts
 from vlmtune.adapters.last_blocks import LastBlocks
 from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.mm_adapter import MMAdapter
+from vlmtune.adapters.trained_state import trained_state
 from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.cli.main import main
 from vlmtune.data.datamodule import ShardDataModule

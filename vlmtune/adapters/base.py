@@ -10,7 +10,6 @@ does not matter; export and load change nothing.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from typing import Any, ClassVar, Generic
 
 import torch
@@ -287,34 +286,3 @@ def log_of_scale(initial: float) -> float:
     if not 0 < initial < math.inf:
         raise UserError(f"expected an initial scale above 0, got {initial}: correct it")
     return math.log(initial)
-
-
-def trained_state(backbone: Backbone, adapter: Adapter) -> dict[str, Tensor]:
-    """The state of the adapter and the unfrozen weights of the backbone.
-
-    Keys are `adapter.<name>` and `backbone.<name>`.
-    """
-    state = {f"adapter.{name}": value for name, value in adapter.state_dict().items()}
-    for name, parameter in backbone.named_parameters():
-        if parameter.requires_grad:
-            state[f"backbone.{name}"] = parameter.data
-    return state
-
-
-def load_trained_state(
-    backbone: Backbone, adapter: Adapter, state: Mapping[str, Tensor], source: str
-) -> None:
-    """Loads a `trained_state` strictly: no name and no shape may differ."""
-    current = trained_state(backbone, adapter)
-    wrong = sorted(current.keys() ^ state.keys()) or sorted(
-        name for name in current if current[name].shape != state[name].shape
-    )
-    if wrong:
-        raise UserError(
-            f"expected weights of {type(adapter).__name__} on {type(backbone).__name__} in "
-            f"{source}, got other names or shapes at {len(wrong)} places, first {wrong[0]!r}: "
-            "use the config the checkpoint was trained with"
-        )
-    with torch.no_grad():
-        for name, value in current.items():
-            value.copy_(state[name])

@@ -24,7 +24,7 @@ from typing import Any
 import yaml
 
 from vlmtune.config import find_path
-from vlmtune.data.schema import read_manifest
+from vlmtune.data.shards import ShardSet
 from vlmtune.errors import UserError
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.table import count, number
@@ -173,7 +173,7 @@ def seconds_per_epoch(report: RunReport, folder: Path) -> float | None:
     config = yaml.safe_load(path.read_text(encoding="utf-8"))
     data, records = config["data"], 0
     for shards in data["train"]:
-        records += read_manifest(Path(shards.get("init_args", shards)["path"])).records
+        records += ShardSet(shards.get("init_args", shards)["path"]).manifest.records
     seen = steps * data["batch_size"] * config["trainer"]["accumulate_grad_batches"]
     return report.provenance.seconds * records / seen
 

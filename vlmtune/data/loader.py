@@ -4,6 +4,7 @@ In: a `GroupStream` and a position. Out: batches.
 Never: a count of steps; Lightning has it.
 """
 
+import signal
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterator, Sequence
@@ -133,7 +134,13 @@ class EpochLoader:
         epoch, start = self.position()
         where = (self.rank, self.world, epoch, start)
         reader = _Reader(self.stream, self.preprocess, self.changes, *where)
-        workers = DataLoader(reader, None, num_workers=self.num_workers, collate_fn=_identity)
+        workers = DataLoader(
+            reader,
+            batch_size=None,
+            num_workers=self.num_workers,
+            collate_fn=_identity,
+            worker_init_fn=_outlive_a_signal,
+        )
         for item in self.fetching.over(workers):
             if isinstance(item, UserError):
                 raise item
@@ -205,3 +212,12 @@ class _Reader(IterableDataset):
 
 def _identity(item: Any) -> Any:
     return item
+
+
+def _outlive_a_signal(worker: int) -> None:
+    """Lets a worker ignore the first signal, which may go to all processes of a job.
+
+    The training then ends its step, writes a checkpoint and stops the workers itself.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, _: signal.signal(number, signal.SIG_DFL))

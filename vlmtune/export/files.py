@@ -14,7 +14,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 from typing_extensions import TypedDict
 
-from vlmtune.adapters.base import Adapter, trained_state
+from vlmtune.adapters.base import Adapter
+from vlmtune.adapters.trained_state import trained_state
 from vlmtune.backbones.base import Backbone
 from vlmtune.errors import UserError
 from vlmtune.export.model_card import model_card

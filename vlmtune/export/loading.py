@@ -15,7 +15,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 from typing_extensions import TypedDict
 
-from vlmtune.adapters.base import Adapter, load_trained_state
+from vlmtune.adapters.base import Adapter
+from vlmtune.adapters.trained_state import load_trained_state
 from vlmtune.backbones.base import Backbone
 from vlmtune.config import instantiate
 from vlmtune.errors import UserError

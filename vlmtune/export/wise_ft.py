@@ -6,7 +6,8 @@ In: a trained model. Out: the same model with interpolated weights. Never: a new
 import torch
 from torch import Tensor
 
-from vlmtune.adapters.base import Adapter, trained_state
+from vlmtune.adapters.base import Adapter
+from vlmtune.adapters.trained_state import trained_state
 from vlmtune.backbones.base import Backbone
 from vlmtune.config import Spec, instantiate
 from vlmtune.errors import UserError

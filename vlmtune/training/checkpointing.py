@@ -12,7 +12,8 @@ import pytorch_lightning as pl
 from torch import Tensor, nn
 from typing_extensions import override
 
-from vlmtune.adapters.base import Adapter, load_trained_state, trained_state
+from vlmtune.adapters.base import Adapter
+from vlmtune.adapters.trained_state import load_trained_state, trained_state
 from vlmtune.backbones.base import Backbone
 from vlmtune.config import differences
 from vlmtune.errors import UserError

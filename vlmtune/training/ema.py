@@ -13,7 +13,7 @@ import torch
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
-from vlmtune.adapters.base import trained_state
+from vlmtune.adapters.trained_state import trained_state
 from vlmtune.errors import UserError
 from vlmtune.training.checkpointing import AVERAGE, LIVE
 from vlmtune.training.module import AdaptationModule

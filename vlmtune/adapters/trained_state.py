@@ -1,0 +1,45 @@
+"""The weights that training changes, of an adapter and its backbone.
+
+In: a backbone and an attached adapter. Out: their trained tensors by name, or the two with such
+tensors loaded. Never: frozen weights.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from vlmtune.adapters.base import Adapter
+from vlmtune.backbones.base import Backbone
+from vlmtune.errors import UserError
+
+
+def trained_state(backbone: Backbone, adapter: Adapter) -> dict[str, Tensor]:
+    """The state of the adapter and the unfrozen weights of the backbone.
+
+    Keys are `adapter.<name>` and `backbone.<name>`.
+    """
+    state = {f"adapter.{name}": value for name, value in adapter.state_dict().items()}
+    for name, parameter in backbone.named_parameters():
+        if parameter.requires_grad:
+            state[f"backbone.{name}"] = parameter.data
+    return state
+
+
+def load_trained_state(
+    backbone: Backbone, adapter: Adapter, state: Mapping[str, Tensor], source: str
+) -> None:
+    """Loads a `trained_state` strictly: no name and no shape may differ."""
+    current = trained_state(backbone, adapter)
+    wrong = sorted(current.keys() ^ state.keys()) or sorted(
+        name for name in current if current[name].shape != state[name].shape
+    )
+    if wrong:
+        raise UserError(
+            f"expected weights of {type(adapter).__name__} on {type(backbone).__name__} in "
+            f"{source}, got other names or shapes at {len(wrong)} places, first {wrong[0]!r}: "
+            "use the config the checkpoint was trained with"
+        )
+    with torch.no_grad():
+        for name, value in current.items():
+            value.copy_(state[name])
