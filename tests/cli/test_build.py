@@ -44,3 +44,17 @@ def test_help_lists_the_arguments_of_a_builder(capsys):
     assert lines[path].index("The table") == len(lines[path + 1]) - len(lines[path + 1].lstrip())
     assert main(["build", "no_builder", "--help"]) == 2
     assert "one of ar4t" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["scenes", "--train", "-1"], "expected train >= 0, got -1: pass a number of scenes"),
+        (["folder", "--path", "x", "--records_per_shard", "0"], "expected records_per_shard >= 1"),
+    ],
+)
+def test_a_number_out_of_range_is_one_line(words, line, tmp_path, capsys):
+    assert main(["build", *words, "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"vlmtune: error: {line}")
+    assert said.count("\n") == 1

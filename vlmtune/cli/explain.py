@@ -60,7 +60,9 @@ def explain(error: Exception) -> str:
 
 
 def _known_line(error: Exception) -> str | None:
-    """The line of an error that memory, a worker or an optimizer raised; None for others."""
+    """The line of what a plug-in, memory, a worker or an optimizer refused; None for others."""
+    if isinstance(error.__cause__, UserError):  # jsonargparse wraps what a plug-in refuses
+        return _one_line(str(error.__cause__))
     text = _one_line(str(error))
     kinds = {kind.__name__ for kind in type(error).__mro__}
     if "OutOfMemoryError" in kinds or (
