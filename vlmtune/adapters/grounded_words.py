@@ -200,10 +200,10 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
 
     def _read(
         self,
-        keys: Float[Tensor, "P heads patches y"],
-        queries: Float[Tensor, "P heads words y"],
+        keys: Float[Tensor, "#P heads patches y"],
+        queries: Float[Tensor, "#P heads words y"],
         image: Tokens,
-    ) -> Float[Tensor, "P heads words patches"]:
+    ) -> Float[Tensor, "#P heads words patches"]:
         r"""$a_{whp}$, how much word w reads patch p with head h."""
         products = queries @ keys.mT / math.sqrt(self.width / self.heads)
         return products.masked_fill(~image.mask[:, None, None], -torch.inf).softmax(dim=3)
