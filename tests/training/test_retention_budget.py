@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from pytorch_lightning.callbacks import Callback
 
 from tests.ranks import run_ranks
 from tests.refusals import refused
@@ -81,18 +82,45 @@ def test_a_budget_that_holds_says_nothing(run, said):
     assert not said()
 
 
+class Falls(Callback):
+    """Notes the worst fall after each step of a run that checks each."""
+
+    def __init__(self):
+        self.falls = []
+
+    def on_train_batch_end(self, trainer, *arguments):
+        (budget,) = (one for one in trainer.callbacks if isinstance(one, RetentionBudget))
+        self.falls.append(budget.drops[0].fall)
+
+
 def test_it_stops_and_keeps_the_last_weights_within_the_budget(run, tmp_path, model_folder, shards):
-    _, budget, _ = run(every=1, max_drop=0.999)
-    whole = budget.drops[0].fall
-    # The fall grows with the steps here; half of it is between the first and the last.
-    _, budget, trainer = run("stop", max_drop=whole / 2, every=1)
-    assert 1 < trainer.global_step < 6
+    noted = Falls()
+    run(every=1, max_drop=0.999, callbacks=(noted,))
+    first, worst = noted.falls[0], max(noted.falls)
+    assert first < worst
+    limit = (first + worst) / 2
+    step = next(i for i, fall in enumerate(noted.falls, 1) if fall > limit)
+    _, _, trainer = run("stop", max_drop=limit, every=1)
+    assert trainer.global_step == step
     kept = torch.load(tmp_path / WITHIN, weights_only=True)
-    assert kept["global_step"] == trainer.global_step - 1
+    assert kept["global_step"] == step - 1
+    watched = Kept(step - 1)
     plain = module(model_folder, LinearProbe(initial_scale=10.0), [InfoNCE()])
-    fit(plain, shards, tmp_path / "plain", steps=kept["global_step"])
-    for name, value in weights(plain).items():
+    fit(plain, shards, tmp_path / "plain", callbacks=(watched,))
+    for name, value in watched.weights.items():
         assert kept["state_dict"][name].equal(value)
+
+
+class Kept(Callback):
+    """Keeps the weights of one step."""
+
+    def __init__(self, step):
+        self.step = step
+        self.weights = {}
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        if trainer.global_step == self.step:
+            self.weights = weights(pl_module)
 
 
 def test_it_goes_back_to_the_largest_alpha_that_keeps_the_budget(run, near, model_folder):

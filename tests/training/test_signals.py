@@ -138,13 +138,14 @@ def test_sigterm_after_the_last_step_lets_the_run_end(model_folder, shards, tmp_
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_a_second_interrupt_stops_at_once(model_folder, shards, tmp_path, monkeypatch, handlers):
+def test_a_second_interrupt_stops_at_once(model_folder, shards, tmp_path, handlers):
+    before = signal.getsignal(signal.SIGINT)
     with pytest.raises(SystemExit) as stopped:
         fit(module(model_folder), shards, tmp_path, callbacks=(Send(signal.SIGINT, times=2),))
     assert not isinstance(stopped.value, Stopped)
     assert isinstance(stopped.value.__context__, KeyboardInterrupt)
     assert not (tmp_path / "last-on-signal.ckpt").exists()
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # Lightning ignores it from here on
+    signal.signal(signal.SIGINT, before)  # Lightning ignores it from here on
 
 
 def stops(rank, corpora, folder, number, at):

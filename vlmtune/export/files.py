@@ -50,7 +50,7 @@ class ExportConfig(TypedDict):
     backbone: BackboneSpec
     adapter: PluginSpec
     alpha: NotRequired[float]
-    provenance: NotRequired[dict[str, Any]]
+    provenance: NotRequired[Any]  # a file may hold anything here
     weights_sha256: NotRequired[str]
 
 

@@ -57,7 +57,7 @@ class CheckpointContent(TypedDict):
     state_dict: dict[str, TensorValue]
     global_step: NotRequired[int]
     live_state_dict: NotRequired[dict[str, TensorValue]]
-    provenance: NotRequired[dict[str, Any]]
+    provenance: NotRequired[Any]  # a file may hold anything here
 
 
 def load_export(
