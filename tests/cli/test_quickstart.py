@@ -165,3 +165,16 @@ def test_it_runs_from_end_to_end_and_again(tmp_path, monkeypatch, capsys):
     again = capsys.readouterr().err
     assert again.count("already holds this build; it is kept") == 6
     assert "Storing " not in again + (out / "recipe.log").read_text()  # features are there
+
+
+@pytest.mark.parametrize("size", quickstart.SIZES)
+@pytest.mark.parametrize("name", ["grounded_words", "mm_adapter"])
+def test_the_exported_weights_are_those_of_the_last_step(size, name, tmp_path):
+    configs = quickstart.write_configs(tmp_path, size)
+    trainer = yaml.safe_load((configs / f"{name}.yaml").read_text(encoding="utf-8"))["trainer"]
+    (every,) = (
+        callback["init_args"]["every_n_train_steps"]
+        for callback in trainer["callbacks"]
+        if callback["class_path"].endswith(".ModelCheckpoint")
+    )
+    assert trainer["max_steps"] % every == 0
