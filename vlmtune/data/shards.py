@@ -108,10 +108,10 @@ def read_headers(sets: Sequence[ShardSet]) -> Iterator[tuple[RawRecord, Group, t
             for raw in read_records(file, 0, count, images=False):
                 if isinstance(raw, RawRecord):
                     try:
-                        group, files = decode_header(raw)
+                        group, images = decode_header(raw)
                     except RecordError:
                         continue
-                    yield raw, group, files
+                    yield raw, group, images
 
 
 def decode_header(raw: RawRecord) -> tuple[Group, tuple[str, ...]]:
