@@ -77,6 +77,11 @@ def test_it_warns_once_a_check_and_changes_nothing(run, model_folder, shards, tm
     assert all(got[key].equal(want[key]) for key in want)
 
 
+def test_the_last_step_of_the_last_epoch_is_checked(run, said):
+    _, _, trainer = run(every=100, steps=-1, max_epochs=2)
+    assert [line.split(":")[0] for line in said()] == [f"step {trainer.global_step}"] == ["step 6"]
+
+
 def test_a_budget_that_holds_says_nothing(run, said):
     run(max_drop=0.999)
     assert not said()

@@ -5,6 +5,7 @@ end, or weights nearer to the pre-trained ones. Never: a number in the report.
 """
 
 import logging
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -60,8 +61,8 @@ class RetentionBudget(Callback):
       continues from there. $\theta_0$ are the pre-trained weights. $\alpha$ is the largest of 0,
       1/16, ..., 15/16 that a bisection finds to keep the budget; 0 is the pre-trained model.
 
-    The last step is always checked, before a `ModelCheckpoint` saves it. An `EMA` has its averaged
-    weights checked. All ranks share the work and decide alike.
+    The last step of `max_steps` or `max_epochs` is always checked, before a `ModelCheckpoint` saves
+    it. An `EMA` has its averaged weights checked. All ranks share the work and decide alike.
 
     Source: the interpolation is WiSE-FT, Wortsman et al. 2022, equation (1), there after training.
 
@@ -101,7 +102,7 @@ class RetentionBudget(Callback):
         self.drops: list[Drop] = []
         self._before: Mapping[str, float] = {}
         self._scorer: Scorer | None = None
-        self._checked = 0  # the last step that was checked
+        self._checked, self._last = 0, math.inf  # the step checked last, and the run's last step
 
     @override
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
@@ -129,6 +130,11 @@ class RetentionBudget(Callback):
         self._scorer = Scorer(module.backbone, module.adapter, self.store)
 
     @override
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Notes where the run begins and ends; a resumed run has checked its first step before."""
+        self._checked, self._last = trainer.global_step, trainer.estimated_stepping_batches
+
+    @override
     def on_train_batch_end(
         self,
         trainer: pl.Trainer,
@@ -139,9 +145,8 @@ class RetentionBudget(Callback):
     ) -> None:
         """Checks the budget at the end of a step."""
         step, module = trainer.global_step, _adaptation(pl_module)
-        last = step == trainer.max_steps
         # With accumulated gradients several batches end at one step.
-        if step == self._checked or not (last or step % self.every_n_steps == 0):
+        if step == self._checked or (step != self._last and step % self.every_n_steps):
             return
         self._checked = step
         if self._keeps_budget(trainer, module):
