@@ -22,7 +22,7 @@ from vlmtune.report.result import Result
 from vlmtune.report.run_report import Curve, Provenance, RunReport
 from vlmtune.report.screen import primary_line
 from vlmtune.training.ema import averaged_weights
-from vlmtune.training.module import AdaptationModule
+from vlmtune.training.module import AdaptationModule, adaptation
 from vlmtune.training.monitors import check_checkpoints, check_monitored
 from vlmtune.training.run_log import log_results, log_retrievals, provenance
 from vlmtune.types import Batch
@@ -99,7 +99,7 @@ class BenchmarkCallback(Callback):
         Raises:
             UserError: No benchmark can be run.
         """
-        module = _adaptation(pl_module)
+        module = adaptation(pl_module)
         store = None if self.store is None else Path(self.store)
         self._scorer = Scorer(module.backbone, module.adapter, store)
         self._note(trainer, load_all(self.benchmarks, self._scorer))
@@ -184,7 +184,7 @@ class BenchmarkCallback(Callback):
             return
         assert self._scorer is not None
         running, self._seconds, self._started = self._started, self._elapsed(), None
-        with averaged_weights(trainer, _adaptation(pl_module)):
+        with averaged_weights(trainer, adaptation(pl_module)):
             training = trainer.state.fn == "fit"
             suite = run_suite(self.benchmarks, self._scorer, at_least_one=not training)
         self._note(trainer, suite.not_run)
@@ -211,7 +211,7 @@ class BenchmarkCallback(Callback):
 
     def run_report(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> RunReport:
         """Returns the latest results with their provenance."""
-        module = _adaptation(pl_module)
+        module = adaptation(pl_module)
         backbone, adapter = module.backbone.spec(), module.adapter.spec()
         origin = Provenance(
             backbone=module.backbone.title,
@@ -236,7 +236,7 @@ class BenchmarkCallback(Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Adds the provenance, for `vlmtune export` and `vlmtune evaluate`."""
-        checkpoint["provenance"] = self._provenance(trainer, _adaptation(pl_module))
+        checkpoint["provenance"] = self._provenance(trainer, adaptation(pl_module))
 
     @override
     def state_dict(self) -> dict[str, Any]:
@@ -261,8 +261,3 @@ class BenchmarkCallback(Callback):
         points = self.curves.setdefault(name, [])
         if not points or points[-1][0] < step:
             points.append((step, value))
-
-
-def _adaptation(module: pl.LightningModule) -> AdaptationModule:
-    assert isinstance(module, AdaptationModule)
-    return module

@@ -16,7 +16,7 @@ from torch import Tensor
 from vlmtune.adapters.trained_state import trained_state
 from vlmtune.errors import UserError
 from vlmtune.training.checkpointing import AVERAGE, LIVE
-from vlmtune.training.module import AdaptationModule
+from vlmtune.training.module import AdaptationModule, adaptation
 from vlmtune.types import Batch
 
 
@@ -101,7 +101,7 @@ class EMA(Callback):
         if stage != "fit":
             return
         if self._module is pl_module:
-            self._put_back(_adaptation(pl_module))
+            self._put_back(adaptation(pl_module))
         else:
             self._average, self._aside = {}, None
         self._module, self._seen = pl_module, trainer.global_step
@@ -116,22 +116,22 @@ class EMA(Callback):
     ) -> None:
         """Adds the weights of the step."""
         del outputs, batch, batch_idx
-        self._update(trainer, _adaptation(pl_module))
+        self._update(trainer, adaptation(pl_module))
 
     def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Validates the average."""
         del trainer
-        self._put_in(_adaptation(pl_module))
+        self._put_in(adaptation(pl_module))
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Puts the live weights back."""
         if trainer.state.fn == "fit":
-            self._put_back(_adaptation(pl_module))
+            self._put_back(adaptation(pl_module))
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Leaves the average in the module."""
         del trainer
-        self._put_in(_adaptation(pl_module))
+        self._put_in(adaptation(pl_module))
 
     # -- checkpoints ----------------------------------------------------------------------------
 
@@ -139,7 +139,7 @@ class EMA(Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Makes the average the checkpoint's weights, beside the live ones."""
-        self._update(trainer, _adaptation(pl_module))
+        self._update(trainer, adaptation(pl_module))
         if self._average:
             live = self._aside or checkpoint["state_dict"]
             checkpoint[LIVE] = live
@@ -153,7 +153,7 @@ class EMA(Callback):
             return
         self._average, self._aside = {}, None
         if AVERAGE in checkpoint:
-            saved, names = checkpoint[AVERAGE], _averaged_part(_adaptation(pl_module))
+            saved, names = checkpoint[AVERAGE], _averaged_part(adaptation(pl_module))
             self._average = {name: saved[name].clone() for name in names}
 
     def state_dict(self) -> dict[str, Any]:
@@ -173,11 +173,6 @@ def averaged_weights(trainer: pl.Trainer, module: AdaptationModule) -> Iterator[
             if isinstance(callback, EMA):
                 stack.enter_context(callback.averaged(trainer, module))
         yield
-
-
-def _adaptation(module: pl.LightningModule) -> AdaptationModule:
-    assert isinstance(module, AdaptationModule)
-    return module
 
 
 def _state(module: AdaptationModule) -> dict[str, Tensor]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, cast
 
 import torch
+from pytorch_lightning import LightningModule
 from torch import Tensor, nn
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
@@ -309,3 +310,9 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": schedule, "interval": "step"},
         }
+
+
+def adaptation(module: LightningModule) -> AdaptationModule:
+    """The module of a callback's hook, which Lightning types as any module."""
+    assert isinstance(module, AdaptationModule)
+    return module

@@ -22,7 +22,7 @@ from vlmtune.export.model import Model
 from vlmtune.export.resolving import attached
 from vlmtune.export.wise_ft import WiseFT
 from vlmtune.training.ema import EMA, averaged_weights
-from vlmtune.training.module import AdaptationModule
+from vlmtune.training.module import AdaptationModule, adaptation
 from vlmtune.types import Batch
 
 Action = Literal["warn", "stop", "anneal"]
@@ -113,7 +113,7 @@ class RetentionBudget(Callback):
         """
         if stage != "fit":
             return
-        module = _adaptation(pl_module)
+        module = adaptation(pl_module)
         if self.action == "anneal":
             if any(isinstance(callback, EMA) for callback in trainer.callbacks):  # type: ignore[attr-defined]
                 raise UserError(
@@ -144,7 +144,7 @@ class RetentionBudget(Callback):
         batch_idx: int,
     ) -> None:
         """Checks the budget at the end of a step."""
-        step, module = trainer.global_step, _adaptation(pl_module)
+        step, module = trainer.global_step, adaptation(pl_module)
         # With accumulated gradients several batches end at one step.
         if step == self._checked or (step != self._last and step % self.every_n_steps):
             return
@@ -208,8 +208,3 @@ class RetentionBudget(Callback):
                     "another benchmark with RetentionBudget"
                 )
         return {name: metric.value for name, metric in metrics.items()}
-
-
-def _adaptation(module: pl.LightningModule) -> AdaptationModule:
-    assert isinstance(module, AdaptationModule)
-    return module
