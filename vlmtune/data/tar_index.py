@@ -190,7 +190,7 @@ class OpenTars:
     def _make_room(self, shard: RemoteFile) -> None:
         """Closes other remote tars until the cache can take another one."""
         if not shard.fits:
-            shard.folder.expect([])
+            shard.folder.free()
         for other in [x for x in self._open if isinstance(x, RemoteFile)]:
             if shard.fits:
                 return

@@ -62,11 +62,12 @@ class FileCache:
             key: The file's name in the cache; equal keys are equal files.
             size: Its bytes.
             download: Writes the checked file to a path, or raises.
-            wait: Whether to wait while another process or thread downloads the file.
+            wait: Whether the caller needs it now. If so, the call waits while somebody else
+                downloads the file, and the cache may exceed its limit.
 
         Returns:
-            The file, which is in use until it is closed; None if somebody else downloads it and
-            `wait` is False.
+            The file, which is in use until it is closed. With `wait` False: None if somebody else
+            downloads it, or if it does not fit beside the files in use.
 
         Raises:
             UserError: The folder cannot be written or locked.
@@ -86,7 +87,7 @@ class FileCache:
                 if int(when) >= started:
                     raise DownloadError(reason)
             try:
-                file = self._download(key, size, download)
+                file = self._download(key, size, download, wait)
             except DownloadError as error:
                 failure.write_text(f"{time.time_ns()} {error}", encoding="utf-8")
                 raise
@@ -133,19 +134,26 @@ class FileCache:
     def has_room(self, size: int) -> bool:
         """Tells whether `size` bytes fit beside the files that are in use."""
         with self._reported(), self._locked(""):
-            reserved = self._reserved()
-            in_use = sum(file.bytes for file in self._files() if not _free(file.path))
-            return reserved + in_use + size <= self.limit
+            return self._fits(size)
 
     def _unchecked(self, key: str) -> Path:
         return self.folder / "copies" / f"{key}.json"
 
-    def _download(self, key: str, size: int, download: Callable[[Path], None]) -> BinaryIO:
+    def _fits(self, size: int) -> bool:
+        reserved = self._reserved()
+        in_use = sum(file.bytes for file in self._files() if not _free(file.path))
+        return reserved + in_use + size <= self.limit
+
+    def _download(
+        self, key: str, size: int, download: Callable[[Path], None], needed: bool
+    ) -> BinaryIO | None:
         for leftover in self.folder.glob(f".{key}.*.part*"):  # of a killed process
             leftover.unlink(missing_ok=True)
         # The name reserves the bytes.
         part = self.folder / f".{key}.{size}.{os.getpid()}.part"
         with self._locked(""):
+            if not needed and not self._fits(size):
+                return None
             self._make_room(size)
             part.touch()
         try:

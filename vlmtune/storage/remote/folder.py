@@ -118,7 +118,10 @@ class RemoteFolder:
             DownloadError: It cannot be downloaded.
             UserError: A package or an environment variable is missing, or the cache is unusable.
         """
-        opened = self._ahead.take(file.key) or self._open(file)
+        opened = self._ahead.take(file.key) or self._open(file, wait=False)
+        if opened is None:
+            self.free()  # what is read now comes before what is read next
+            opened = self._open(file)
         assert opened is not None
         return opened
 
@@ -129,6 +132,11 @@ class RemoteFolder:
         that another reader downloads already are left to it.
         """
         self._ahead.expect(self, files)
+
+    def free(self) -> None:
+        """Closes the files that no reader has opened yet, after the download that goes on."""
+        self._ahead.expect(self, [])
+        self._ahead.wait()
 
     def _open(self, file: "RemoteFile", wait: bool = True) -> BinaryIO | None:
         until, reason = self._failed.get(file.key, (0.0, ""))
@@ -206,6 +214,11 @@ class _Ahead:
                 self._thread = threading.Thread(target=self._run, args=[folder], daemon=True)
                 self._thread.start()
 
+    def wait(self) -> None:
+        thread = self._thread
+        if thread is not None and self._process == os.getpid():
+            thread.join()
+
     def take(self, key: str) -> BinaryIO | None:
         if self._process != os.getpid():
             self._reset()
@@ -220,19 +233,16 @@ class _Ahead:
                     self._thread = None
                     return
                 file = self._next[0]
-            opened, room = None, True
+            opened = None
             # Whoever needs the file gets the error.
             with contextlib.suppress(DownloadError, UserError):
-                opened = folder.cache.stored(file.key, file.size)
-                room = opened is not None or folder.cache.has_room(file.size)
-                if opened is None and room:
-                    opened = folder._open(file, wait=False)
+                opened = folder._open(file, wait=False)
             with self._lock:
                 if opened is not None and file in self._next:
                     self._opened[file.key] = opened
                 elif opened is not None:
                     opened.close()
-                self._next = [one for one in self._next if room and one != file]
+                self._next = [one for one in self._next if one != file]
 
 
 def _check_json(file: Path) -> None:
