@@ -43,6 +43,17 @@ def find_path(path: str | Path) -> Path | None:
     return next((file.resolve() for file in existing), None)
 
 
+def stems(kind: str) -> list[str]:
+    """Returns the names of a kind of plug-in in `configs/plugins`, which the command line takes.
+
+    Example:
+        >>> "cola_multi" in stems("benchmarks")
+        True
+    """
+    folders = (root / "configs/plugins" / kind for root in (Path(), ROOT))
+    return sorted({path.stem for folder in folders for path in folder.glob("*.yaml")})
+
+
 class Configured:
     """Base of every plug-in: records the arguments of its constructor in `init_args`.
 

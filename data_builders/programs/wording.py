@@ -13,7 +13,7 @@ from pathlib import Path
 from data_builders.programs.scene_graph import ATTRIBUTES
 from data_builders.programs.sentences import Texts
 from vlmtune.config import find_path
-from vlmtune.errors import UserError
+from vlmtune.errors import UserError, reason
 
 Description = tuple[tuple[str, str], ...]  # (attribute, value), in the order of `ATTRIBUTES`
 
@@ -93,7 +93,7 @@ def read_vocabulary(path: Path | None) -> frozenset[str] | None:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:
         raise UserError(
-            f"expected a vocabulary in {path}, got {type(error).__name__}: correct the path"
+            f"expected a vocabulary in {path}, got {reason(error)}: correct the path"
         ) from error
     bad = [line for line in lines if len(line.split()) > 1]
     words = frozenset(line.strip() for line in lines) - {""}

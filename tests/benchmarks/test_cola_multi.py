@@ -94,7 +94,7 @@ def test_malformed_file(tmp_path, content, message):
 
 
 def test_missing_file_and_missing_images(tmp_path):
-    with refused("FileNotFoundError"):
+    with refused("no such file"):
         ColaMulti(str(tmp_path / "none.json"), str(tmp_path)).load()
     fixture = ColaMulti.fixture(tmp_path)
     (tmp_path / "3.png").unlink()

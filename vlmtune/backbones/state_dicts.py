@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from vlmtune.errors import UserError
+from vlmtune.errors import UserError, reason
 
 SUFFIXES = (".pt", ".pth", ".bin", ".safetensors")
 # The entry of a training checkpoint that holds the weights: of open_clip, and of common loops.
@@ -96,8 +96,7 @@ def _read(file: Path) -> Mapping[str, Any]:
         ) from error
     except OSError as error:
         raise UserError(
-            f"expected weights in {file}, got {type(error).__name__} ({error.strerror}): correct "
-            "the path"
+            f"expected weights in {file}, got {reason(error)}: correct the path"
         ) from error
     if not isinstance(content, Mapping):
         raise UserError(

@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeGuard
 from PIL import Image
 from pydantic import Field
 
-from vlmtune.errors import UserError
+from vlmtune.errors import UserError, reason
 from vlmtune.storage.files import AGAIN, read_json
 
 Row = dict[str, Any]
@@ -73,7 +73,7 @@ def read_csv(path: str | Path, columns: Sequence[str], source: str) -> list[dict
             lacking = [name for name in columns if name not in (reader.fieldnames or ())]
             rows = [] if lacking else list(reader)
     except (OSError, csv.Error, UnicodeError) as error:
-        raise file_error(path, layout, f"{type(error).__name__} ({error})", source) from error
+        raise file_error(path, layout, reason(error), source) from error
     short = next((i for i, row in enumerate(rows) if None in row.values()), None)
     if lacking or short is not None:
         came = f"no {', '.join(lacking)}" if lacking else f"row {short} with fewer values"
@@ -157,4 +157,4 @@ def _json_lines(path: str | Path, layout: str, source: str) -> list[Any]:
         lines = Path(path).read_text(encoding="utf-8").split("\n")
         return [json.loads(line) for line in lines if line.strip()]
     except (OSError, ValueError) as error:
-        raise file_error(path, layout, f"{type(error).__name__} ({error})", source) from error
+        raise file_error(path, layout, reason(error), source) from error

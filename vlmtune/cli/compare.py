@@ -25,7 +25,7 @@ import yaml
 
 from vlmtune.config import find_path
 from vlmtune.data.shards import ShardSet
-from vlmtune.errors import UserError
+from vlmtune.errors import UserError, reason
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.table import count, number
 from vlmtune.storage.files import write_text
@@ -103,10 +103,9 @@ def read_experiment(path: Path) -> Experiment:
             {row: tuple(values["configs"]) for row, values in content["rows"].items()},
         )  # fmt: skip
     except (OSError, ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError) as error:
-        line = " ".join(str(error).split())
+        line = " ".join(reason(error).split())
         raise UserError(
-            f"expected a table of strategies in {path}, got {type(error).__name__}: {line}: "
-            f"see {EXAMPLE}"
+            f"expected a table of strategies in {path}, got {line}: see {EXAMPLE}"
         ) from error
 
 

@@ -8,6 +8,7 @@ import contextlib
 import importlib
 import logging
 import sys
+import textwrap
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ from typing_extensions import override
 from vlmtune.cli import probe_options
 from vlmtune.cli.explain import explain, is_expected, warning_line
 from vlmtune.cli.streams import printable, sturdy_output
-from vlmtune.config import ROOT, find_path
+from vlmtune.config import ROOT, find_path, stems
 from vlmtune.errors import UserError
 
 EPILOG = """\
@@ -29,7 +30,7 @@ Examples:
   vlmtune build scenes --out data/scenes
   vlmtune fit --config configs/experiments/quickstart/mm_adapter.yaml
   vlmtune evaluate --model ViT-B-32 --pretrained openai --benchmarks cola_multi --out reports/clip
-  vlmtune export runs/NAME/last.ckpt --out exports/NAME
+  vlmtune export runs/NAME/checkpoints/last.ckpt --out exports/NAME
   vlmtune score exports/NAME image.jpg --text "a red cube on a blue sphere"
   vlmtune index photos --model exports/NAME --out runs/index
   vlmtune search runs/index "a red cube on a blue sphere"
@@ -92,7 +93,7 @@ experiment, an hour (%(default)s); each size needs a separate folder"""
 QUICKSTART = """\
 It renders a world of scenes, trains two adapters on it over a small frozen CLIP (Cola's
 recipe, and grounded words on a mixture of corpora), exports the second, and reports what
-they gained and forgot: six and a half minutes on two cores.
+they gained and forgot: less than six minutes on two cores.
 Run again, it uses existing files and continues trainings from their last checkpoints."""
 BUILD = """\
 All further arguments go to the builder and override its YAML, for example --train 100. `vlmtune
@@ -196,6 +197,11 @@ def _sentence(summary: str) -> str:
     return f"{summary[0].upper()}{summary[1:]}."
 
 
+def _with_names(text: str, kind: str, title: str) -> str:
+    names = textwrap.fill(", ".join(stems(kind)), 98, initial_indent="  ", subsequent_indent="  ")
+    return f"{text}\n\n{title}:\n{names}".strip()
+
+
 def _parser() -> argparse.ArgumentParser:
     plain: Any = {"allow_abbrev": False, "formatter_class": argparse.RawDescriptionHelpFormatter}
     about = "Fine-tunes vision-language models so that they understand compositions."
@@ -221,12 +227,13 @@ def _parser() -> argparse.ArgumentParser:
     for name, summary in TRAINING.items():
         commands.add_parser(name, help=summary, add_help=False)  # run before this parser
 
-    add = command("build", "write a corpus into shards", BUILD)
+    add = command("build", "write a corpus into shards", _with_names(BUILD, "builders", "Corpora"))
     add("corpus", help="a stem of configs/plugins/builders, a YAML or a class path")
     add("--config", metavar="YAML", help="arguments that override those of the corpus")
     add("--out", required=True, **path, help="folder to write")
 
-    add = command("evaluate", "measure a model on benchmarks")
+    names = _with_names("", "benchmarks", "Benchmarks")
+    add = command("evaluate", "measure a model on benchmarks", names)
     add("--model", required=True, help=MODEL)
     _model(add)
     add("--benchmarks", **many, metavar="B", help=BENCHMARKS)

@@ -21,7 +21,7 @@ from jsonargparse import ArgumentParser
 
 from vlmtune.benchmarks.table_files import SUFFIXES, table_benchmark
 from vlmtune.cli.explain import configuration_error
-from vlmtune.config import ROOT, Configured, find_path
+from vlmtune.config import Configured, find_path, stems
 from vlmtune.errors import UserError
 from vlmtune.export import resolve
 from vlmtune.export.model import Model
@@ -85,13 +85,11 @@ def find(kind: str, name: str) -> str:
         return str(path)
     if "." in name and not name.endswith((".yaml", ".yml")) and "/" not in name:
         return name
-    stems = sorted(
-        {path.stem for root in (Path(), ROOT) for path in (root / folder).glob("*.yaml")}
-    )
-    near = difflib.get_close_matches(name, stems, 1)
+    known = stems(kind)
+    near = difflib.get_close_matches(name, known, 1)
     advice = f"did you mean {near[0]!r}?" if near else "correct it"
     raise UserError(
-        f"expected a YAML or one of {', '.join(stems) or folder}, got {name!r}: {advice}"
+        f"expected a YAML or one of {', '.join(known) or folder}, got {name!r}: {advice}"
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from vlmtune.benchmarks.base import Benchmark, PairScorer
 from vlmtune.data.shards import ShardSet, read_headers
-from vlmtune.errors import UserError
+from vlmtune.errors import UserError, reason
 from vlmtune.evaluation.scorer import Scorer
 from vlmtune.evaluation.suite import run_suite
 from vlmtune.evaluation.text_only import ImageAveraged, TextOnlyScore
@@ -36,7 +36,7 @@ def captions(source: Path) -> Iterator[str]:
     except (OSError, ValueError) as error:
         raise UserError(
             f"expected a text file with a caption a line or a folder of shards in {source}, got "
-            f"{type(error).__name__}: correct the path"
+            f"{reason(error)}: correct the path"
         ) from error
 
 

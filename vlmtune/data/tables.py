@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from vlmtune.errors import UserError
+from vlmtune.errors import UserError, reason
 from vlmtune.storage.files import read_json
 
 Cells = dict[str, Any]
@@ -251,5 +251,5 @@ def _lines(path: Path) -> list[str]:
         return path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, ValueError) as error:
         raise UserError(
-            f"expected captions in {path}, got {type(error).__name__} ({error}): correct the file"
+            f"expected captions in {path}, got {reason(error)}: correct the file"
         ) from error

@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from vlmtune.errors import UserError
+from vlmtune.errors import UserError, reason
 
 FULL = re.compile(r"No space left on device|Disk quota exceeded|File too large", re.I)
 AGAIN = "get the file again, or correct the path"
@@ -164,9 +164,7 @@ def read_json(
         text = Path(path).read_text(encoding="utf-8")
         content = json.loads(text, parse_constant=parse_constant)
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(
-            f"expected {expected} in {path}, got {type(error).__name__} ({error}): {fix}"
-        ) from error
+        raise UserError(f"expected {expected} in {path}, got {reason(error)}: {fix}") from error
     return check_shape(content, shape, path, expected, fix)
 
 
