@@ -1,0 +1,197 @@
+"""Every adapter that trains, under every objective it fits: two ranks train as one process does."""
+
+import copy
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from pytorch_lightning import Callback
+from torch import nn
+
+from tests.adapters.families import backbone
+from tests.backbones import hf_models
+from tests.ranks import run_ranks
+from tests.runs import QUIET, Batches, quiet_trainer
+from vlmtune.adapters.base import Adapter
+from vlmtune.backbones.blip import Blip
+from vlmtune.config import instantiate
+from vlmtune.data.collate import collate
+from vlmtune.data.datamodule import NoBatches
+from vlmtune.errors import UserError
+from vlmtune.objectives.base import Objective
+from vlmtune.pairs.base import PairPolicy
+from vlmtune.training.module import AdaptationModule
+from vlmtune.training.needs import check_needs
+from vlmtune.types import Group
+
+pytestmark = [*QUIET, pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")]
+
+PLUGINS = Path(__file__).parents[2] / "configs/plugins"
+ADAPTERS = {path.stem: path for path in sorted((PLUGINS / "adapters").glob("*.yaml"))}
+OBJECTIVES = sorted((PLUGINS / "objectives").glob("*.yaml"))
+UNTRAINED = {"zero_shot"}  # has no parameter to train
+INSIDE = {"full_finetuning", "last_blocks", "lora", "deep_prompts"}  # change a tower of any family
+CASES = [
+    *((name, "open_clip") for name in ADAPTERS.keys() - UNTRAINED - {"matching"}),
+    *((name, "flava") for name in INSIDE),
+    *(("full_finetuning", family) for family in ("hf_clip", "siglip")),
+    *(("matching", family) for family in ("flava", "blip")),
+]
+GROUPS = {0: 3, 1: 2}  # groups in a batch of each rank
+STEPS, ACCUMULATED = 2, 2
+
+
+def captions() -> Iterator[str]:
+    """Distinct captions in the tiny models' words."""
+    colours, shapes, sides = ("red", "blue", "green"), ("cube", "sphere", "dog"), ("left", "right")
+    for one, a, side, other, b in itertools.product(colours, shapes, sides, colours, shapes):
+        yield f"a {one} {a} {side} of the {other} {b}"
+
+
+def corpora(joint: bool) -> dict[int, list[list[Group]]]:
+    """Groups of each rank's batches: two images, their captions, a false one.
+
+    The false one is that of several groups of both ranks, unless the adapter is joint: it scores
+    no pair across ranks, so that a caption of two of them is two columns there.
+    """
+    distinct, shared = captions(), ["dog", "a green metal cube"]
+    out: dict[int, list[list[Group]]] = {rank: [] for rank in GROUPS}
+    numbers = itertools.count()
+    for _ in range(STEPS * ACCUMULATED):
+        for rank, count in GROUPS.items():
+            out[rank].append([])
+            for number in itertools.islice(numbers, count):
+                texts = [next(distinct), next(distinct)]
+                texts.append(next(distinct) if joint else shared[number % 2])
+                out[rank][-1].append(
+                    Group(
+                        key=f"r{number}",
+                        image_ids=(f"{number}-0", f"{number}-1"),
+                        text_ids=tuple(texts),
+                        texts=tuple(texts),
+                        truth=torch.eye(2, 3, dtype=torch.bool),
+                        true_ids=tuple(frozenset({text}) for text in texts[:2]),
+                        exhaustive=number % 3 == 0,
+                    )
+                )
+    return out
+
+
+def batch(some: list[Group]):
+    """The groups as a batch; an image's pixels follow from its id."""
+    made = collate(some)
+    seeds = (int(name.replace("-", "")) for name in made.image_ids)
+    chances = (torch.Generator().manual_seed(seed) for seed in seeds)
+    pixels = [torch.randn(3, 32, 32, generator=g) for g in chances]
+    return replace(made, pixels=torch.stack(pixels))
+
+
+class OwnRank(PairPolicy):
+    """The pairs within a rank: what a process with both batches scores in their place."""
+
+    def __call__(self, targets, generator):
+        images, texts = 2 * GROUPS[0], 3 * GROUPS[0]
+        pairs = torch.zeros_like(targets.truth)
+        pairs[:images, :texts] = pairs[images:, texts:] = True
+        return pairs
+
+
+@pytest.fixture(scope="module")
+def blip(tmp_path_factory):
+    return Blip(str(hf_models.write_blip(tmp_path_factory.mktemp("blip") / "blip")))
+
+
+def fitting(adapter, model):
+    """All objectives that the adapter can be trained with."""
+    for path in OBJECTIVES:
+        objective = instantiate(yaml.safe_load(path.read_text()), Objective)
+        try:
+            check_needs([objective], adapter, model)
+            yield objective
+        except UserError:
+            continue
+
+
+class Gradients(Callback):
+    """Notes the gradients of each step, and the losses of each batch."""
+
+    def __init__(self):
+        self.gradients, self.losses = [], []
+
+    def on_before_optimizer_step(self, trainer, pl_module, optimizer):
+        named = pl_module.named_parameters()
+        self.gradients.append({n: p.grad.clone() for n, p in named if p.grad is not None})
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        logged = trainer.callback_metrics.items()  # diagnostics are of a rank's own batch
+        losses = {n: float(v) for n, v in logged if n.startswith("train/") and n.count("/") == 1}
+        self.losses.append(losses)
+
+
+def momentum(parameters):
+    """Weights move by the size of their gradients; AdamW would make large steps of rounding."""
+    return torch.optim.SGD(parameters, lr=1e-3, momentum=0.9)
+
+
+def trained(rank, adapter, model, corpus, folder, pairs=None, **options):
+    """Losses, gradients and the weights after steps on accumulated batches."""
+    adapter = instantiate(yaml.safe_load(ADAPTERS[adapter].read_text()), Adapter)
+    objectives = list(fitting(adapter, model))
+    torch.manual_seed(1)
+    made = AdaptationModule(model, adapter, objectives, pairs, momentum, warmup=0.0)
+    for part in made.modules():  # dropout differs between ranks, by design
+        if isinstance(part, nn.Dropout):
+            part.p = 0.0
+        elif isinstance(part, nn.MultiheadAttention):
+            part.dropout = 0.0
+    start = {n: p.detach().clone() for n, p in made.named_parameters() if p.requires_grad}
+    notes = Gradients()
+    trainer = quiet_trainer(
+        max_steps=STEPS,
+        accumulate_grad_batches=ACCUMULATED,
+        default_root_dir=folder,
+        callbacks=[notes],
+        **options,
+    )
+    trainer.fit(made, Batches([batch(groups) for groups in corpus[rank]]), NoBatches())
+    weights = {n: p.detach() for n, p in made.named_parameters() if p.requires_grad}
+    assert len(notes.gradients) == STEPS
+    assert len(notes.losses) == STEPS * ACCUMULATED
+    assert any(not value.equal(start[name]) for name, value in weights.items())
+    return [type(x).__name__ for x in objectives], notes.losses, notes.gradients, weights
+
+
+@pytest.mark.parametrize(("adapter", "family"), sorted(CASES))
+def test_two_ranks_train_as_one_process(adapter, family, blip, tmp_path):
+    model = copy.deepcopy(blip) if family == "blip" else backbone(family)
+    joint = instantiate(yaml.safe_load(ADAPTERS[adapter].read_text()), Adapter).joint
+    corpus = corpora(joint)
+    whole = [[sum(parts, []) for parts in zip(*corpus.values(), strict=True)]]
+    pairs = OwnRank() if joint else None
+    names, *want = trained(0, adapter, copy.deepcopy(model), whole, tmp_path, pairs, devices=1)
+    assert {"InfoNCE", "PairBCE", "HardNegative"} <= {*names}
+    arguments = adapter, model, corpus, tmp_path, None
+
+    for own, *got in run_ranks(2, tmp_path / "ranks", distributed, *arguments):
+        assert own == names
+        for numbers, wanted in zip(got[0], want[0], strict=True):
+            assert numbers == pytest.approx(wanted, rel=1e-4, abs=1e-6)
+        for mine, theirs in zip([*got[1], got[2]], [*want[1], want[2]], strict=True):
+            assert mine.keys() == theirs.keys()
+            for name, value in theirs.items():
+                close = 1e-4 * float(value.abs().max()) + 1e-6
+                torch.testing.assert_close(
+                    mine[name], value, rtol=0, atol=close, msg=lambda s, n=name: f"{n}: {s}"
+                )
+
+
+def distributed(rank, *arguments):
+    return trained(rank, *arguments, devices=2, strategy="ddp")
+
+
+def test_every_adapter_is_in_the_matrix():
+    assert {name for name, _ in CASES} | UNTRAINED == ADAPTERS.keys()
