@@ -1,0 +1,125 @@
+"""The work that `kills` interrupts: its commands, tiny inputs, and what it must leave.
+
+In: a kind of work and a folder. Out: the words of its command, and digests of what it left there.
+Never: a process.
+"""
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+
+MODEL = Path("checkpoints/scenes-clip").resolve()
+COLOURS = ("red", "green", "blue", "yellow")
+STEPS = 40
+TIMES = re.compile(rb'"mtime_ns": \d+|\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:[\d.]+)?')
+
+
+@dataclass(frozen=True)
+class Work:
+    """One kind of work: its name, how many ranks do it, and the file whose appearance ends it.
+
+    Attributes:
+        name: The name.
+        ranks: Processes.
+        end: Pattern of the last file that is written; kills come before it appears.
+    """
+
+    name: str
+    ranks: int = 1
+    end: str = ""
+
+
+ALONE = Work("training, one process")
+RANKS = Work("training, two ranks", ranks=2)
+STORE = Work("feature store", end="store/text*/meta.json")
+CORPUS = Work("corpus")
+EXPORT = Work("export")
+KINDS = (ALONE, RANKS, STORE, CORPUS, EXPORT)
+
+
+def prepare(folder: Path) -> None:
+    """Writes pictures and a table of their captions."""
+    rows = ["image,caption"]
+    for number in range(24):
+        colours = COLOURS[number % 4], COLOURS[number // 6]
+        image = Image.new("RGB", (16, 16), (10 * number, 99, 255 - 10 * number))
+        image.save(folder / f"{number}.png")
+        rows.append(f"{number}.png,a {colours[0]} cube left of a {colours[1]} sphere")
+    (folder / "table.csv").write_text("\n".join(rows) + "\n")
+
+
+def arguments(work: Work, sources: Path, out: Path) -> list[str]:
+    """The command that does some work into `out`; a checkpoint there is resumed from."""
+    if work == CORPUS:
+        table = ["build", "table", str(sources / "table.csv"), "--records_per_shard", "4"]
+        return [*table, "--out", str(out / "shards")]
+    if work == EXPORT:
+        return ["export", str(sources / "last.ckpt"), "--out", str(out / "export")]
+    last = out / "run" / "checkpoints" / "last.ckpt"
+    config = write_config(work, sources, out)
+    return ["fit", "--config", str(config), *(["--ckpt_path", str(last)] if last.exists() else [])]
+
+
+def write_config(work: Work, sources: Path, out: Path) -> Path:
+    """Writes the config of a training that draws random numbers in every step."""
+
+    def plugin(name: str, **given: Any) -> dict[str, Any]:
+        return {"class_path": f"vlmtune.{name}", "init_args": given}
+
+    kept = {"every_n_train_steps": 4, "save_last": True, "dirpath": str(out / "run/checkpoints")}
+    checkpoints = {
+        "class_path": "pytorch_lightning.callbacks.ModelCheckpoint",
+        "init_args": kept,
+    }
+    config = {
+        "model": {
+            "backbone": plugin("backbones.open_clip.OpenClip", model=str(MODEL)),
+            "adapter": plugin("adapters.mm_adapter.MMAdapter", heads=2, hidden=8, dropout=0.1),
+            "objectives": [plugin("objectives.pair_bce.PairBCE")],
+            "pairs": plugin("pairs.mixed_pairs.MixedPairs", positives=1),
+            "store": str(out / "store"),
+        },
+        "data": {
+            "train": [plugin("data.shards.ShardSet", path=str(sources / "shards"))],
+            "batch_size": 2,
+        },
+        "trainer": {
+            "accelerator": "cpu",
+            "devices": work.ranks,
+            "strategy": "ddp" if work.ranks > 1 else "auto",
+            "max_steps": 1 if work.end else STEPS,
+            "callbacks": [checkpoints],
+            "logger": False,
+            "enable_progress_bar": False,
+            "default_root_dir": str(out / "run"),
+        },
+    }
+    path = out.with_suffix(".yaml")
+    path.write_text(json.dumps(config))
+    return path
+
+
+def left(work: Work, out: Path) -> dict[str, str]:
+    """The digest of each weight of a training, or of each file, and of files that should go."""
+    digests = {}
+    if work in (ALONE, RANKS):
+        last = torch.load(out / "run/checkpoints/last.ckpt", weights_only=True)
+        assert last["global_step"] == STEPS
+        for name, value in last["state_dict"].items():
+            digests[name] = hashlib.sha256(value.numpy().tobytes()).hexdigest()
+    for path in sorted(out.rglob("*")):
+        if work.end and "run" in path.relative_to(out).parts:
+            continue
+        hidden = path.name.startswith(".") or path.suffix == ".part"
+        if hidden:
+            digests[str(path.relative_to(out))] = "left over"
+        elif path.is_file() and work not in (ALONE, RANKS):
+            content = TIMES.sub(b"", path.read_bytes()).replace(str(out).encode(), b"")
+            digests[str(path.relative_to(out))] = hashlib.sha256(content).hexdigest()
+    return digests
