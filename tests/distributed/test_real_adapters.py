@@ -170,17 +170,18 @@ def test_two_ranks_train_as_one_process(adapter, family, blip, tmp_path):
     model = copy.deepcopy(blip) if family == "blip" else backbone(family)
     joint = instantiate(yaml.safe_load(ADAPTERS[adapter].read_text()), Adapter).joint
     corpus = corpora(joint)
-    whole = [[sum(parts, []) for parts in zip(*corpus.values(), strict=True)]]
+    whole = [[[*itertools.chain(*parts)] for parts in zip(*corpus.values(), strict=True)]]
     pairs = OwnRank() if joint else None
-    names, *want = trained(0, adapter, copy.deepcopy(model), whole, tmp_path, pairs, devices=1)
+    one = trained(0, adapter, copy.deepcopy(model), whole, tmp_path, pairs, devices=1)
+    names, losses, gradients, weights = one
     assert {"InfoNCE", "PairBCE", "HardNegative"} <= {*names}
-    arguments = adapter, model, corpus, tmp_path, None
 
-    for own, *got in run_ranks(2, tmp_path / "ranks", distributed, *arguments):
-        assert own == names
-        for numbers, wanted in zip(got[0], want[0], strict=True):
+    arguments = adapter, model, corpus, tmp_path
+    for rank in run_ranks(2, tmp_path / "ranks", distributed, *arguments):
+        assert rank[0] == names
+        for numbers, wanted in zip(rank[1], losses, strict=True):
             assert numbers == pytest.approx(wanted, rel=1e-4, abs=1e-6)
-        for mine, theirs in zip([*got[1], got[2]], [*want[1], want[2]], strict=True):
+        for mine, theirs in zip([*rank[2], rank[3]], [*gradients, weights], strict=True):
             assert mine.keys() == theirs.keys()
             for name, value in theirs.items():
                 close = 1e-4 * float(value.abs().max()) + 1e-6
