@@ -16,10 +16,10 @@ from data_builders.scenes.image_files import (
     render_chunks,
     useful_processes,
 )
-from data_builders.scenes.request_files import LIMIT, families, read_requests
-from data_builders.scenes.request_layout import scene_of
-from data_builders.scenes.request_scenes import MIN_EXPOSED
-from data_builders.scenes.requests import ANY, SPLIT, FixedScenes, described, settled
+from data_builders.scenes.requests.completion import MIN_EXPOSED
+from data_builders.scenes.requests.files import LIMIT, families, read_requests
+from data_builders.scenes.requests.layout import scene_of
+from data_builders.scenes.requests.rendering import ANY, SPLIT, FixedScenes, described, settled
 from data_builders.scenes.series import Canvas
 from data_builders.shard_builder import Builder
 from vlmtune.config import Spec

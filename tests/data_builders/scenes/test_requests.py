@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from data_builders.scenes.request_files import families, read_requests
 from data_builders.scenes.requests import render
+from data_builders.scenes.requests.files import families, read_requests
 from tests.data_builders.scenes.truth import stands
 from tests.refusals import refused
 

@@ -20,10 +20,10 @@ from data_builders.scenes.image_files import (
     check_device,
     numbered,
 )
-from data_builders.scenes.request_fields import SceneRequest
-from data_builders.scenes.request_files import SceneFamily, families, read_requests
-from data_builders.scenes.request_layout import scene_of
-from data_builders.scenes.request_scenes import MIN_EXPOSED, complete
+from data_builders.scenes.requests.completion import MIN_EXPOSED, complete
+from data_builders.scenes.requests.fields import SceneRequest
+from data_builders.scenes.requests.files import SceneFamily, families, read_requests
+from data_builders.scenes.requests.layout import scene_of
 from data_builders.scenes.sampling import WorldSpec
 from data_builders.scenes.scene import MAX_OBJECTS, Scene
 from data_builders.scenes.series import Canvas, Series

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data_builders.scenes.request_fields import SceneRequest, parse, refusal
+from data_builders.scenes.requests.fields import SceneRequest, parse, refusal
 from vlmtune.errors import UserError
 
 LIMIT = 10_000

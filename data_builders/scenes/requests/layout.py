@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from data_builders.scenes.captions import clear_direction
-from data_builders.scenes.request_fields import RELATIONS, ObjectRequest, SceneRequest
+from data_builders.scenes.requests.fields import RELATIONS, ObjectRequest, SceneRequest
 from data_builders.scenes.sampling import (
     CLEARANCE,
     DEPTH_RANGE,

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from data_builders.scenes.render import render
-from data_builders.scenes.request_fields import ObjectRequest, SceneRequest, refusal
-from data_builders.scenes.request_files import SceneFamily
-from data_builders.scenes.request_layout import (
+from data_builders.scenes.requests.fields import ObjectRequest, SceneRequest, refusal
+from data_builders.scenes.requests.files import SceneFamily
+from data_builders.scenes.requests.layout import (
     ImpossibleError,
     Sampler,
     in_request,
