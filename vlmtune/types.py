@@ -356,6 +356,7 @@ class ScoreShard:
         columns: Scores of all images against the rank's m texts, (N, m).
         row_start: Position of the rank's first image among the N.
         column_start: Position of the rank's first text among the M.
+        contrast: The contrastive scores of the same batch, if a joint adapter gives them.
     """
 
     rows: Scores
@@ -364,3 +365,4 @@ class ScoreShard:
     column_targets: Targets
     row_start: int = 0
     column_start: int = 0
+    contrast: "ScoreShard | None" = None

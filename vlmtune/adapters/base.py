@@ -71,6 +71,11 @@ class Adapter(Configured, nn.Module, ABC, Generic[ImageT, TextT]):
                     + ("" if backbone.fusion is None else "; or the adapter Matching")
                 )
 
+    @property
+    def scoring(self) -> "Adapter":
+        """The adapter that evaluation scores with: this one, unless it has another inside."""
+        return self
+
     def lr_scales(self) -> list[tuple[nn.Parameter, float]]:
         """Factors on the learning rate, once attached; parameters not named have 1."""
         return []

@@ -70,6 +70,7 @@ class Scorer:
             raise UserError(f"expected a batch_size of at least 1, got {batch_size}: raise it")
         if dtype not in get_args(StoreDType):
             raise UserError(f"expected dtype {get_args(StoreDType)}, got {dtype!r}: choose one")
+        adapter = adapter.scoring
         self.backbone, self.adapter, self.batch_size = backbone, adapter, batch_size
         self._group, self._failures = ProcessGroup(), Failures()
         self._pictures = PictureReader(backbone.preprocess, batch_size, self._failures)

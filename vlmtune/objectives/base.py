@@ -21,7 +21,7 @@ from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import UserError
 from vlmtune.types import Scores, ScoreShard, Targets
 
-Need = Literal["embedded", "tokens", "reference"]
+Need = Literal["embedded", "tokens", "reference", "contrast"]
 
 
 class Objective(Configured, nn.Module, ABC):
@@ -32,7 +32,8 @@ class Objective(Configured, nn.Module, ABC):
 
     Attributes:
         needs: What it needs of `Scores` beside the values: "embedded" (embeddings of a dual
-            adapter), "tokens" (its tokens too), "reference" (scores of the frozen backbone).
+            adapter), "tokens" (its tokens too), "reference" (scores of the frozen backbone),
+            "contrast" (contrastive scores).
         regulariser: True where the loss does not reward true scores above false ones.
     """
 
@@ -48,6 +49,15 @@ class Objective(Configured, nn.Module, ABC):
     @abstractmethod
     def forward(self, scores: Scores, targets: Targets) -> Float[Tensor, ""]:
         """Returns the loss of a whole batch, without its weight."""
+
+    @property
+    def name(self) -> str:
+        """What its loss is logged as."""
+        return type(self).__name__
+
+    def scores_of(self, shard: ScoreShard) -> ScoreShard:
+        """Returns the scores it reads out of those of a batch."""
+        return shard
 
     def diagnose(self, scores: Scores, targets: Targets) -> dict[str, float]:
         """Returns values to log beside the loss, by name; none by default."""
@@ -69,10 +79,3 @@ class ShardedObjective(Objective, ABC):
     def forward(self, scores: Scores, targets: Targets) -> Float[Tensor, ""]:
         shard = ScoreShard(scores, targets, scores, targets)
         return self.shard_loss(shard, ProcessGroup(alone=True))
-
-
-def check_factors(**factors: float) -> None:
-    """Refuses factors of the terms of a loss that are negative or all 0."""
-    if not (min(factors.values()) >= 0 and any(factors.values())):
-        stated = ", ".join(f"{name}={value}" for name, value in factors.items())
-        raise UserError(f"expected factors >= 0 with one above 0, got {stated}: correct them")

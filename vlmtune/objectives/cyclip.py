@@ -11,8 +11,8 @@ from torch import Tensor
 from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.objectives.base import ShardedObjective, check_factors
-from vlmtune.objectives.functional import embedded_of
+from vlmtune.objectives.base import ShardedObjective
+from vlmtune.objectives.functional import check_factors, embedded_of
 from vlmtune.types import ScoreShard
 
 

@@ -11,8 +11,13 @@ from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import UserError
-from vlmtune.objectives.base import ShardedObjective, check_factors
-from vlmtune.objectives.functional import embedded_of, hard_negatives, mean_over_ranks
+from vlmtune.objectives.base import ShardedObjective
+from vlmtune.objectives.functional import (
+    check_factors,
+    embedded_of,
+    hard_negatives,
+    mean_over_ranks,
+)
 from vlmtune.types import Scores, ScoreShard
 
 

@@ -9,8 +9,8 @@ from torch.nn.functional import softplus
 from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.objectives.base import ShardedObjective, check_factors
-from vlmtune.objectives.functional import contrast, mean_over_ranks
+from vlmtune.objectives.base import ShardedObjective
+from vlmtune.objectives.functional import check_factors, contrast, mean_over_ranks
 from vlmtune.types import ScoreShard
 
 

@@ -222,7 +222,7 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
         generator = torch.Generator().manual_seed(self._step_seed(batch_idx))
         shard = self.scores.shard(batch, layout, group, generator)
         objectives = cast(list[Objective], list(self.objectives))
-        names = [type(objective).__name__ for objective in objectives]
+        names = [objective.name for objective in objectives]
         if not all_finite(shard, group, self.signals if stage == "train" else None):
             key = first_wrong_record(shard, batch, layout, group)
             wanted = f"finite scores for {', '.join(names)}"
@@ -255,8 +255,10 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
         if not every or self.global_step % every:
             return
         for objective in cast(list[Objective], list(self.objectives)):
-            for name, value in objective.diagnose(*local_scores(shard)).items():
-                self.log(f"train/{type(objective).__name__}/{name}", value)
+            for name, value in objective.diagnose(
+                *local_scores(objective.scores_of(shard))
+            ).items():
+                self.log(f"train/{objective.name}/{name}", value)
 
     def _stop(self, expected: str, got: str, record: str, group: ProcessGroup) -> NoReturn:
         """Saves the weights if they are finite, and ends the run on every rank."""

@@ -4,7 +4,7 @@ In: objectives or pairs, with an adapter, a backbone or targets. Out: nothing, o
 Never: a change of any of them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from vlmtune.adapters.base import Adapter, DualAdapter
 from vlmtune.backbones.base import Backbone
@@ -16,12 +16,23 @@ from vlmtune.types import FeatureSpec, Targets
 POOLED = FeatureSpec("pooled")
 
 
-def check_needs(objectives: Iterable[Objective], adapter: Adapter, backbone: Backbone) -> None:
+def check_needs(objectives: Collection[Objective], adapter: Adapter, backbone: Backbone) -> None:
     """Raises a `UserError` if an objective reads what adapter and backbone do not give."""
     for objective in objectives:
         for need in sorted(objective.needs):
             if reason := _missing(need, adapter, backbone):
                 raise UserError(f"expected {reason} or remove the {type(objective).__name__}")
+    unread = contrast_of(adapter) is not None
+    if unread and not any("contrast" in objective.needs for objective in objectives):
+        raise UserError(
+            f"expected an objective that reads the contrastive scores of {type(adapter).__name__}, "
+            "got none: add an OnEmbeddings or set contrast to false"
+        )
+
+
+def contrast_of(adapter: Adapter) -> DualAdapter | None:
+    """The contrastive side of a joint adapter, its attribute `contrast`, if it has one."""
+    return getattr(adapter, "contrast", None)
 
 
 def check_pairs(pairs: PairPolicy, backbone: Backbone) -> None:
@@ -50,6 +61,11 @@ def _missing(need: Need, adapter: Adapter, backbone: Backbone) -> str | None:
         return (
             f"an adapter that gives tokens in the shared space, got {name}, which gives none: "
             "choose a DualAdapter with gives_tokens = True,"
+        )
+    if need == "contrast" and not isinstance(adapter, DualAdapter) and not contrast_of(adapter):
+        return (
+            f"an adapter with contrastive scores, got {name}, which has none: choose FusionTuning "
+            "with contrast set to true,"
         )
     return _no_reference(backbone) if need == "reference" else None
 

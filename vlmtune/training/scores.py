@@ -6,12 +6,12 @@ Never: a loss.
 
 import copy
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from vlmtune.adapters.base import Adapter, DualAdapter
 from vlmtune.backbones.base import Backbone
@@ -20,13 +20,14 @@ from vlmtune.features.store import Modality
 from vlmtune.objectives.base import Need
 from vlmtune.pairs.base import PairPolicy
 from vlmtune.training.batch_features import BatchFeatures
-from vlmtune.training.needs import POOLED, check_mined, check_pairs
+from vlmtune.training.contrast import Contrast, contrastive_scores
+from vlmtune.training.needs import check_mined, check_pairs, contrast_of
 from vlmtune.training.recompute import in_chunks
+from vlmtune.training.reference import Reference
 from vlmtune.training.score_shards import (
     Embeddings,
     dual_score_shard,
     joint_score_shard,
-    with_reference,
 )
 from vlmtune.training.shard_layout import ShardLayout
 from vlmtune.types import Batch, Features, Pooled, PooledTokens, ScoreShard
@@ -62,7 +63,8 @@ class TrainingScores:
         needs: Collection[Need] = (),
         chunk: int | None = None,
     ) -> None:
-        if adapter.joint and pairs.needs_reference:
+        self.contrast = contrast_of(adapter)
+        if adapter.joint and pairs.needs_reference and self.contrast is None:
             check_pairs(pairs, backbone)
             needs = {*needs, "reference"}
         spare = copy.deepcopy(backbone).requires_grad_(False) if "reference" in needs else None
@@ -72,7 +74,7 @@ class TrainingScores:
         changes = changes or any(p.requires_grad for p in backbone.parameters())
         self.original = spare if changes else None
         self.inputs = BatchFeatures(backbone, *specs)
-        self.reference = BatchFeatures(self.original or backbone, POOLED, POOLED)
+        self.reference = Reference(self.original or backbone)
         self.adapter, self.pairs, self.needs, self.chunk = adapter, pairs, needs, chunk
 
     def shard(
@@ -87,32 +89,28 @@ class TrainingScores:
             generator: Draws the pairs.
         """
         computed: dict[Modality, Features] = {}
+        contrast: Contrast | None = None
         if isinstance(self.adapter, DualAdapter):
             image, text = (self._embed(side, batch, computed) for side in SIDES)
             shard = dual_score_shard(self.adapter, image, text, layout, group)
         else:
             image, text = (self.inputs.encode_batch(side, batch, self.chunk) for side in SIDES)
-            pairs = self._choose_pairs(batch, generator) if self.adapter.joint else None
+            contrast = contrastive_scores(self.contrast, image, text, self.chunk, batch, group)
+            pairs = self._choose_pairs(batch, generator, contrast) if self.adapter.joint else None
             shard = joint_score_shard(self.adapter(image, text, pairs), layout, group)
+            shard = replace(shard, contrast=contrast and contrast.shard)
         if "reference" not in self.needs:
             return shard
-        with torch.no_grad():
-            pooled = [self._reference(side, batch, computed) for side in SIDES]
-            scale, bias = self._temperature()
-            return with_reference(shard, pooled[0], pooled[1], scale, bias, layout, group)
+        known = computed if self.original is None else {}
+        return self.reference.add(shard, contrast, batch, known, self.chunk, layout, group)
 
-    def _choose_pairs(self, batch: Batch, generator: torch.Generator) -> Tensor:
+    def _choose_pairs(self, batch: Batch, chance: torch.Generator, own: Contrast | None) -> Tensor:
         if self.adapter.training:  # validation batches have no mined neighbours
             check_mined(self.pairs, batch.targets)
         if not self.pairs.needs_reference:
-            return self.pairs(batch.targets, generator)
-        with torch.no_grad():
-            image, text = (normalize(self._reference(side, batch, {}), dim=-1) for side in SIDES)
-            scale, bias = self._temperature()
-            return self.pairs(batch.targets, generator, scale * image @ text.T + bias)
-
-    def _temperature(self) -> tuple[float, float]:
-        return self.reference.backbone.logit_scale, self.reference.backbone.logit_bias
+            return self.pairs(batch.targets, chance)
+        hard = self.reference.scores(batch, self.chunk) if own is None else own.own
+        return self.pairs(batch.targets, chance, hard)
 
     def _embed(
         self, side: Modality, batch: Batch, computed: dict[Modality, Features]
@@ -135,15 +133,3 @@ class TrainingScores:
             return lambda features: Pooled(embed(features))
         tokens: Any = adapter.embed_patches if side == "image" else adapter.embed_words
         return lambda features: PooledTokens(embed(features), tokens(features))
-
-    def _reference(
-        self, side: Modality, batch: Batch, computed: dict[Modality, Features]
-    ) -> Tensor:
-        """Returns the frozen backbone's own embeddings; `computed` may hold them already."""
-        same = self.original is None and self.inputs.specs[side].kind == "pooled"
-        if same and side in computed:
-            features = computed[side]
-        else:
-            features = self.reference.encode_batch(side, batch, self.chunk)
-        assert isinstance(features, Pooled)
-        return features.values

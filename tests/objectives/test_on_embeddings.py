@@ -1,0 +1,43 @@
+from dataclasses import replace
+
+import torch
+
+from tests.refusals import refused
+from tests.scored import random_targets, random_values, scored
+from vlmtune.distributed.process_group import ProcessGroup
+from vlmtune.objectives.cyclip import CyClip
+from vlmtune.objectives.eqsim import EqSim
+from vlmtune.objectives.fsc_clip import FSCClip
+from vlmtune.objectives.info_nce import InfoNCE
+from vlmtune.objectives.on_embeddings import OnEmbeddings
+from vlmtune.types import ScoreShard
+
+
+def shard(seed):
+    scores, targets = scored(random_values(seed)), random_targets(0)
+    return ScoreShard(scores, targets, scores, targets)
+
+
+def test_it_reads_the_contrastive_scores_alone():
+    matching, contrast = shard(1), shard(2)
+    both = replace(matching, contrast=contrast)
+    alone = ProcessGroup(alone=True)
+    for inner in (InfoNCE(), CyClip(), EqSim(close="topk", k=2)):
+        wrapped = OnEmbeddings(inner)
+        got = wrapped.shard_loss(both, alone)
+        torch.testing.assert_close(got, inner.shard_loss(contrast, alone))
+        assert not got.isclose(inner.shard_loss(matching, alone))
+        assert wrapped.scores_of(both) is contrast
+        assert wrapped.scores_of(matching) is matching  # of a dual adapter
+
+
+def test_it_takes_weight_name_and_needs_of_what_it_holds():
+    assert OnEmbeddings(EqSim(0.2)).weight == 0.2
+    assert OnEmbeddings(EqSim(0.2), 0.7).weight == 0.7
+    assert OnEmbeddings(InfoNCE()).name == "OnEmbeddings/InfoNCE"
+    assert OnEmbeddings(EqSim()).regulariser
+    assert not OnEmbeddings(InfoNCE()).regulariser
+    assert OnEmbeddings(EqSim(ranked_by="reference")).needs == {"contrast", "reference"}
+    assert OnEmbeddings(CyClip()).needs == {"contrast"}
+    with refused("reads no tokens, got FSCClip"):
+        OnEmbeddings(FSCClip())

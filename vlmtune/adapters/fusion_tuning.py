@@ -1,0 +1,210 @@
+"""Fusion tuning: a fusion encoder with its towers, and both of its scores.
+
+In: the features that the backbone's fusion takes. Out: log-odds of pairs, and embeddings of the
+same features where wanted. Never: new weights; those it trains are the backbone's.
+"""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Literal, cast
+
+import torch
+from jaxtyping import Float
+from PIL import Image
+from torch import Tensor, nn
+from typing_extensions import override
+
+from vlmtune.adapters.base import Adapter, DualAdapter
+from vlmtune.adapters.matching import Matching
+from vlmtune.adapters.towers import image_tower, params_with_grad, text_tower, unfreeze
+from vlmtune.backbones.base import Backbone, TextTower, Tower
+from vlmtune.backbones.evaluation_mode import evaluation_mode
+from vlmtune.errors import UserError
+from vlmtune.types import FeatureSpec, Tokens
+
+
+class FusionTuning(Matching):
+    r"""Trains a fusion encoder by its matching scores and, in the same run, its embeddings.
+
+    Matching (ITM): $s_{ij} = F(x_i, y_j)$, the log-odds of the backbone's own matching head, of
+    the pairs that the pair policy chooses. Contrast (ITC): $e^{\tau} \cos(f(x_i), g(y_j)) + b$, $f$
+    and $g$ the ends of the two towers, of all pairs. Objectives read the matching scores;
+    `OnEmbeddings` makes one read the contrastive scores. Pair policies that choose hard pairs
+    choose them by the contrastive scores of the present weights, as ALBEF and FIBER do, and without
+    `contrast` by those of the frozen backbone.
+
+    With `towers` all weights are trained that a score depends on. Without, both towers stay frozen
+    and their features may be stored; trained are the last `blocks` of the fusion, what follows
+    them, and the projections of the embeddings. BLIP's fusion is its text tower with
+    cross-attention: blocks that the fusion trains embed captions, too.
+
+    Source: Li et al. 2021 (ALBEF), section 3.2, and Dou et al. 2022 (FIBER), section 3.2, for both
+    scores in one run; METER and FIBER for `top`, whose released code multiplies the rates of
+    cross-modal layers and heads by 5.
+
+    Args:
+        towers: Whether both towers are trained.
+        blocks: Blocks of the fusion to train, counted from the last; None for all. Trained towers
+            need all.
+        contrast: Whether there are contrastive scores, which an objective must then read.
+        top: Factor on the learning rate of the fusion and the heads.
+        scored_by: The scores of evaluation: "matching", or "contrast", as FIBER retrieves.
+        learn_scale: Whether $\tau$ and $b$ are trained.
+
+    Example:
+        >>> FusionTuning(towers=True, contrast=True).contrast.joint
+        False
+    """
+
+    def __init__(
+        self,
+        towers: bool = False,
+        blocks: int | None = None,
+        contrast: bool = False,
+        top: float = 1.0,
+        scored_by: Literal["matching", "contrast"] = "matching",
+        learn_scale: bool = True,
+    ) -> None:
+        super().__init__(1 if blocks is None else blocks)
+        if blocks == 0 or (towers and blocks is not None):
+            raise UserError(
+                f"expected all blocks where towers are trained and 1 at least elsewhere, got "
+                f"{towers=} and {blocks=}: leave `blocks` out"
+            )
+        if not top > 0:
+            raise UserError(f"expected a factor `top` above 0, got {top}: correct it")
+        if scored_by == "contrast" and not contrast:
+            raise UserError("expected contrast where it scores, got none: set contrast to true")
+        self.towers, self.top, self.scored_by = towers, top, scored_by
+        self._all_blocks = blocks is None
+        self.contrast = EndsOfTowers(learn_scale) if contrast else None
+
+    @property
+    @override
+    def scoring(self) -> Adapter:
+        return self if self.scored_by == "matching" or self.contrast is None else self.contrast
+
+    @override
+    def attach(self, backbone: Backbone) -> None:
+        ends = cast(EndsOfTowers | None, self.contrast)
+        if self._all_blocks and backbone.fusion is not None:
+            self.blocks = len(backbone.fusion.blocks)
+        if ends is not None:
+            ends.attach(backbone)
+        super().attach(backbone)
+        last = self.fusion.blocks[len(self.fusion.blocks) - self.blocks :]
+        self._top = [*(p for block in last for p in block.parameters()), *self.fusion.tail]
+        if self.towers:
+            self.image_input = replace(self.image_input, frozen=False)
+            self.text_input = replace(self.text_input, frozen=False)
+            self._frozen_modules = []
+        matched = self._used(backbone, self._match)
+        trained = matched if self.towers else []
+        if ends is not None:
+            embedded = self._used(backbone, ends.embed_both)
+            projections = {id(p) for p in ends.tail} - {id(p) for p in matched}
+            heads = [p for p in embedded if id(p) in projections]
+            trained = [*trained, *(embedded if self.towers else heads)]
+            self._top += heads
+        unfreeze(backbone, trained)
+        if ends is not None:
+            ends.freeze(self._frozen_modules)
+
+    def _used(
+        self, backbone: Backbone, score: Callable[[Tokens, Tokens], Float[Tensor, "n d"]]
+    ) -> list[nn.Parameter]:
+        """The weights that a function of the features depends on, by way of the features too."""
+        pixels = backbone.preprocess(Image.new("RGB", (8, 8)))[None].to(backbone.device)
+        image, text = (replace(s, frozen=False) for s in (self.image_input, self.text_input))
+
+        def scores() -> Tensor:
+            given = backbone.encode_image(pixels, image), backbone.encode_text(["a"], text)
+            return score(*cast(tuple[Tokens, Tokens], given))
+
+        return params_with_grad(scores, backbone.parameters())
+
+    def _match(self, image: Tokens, text: Tokens) -> Float[Tensor, "n d"]:
+        fusion = self.fusion
+        return fusion.match(fusion.prepare_image(image), fusion.prepare_text(text))[:, None]
+
+    @override
+    def lr_scales(self) -> list[tuple[nn.Parameter, float]]:
+        return [(parameter, self.top) for parameter in self._top]
+
+    @override
+    def prepare_image(self, image: Tokens) -> Tokens:
+        return self.fusion.prepare_image(image) if self.towers else super().prepare_image(image)
+
+    @override
+    def prepare_text(self, text: Tokens) -> Tokens:
+        if self.towers:
+            return self.fusion.prepare_text(text.trimmed())
+        return super().prepare_text(text)
+
+
+class EndsOfTowers(DualAdapter[Tokens, Tokens]):
+    r"""Contrastive scores from the features that a fusion takes.
+
+    $s_{ij} = e^{\tau} \cos(f(x_i), g(y_j)) + b$, where $f$ and $g$ run what is left of the two
+    towers, with their final norms and projections.
+
+    Attributes:
+        tail: The weights after the last blocks of both towers.
+    """
+
+    def __init__(self, learn_scale: bool = True) -> None:
+        super().__init__(learn_scale)
+
+    @override
+    def attach(self, backbone: Backbone) -> None:
+        self._towers = image_tower(backbone), text_tower(backbone)
+        if backbone.fusion is None:  # which `Matching.attach` refuses
+            return
+        self.image_input, self.text_input = backbone.fusion.image_input, backbone.fusion.text_input
+        super().attach(backbone)
+        self.tail = [parameter for tower in self._towers for parameter in tower.tail]
+        self.freeze(())
+
+    def freeze(self, modules: Sequence[nn.Module]) -> None:
+        """Runs the blocks before the first trained one of each tower without dropout.
+
+        Args:
+            modules: The frozen modules; none if the towers are trained.
+        """
+        self._frozen_modules = modules
+        self._live = [0, 0] if not modules else [_first_trained(tower) for tower in self._towers]
+
+    def embed_both(self, image: Tokens, text: Tokens) -> Float[Tensor, "n d"]:
+        """Embeds images and texts of one number, side by side."""
+        return torch.cat([self.embed_image(image), self.embed_text(text)], dim=1)
+
+    @override
+    def embed_image(self, image: Tokens) -> Float[Tensor, "n d"]:
+        return self._embed(0, image, self.image_input)
+
+    @override
+    def embed_text(self, text: Tokens) -> Float[Tensor, "n d"]:
+        return self._embed(1, text.trimmed(), self.text_input)
+
+    def _embed(self, side: int, state: Tokens, spec: FeatureSpec) -> Float[Tensor, "n d"]:
+        tower = self._towers[side]
+        first = 0 if spec.kind == "words" else tower.layers + 1 + spec.layer
+        live = max(first, self._live[side])
+        frozen = self._frozen_modules
+        with evaluation_mode(*frozen, recurse=False) if frozen else contextlib.nullcontext():
+            if spec.kind == "words":
+                assert isinstance(tower, TextTower)
+                state = tower.start(state)
+            state = tower.run(state, first, live)
+        return tower.finish(tower.run(state, live, tower.layers))
+
+
+def _first_trained(tower: Tower) -> int:
+    """The number of the first block with a trained weight; that of all blocks without one."""
+    trained = (
+        number
+        for number, block in enumerate(tower.blocks)
+        if any(p.requires_grad for p in block.parameters())
+    )
+    return next(trained, tower.layers)

@@ -1,0 +1,64 @@
+"""An objective over the embeddings of an adapter that has matching scores, too.
+
+The scores of a batch come in, the loss of their contrastive part goes out. It has no formula.
+"""
+
+from jaxtyping import Float
+from torch import Tensor
+from typing_extensions import override
+
+from vlmtune.distributed.process_group import ProcessGroup
+from vlmtune.errors import UserError
+from vlmtune.objectives.base import Need, ShardedObjective
+from vlmtune.types import Scores, ScoreShard, Targets
+
+
+class OnEmbeddings(ShardedObjective):
+    r"""Another objective, over contrastive scores (ITC) in place of matching scores (ITM).
+
+    Adapters such as `FusionTuning(contrast=True)` give both. The contrastive scores are of all
+    images and texts of all ranks, as those of a dual adapter are; the matching scores are of chosen
+    pairs. Of a dual adapter it reads the scores as they are.
+
+    Source: Li et al. 2021 (ALBEF), section 3.2, ITC beside ITM; Wang et al. 2023 (EqSim), section
+    3, for EqSim over either score.
+
+    Args:
+        objective: The objective, one that ranks can share and that reads no tokens.
+        weight: Factor in the sum of objectives, in place of that of `objective`; None for the same.
+
+    Example:
+        >>> import torch
+        >>> from vlmtune.objectives.info_nce import InfoNCE
+        >>> eye = torch.eye(2, dtype=torch.bool)
+        >>> OnEmbeddings(InfoNCE())(Scores.full(torch.zeros(2, 2)), Targets(eye, eye, eye))
+        tensor(0.6931)
+    """
+
+    def __init__(self, objective: ShardedObjective, weight: float | None = None) -> None:
+        super().__init__(objective.weight if weight is None else weight)
+        if "tokens" in objective.needs:
+            raise UserError(
+                f"expected an objective that reads no tokens, got {type(objective).__name__}: "
+                "choose another, such as InfoNCE or EqSim"
+            )
+        self.objective = objective
+        self.needs = frozenset[Need]({"contrast", *(objective.needs - {"embedded"})})
+        self.regulariser = objective.regulariser  # type: ignore[misc]
+
+    @property
+    @override
+    def name(self) -> str:
+        return f"{type(self).__name__}/{self.objective.name}"
+
+    @override
+    def scores_of(self, shard: ScoreShard) -> ScoreShard:
+        return shard if shard.contrast is None else shard.contrast
+
+    @override
+    def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
+        return self.objective.shard_loss(self.scores_of(shard), group)
+
+    @override
+    def diagnose(self, scores: Scores, targets: Targets) -> dict[str, float]:
+        return self.objective.diagnose(scores, targets)

@@ -1,0 +1,67 @@
+"""The contrastive scores of a training batch beside its matching scores.
+
+In: the features of a batch and the contrastive side of a joint adapter. Out: scores of all pairs.
+Never: matching scores.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+from jaxtyping import Float
+from torch import Tensor
+
+from vlmtune.adapters.base import DualAdapter
+from vlmtune.distributed.process_group import ProcessGroup
+from vlmtune.training.recompute import in_chunks
+from vlmtune.training.score_shards import dual_score_shard
+from vlmtune.training.shard_layout import ShardLayout, shard_layout
+from vlmtune.types import Batch, Features, Pooled, ScoreShard
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """The contrastive scores of a batch.
+
+    Attributes:
+        shard: Those of this rank, with gradients.
+        layout: Their place: a caption of several ranks is one column, unlike in matching scores.
+        own: Those of the rank's n images and m texts, without gradients, to choose pairs by.
+    """
+
+    shard: ScoreShard
+    layout: ShardLayout
+    own: Float[Tensor, "n m"]
+
+
+def contrastive_scores(
+    adapter: DualAdapter | None,
+    image: Features,
+    text: Features,
+    chunk: int | None,
+    batch: Batch,
+    group: ProcessGroup,
+) -> Contrast | None:
+    """Scores the images of this rank against the texts of all ranks, and the other way round.
+
+    Args:
+        adapter: The contrastive side; None if there are no such scores.
+        image: Features of the n images of the rank's batch.
+        text: Features of its m texts.
+        chunk: How many are embedded at a time; None for all.
+        batch: The rank's batch.
+        group: All ranks.
+    """
+    if adapter is None:
+        return None
+
+    def embed(side: str, features: Features, rows: slice) -> Pooled:
+        function = adapter.embed_image if side == "image" else adapter.embed_text
+        return Pooled(function(features[rows]))
+
+    ends = [
+        in_chunks(partial(embed, side, rows), len(rows), chunk, rows.device)
+        for side, rows in (("image", image), ("text", text))
+    ]
+    layout = shard_layout(batch, group, merged=True)
+    own = adapter.compare(*(end.values.detach() for end in ends)).detach()
+    return Contrast(dual_score_shard(adapter, ends[0], ends[1], layout, group), layout, own)

@@ -1,0 +1,74 @@
+"""The frozen backbone's own scores of a training batch, to choose pairs by and for objectives.
+
+In: batches. Out: scores by the embeddings of the frozen backbone. Never: a gradient.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from vlmtune.backbones.base import Backbone
+from vlmtune.distributed.process_group import ProcessGroup
+from vlmtune.features.store import Modality
+from vlmtune.training.batch_features import BatchFeatures
+from vlmtune.training.contrast import Contrast
+from vlmtune.training.needs import POOLED
+from vlmtune.training.score_shards import with_reference
+from vlmtune.training.shard_layout import ShardLayout
+from vlmtune.types import Batch, Features, Pooled, ScoreShard
+
+Known = Mapping[Modality, Features]
+"""Features of this backbone that have been computed already."""
+
+
+class Reference(BatchFeatures):
+    """Batches as the frozen backbone itself embeds and scores them.
+
+    Args:
+        backbone: The frozen backbone.
+    """
+
+    def __init__(self, backbone: Backbone) -> None:
+        super().__init__(backbone, POOLED, POOLED)
+
+    @torch.no_grad()
+    def scores(self, batch: Batch, chunk: int | None) -> Float[Tensor, "n m"]:
+        """Returns the scores of a rank's images and texts."""
+        image, text = (normalize(x, dim=-1) for x in self._embeddings(batch, chunk, {}))
+        return self.backbone.logit_scale * image @ text.T + self.backbone.logit_bias
+
+    @torch.no_grad()
+    def add(
+        self,
+        shard: ScoreShard,
+        contrast: Contrast | None,
+        batch: Batch,
+        known: Known,
+        chunk: int | None,
+        layout: ShardLayout,
+        group: ProcessGroup,
+    ) -> ScoreShard:
+        """Returns the scores with those of the frozen backbone beside them."""
+        image, text = self._embeddings(batch, chunk, known)
+        temperature = self.backbone.logit_scale, self.backbone.logit_bias
+        if contrast is not None:
+            both = with_reference(contrast.shard, image, text, *temperature, contrast.layout, group)
+            shard = replace(shard, contrast=both)
+        return with_reference(shard, image, text, *temperature, layout, group)
+
+    def _embeddings(
+        self, batch: Batch, chunk: int | None, known: Known
+    ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "m d"]]:
+        sides: tuple[Modality, Modality] = ("image", "text")
+        given = (known.get(side) for side in sides)
+        image, text = (
+            features if isinstance(features, Pooled) else self.encode_batch(side, batch, chunk)
+            for side, features in zip(sides, given, strict=True)
+        )
+        assert isinstance(image, Pooled)
+        assert isinstance(text, Pooled)
+        return image.values, text.values
