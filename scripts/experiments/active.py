@@ -39,7 +39,8 @@ from vlmtune.adapters.trained_state import trained_state
 from vlmtune.backbones.base import Backbone
 from vlmtune.benchmarks.base import Benchmark
 from vlmtune.cli.fit import NOISE
-from vlmtune.cli.plugins import make, make_list, read_yaml
+from vlmtune.cli.plugins import make, make_list
+from vlmtune.cli.yaml_files import read_yaml
 from vlmtune.config import ROOT, instantiate
 from vlmtune.data.datamodule import ShardDataModule
 from vlmtune.data.rendered import RenderedSet

@@ -237,8 +237,8 @@ def one_run(
             return how, f"the repeated run hung: {_last_line(run)}"
     if run.status() != 0:
         return how, f"the repeated run ended with {run.status()}: {_last_line(run)}"
-    now = left(work, out)
-    other = sorted(name for name in {**now, **reference.left} if now.get(name) != reference.left.get(name))
+    now, then = left(work, out), reference.left
+    other = sorted(name for name in {**now, **then} if now.get(name) != then.get(name))
     return how, f"other than in the whole run: {', '.join(other)}" if other else ""
 
 

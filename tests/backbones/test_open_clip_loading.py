@@ -72,3 +72,20 @@ def test_a_tag_that_is_not_in_the_cache_is_told_in_one_line(tagged, monkeypatch)
     monkeypatch.setitem(pretrained._PRETRAINED, "Tiny-VL", {"gone": {"hf_hub": "someone/nothing/"}})
     with refused(r"someone/nothing.* network"):
         OpenClip("Tiny-VL", "gone")
+
+
+def test_a_tokenizer_with_code_of_its_author_is_refused(folder, hub, tmp_path):
+    path = folder(vocabulary=False)
+    config = json.loads((path / "open_clip_config.json").read_text())
+    kwargs = {"hf_tokenizer_name": "any", "tokenizer_kwargs": {"trust_remote_code": True}}
+    config["model_cfg"]["text_cfg"] |= kwargs
+    (path / "open_clip_config.json").write_text(json.dumps(config))
+    auto = {"auto_map": {"AutoTokenizer": ["theirs.Theirs", None]}, "tokenizer_class": "Theirs"}
+    (path / "tokenizer_config.json").write_text(json.dumps(auto))
+    (path / "config.json").write_text(json.dumps({"model_type": "clip"}))
+    (path / "theirs.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    hub("someone/tiny", path)
+    for name in (str(path), "hf-hub:someone/tiny"):
+        with refused("expected a tokenizer without code of its author, got trust_remote_code"):
+            OpenClip(name)
+    assert not (tmp_path / "ran").exists()

@@ -1,13 +1,16 @@
-"""What would hang, or take all memory, is refused."""
+"""What would hang, take all memory or run a stranger's code is refused."""
 
 import os
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from tests.refusals import refused
 from tests.tiny import fit_config
-from vlmtune.cli.fit import names_module
+from vlmtune.cli.fit_checks import check_devices, check_optimizer, names_module
 from vlmtune.cli.main import main
+from vlmtune.cli.yaml_files import MOST_VALUES, check_yaml, read_yaml
 
 
 def test_a_pipe_is_no_config(tmp_path):
@@ -25,3 +28,64 @@ def test_a_thousand_million_devices_are_refused(tmp_path, model_folder, shards, 
         "vlmtune: error: expected at most 1024 devices on a node, got 1000000000: lower "
         "--trainer.devices"
     )
+
+
+@pytest.mark.parametrize("devices", [1025, "1000000000"])
+def test_too_many_devices(devices):
+    with refused(f"expected at most 1024 devices on a node, got {devices}"):
+        check_devices(devices)
+
+
+@pytest.mark.parametrize("devices", [1, 1024, "auto", -1, [0, 1], "0,1", "8"])
+def test_devices_that_pass(devices):
+    check_devices(devices)
+
+
+def bomb(levels):
+    """A YAML of `levels` lists, each of nine times the one before."""
+    lists = ["a0: &a0 [0, 0, 0, 0, 0, 0, 0, 0, 0]"]
+    for level in range(1, levels):
+        inner = ", ".join([f"*a{level - 1}"] * 9)
+        lists.append(f"a{level}: &a{level} [{inner}]")
+    return "\n".join(lists)
+
+
+@pytest.mark.parametrize("text", [bomb(12), "a: &a [*a]", "[" * 100_000])
+def test_aliases_that_multiply_are_refused(tmp_path, text):
+    path = tmp_path / "fit.yaml"
+    path.write_text(text)
+    for read in (lambda: names_module(["--config", str(path)]), lambda: read_yaml(path)):
+        with refused(f"expected at most {MOST_VALUES} values in .*fit.yaml, got aliases"):
+            read()
+
+
+@pytest.mark.parametrize("text", [bomb(3), "a: &a {b: 1}\nc: *a", "", "a: [", "\0"])
+def test_what_may_be_read_or_fails_elsewhere_passes(tmp_path, text):
+    (tmp_path / "fit.yaml").write_text(text)
+    check_yaml(tmp_path / "fit.yaml")
+    check_yaml(tmp_path / "absent.yaml")
+
+
+def mine(parameters) -> torch.optim.SGD:
+    return torch.optim.SGD(parameters, lr=1.0)
+
+
+@pytest.mark.parametrize("path", ["torch.optim.AdamW", f"{__name__}.mine", None])
+def test_optimizers(path):
+    check_optimizer(path and SimpleNamespace(class_path=path))
+    check_optimizer(mine)
+
+
+@pytest.mark.parametrize("path", ["os.system", "builtins.print", "subprocess.Popen", "os.path"])
+def test_a_function_that_makes_no_optimizer_is_refused(path):
+    with refused(f"expected an optimizer, or a function whose return type is one, got {path}"):
+        check_optimizer(SimpleNamespace(class_path=path))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_fit_runs_no_other_function(tmp_path, model_folder, shards, capsys):
+    command = {"class_path": "os.system", "init_args": {"command": f"touch {tmp_path}/ran"}}
+    config = fit_config(tmp_path, model_folder, shards, model={"optimizer": command})
+    assert main(["fit", "--config", str(config)]) == 2
+    assert "got os.system: correct --model.optimizer" in capsys.readouterr().err
+    assert not (tmp_path / "ran").exists()

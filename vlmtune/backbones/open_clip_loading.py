@@ -10,7 +10,7 @@ import difflib
 import hashlib
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -65,6 +65,7 @@ def load(
     try:
         with _quiet():
             config = open_clip.get_model_config(name)
+            _check_code(config or {}, name)
             _check_activation(name, tag, file, config or {})
             network = open_clip.create_model(
                 name,
@@ -215,6 +216,16 @@ def _check_activation(
         raise UserError(
             f"expected a model with QuickGELU for OpenAI's weights, got {source}, "
             f"which would run with GELU: {cure}"
+        )
+
+
+def _check_code(config: Mapping[str, Any], name: str) -> None:
+    """Refuses a model whose tokenizer would run code of its author; open_clip would let it."""
+    text = config.get("text_cfg") or {}
+    if isinstance(text, Mapping) and (text.get("tokenizer_kwargs") or {}).get("trust_remote_code"):
+        raise UserError(
+            f"expected a tokenizer without code of its author, got trust_remote_code in {CONFIG} "
+            f"of {name}: read that code, then remove the entry from a local copy of the model"
         )
 
 

@@ -8,7 +8,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from vlmtune.cli.plugins import arguments_of, find, make, read_yaml
+from vlmtune.cli.plugins import arguments_of, find, make
+from vlmtune.cli.yaml_files import read_yaml
 from vlmtune.config import find_path
 from vlmtune.errors import UserError
 from vlmtune.storage.files import read_json

@@ -11,7 +11,6 @@ import shlex
 import sys
 import warnings
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,6 +30,7 @@ from torch.nn import ModuleList
 from typing_extensions import override
 
 from vlmtune.cli.explain import configuration_error, explain, warning_line
+from vlmtune.cli.fit_checks import check_devices, check_optimizer, names_module
 from vlmtune.cli.overrides import changed_lists, rewritten
 from vlmtune.cli.run_folder import AtomicCheckpoints, alone_in
 from vlmtune.cli.run_progress import RunProgress
@@ -39,7 +39,6 @@ from vlmtune.errors import UserError
 from vlmtune.export import check_checkpoint
 from vlmtune.report.screen import show
 from vlmtune.report.table import count
-from vlmtune.storage.files import check_regular
 from vlmtune.training.benchmark_callback import BenchmarkCallback
 from vlmtune.training.failures import failure_of_others, is_lost, publish_failure
 from vlmtune.training.module import AdaptationModule
@@ -61,7 +60,6 @@ NOISE = (
     ".*isn't a registered model.*",
 )
 
-MOST_DEVICES = 1024  # Lightning lists them all
 KEYWORDS = ("last", "best", "hpc")  # checkpoints that Lightning finds itself
 
 
@@ -250,14 +248,14 @@ class VlmtuneCLI(LightningCLI):
         if path and path not in KEYWORDS:
             check_checkpoint(path)
 
+    def before_instantiate_classes(self) -> None:
+        """Refuses a function that makes no optimizer: the module would call it."""
+        model = self.config[self.command].model
+        check_optimizer(model.get("init_args", model).get("optimizer"))
+
     def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
         """Makes the trainer, with errors of one line."""
-        devices = self.config_init[self.command].trainer.devices
-        if isinstance(devices, int) and devices > MOST_DEVICES:
-            raise UserError(
-                f"expected at most {MOST_DEVICES} devices on a node, got {devices}: lower "
-                "--trainer.devices"
-            )
+        check_devices(self.config_init[self.command].trainer.devices)
         # Before Lightning, which appends its bar to this very list.
         given = [type(one) for one in self.config_init[self.command].trainer.callbacks or []]
         try:
@@ -309,31 +307,6 @@ def checkpoint_lines(trainer: pl.Trainer) -> list[str]:
         if paths[path] != trainer.global_step:
             lines.append(f"best by {monitor}: {path} (weights of step {paths[path]}, {score:.4g})")
     return [*lines, f"next: vlmtune export {shown} --out FOLDER"]
-
-
-def names_module(arguments: Sequence[str]) -> bool:
-    """Tells whether an argument or a config among them names the class of the model.
-
-    Example:
-        >>> names_module(["--model.seed=1"])
-        False
-        >>> names_module(["--model", "vlmtune.training.methods.MMAdapterModule"])
-        True
-    """
-    words = [part for word in arguments for part in word.split("=", 1)]
-    configs = [path for word, path in pairwise(words) if word in ("--config", "-c")]
-    for path in configs:
-        check_regular(path, "a config", "write it to a file")
-    return bool({"--model", "--model.class_path"} & {*words}) or any(map(_has_class, configs))
-
-
-def _has_class(path: str) -> bool:
-    """Whether the `model` of a config is a class; a config that cannot be read fails later."""
-    try:
-        model = (yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}).get("model")
-    except (OSError, ValueError, AttributeError, yaml.YAMLError):
-        return False
-    return isinstance(model, str) or (isinstance(model, dict) and "class_path" in model)
 
 
 def _keys(parser: LightningArgumentParser) -> list[str]:

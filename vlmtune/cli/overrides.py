@@ -16,7 +16,8 @@ from typing import Any, cast
 
 import yaml
 
-from vlmtune.cli.plugins import find, read_yaml
+from vlmtune.cli.plugins import find
+from vlmtune.cli.yaml_files import read_yaml
 from vlmtune.errors import UserError
 
 # Last part of a key -> folder of configs/plugins.

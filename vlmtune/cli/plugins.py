@@ -13,10 +13,9 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
-import yaml
 from jsonargparse import ArgumentParser
 
 from vlmtune.benchmarks.table_files import SUFFIXES, table_benchmark
@@ -109,15 +108,6 @@ def _sources(source: str) -> list[str]:
         return [source]
     folder = Path(source).parent
     return [str(folder / item) if isinstance(item, str) else json.dumps(item) for item in content]
-
-
-def read_yaml(path: Path) -> Any:
-    """Reads a YAML file; raises `UserError` if it cannot be read or is no YAML."""
-    try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        line = " ".join(str(error).split())
-        raise UserError(f"expected YAML in {path}, got {line}: correct it") from error
 
 
 def find_model(

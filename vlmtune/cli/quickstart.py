@@ -18,7 +18,7 @@ import yaml
 
 from vlmtune.cli.explain import explain
 from vlmtune.cli.main import plain_log, run_command
-from vlmtune.cli.plugins import read_yaml
+from vlmtune.cli.yaml_files import read_yaml
 from vlmtune.config import find_path
 from vlmtune.errors import UserError
 

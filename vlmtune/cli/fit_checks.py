@@ -1,0 +1,89 @@
+"""What `fit` refuses in a config before anything is made of it.
+
+In: the words of the command, and values of the parsed config. Out: errors of one line.
+Never: an object that a config names.
+"""
+
+import importlib
+import inspect
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import yaml
+from torch.optim import Optimizer
+
+from vlmtune.cli.yaml_files import check_yaml
+from vlmtune.errors import UserError
+
+MOST_DEVICES = 1024  # Lightning lists them all
+
+
+def check_devices(devices: Any) -> None:
+    """Refuses a number of devices that no node has.
+
+    Raises:
+        UserError: It is above `MOST_DEVICES`.
+    """
+    if str(devices).isdecimal() and int(devices) > MOST_DEVICES:
+        raise UserError(
+            f"expected at most {MOST_DEVICES} devices on a node, got {devices}: lower "
+            "--trainer.devices"
+        )
+
+
+def check_optimizer(optimizer: Any) -> None:
+    """Refuses a callable that does not say that it makes an optimizer, such as `os.system`.
+
+    Args:
+        optimizer: A parsed `model.optimizer`: its class path and arguments, or a function.
+
+    Raises:
+        UserError: It is neither an optimizer nor a function whose return type is one.
+    """
+    path = getattr(optimizer, "class_path", None)
+    made = optimizer
+    if path is not None:
+        module, _, name = path.rpartition(".")
+        made = getattr(importlib.import_module(module), name)
+    if made is None or _makes_optimizer(made):
+        return
+    raise UserError(
+        f"expected an optimizer, or a function whose return type is one, got {path or optimizer}: "
+        "correct --model.optimizer"
+    )
+
+
+def _makes_optimizer(made: Any) -> bool:
+    if not inspect.isclass(made):
+        try:
+            made = inspect.signature(made, eval_str=True).return_annotation
+        except (TypeError, ValueError, NameError):
+            return False
+    return inspect.isclass(made) and issubclass(made, Optimizer)
+
+
+def names_module(arguments: Sequence[str]) -> bool:
+    """Tells whether an argument or a config among them names the class of the model.
+
+    Example:
+        >>> names_module(["--model.seed=1"])
+        False
+        >>> names_module(["--model", "vlmtune.training.methods.MMAdapterModule"])
+        True
+    """
+    words = [part for word in arguments for part in word.split("=", 1)]
+    configs = [path for word, path in pairwise(words) if word in ("--config", "-c")]
+    for path in configs:
+        check_yaml(path)
+    return bool({"--model", "--model.class_path"} & {*words}) or any(map(_has_class, configs))
+
+
+def _has_class(path: str) -> bool:
+    """Whether the `model` of a config is a class; a config that cannot be read fails later."""
+    try:
+        model = (yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}).get("model")
+    except (OSError, ValueError, AttributeError, yaml.YAMLError):
+        return False
+    return isinstance(model, str) or (isinstance(model, dict) and "class_path" in model)

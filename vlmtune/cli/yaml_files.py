@@ -1,0 +1,62 @@
+"""YAML files that people write: configs, plug-ins and experiments.
+
+In: a path. Out: the values in it. Never: a named pipe, or aliases that multiply to more values than
+memory holds.
+"""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from vlmtune.errors import UserError
+from vlmtune.storage.files import check_regular
+
+MOST_VALUES = 100_000
+"""Values in a file, each counted as often as aliases repeat it."""
+
+
+def read_yaml(path: Path) -> Any:
+    """Reads a YAML file.
+
+    Raises:
+        UserError: It cannot be read, is no YAML, or `check_yaml` refuses it.
+    """
+    check_yaml(path)
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+        line = " ".join(str(error).split())
+        raise UserError(f"expected YAML in {path}, got {line}: correct it") from error
+
+
+def check_yaml(path: str | Path) -> None:
+    """Refuses what would be read for ever or fill the memory; a malformed file passes.
+
+    Raises:
+        UserError: It is a named pipe or a device, or its aliases repeat too many values.
+    """
+    check_regular(path, "a config", "write it to a file")
+    try:
+        node = yaml.compose(Path(path).read_text(encoding="utf-8"), yaml.SafeLoader)
+        values = 0.0 if node is None else _values(node, {})
+    except (OSError, ValueError, yaml.YAMLError):
+        return
+    except RecursionError:
+        values = math.inf
+    if values > MOST_VALUES:
+        raise UserError(
+            f"expected at most {MOST_VALUES} values in {path}, got aliases or nested lists that "
+            "make more: write them out, or remove them"
+        )
+
+
+def _values(node: yaml.Node, known: dict[int, float]) -> float:
+    """How many values a node holds, with those that its aliases repeat; infinity for a circle."""
+    if id(node) not in known:
+        known[id(node)] = math.inf
+        inner: Any = node.value if isinstance(node, yaml.CollectionNode) else []
+        parts = [part for item in inner for part in (item if isinstance(item, tuple) else [item])]
+        known[id(node)] = 1.0 + sum(_values(part, known) for part in parts)
+    return known[id(node)]
