@@ -35,11 +35,12 @@ ADAPTERS = {path.stem: path for path in sorted((PLUGINS / "adapters").glob("*.ya
 OBJECTIVES = sorted((PLUGINS / "objectives").glob("*.yaml"))
 UNTRAINED = {"zero_shot"}  # has no parameter to train
 INSIDE = {"full_finetuning", "last_blocks", "lora", "deep_prompts"}  # change a tower of any family
+FUSED = {"matching", "fusion_tuning"}  # train a fusion encoder; test_fusion.py trains its towers
 CASES = [
-    *((name, "open_clip") for name in ADAPTERS.keys() - UNTRAINED - {"matching"}),
+    *((name, "open_clip") for name in ADAPTERS.keys() - UNTRAINED - FUSED),
     *((name, "flava") for name in INSIDE),
     *(("full_finetuning", family) for family in ("hf_clip", "siglip")),
-    *(("matching", family) for family in ("flava", "blip")),
+    *itertools.product(FUSED, ("flava", "blip")),
 ]
 GROUPS = {0: 3, 1: 2}  # groups in a batch of each rank
 STEPS, ACCUMULATED = 2, 2

@@ -34,7 +34,7 @@ def test_it_reads_the_contrastive_scores_alone():
 def test_it_takes_weight_name_and_needs_of_what_it_holds():
     assert OnEmbeddings(EqSim(0.2)).weight == 0.2
     assert OnEmbeddings(EqSim(0.2), 0.7).weight == 0.7
-    assert OnEmbeddings(InfoNCE()).name == "OnEmbeddings/InfoNCE"
+    assert OnEmbeddings(InfoNCE()).name == "InfoNCEOnEmbeddings"
     assert OnEmbeddings(EqSim()).regulariser
     assert not OnEmbeddings(InfoNCE()).regulariser
     assert OnEmbeddings(EqSim(ranked_by="reference")).needs == {"contrast", "reference"}

@@ -49,7 +49,7 @@ class OnEmbeddings(ShardedObjective):
     @property
     @override
     def name(self) -> str:
-        return f"{type(self).__name__}/{self.objective.name}"
+        return f"{self.objective.name}OnEmbeddings"
 
     @override
     def scores_of(self, shard: ScoreShard) -> ScoreShard:

@@ -25,12 +25,12 @@ class Contrast:
     Attributes:
         shard: Those of this rank, with gradients.
         layout: Their place: a caption of several ranks is one column, unlike in matching scores.
-        own: Those of the rank's n images and m texts, without gradients, to choose pairs by.
+        local: Those of the rank's n images and m texts, without gradients, to choose pairs by.
     """
 
     shard: ScoreShard
     layout: ShardLayout
-    own: Float[Tensor, "n m"]
+    local: Float[Tensor, "n m"]
 
 
 def contrastive_scores(
@@ -63,5 +63,5 @@ def contrastive_scores(
         for side, rows in (("image", image), ("text", text))
     ]
     layout = shard_layout(batch, group, merged=True)
-    own = adapter.compare(*(end.values.detach() for end in ends)).detach()
-    return Contrast(dual_score_shard(adapter, ends[0], ends[1], layout, group), layout, own)
+    local = adapter.compare(*(end.values.detach() for end in ends)).detach()
+    return Contrast(dual_score_shard(adapter, ends[0], ends[1], layout, group), layout, local)

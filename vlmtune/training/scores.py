@@ -104,12 +104,12 @@ class TrainingScores:
         known = computed if self.original is None else {}
         return self.reference.add(shard, contrast, batch, known, self.chunk, layout, group)
 
-    def _choose_pairs(self, batch: Batch, chance: torch.Generator, own: Contrast | None) -> Tensor:
+    def _choose_pairs(self, batch: Batch, chance: torch.Generator, ends: Contrast | None) -> Tensor:
         if self.adapter.training:  # validation batches have no mined neighbours
             check_mined(self.pairs, batch.targets)
         if not self.pairs.needs_reference:
             return self.pairs(batch.targets, chance)
-        hard = self.reference.scores(batch, self.chunk) if own is None else own.own
+        hard = self.reference.scores(batch, self.chunk) if ends is None else ends.local
         return self.pairs(batch.targets, chance, hard)
 
     def _embed(

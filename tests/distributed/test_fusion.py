@@ -1,0 +1,135 @@
+"""Both scores of a fusion encoder in one run: two ranks train as one process does."""
+
+import itertools
+
+import pytest
+import torch
+from torch import nn
+from transformers.utils import logging
+
+from tests.adapters.test_matching import KINDS
+from tests.distributed.test_real_adapters import (
+    GROUPS,
+    STEPS,
+    Gradients,
+    batch,
+    corpora,
+    momentum,
+)
+from tests.ranks import run_ranks
+from tests.runs import QUIET, Batches, quiet_trainer
+from vlmtune.adapters.fusion_tuning import FusionTuning
+from vlmtune.data.datamodule import NoBatches
+from vlmtune.objectives.eqsim import EqSim
+from vlmtune.objectives.info_nce import InfoNCE
+from vlmtune.objectives.itm import ITM
+from vlmtune.objectives.on_embeddings import OnEmbeddings
+from vlmtune.pairs.base import PairPolicy
+from vlmtune.pairs.ranking_pairs import RankingPairs
+from vlmtune.training.module import AdaptationModule
+
+pytestmark = [*QUIET, pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")]
+
+CASES = [
+    *(
+        (kind, towers, True)
+        for kind in ("blip", "bridgetower", "flava")
+        for towers in (True, False)
+    ),
+    *(("vilt", towers, False) for towers in (True, False)),
+]
+
+
+class Hardest(PairPolicy):
+    """Pairs within a group, and the hardest false text of the rank for each image."""
+
+    needs_reference = True
+
+    def __call__(self, targets, generator, reference=None):
+        images, texts = 2 * GROUPS[0], 3 * GROUPS[0]
+        of_rank = torch.ones_like(targets.truth)
+        if len(of_rank) > images:  # one process with the batches of both ranks
+            of_rank[:images, texts:] = of_rank[images:, :texts] = False
+        false = reference.masked_fill(targets.same_group | ~of_rank, -torch.inf)
+        pairs = targets.same_group.clone()
+        pairs[torch.arange(len(pairs)), false.argmax(dim=1)] = True
+        return pairs
+
+
+def objectives(contrast):
+    """ITM with EqSim and, if there are embeddings, ITC with EqSim; no margin hides a term."""
+    matching = [ITM(), EqSim(k=2, normalise="sigmoid", alpha1=0.0, alpha2=0.0)]
+    if not contrast:
+        return matching
+    eqsim = EqSim(k=2, normalise="none", alpha1=0.0, alpha2=0.0)
+    return [OnEmbeddings(InfoNCE()), *matching, OnEmbeddings(eqsim)]
+
+
+def trained(rank, folder, case, corpus, root, pairs=None, **options):
+    """Losses, gradients and weights of a few steps."""
+    kind, towers, contrast = case
+    logging.disable_progress_bar()
+    adapter = FusionTuning(towers=towers, contrast=contrast, top=5.0)
+    chosen = pairs or (Hardest() if contrast else None)
+    torch.manual_seed(1)
+    made = AdaptationModule(
+        KINDS[kind][0](str(folder)), adapter, objectives(contrast), chosen, momentum, warmup=0.0
+    )
+    for part in made.modules():  # dropout differs between ranks, by design
+        if isinstance(part, nn.Dropout) and pairs is None:
+            part.p = 0.0
+    notes = Gradients()
+    trainer = quiet_trainer(max_steps=STEPS, default_root_dir=root, callbacks=[notes], **options)
+    trainer.fit(made, Batches([batch(groups) for groups in corpus[rank]]), NoBatches())
+    weights = {n: p.detach() for n, p in made.named_parameters() if p.requires_grad}
+    return notes.losses, notes.gradients, weights
+
+
+def distributed(rank, *arguments):
+    return trained(rank, *arguments, devices=2, strategy="ddp")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    logging.disable_progress_bar()
+    folder = tmp_path_factory.mktemp("models")
+    return {name: write(folder / name) for name, (_, write) in KINDS.items()}
+
+
+class OfRank(Hardest):
+    """All pairs of a rank, for a model without embeddings."""
+
+    needs_reference = False
+
+    def __call__(self, targets, generator, reference=None):
+        pairs = torch.zeros_like(targets.truth)
+        images, texts = 2 * GROUPS[0], 3 * GROUPS[0]
+        pairs[:images, :texts] = pairs[images:, texts:] = True
+        return pairs
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_two_ranks_train_as_one_process(case, folders, tmp_path):
+    corpus = corpora(joint=True)
+    whole = [[[*itertools.chain(*parts)] for parts in zip(*corpus.values(), strict=True)]]
+    pairs = None if case[2] else OfRank()
+    arguments = folders[case[0]], case
+    losses, gradients, weights = trained(0, *arguments, whole, tmp_path, pairs, devices=1)
+    assert {len(one) for one in losses} == {5 if case[2] else 3}
+    assert all(value > 0 for one in losses for value in one.values())
+    for rank in run_ranks(2, tmp_path / "ranks", distributed, *arguments, corpus, tmp_path):
+        for numbers, wanted in zip(rank[0], losses, strict=True):
+            assert numbers == pytest.approx(wanted, rel=1e-4, abs=1e-6)
+        for mine, theirs in zip([*rank[1], rank[2]], [*gradients, weights], strict=True):
+            assert mine.keys() == theirs.keys() == weights.keys()
+            for name, value in theirs.items():
+                close = 1e-3 * float(value.abs().max()) + 1e-5  # the offset: rounding alone
+                torch.testing.assert_close(mine[name], value, rtol=0, atol=close, msg=name)
+
+
+def test_two_ranks_keep_one_model_where_each_draws_its_pairs(folders, tmp_path):
+    case, corpus = ("blip", True, True), corpora(joint=True)
+    pairs = RankingPairs(2, hard=1)
+    one, other = run_ranks(2, tmp_path, distributed, folders["blip"], case, corpus, tmp_path, pairs)
+    for name, value in one[2].items():
+        torch.testing.assert_close(other[2][name], value, rtol=0, atol=0)
