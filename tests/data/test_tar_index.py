@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.data.test_shards import keys, record_json, write_tar
+from vlmtune.data import tar_index
 from vlmtune.data.schema import ShardInfo
+from vlmtune.data.stream import GroupStream
 from vlmtune.data.tar_index import SUFFIX, OpenTars, make_index, open_index
 from vlmtune.data.tar_records import Damage, RawRecord, read_records
 
@@ -86,7 +88,7 @@ def test_a_damaged_index_is_made_again(make_set, kind):
         "short": whole[:-8],
         "empty": b"",
         "no json": b"x" + whole[1:],
-        "another version": whole.replace(b'"version": 1', b'"version": 0'),
+        "another version": whole.replace(b'"version": 2', b'"version": 0'),
     }[kind]
     assert changed != whole
     file.write_bytes(changed)
@@ -97,7 +99,7 @@ def test_a_damaged_index_is_made_again(make_set, kind):
 def test_a_folder_that_cannot_be_written_is_indexed_elsewhere(make_set, tmp_path, monkeypatch):
     data = make_set(5)
     path, info = data.files[0], data.manifest.shards[0]
-    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    monkeypatch.setattr(os, "access", lambda folder, mode: folder != path.parent)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     want = open_index(path, info).record(path, 3)
     assert not path.with_suffix(SUFFIX).exists()
@@ -113,7 +115,10 @@ def test_where_nothing_can_be_written_each_reader_makes_its_index(make_set, tmp_
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     (tmp_path / "home").write_text("a file where a folder belongs")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert len(open_index(path, info)) == 5
+    monkeypatch.setattr(
+        tar_index, "_sha256", lambda path: pytest.fail("it would be read each time")
+    )
+    assert len(open_index(path, info, verify=True)) == 5
 
 
 def test_a_tar_that_is_gone_or_cut_off_is_damage(make_set):
@@ -143,3 +148,65 @@ def test_few_tars_are_kept_open(make_set, monkeypatch):
                 assert len(os.listdir("/proc/self/fd")) < 60
                 assert len(tars._open) <= 2
     assert not tars._open
+
+
+@pytest.fixture
+def hashed(monkeypatch):
+    """The tars whose sha256 was computed; this process has warned of none."""
+    compute, listed = tar_index._sha256, []
+    monkeypatch.setattr(tar_index, "_sha256", lambda path: listed.append(path) or compute(path))
+    monkeypatch.setattr(tar_index, "_warned", set())
+    return listed
+
+
+def flip(path: Path, at: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+def test_the_sha256_is_computed_once_for_each_change_of_a_tar(make_set, hashed, caplog):
+    data = make_set(5)
+    path, info = data.files[0], data.manifest.shards[0]
+    open_index(path, info)  # such as for a tar of a cache, which was verified before
+    assert hashed == []
+    for _ in range(3):
+        open_index(path, info, verify=True)
+    assert hashed == [path]
+    os.utime(path, ns=(1, 1))
+    for _ in range(3):
+        open_index(path, info, verify=True)
+    assert hashed == [path, path]
+    assert caplog.messages == []
+
+
+def test_a_flipped_bit_in_a_tar_is_found(make_set, hashed, caplog, monkeypatch):
+    data = make_set(5)
+    path = data.files[0]
+    text = path.read_bytes().index(b"caption r3-0")
+    flip(path, text)  # "b" in place of "c": nothing else can notice it
+    batches = list(GroupStream((data,), 1).batches())
+    assert [lines for _, lines in batches] == [()] * 5
+    line = f"expected {path} as its manifest describes it, got another sha256: records that can be "
+    assert caplog.messages == [f"{line}decoded are used; copy the tar or build the shards again"]
+    list(GroupStream((data,), 1).batches(1))
+    assert len(caplog.messages) == 1  # once in a process
+    monkeypatch.setattr(tar_index, "_warned", set())
+    list(GroupStream((data,), 1).batches())
+    assert len(caplog.messages) == 2  # the next run warns, too, and computes nothing
+    assert hashed == [path]
+    flip(path, text)
+    list(GroupStream((data,), 1).batches())
+    assert (len(caplog.messages), hashed) == (2, [path, path])
+
+
+def test_every_flip_is_found(make_set, hashed, caplog, monkeypatch):
+    data = make_set(3)
+    path, info = data.files[0], data.manifest.shards[0]
+    for at in range(0, path.stat().st_size, 997):
+        flip(path, at)
+        monkeypatch.setattr(tar_index, "_warned", set())
+        before = len(caplog.messages)
+        index = open_index(path, info, verify=True)
+        assert len(caplog.messages) > before or (index.spans[:, 0] < 0).any(), at
+        flip(path, at)

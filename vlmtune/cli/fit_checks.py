@@ -1,4 +1,4 @@
-"""What `fit` refuses in a config before anything is made of it.
+"""What `fit` refuses in a config before it makes anything.
 
 In: the words of the command, and values of the parsed config. Out: errors of one line.
 Never: an object that a config names.
@@ -43,11 +43,11 @@ def check_optimizer(optimizer: Any) -> None:
         UserError: It is neither an optimizer nor a function whose return type is one.
     """
     path = getattr(optimizer, "class_path", None)
-    made = optimizer
+    maker = optimizer
     if path is not None:
         module, _, name = path.rpartition(".")
-        made = getattr(importlib.import_module(module), name)
-    if made is None or _makes_optimizer(made):
+        maker = getattr(importlib.import_module(module), name)
+    if maker is None or _makes_optimizer(maker):
         return
     raise UserError(
         f"expected an optimizer, or a function whose return type is one, got {path or optimizer}: "
@@ -55,13 +55,13 @@ def check_optimizer(optimizer: Any) -> None:
     )
 
 
-def _makes_optimizer(made: Any) -> bool:
-    if not inspect.isclass(made):
+def _makes_optimizer(maker: Any) -> bool:
+    if not inspect.isclass(maker):
         try:
-            made = inspect.signature(made, eval_str=True).return_annotation
+            maker = inspect.signature(maker, eval_str=True).return_annotation
         except (TypeError, ValueError, NameError):
             return False
-    return inspect.isclass(made) and issubclass(made, Optimizer)
+    return inspect.isclass(maker) and issubclass(maker, Optimizer)
 
 
 def names_module(arguments: Sequence[str]) -> bool:

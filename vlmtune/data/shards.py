@@ -84,9 +84,12 @@ class ShardSet(Configured):
         shard = self.manifest.shards[number]
         if self.remote is None:
             return Path(self.path) / shard.file
-        # The index of others' tars has a checksum of their captions, none of their bytes.
-        checked = self.manifest.builder != INDEX
-        return self.remote.file(shard.file, shard.bytes, shard.sha256, checked)
+        return self.remote.file(shard.file, shard.bytes, shard.sha256, self.has_sha256)
+
+    @property
+    def has_sha256(self) -> bool:
+        """Whether the manifest has the sha256 of each tar; an index has that of captions."""
+        return self.manifest.builder != INDEX
 
     def digest(self) -> str:
         """Hex digest of the shards' checksums: equal digests mean equal records."""

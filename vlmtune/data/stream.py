@@ -182,7 +182,7 @@ class _Reader:
     def _decoded(self, entry: Entry, note: Callable[[str], None]) -> Group | None:
         stream, data = self._stream, self._stream.sets[entry.set]
         shard, info = data.file(entry.shard), data.manifest.shards[entry.shard]
-        damage = raw = self._tars.read(shard, info, entry.record, stream.images)
+        damage = raw = self._tars.read(shard, info, entry.record, stream.images, data.has_sha256)
         if not isinstance(raw, Damage):
             try:
                 group = decode_group(raw, stream.images)

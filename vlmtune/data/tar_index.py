@@ -12,15 +12,19 @@ four arrays that are mapped into memory:
     strings  bytes               of each record its key and the names of its members
 
 A refused record has one member with offset -1, whose name is the reason.
+
+With the index the sha256 of the whole tar is computed and kept, so once for all ranks, workers and
+later runs, until the tar's size, time of change or inode is another one.
 """
 
 import hashlib
 import json
+import logging
 import os
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -34,10 +38,13 @@ from vlmtune.errors import UserError
 from vlmtune.storage.files import write_atomically
 from vlmtune.storage.remote.folder import RemoteFile, RemoteFolder
 
-VERSION = 1
+VERSION = 2
 SUFFIX = ".offsets"
 OPEN_TARS = 128  # tars, with their indexes, that one reader keeps open
 AHEAD = 16  # remote tars that one reader downloads before it needs them
+
+log = logging.getLogger("vlmtune")
+_warned: set[Path] = set()
 
 
 @dataclass(frozen=True)
@@ -87,50 +94,120 @@ def make_index(shard: Path, records: int) -> TarIndex:
     )
 
 
-def open_index(shard: Path, info: ShardInfo) -> TarIndex:
+def open_index(shard: Path, info: ShardInfo, verify: bool = False) -> TarIndex:
     """Returns the index of a tar; makes and keeps it if there is none of these very records.
 
     An index with records that cannot be found is not kept, as the tar may be mended.
+
+    Args:
+        shard: The tar.
+        info: What its manifest says of it.
+        verify: Whether to compare the tar's sha256 with that of `info`, once for each change of the
+            tar, where an index can be kept. If they differ, a warning names the tar.
     """
+    places = _places(shard)
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        return _first(places, shard, info, verify)
+    with _alone(shard):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            return _first(places, shard, info, verify)  # another reader made it meanwhile
+        index = make_index(shard, info.records)
+        if (index.spans[:, 0] >= 0).all() and (path := _writable(places)):
+            found = _sha256(shard) if verify else None
+            with suppress(UserError):  # on a full disk it is made again by each reader
+                _write(path, index, {**_facts(info), "tar": _identity(shard), "sha256": found})
+            _compare(shard, info, found)
+        return index
+
+
+def _places(shard: Path) -> tuple[Path, Path]:
+    """Where the index of a tar may lie: beside it, or in the user's cache."""
     beside = shard.with_suffix(SUFFIX)
     digest = hashlib.sha256(str(shard.parent.resolve()).encode()).hexdigest()[:16]
-    elsewhere = Path.home() / ".cache/vlmtune/offsets" / digest / beside.name
-    for path in (beside, elsewhere):
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            return _read(path, info)
-    index = make_index(shard, info.records)
-    if (index.spans[:, 0] >= 0).all():
-        path = beside if os.access(shard.parent, os.W_OK) else elsewhere
-        with suppress(UserError):  # on a full disk it is made again by each reader
-            _write(path, index, info)
-    return index
+    return beside, Path.home() / ".cache/vlmtune/offsets" / digest / beside.name
+
+
+def _writable(places: Sequence[Path]) -> Path | None:
+    for path in places:
+        with suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if os.access(path.parent, os.W_OK):
+                return path
+    return None
+
+
+@contextmanager
+def _alone(shard: Path) -> Iterator[None]:
+    """Lets one reader of a machine at a time make the index of a tar, where files can be locked."""
+    with ExitStack() as stack:
+        with suppress(OSError, ImportError):
+            import fcntl
+
+            file = stack.enter_context(shard.open("rb"))
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _facts(info: ShardInfo) -> dict[str, Any]:
     return {"version": VERSION, "records": info.records, "bytes": info.bytes, "of": info.sha256}
 
 
-def _write(path: Path, index: TarIndex, info: ShardInfo) -> None:
+def _identity(shard: Path) -> list[int]:
+    """What changes when a tar is written again or copied."""
+    status = shard.stat()
+    return [status.st_size, status.st_mtime_ns, status.st_ino]
+
+
+def _sha256(shard: Path) -> str:
+    with shard.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _compare(shard: Path, info: ShardInfo, found: str | None) -> None:
+    """Warns once in a process of a tar that is not the one of its manifest."""
+    if found not in (None, info.sha256) and shard not in _warned:
+        _warned.add(shard)
+        log.warning(
+            "expected %s as its manifest describes it, got another sha256: records that can be "
+            "decoded are used; copy the tar or build the shards again",
+            shard,
+        )
+
+
+def _write(path: Path, index: TarIndex, facts: dict[str, Any]) -> None:
     body = b"".join(x.tobytes() for x in (index.rows, index.spans, index.ends, index.strings))
-    facts = {**_facts(info), "members": len(index.spans), "crc32": zlib.crc32(body)}
+    facts = {**facts, "members": len(index.spans), "crc32": zlib.crc32(body)}
     # Arrays of int64 must start at a multiple of 8 bytes.
     header = json.dumps(facts, sort_keys=True).encode()
     with write_atomically(path) as temporary:
         temporary.write_bytes(header + b" " * (-(len(header) + 1) % 8) + b"\n" + body)
 
 
-def _read(path: Path, info: ShardInfo) -> TarIndex:
+def _first(places: Sequence[Path], shard: Path, info: ShardInfo, verify: bool) -> TarIndex:
+    """Returns the first index that is of this tar; raises an error if there is none."""
+    for path in places:
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            index, facts = _read(path, info)
+            if not verify:
+                return index
+            if facts["tar"] == _identity(shard) and facts["sha256"] is not None:
+                _compare(shard, info, facts["sha256"])
+                return index
+    raise ValueError(shard)
+
+
+def _read(path: Path, info: ShardInfo) -> tuple[TarIndex, dict[str, Any]]:
     """Raises an error if the file is of other records or damaged."""
     with path.open("rb") as file:
         header = file.readline(4096)
     facts = json.loads(header)
     content = np.memmap(path, np.uint8, "r", len(header)).view(np.ndarray)
     members, crc32 = facts.pop("members"), facts.pop("crc32")
-    if facts != _facts(info) or crc32 != zlib.crc32(content.data):
+    if not _facts(info).items() <= facts.items() or crc32 != zlib.crc32(content.data):
         raise ValueError(path)
     counts = (info.records + 1, 2 * members, info.records + members + 1)
     rows, spans, ends = np.split(content[: 8 * sum(counts)].view("<i8"), np.cumsum(counts)[:2])
-    return TarIndex(rows, spans.reshape(-1, 2), ends, content[8 * sum(counts) :])
+    return TarIndex(rows, spans.reshape(-1, 2), ends, content[8 * sum(counts) :]), facts
 
 
 class OpenTars:
@@ -163,17 +240,25 @@ class OpenTars:
             folder.expect(missing[:AHEAD])
 
     def read(
-        self, shard: Shard, info: ShardInfo, number: int, images: bool = True
+        self,
+        shard: Shard,
+        info: ShardInfo,
+        number: int,
+        images: bool = True,
+        verify: bool = False,
     ) -> RawRecord | Damage:
-        """Returns record `number` of a tar, with its images or with its texts alone."""
+        """Returns record `number` of a tar, with its images or with its texts alone.
+
+        `verify` is that of `open_index`; a remote tar was verified when it was downloaded.
+        """
         try:
-            file, index = self._opened(shard, info)
+            file, index = self._opened(shard, info, verify)
         except OSError as error:
             return Damage(shard, "-", f"the tar cannot be opened: {error.strerror}")
         record = index.record(shard, number)
         return record if isinstance(record, Damage) else read_members(file, record, images)
 
-    def _opened(self, shard: Shard, info: ShardInfo) -> tuple[int, TarIndex]:
+    def _opened(self, shard: Shard, info: ShardInfo, verify: bool) -> tuple[int, TarIndex]:
         if shard not in self._open:
             while len(self._open) >= OPEN_TARS:
                 self._close_oldest()
@@ -181,7 +266,8 @@ class OpenTars:
                 self._make_room(shard)
             with ExitStack() as stack:
                 file = stack.enter_context(shard.open("rb", buffering=0)).fileno()
-                index = open_index(shard if isinstance(shard, Path) else shard.local, info)
+                local = isinstance(shard, Path)
+                index = open_index(shard if local else shard.local, info, verify and local)
                 self._open[shard] = stack.pop_all(), file, index
         self._open.move_to_end(shard)
         _, file, index = self._open[shard]

@@ -28,13 +28,19 @@ def image_digests(
         UserError: `root` cannot be made.
     """
     path = Path(root) / f"images-{source[:16]}.json"
-    with locked(path):
+
+    def stored() -> dict[str, str] | None:
         try:
             known = read_json(path, "digests of images", shape=dict[str, str])
         except UserError:  # missing or damaged
-            known = {}
-        if known.keys() == set(ids):
-            return known
-        digests = compute()
-        write_text(path, json.dumps(digests))
+            return None
+        return known if known.keys() == set(ids) else None
+
+    digests = stored()  # without a lock, so in a folder that cannot be written, too
+    if digests is None:
+        with locked(path):
+            digests = stored()  # another process may have written it meanwhile
+            if digests is None:
+                digests = compute()
+                write_text(path, json.dumps(digests))
     return digests

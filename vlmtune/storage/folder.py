@@ -170,21 +170,21 @@ def locked(path: Path) -> Iterator[None]:
     """Lets one process at a time build `path`; the others wait.
 
     Raises:
-        UserError: The parent folder cannot be made.
+        UserError: The parent folder cannot be made or written.
     """
+    lock = FileLock(path.with_name(f"{path.name}.lock"))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            log.info("Waiting for another process that builds %s", path)
+            lock.acquire()
     except OSError as error:
         raise UserError(
             f"expected a folder that can be written, got {path.parent} ({error.strerror}): "
             "choose another folder"
         ) from error
-    lock = FileLock(path.with_name(f"{path.name}.lock"))
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        log.info("Waiting for another process that builds %s", path)
-        lock.acquire()
     try:
         yield
     finally:
