@@ -20,6 +20,7 @@ from jsonargparse import ArgumentParser
 
 from vlmtune.benchmarks.table_files import SUFFIXES, table_benchmark
 from vlmtune.cli.explain import configuration_error
+from vlmtune.cli.yaml_files import read_yaml
 from vlmtune.config import Configured, find_path, stems
 from vlmtune.errors import UserError
 from vlmtune.export import resolve
