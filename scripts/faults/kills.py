@@ -233,7 +233,7 @@ def one_run(
             shutil.rmtree(out)
             out.mkdir()
     with started(work, arguments(work, sources, out), out) as run:
-        if not run.wait(2 * PATIENCE):
+        if not run.wait(10 * PATIENCE):
             return how, f"the repeated run hung: {_last_line(run)}"
     if run.status() != 0:
         return how, f"the repeated run ended with {run.status()}: {_last_line(run)}"

@@ -6,6 +6,8 @@ import signal
 import socket
 import subprocess
 import threading
+import time
+from datetime import timedelta
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from lightning_fabric.strategies.launchers.subprocess_script import _ChildProces
 
 from vlmtune.training.failures import (
     GRACE,
+    _kill,
     ended_children,
     failure_of_others,
     is_lost,
@@ -24,14 +27,19 @@ from vlmtune.training.failures import (
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 
-def rank_of_two(rank, port, at_fault, how, lines):
-    """One rank ends in the middle of a run; the other puts what it says into `lines`."""
-    store = dist.TCPStore("127.0.0.1", port, 2, is_master=rank == 0)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+def one_rank(rank, size, port, at_fault, how, lines):
+    """One rank ends or hangs in the middle of a run; the others put what they say into `lines`."""
+    store = dist.TCPStore("127.0.0.1", port, size, is_master=rank == 0)
+    timeout = timedelta(seconds=2 if how in ("sleeps", "stopped") else 60)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timeout)
     dist.all_reduce(torch.ones(1))
     if rank == at_fault:
         if how == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
+        if how == "stopped":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        if how == "sleeps":
+            time.sleep(100)
         publish_failure("expected a lamp, got a cube: correct it")
         os._exit(2)
     try:
@@ -40,26 +48,30 @@ def rank_of_two(rank, port, at_fault, how, lines):
         lines.put((is_lost(error), str(failure_of_others(error))))
 
 
-def ranks(at_fault, how):
-    """What the rank without a fault says, within a minute."""
+def ranks(at_fault, how, size=2):
+    """What the ranks without a fault say, within a minute."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     context = multiprocessing.get_context("fork")
     lines = context.Queue()
-    arguments = (port, at_fault, how, lines)
-    processes = [context.Process(target=rank_of_two, args=(rank, *arguments)) for rank in (0, 1)]
+    arguments = (size, port, at_fault, how, lines)
+    processes = [context.Process(target=one_rank, args=(r, *arguments)) for r in range(size)]
     for process in processes:
         process.start()
     try:
-        lost, line = lines.get(timeout=60)
+        given = [lines.get(timeout=60) for _ in range(size - 1)]
     finally:
+        processes[at_fault].kill()
         for process in processes:
             process.join(10)
             process.kill()
-    assert lost
-    assert "\n" not in line
-    return line
+    for lost, line in given:
+        assert lost
+        assert "\n" not in line
+    said = {line for _, line in given}
+    assert len(said) == 1
+    return said.pop()
 
 
 @pytest.mark.parametrize("at_fault", [0, 1])
@@ -74,15 +86,28 @@ def test_the_reason_of_a_rank_reaches_the_other(at_fault):
 @pytest.mark.parametrize("at_fault", [0, 1])
 def test_a_killed_rank_stops_the_other(at_fault):
     line = ranks(at_fault, "killed")
-    assert ("rank 0 ended" if at_fault == 0 else "one ended") in line
-    assert "as a killed process does" in line
+    named = "no answer of rank 1, which hangs or was killed"
+    assert ("rank 0 ended without an error" if at_fault == 0 else named) in line
+
+
+@pytest.mark.parametrize(("how", "at_fault"), [("sleeps", 2), ("sleeps", 0), ("stopped", 1)])
+def test_a_rank_that_hangs_is_named_by_all_others(how, at_fault):
+    line = ranks(at_fault, how, size=3)
+    assert (
+        f"got the end of another: no answer of rank {at_fault}, which hangs or was killed" in line
+    )
+
+
+def test_a_rank_0_that_does_not_answer_at_all_is_named():
+    assert "got the end of another: rank 0 hangs: it no longer answers" in ranks(0, "stopped")
 
 
 @pytest.fixture
 def observer(request):
     """Lightning's watch over one process, which ends with a given status."""
-    process = subprocess.Popen(["sh", "-c", request.param])
-    process.wait()
+    process = subprocess.Popen(["sh", "-c", f"exec {request.param}"])
+    if not request.param.startswith("sleep"):
+        process.wait()
     watch = _ChildProcessObserver(os.getpid(), [process], sleep_period=0)
     watch._terminate_all = lambda: None
     released = threading.Event()
@@ -97,9 +122,9 @@ def observer(request):
 @pytest.mark.parametrize(
     ("observer", "reason"),
     [
-        ("exit 0", None),
-        ("exit 3", "rank 1 ended by exit status 3"),
-        ("kill -9 $$", "rank 1 ended by SIGKILL"),
+        ("true", None),
+        ("sh -c 'exit 3'", "rank 1 ended by exit status 3"),
+        ("sh -c 'kill -9 $$'", "rank 1 ended by SIGKILL"),
     ],
     indirect=["observer"],
 )
@@ -110,7 +135,7 @@ def test_rank_0_knows_how_a_process_it_started_ended(observer, reason):
         assert f"got the end of another: {reason}: remove the cause" in str(error)
 
 
-@pytest.mark.parametrize("observer", ["exit 3"], indirect=True)
+@pytest.mark.parametrize("observer", ["sh -c 'exit 3'"], indirect=True)
 def test_rank_0_has_time_for_its_own_error(observer, monkeypatch, capsys):
     order = []
     monkeypatch.setattr("vlmtune.training.failures.time.sleep", order.append)
@@ -119,3 +144,11 @@ def test_rank_0_has_time_for_its_own_error(observer, monkeypatch, capsys):
     observer._run()
     assert order == [GRACE, "killed"]
     assert "rank 1 ended by exit status 3\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("observer", ["sleep 100"], indirect=True)
+def test_a_silent_rank_that_rank_0_started_is_killed(observer):
+    _kill([2])
+    assert observer._child_processes[0].poll() is None
+    _kill([1, 2])
+    assert observer._child_processes[0].wait(10) == -signal.SIGKILL

@@ -105,30 +105,31 @@ def open_index(shard: Path, info: ShardInfo, verify: bool = False) -> TarIndex:
         verify: Whether to compare the tar's sha256 with that of `info`, once for each change of the
             tar, where an index can be kept. If they differ, a warning names the tar.
     """
-    places = _places(shard)
+    candidates = _candidates(shard)
     with suppress(OSError, ValueError, KeyError, TypeError):
-        return _first(places, shard, info, verify)
+        return _first(candidates, shard, info, verify)
     with _alone(shard):
         with suppress(OSError, ValueError, KeyError, TypeError):
-            return _first(places, shard, info, verify)  # another reader made it meanwhile
+            # Another reader has written it meanwhile.
+            return _first(candidates, shard, info, verify)
         index = make_index(shard, info.records)
-        if (index.spans[:, 0] >= 0).all() and (path := _writable(places)):
-            found = _sha256(shard) if verify else None
+        if (index.spans[:, 0] >= 0).all() and (path := _writable(candidates)):
+            sha256 = _sha256(shard) if verify else None
             with suppress(UserError):  # on a full disk it is made again by each reader
-                _write(path, index, {**_facts(info), "tar": _identity(shard), "sha256": found})
-            _compare(shard, info, found)
+                _write(path, index, {**_facts(info), "tar": _identity(shard), "sha256": sha256})
+            _compare(shard, info, sha256)
         return index
 
 
-def _places(shard: Path) -> tuple[Path, Path]:
+def _candidates(shard: Path) -> tuple[Path, Path]:
     """Where the index of a tar may lie: beside it, or in the user's cache."""
     beside = shard.with_suffix(SUFFIX)
     digest = hashlib.sha256(str(shard.parent.resolve()).encode()).hexdigest()[:16]
     return beside, Path.home() / ".cache/vlmtune/offsets" / digest / beside.name
 
 
-def _writable(places: Sequence[Path]) -> Path | None:
-    for path in places:
+def _writable(candidates: Sequence[Path]) -> Path | None:
+    for path in candidates:
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             if os.access(path.parent, os.W_OK):
@@ -163,9 +164,9 @@ def _sha256(shard: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _compare(shard: Path, info: ShardInfo, found: str | None) -> None:
+def _compare(shard: Path, info: ShardInfo, sha256: str | None) -> None:
     """Warns once in a process of a tar that is not the one of its manifest."""
-    if found not in (None, info.sha256) and shard not in _warned:
+    if sha256 not in (None, info.sha256) and shard not in _warned:
         _warned.add(shard)
         log.warning(
             "expected %s as its manifest describes it, got another sha256: records that can be "
@@ -183,9 +184,9 @@ def _write(path: Path, index: TarIndex, facts: dict[str, Any]) -> None:
         temporary.write_bytes(header + b" " * (-(len(header) + 1) % 8) + b"\n" + body)
 
 
-def _first(places: Sequence[Path], shard: Path, info: ShardInfo, verify: bool) -> TarIndex:
+def _first(candidates: Sequence[Path], shard: Path, info: ShardInfo, verify: bool) -> TarIndex:
     """Returns the first index that is of this tar; raises an error if there is none."""
-    for path in places:
+    for path in candidates:
         with suppress(OSError, ValueError, KeyError, TypeError):
             index, facts = _read(path, info)
             if not verify:

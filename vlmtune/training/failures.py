@@ -1,7 +1,10 @@
 """Which rank ended a run, and why: each rank writes its error where the others can read it.
 
 In: an error of this rank. Out: one line on every rank that names the rank at fault.
-Never: a wait of more than `PATIENCE` seconds, or a call that needs a rank that is gone.
+Never: a wait of more than twice `PATIENCE` seconds, or a call that needs a rank that is gone.
+
+A rank that hangs is found by the timeout of the process group: the ranks that waited for it fail,
+each tells the others so, and the one that tells nothing is named.
 """
 
 import contextlib
@@ -19,6 +22,7 @@ from lightning_fabric.strategies.launchers.subprocess_script import _ChildProces
 from vlmtune.errors import UserError
 
 KEY = "vlmtune/failure"
+ALIVE = "vlmtune/alive"
 PATIENCE = 5.0
 """Seconds in which a rank at fault writes its error, and the others read it."""
 GRACE = 20.0
@@ -59,17 +63,18 @@ def publish_failure(reason: str) -> None:
 
 
 def failure_of_others(error: BaseException) -> UserError:
-    """Returns the error for a rank that lost another one, with the reason if that rank gave it."""
+    """Returns the error for a rank that lost another one.
+
+    It has the reason if that rank gave one, else the ranks that no longer answer. Those of them
+    that rank 0 started are killed.
+    """
     store, reason = _store(), ended_children()
-    deadline = time.monotonic() + PATIENCE
-    while store is not None and reason is None and time.monotonic() < deadline:
-        try:
-            if store.check([KEY]):
-                reason = store.get(KEY).decode()
-            else:
-                time.sleep(0.1)
-        except (RuntimeError, OSError):  # the store was in the process of rank 0
-            reason = "rank 0 ended without an error, as a killed process does"
+    if store is not None and reason is None:
+        rank, size = dist.get_rank(), dist.get_world_size()
+        with contextlib.suppress(RuntimeError, OSError):
+            if dist.get_backend() == "gloo":  # so that no rank waits for this one
+                dist.destroy_process_group()
+        reason = _answers_in_time(store, rank, size)
     if reason is None:
         text = " ".join(str(error).split())[:200]
         reason = f"one ended without an error, as a killed process does ({text})"
@@ -77,6 +82,48 @@ def failure_of_others(error: BaseException) -> UserError:
         f"expected all ranks to run on, got the end of another: {reason}: remove the cause, then "
         "resume with --ckpt_path and the last checkpoint"
     )
+
+
+def _answers_in_time(store: Any, rank: int, size: int) -> str | None:
+    """What the other ranks say in time; the store may not answer at all."""
+    answers: list[str | None] = []
+
+    def collect() -> None:
+        try:
+            answers.append(_reason(store, rank, size))
+        except (RuntimeError, OSError):  # the store was in the process of rank 0
+            answers.append("rank 0 ended without an error, as a killed process does")
+
+    thread = threading.Thread(target=collect, daemon=True)
+    thread.start()
+    thread.join(2 * PATIENCE)
+    return answers[0] if answers else "rank 0 hangs: it no longer answers"
+
+
+def _reason(store: Any, rank: int, size: int) -> str | None:
+    """Waits for the reason of another rank, then names the ranks that are silent."""
+    store.set(f"{ALIVE}/{rank}", "")
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        if store.check([KEY]):
+            return store.get(KEY).decode()
+        time.sleep(0.1)
+    silent = [other for other in range(size) if not store.check([f"{ALIVE}/{other}"])]
+    if rank == 0:
+        _kill(silent)
+        time.sleep(PATIENCE / 2)  # the others read from this process
+    if not silent:
+        return None
+    names = ", ".join(f"rank {other}" for other in silent)
+    return f"no answer of {names}, which hangs or was killed"
+
+
+def _kill(ranks: list[int]) -> None:
+    """Kills ranks that rank 0 started: they would run on without it."""
+    for observer in _observers():
+        for rank, process in enumerate(observer._child_processes, 1):
+            if rank in ranks and process.poll() is None:
+                process.kill()
 
 
 def ended_children() -> str | None:
