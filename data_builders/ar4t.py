@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from data_builders.annotations import inside
 from data_builders.measured import Measured, measured_sources
-from data_builders.shard_builder import MISSING, Record, ShardBuilder
+from data_builders.shard_builder import Record, ShardBuilder
 from vlmtune.config import Spec
 from vlmtune.errors import UserError
 from vlmtune.types import Group
@@ -63,12 +63,11 @@ class AR4TBuilder(ShardBuilder):
         self,
         path: Path,
         images: Path,
-        missing: float = MISSING,
         records_per_shard: int = 1000,
         subset: Subset | None = None,
         measured: Sequence[Path] = (),
     ) -> None:
-        super().__init__(records_per_shard, missing)
+        super().__init__(records_per_shard)
         self.path, self.images = Path(path), Path(images)
         if subset not in (None, *get_args(Subset)):
             raise UserError(

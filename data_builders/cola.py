@@ -11,7 +11,7 @@ from data_builders.annotations import SceneReader
 from data_builders.cola_images import kept_images, kept_sources
 from data_builders.cola_queries import ImageQueries
 from data_builders.queries import Words
-from data_builders.shard_builder import MISSING, Record, ShardBuilder, image_group
+from data_builders.shard_builder import Record, ShardBuilder, image_group
 from vlmtune.config import Spec, instantiate
 from vlmtune.errors import UserError
 
@@ -57,11 +57,11 @@ class ColaBuilder(ShardBuilder):
     def __init__(self, annotations: SceneReader | dict[str, Any], exclude: Path | None = None,
                  measured: Sequence[Path] = (), single: int = 2, misbound: int = 1,
                  half_wrong: int = 1, multi: int = 2, twins: bool = True, multi_misbound: int = 1,
-                 multi_half_wrong: int = 0, seed: int = 0, missing: float = MISSING,
-                 records_per_shard: int = 1000, form: Literal["relation", "and"] = "and",
+                 multi_half_wrong: int = 0, seed: int = 0, records_per_shard: int = 1000,
+                 form: Literal["relation", "and"] = "and",
                  reversals: bool = False, subsets: bool = False,
                  sides: int = 0, sentences: bool = False) -> None:  # fmt: skip
-        super().__init__(records_per_shard, missing)
+        super().__init__(records_per_shard)
         numbers = (single, misbound, half_wrong, multi, multi_misbound, multi_half_wrong, sides)
         if min(numbers) < 0 or single + multi + sides == 0:
             raise UserError(

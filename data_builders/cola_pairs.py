@@ -20,7 +20,7 @@ from data_builders.annotations import AnnotatedImage, AnnotatedObject, SceneRead
 from data_builders.cola_images import kept_images, kept_sources
 from data_builders.cola_queries import Excluded, ImageQueries
 from data_builders.queries import Pair, Query, Words
-from data_builders.shard_builder import MISSING, Record, ShardBuilder
+from data_builders.shard_builder import Record, ShardBuilder
 from vlmtune.config import instantiate
 from vlmtune.data.schema import ShardInfo
 from vlmtune.errors import UserError
@@ -72,9 +72,8 @@ class ColaPairsBuilder(ShardBuilder):
     def __init__(self, annotations: SceneReader | dict[str, Any], exclude: Path | None = None,
                  measured: Sequence[Path] = (), form: Literal["relation", "and"] = "relation",
                  same_noun: bool = False, per_image: int = 2, benchmark: float = 0.0,
-                 seed: int = 0, missing: float = MISSING,
-                 records_per_shard: int = 1000) -> None:  # fmt: skip
-        super().__init__(records_per_shard, missing)
+                 seed: int = 0, records_per_shard: int = 1000) -> None:  # fmt: skip
+        super().__init__(records_per_shard)
         if form not in ("relation", "and") or per_image < 1 or not 0 <= benchmark <= 1:
             raise UserError(
                 'expected form "relation" or "and", per_image >= 1 and a fraction benchmark from 0 '

@@ -17,7 +17,7 @@ from data_builders.cola_images import kept_images, kept_sources
 from data_builders.cola_queries import Excluded
 from data_builders.queries import Query
 from data_builders.scenes.captions import with_article
-from data_builders.shard_builder import MISSING, Record, ShardBuilder, image_group
+from data_builders.shard_builder import Record, ShardBuilder, image_group
 from vlmtune.config import instantiate
 from vlmtune.errors import UserError
 
@@ -47,9 +47,9 @@ class DescriptionsBuilder(ShardBuilder):
     def __init__(self, annotations: SceneReader | dict[str, Any], exclude: Path | None = None,
                  measured: Sequence[Path] = (), captions: int = 5, density: float = 1.0,
                  completeness: float = 1.0, salient: bool = False, twins: bool = False,
-                 seed: int = 0, missing: float = MISSING,
+                 seed: int = 0,
                  records_per_shard: int = 1000) -> None:  # fmt: skip
-        super().__init__(records_per_shard, missing)
+        super().__init__(records_per_shard)
         if captions < 1 or not 0 <= density <= 1 or not 0 < completeness <= 1:
             raise UserError(
                 "expected at least 1 caption, a density from 0 to 1 and a completeness above 0 and "

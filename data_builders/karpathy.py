@@ -13,7 +13,7 @@ from data_builders.measured_images import (
     measured_checksums,
     measured_files,
 )
-from data_builders.shard_builder import MISSING, Record, ShardBuilder, image_group
+from data_builders.shard_builder import Record, ShardBuilder, image_group
 from vlmtune.config import Spec
 from vlmtune.errors import UserError
 
@@ -37,9 +37,9 @@ class KarpathyBuilder(ShardBuilder):
     corpus: ClassVar[str | None] = None
 
     def __init__(self, path: Path, images: Path, splits: Sequence[str] = ("train",),
-                 missing: float = MISSING, records_per_shard: int = 1000,
+                 records_per_shard: int = 1000,
                  measured: Sequence[Path] = ()) -> None:  # fmt: skip
-        super().__init__(records_per_shard, missing)
+        super().__init__(records_per_shard)
         self.path, self.images, self.splits = Path(path), Path(images), tuple(splits)
         self.measured = tuple(map(Path, measured))
 

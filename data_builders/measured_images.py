@@ -87,18 +87,10 @@ class ContentReader:
     Args:
         measured: The images of benchmarks.
         exists: Tells whether an image file exists, and counts it if not.
-        fault: Tells why an encoded image cannot be used, if anything; `faults` keeps it by digest.
     """
 
-    def __init__(
-        self,
-        measured: MeasuredImages,
-        exists: Callable[[Path], bool],
-        fault: Callable[[bytes], str | None] | None = None,
-    ) -> None:
+    def __init__(self, measured: MeasuredImages, exists: Callable[[Path], bool]) -> None:
         self.similar: list[tuple[str, Path]] = []
-        self.faults: dict[bytes, str] = {}
-        self._fault = fault
         self._measured, self._exists = measured, exists
         self._known: dict[Path, bytes | None] = {}
         self._compared: set[bytes] = set()
@@ -127,8 +119,6 @@ class ContentReader:
         digest = hashlib.sha256(content).digest()
         if digest not in self._compared:
             self._compared.add(digest)
-            if fault := self._fault(content) if self._fault else None:
-                self.faults[digest] = fault
             like = None if self._measured.has(name, digest) else self._measured.like(content)
             self.similar += [] if like is None else [(name, like)]
         return digest

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from data_builders.annotations import SceneReader, parse_json
 from data_builders.cola_images import kept_images, kept_sources
-from data_builders.shard_builder import MISSING, Record, ShardBuilder, image_group
+from data_builders.shard_builder import Record, ShardBuilder, image_group
 from vlmtune.config import Spec, instantiate
 from vlmtune.errors import UserError
 
@@ -32,9 +32,9 @@ class RegionsBuilder(ShardBuilder):
 
     def __init__(self, path: Path, annotations: SceneReader | dict[str, Any],
                  measured: Sequence[Path] = (), phrases: int = 4, seed: int = 0,
-                 missing: float = MISSING, records_per_shard: int = 1000,
+                 records_per_shard: int = 1000,
                  exclude: Path | None = None) -> None:  # fmt: skip
-        super().__init__(records_per_shard, missing)
+        super().__init__(records_per_shard)
         if phrases < 1:
             raise UserError(f"expected phrases >= 1, got {phrases}: raise it")
         if isinstance(annotations, dict):

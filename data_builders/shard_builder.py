@@ -3,7 +3,6 @@
 In: annotated images. Out: a folder of shards. Never: a changed image.
 """
 
-import hashlib
 import json
 import os
 import re
@@ -12,25 +11,24 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import torch
 from typing_extensions import override
-from webdataset.writer import TarWriter
 
+from data_builders.left_out import LIMIT, LeftOut, Line
+from data_builders.parts import PART, Part, finish, finish_part
+from data_builders.processes import in_processes
+from data_builders.shard_chunks import Record, ShardChunks
+from data_builders.shard_files import sha256, write_shard
+from data_builders.unfinished import unfinished
 from vlmtune.config import Configured
-from vlmtune.data.schema import MANIFEST, Manifest, RecordError, ShardInfo, check, encode
+from vlmtune.data.schema import MANIFEST, Manifest, RecordError, ShardInfo, check
 from vlmtune.errors import UserError
 from vlmtune.storage.files import read_json, write_atomically
 from vlmtune.storage.progress import progress as progress_bar
 from vlmtune.types import Group
-
-Record = tuple[Group, Sequence[bytes | Path]]
-
-MISSING = 0.02  # default for the largest fraction of image files that may be missing
-_SIGNATURES = {b"\xff\xd8\xff": "jpg", b"\x89PNG\r\n\x1a\n": "png"}
 
 
 class Builder(Configured, ABC):
@@ -65,98 +63,172 @@ class Builder(Configured, ABC):
         Reuses `out` if it holds the result of the same builder, arguments and sources.
         """
         out = Path(out)
-        sources = self.checksums()
-        if self._reusable(out, sources):
+        identity = {**self._identity(), "sources": self.checksums()}
+        if reusable(out, identity):
             return
         self.counts.clear()
         with write_atomically(out) as folder:
             folder.mkdir()
             with progress_bar(type(self).__name__, None, progress) as advance:
                 shards = self.write(folder, lambda: advance(1))
-            manifest = Manifest(
-                **self._identity(),
-                sources=sources,
-                shards=tuple(shards),
-                counts=dict(sorted((+self.counts).items())),
-            )
+            counts = dict(sorted((+self.counts).items()))
+            manifest = Manifest(**identity, shards=tuple(shards), counts=counts)
             (folder / MANIFEST).write_text(manifest.to_json())
-            self._reusable(out, sources)  # another process may have written there meanwhile
+            reusable(out, identity)  # another process may have written there meanwhile
 
     def _identity(self) -> dict[str, Any]:
         spec = self.spec()
         return {"builder": spec["class_path"], "arguments": spec["init_args"]}
 
-    def _reusable(self, out: Path, sources: Mapping[str, str]) -> bool:
-        """Tells whether `out` holds this very build; refuses anything else in its place."""
-        if not out.exists() or (out.is_dir() and not any(out.iterdir())):
-            return False
-        manifest = read_json(out / MANIFEST, "a build") if (out / MANIFEST).is_file() else None
-        expected = {**self._identity(), "sources": dict(sources)}
-        if not isinstance(manifest, dict) or manifest != {**manifest, **expected}:
+
+def reusable(out: Path, identity: Mapping[str, Any]) -> bool:
+    """Tells whether `out` holds the build or the part of this identity.
+
+    Raises:
+        UserError: It holds anything else, or a damaged build.
+    """
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return False
+    file = out / (PART if "part" in identity else MANIFEST)
+    content = read_json(file, "a build") if file.is_file() else None
+    if isinstance(content, dict) and isinstance(content.get("arguments"), dict):
+        content["arguments"].pop("missing", None)  # of earlier builds; no file depends on it
+    expected = json.loads(json.dumps(identity, default=str))
+    if not isinstance(content, dict) or content != {**content, **expected}:
+        raise UserError(
+            f"expected {out} to be free or to hold this very build, it holds something else: "
+            "choose another folder or remove it"
+        )
+    if "part" in identity:
+        shards = [info for (_, _, info, _), *_ in content["states"] if info]
+    else:
+        shards = content["shards"]
+    for shard in shards:
+        path = out / shard["file"]
+        if not path.is_file() or path.stat().st_size != shard["bytes"]:
             raise UserError(
-                f"expected {out} to be free or to hold this very build, it holds something else: "
-                "choose another folder or remove it"
+                f"expected the complete shard {path}, it is missing or truncated: "
+                f"remove {out} and build again"
             )
-        for shard in manifest["shards"]:
-            file = out / shard["file"]
-            if not file.is_file() or file.stat().st_size != shard["bytes"]:
-                raise UserError(
-                    f"expected the complete shard {file}, it is missing or truncated: "
-                    f"remove {out} and build again"
-                )
-        print(f"{out} already holds this build; it is kept", file=sys.stderr)
-        return True
+    print(f"{out} already holds this build; it is kept", file=sys.stderr)
+    return True
 
 
 class ShardBuilder(Builder):
     """Turns the annotations of a corpus into shards; a group is one record and never split.
 
+    A record with an image that is missing, damaged, too large or no image is left out and listed.
+
     Args:
-        records_per_shard: Number of groups in one tar.
-        missing: Largest fraction of image files that may be missing; they are skipped and counted.
+        records_per_shard: Number of groups in one tar; fewer where some are left out.
     """
 
-    def __init__(self, records_per_shard: int = 1000, missing: float = MISSING) -> None:
+    def __init__(self, records_per_shard: int = 1000) -> None:
         if records_per_shard < 1:
             raise UserError(f"expected records_per_shard >= 1, got {records_per_shard}: raise it")
-        if not 0.0 <= missing <= 1.0:
-            raise UserError(
-                f"expected a fraction of missing images from 0 to 1, got {missing}: correct it"
-            )
-        self.records_per_shard, self.missing = records_per_shard, missing
-        self._checked: Counter[bool] = Counter()  # image files, by whether they exist
-        self._missing_file: Path | None = None
+        self.records_per_shard = records_per_shard
+
+    @cached_property
+    def left_out(self) -> LeftOut:
+        """What `records` leaves out because it cannot be used."""
+        return LeftOut(self.counts)
 
     @abstractmethod
     def records(self) -> Iterator[Record]:
-        """Yields each group with its images, encoded or as files, in the order of `image_ids`."""
+        """Yields each group with its images, encoded or as files, in the order of `image_ids`.
+
+        All parts of a build call it, and each reads all of it: what is chosen among all records is
+        the same in each. What it counts before a record belongs to that record, but for "skipped".
+        """
 
     def exists(self, file: Path) -> bool:
-        """Tells whether an image file exists, and counts it if not. Call it once a file."""
+        """Tells whether an image file exists, and lists it if not. Call it once a file."""
         exists = file.is_file()
-        self._checked[exists] += 1
+        self.left_out.total += 1
         if not exists:
-            self.counts["skipped: image missing"] += 1
-            self._missing_file = self._missing_file or file
+            self.left_out.add(Line(str(file), "image missing"))
         return exists
+
+    def lines(self, image: str, source: bytes | Path, reason: str, detail: str) -> Iterator[Line]:
+        """Yields the lines of an image that cannot be used, by its id; of tables, its rows."""
+        where = f"image {image!r}" if isinstance(source, bytes) else str(source)
+        yield Line(where, reason, detail)
+
+    @override
+    def build(
+        self,
+        out: Path,
+        progress: bool = True,
+        workers: int = 1,
+        part: Part | None = None,
+        max_left_out: float = LIMIT,
+    ) -> None:
+        """Writes the corpus, or a part of it, to `out`; goes on from what a killed build left.
+
+        Args:
+            out: The folder. It is kept if it holds this very build.
+            progress: Whether to show a bar.
+            workers: Number of processes that read and check images and write shards. The result is
+                the same with any number.
+            part: The part to write; None for all.
+            max_left_out: Largest share of the images, or of the rows of a table, that may be
+                missing or damaged.
+
+        Raises:
+            UserError: The annotations are wrong, too much is unusable, or `out` holds anything
+                else.
+        """
+        if workers < 1 or not 0.0 <= max_left_out <= 1.0:
+            raise UserError(
+                "expected workers >= 1 and a share max_left_out from 0 to 1, got "
+                f"{workers} and {max_left_out}: correct them"
+            )
+        out = Path(out)
+        identity = {**self._identity(), "sources": self.checksums()}
+        named = identity if part is None else {**identity, "part": [part.number, part.count]}
+        if reusable(out, named):
+            return
+        with unfinished(out, named) as build:
+            if reusable(out, named):  # another process built it meanwhile
+                return
+            self.counts.clear()
+            self.left_out.clear()
+            chunks = ShardChunks(self.records_per_shard, part or Part(), self.counts, self.lines)
+            self._run = chunks, build, workers
+            with progress_bar(type(self).__name__, None, progress) as advance:
+                self.write(build.shards, lambda: advance(1))
+            contents = chunks.contents(self.left_out)
+            states = [state for n, state in sorted(build.states.items()) if n < contents.shards]
+            if part is None:
+                finish(build.shards, identity, contents, states, max_left_out)
+            else:
+                finish_part(build.shards, identity, part, contents, states, max_left_out)
+            build.finish(out, contents.shards)
 
     @override
     def write(self, folder: Path, tick: Callable[[], None]) -> Sequence[ShardInfo]:
-        records = self.checked_records()
-        shards: list[ShardInfo] = []
-        for first in records:
-            part = chain([first], islice(records, self.records_per_shard - 1))
-            shards.append(_write_shard(folder / f"shard-{len(shards):06d}.tar", part, tick))
-        if not shards:
+        """Writes the shards of this part; a subclass may write other files beside them."""
+        chunks, build, workers = self._run
+        known = {number: state.written for number, state in build.states.items()}
+        calls = (
+            (folder, chunk, known.get(chunk.number)) for chunk in chunks.cut(self.checked_records())
+        )
+        for written in in_processes(write_shard, calls, workers):
+            build.add(chunks.state(written))
+            for _ in range(written.info["records"] if written.info else 0):
+                tick()
+        if not chunks.images:
+            lines = self.left_out.lines
+            first = f" ({len(lines)} left out, first {lines[0].text()})" if lines else ""
             raise UserError(
-                f"expected records from {type(self).__name__}, got none: check the annotation files"
+                f"expected records from {type(self).__name__}, got none{first}: check the "
+                "annotation files and the images"
             )
-        return shards
+        return ()
 
     def checked_records(self) -> Iterator[Record]:
-        """Yields the valid records; raises `UserError` if too many images are missing."""
+        """Yields the records after a check of each."""
         keys: set[str] = set()
-        self._checked.clear()
         for group, images in self.records():
             key, ids = group.key, group.image_ids
             try:
@@ -170,12 +242,6 @@ class ShardBuilder(Builder):
                 ) from error
             keys.add(key)
             yield group, images
-        missing, total = self._checked[False], self._checked.total()
-        if missing > self.missing * total:
-            raise UserError(
-                f"expected at most {self.missing:.0%} of {total} images to be missing, got "
-                f"{missing}, {self._missing_file} first: download them or correct the folder"
-            )
 
 
 def image_group(image: str, texts: Mapping[str, bool], true: Iterable[str] = (),
@@ -196,57 +262,6 @@ def image_group(image: str, texts: Mapping[str, bool], true: Iterable[str] = (),
     )
 
 
-def image_extension(content: bytes) -> str | None:
-    """Returns "jpg", "png" or "webp" from the first bytes of an encoded image, or None.
-
-    Example:
-        >>> image_extension(bytes.fromhex("ffd8ffe0"))
-        'jpg'
-    """
-    if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
-        return "webp"
-    matches = (name for start, name in _SIGNATURES.items() if content.startswith(start))
-    return next(matches, None)
-
-
-def _write_shard(path: Path, records: Iterator[Record], tick: Callable[[], None]) -> ShardInfo:
-    count = images = 0
-    with path.open("wb") as stream:
-        # Fixed times and owners: the same records give the same bytes, hence the same sha256.
-        writer = TarWriter(stream, user="", group="", mtime=0, encoder=False, compress=False)
-        with writer:
-            for group, sources in records:
-                writer.write(_sample(group, sources))
-                count, images = count + 1, images + len(sources)
-                tick()
-    return ShardInfo(path.name, count, images, path.stat().st_size, sha256(path))
-
-
-def _sample(group: Group, sources: Sequence[bytes | Path]) -> dict[str, Any]:
-    contents = [_content(group.key, source) for source in sources]
-    extensions = [extension for extension, _ in contents]
-    record = json.dumps(encode(group, extensions), ensure_ascii=False, sort_keys=True)
-    files = {f"{i}.{extension}": content for i, (extension, content) in enumerate(contents)}
-    return {"__key__": group.key, **files, "json": record.encode()}
-
-
-def _content(key: str, source: bytes | Path) -> tuple[str, bytes]:
-    name = f"image of record {key!r}" if isinstance(source, bytes) else str(source)
-    try:
-        content = source if isinstance(source, bytes) else Path(source).read_bytes()
-    except OSError as error:
-        raise UserError(
-            f"expected the image {name} of record {key!r}, got {error.strerror}: "
-            "download the images or correct their folder"
-        ) from error
-    extension = image_extension(content)
-    if extension is None:
-        raise UserError(
-            f"expected a JPEG, PNG or WebP in {name}, got {content[:4]!r}...: convert or replace it"
-        )
-    return extension, content
-
-
 def _argument_files(value: Any) -> Iterator[Path]:
     """The existing files among arguments, in lists, mappings and plug-ins, too."""
     if isinstance(value, Configured):
@@ -258,14 +273,3 @@ def _argument_files(value: Any) -> Iterator[Path]:
             yield from _argument_files(item)
     elif isinstance(value, str | Path) and os.path.isfile(value):
         yield Path(value)
-
-
-def sha256(path: Path) -> str:
-    """Returns the sha256 of a file, in hex; raises `UserError` if it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise UserError(
-            f"expected the file {path}, got {error.strerror}: download it or correct the path"
-        ) from error

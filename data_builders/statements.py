@@ -15,7 +15,7 @@ from data_builders.programs.question import Question
 from data_builders.programs.scene_graph import read_scenes, vocabulary
 from data_builders.programs.wording import Wording, read_vocabulary
 from data_builders.questions import check_per_image, source_files
-from data_builders.shard_builder import MISSING, Record, ShardBuilder, image_group
+from data_builders.shard_builder import Record, ShardBuilder, image_group
 
 
 class StatementsBuilder(ShardBuilder):
@@ -39,9 +39,9 @@ class StatementsBuilder(ShardBuilder):
     def __init__(
         self, path: Path, images: Path, per_image: int = 4, seed: int = 0, synonyms: bool = True,
         vocabulary: Path | None = None, max_words: int | None = None,
-        missing: float = MISSING, records_per_shard: int = 1000,
+        records_per_shard: int = 1000,
     ) -> None:  # fmt: skip
-        super().__init__(records_per_shard, missing)
+        super().__init__(records_per_shard)
         check_per_image(per_image)
         self.path, self.images, self.per_image = Path(path), Path(images), per_image
         self.seed, self.vocabulary = seed, vocabulary

@@ -8,17 +8,16 @@ import hashlib
 import itertools
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
 from typing_extensions import override
 
-from data_builders.left_out_rows import LeftOutRows, image_fault
+from data_builders.left_out import Line
 from data_builders.measured_images import ContentReader, MeasuredImages, measured_checksums
-from data_builders.shard_builder import MISSING, Record, ShardBuilder, image_group
+from data_builders.shard_builder import Record, ShardBuilder, image_group
 from vlmtune.data.distinct_images import HELD_OUT, TRAIN, DistinctImages, training_splits
-from vlmtune.data.schema import ShardInfo
 from vlmtune.data.table_rows import Table, TableRow
 from vlmtune.data.tables import source_files
 from vlmtune.errors import UserError
@@ -49,7 +48,6 @@ class TableBuilder(ShardBuilder):
             split is "val", that of the others "train".
         measured: Benchmarks whose images are left out: folders of images and tables beside their
             images, by content, or annotation files, by name. Similar images are reported.
-        missing: Largest fraction of rows whose image or cells may be missing or broken.
         records_per_shard: Number of records in one tar.
     """
 
@@ -61,16 +59,16 @@ class TableBuilder(ShardBuilder):
         splits: Sequence[str] | None = None,
         held_out: float = 0.0,
         measured: Sequence[Path] = (),
-        missing: float = MISSING,
         records_per_shard: int = 1000,
     ) -> None:
-        super().__init__(records_per_shard, missing)
+        super().__init__(records_per_shard)
         if not 0.0 <= held_out < 1.0:
             raise UserError(f"expected held_out from 0 to below 1, got {held_out}: correct it")
         self.table = Table(Path(path), None if images is None else Path(images), columns)
         self.splits = None if splits is None else tuple(splits)
         self.held_out, self.measured = held_out, tuple(map(Path, measured))
-        self.left_out = LeftOutRows()
+        # The rows of each image, by its id: number, place and the name of the image.
+        self._rows_of: dict[str, list[tuple[int, str, str]]] = {}
 
     @override
     def sources(self) -> Mapping[str, Path]:
@@ -87,15 +85,15 @@ class TableBuilder(ShardBuilder):
         return {**sums, "images": _summed(self._listing())}
 
     @override
-    def write(self, folder: Path, tick: Callable[[], None]) -> Sequence[ShardInfo]:
-        shards = super().write(folder, tick)
-        self.left_out.write(folder)
-        return shards
+    def lines(self, image: str, source: bytes | Path, reason: str, detail: str) -> Iterator[Line]:
+        for number, where, name in self._rows_of[image]:
+            yield Line(where, reason, f"{name} ({detail})" if detail else name, number)
 
     @override
     def records(self) -> Iterator[Record]:
         print(self.table.summary(), file=sys.stderr)
-        self.left_out = LeftOutRows()
+        self.left_out.unit = "rows"
+        self._rows_of.clear()
         images = DistinctImages(self._chosen_splits(), self.held_out)
         rows = self._gathered(images)
         keys: set[str] = set()
@@ -150,10 +148,10 @@ class TableBuilder(ShardBuilder):
     def _gathered(self, images: DistinctImages) -> list[tuple[bytes, ...]]:
         """The digests of the images of each row, none for a row that is left out."""
         measured = MeasuredImages(self.measured)
-        contents = ContentReader(measured, Path.is_file, image_fault)
+        contents = ContentReader(measured, Path.is_file)
         gathered: list[tuple[bytes, ...]] = []
         repeated: dict[tuple[object, ...], str] = {}
-        for row in self.table.rows(self.left_out.unreadable):
+        for row in self.table.rows(self._unreadable):
             self.left_out.total += 1
             digests = self._usable(row, contents)
             if digests and any(map(measured.has, (row.name, row.negative_name), digests)):
@@ -163,16 +161,25 @@ class TableBuilder(ShardBuilder):
                 known = (digests, row.captions, row.negatives, row.split)
                 first = repeated.setdefault(known, row.where)
                 if first != row.where:
-                    self.left_out.add(row.where, "repeated row", first)
+                    self._leave_out(row.where, "repeated row", first, unusable=False)
                     digests = ()
             if digests:
                 images.add(row, digests)
+                for digest, name in zip(digests, (row.name, row.negative_name), strict=False):
+                    of_image = self._rows_of.setdefault(images.images[digest].id, [])
+                    of_image.append((self.left_out.total, row.where, name))
             gathered.append(digests)
         images.finish()
         contents.report(self.counts)
-        self.left_out.report(self.missing)
-        self.counts.update({f"skipped: {x}": n for x, n in self.left_out.counts.items()})
         return gathered
+
+    def _leave_out(self, where: str, reason: str, detail: str, unusable: bool = True) -> None:
+        self.left_out.add(Line(where, reason, detail, self.left_out.total, unusable))
+
+    def _unreadable(self, where: str, wrong: str) -> None:
+        """Lists and counts a row whose cells tell nothing."""
+        self.left_out.total += 1
+        self._leave_out(where, "unreadable row", wrong)
 
     def _usable(self, row: TableRow, contents: ContentReader) -> tuple[bytes, ...]:
         """The digests of the images of a row; none, and it is listed, if it cannot be used."""
@@ -183,14 +190,11 @@ class TableBuilder(ShardBuilder):
         for image, name in pair:
             digest = contents.digest(image, name)
             if digest is None:
-                self.left_out.add(row.where, "image missing", name, unusable=True)
-                return ()
-            if fault := contents.faults.get(digest):
-                self.left_out.add(row.where, "image broken", f"{name} ({fault})", unusable=True)
+                self._leave_out(row.where, "image missing", name)
                 return ()
             digests.append(digest)
         if not row.captions:
-            self.left_out.add(row.where, "no caption", row.name)
+            self._leave_out(row.where, "no caption", row.name, unusable=False)
             return ()
         if len(set(digests)) < len(digests):
             raise UserError(

@@ -10,6 +10,12 @@ from vlmtune.cli.build import run
 from vlmtune.cli.main import main
 
 
+def options(corpus: str, overrides: list[str] | None = None) -> argparse.Namespace:
+    """The options of `vlmtune build CORPUS --out out`."""
+    given = {"config": None, "workers": 1, "part": None, "max_left_out": 0.02, "out": Path("out")}
+    return argparse.Namespace(corpus=corpus, overrides=overrides or [], **given)
+
+
 @pytest.mark.parametrize(
     ("corpus", "command"),
     [
@@ -22,7 +28,7 @@ def test_data_in_the_place_of_a_builder_names_the_builder(corpus, command, tmp_p
     monkeypatch.chdir(tmp_path)
     (tmp_path / "photos").mkdir()
     with refused(f"expected a builder, got '{corpus}': use `{command}`"):
-        run(argparse.Namespace(corpus=corpus, config=None, overrides=[], out=Path("out")))
+        run(options(corpus))
 
 
 def test_a_folder_with_the_name_of_a_builder_is_no_data(tmp_path, monkeypatch):
@@ -30,7 +36,7 @@ def test_a_folder_with_the_name_of_a_builder_is_no_data(tmp_path, monkeypatch):
     (tmp_path / "coco").mkdir()
     overrides = ["--path=none.json", "--images=coco"]
     with refused("none.json"):
-        run(argparse.Namespace(corpus="coco", config=None, overrides=overrides, out=Path("out")))
+        run(options("coco", overrides))
 
 
 def test_help_lists_the_arguments_of_a_builder(capsys):

@@ -258,8 +258,8 @@ def without(world: Path, tmp_path: Path, count: int) -> Path:
 
 def test_a_few_missing_images_are_counted(world, tmp_path):
     images = without(world, tmp_path, 1)
-    builder = ColaBuilder(ClevrScenes(world / "clevr/scenes_train.json", images), missing=0.1)
-    builder.build(tmp_path / "out", progress=False)
+    builder = ColaBuilder(ClevrScenes(world / "clevr/scenes_train.json", images))
+    builder.build(tmp_path / "out", progress=False, max_left_out=0.1)
     manifest = read_manifest(tmp_path / "out")
     assert manifest.records == 11
     assert manifest.counts["skipped: image missing"] == 1
@@ -267,9 +267,11 @@ def test_a_few_missing_images_are_counted(world, tmp_path):
 
 def test_many_missing_images_are_an_error(world, tmp_path):
     images = without(world, tmp_path, 2)
-    builder = ColaBuilder(ClevrScenes(world / "clevr/scenes_train.json", images), missing=0.1)
-    with pytest.raises(UserError, match=r"at most 10% of 12 images to be missing, got 2, .*000000"):
-        builder.build(tmp_path / "out", progress=False)
+    builder = ColaBuilder(ClevrScenes(world / "clevr/scenes_train.json", images))
+    with pytest.raises(
+        UserError, match=r"at most 10% of 12 images to be unusable, got 2, .*000000"
+    ):
+        builder.build(tmp_path / "out", progress=False, max_left_out=0.1)
     assert not (tmp_path / "out").exists()
 
 

@@ -12,6 +12,7 @@ from data_builders.annotations import ClevrScenes
 from data_builders.cola_pairs import BENCHMARK, ColaPairsBuilder
 from data_builders.gqa import GQAGraphs
 from tests.data_builders.conftest import load
+from tests.data_builders.pictures import JPEG, encoded
 from vlmtune.benchmarks.cola_multi import ColaMulti
 from vlmtune.config import instantiate
 from vlmtune.data.schema import check, read_manifest
@@ -37,7 +38,7 @@ def corpus(folder: Path, images: dict[str, Image], **arguments: Any) -> GQAGraph
                 for key, text in objects.items()
             }
         }
-        (folder / f"{image}.jpg").write_bytes(b"\xff\xd8\xff")
+        (folder / f"{image}.jpg").write_bytes(JPEG)
     path = folder / "graphs.json"
     path.write_text(json.dumps(graphs))
     return GQAGraphs(path, folder, **arguments)
@@ -138,7 +139,7 @@ def scene_file(folder: Path, count: int = 24) -> tuple[ClevrScenes, dict[str, di
         relationships = {"left": left, "right": right}
         scenes.append({"image_filename": f"{number}.png", "objects": objects}
                       | {"relationships": relationships})  # fmt: skip
-        (folder / f"{number}.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+        (folder / f"{number}.png").write_bytes(encoded("PNG"))
     path = folder / "scenes.json"
     path.write_text(json.dumps({"scenes": scenes}))
     reader = ClevrScenes(path, folder, ["color"], ["color"])
@@ -229,9 +230,9 @@ def test_missing_images(tmp_path):
     images["4"] = ({"a": "blue cube", "b": "red sphere"}, [("a", "on", "b")])
     reader = corpus(tmp_path, images)
     (tmp_path / "1.jpg").unlink()
-    with pytest.raises(UserError, match=r"at most 2% of 4 images to be missing, got 1"):
+    with pytest.raises(UserError, match=r"at most 2% of 4 images to be unusable, got 1"):
         ColaPairsBuilder(reader).build(tmp_path / "out", progress=False)
-    builder = ColaPairsBuilder(reader, missing=0.5, per_image=9)
+    builder = ColaPairsBuilder(reader, per_image=9)
     assert {frozenset(i for i, _ in pair) for pair in pairs(builder)} == {
         frozenset("24"), frozenset("34"),
     }  # fmt: skip

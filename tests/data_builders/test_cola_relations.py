@@ -13,6 +13,7 @@ from data_builders.annotations import ClevrScenes, VisualGenomeGraphs
 from data_builders.cola import ColaBuilder
 from data_builders.gqa import GQAGraphs
 from tests.data_builders.conftest import load
+from tests.data_builders.pictures import JPEG
 from vlmtune.errors import UserError
 
 PHRASES = {"left": "to the left of", "right": "to the right of", "front": "in front of",
@@ -109,7 +110,7 @@ def gqa(folder: Path, objects: dict[str, str], relations: list[tuple[str, str, s
     }
     path = folder / "graphs.json"
     path.write_text(json.dumps({"1": {"objects": graph}}))
-    (folder / "1.jpg").write_bytes(b"\xff\xd8\xff")
+    (folder / "1.jpg").write_bytes(JPEG)
     return GQAGraphs(path, folder, single=2, multi=2)
 
 

@@ -10,6 +10,7 @@ from data_builders.cola_split import ColaSplitBuilder
 from data_builders.gqa import GQAGraphs
 from data_builders.paco import PacoObjects
 from tests.data_builders.conftest import load
+from tests.data_builders.pictures import JPEG
 from vlmtune.errors import UserError
 
 IMAGES = {  # image id -> its objects, "attribute ... name"
@@ -38,7 +39,7 @@ def gqa(folder: Path) -> GQAGraphs:
             name = next(noun for noun in nouns if text.endswith(noun))
             objects[str(k)] = {"name": name, "attributes": text.removesuffix(name).split()}
         graphs[image] = {"objects": objects}
-        (folder / f"{image}.jpg").write_bytes(b"\xff\xd8\xff")
+        (folder / f"{image}.jpg").write_bytes(JPEG)
     path = folder / "train_sceneGraphs.json"
     path.write_text(json.dumps(graphs))
     return GQAGraphs(path, folder, single=2)

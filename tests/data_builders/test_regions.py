@@ -7,6 +7,7 @@ from data_builders.annotations import VisualGenomeGraphs
 from data_builders.gqa import GQAGraphs
 from data_builders.regions import RegionsBuilder
 from tests.data_builders.conftest import load
+from tests.data_builders.pictures import JPEG
 from vlmtune.config import instantiate
 from vlmtune.data.schema import check, read_manifest
 from vlmtune.errors import UserError
@@ -36,7 +37,7 @@ def corpus(folder: Path) -> tuple[Path, GQAGraphs]:
     path.write_text(json.dumps(content))
     graphs.write_text(json.dumps({str(image): {"objects": {}} for image in (9, 8, 7, 6)}))
     for image in (6, 7, 8, 9, 10):
-        (folder / f"{image}.jpg").write_bytes(b"\xff\xd8\xff")
+        (folder / f"{image}.jpg").write_bytes(JPEG)
     return path, GQAGraphs(graphs, folder)
 
 
@@ -120,10 +121,10 @@ def test_missing_images(tmp_path):
     path, reader = corpus(tmp_path)
     (tmp_path / "8.jpg").unlink()
     (tmp_path / "6.jpg").unlink()  # without phrases: not asked for
-    with pytest.raises(UserError, match=r"at most 2% of 3 images to be missing, got 1, .*8\.jpg"):
+    with pytest.raises(UserError, match=r"at most 2% of 3 images to be unusable, got 1, .*8\.jpg"):
         RegionsBuilder(path, reader).build(tmp_path / "out", progress=False)
     assert not (tmp_path / "out").exists()
-    builder = RegionsBuilder(path, reader, missing=0.4)
+    builder = RegionsBuilder(path, reader)
     assert set(groups(builder)) == {"7", "9"}
     assert builder.counts["skipped: image missing"] == 1
 

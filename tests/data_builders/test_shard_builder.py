@@ -1,14 +1,15 @@
-import io
 import json
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
-from PIL import Image
 
-from data_builders.shard_builder import Builder, Record, ShardBuilder, image_extension
+from data_builders.shard_builder import Builder, Record, ShardBuilder
+from data_builders.shard_files import image_extension
+from tests.data_builders.pictures import encoded
 from tests.refusals import refused
 from vlmtune.config import instantiate
 from vlmtune.data.schema import MANIFEST, read_manifest
@@ -16,12 +17,6 @@ from vlmtune.data.shards import decode_group
 from vlmtune.data.tar_records import RawRecord, read_records
 from vlmtune.errors import UserError
 from vlmtune.types import Group
-
-
-def encoded(kind: str, shade: int = 7) -> bytes:
-    buffer = io.BytesIO()
-    Image.new("RGB", (8, 8), (shade, 0, 0)).save(buffer, kind)
-    return buffer.getvalue()
 
 
 def group(key: str, images: int = 1) -> Group:
@@ -62,8 +57,6 @@ class Corpus(ShardBuilder):
             "twice": (group("a"), [encoded("PNG")]),
             "key": (group("a b"), [encoded("PNG")]),
             "few": (group(key, 2), [encoded("PNG")]),
-            "gif": (group(key), [encoded("GIF")]),
-            "missing": (group(key), [Path("none.png")]),
         }
         return records[self.bad]
 
@@ -161,8 +154,6 @@ def test_a_build_that_lost_a_shard_is_refused(annotations: str, tmp_path: Path) 
         ("twice", r"got 'a' \(twice\)"),
         ("key", "got 'a b'"),
         ("few", r"got 'c' \(1 images for \('c-0', 'c-1'\)\)"),
-        ("gif", "expected a JPEG, PNG or WebP"),
-        ("missing", "none.png"),
     ],
 )
 def test_a_failed_build_leaves_nothing(bad, message, annotations, tmp_path):
@@ -182,23 +173,27 @@ def test_bad_arguments_and_sources(annotations: str, tmp_path: Path) -> None:
     Path(annotations).write_text("skip")
     with refused("expected records from Corpus, got none"):
         Corpus(annotations).build(tmp_path / "out", progress=False)
-    with refused("expected to write"):
+    with refused("expected a folder that can be written"):
         Corpus(annotations).build(Path(annotations) / "out")
 
 
-def test_a_race_for_one_folder_has_one_winner(annotations, tmp_path, monkeypatch):
+def test_of_two_builds_of_one_folder_the_second_waits(annotations, tmp_path, capsys):
     out = tmp_path / "out"
+    second = threading.Thread(target=lambda: Corpus(annotations).build(out, progress=False))
 
-    class Slow(Corpus):
+    class First(Corpus):
         def records(self) -> Iterator[Record]:
-            Slow.records = Corpus.records  # the other is not slow
-            monkeypatch.setattr("os.getpid", lambda: 1)  # and is another process
-            Slow(annotations).build(out, progress=False)
-            monkeypatch.undo()
+            if not second.is_alive():
+                second.start()
             yield from super().records()
 
-    Slow(annotations).build(out, progress=False)
+    First(annotations).spec()
+    builder = First(annotations)
+    builder._identity = Corpus(annotations)._identity  # the same build
+    builder.build(out, progress=False)
+    second.join()
     assert read_manifest(out).records == 8
+    assert "already holds this build" in capsys.readouterr().err
     assert not hidden(tmp_path)
 
 
@@ -223,39 +218,42 @@ def test_extensions_follow_the_content(kind: str, extension: str) -> None:
     assert image_extension(b"") is None
 
 
-def image_files(folder: Path, missing: float) -> Corpus:
-    """A corpus of which `a.jpg` exists and `b.jpg` and the folder `c` do not."""
-    (folder / "a.jpg").write_bytes(encoded("JPEG"))
-    (folder / "c").mkdir()
+class Files(ShardBuilder):
+    """One record for each name in a folder that exists, or for each name."""
 
-    class Files(Corpus):
-        def __init__(self) -> None:
-            ShardBuilder.__init__(self, missing=missing)
+    def __init__(self, folder: Path, names: list[str], looks: bool = True, size: int = 2) -> None:
+        super().__init__(size)
+        self.folder, self.names, self.looks = folder, names, looks
 
-        def sources(self) -> dict[str, Path]:
-            return {}
-
-        def records(self) -> Iterator[Record]:
-            for name in ("a.jpg", "b.jpg", "c"):
-                if self.exists(folder / name):
-                    yield group(name[0]), [folder / name]
-
-    return Files()
+    def records(self) -> Iterator[Record]:
+        for name in self.names:
+            file = self.folder / name
+            if not self.looks or self.exists(file):
+                self.counts["captions"] += 1
+                yield group(name.partition(".")[0]), [file]
 
 
-def test_a_fraction_of_the_images_may_be_missing(tmp_path: Path) -> None:
-    builder = image_files(tmp_path, missing=0.7)
-    assert [group.key for group, _ in builder.checked_records()] == ["a"]
-    assert builder.counts == {"skipped: image missing": 2}
-    builder.missing = 0.5
-    with refused(r"at most 50% of 3 images .* got 2, .*b\.jpg first"):
-        list(builder.checked_records())
+def test_missing_images_are_listed_and_may_be_a_share(tmp_path: Path, capsys) -> None:
+    (tmp_path / "a.jpg").write_bytes(encoded("JPEG"))
+    (tmp_path / "c").mkdir()
+    builder = Files(tmp_path, ["a.jpg", "b.jpg", "c"])
+    with refused(r"at most 50% of 3 images .* got 2, first .*/b\.jpg: image missing: correct"):
+        builder.build(tmp_path / "out", progress=False, max_left_out=0.5)
+    assert hidden(tmp_path) == [".out.build"]
+    builder.build(tmp_path / "out", progress=False, max_left_out=0.7)
+    assert not hidden(tmp_path)
+    assert read_manifest(tmp_path / "out").counts == {"captions": 1, "skipped: image missing": 2}
+    listed = (tmp_path / "out/left_out.txt").read_text().splitlines()
+    assert listed == [f"{tmp_path / name}: image missing" for name in ("b.jpg", "c")]
+    assert capsys.readouterr().err.splitlines()[-2:] == [f"left out: {line}" for line in listed]
 
 
-@pytest.mark.parametrize("missing", [-0.1, 1.5, float("nan")])
-def test_wrong_fractions(tmp_path: Path, missing: float) -> None:
+@pytest.mark.parametrize("share", [-0.1, 1.5, float("nan")])
+def test_wrong_fractions(annotations: str, tmp_path: Path, share: float) -> None:
     with refused("from 0 to 1"):
-        image_files(tmp_path, missing)
+        Corpus(annotations).build(tmp_path / "out", max_left_out=share)
+    with refused("workers >= 1"):
+        Corpus(annotations).build(tmp_path / "out", workers=0)
 
 
 def test_builders_are_plug_ins(annotations: str) -> None:

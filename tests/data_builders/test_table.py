@@ -76,9 +76,11 @@ def test_rows_of_one_image_are_one_record(tmp_path, capsys):
         "skipped: no caption": 1,
         "skipped: hard negative true in another row": 1,
     }
+    assert [line.text() for line in builder.left_out.lines] == [
+        f"line 4 of {path}: no caption: 3.png"
+    ]
     assert capsys.readouterr().err == (
         "t.jsonl: image from 'image', caption from 'caption', negative from 'negative'\n"
-        f"left out: line 4 of {path}: no caption: 3.png\n"
     )
 
 
@@ -302,8 +304,8 @@ def test_bad_rows_are_listed_by_line_and_counted(tmp_path, capsys):
     }
     good = 'image,caption\n1.png,one\n2.png,"two\nand two"\n\n'
     path.write_text(good + "".join(f"{text}\n" for text, _ in bad.values()) + "4.png,four")
-    builder = TableBuilder(path, missing=0.5)
-    builder.build(tmp_path / "out", progress=False)
+    builder = TableBuilder(path)
+    builder.build(tmp_path / "out", progress=False, max_left_out=0.5)
     lines = (tmp_path / "out/left_out.txt").read_text().splitlines()
     for line, (number, (_, reason)) in zip(lines, bad.items(), strict=True):
         assert re.fullmatch(f"line {number} of {path}: {reason}", line)
@@ -319,7 +321,7 @@ def test_bad_rows_are_listed_by_line_and_counted(tmp_path, capsys):
         "skipped: unreadable row": 2,
     }
     with refused("at most 40% of 9 rows to be unusable, got 4, first line 6 of .*: image missing"):
-        TableBuilder(path, missing=0.4).build(tmp_path / "less", progress=False)
+        TableBuilder(path).build(tmp_path / "less", progress=False, max_left_out=0.4)
     assert not (tmp_path / "less").exists()
 
 

@@ -15,21 +15,64 @@ from vlmtune.errors import UserError
 from vlmtune.storage.files import read_json
 
 TABLES = ("csv", "tsv", "jsonl", "json", "parquet", "arrow")
+MERGE = "merge"
+MERGE_USAGE = "vlmtune build merge PART [PART ...] --out OUT [--max_left_out SHARE]"
 
 
 def run(options: argparse.Namespace) -> None:
     """Builds the corpus `options.corpus` into `options.out`."""
-    from data_builders.shard_builder import Builder  # vlmtune works without the builders
+    from data_builders.parts import merge  # vlmtune works without the builders
+
+    if options.corpus == MERGE:
+        merge(_parts(options), options.out, options.max_left_out)
+    else:
+        _build(options)
+    part = options.out / "part.json"
+    if part.is_file():
+        content = read_json(part, "a part of a build")
+        written = [info for (_, _, info, _), *_ in content["states"] if info]
+        number, count = content["part"]
+        print(f"{options.out}: part {number} of {count}, {_sizes(written)}")
+        return
+    manifest = read_json(options.out / "manifest.json", "a manifest")
+    counts = [_sizes(manifest["shards"])] if manifest["shards"] else []
+    counts += [f"{name} {count}" for name, count in sorted(manifest["counts"].items())]
+    print(f"{options.out}: {', '.join(counts) or 'built'}")
+
+
+def _build(options: argparse.Namespace) -> None:
+    from data_builders.parts import Part
+    from data_builders.shard_builder import Builder, ShardBuilder
 
     _check_corpus(options.corpus)
     source = find("builders", options.corpus)
     builder: Any = make(Builder, source, arguments(options.config, options.overrides))  # type: ignore[type-abstract]
+    part = None if options.part is None else Part.parse(options.part)
+    if isinstance(builder, ShardBuilder):
+        builder.build(
+            options.out, workers=options.workers, part=part, max_left_out=options.max_left_out
+        )
+        return
+    if part is not None or options.workers != 1:
+        raise UserError(
+            f"expected a builder of shards for --workers and --part, {options.corpus} writes other "
+            "files: leave them out"
+        )
     builder.build(options.out)
-    manifest = read_json(options.out / "manifest.json", "a manifest")
-    records = sum(shard["records"] for shard in manifest["shards"])
-    counts = [f"{len(manifest['shards'])} shards, {records} records"] if manifest["shards"] else []
-    counts += [f"{name} {count}" for name, count in sorted(manifest["counts"].items())]
-    print(f"{options.out}: {', '.join(counts) or 'built'}")
+
+
+def _parts(options: argparse.Namespace) -> list[Path]:
+    """The folders of the parts to merge."""
+    if not options.overrides or any(word.startswith("-") for word in options.overrides):
+        raise UserError(
+            f"expected the folders of all parts and --out, got {options.overrides}: use "
+            f"`{MERGE_USAGE}`"
+        )
+    return [Path(word) for word in options.overrides]
+
+
+def _sizes(shards: list[dict[str, Any]]) -> str:
+    return f"{len(shards)} shards, {sum(shard['records'] for shard in shards)} records"
 
 
 def _check_corpus(corpus: str) -> None:
@@ -51,6 +94,9 @@ def show_help(corpus: str) -> None:
     """Prints the arguments of a builder."""
     from data_builders.shard_builder import Builder
 
+    if corpus == MERGE:
+        print(f"usage: {MERGE_USAGE}\n\nMakes one corpus of all parts of a build.")
+        return
     _check_corpus(corpus)
     text = arguments_of(Builder, find("builders", corpus))
     print(f"usage: vlmtune build {corpus} --out OUT [--config YAML] [ARGUMENTS]\n\n{text}")

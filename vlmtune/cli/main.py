@@ -99,7 +99,11 @@ BUILD = """\
 All further arguments go to the builder and override its YAML, for example --train 100. `vlmtune
 build table --help` lists those of tables. The first may be the file or folder to read: vlmtune
 build table mine.csv --out data/mine-shards.
-If the folder already holds the same build, it is kept; any other content is refused."""
+If the folder already holds the same build, it is kept; any other content is refused. A build that
+was killed goes on from its last complete shard. vlmtune build merge parts/* --out data/mine-shards
+makes one corpus of all parts."""
+WORKERS = "processes that check images and write shards; the result is the same (%(default)s)"
+LEFT_OUT = "share of images, or of rows of a table, that may be missing or damaged (%(default)s)"
 COMPARE = """\
 Call it again at any time: finished runs are not repeated, stopped ones resume."""
 EXPORT = """\
@@ -231,6 +235,9 @@ def _parser() -> argparse.ArgumentParser:
     add("corpus", help="a stem of configs/plugins/builders, a YAML or a class path")
     add("--config", metavar="YAML", help="arguments that override those of the corpus")
     add("--out", required=True, **path, help="folder to write")
+    add("--workers", type=int, default=1, metavar="N", help=WORKERS)
+    add("--part", metavar="I/N", help="write part I of N alone, for `vlmtune build merge`")
+    add("--max_left_out", type=float, default=0.02, metavar="SHARE", help=LEFT_OUT)
 
     names = _with_names("", "benchmarks", "Benchmarks")
     add = command("evaluate", "measure a model on benchmarks", names)

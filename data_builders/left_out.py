@@ -1,0 +1,106 @@
+"""What a build leaves out because it cannot be used: bad images, and bad rows of a table.
+
+In: where each is and what is wrong. Out: a list, its beginning on the screen and all of it in a
+file. Never: an image or a row that is left out without a line.
+"""
+
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from vlmtune.errors import UserError
+
+FILE = "left_out.txt"  # beside the shards
+SHOWN = 20  # lines on the screen
+LIMIT = 0.02  # default for the largest share that may be left out
+
+
+class Line(NamedTuple):
+    """A line of the list: where, the reason and details.
+
+    `order` is its place in the list; lines of equal order stay as they come. `unusable` if a corpus
+    may have few such lines.
+    """
+
+    where: str
+    reason: str
+    detail: str = ""
+    order: int = 0
+    unusable: bool = True
+
+    def text(self) -> str:
+        """Returns the line.
+
+        Example:
+            >>> Line("line 3 of mine.csv", "no caption", "a.jpg").text()
+            'line 3 of mine.csv: no caption: a.jpg'
+        """
+        return ": ".join(filter(None, self[:3]))
+
+
+class LeftOut:
+    """Collects what is left out while the annotations are read.
+
+    Attributes:
+        total: Images or rows so far.
+        unit: What `total` counts.
+        lines: What is left out.
+    """
+
+    def __init__(self, counts: Counter[str]) -> None:
+        self._counts = counts
+        self.unit = "images"
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets all."""
+        self.total = 0
+        self.lines: list[Line] = []
+
+    def add(self, line: Line) -> None:
+        """Adds a line and counts it by its reason."""
+        self.lines.append(line)
+        self._counts[f"skipped: {line.reason}"] += 1
+
+
+def ordered(lines: Iterable[Line]) -> list[Line]:
+    """Returns the lines in the order of the list, each once.
+
+    Example:
+        >>> [line.where for line in ordered([Line("b", "", order=2), Line("a", ""), Line("a", "")])]
+        ['a', 'b']
+    """
+    return sorted(dict.fromkeys(lines), key=lambda line: line.order)
+
+
+def report(lines: Sequence[Line]) -> None:
+    """Prints the first lines to stderr."""
+    for line in lines[:SHOWN]:
+        print(f"left out: {line.text()}", file=sys.stderr)
+    if len(lines) > SHOWN:
+        more = len(lines) - SHOWN
+        print(f"left out: {more} more, see {FILE} beside the shards", file=sys.stderr)
+
+
+def check_fraction(lines: Iterable[Line], total: int, unit: str, allowed: float) -> None:
+    """Checks how much is unusable.
+
+    Raises:
+        UserError: It is more than the share `allowed` of `total`.
+    """
+    unusable = [line for line in lines if line.unusable]
+    if len(unusable) > allowed * total:
+        raise UserError(
+            f"expected at most {allowed:.0%} of {total} {unit} to be unusable, got "
+            f"{len(unusable)}, first {unusable[0].text()}: correct them, or allow more by "
+            "--max_left_out"
+        )
+
+
+def write_lines(lines: Sequence[Line], folder: Path) -> None:
+    """Writes all lines into the folder of the shards, if there are any."""
+    if lines:
+        text = "\n".join([*(line.text() for line in lines), ""])
+        (folder / FILE).write_text(text, encoding="utf-8")

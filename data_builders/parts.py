@@ -1,0 +1,230 @@
+"""Parts of a build: each is built by itself, and `vlmtune build merge` makes one corpus of them.
+
+In: the folders of all parts. Out: the corpus, as one build without parts writes it.
+Never: a record twice or none, or parts of different builds.
+"""
+
+import json
+import os
+import re
+import shutil
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from data_builders.left_out import LIMIT, Line, check_fraction, ordered, report, write_lines
+from data_builders.shard_files import sha256
+from data_builders.unfinished import ShardState
+from vlmtune.data.schema import MANIFEST, Manifest, ShardInfo
+from vlmtune.errors import UserError
+from vlmtune.storage.files import read_json, write_atomically, write_text
+
+PART = "part.json"  # in the folder of a part, which has no manifest
+
+
+@dataclass(frozen=True)
+class Part:
+    """Part `number` of `count` of a build: it writes every `count`-th shard.
+
+    Example:
+        >>> Part.parse("2/3").writes(4)
+        True
+    """
+
+    number: int = 1
+    count: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> "Part":
+        """Reads "2/8"."""
+        match = re.fullmatch(r"(\d+)/(\d+)", text)
+        if match is None or not 1 <= int(match[1]) <= int(match[2]):
+            raise UserError(f"expected a part as 1/8 to 8/8, got {text!r}: correct --part")
+        return cls(int(match[1]), int(match[2]))
+
+    def writes(self, shard: int) -> bool:
+        """Tells whether this part writes a shard, by its number from 0."""
+        return shard % self.count == self.number - 1
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What all parts of a build find in the annotations.
+
+    Attributes:
+        shards: Number of shards, with those that would be empty.
+        records: sha256 of the keys of all records, in their order.
+        counts: What the builder counted.
+        lines: What it left out before any image was opened.
+        total: Images or rows, for the share that may be left out.
+        unit: What `total` counts.
+    """
+
+    shards: int
+    records: str
+    counts: Mapping[str, int]
+    lines: Sequence[Line]
+    total: int
+    unit: str
+
+
+def finish(
+    folder: Path,
+    identity: Mapping[str, Any],
+    contents: Contents,
+    states: Sequence[ShardState],
+    limit: float,
+) -> None:
+    """Writes the manifest and the list of what was left out beside all shards of a build.
+
+    Raises:
+        UserError: More than the share `limit` is unusable, or no record is left.
+    """
+    lines, shards, counts = _summary(contents, states)
+    report(lines)
+    check_fraction(lines, contents.total, contents.unit, limit)
+    if states and not shards:
+        raise UserError(f"expected records from {identity['builder']}, got none: check the images")
+    write_lines(lines, folder)
+    manifest = Manifest(**identity, shards=shards, counts=counts)
+    (folder / MANIFEST).write_text(manifest.to_json())
+
+
+def finish_part(
+    folder: Path,
+    identity: Mapping[str, Any],
+    part: Part,
+    contents: Contents,
+    states: Sequence[ShardState],
+    limit: float,
+) -> None:
+    """Writes `part.json` beside the shards of one part.
+
+    Raises:
+        UserError: More than the share `limit` of the whole corpus is already unusable.
+    """
+    lines, _, _ = _summary(contents, states)
+    check_fraction(lines, contents.total, contents.unit, limit)
+    report(ordered(line for state in states for line in state.lines))
+    content = {**identity, "part": [part.number, part.count], **vars(contents), "states": states}
+    write_text(folder / PART, json.dumps(content, default=str))
+
+
+def merge(folders: Sequence[Path], out: Path, limit: float = LIMIT) -> None:
+    """Makes one corpus of all parts of a build. The folders of the parts stay.
+
+    Shards are linked where they lie on the same disk, and copied otherwise.
+
+    Args:
+        folders: The folders of the parts, in any order.
+        out: The folder to write; it must not exist.
+        limit: Largest share of images or rows that may be unusable, over all parts.
+
+    Raises:
+        UserError: A part is missing, comes twice, is damaged or belongs to another build.
+    """
+    parts = {Path(folder): _read(Path(folder)) for folder in folders}
+    _check_complete(parts)
+    first, content = next(iter(parts.items()))
+    for folder, other in parts.items():
+        for name in ("builder", "arguments", "sources", "records", "shards", "counts", "lines"):
+            if other[name] != content[name]:
+                raise UserError(
+                    f"expected parts of one build, {folder} and {first} differ in their {name}: "
+                    "build the older part again"
+                )
+    states = sorted(
+        (ShardState.parse(state) for other in parts.values() for state in other["states"]),
+        key=lambda state: state.written.number,
+    )
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"expected {out} to be free, it holds something: choose another folder")
+    names = ("shards", "records", "counts", "total", "unit")
+    contents = Contents(
+        lines=[Line(*line) for line in content["lines"]], **{name: content[name] for name in names}
+    )
+    identity = {name: content[name] for name in ("builder", "arguments", "sources")}
+    with write_atomically(out) as temporary:
+        temporary.mkdir()
+        for folder, other in parts.items():
+            for file in sorted(folder.iterdir()):
+                shards = {name[2]["file"]: name[2] for name, *_ in other["states"] if name[2]}
+                if file.name in shards:
+                    _take(file, temporary / file.name, shards[file.name])
+                elif folder == first and file.name != PART:
+                    shutil.copy2(file, temporary / file.name)  # what a builder writes beside them
+        finish(temporary, identity, contents, states, limit)
+
+
+def _summary(
+    contents: Contents, states: Sequence[ShardState]
+) -> tuple[list[Line], tuple[ShardInfo, ...], dict[str, int]]:
+    """All lines, shards and counts of a build."""
+    counts = Counter(contents.counts)
+    late = dict.fromkeys(line for state in states for line in state.lines)
+    for state in states:
+        counts.update(state.counts)
+    counts.update(f"skipped: {line.reason}" for line in late)
+    shards = (state.written.info for state in states if state.written.info)
+    return (
+        ordered([*contents.lines, *late]),
+        tuple(ShardInfo(**info) for info in shards),
+        dict(sorted((+counts).items())),
+    )
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    """The content of `part.json`, after a check that the shards are there."""
+    if not (folder / PART).is_file():
+        raise UserError(
+            f"expected a part that `vlmtune build NAME --part 1/8 --out {folder}` wrote, got "
+            f"{folder} without {PART}: build it, or correct the folder"
+        )
+    content = read_json(folder / PART, "a part of a build", "build it again", dict[str, Any])
+    for (_, _, info, _), *_ in content["states"]:
+        file = folder / info["file"] if info else None
+        if file and not (file.is_file() and file.stat().st_size == info["bytes"]):
+            raise UserError(
+                f"expected the complete shard {file}, it is missing or truncated: remove {folder} "
+                "and build this part again"
+            )
+    return content
+
+
+def _check_complete(parts: Mapping[Path, Mapping[str, Any]]) -> None:
+    """Checks that every part is there once, and every shard in its part."""
+    count = max(content["part"][1] for content in parts.values())
+    wanted = [[number, count] for number in range(1, count + 1)]
+    given = [list(content["part"]) for content in parts.values()]
+    if sorted(given) != wanted:
+        named = ", ".join(
+            f"{a}/{b} ({folder})" for folder, (a, b) in zip(parts, given, strict=True)
+        )
+        absent = ", ".join(f"{a}/{b}" for a, b in wanted if [a, b] not in given) or "none"
+        raise UserError(
+            f"expected every part 1/{count} to {count}/{count} once, got {named}; missing: "
+            f"{absent}: name each part once, and build the missing ones"
+        )
+    for folder, content in parts.items():
+        part = Part(*content["part"])
+        numbers = [number for (number, *_), *_ in content["states"]]
+        if numbers != [n for n in range(content["shards"]) if part.writes(n)]:
+            raise UserError(
+                f"expected all shards of part {part.number}/{part.count} in {folder}, some are "
+                "missing: remove it and build this part again"
+            )
+
+
+def _take(file: Path, target: Path, info: Mapping[str, Any]) -> None:
+    """Links or copies a shard, and checks it."""
+    try:
+        os.link(file, target)
+    except OSError:  # another disk, or a file system without links
+        shutil.copyfile(file, target)
+    if sha256(target) != info["sha256"]:
+        raise UserError(
+            f"expected the shard {file} as it was built, its sha256 differs: remove {file.parent} "
+            "and build this part again"
+        )

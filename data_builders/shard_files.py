@@ -1,0 +1,187 @@
+"""One shard: encoded records and their images go in, a tar comes out. Worker processes run it.
+
+In: a chunk of records. Out: the tar, written whole, and the images that cannot be used.
+Never: a record with such an image, or other bytes for the same records.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from webdataset.writer import TarWriter
+
+from vlmtune.data.images import open_image
+from vlmtune.data.schema import RecordError, ShardInfo
+from vlmtune.errors import UserError
+from vlmtune.storage.files import remove, write_atomically
+
+Source = bytes | Path
+_SIGNATURES = {b"\xff\xd8\xff": "jpg", b"\x89PNG\r\n\x1a\n": "png"}
+
+
+class Chunk(NamedTuple):
+    """The records of one shard: key, JSON without the names of the images, and the images."""
+
+    number: int
+    records: Sequence[tuple[str, dict[str, Any], Sequence[Source]]]
+
+    @property
+    def file(self) -> str:
+        """The name of the shard."""
+        return f"shard-{self.number:06d}.tar"
+
+
+class Fault(NamedTuple):
+    """An image that cannot be used, by its record in the chunk and its place in the record."""
+
+    record: int
+    image: int
+    reason: str
+    detail: str
+
+
+class Written(NamedTuple):
+    """What came of a chunk.
+
+    Attributes:
+        number: The number of the chunk.
+        digest: Of its records and the state of its image files.
+        info: The shard; None if every record was left out.
+        faults: Its images that cannot be used.
+    """
+
+    number: int
+    digest: str
+    info: dict[str, Any] | None
+    faults: Sequence[Fault]
+
+
+def write_shard(folder: Path, chunk: Chunk, earlier: Written | None = None) -> Written:
+    """Writes a shard without the records that have an unusable image.
+
+    `earlier` is what an earlier build wrote. It stays if neither the records nor their image files
+    have changed and the shard is undamaged.
+    """
+    path, digest = folder / chunk.file, chunk_digest(chunk)
+    if earlier is not None and earlier.digest == digest and _undamaged(path, earlier.info):
+        return earlier
+    faults: list[Fault] = []
+    samples = _samples(chunk, faults)
+    first = next(samples, None)
+    if first is None:
+        remove(path)
+        return Written(chunk.number, digest, None, faults)
+    records = images = 0
+    with write_atomically(path) as temporary, temporary.open("wb") as stream:
+        # Fixed times and owners: the same records give the same bytes, hence the same sha256.
+        writer = TarWriter(stream, user="", group="", mtime=0, encoder=False, compress=False)
+        with writer:
+            for sample in chain([first], samples):
+                writer.write(sample)
+                records, images = records + 1, images + len(sample) - 2
+    info = ShardInfo(path.name, records, images, path.stat().st_size, sha256(path))
+    return Written(chunk.number, digest, asdict(info), faults)
+
+
+def chunk_digest(chunk: Chunk) -> str:
+    """Returns the sha256 of the records, and of sizes and times of their image files."""
+    state = hashlib.sha256()
+    for key, record, sources in chunk.records:
+        images = [_state(source) for source in sources]
+        state.update(json.dumps([key, record, images], sort_keys=True).encode())
+    return state.hexdigest()
+
+
+def image_extension(content: bytes) -> str | None:
+    """Returns "jpg", "png" or "webp" from the first bytes of an encoded image, or None.
+
+    Example:
+        >>> image_extension(bytes.fromhex("ffd8ffe0"))
+        'jpg'
+    """
+    if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
+        return "webp"
+    matches = (name for start, name in _SIGNATURES.items() if content.startswith(start))
+    return next(matches, None)
+
+
+def image_fault(content: bytes) -> str | None:
+    """Returns why an encoded image cannot be trained on; None if it can. It is decoded once.
+
+    Example:
+        >>> image_fault(b"GIF89a")
+        'not a JPEG, PNG or WebP'
+    """
+    if image_extension(content) is None:
+        return "not a JPEG, PNG or WebP"
+    try:
+        open_image(content)
+    except RecordError as error:
+        return str(error).removeprefix("image refused: ")
+    return None
+
+
+def sha256(path: Path) -> str:
+    """Returns the sha256 of a file, in hex; raises `UserError` if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UserError(
+            f"expected the file {path}, got {error.strerror}: download it or correct the path"
+        ) from error
+
+
+def _samples(chunk: Chunk, faults: list[Fault]) -> Iterator[dict[str, Any]]:
+    """The members of each record; a record with an unusable image adds to `faults` instead."""
+    for number, (key, record, sources) in enumerate(chunk.records):
+        read = [_read(source) for source in sources]
+        wrong = [
+            Fault(number, i, *fault) for i, fault in enumerate(read) if not isinstance(fault, bytes)
+        ]
+        faults += wrong
+        if wrong:
+            continue
+        files = {f"{i}.{image_extension(x)}": x for i, x in enumerate(read) if type(x) is bytes}
+        images = zip(record["images"], files, strict=True)
+        record = record | {"images": [{**image, "file": file} for image, file in images]}
+        encoded = json.dumps(record, ensure_ascii=False, sort_keys=True).encode()
+        yield {"__key__": key, **files, "json": encoded}
+
+
+def _read(source: Source) -> bytes | tuple[str, str]:
+    """The content of an image, or the reason why it cannot be used, with details."""
+    if isinstance(source, Path):
+        try:
+            content = source.read_bytes()
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+            return "image missing", ""
+        except OSError as error:
+            return "image broken", error.strerror or type(error).__name__
+    else:
+        content = source
+    fault = image_fault(content)
+    return content if fault is None else ("image broken", fault)
+
+
+def _state(source: Source) -> Any:
+    """What changes if an image does."""
+    if isinstance(source, bytes):
+        return hashlib.sha256(source).hexdigest()
+    try:
+        status = source.stat()
+    except OSError:
+        return [str(source)]
+    return [str(source), status.st_size, status.st_mtime_ns]
+
+
+def _undamaged(path: Path, info: dict[str, Any] | None) -> bool:
+    if info is None:
+        return True
+    return (
+        path.is_file() and path.stat().st_size == info["bytes"] and sha256(path) == info["sha256"]
+    )
