@@ -337,7 +337,7 @@ def test_it_travels_as_its_path(tmp_path):
 def test_writing_into_a_batch_does_not_reach_the_store(tmp_path):
     store = open_or_build_store(tmp_path, key(), produce, 5)
     store.features(["a"]).values.fill_(9)
-    store._values.fill_(9)
+    store._pieces[0][0].fill_(9)
     assert FeatureStore(store.folder).features(["b"]).values.equal(BLOCKS[0][1].values[1:2])
 
 

@@ -18,14 +18,13 @@ from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.evaluation_mode import evaluation_mode
 from vlmtune.features.memory import MemoryStore
 from vlmtune.features.pictures import Failures
+from vlmtune.features.pieces import open_or_build_together
 from vlmtune.features.store import (
     EmptyStoreError,
     FeatureStore,
     Modality,
     StoreDType,
     StoreKey,
-    copy_or_encode,
-    open_or_build_store,
     source_digest,
     storable,
 )
@@ -148,8 +147,7 @@ class FeatureSource:
         fingerprint, source = self.fingerprint or self.backbone.fingerprint, source_digest(ids)
         key = StoreKey(fingerprint, modality, self.specs[modality], source, self.dtype)
         encode = partial(self.encode, modality, pixels=pixels)
-        produce = partial(copy_or_encode, self.root, key, ids, encode)
-        store = open_or_build_store(self.root, key, produce, len(ids))
+        store = open_or_build_together(self.root, key, ids, encode)
         self._stores[modality][key.folder] = store
         return store
 

@@ -10,6 +10,9 @@ A store is a folder `<stem>-<short digest of its key>` with
     offsets.bin   int64 (n + 1), where the tokens of each row begin; tokens only
     ids.json      the n row ids
     meta.json     key, sizes, sha256 of each file, versions
+
+A large store (see `pieces`) has `values-0000.bin`, `offsets-0000.bin` and so on instead, one for
+each piece, in the order of `ids.json`.
 """
 
 import contextlib
@@ -19,6 +22,7 @@ import logging
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,7 +33,7 @@ from vlmtune.errors import UserError
 from vlmtune.storage import folder as folders
 from vlmtune.storage.folder import DamagedError, FolderWriter
 from vlmtune.storage.progress import progress
-from vlmtune.types import Features, FeatureSpec, Pooled, Tokens
+from vlmtune.types import Features, FeatureSpec, Pooled, Tokens, concatenate
 
 COPIED_AT_A_TIME = 256
 
@@ -136,20 +140,24 @@ class FeatureStore:
     def __init__(self, folder: Path, key: StoreKey | None = None) -> None:
         self.folder = Path(folder)
         expected = None if key is None else key.to_dict()
-        self.meta = folders.read_meta(self.folder, expected, ("values.bin", "ids.json"))
+        self.meta = folders.read_meta(self.folder, expected, ("ids.json",))
         self.ids: tuple[str, ...] = tuple(json.loads((self.folder / "ids.json").read_text()))
         self._row = {name: row for row, name in enumerate(self.ids)}
-        self._offsets: Tensor | None = None
         try:
-            width, dtype = self.meta["width"], getattr(torch, self.meta["key"]["dtype"])
-            if self.meta["key"]["spec"]["kind"] != "pooled":
-                self._offsets = self._mapped("offsets.bin", torch.int64)
-            self._values = self._mapped("values.bin", dtype).view(-1, width)
-            rows = len(self._values) if self._offsets is None else len(self._offsets) - 1
+            self._pieces = [self._piece(suffix) for suffix in suffixes(self.meta.get("pieces", 0))]
+            counts = [len(v) if o is None else len(o) - 1 for v, o in self._pieces]
+            self._starts = torch.tensor([0, *counts]).cumsum(0)
         except (KeyError, TypeError, RuntimeError) as error:
             raise DamagedError("meta.json contradicts itself") from error
-        if not rows == self.meta["rows"] == len(self.ids):
+        if not sum(counts) == self.meta["rows"] == len(self.ids):
             raise DamagedError("meta.json contradicts itself")
+
+    def _piece(self, suffix: str) -> tuple[Tensor, Tensor | None]:
+        """The values of a piece, and where the tokens of each of its rows begin."""
+        width, dtype = self.meta["width"], getattr(torch, self.meta["key"]["dtype"])
+        values = self._mapped(f"values{suffix}.bin", dtype).view(-1, width)
+        pooled = self.meta["key"]["spec"]["kind"] == "pooled"
+        return values, None if pooled else self._mapped(f"offsets{suffix}.bin", torch.int64)
 
     def _mapped(self, name: str, dtype: torch.dtype) -> Tensor:
         count = self.meta["files"][name]["bytes"] // dtype.itemsize
@@ -179,20 +187,43 @@ class FeatureStore:
                 f"expected ids of the {len(self)} stored in {self.folder}, {len(missing)} of "
                 f"{len(ids)} are not among them, first {missing[0]!r}: store them first"
             ) from None
-        if self._offsets is None:
-            return Pooled(self._values[rows].to(dtype))
-        starts = self._offsets[rows]
-        lengths = self._offsets[rows + 1] - starts
+        if len(self._pieces) == 1 or not len(rows):
+            return self._read(0, rows, dtype)
+        pieces = torch.bucketize(rows, self._starts, right=True) - 1
+        parts, order = [], []
+        for piece in pieces.unique().tolist():
+            chosen = (pieces == piece).nonzero().flatten()
+            parts.append(self._read(piece, rows[chosen] - self._starts[piece], dtype))
+            order.append(chosen)
+        return concatenate(parts)[torch.cat(order).argsort()]
+
+    def _read(self, piece: int, rows: Tensor, dtype: torch.dtype) -> Features:
+        """The rows of one piece, by their numbers in it."""
+        values, offsets = self._pieces[piece]
+        if offsets is None:
+            return Pooled(values[rows].to(dtype))
+        starts = offsets[rows]
+        lengths = offsets[rows + 1] - starts
         longest = int(lengths.max()) if len(rows) else 0
         position = torch.arange(longest)
         mask = position < lengths[:, None]
         # Padding reads any row that exists; it is zeroed below.
-        flat = (starts[:, None] + position).clamp_(max=len(self._values) - 1)
-        tokens = self._values.index_select(0, flat.reshape(-1)).to(dtype)
+        flat = (starts[:, None] + position).clamp_(max=len(values) - 1)
+        tokens = values.index_select(0, flat.reshape(-1)).to(dtype)
         tokens = tokens.view(len(rows), longest, self.meta["width"])
         if not bool(mask.all()):
             tokens = tokens.masked_fill_(~mask[:, :, None], 0)
         return Tokens(tokens, mask)
+
+
+def suffixes(pieces: int) -> list[str]:
+    """The endings of the file names of each piece; a store in one piece has none.
+
+    Example:
+        >>> suffixes(0), suffixes(2)
+        ([''], ['-0000', '-0001'])
+    """
+    return [f"-{piece:04d}" for piece in range(pieces)] or [""]
 
 
 def open_or_build_store(
@@ -213,7 +244,7 @@ def open_or_build_store(
     path = Path(root) / key.folder
 
     def write(writer: FolderWriter) -> None:
-        _write(writer, path, key, produce(), rows)
+        write_store(writer, key, produce(), rows, partial(announce, key, path, rows))
 
     return folders.open_or_build(path, "feature store", lambda: FeatureStore(path, key), write)
 
@@ -232,8 +263,15 @@ def copy_or_encode(
         ids: Its rows.
         encode: Gives the features of ids that no other store has.
     """
+    yield from copy_from(similar_stores(Path(root), key), ids, encode)
+
+
+def copy_from(
+    stores: Iterable[FeatureStore], ids: Iterable[str], encode: Callable[[list[str]], Chunks]
+) -> Iterator[tuple[Sequence[str], Features]]:
+    """Copies rows from stores, and encodes those that none has."""
     missing = dict.fromkeys(ids)
-    for store in _similar_stores(Path(root), key):
+    for store in stores:
         known = [name for name in missing if name in store]
         for start in range(0, len(known), COPIED_AT_A_TIME):
             names = known[start : start + COPIED_AT_A_TIME]
@@ -244,7 +282,7 @@ def copy_or_encode(
         yield from encode(list(missing))
 
 
-def _similar_stores(root: Path, key: StoreKey) -> Iterator[FeatureStore]:
+def similar_stores(root: Path, key: StoreKey) -> Iterator[FeatureStore]:
     """Opens the stores whose keys differ from `key` in the source only."""
     wanted = {**key.to_dict(), "source": ""}
     for path in sorted(root.glob("*/meta.json")):
@@ -255,7 +293,19 @@ def _similar_stores(root: Path, key: StoreKey) -> Iterator[FeatureStore]:
                 yield FeatureStore(path.parent)
 
 
-def _write(writer: FolderWriter, path: Path, key: StoreKey, chunks: Chunks, rows: int) -> None:
+def write_store(
+    writer: FolderWriter,
+    key: StoreKey,
+    chunks: Chunks,
+    rows: int,
+    tell: Callable[[float], None],
+) -> None:
+    """Writes the files of a store; `tell` gets the bytes of a row before the first is written.
+
+    Raises:
+        EmptyStoreError: There are no rows.
+        UserError: Features are not finite in `key.dtype`.
+    """
     ids: dict[str, None] = {}
     width, lengths = 0, [torch.zeros(1, dtype=torch.int64)]
     with progress(f"storing {key.modality} features", rows) as advance:
@@ -265,15 +315,16 @@ def _write(writer: FolderWriter, path: Path, key: StoreKey, chunks: Chunks, rows
             new = sorted(row for name, row in first.items() if name not in ids)
             flat, counts = _flatten(features[torch.tensor(new, dtype=torch.int64)], key)
             if not ids:
-                size = flat.numel() * flat.element_size() / len(new)
-                _announce(int(size * max(rows, len(new))), key, path, rows)
+                tell(flat.numel() * flat.element_size() / len(new))
             ids |= dict.fromkeys(names)
             width = flat.shape[1]
             writer.append("values.bin", _bytes(flat))
             lengths.append(counts)
             advance(len(names))
     if not ids:
-        raise EmptyStoreError(f"expected rows to store in {path}, got none: check the data source")
+        raise EmptyStoreError(
+            f"expected rows to store in {writer.folder.parent}, got none: check the data source"
+        )
     if key.spec.kind != "pooled":
         writer.append("offsets.bin", _bytes(torch.cat(lengths).cumsum(0)))
     writer.append("ids.json", json.dumps(list(ids)).encode())
@@ -302,8 +353,13 @@ def _flatten(features: Features, key: StoreKey) -> tuple[Tensor, Tensor]:
     return flat, counts
 
 
-def _announce(size: int, key: StoreKey, path: Path, rows: int) -> None:
-    """Logs the expected size before anything is written."""
+def announce(key: StoreKey, path: Path, rows: int, row_bytes: float) -> None:
+    """Logs the expected size before anything is written.
+
+    Raises:
+        UserError: The disk is too small.
+    """
+    size = int(row_bytes * rows)
     free = shutil.disk_usage(path.parent).free
     log.info(
         "Storing %s of %d %ss: about %s in %s (%s free)",

@@ -8,6 +8,8 @@ import contextlib
 import hashlib
 import json
 import logging
+import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -23,7 +25,7 @@ from vlmtune.storage.files import check_shape, read_json, remove, write_atomical
 VERSION = 1
 """Version of the layouts; it is part of every key."""
 ALWAYS_CHECKED = 256 * 2**20
-"""Files up to this many bytes are checked by sha256 at each opening, larger ones when touched."""
+"""A folder of up to so many bytes is checked by sha256 at each opening, others when touched."""
 META = "meta.json"
 
 T = TypeVar("T")
@@ -60,6 +62,7 @@ class FolderWriter:
     def __init__(self, folder: Path, stack: contextlib.ExitStack) -> None:
         self.folder, self._stack = folder, stack
         self._files: dict[str, tuple[BinaryIO, Any]] = {}
+        self._linked: dict[str, dict[str, Any]] = {}
 
     def append(self, name: str, data: Any) -> None:
         """Adds bytes to the end of a file."""
@@ -71,9 +74,17 @@ class FolderWriter:
         file.flush()
         checksum.update(data)
 
+    def link(self, name: str, file: Path, entry: Mapping[str, Any]) -> None:
+        """Adds a finished file, with what its own `meta.json` says of it; copies where it must."""
+        try:
+            os.link(file, self.folder / name)
+        except OSError:
+            shutil.copy2(file, self.folder / name)
+        self._linked[name] = dict(entry)
+
     def finish(self, key: Mapping[str, Any], **facts: Any) -> None:
         """Writes `meta.json`: the key, the facts, and what all files must be."""
-        files = {
+        files = self._linked | {
             name: {
                 "bytes": (status := (self.folder / name).stat()).st_size,
                 "sha256": checksum.hexdigest(),
@@ -143,18 +154,19 @@ def read_meta(folder: Path, key: Mapping[str, Any] | None, files: Sequence[str])
     for name in files:
         if name not in entries:
             raise DamagedError(f"{META} does not list {name}")
+    small = sum(entry["bytes"] for entry in entries.values()) <= ALWAYS_CHECKED
     for name, entry in entries.items():
-        if reason := _damage(folder / name, entry):
+        if reason := _damage(folder / name, entry, small):
             raise DamagedError(f"{name} {reason}")
     return meta
 
 
-def _damage(path: Path, entry: Mapping[str, Any]) -> str | None:
+def _damage(path: Path, entry: Mapping[str, Any], small: bool) -> str | None:
     try:
         status = path.stat()
         if status.st_size != entry["bytes"]:
             return f"has {status.st_size} bytes, not {entry['bytes']}"
-        if status.st_size > ALWAYS_CHECKED and status.st_mtime_ns == entry["mtime_ns"]:
+        if not small and status.st_mtime_ns == entry["mtime_ns"]:
             return None
         with path.open("rb") as file:
             checksum = hashlib.file_digest(file, "sha256").hexdigest()

@@ -120,8 +120,7 @@ class BatchFeatures:
                 first.setdefault(digest, image_id)
 
             def pixels(wanted: Sequence[str]) -> Iterator[tuple[list[str], Tensor]]:
-                names = set(wanted)
-                ids = [image_id for digest, image_id in first.items() if digest in names]
+                ids = [first[digest] for digest in wanted]
                 for batch, values in corpus.distinct_images(self.backbone.preprocess, ids):
                     yield [digests[image_id] for image_id in batch], values
 

@@ -1,0 +1,178 @@
+"""A feature store built by all processes that want it: the ranks of a run, or several jobs.
+
+In: a key, ids, and a function that encodes them. Out: the open store.
+Never: a piece computed twice, or again after a process was killed.
+
+The ids are cut into pieces. A process takes the next piece that nobody holds, computes it, and
+stores it as a folder of its own under `.<folder of the store>.pieces`. When all are there, one
+process links their files into the store. A lock that ends with its process tells who holds a piece,
+so ranks need no other connection.
+"""
+
+import contextlib
+import json
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from vlmtune.features.store import (
+    Chunks,
+    EmptyStoreError,
+    FeatureStore,
+    StoreKey,
+    announce,
+    copy_from,
+    copy_or_encode,
+    open_or_build_store,
+    similar_stores,
+    suffixes,
+    write_store,
+)
+from vlmtune.storage import folder as folders
+from vlmtune.storage.files import read_json, remove
+from vlmtune.storage.folder import META, DamagedError, FolderWriter
+
+PIECE_ROWS = 2048
+"""Rows of a piece; more in stores of more than a million rows."""
+MAX_PIECES = 512
+EMPTY = "empty"  # a file in the place of a piece without rows
+
+Encode = Callable[[list[str]], Chunks]
+
+
+def open_or_build_together(
+    root: Path, key: StoreKey, ids: Sequence[str], encode: Encode
+) -> FeatureStore:
+    """Opens the store of `ids`, or builds it together with all other processes that want it.
+
+    Rows that another store of the same backbone, representation and type has are copied.
+
+    Args:
+        root: Folder of stores.
+        key: The key of the store.
+        ids: Its rows.
+        encode: Gives the features of ids.
+
+    Raises:
+        UserError: The disk is too small, there are no rows, or features are not finite in
+            `key.dtype`.
+    """
+    root = Path(root)
+    rows = list(dict.fromkeys(ids))
+    size = max(PIECE_ROWS, -(-len(rows) // MAX_PIECES))
+    if len(rows) <= size:
+        produce = partial(copy_or_encode, root, key, rows, encode)
+        return open_or_build_store(root, key, produce, len(rows))
+    path = root / key.folder
+    with contextlib.suppress(DamagedError):
+        return FeatureStore(path, key)
+    pieces = _Pieces(root, key, rows, size, encode)
+    with contextlib.suppress(_FinishedError):
+        pieces.compute()
+    opened = partial(FeatureStore, path, key)
+    store = folders.open_or_build(path, "feature store", opened, pieces.join)
+    remove(pieces.folder)
+    return store
+
+
+class _FinishedError(Exception):
+    """Another process has finished the whole store."""
+
+
+class _Pieces:
+    """The pieces of one store."""
+
+    def __init__(
+        self, root: Path, key: StoreKey, ids: Sequence[str], size: int, encode: Encode
+    ) -> None:
+        self.root, self.key, self.encode, self.rows = root, key, encode, len(ids)
+        self.path = root / key.folder
+        self.folder = root / f".{key.folder}.pieces"
+        self.ids = [list(ids[start : start + size]) for start in range(0, len(ids), size)]
+        self._announced = False
+
+    def compute(self) -> None:
+        """Computes pieces until all are there.
+
+        Raises:
+            _FinishedError: The store itself is there.
+        """
+        for wait in (False, True):  # first those that nobody holds, then what killed ones leave
+            for piece in range(len(self.ids)):
+                if not self._there(piece):
+                    self._compute(piece, wait)
+
+    def join(self, writer: FolderWriter) -> None:
+        """Links the files of all pieces into the new store."""
+        self.compute()  # the store or a piece may have been removed since
+        folders_ = [self._folder(piece) for piece in range(len(self.ids))]
+        full = [folder for folder in folders_ if not (folder / EMPTY).exists()]
+        if not full:
+            remove(self.folder)
+            raise EmptyStoreError(
+                f"expected rows to store in {self.path}, got none: check the data source"
+            )
+        ids: list[str] = []
+        metas = [read_json(folder / META, META) for folder in full]
+        for folder, meta, suffix in zip(full, metas, suffixes(len(full)), strict=True):
+            ids += json.loads((folder / "ids.json").read_text())
+            for name in ("values", "offsets"):
+                if entry := meta["files"].get(f"{name}.bin"):
+                    writer.link(f"{name}{suffix}.bin", folder / f"{name}.bin", entry)
+        writer.append("ids.json", json.dumps(ids).encode())
+        writer.finish(self.key.to_dict(), rows=len(ids), width=metas[0]["width"], pieces=len(full))
+
+    def _compute(self, piece: int, wait: bool) -> None:
+        """Computes a piece, unless another process does."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        held = FileLock(self.folder / f"{piece:04d}.held")
+        try:
+            held.acquire(timeout=-1 if wait else 0)
+        except (Timeout, FileNotFoundError):
+            return
+        try:
+            if self._there(piece):
+                return
+            if (self.path / META).exists():  # it was joined, and the pieces were removed
+                with contextlib.suppress(DamagedError):
+                    FeatureStore(self.path, self.key)
+                    raise _FinishedError
+            self._write(piece)
+        finally:
+            held.release()
+
+    def _write(self, piece: int) -> None:
+        folder, ids = self._folder(piece), self.ids[piece]
+
+        def write(writer: FolderWriter) -> None:
+            chunks = copy_from(self._similar, ids, self.encode)
+            try:
+                write_store(writer, self.key, chunks, len(ids), self._announce)
+            except EmptyStoreError:
+                writer.append(EMPTY, b"")
+                writer.finish(self.key.to_dict())
+
+        folders.open_or_build(folder, "piece of a feature store", partial(_opened, folder), write)
+
+    @cached_property
+    def _similar(self) -> list[FeatureStore]:
+        return list(similar_stores(self.root, self.key))
+
+    def _announce(self, row_bytes: float) -> None:
+        if not self._announced:
+            announce(self.key, self.path, self.rows, row_bytes)
+        self._announced = True
+
+    def _there(self, piece: int) -> bool:
+        return (self._folder(piece) / META).exists()
+
+    def _folder(self, piece: int) -> Path:
+        return self.folder / f"{piece:04d}"
+
+
+def _opened(folder: Path) -> None:
+    """Checks that a piece is there; whoever opens the store checks its files."""
+    if not (folder / META).exists():
+        raise DamagedError(f"{META}: No such file or directory")
