@@ -11,6 +11,7 @@ import torch
 import yaml
 from pytorch_lightning import Callback
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from tests.adapters.families import backbone
 from tests.backbones import hf_models
@@ -117,6 +118,12 @@ def fitting(adapter, model):
             continue
 
 
+def whole(tensor):
+    """A copy of a tensor, gathered if the strategy holds it in parts."""
+    tensor = tensor.detach()
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor.clone()
+
+
 class Gradients(Callback):
     """Notes the gradients of each step, and the losses of each batch."""
 
@@ -125,7 +132,7 @@ class Gradients(Callback):
 
     def on_before_optimizer_step(self, trainer, pl_module, optimizer):
         named = pl_module.named_parameters()
-        self.gradients.append({n: p.grad.clone() for n, p in named if p.grad is not None})
+        self.gradients.append({n: whole(p.grad) for n, p in named if p.grad is not None})
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
         logged = trainer.callback_metrics.items()  # diagnostics are of a rank's own batch
@@ -159,7 +166,7 @@ def trained(rank, adapter, model, corpus, folder, pairs=None, **options):
         **options,
     )
     trainer.fit(made, Batches([batch(groups) for groups in corpus[rank]]), NoBatches())
-    weights = {n: p.detach() for n, p in made.named_parameters() if p.requires_grad}
+    weights = {n: whole(p) for n, p in made.named_parameters() if p.requires_grad}
     assert len(notes.gradients) == STEPS
     assert len(notes.losses) == STEPS * ACCUMULATED
     assert any(not value.equal(start[name]) for name, value in weights.items())

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.nn.utils import get_total_norm
 
 from vlmtune.distributed.process_group import ProcessGroup
@@ -56,12 +57,18 @@ def finite_gradients(parameters: Sequence[nn.Parameter], group: ProcessGroup) ->
 
     Gradients of DDP are equal on all ranks, others need not be.
     """
-    gradients = [p.grad for p in parameters if p.grad is not None and p.grad.numel()]
+    gradients = [_own_part(p.grad) for p in parameters if p.grad is not None]
+    gradients = [gradient for gradient in gradients if gradient.numel()]
     if not gradients:  # on this rank; the others still call `sum`
         return not int(group.sum(torch.zeros((), dtype=torch.int64, device=parameters[0].device)))
     # The largest absolute value: a sum, or a sum of squares, of finite numbers may be infinite.
     largest = get_total_norm(gradients, norm_type=torch.inf)
     return not int(group.sum((~torch.isfinite(largest)).sum()))
+
+
+def _own_part(gradient: Tensor) -> Tensor:
+    """This rank's part of a gradient that the strategy FSDP2 holds in parts."""
+    return gradient.to_local() if isinstance(gradient, DTensor) else gradient
 
 
 def first_wrong_gradient(named: Iterable[tuple[str, nn.Parameter]]) -> str | None:

@@ -1,0 +1,231 @@
+"""FSDP2 on two gloo ranks: weights, checkpoints, benchmarks and resumed runs are those of DDP."""
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from pytorch_lightning.callbacks import EarlyStopping
+from pytorch_lightning.loggers import CSVLogger
+from torch.distributed.tensor import DTensor
+
+from tests.adapters.families import backbone
+from tests.distributed.test_real_adapters import corpora, trained
+from tests.ranks import run_ranks
+from tests.refusals import refused
+from tests.runs import QUIET, fit, module
+from tests.tiny import write_cola
+from vlmtune.adapters.full_finetuning import FullFineTuning
+from vlmtune.adapters.last_blocks import LastBlocks
+from vlmtune.adapters.lora import LoRA
+from vlmtune.benchmarks.cola_multi import ColaMulti
+from vlmtune.cli.main import main
+from vlmtune.export import load
+from vlmtune.objectives.info_nce import InfoNCE
+from vlmtune.training.benchmark_callback import BenchmarkCallback
+from vlmtune.training.ema import EMA
+from vlmtune.training.fsdp2 import FSDP2
+from vlmtune.training.retention_budget import RetentionBudget
+from vlmtune.training.run_monitor import RunMonitor
+
+pytestmark = [*QUIET, pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")]
+
+CASES = [
+    ("full_finetuning", "open_clip"),
+    ("full_finetuning", "flava"),
+    ("last_blocks", "open_clip"),
+    ("lora", "hf_clip"),
+    ("mm_adapter", "open_clip"),
+]
+
+
+def ways():
+    return ("ddp", FSDP2())
+
+
+def each_way(rank, adapter, model, corpus, folder):
+    return [
+        trained(rank, adapter, copy.deepcopy(model), corpus, folder, devices=2, strategy=way)
+        for way in ways()
+    ]
+
+
+@pytest.mark.parametrize(("adapter", "family"), CASES)
+def test_it_trains_as_ddp_does(adapter, family, tmp_path):
+    model, corpus = backbone(family), corpora(joint=adapter == "mm_adapter")
+    for one, other in run_ranks(2, tmp_path / "ranks", each_way, adapter, model, corpus, tmp_path):
+        for numbers, wanted in zip(other[1], one[1], strict=True):
+            assert numbers == pytest.approx(wanted, rel=1e-4, abs=1e-6)
+        for mine, theirs in zip([*other[2], other[3]], [*one[2], one[3]], strict=True):
+            assert mine.keys() == theirs.keys()
+            for name, value in theirs.items():
+                close = 1e-4 * float(value.abs().max()) + 1e-6
+                torch.testing.assert_close(mine[name], value, rtol=0, atol=close)
+
+
+def sgd(parameters):
+    return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
+
+
+def cola(folder):
+    return ColaMulti(str(folder / "cola/cola.json"), str(folder / "cola"))
+
+
+def run(model_folder, shards, folder, strategy, adapter=None, **options):
+    """Trains with checkpoints, validation, benchmarks, clipping and a logger."""
+    callback = BenchmarkCallback([cola(folder.parent)], every_n_steps=1)
+    made = module(model_folder, adapter or FullFineTuning(), [InfoNCE()], optimizer=sgd)
+    trainer, watch = fit(
+        made,
+        shards,
+        folder,
+        callbacks=(callback, RunMonitor()),
+        save=True,
+        val=True,
+        devices=2,
+        strategy=strategy,
+        gradient_clip_val=0.5,
+        log_every_n_steps=1,
+        logger=CSVLogger(folder / "log"),
+        **options,
+    )
+    numbers = {n: float(v) for n, v in trainer.callback_metrics.items()}
+    return watch.losses, numbers, made
+
+
+def runs(rank, model_folder, shards, folder):
+    """Losses, logged numbers and how much of the weights this rank holds, of four runs."""
+    out = {}
+    for name, strategy in zip(("ddp", "fsdp2"), ways(), strict=True):
+        losses, numbers, made = run(model_folder, shards, folder / name, strategy, steps=4)
+        out[name] = losses, numbers
+    held = [p.to_local() if isinstance(p, DTensor) else p for p in made.parameters()]
+    out["held"] = sum(p.numel() for p in held) / sum(p.numel() for p in made.parameters())
+    for name, source, strategy in (("on", "ddp", FSDP2()), ("back", "fsdp2", "ddp")):
+        resume = folder / source / "stepstep=2.ckpt"
+        losses, numbers, _ = run(
+            model_folder, shards, folder / name, strategy, steps=4, resume=resume
+        )
+        out[name] = losses, numbers
+    return out
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write_cola(tmp_path / "cola")
+    return tmp_path
+
+
+def test_checkpoints_benchmarks_and_resumed_runs_are_those_of_ddp(
+    model_folder, shards, folder, monkeypatch
+):
+    given = run_ranks(2, folder / "ranks", runs, model_folder, shards, folder)
+    for rank in given:
+        losses, numbers = rank["ddp"]
+        assert len(losses) == 4
+        assert {"cola_multi/accuracy", "val/loss"} <= numbers.keys()
+        for name, whole in (("fsdp2", 4), ("on", 2), ("back", 2)):
+            assert rank[name][0] == pytest.approx(losses[-whole:], rel=1e-4)
+            assert rank[name][1] == pytest.approx(numbers, rel=1e-3)
+        assert 0.49 < rank["held"] < 0.52
+
+    logs = [next((folder / n / "log").rglob("metrics.csv")).read_text() for n in ("ddp", "fsdp2")]
+    norms = [column(log, "train/gradient_norm") for log in logs]
+    assert norms[1] == pytest.approx(norms[0], rel=1e-3)
+    assert len(norms[0]) == 4
+
+    last = [folder / name / "stepstep=4.ckpt" for name in ("ddp", "fsdp2", "on", "back")]
+    want, *others = (torch.load(path, weights_only=True) for path in last)
+    for got in others:
+        assert got["state_dict"].keys() == want["state_dict"].keys()
+        assert (
+            got["optimizer_states"][0]["param_groups"]
+            == want["optimizer_states"][0]["param_groups"]
+        )
+        for name, value in want["state_dict"].items():
+            torch.testing.assert_close(got["state_dict"][name], value, rtol=1e-3, atol=1e-5)
+        optimizers = [one["optimizer_states"][0] for one in (want, got)]
+        assert optimizers[0]["param_groups"] == optimizers[1]["param_groups"]
+        states = [one["state"] for one in optimizers]
+        assert states[0].keys() == states[1].keys()
+        for number, state in states[0].items():
+            mine, theirs = states[1][number]["momentum_buffer"], state["momentum_buffer"]
+            torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-4)
+
+    monkeypatch.chdir(folder)
+    assert main(["export", str(last[1]), "--out", "exported"]) == 0
+    exported = load("exported")
+    for name, value in exported.backbone.named_parameters():
+        if (trained := want["state_dict"].get(f"backbone.{name}")) is not None:
+            torch.testing.assert_close(value, trained, rtol=1e-3, atol=1e-5)
+
+
+def column(log, name):
+    """The numbers of a column of a CSV file, where it has one."""
+    header, *rows = (line.split(",") for line in log.splitlines())
+    return [float(row[header.index(name)]) for row in rows if row[header.index(name)]]
+
+
+def scaled(rank, model_folder, shards, folder):
+    """Learning rates of the weights after a step, by name."""
+    out = []
+    for strategy in ways():
+        made = module(model_folder, LastBlocks(2, 2, decay=0.5), [InfoNCE()], optimizer=sgd)
+        trainer, _ = fit(made, shards, folder, steps=1, devices=2, strategy=strategy)
+        names = {id(p): name for name, p in made.named_parameters()}
+        groups = trainer.optimizers[0].param_groups
+        out.append({names[id(p)]: g["initial_lr"] for g in groups for p in g["params"]})
+    return out
+
+
+def test_each_layer_keeps_its_learning_rate(model_folder, shards, tmp_path):
+    for one, other in run_ranks(2, tmp_path / "ranks", scaled, model_folder, shards, tmp_path):
+        assert one == other
+        assert {*one.values()} == {0.01, 0.005, 0.0025}  # the tail, the last block, the one before
+
+
+def refusals(rank, model_folder, shards, folder):
+    said = []
+    for options, callback in (
+        ({"chunk": 2}, None),
+        ({}, EMA()),
+        ({}, RetentionBudget([cola(folder)], action="anneal")),
+    ):
+        made = module(model_folder, LoRA(), [InfoNCE()], **options)
+        callbacks = () if callback is None else (callback,)
+        with refused() as error:
+            fit(made, shards, folder, callbacks=callbacks, devices=2, strategy=FSDP2())
+        said.append(str(error.value))
+    return said
+
+
+def spoilt(rank, model_folder, shards, folder):
+    """What is said where one rank's second gradient is no number, and what is left."""
+    made, calls = module(model_folder, LoRA(), [InfoNCE()]), []
+
+    class Spoil(EarlyStopping):
+        def on_after_backward(self, trainer, pl_module):
+            calls.append(rank)
+            if (rank, len(calls)) == (1, 2):
+                part = next(p.grad for p in pl_module.parameters() if p.grad is not None)
+                part.to_local().fill_(torch.nan)
+
+    with refused() as error:
+        callback = Spoil("train/loss", check_on_train_epoch_end=True)
+        fit(made, shards, folder, callbacks=(callback,), devices=2, strategy=FSDP2())
+    return str(error.value), Path(folder / "last-before-nan.ckpt").is_file()
+
+
+def test_what_it_cannot_do_is_refused(model_folder, shards, folder):
+    given = run_ranks(2, folder / "ranks", refusals, model_folder, shards, folder)
+    chunk, ema, budget = given[0]
+    assert "got chunk=2" in chunk
+    assert "got EMA" in ema
+    assert "RetentionBudget" in budget
+
+
+def test_a_gradient_that_is_no_number_stops_all_ranks(model_folder, shards, tmp_path):
+    one, other = run_ranks(2, tmp_path / "ranks", spoilt, model_folder, shards, tmp_path)
+    assert one == other
+    assert "expected finite gradients" in one[0]
+    assert one[1]

@@ -1,0 +1,207 @@
+"""Weights, gradients and optimizer states in parts, one on each rank: PyTorch's FSDP2.
+
+In: a module whose trained weights would fill a device. Out: the same training with 1 / W of them
+on each of W ranks, and ordinary checkpoints. Never: another loss.
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any, cast
+
+import pytorch_lightning as pl
+import torch
+import torch.distributed as dist
+from pytorch_lightning.strategies import ModelParallelStrategy, Strategy
+from pytorch_lightning.trainer.states import TrainerFn
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.utils._pytree import tree_map_only
+from typing_extensions import override
+
+from vlmtune.errors import UserError
+from vlmtune.training.ema import EMA
+from vlmtune.training.module import AdaptationModule, adaptation
+from vlmtune.training.retention_budget import RetentionBudget
+
+
+class FSDP2(ModelParallelStrategy):
+    """Shards trained weights over all ranks by `torch.distributed.fsdp.fully_shard`.
+
+    Each block of a tower in which something is trained is gathered when it runs, with its frozen
+    weights, and freed afterwards. All other trained weights are gathered for a whole step. Frozen
+    weights elsewhere and single numbers (the temperature) stay whole on each rank. An evaluation
+    gathers all weights, so that ranks need not run equal numbers of batches.
+
+    Checkpoints are those of any other strategy: gathered, of the trained weights alone. A run may
+    resume with another strategy or another number of ranks.
+
+    Raises:
+        UserError: The module embeds in chunks, or a callback changes weights between steps.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(save_distributed_checkpoint=False)
+        self._groups: list[FSDPModule] = []  # the whole module first
+
+    @override
+    def setup_environment(self) -> None:
+        self._tensor_parallel_size = 1
+        self._data_parallel_size = self.num_nodes * self.num_processes
+        super().setup_environment()
+
+    @override
+    def setup(self, trainer: pl.Trainer) -> None:
+        """Shards the module and makes the optimizer; outside training the module stays whole."""
+        module = adaptation(cast(pl.LightningModule, self.lightning_module))
+        assert self.accelerator is not None
+        self.accelerator.setup(trainer)
+        self.model = self.precision_plugin.convert_module(module)
+        self.model_to_device()
+        if trainer.state.fn == TrainerFn.FITTING:
+            check_parts(trainer, module)
+            self._shard(module)
+            self.setup_optimizers(trainer)
+        self.setup_precision_plugin()
+
+    def _shard(self, module: AdaptationModule) -> None:
+        shard = partial(fully_shard, mesh=self.device_mesh["data_parallel"])
+        name_of = {parameter: name for name, parameter in module.named_parameters()}
+        scales = [(name_of[parameter], scale) for parameter, scale in module.adapter.lr_scales()]
+        whole = {p for p in name_of if not p.ndim}  # fully_shard takes none of them
+        blocks = list(trained_blocks(module))
+        for block in blocks:
+            shard(block, ignored_params=whole)
+        inside = {parameter for block in blocks for parameter in block.parameters()}
+        frozen = {p for p in module.parameters() if not p.requires_grad} - inside
+        shard(module, ignored_params=whole | frozen)
+        for step in ("training_step", "validation_step"):
+            register_fsdp_forward_method(module, step)
+        for parameter in whole:
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(_average)
+        self._groups = [cast(FSDPModule, part) for part in (module, *blocks)]
+        # The adapter named the weights of before; each is another object now.
+        sharded = dict(module.named_parameters())
+        named = [(sharded[name], scale) for name, scale in scales]
+        module.adapter.lr_scales = lambda: named  # type: ignore[method-assign]
+
+    # -- evaluation ---------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def whole_weights(self) -> Iterator[None]:
+        """Gathers all weights inside the block; no rank waits for others there."""
+        self._gather()
+        try:
+            yield
+        finally:
+            self._free()
+
+    @override
+    def on_validation_start(self) -> None:
+        self._gather()
+
+    @override
+    def on_validation_end(self) -> None:
+        self._free()
+
+    def _gather(self) -> None:
+        for part in self._groups:
+            # The root must be known before a block runs alone.
+            part._get_fsdp_state()._lazy_init()
+            part.set_reshard_after_forward(False, recurse=False)
+            part.unshard()
+
+    def _free(self) -> None:
+        for number, part in enumerate(self._groups):
+            part.reshard()
+            part.set_reshard_after_forward(number > 0, recurse=False)
+
+    # -- checkpoints --------------------------------------------------------------------------
+
+    @property
+    @override
+    def lightning_restore_optimizer(self) -> bool:
+        return True
+
+    @override
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        assert self.lightning_module is not None
+        return self.lightning_module.state_dict()
+
+    @override
+    def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        return Strategy.optimizer_state(self, optimizer)
+
+    @override
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None
+    ) -> None:
+        """Gathers what is in parts, on all ranks; the first writes."""
+        whole = tree_map_only(DTensor, lambda part: part.full_tensor().cpu(), checkpoint)
+        Strategy.save_checkpoint(self, whole, filepath, storage_options)
+
+    @override
+    def load_checkpoint(
+        self, checkpoint_path: Any, weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        return Strategy.load_checkpoint(self, checkpoint_path, weights_only)
+
+    @override
+    def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
+        assert self.lightning_module is not None
+        current = self.lightning_module.state_dict()
+        state = checkpoint["state_dict"]
+        parts = {name: _part(value, current.get(name)) for name, value in state.items()}
+        self.lightning_module.load_state_dict(parts, strict=strict)
+
+    @override
+    def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
+        for optimizer, saved in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
+            own = [p for group in optimizer.param_groups for p in group["params"]]
+            ids = [number for group in saved["param_groups"] for number in group["params"]]
+            state = {
+                number: {key: _part(value, own[i]) for key, value in saved["state"][number].items()}
+                for i, number in enumerate(ids)
+                if number in saved["state"] and i < len(own)
+            }
+            optimizer.load_state_dict({**saved, "state": state})
+
+
+def trained_blocks(module: AdaptationModule) -> Iterator[nn.Module]:
+    """Yields the blocks of the backbone's towers in which something is trained."""
+    for tower in (module.backbone.image_tower, module.backbone.text_tower):
+        for block in () if tower is None else tower.blocks:
+            if any(parameter.requires_grad for parameter in block.parameters()):
+                yield block
+
+
+def check_parts(trainer: pl.Trainer, module: AdaptationModule) -> None:
+    """Refuses what needs whole weights between steps, or another number of calls on each rank."""
+    if module.scores.chunk is not None:
+        raise UserError(
+            f"expected all rows at once with FSDP2, got chunk={module.scores.chunk}, whose number "
+            "of chunks differs between ranks: leave model.chunk out, or use the strategy ddp"
+        )
+    for callback in cast(Any, trainer).callbacks:
+        anneals = isinstance(callback, RetentionBudget) and callback.action == "anneal"
+        if anneals or isinstance(callback, EMA):
+            raise UserError(
+                f"expected callbacks that leave weights as they are with FSDP2, got "
+                f"{type(callback).__name__}: leave it out, or use the strategy ddp"
+            )
+
+
+def _average(parameter: Tensor) -> None:
+    """Makes a gradient the mean over ranks, as those of sharded weights are."""
+    assert parameter.grad is not None
+    dist.all_reduce(parameter.grad.div_(dist.get_world_size()))
+
+
+def _part(value: Any, like: Any) -> Any:
+    """This rank's part of a tensor that a sharded one takes; anything else as it is."""
+    if isinstance(like, DTensor) and isinstance(value, Tensor) and value.shape == like.shape:
+        value = value.to(like.device)
+        return distribute_tensor(value, like.device_mesh, like.placements, src_data_rank=None)
+    return value
