@@ -32,7 +32,7 @@ from vlmtune.training.finite import (
     first_wrong_record,
     first_wrong_weight,
 )
-from vlmtune.training.needs import check_needs
+from vlmtune.training.needs import check_needs, check_precision
 from vlmtune.training.optimization import parameter_groups, warmup_cosine
 from vlmtune.training.score_shards import gather_all, local_scores
 from vlmtune.training.scores import TrainingScores
@@ -131,6 +131,10 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
         self._first_key = ""  # of the first record of the present step, on this rank
 
     # -- features and scores ------------------------------------------------------------------
+
+    @override
+    def setup(self, stage: str) -> None:
+        check_precision(str(self.trainer.precision))
 
     @override
     def on_fit_start(self) -> None:

@@ -50,6 +50,15 @@ def check_mined(pairs: PairPolicy, targets: Targets) -> None:
         )
 
 
+def check_precision(precision: str) -> None:
+    """Raises a `UserError` if all numbers of training would be of another type than float32."""
+    if precision.endswith("-true") and precision != "32-true":
+        raise UserError(
+            f"expected a precision of 32-true, bf16-mixed or 16-mixed, got {precision}: features "
+            "are float32, choose one of these; `precision: bf16` of a backbone halves its weights"
+        )
+
+
 def _missing(need: Need, adapter: Adapter, backbone: Backbone) -> str | None:
     name = type(adapter).__name__
     if need == "embedded" and not isinstance(adapter, DualAdapter):

@@ -1,0 +1,79 @@
+"""Mixed precision with every adapter, and precisions that are refused."""
+
+import itertools
+
+import pytest
+import torch
+import yaml
+
+from tests.adapters.families import attached, pixels
+from tests.contracts.test_adapters import CONFIGS
+from tests.refusals import refused
+from tests.runs import QUIET, fit, module
+from vlmtune.adapters.base import Adapter
+from vlmtune.adapters.full_finetuning import FullFineTuning
+from vlmtune.config import instantiate
+from vlmtune.objectives.info_nce import InfoNCE
+
+pytestmark = QUIET
+
+TEXTS = ["red cube", "a blue sphere left of the red cube", "dog", "a green metal cube"]
+FAMILY = {"matching": "flava"}
+
+
+def made(path):
+    return instantiate(yaml.safe_load(path.read_text()), Adapter)
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_scores_keep_their_order_in_bf16(path):
+    adapter, model = attached(made(path), FAMILY.get(path.stem, "open_clip"))
+
+    @torch.no_grad()
+    def scores():
+        image = model.encode_image(pixels(), adapter.image_input)
+        return adapter(image, model.encode_text(TEXTS, adapter.text_input)).values.float().flatten()
+
+    want = scores()
+    with torch.autocast("cpu", torch.bfloat16):
+        got = scores()
+    assert got.isfinite().all()
+    assert not got.equal(want)  # it did compute in another precision
+    spread = float(want.max() - want.min())
+    apart = [
+        (i, j) for i, j in itertools.permutations(range(len(want)), 2)
+        if want[i] - want[j] > 0.1 * spread
+    ]  # fmt: skip
+    assert len(apart) > 20
+    assert [(i, j) for i, j in apart if got[i] <= got[j]] == []
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in CONFIGS if path.stem not in ("zero_shot", "matching")],
+    ids=lambda path: path.stem,
+)  # fmt: skip
+def test_it_trains_in_bf16(path, model_folder, shards, tmp_path):
+    losses = []
+    for precision in ("32-true", "bf16-mixed"):
+        adapter = made(path)
+        _, watch = fit(
+            module(model_folder, adapter, [InfoNCE()]),
+            shards,
+            tmp_path,
+            steps=2,
+            precision=precision,
+        )
+        losses.append(watch.losses)
+    assert torch.tensor(losses).isfinite().all()
+    assert losses[1] == pytest.approx(losses[0], rel=0.1)
+
+
+@pytest.mark.parametrize("precision", ["bf16-true", "16-true", "64-true"])
+def test_other_types_for_all_numbers_are_refused(precision, model_folder, shards, tmp_path):
+    with refused(f"expected a precision of 32-true, bf16-mixed or 16-mixed, got {precision}"):
+        fit(
+            module(model_folder, FullFineTuning(), [InfoNCE()]),
+            shards,
+            tmp_path,
+            precision=precision,
+        )
