@@ -1,0 +1,69 @@
+"""Callback that compiles the blocks of the towers, by `torch.compile`.
+
+In: a backbone with towers. Out: the same computation in fewer, larger operations.
+Never: another name of a weight: checkpoints and exports stay as they are.
+"""
+
+from typing import Literal
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import Callback
+from typing_extensions import override
+
+from vlmtune.errors import UserError
+from vlmtune.training.module import adaptation
+
+Mode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
+
+
+class CompileTowers(Callback):
+    """Compiles each block of the image tower and of the text tower before the first step.
+
+    Blocks of one tower have one structure, so the compiler works once a tower, in the first step
+    (and once more when the length of captions changes first). Adapters, fusion layers and towers
+    that do not run block by block stay as they are.
+
+    Args:
+        mode: As in `torch.compile`.
+
+    Raises:
+        UserError: The backbone has no such tower, or no compiler works here.
+
+    Example:
+        >>> CompileTowers().mode
+        'default'
+    """
+
+    def __init__(self, mode: Mode = "default") -> None:
+        self.mode: Mode = mode
+
+    @override
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        backbone = adaptation(pl_module).backbone
+        towers = [t for t in (backbone.image_tower, backbone.text_tower) if t is not None]
+        if not towers:
+            raise UserError(
+                f"expected a tower that runs block by block, got {type(backbone).__name__}: leave "
+                "CompileTowers out"
+            )
+        check_compiler(trainer.strategy.root_device)
+        for tower in towers:
+            for block in tower.blocks:
+                block.compile(mode=self.mode)
+
+
+def check_compiler(device: torch.device) -> None:
+    """Compiles one addition on the device.
+
+    Raises:
+        UserError: It fails.
+    """
+    try:
+        torch.compile(lambda x: x + 1)(torch.ones(2, device=device))
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"expected a working compiler for {device.type}, got {type(error).__name__}: {reason}: "
+            "install one (g++ for CPUs) or leave CompileTowers out"
+        ) from error
