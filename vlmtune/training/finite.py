@@ -57,7 +57,7 @@ def finite_gradients(parameters: Sequence[nn.Parameter], group: ProcessGroup) ->
 
     Gradients of DDP are equal on all ranks, others need not be.
     """
-    gradients = [_own_part(p.grad) for p in parameters if p.grad is not None]
+    gradients = [_local_part(p.grad) for p in parameters if p.grad is not None]
     gradients = [gradient for gradient in gradients if gradient.numel()]
     if not gradients:  # on this rank; the others still call `sum`
         return not int(group.sum(torch.zeros((), dtype=torch.int64, device=parameters[0].device)))
@@ -66,7 +66,7 @@ def finite_gradients(parameters: Sequence[nn.Parameter], group: ProcessGroup) ->
     return not int(group.sum((~torch.isfinite(largest)).sum()))
 
 
-def _own_part(gradient: Tensor) -> Tensor:
+def _local_part(gradient: Tensor) -> Tensor:
     """This rank's part of a gradient that the strategy FSDP2 holds in parts."""
     return gradient.to_local() if isinstance(gradient, DTensor) else gradient
 

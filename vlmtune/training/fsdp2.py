@@ -159,12 +159,14 @@ class FSDP2(ModelParallelStrategy):
     @override
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
         for optimizer, saved in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
-            own = [p for group in optimizer.param_groups for p in group["params"]]
+            trained = [p for group in optimizer.param_groups for p in group["params"]]
             ids = [number for group in saved["param_groups"] for number in group["params"]]
             state = {
-                number: {key: _part(value, own[i]) for key, value in saved["state"][number].items()}
+                number: {
+                    key: _part(value, trained[i]) for key, value in saved["state"][number].items()
+                }
                 for i, number in enumerate(ids)
-                if number in saved["state"] and i < len(own)
+                if number in saved["state"] and i < len(trained)
             }
             optimizer.load_state_dict({**saved, "state": state})
 
