@@ -133,16 +133,13 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
     # -- features and scores ------------------------------------------------------------------
 
     @override
-    def setup(self, stage: str) -> None:
-        check_precision(str(self.trainer.precision))
-
-    @override
     def on_fit_start(self) -> None:
         """Opens or builds the feature stores.
 
         Raises:
             UserError: There is a `store` but no datamodule.
         """
+        check_precision(str(self.trainer.precision))
         if self.store is None:
             return
         corpus: CorpusContent | None = getattr(self.trainer, "datamodule", None)
