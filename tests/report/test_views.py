@@ -3,8 +3,9 @@ from dataclasses import replace
 import pytest
 
 from vlmtune.metrics.value import MetricValue
+from vlmtune.report.squares import matrix
 from vlmtune.report.table import Row, sections
-from vlmtune.report.views import Views, families, matrix
+from vlmtune.report.views import Views, families
 
 
 @pytest.fixture

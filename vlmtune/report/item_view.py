@@ -10,6 +10,7 @@ from typing import Any
 
 from vlmtune.report.item_row import ItemRow
 from vlmtune.report.media import Thumbnails
+from vlmtune.report.squares import square
 
 
 def item_view(
@@ -37,7 +38,10 @@ def item_view(
             for j, caption in enumerate(row.captions)
         ]
         images.append({"uri": thumbnails(image), "name": image.path.name, "pairs": pairs})
-    return {**view, "images": images}
+    names = ("before", "after") if len(by_run) == 2 else ("scores",)
+    drawn = [(name, square(one)) for name, one in zip(names, by_run, strict=True)]
+    squares = [{"name": name, **one} for name, one in drawn if one is not None]
+    return {**view, "images": images, "squares": squares}
 
 
 def margin(row: ItemRow) -> float | None:

@@ -19,6 +19,7 @@ from vlmtune.report.heat import heat_views
 from vlmtune.report.plots import density_plot, line_plot
 from vlmtune.report.result import Result
 from vlmtune.report.run_report import RunReport
+from vlmtune.report.squares import matrix
 from vlmtune.report.table import Row, Section, baseline, colours
 
 SMALLEST = 3  # members of a family that is drawn
@@ -231,32 +232,6 @@ class Views:
             for name, colour, result in zip(self.names, self.colours, results, strict=True)
             if result is not None and len(result.series.get(MATRIX, ())) == 4
         ]
-
-
-def matrix(scores: Sequence[float]) -> list[list[dict[str, Any]]]:
-    """A 2 x 2 matrix by rows (images) as shaded cells; "wrong" marks false pairs that score high.
-
-    Example:
-        >>> cells = matrix((2.0, 1.0, 0.5, 0.75))
-        >>> [[cell["shade"] for cell in row] for row in cells]
-        [[100, 33], [0, 17]]
-        >>> [[cell["wrong"] for cell in row] for row in cells]  # 1.0 is above 0.75
-        [[False, True], [False, False]]
-    """
-    low, spread = min(scores), (max(scores) - min(scores)) or 1.0
-    rivals = min(scores[0], scores[3])
-    return [
-        [
-            {
-                "text": f"{value:.3g}",
-                "shade": round(100 * (value - low) / spread),
-                "true": row == column,
-                "wrong": row != column and value >= rivals,
-            }
-            for column, value in enumerate(scores[2 * row : 2 * row + 2])
-        ]
-        for row in (0, 1)
-    ]
 
 
 def safe(svg: str) -> Markup:

@@ -1,0 +1,69 @@
+"""The four scores of two images and two captions as shaded squares, and how they change.
+
+In: four scores, or the rows of an item. Out: cells and changes for the page. Never: a mean.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from vlmtune.report.item_row import ItemRow
+
+
+def matrix(scores: Sequence[float]) -> list[list[dict[str, Any]]]:
+    """A 2 x 2 matrix by rows (images) as shaded cells; "wrong" marks false pairs that score high.
+
+    Example:
+        >>> cells = matrix((2.0, 1.0, 0.5, 0.75))
+        >>> [[cell["shade"] for cell in row] for row in cells]
+        [[100, 33], [0, 17]]
+        >>> [[cell["wrong"] for cell in row] for row in cells]  # 1.0 is above 0.75
+        [[False, True], [False, False]]
+    """
+    low, spread = min(scores), (max(scores) - min(scores)) or 1.0
+    rivals = min(scores[0], scores[3])
+    return [
+        [
+            {
+                "text": f"{value:.3g}",
+                "shade": round(100 * (value - low) / spread),
+                "true": row == column,
+                "wrong": row != column and value >= rivals,
+            }
+            for column, value in enumerate(scores[2 * row : 2 * row + 2])
+        ]
+        for row in (0, 1)
+    ]
+
+
+def square(row: ItemRow | None) -> dict[str, Any] | None:
+    r"""The square of an item of two images and two captions; None of any other.
+
+    Rows are images, columns the caption that is true of the first image, then that of the second.
+    An equivariant model has equal numbers in each pair of changes: $s_{11} - s_{12}$ and
+    $s_{22} - s_{21}$ where the caption changes, $s_{11} - s_{21}$ and $s_{22} - s_{12}$ where the
+    image does.
+
+    Source: Wang et al. 2023 (EqSim), figure 8 and eq. 6.
+
+    Example:
+        >>> truth, scores = ((True, False), (False, True)), ((2.0, 1.0), (0.5, 0.75))
+        >>> made = square(ItemRow("a/0", "a", 0.0, ("x", "y"), ("p", "q"), truth, scores))
+        >>> made["changes"]
+        {'caption': ('1', '0.25'), 'image': ('1.5', '-0.25')}
+    """
+    if row is None or len(row.images) != 2 or len(row.captions) != 2:
+        return None
+    if row.true == ((True, False), (False, True)):
+        columns = (0, 1)
+    elif row.true == ((False, True), (True, False)):
+        columns = (1, 0)
+    else:
+        return None
+    known = [line[j] for line in row.scores for j in columns]
+    scores = [score for score in known if score is not None]
+    if len(scores) < 4:
+        return None
+    s11, s12, s21, s22 = scores
+    steps = {"caption": (s11 - s12, s22 - s21), "image": (s11 - s21, s22 - s12)}
+    changes = {name: (f"{one:.3g}", f"{other:.3g}") for name, (one, other) in steps.items()}
+    return {"rows": matrix(scores), "changes": changes}
