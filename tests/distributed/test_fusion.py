@@ -47,6 +47,7 @@ class Hardest(PairPolicy):
 
     def __call__(self, targets, generator, reference=None):
         images, texts = 2 * GROUPS[0], 3 * GROUPS[0]
+        assert reference is not None
         of_rank = torch.ones_like(targets.truth)
         if len(of_rank) > images:  # one process with the batches of both ranks
             of_rank[:images, texts:] = of_rank[images:, :texts] = False

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from vlmtune.metrics.value import MetricValue
-from vlmtune.report.squares import matrix
+from vlmtune.report.four_scores import matrix
 from vlmtune.report.table import Row, sections
 from vlmtune.report.views import Views, families
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
+from vlmtune.report.four_scores import square
 from vlmtune.report.item_row import ItemRow
 from vlmtune.report.media import Thumbnails
-from vlmtune.report.squares import square
 
 
 def item_view(
@@ -39,9 +39,9 @@ def item_view(
         ]
         images.append({"uri": thumbnails(image), "name": image.path.name, "pairs": pairs})
     names = ("before", "after") if len(by_run) == 2 else ("scores",)
-    drawn = [(name, square(one)) for name, one in zip(names, by_run, strict=True)]
-    squares = [{"name": name, **one} for name, one in drawn if one is not None]
-    return {**view, "images": images, "squares": squares}
+    both = [(name, square(one)) for name, one in zip(names, by_run, strict=True)]
+    four = [{"name": name, **one} for name, one in both if one is not None]
+    return {**view, "images": images, "four_scores": four}
 
 
 def margin(row: ItemRow) -> float | None:

@@ -3,10 +3,10 @@ from pathlib import Path
 
 import pytest
 
+from vlmtune.report.four_scores import square
 from vlmtune.report.item_row import ItemRow
 from vlmtune.report.item_view import item_view
 from vlmtune.report.media import Thumbnails
-from vlmtune.report.squares import square
 from vlmtune.types import ImageRef
 
 STRAIGHT, CROSSED = ((True, False), (False, True)), ((False, True), (True, False))
@@ -49,7 +49,7 @@ def test_an_item_shows_the_square_of_each_run():
     after = replace(ROW, scores=((2.0, 1.0), (1.0, 2.0)))
     sides = ([ROW], [after])
     view = item_view(0, ROW, [list(side) for side in sides], Thumbnails())
-    assert [one["name"] for one in view["squares"]] == ["before", "after"]
-    assert view["squares"][1]["changes"] == {"caption": ("1", "1"), "image": ("1", "1")}
+    assert [one["name"] for one in view["four_scores"]] == ["before", "after"]
+    assert view["four_scores"][1]["changes"] == {"caption": ("1", "1"), "image": ("1", "1")}
     alone = item_view(0, ROW, [[ROW]], Thumbnails())
-    assert [one["name"] for one in alone["squares"]] == ["scores"]
+    assert [one["name"] for one in alone["four_scores"]] == ["scores"]

@@ -1,4 +1,4 @@
-"""The four scores of two images and two captions as shaded squares, and how they change.
+"""The four scores of two images and two captions as shaded cells, and how they change.
 
 In: four scores, or the rows of an item. Out: cells and changes for the page. Never: a mean.
 """
