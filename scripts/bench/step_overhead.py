@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from pytorch_lightning import Trainer
+from torch.utils.data import DataLoader
 
 from scripts.bench.fine_tuning import TimedAdamW
 from scripts.bench.harness import DEVICE, captions, options
@@ -66,7 +67,8 @@ def fitted(batches: list[Batch]) -> list[float]:
     module = parts(optimizers)
     off: dict[str, Any] = dict.fromkeys(("logger", "enable_checkpointing"), False)
     off |= dict.fromkeys(("enable_progress_bar", "enable_model_summary"), False)
-    loader: Any = batches
+    rows: Any = batches
+    loader = DataLoader(rows, batch_size=None)
     trainer = Trainer(
         max_epochs=1, accelerator="auto", devices=1, callbacks=[RunMonitor()], **off
     )  # fmt: skip
