@@ -24,7 +24,7 @@ pytestmark = QUIET
 FOLDER = Path(__file__).parents[2] / "configs/plugins/adapters"
 CONFIGS = sorted(FOLDER.glob("*.yaml"))
 CHANGES = {"matching": {"blocks": 1}}  # where the default trains nothing
-ON = {"matching": Flava}  # where the smallest backbone cannot have it
+ON = {"matching": Flava, "fusion_tuning": Flava}  # where the smallest backbone cannot have it
 IMAGES, CAPTIONS = 24, 24  # of the tiny shards
 TEXTS = ["a red cube left of the green sphere", "a green cube left of the red sphere"]
 
