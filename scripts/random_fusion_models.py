@@ -25,7 +25,7 @@ SHAPE = {
 
 
 def write_blip(folder: Path, seed: int = 0) -> Path:
-    """Writes BLIP with three blocks a tower, patches of 8 x 8, and the words of the shipped CLIP."""
+    """Writes BLIP with three blocks a tower, patches of 8 x 8 and the shipped CLIP's words."""
     words = [*SPECIAL, *VOCABULARY.read_text(encoding="utf-8").split()]
     ids = {word: i for i, word in enumerate(dict.fromkeys(words))}
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token=SPECIAL[1]))
