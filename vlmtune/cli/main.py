@@ -23,6 +23,7 @@ from vlmtune.cli.explain import explain, is_expected, warning_line
 from vlmtune.cli.streams import printable, sturdy_output
 from vlmtune.config import ROOT, find_path, stems
 from vlmtune.errors import UserError
+from vlmtune.storage.remote.address import path_or_url
 
 EPILOG = """\
 Examples:
@@ -220,7 +221,6 @@ def _parser() -> argparse.ArgumentParser:
         return commands.add_parser(name, **texts, **plain).add_argument
 
     path: Any = {"type": Path}
-    folder: Any = {"type": Path, "metavar": "DIR"}
     many: Any = {"nargs": "+", "required": True}
 
     add = command("quickstart", "do everything once, on a laptop CPU", QUICKSTART)
@@ -247,7 +247,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--out", required=True, **path, help="folder of the report")
     add("--name", help="name of the run in reports; the model's by default")
     add("--items", **path, metavar="FILE", help=ITEMS)
-    add("--text-only", **path, metavar="CAPTIONS", help=TEXT_ONLY)
+    add("--text-only", type=path_or_url, metavar="CAPTIONS", help=TEXT_ONLY)
     _computing(add)
 
     add = command("compare", "train many strategies and put them into one table", COMPARE)
@@ -284,7 +284,9 @@ def _parser() -> argparse.ArgumentParser:
     add = command("neighbours", "mine images that are hard to tell apart", NEIGHBOURS)
     add("--model", required=True, help=SCORER)
     _model(add)
-    add("--shards", **many, **folder, help="the training sets")
+    add(
+        "--shards", **many, type=path_or_url, metavar="DIR", help="the training sets, or their URLs"
+    )
     add("--out", required=True, **path, help="folder of caches")
     add("--neighbours", type=int, default=128, help="images kept for each image (%(default)s)")
     add("--images-only", action="store_true", help="score no captions")

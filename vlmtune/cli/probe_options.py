@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from vlmtune.storage.remote.address import path_or_url
+
 SUMMARY = "probe what an embedding knows of how images changed"
 PROBE = """\
 It transforms each image in 31 ways (fine) and in 10 categories (categories), embeds the results
@@ -16,7 +18,7 @@ or layers each has its own folder, and the tables have them side by side.
 Look at the transformations first:
   vlmtune probe --images photos --pictures sheets"""
 IMAGES = """a folder of images (its subfolders are classes, train/ and test/ are splits), a table,
-or a folder of tars"""
+or a folder or URL of tars"""
 LABELS = """what holds the semantic class: a column of the table or of the .json beside an image,
 or "cls" of a tar; in a folder of images the folder's name by default"""
 TRANSFORMATIONS = "fine (31 classes), categories (10, some held out), or both (%(default)s)"
@@ -54,7 +56,7 @@ def declare(
     add("--model", nargs="+", metavar="MODEL", help=f"{model}, or {TIMM}; several are compared")
     add("--pretrained", help=pretrained)
     add("--architecture", metavar="NAME", help=architecture)
-    add("--images", required=True, **path, metavar="PATH", help=IMAGES)
+    add("--images", required=True, type=path_or_url, metavar="PATH", help=IMAGES)
     add("--labels", metavar="NAME", help=LABELS)
     add("--out", **path, help="folder of the report")
     add("--pictures", **path, metavar="DIR", help="only write sheets of the transformations")

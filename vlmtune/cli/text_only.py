@@ -20,12 +20,12 @@ FILES = "text-only-*.json"  # beside report.json
 N_GRAM, AVERAGED = "text-only (n-gram)", "text-only (image averaged)"
 
 
-def captions(source: Path) -> Iterator[str]:
-    """Yields the lines of a text file, or the true captions of shards.
+def captions(source: Path | str) -> Iterator[str]:
+    """Yields the lines of a text file, or the true captions of shards in a folder or at a URL.
 
     Blank lines and damaged records are left out.
     """
-    if source.is_dir():
+    if isinstance(source, str) or source.is_dir():
         for _, group, _ in read_headers([ShardSet(str(source))]):
             true = group.truth.any(dim=0).tolist()
             yield from (text for text, yes in zip(group.texts, true, strict=True) if yes)

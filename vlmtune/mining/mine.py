@@ -25,7 +25,7 @@ ROWS = 1024
 
 
 def mine(
-    shards: Sequence[Path],
+    shards: Sequence[Path | str],
     scored: Model | None,
     compared: Model,
     out: Path,
@@ -36,7 +36,7 @@ def mine(
     """Builds the similarity cache of `shards` under `out`; an interrupted build continues.
 
     Args:
-        shards: Folders of the training sets.
+        shards: Folders of the training sets, or their URLs.
         scored: Scores the captions of similar images; None to compare images alone.
         compared: The model whose image features are compared.
         out: Folder of caches.

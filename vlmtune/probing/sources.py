@@ -19,10 +19,11 @@ from vlmtune.data.schema import RecordError
 from vlmtune.data.shards import ShardSet, decode_header
 from vlmtune.data.table_rows import Table
 from vlmtune.data.tables import SPLIT_FOLDERS, read_cells
-from vlmtune.data.tar_records import RawRecord, read_records
+from vlmtune.data.tar_records import RawRecord, Shard, read_records
 from vlmtune.errors import UserError
 from vlmtune.probing.tasks import Split
 from vlmtune.storage.progress import progress
+from vlmtune.storage.remote.address import path_or_url
 from vlmtune.types import ImageRef
 
 TEST_EVERY = 5  # one image in so many is for testing where nothing else says which
@@ -64,12 +65,12 @@ Listed = tuple[Callable[[], Path | bytes], str, str]  # image, label, split or "
 
 
 def labelled_images(
-    path: Path, labels: str | None = None, limit: int | None = None
+    path: Path | str, labels: str | None = None, limit: int | None = None
 ) -> list[LabelledImage]:
     """Returns the images of a folder, a table or shards.
 
     Args:
-        path: A folder of images, a table (`vlmtune.data.tables`), or a folder of tars.
+        path: A folder of images, a table (`vlmtune.data.tables`), or a folder or URL of tars.
         labels: What holds the semantic class: a column of a table or of the `.json` beside an
             image; a member of a record such as "cls", or a key of its JSON. In a folder of images
             the name of an image's folder is its class if this is None.
@@ -84,7 +85,7 @@ def labelled_images(
     given: dict[str, tuple[Callable[[], Path | bytes], str, str]] = {}
     clashes = 0
     with progress("reading images", None) as advance:
-        for read, label, split in _listed(Path(path), labels):
+        for read, label, split in _listed(path_or_url(str(path)), labels):
             name = _digest(read())
             advance(1)
             if name in given:
@@ -114,7 +115,7 @@ def _split(name: str, split: str, stated: bool) -> Split:
     return "test" if int(name[:8], 16) % TEST_EVERY == 0 else "train"
 
 
-def _check(images: list[LabelledImage], path: Path) -> None:
+def _check(images: list[LabelledImage], path: Path | str) -> None:
     counts = Counter(image.split for image in images)
     if min(counts["train"], counts["test"]) < FEWEST:
         raise UserError(
@@ -140,8 +141,8 @@ def _digest(content: Path | bytes) -> str:
     return digest(ImageRef(content)) if isinstance(content, Path) else content_digest(content)
 
 
-def _listed(path: Path, labels: str | None) -> Iterator[Listed]:
-    if path.is_dir() and any(path.glob("*.tar")):
+def _listed(path: Path | str, labels: str | None) -> Iterator[Listed]:
+    if isinstance(path, str) or (path.is_dir() and any(path.glob("*.tar"))):
         return _of_shards(path, labels)
     tables = ("*.parquet", "dataset_dict.json", "state.json")
     if path.is_dir() and not any(next(path.rglob(x), None) for x in tables):
@@ -173,7 +174,7 @@ def _of_table(path: Path, labels: str | None) -> Iterator[Listed]:
         yield partial(_same, row.image), label, row.split
 
 
-def _of_shards(path: Path, labels: str | None) -> Iterator[Listed]:
+def _of_shards(path: Path | str, labels: str | None) -> Iterator[Listed]:
     data = ShardSet(str(path))
     for file, count in zip(data.files, data.counts, strict=True):
         for raw in read_records(file, 0, count):
@@ -201,7 +202,7 @@ def _same(content: Path | bytes) -> Path | bytes:
     return content
 
 
-def _part(file: Path, offset: int, size: int) -> bytes:
+def _part(file: Shard, offset: int, size: int) -> bytes:
     with file.open("rb") as tar:
         tar.seek(offset)
         return tar.read(size)

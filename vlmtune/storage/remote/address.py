@@ -8,6 +8,7 @@ import os
 import re
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from vlmtune.errors import UserError
@@ -27,6 +28,16 @@ def is_remote(path: str) -> bool:
         (True, False, False)
     """
     return _SCHEME.match(path) is not None
+
+
+def path_or_url(text: str) -> Path | str:
+    """Returns a URL as it is, as a path would lose one of its slashes, and else a path.
+
+    Example:
+        >>> path_or_url("s3://bucket/shards"), path_or_url("runs/shards") == Path("runs/shards")
+        ('s3://bucket/shards', True)
+    """
+    return text if is_remote(text) else Path(text)
 
 
 @dataclass(frozen=True)
