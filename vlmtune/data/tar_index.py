@@ -24,7 +24,7 @@ import os
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -108,7 +108,8 @@ def open_index(shard: Path, info: ShardInfo, verify: bool = False) -> TarIndex:
     candidates = _candidates(shard)
     with suppress(OSError, ValueError, KeyError, TypeError):
         return _first(candidates, shard, info, verify)
-    with _alone(shard):
+    # A tar in the cache of remote storage is locked by its readers, and is checked already.
+    with _alone(shard) if verify else nullcontext():
         with suppress(OSError, ValueError, KeyError, TypeError):
             # Another reader has written it meanwhile.
             return _first(candidates, shard, info, verify)
