@@ -29,7 +29,17 @@ from typing import Any
 
 import torch
 
-from scripts.faults.work import ALONE, CORPUS, EXPORT, KINDS, Work, arguments, left, prepare
+from scripts.faults.work import (
+    ALONE,
+    CORPUS,
+    EXPORT,
+    KINDS,
+    Work,
+    arguments,
+    environment,
+    left,
+    prepare,
+)
 from vlmtune.cli.main import main as vlmtune
 
 PATIENCE = 90.0
@@ -91,9 +101,8 @@ class Run:
             return
         with self.log.open("wb") as log:
             command = [sys.executable, "-m", "vlmtune", *words]
-            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
             self._started = subprocess.Popen(  # noqa: S603
-                command, stdout=log, stderr=log, env=environment, start_new_session=True
+                command, stdout=log, stderr=log, env=environment(), start_new_session=True
             )
         self.pid = self._started.pid
 

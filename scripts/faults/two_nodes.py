@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from scripts.faults.work import CORPUS, MODEL, arguments, prepare
+from scripts.faults.work import CORPUS, MODEL, arguments, environment, prepare
 from vlmtune.cli.main import main as vlmtune
 
 BATCH = 2  # groups of a node in a step
@@ -81,9 +81,8 @@ class Job:
         agent += ["--nproc-per-node", "1", "--master-addr", "127.0.0.1"]
         agent += ["--master-port", str(port)]
         words = [sys.executable, *(agent if nodes > 1 else []), *command]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         return subprocess.Popen(  # noqa: S603
-            words, env=environment, start_new_session=True, stdout=self.log, stderr=self.log
+            words, env=environment(), start_new_session=True, stdout=self.log, stderr=self.log
         )
 
     def kill(self, node: int) -> None:
@@ -145,13 +144,13 @@ def write_config(path: Path, url: str, cache: Path, steps: int) -> Path:
 
 def losses(run: Path) -> dict[int, float]:
     """The loss of each step; of a step that was repeated the last."""
-    found: dict[int, float] = {}
+    by_step: dict[int, float] = {}
     for file in sorted(run.glob("csv/*/metrics.csv"), key=lambda path: path.stat().st_mtime):
         with file.open(newline="") as rows:
             for row in csv.DictReader(rows):
                 if row.get("train/loss"):
-                    found[int(row["step"])] = float(row["train/loss"])
-    return found
+                    by_step[int(row["step"])] = float(row["train/loss"])
+    return by_step
 
 
 def survive(folder: Path, steps: int) -> tuple[dict[int, float], dict[int, float], int]:

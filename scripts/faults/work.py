@@ -6,6 +6,7 @@ Never: a process.
 
 import hashlib
 import json
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +42,13 @@ STORE = Work("feature store", end="store/text*/meta.json")
 CORPUS = Work("corpus")
 EXPORT = Work("export")
 KINDS = (ALONE, RANKS, STORE, CORPUS, EXPORT)
+
+
+def environment() -> dict[str, str]:
+    """The environment of a run on one thread; without what says that it is a rank of another."""
+    ranks = ("RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    kept = {name: value for name, value in os.environ.items() if name not in ranks}
+    return {**kept, "OMP_NUM_THREADS": "1"}
 
 
 def prepare(folder: Path) -> None:

@@ -277,7 +277,7 @@ def test_many_missing_images_are_an_error(world, tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "No such file"), ("{", "JSONDecodeError"), ("[]", "another layout"),
+    [(None, "no such file"), ("{", "JSONDecodeError"), ("[]", "another layout"),
      ('{"scenes": [{"image_filename": "a.png", "objects": [{"shape": "cube"}]}]}', "'color'")],
 )  # fmt: skip
 def test_wrong_scenes(tmp_path, content, message):

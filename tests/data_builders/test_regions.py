@@ -131,7 +131,7 @@ def test_missing_images(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "No such file"), ("{", "JSONDecodeError"), ('{"id": 7}', "another layout"),
+    [(None, "no such file"), ("{", "JSONDecodeError"), ('{"id": 7}', "another layout"),
      ('[{"id": 7}]', "'regions'"), ('[{"regions": [{"image_id": 7}]}]', "'phrase'"),
      ('[{"regions": [{"phrase": "a dog"}]}]', "'image_id'"),
      ('[{"regions": [{"image_id": 7, "phrase": 3}]}]', "another layout")],

@@ -18,7 +18,7 @@ from vlmtune.objectives.info_nce import InfoNCE
 pytestmark = QUIET
 
 TEXTS = ["red cube", "a blue sphere left of the red cube", "dog", "a green metal cube"]
-FAMILY = {"matching": "flava"}
+FAMILY = {"matching": "flava", "fusion_tuning": "flava"}
 
 
 def made(path):
@@ -49,7 +49,7 @@ def test_scores_keep_their_order_in_bf16(path):
 
 
 @pytest.mark.parametrize(
-    "path", [path for path in CONFIGS if path.stem not in ("zero_shot", "matching")],
+    "path", [path for path in CONFIGS if path.stem not in ("zero_shot", *FAMILY)],
     ids=lambda path: path.stem,
 )  # fmt: skip
 def test_it_trains_in_bf16(path, model_folder, shards, tmp_path):

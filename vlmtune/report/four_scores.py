@@ -46,8 +46,11 @@ def square(row: ItemRow | None) -> dict[str, Any] | None:
     Source: Wang et al. 2023 (EqSim), figure 8 and eq. 6.
 
     Example:
+        >>> from pathlib import Path
+        >>> from vlmtune.types import ImageRef
         >>> truth, scores = ((True, False), (False, True)), ((2.0, 1.0), (0.5, 0.75))
-        >>> made = square(ItemRow("a/0", "a", 0.0, ("x", "y"), ("p", "q"), truth, scores))
+        >>> images = ImageRef(Path("x.png")), ImageRef(Path("y.png"))
+        >>> made = square(ItemRow("a/0", "a", 0.0, images, ("p", "q"), truth, scores))
         >>> made["changes"]
         {'caption': ('1', '0.25'), 'image': ('1.5', '-0.25')}
     """
