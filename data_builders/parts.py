@@ -4,7 +4,6 @@ In: the folders of all parts. Out: the corpus, as one build without parts writes
 Never: a record twice or none, or parts of different builds.
 """
 
-import json
 import os
 import re
 import shutil
@@ -13,6 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from pydantic_core import to_json
+from typing_extensions import TypedDict
 
 from data_builders.left_out import LIMIT, Line, check_fraction, ordered, report, write_lines
 from data_builders.shard_files import sha256
@@ -70,6 +72,17 @@ class Contents:
     unit: str
 
 
+class PartFile(TypedDict):
+    """The content of `part.json`: what identifies the build, which part it is, its shards."""
+
+    builder: str
+    arguments: dict[str, Any]
+    sources: dict[str, Any]
+    part: tuple[int, int]
+    contents: Contents
+    states: list[ShardState]
+
+
 def finish(
     folder: Path,
     identity: Mapping[str, Any],
@@ -108,8 +121,13 @@ def finish_part(
     lines, _, _ = _summary(contents, states)
     check_fraction(lines, contents.total, contents.unit, limit)
     report(ordered(line for state in states for line in state.lines))
-    content = {**identity, "part": [part.number, part.count], **vars(contents), "states": states}
-    write_text(folder / PART, json.dumps(content, default=str))
+    content = {
+        **identity,
+        "part": (part.number, part.count),
+        "contents": contents,
+        "states": states,
+    }
+    write_text(folder / PART, to_json(content, fallback=str).decode())
 
 
 def merge(folders: Sequence[Path], out: Path, limit: float = LIMIT) -> None:
@@ -125,37 +143,33 @@ def merge(folders: Sequence[Path], out: Path, limit: float = LIMIT) -> None:
     Raises:
         UserError: A part is missing, comes twice, is damaged or belongs to another build.
     """
-    parts = {Path(folder): _read(Path(folder)) for folder in folders}
+    parts = {Path(folder): read_part(Path(folder)) for folder in folders}
     _check_complete(parts)
     first, content = next(iter(parts.items()))
     for folder, other in parts.items():
-        for name in ("builder", "arguments", "sources", "records", "shards", "counts", "lines"):
+        for name in ("builder", "arguments", "sources", "contents"):
             if other[name] != content[name]:
                 raise UserError(
                     f"expected parts of one build, {folder} and {first} differ in their {name}: "
                     "build the older part again"
                 )
     states = sorted(
-        (ShardState.parse(state) for other in parts.values() for state in other["states"]),
+        (state for other in parts.values() for state in other["states"]),
         key=lambda state: state.written.number,
     )
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"expected {out} to be free, it holds something: choose another folder")
-    names = ("shards", "records", "counts", "total", "unit")
-    contents = Contents(
-        lines=[Line(*line) for line in content["lines"]], **{name: content[name] for name in names}
-    )
     identity = {name: content[name] for name in ("builder", "arguments", "sources")}
     with write_atomically(out) as temporary:
         temporary.mkdir()
         for folder, other in parts.items():
+            shards = {info.file: info for info in _shards(other)}
             for file in sorted(folder.iterdir()):
-                shards = {name[2]["file"]: name[2] for name, *_ in other["states"] if name[2]}
                 if file.name in shards:
                     _take(file, temporary / file.name, shards[file.name])
                 elif folder == first and file.name != PART:
                     shutil.copy2(file, temporary / file.name)  # what a builder writes beside them
-        finish(temporary, identity, contents, states, limit)
+        finish(temporary, identity, content["contents"], states, limit)
 
 
 def _summary(
@@ -167,25 +181,28 @@ def _summary(
     for state in states:
         counts.update(state.counts)
     counts.update(f"skipped: {line.reason}" for line in late)
-    shards = (state.written.info for state in states if state.written.info)
     return (
         ordered([*contents.lines, *late]),
-        tuple(ShardInfo(**info) for info in shards),
+        tuple(state.written.info for state in states if state.written.info),
         dict(sorted((+counts).items())),
     )
 
 
-def _read(folder: Path) -> dict[str, Any]:
-    """The content of `part.json`, after a check that the shards are there."""
+def read_part(folder: Path) -> PartFile:
+    """Returns the content of `part.json`, after a check that the shards are there.
+
+    Raises:
+        UserError: It is missing or malformed, or a shard is missing or truncated.
+    """
     if not (folder / PART).is_file():
         raise UserError(
             f"expected a part that `vlmtune build NAME --part 1/8 --out {folder}` wrote, got "
             f"{folder} without {PART}: build it, or correct the folder"
         )
-    content = read_json(folder / PART, "a part of a build", "build it again", dict[str, Any])
-    for (_, _, info, _), *_ in content["states"]:
-        file = folder / info["file"] if info else None
-        if file and not (file.is_file() and file.stat().st_size == info["bytes"]):
+    content: PartFile = read_json(folder / PART, "a part of a build", "build it again", PartFile)
+    for info in _shards(content):
+        file = folder / info.file
+        if not (file.is_file() and file.stat().st_size == info.bytes):
             raise UserError(
                 f"expected the complete shard {file}, it is missing or truncated: remove {folder} "
                 "and build this part again"
@@ -193,37 +210,41 @@ def _read(folder: Path) -> dict[str, Any]:
     return content
 
 
-def _check_complete(parts: Mapping[Path, Mapping[str, Any]]) -> None:
+def _shards(content: PartFile) -> list[ShardInfo]:
+    return [state.written.info for state in content["states"] if state.written.info]
+
+
+def _check_complete(parts: Mapping[Path, PartFile]) -> None:
     """Checks that every part is there once, and every shard in its part."""
     count = max(content["part"][1] for content in parts.values())
-    wanted = [[number, count] for number in range(1, count + 1)]
-    given = [list(content["part"]) for content in parts.values()]
+    wanted = [(number, count) for number in range(1, count + 1)]
+    given = [content["part"] for content in parts.values()]
     if sorted(given) != wanted:
         named = ", ".join(
             f"{a}/{b} ({folder})" for folder, (a, b) in zip(parts, given, strict=True)
         )
-        absent = ", ".join(f"{a}/{b}" for a, b in wanted if [a, b] not in given) or "none"
+        absent = ", ".join(f"{a}/{b}" for a, b in wanted if (a, b) not in given) or "none"
         raise UserError(
             f"expected every part 1/{count} to {count}/{count} once, got {named}; missing: "
             f"{absent}: name each part once, and build the missing ones"
         )
     for folder, content in parts.items():
         part = Part(*content["part"])
-        numbers = [number for (number, *_), *_ in content["states"]]
-        if numbers != [n for n in range(content["shards"]) if part.writes(n)]:
+        numbers = [state.written.number for state in content["states"]]
+        if numbers != [n for n in range(content["contents"].shards) if part.writes(n)]:
             raise UserError(
                 f"expected all shards of part {part.number}/{part.count} in {folder}, some are "
                 "missing: remove it and build this part again"
             )
 
 
-def _take(file: Path, target: Path, info: Mapping[str, Any]) -> None:
+def _take(file: Path, target: Path, info: ShardInfo) -> None:
     """Links or copies a shard, and checks it."""
     try:
         os.link(file, target)
     except OSError:  # another disk, or a file system without links
         shutil.copyfile(file, target)
-    if sha256(target) != info["sha256"]:
+    if sha256(target) != info.sha256:
         raise UserError(
             f"expected the shard {file} as it was built, its sha256 differs: remove {file.parent} "
             "and build this part again"

@@ -215,7 +215,7 @@ class ShardBuilder(Builder):
         )
         for written in in_processes(write_shard, calls, workers):
             build.add(chunks.state(written))
-            for _ in range(written.info["records"] if written.info else 0):
+            for _ in range(written.info.records if written.info else 0):
                 tick()
         if not chunks.images:
             lines = self.left_out.lines

@@ -7,7 +7,6 @@ Never: a record with such an image, or other bytes for the same records.
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -56,7 +55,7 @@ class Written(NamedTuple):
 
     number: int
     digest: str
-    info: dict[str, Any] | None
+    info: ShardInfo | None
     faults: Sequence[Fault]
 
 
@@ -84,7 +83,7 @@ def write_shard(folder: Path, chunk: Chunk, earlier: Written | None = None) -> W
                 writer.write(sample)
                 records, images = records + 1, images + len(sample) - 2
     info = ShardInfo(path.name, records, images, path.stat().st_size, sha256(path))
-    return Written(chunk.number, digest, asdict(info), faults)
+    return Written(chunk.number, digest, info, faults)
 
 
 def chunk_digest(chunk: Chunk) -> str:
@@ -179,9 +178,7 @@ def _state(source: Source) -> Any:
     return [str(source), status.st_size, status.st_mtime_ns]
 
 
-def _undamaged(path: Path, info: dict[str, Any] | None) -> bool:
+def _undamaged(path: Path, info: ShardInfo | None) -> bool:
     if info is None:
         return True
-    return (
-        path.is_file() and path.stat().st_size == info["bytes"] and sha256(path) == info["sha256"]
-    )
+    return path.is_file() and path.stat().st_size == info.bytes and sha256(path) == info.sha256

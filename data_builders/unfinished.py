@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pydantic_core import to_json
+
 from data_builders.left_out import Line
-from data_builders.shard_files import Fault, Written
+from data_builders.shard_files import Written
 from vlmtune.errors import UserError
 from vlmtune.storage.files import read_json, remove, remove_leftovers, write_text
 from vlmtune.storage.folder import locked
@@ -31,17 +33,6 @@ class ShardState(NamedTuple):
     written: Written
     lines: tuple[Line, ...] = ()
     counts: Mapping[str, int] = {}
-
-    def to_json(self) -> str:
-        """The text of its file."""
-        return json.dumps(self)
-
-    @classmethod
-    def parse(cls, content: Any) -> "ShardState":
-        """Returns the state in the content of its file."""
-        (number, digest, info, faults), lines, counts = content
-        written = Written(number, digest, info, tuple(Fault(*fault) for fault in faults))
-        return cls(written, tuple(Line(*line) for line in lines), counts)
 
 
 @dataclass
@@ -59,11 +50,11 @@ class Unfinished:
     def add(self, state: ShardState) -> None:
         """Keeps the state of a complete shard."""
         self.states[state.written.number] = state
-        write_text(_state_file(self.folder, state.written.number), state.to_json())
+        write_text(_state_file(self.folder, state.written.number), to_json(state).decode())
 
     def finish(self, out: Path, count: int) -> None:
         """Moves the folder with its first `count` shards to `out`."""
-        kept = {state.written.info["file"] for n, state in self.states.items()
+        kept = {state.written.info.file for n, state in self.states.items()
                 if n < count and state.written.info}  # fmt: skip
         for file in [*self.shards.glob("shard-*.tar"), *self.shards.glob(".*")]:
             if file.name not in kept:
@@ -129,8 +120,8 @@ def _known(folder: Path, identity: Mapping[str, Any]) -> dict[int, ShardState]:
     known: dict[int, ShardState] = {}
     for path in states.glob("*.json"):
         try:
-            known[int(path.stem)] = ShardState.parse(read_json(path, "the state of a shard"))
-        except (UserError, ValueError, TypeError):
+            known[int(path.stem)] = read_json(path, "the state of a shard", shape=ShardState)
+        except (UserError, ValueError):
             remove(path)  # the shard is written again
     return known
 

@@ -159,8 +159,12 @@ def test_a_damaged_part_is_refused(parts, tmp_path):
     (two / PART).write_text(json.dumps(part | {"states": part["states"][1:]}))
     with refused("some are missing"):
         merge(parts, tmp_path / "out", limit=0.3)
-    (two / PART).write_text(json.dumps(part | {"records": "0" * 64}))
-    with refused("differ in their records"):
+    contents = part["contents"] | {"records": "0" * 64}
+    (two / PART).write_text(json.dumps(part | {"contents": contents}))
+    with refused("differ in their contents"):
+        merge(parts, tmp_path / "out", limit=0.3)
+    (two / PART).write_text(json.dumps(part | {"states": [[0]]}))
+    with refused("expected a part of a build in .*, got .* at states/0"):
         merge(parts, tmp_path / "out", limit=0.3)
 
 

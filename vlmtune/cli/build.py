@@ -21,16 +21,16 @@ MERGE_USAGE = "vlmtune build merge PART [PART ...] --out OUT [--max_left_out SHA
 
 def run(options: argparse.Namespace) -> None:
     """Builds the corpus `options.corpus` into `options.out`."""
-    from data_builders.parts import merge  # vlmtune works without the builders
+    from data_builders.parts import PART, merge, read_part  # vlmtune works without the builders
 
     if options.corpus == MERGE:
         merge(_parts(options), options.out, options.max_left_out)
     else:
         _build(options)
-    part = options.out / "part.json"
-    if part.is_file():
-        content = read_json(part, "a part of a build")
-        written = [info for (_, _, info, _), *_ in content["states"] if info]
+    if (options.out / PART).is_file():
+        content = read_part(options.out)
+        infos = (state.written.info for state in content["states"])
+        written = [{"records": info.records} for info in infos if info]
         number, count = content["part"]
         print(f"{options.out}: part {number} of {count}, {_sizes(written)}")
         return
