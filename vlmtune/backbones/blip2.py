@@ -50,6 +50,7 @@ class Blip2(HFDualEncoder):
         model: As in `HFBackbone`.
         revision: As in `HFBackbone`.
         precision: As in `HFBackbone`; the Q-Former stays in float32.
+        image_size: As in `HFBackbone`.
     """
 
     kind = Blip2ForImageTextRetrieval
@@ -60,11 +61,12 @@ class Blip2(HFDualEncoder):
         revision: str | None = None,
         precision: Literal["fp32", "bf16"] = "fp32",
         score: Literal["itm", "itc"] = "itm",
+        image_size: int | None = None,
     ) -> None:
         if score not in ("itm", "itc"):
             raise UserError(f"expected score itm or itc, got {score!r}: choose one")
         self.score = score
-        super().__init__(model, revision, precision)
+        super().__init__(model, revision, precision, image_size)
 
     @override
     def check(self, model: str) -> None:

@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 from typing_extensions import override
 
 from vlmtune.backbones.base import Backbone
+from vlmtune.backbones.hf_image_size import resized
 from vlmtune.backbones.hf_loading import Loaded, describe, load
 from vlmtune.backbones.hf_towers import HFImageTower, HFTextTower
 from vlmtune.backbones.staging import encode_with_tower, masked, no_such_layer, state_after
@@ -36,6 +37,9 @@ class HFBackbone(Backbone):
             repository).
         revision: Commit, branch or tag of a hub id; None for its main branch.
         precision: Type of the weights.
+        image_size: Height and width of images in pixels, of ViLT's the shorter side; None for those
+            of the checkpoint. Positions of patches are interpolated once, so fine-tune the model
+            before you use it. EqSim trains at 288.
 
     Attributes:
         kind: Class of the module.
@@ -50,11 +54,17 @@ class HFBackbone(Backbone):
     optional: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
-        self, model: str, revision: str | None = None, precision: Literal["fp32", "bf16"] = "fp32"
+        self,
+        model: str,
+        revision: str | None = None,
+        precision: Literal["fp32", "bf16"] = "fp32",
+        image_size: int | None = None,
     ) -> None:
         super().__init__()
         self._dtype = check_precision(precision)
         loaded = load(model, revision, self.kind, self._dtype, self.attention, self.optional)
+        if image_size is not None:
+            loaded = resized(loaded, image_size, model)
         self.model: Any = loaded.network
         self.check(model)
         self.processing = (loaded.tokenizer, loaded.processor)
