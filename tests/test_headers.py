@@ -45,6 +45,7 @@ WRITERS = {
     "BridgeTower": hf_models.write_bridgetower,
     "Vilt": hf_models.write_vilt,
     "Align": hf_models.write_align,
+    "Llava": hf_models.write_llava,
     "TimmImage": hf_models.write_timm,
 }
 
@@ -90,8 +91,9 @@ def test_a_model_that_a_header_evaluates_resolves(model, tiny, tmp_path):
     resolved = resolve(str(tmp_path / "model.yaml"))
     wanted = made.get("adapter", {"class_path": "vlmtune.adapters.zero_shot.ZeroShot"})
     assert resolved.adapter.spec()["class_path"] == wanted["class_path"]
-    # BLIP-2 has no embedding of an image: its contrastive score is one of pairs, too.
-    assert resolved.adapter.joint == (model.endswith("_itm.yaml") or "blip2" in model)
+    # BLIP-2 and LLaVA have no embedding of an image: all their scores are of pairs.
+    pairs = model.endswith("_itm.yaml") or "blip2" in model or "llava" in model
+    assert resolved.adapter.joint == pairs
 
 
 @pytest.mark.parametrize("path", MODELS, ids=relative)

@@ -320,3 +320,35 @@ def write_vilt(path, seed=0, **options):
         path
     )
     return path
+
+
+ASKED = 'user : does this figure show " "? please answer yes or no . assistant there are two images'
+ASKED += (
+    " ( left and right ). now you have captions caption 1 2 ; indicate which corresponds to image"
+)
+
+
+def write_llava(path, seed=0, room=48, **language):
+    """LLaVA with a language model that has room for 48 tokens of a question, with their image's."""
+    asked = [word for word in dict.fromkeys(ASKED.split()) if word not in WORDS]
+    words = tokenizer(
+        ["<unk>", "<s>", "</s>", "<pad>", "<image>"], asked, "<s> $A",
+        bos_token="<s>", eos_token="</s>", pad_token="<pad>",
+    )  # fmt: skip
+    words.add_tokens(["<image>"], special_tokens=True)
+    options = {"vocab_size": len(words), "max_position_embeddings": room + 15}
+    config = transformers.LlavaConfig(
+        vision_config=transformers.CLIPVisionConfig(
+            **_transformer(24), image_size=32, patch_size=8
+        ),
+        text_config=transformers.LlamaConfig(**_transformer(16), **options | language),
+        image_token_index=4, image_seq_length=16,
+    )  # fmt: skip
+    torch.manual_seed(seed)
+    model = _randomised(transformers.LlavaForConditionalGeneration(config), seed, 5.0)
+    model.save_pretrained(path)
+    words.save_pretrained(path)
+    transformers.CLIPImageProcessor(size={"shortest_edge": 32}, crop_size=SIZE).save_pretrained(
+        path
+    )
+    return path

@@ -146,3 +146,20 @@ def vilt_matches(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch.
     outside = inputs["pixel_values"] == -100
     inputs["pixel_values"] = inputs["pixel_values"].masked_fill(outside, 0)
     return model(**inputs, pixel_mask=(~outside[:, 0]).long()).logits.view(len(pixels), -1)
+
+
+def llava_matches(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch.Tensor:
+    """Log-odds of "yes" against "no", one pair at a time, of text with a token for each patch."""
+    model = transformers.LlavaForConditionalGeneration.from_pretrained(folder).eval()
+    words = transformers.AutoTokenizer.from_pretrained(folder)
+    images = "<image>" * model.config.image_seq_length
+    yes, no = words.convert_tokens_to_ids(["yes", "no"])
+    rows = []
+    for one in pixels:
+        for text in texts:
+            asked = f'Does this figure show "{text}"? Please answer yes or no.'
+            ids = words(f"USER: {images}\n{asked} ASSISTANT:", return_tensors="pt")["input_ids"]
+            logits = model(input_ids=ids, pixel_values=one[None]).logits[0, -1]
+            odds = logits.log_softmax(dim=-1)
+            rows.append(odds[yes] - odds[no])
+    return torch.stack(rows).view(len(pixels), -1)

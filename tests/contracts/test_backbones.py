@@ -41,6 +41,7 @@ class Kind(NamedTuple):
     matches: Callable[[Path, torch.Tensor, list[str]], torch.Tensor] | None = None
     weights: str = "model.safetensors"
     preprocessing: tuple[str, str] = ("preprocessor_config.json", "image_mean")
+    context: int = 12  # tokens of a caption, or of the question that holds it
 
 
 KINDS = {
@@ -62,6 +63,7 @@ KINDS = {
         hf_models.write_bridgetower, libraries.bridgetower_scores, libraries.bridgetower_matches
     ),
     "vilt": Kind(hf_models.write_vilt, None, libraries.vilt_matches),
+    "llava": Kind(hf_models.write_llava, None, libraries.llava_matches, context=48),
     "timm_image": Kind(hf_models.write_timm, None, preprocessing=("config.json", "mean")),
 }
 
@@ -349,11 +351,11 @@ def test_a_caption_without_words_is_an_error(backbone, text):
             backbone.encode_text(["dog", text], reads)
 
 
-def test_a_long_caption_is_cut_and_keeps_its_end(backbone):
+def test_a_long_caption_is_cut_and_keeps_its_end(kind, backbone):
     if not backbone.encodes_texts:
         return
     got = backbone.encode_text(["red cube " * 30], WORDS)
-    assert got.ids.shape[1] == 12
+    assert got.ids.shape[1] == kind.context
     ends = backbone.encode_text(["dog"], WORDS).ids[0, -1]
     assert got.ids[0, -1] == ends
 

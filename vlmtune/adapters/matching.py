@@ -15,7 +15,10 @@ from vlmtune.backbones.evaluation_mode import evaluation_mode
 from vlmtune.errors import UserError
 from vlmtune.types import Tokens
 
-CHOICE = "Blip, Blip2, BridgeTower, Vilt or Flava, with a checkpoint that has its matching head"
+CHOICE = (
+    "Blip, Blip2, BridgeTower, Vilt or Flava, with a checkpoint that has its matching head, or "
+    "Llava"
+)
 
 
 class Matching(JointAdapter[Tokens, Tokens, Tokens]):

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from vlmtune.backbones.base import TextTower, Tower
+from vlmtune.backbones.base import Fusion, TextTower, Tower
 from vlmtune.errors import UserError
 from vlmtune.types import Features, FeatureSpec, Pooled, Tokens
 
@@ -34,6 +34,16 @@ def no_such_layer(spec: FeatureSpec, layers: int) -> str | None:
         return None
     count = f"{layers} layer{'s' if layers > 1 else ''}"
     return f"it has {count}: choose {'-1' if lowest == -1 else f'one of {lowest} to -1'}"
+
+
+def fits_fusion_alone(fusion: Fusion, spec: FeatureSpec, modality: str) -> str | None:
+    """Returns why a model without towers has no such features, or None if its fusion reads them."""
+    if spec.kind == "pooled":
+        return "it embeds no image and no caption alone"
+    wanted = fusion.image_input if modality == "image" else fusion.text_input
+    if spec.kind == wanted.kind and (spec.kind == "words" or spec.layer == wanted.layer):
+        return None
+    return f"it has no layers of one modality: read {wanted.kind} of layer {wanted.layer}"
 
 
 def state_after(tower: Tower, state: Tokens, layer: int) -> Tokens:

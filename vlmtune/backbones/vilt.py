@@ -19,6 +19,7 @@ from vlmtune.backbones.hf_towers import HFTokenizer, hide_padding, through
 from vlmtune.backbones.staging import (
     checked_length,
     embed_words,
+    fits_fusion_alone,
     masked,
     parameters_of,
     side_by_side,
@@ -92,12 +93,7 @@ class Vilt(HFBackbone):
 
     @override
     def fits(self, spec: FeatureSpec, modality: str) -> str | None:
-        if spec.kind == "pooled":
-            return "it embeds no image and no caption alone"
-        wanted = self._fusion.image_input if modality == "image" else self._fusion.text_input
-        if spec.kind == wanted.kind and (spec.kind == "words" or spec.layer == wanted.layer):
-            return None
-        return f"it has no layers of one modality: read {wanted.kind} of layer {wanted.layer}"
+        return fits_fusion_alone(self._fusion, spec, modality)
 
     def _patches(self, pixels: Pixels) -> Tokens:
         """Patches of each image after its class token, with positions and modality."""
