@@ -107,6 +107,8 @@ def test_a_backbone_without_embeddings_is_evaluated_by_its_matching_head_alone()
     """ViLT and BridgeTower's plug-in have none, so that zero-shot by cosine would be refused."""
     for model, path in evaluated().items():
         text = (ROOT / model).read_text()
+        if "bridgetower-large-itm-mlm-itc" in text:  # it has
+            continue
         if "vilt" in text.lower() or "bridgetower" in text.lower():
             assert model.endswith("_itm.yaml"), path
 
