@@ -4,7 +4,7 @@ EqSim's pilot study (Wang et al. 2023, section 5.5 and table 7). In: a LLaVA and
 images and two captions (Winoground, EqBen). Out: accuracy in each order, and in both.
 Never: a score of one image and one caption, for which `vlmtune evaluate` has `llava_yes_no.yaml`.
 
-    python -m scripts.experiments.pairwise --benchmark winoground --out runs/pairwise
+    python -m scripts.experiments.pairwise --benchmark winoground
 
 Both images stand side by side in one, on a square. The question is the paper's. It tells "1;2" from
 "2;1" by the first token of the answer, where the paper's authors read 20 answers of each part. A
@@ -62,7 +62,7 @@ def log_odds(
 ) -> Float[Tensor, "n 2"]:
     """Log-odds that the captions are in the order of the images, for each order of the question."""
 
-    def asked() -> Iterator[Tensor]:
+    def both_orders() -> Iterator[Tensor]:
         for item in items:
             image = side_by_side(*(read(picture) for picture in item.images))
             pixels = model.preprocess(image)[None].expand(2, -1, -1, -1)
@@ -70,7 +70,7 @@ def log_odds(
             questions = [question.format(first, second), question.format(second, first)]
             yield model.compare(pixels, questions, ("1", "2")).cpu() * torch.tensor([1.0, -1.0])
 
-    return torch.stack(list(asked()))
+    return torch.stack(list(both_orders()))
 
 
 def right(odds: Float[Tensor, "n 2"]) -> list[Tensor]:
@@ -104,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="bf16")
     parser.add_argument("--benchmark", default="winoground", help="a stem, or a YAML")
     parser.add_argument("--device")
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, default=Path("runs/pairwise"))
     options = parser.parse_args(arguments)
     (benchmark, *others) = make_list(Benchmark, "benchmarks", [options.benchmark])  # type: ignore[type-abstract]
     if others or not isinstance(benchmark, Paired):

@@ -94,8 +94,8 @@ class Llava(HFBackbone):
                 f"{self._tokenizer.convert_ids_to_tokens(self._image_id)!r}: use the model's own"
             )
         answers = self._answer_ids(self.prompt.replace(CAPTION, "a"), *self.answers)
-        place = ids[0].index(self._image_id)
-        self.fusion = self._fusion = LlavaFusion(self.model, self._dtype, place, answers)
+        position = ids[0].index(self._image_id)
+        self.fusion = self._fusion = LlavaFusion(self.model, self._dtype, position, answers)
 
     @override
     def measure(self, pixels: Float[Tensor, "1 3 height width"]) -> None:
@@ -143,7 +143,7 @@ class Llava(HFBackbone):
         """
         ids, words = self._answer_ids(questions[0], *answers), self._words(questions)
         assert words.ids is not None
-        if not (words.ids[:, self._fusion.place] == self._image_id).all():
+        if not (words.ids[:, self._fusion.position] == self._image_id).all():
             raise UserError(
                 f"expected questions that begin as the prompt does, up to {IMAGE}, got "
                 f"{questions[0]!r}: correct it"
@@ -184,18 +184,18 @@ class Llava(HFBackbone):
 
     def _answer_ids(self, question: str, *answers: str) -> tuple[int, int]:
         """The first token of each of two answers to a question."""
-        asked, found = self._ids(question), []
+        start, first_tokens = self._ids(question), []
         for answer in answers:
             ids = self._ids(f"{question} {answer}")
-            if ids[: len(asked)] == asked and len(ids) > len(asked):
-                found.append(ids[len(asked)])
+            if ids[: len(start)] == start and len(ids) > len(start):
+                first_tokens.append(ids[len(start)])
         unknown = self._tokenizer.unk_token_id
-        if len(found) < 2 or found[0] == found[1] or unknown in found:
+        if len(first_tokens) < 2 or first_tokens[0] == first_tokens[1] or unknown in first_tokens:
             raise UserError(
                 f"expected two answers that begin with tokens of their own, got {answers}: "
                 "choose others, or end the prompt where the answer begins"
             )
-        return found[0], found[1]
+        return first_tokens[0], first_tokens[1]
 
 
 class LlavaFusion(Fusion):
@@ -204,17 +204,17 @@ class LlavaFusion(Fusion):
     Args:
         model: The library's model.
         dtype: Type of the weights.
-        place: Position of the image token in every question.
+        position: Position of the image token in every question.
         answers: The tokens whose log-odds are the score.
     """
 
     image_input, text_input = FeatureSpec("tokens", -1), FeatureSpec("words")
 
     def __init__(
-        self, model: Any, dtype: torch.dtype, place: int, answers: tuple[int, int]
+        self, model: Any, dtype: torch.dtype, position: int, answers: tuple[int, int]
     ) -> None:
         self._language, self._head, self._dtype = model.model.language_model, model.lm_head, dtype
-        self.place, self._answers = place, answers
+        self.position, self._answers = position, answers
         self.blocks = list(self._language.layers)
         self.tail = parameters_of(self._language.norm, self._head)
 
@@ -225,14 +225,16 @@ class LlavaFusion(Fusion):
     def log_odds(self, image: Tokens, text: Tokens, answers: tuple[int, int]) -> Float[Tensor, "P"]:
         """The log-odds of the first answer against the second."""
         before, after = (
-            text.map(lambda x: x[:, : self.place]),
-            text.map(lambda x: x[:, self.place + 1 :]),
+            text.map(lambda x: x[:, : self.position]),
+            text.map(lambda x: x[:, self.position + 1 :]),
         )
-        asked = side_by_side(side_by_side(before, image), after)
+        question = side_by_side(side_by_side(before, image), after)
         states = self._language(
-            inputs_embeds=asked.values.to(self._dtype), attention_mask=asked.mask, use_cache=False
+            inputs_embeds=question.values.to(self._dtype),
+            attention_mask=question.mask,
+            use_cache=False,
         ).last_hidden_state
-        logits: Float[Tensor, "P v"] = self._head(last_real(states, asked.mask))
+        logits: Float[Tensor, "P v"] = self._head(last_real(states, question.mask))
         return (logits[:, answers[0]] - logits[:, answers[1]]).float()
 
 
