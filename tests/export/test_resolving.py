@@ -32,6 +32,7 @@ WRITERS = {
     "blip-2": hf_models.write_blip2,
     "bridgetower": hf_models.write_bridgetower,
     "vilt": hf_models.write_vilt,
+    "llava": hf_models.write_llava,
 }
 
 
@@ -48,8 +49,8 @@ def test_a_folder_or_a_hub_id_is_loaded_by_its_type(kind, tmp_path, hub, picture
         f"{type(model.backbone).__module__}.{type(model.backbone).__name__}"
         in (supported_types()[kind])
     )
-    # Two have no embeddings: their matching heads score.
-    assert type(model.adapter) is (Matching if kind in ("vilt", "blip-2") else ZeroShot)
+    # Three have no embeddings: their fusions score.
+    assert type(model.adapter) is (Matching if kind in ("vilt", "blip-2", "llava") else ZeroShot)
     scores = model.score(pictures, TEXTS)
     assert scores.shape == (3, 2)
     again = vlmtune.load(f"someone/{kind}", device="cpu").score(pictures, TEXTS)
