@@ -2,9 +2,9 @@
 
 In: the annotation file and a folder of images. Out: items of the paired rule. Never: scores.
 
-File: a JSON list of `[image_1, caption_1, image_2, caption_2]`; an image is a URL or path of which
-only the file name counts. The released list has 210 items over 218 Visual Genome images. Source:
-Ray et al. 2023, sections 3 and 5.1.
+File: a JSON list of `[image_1, caption_1, image_2, caption_2]`, or with the item's `votes` at the
+end; an image is a URL or path of which only the file name counts. The released list has 210 items
+over 218 Visual Genome images, and no votes. Source: Ray et al. 2023, sections 3 and 5.1.
 """
 
 from pathlib import Path, PurePosixPath
@@ -13,15 +13,15 @@ from urllib.parse import urlsplit
 
 from typing_extensions import override
 
-from vlmtune.benchmarks.files import Text, file_error, get_file, write_image, write_json
+from vlmtune.benchmarks.files import file_error, write_image, write_json
 from vlmtune.benchmarks.rules.paired import Paired, PairedItem
-from vlmtune.storage.files import read_json
+from vlmtune.benchmarks.votes import VoteOptions
 from vlmtune.types import ImageRef
 
 LAYOUT = "a JSON list of [image_1, caption_1, image_2, caption_2]"
 
 
-class ColaMulti(Paired):
+class ColaMulti(VoteOptions, Paired):
     """Accuracy over pairs of images that share objects and attributes, bound differently.
 
     An item is right where both captions prefer their image, `f(I,M) > f(I',M)` and
@@ -54,11 +54,8 @@ class ColaMulti(Paired):
 
     @override
     def read(self) -> list[PairedItem]:
-        rows = read_json(
-            self.path, LAYOUT, get_file(self.source), list[tuple[Text, Text, Text, Text]]
-        )
         items = []
-        for i, row in enumerate(rows):
+        for i, row in enumerate(self.agreed_rows(self.path, LAYOUT, self.source, width=4)):
             names = [PurePosixPath(urlsplit(address).path).name for address in row[::2]]
             if not all(names):
                 raise file_error(self.path, LAYOUT, f"{row[::2]} as images of {i}", self.source)

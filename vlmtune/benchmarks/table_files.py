@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vlmtune.benchmarks.files import write_csv, write_image
+from vlmtune.benchmarks.votes import VoteOptions
 from vlmtune.config import Spec
 from vlmtune.data.distinct_images import HELD_OUT, DistinctImages
 from vlmtune.data.table_rows import Table, TableRow
@@ -23,7 +24,7 @@ TEST_SPLITS = ("test", "val", "valid", "validation", "dev")  # the first that a 
 
 
 @dataclass(eq=False, repr=False)
-class TableOptions:
+class TableOptions(VoteOptions):
     """The options that benchmarks of tables share.
 
     Args:
@@ -33,6 +34,7 @@ class TableOptions:
             are guessed by their names.
         splits: Values of the split column; by default "test", else "val".
         held_out: The fraction that `vlmtune build table --held_out` held out.
+        min_votes: How many votes of the column `votes` must agree with a row for it to count.
     """
 
     path: str
@@ -43,6 +45,10 @@ class TableOptions:
 
     def measured_rows(self) -> list[TableRow]:
         """Returns the rows to measure, and prints which column was taken for what."""
+        rows = self._of_splits()
+        return self.agreed(rows, ((row.votes, row.where) for row in rows))
+
+    def _of_splits(self) -> list[TableRow]:
         images = None if self.images is None else Path(self.images)
         table = Table(Path(self.path), images, self.columns)
         print(table.summary(), file=sys.stderr)

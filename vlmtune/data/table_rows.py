@@ -41,6 +41,7 @@ GUESSES: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     "id": (("id",), ("image_id",), ("uid",), ("key",)),
     "split": (("split",), ("partition",)),
+    "votes": (("votes",),),
     "group": (),
 }
 _LONGEST = 255  # bytes of a file's name
@@ -61,6 +62,7 @@ class TableRow:
         captions: True captions, each once.
         negatives: Captions that are false of `image`. With a `negative_image` they are true of it.
         id: Empty without such a column, as are `split` and `group`.
+        votes: What people voted, as the cell has it; benchmarks with `min_votes` read it.
         where: The line or row and the table, for errors.
     """
 
@@ -74,6 +76,7 @@ class TableRow:
     split: str
     group: str
     where: str
+    votes: Any = None
 
 
 @dataclass(frozen=True)
@@ -83,9 +86,9 @@ class Table:
     Attributes:
         path: The file or folder, see `read_cells`.
         images: Folder that the names of images start from; by default that of the table.
-        given: Columns by what they hold, out of image, caption, negative, negative_image, id, split
-            and group. caption and negative may have several. None means that there is none; what is
-            not given is guessed (`GUESSES`).
+        given: Columns by what they hold, out of image, caption, negative, negative_image, id,
+            split, votes and group. caption and negative may have several. None means that there is
+            none; what is not given is guessed (`GUESSES`).
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -182,7 +185,8 @@ class Table:
                 )
         captions, negatives = (tuple(texts[role]) for role in _LISTS)
         shared = (negative_image, negative_name)
-        return TableRow(image, name, captions, negatives, *shared, **ids, where=where)
+        votes = next((cells.get(column) for column in columns["votes"]), None)
+        return TableRow(image, name, captions, negatives, *shared, **ids, where=where, votes=votes)
 
     def _image(self, cell: Any, column: str, where: str) -> tuple[Path | bytes, str] | None:
         """The image of a cell with its name; None for an empty cell."""
