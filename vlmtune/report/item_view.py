@@ -11,6 +11,7 @@ from typing import Any
 from vlmtune.report.four_scores import square
 from vlmtune.report.item_row import ItemRow
 from vlmtune.report.media import Thumbnails
+from vlmtune.report.rankings import rankings
 
 
 def item_view(
@@ -41,7 +42,8 @@ def item_view(
     names = ("before", "after") if len(by_run) == 2 else ("scores",)
     both = [(name, square(one)) for name, one in zip(names, by_run, strict=True)]
     four = [{"name": name, **one} for name, one in both if one is not None]
-    return {**view, "images": images, "four_scores": four}
+    ranked = {"names": names, "queries": rankings(by_run), "whole": row.rank is None}
+    return {**view, "images": images, "four_scores": four, "ranked": ranked}
 
 
 def margin(row: ItemRow) -> float | None:

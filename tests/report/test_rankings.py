@@ -1,0 +1,112 @@
+"""Ranks of the candidates of an item by each run, and how the page shows them."""
+
+import random
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from vlmtune.report.html import to_html
+from vlmtune.report.item_row import ItemRow
+from vlmtune.report.item_view import item_view
+from vlmtune.report.media import Thumbnails
+from vlmtune.report.rankings import rankings
+from vlmtune.types import ImageRef
+
+IMAGES = tuple(ImageRef(Path(f"{i}.png")) for i in range(5))
+CAPTIONS = tuple("vwxyz")
+TRUE = (False, True, False, False, True)
+
+
+def choice(scores, **more) -> ItemRow:
+    line = tuple(score if score is None else float(score) for score in scores)
+    return ItemRow("crepe/0", "crepe", 0.0, IMAGES[:1], CAPTIONS, (TRUE,), (line,), **more)
+
+
+def query(scores, images=IMAGES, true=TRUE) -> ItemRow:
+    lines = tuple((float(score),) for score in scores)
+    return ItemRow("f/0", "f", 0.0, images, ("v",), tuple((t,) for t in true), lines, rank=2)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("make", [choice, query])
+def test_ranks_against_a_count(make, seed):
+    rng = random.Random(seed)
+    runs = [[rng.randrange(4) / 4 for _ in TRUE] for _ in range(2)]  # with ties
+    (made,) = rankings([make(scores) for scores in runs])
+    assert made["kind"] == ("image" if make is choice else "caption")
+    for side, scores in enumerate(runs):
+        for row in made["rows"]:
+            i, cell = row["number"], row["cells"][side]
+            ahead = [j for j in range(5) if scores[j] > scores[i]]
+            tied = [j for j in range(5) if scores[j] == scores[i] and TRUE[i] and not TRUE[j]]
+            assert cell["rank"] == 1 + len(ahead) + len(tied)
+            assert (row["true"], cell["text"]) == (TRUE[i], f"{scores[i]:.3g}")
+            low, high = min(scores), max(scores)
+            assert cell["shade"] == round(100 * (scores[i] - low) / ((high - low) or 1))
+    after = [row["cells"][1]["rank"] for row in made["rows"]]
+    assert after == sorted(after)
+
+
+def test_an_image_that_a_run_does_not_show_has_no_rank_there():
+    view = item_view(
+        0,
+        query((5, 4, 3), IMAGES[:3], TRUE[:3]),
+        [[query((5, 4, 3), IMAGES[:3], TRUE[:3])], [query((9, 8, 7), IMAGES[2:], TRUE[2:])]],
+        Thumbnails(),
+    )
+    (made,) = view["ranked"]["queries"]
+    listed = {
+        view["images"][row["number"]]["name"]: [c and c["rank"] for c in row["cells"]]
+        for row in made["rows"]
+    }
+    assert listed == {
+        "2.png": [3, 1],
+        "3.png": [None, 2],
+        "4.png": [None, 3],
+        "0.png": [1, None],
+        "1.png": [2, None],
+    }
+    assert list(listed) == ["2.png", "3.png", "4.png", "0.png", "1.png"]
+
+
+def test_each_caption_over_images_is_a_query():
+    true = ((True, False), (False, True), (False, False))
+    row = ItemRow(
+        "a/0", "a", 0.0, IMAGES[:3], ("p", "q"), true, ((3.0, 1.0), (2.0, 2.0), (1.0, 3.0))
+    )
+    made = rankings([row])
+    assert [(one["query"], [r["number"] for r in one["rows"]]) for one in made] == [
+        (0, [0, 1, 2]),
+        (1, [2, 1, 0]),
+    ]
+
+
+@pytest.mark.parametrize(
+    "by_run",
+    [
+        [None],
+        [ItemRow("a/0", "a", 1.0)],
+        [replace(choice((1, 0)), captions=("x", "y"), true=((True, False),))],
+        [choice((None, 1.0, None, 0.5, None))],
+    ],
+)
+def test_fewer_than_three_candidates_are_not_ranked(by_run):
+    assert rankings(by_run) == []
+
+
+def test_the_page_lists_ranks_in_place_of_pairs(make_run):
+    rows = [choice((0.1, 0.5, 0.3, 0.2, 0.4)), choice((0.9, 0.2, 0.1, 0.3, 0.8))]
+    run = make_run("adapter")
+    head = {"title": "crepe", "run": "adapter", "colour": 1, "against": "zero-shot"}
+    group = {**head, "verdict": "won", "good": True, "total": 1}
+    group["items"] = [item_view(0, rows[1], [rows[:1], rows[1:]], Thumbnails())]
+    page = to_html([run], [group])
+    (table,) = re.findall(r'<figure class="seen ranking.*?</figure>', page, re.DOTALL)
+    text = " ".join(re.sub(r"<[^>]+>", " ", table).split())
+    assert text == (
+        "0.png not found captions before after ✗ v 5 0.1 1 0.9 ✓ z 2 0.4 2 0.8 "
+        "✗ y 4 0.2 3 0.3 ✓ w 1 0.5 4 0.2 ✗ x 3 0.3 5 0.1"
+    )
+    assert page.count('class="seen') == 1
