@@ -6,7 +6,7 @@ Never: a record with such an image, or other bytes for the same records.
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -133,6 +133,14 @@ def sha256(path: Path) -> str:
         raise UserError(
             f"expected the file {path}, got {error.strerror}: download it or correct the path"
         ) from error
+
+
+def summed(lines: Iterable[str]) -> str:
+    """Returns the sha256 of lines of text, in hex."""
+    state = hashlib.sha256()
+    for line in lines:
+        state.update(f"{line}\n".encode())
+    return state.hexdigest()
 
 
 def _samples(chunk: Chunk, faults: list[Fault]) -> Iterator[dict[str, Any]]:

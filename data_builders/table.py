@@ -4,11 +4,10 @@ Never: an image in two splits, two records of one image whose captions exclude e
 row that is not listed.
 """
 
-import hashlib
 import itertools
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -17,6 +16,7 @@ from typing_extensions import override
 from data_builders.left_out import Line
 from data_builders.measured_images import ContentReader, MeasuredImages, measured_checksums
 from data_builders.shard_builder import Record, ShardBuilder, image_group
+from data_builders.shard_files import summed
 from vlmtune.data.distinct_images import HELD_OUT, TRAIN, DistinctImages, training_splits
 from vlmtune.data.table_rows import Table, TableRow
 from vlmtune.data.tables import source_files
@@ -80,9 +80,9 @@ class TableBuilder(ShardBuilder):
         """The table, or all files of a folder as one, and the names and sizes of the images."""
         sums = super().checksums()
         if self.table.path.is_dir():
-            sums = {self.table.path.name: _summed(f"{name} {x}" for name, x in sums.items())}
+            sums = {self.table.path.name: summed(f"{name} {x}" for name, x in sums.items())}
         sums |= measured_checksums(self.measured)
-        return {**sums, "images": _summed(self._listing())}
+        return {**sums, "images": summed(self._listing())}
 
     @override
     def lines(self, image: str, source: bytes | Path, reason: str, detail: str) -> Iterator[Line]:
@@ -247,11 +247,3 @@ def _key(row: TableRow, digests: Sequence[bytes], keys: set[str]) -> str:
     key = next(name for name in names if name not in keys)
     keys.add(key)
     return key
-
-
-def _summed(lines: Iterable[str]) -> str:
-    """The sha256 of lines."""
-    state = hashlib.sha256()
-    for line in lines:
-        state.update(f"{line}\n".encode())
-    return state.hexdigest()

@@ -221,12 +221,14 @@ class AnimalGrid(Grid):
 
 @dataclass(frozen=True)
 class Singles(Grid):
-    """Scenes of one object; the shapes take turns, `count` scenes each."""
+    """Scenes of one object in a folder for each shape; they take turns, `count` scenes each."""
+
+    folder: str = "classification"
 
     @override
     def files(self) -> tuple[str, ...]:
         return tuple(
-            f"classification/{shape}/{shape}_{k:06d}.png"
+            f"{self.folder}/{shape}/{shape}_{k:06d}.png"
             for k in range(self.count)
             for shape in self.spec.shapes
         )

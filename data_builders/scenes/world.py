@@ -18,6 +18,7 @@ from data_builders.scenes.compositions import (
 )
 from data_builders.scenes.formats import ar4t, clevr, cola, eqben, foils, karpathy, visual_genome
 from data_builders.scenes.formats.files import write_json
+from data_builders.scenes.grids import Singles
 from data_builders.scenes.image_files import (
     SceneImage,
     Split,
@@ -91,6 +92,8 @@ class ScenesBuilder(Builder):
             40 or more; 8 give each set-up 400 images or more.
         eqben_train: Number of items (two scenes each) of each of EqBen's parts from an engine, of
             seen compositions, in the table `eqben/train.csv`: location, counting, attribute.
+        classes: Number of training images of each shape, of one object of a seen composition, in
+            the folders `images/classes/<shape>`; those of the classification benchmark are others.
     """
 
     def __init__(
@@ -105,11 +108,12 @@ class ScenesBuilder(Builder):
         single_attributes: Sequence[str] = ("color", "material"), relational: float = 0.0,
         processes: int | None = None, device: str = "cpu", benchmarks: int = 0,
         placements: int = 0, spar_repeats: int = 1, foils: int = 0, eqben_train: int = 0,
+        classes: int = 0,
     ) -> None:  # fmt: skip
         _check_counts(train=train, val=val, test=test, cogent=cogent, multi=multi,
                       ar4t_train=ar4t_train, ar4t_test=ar4t_test,
                       benchmarks=benchmarks, placements=placements, foils=foils,
-                      eqben_train=eqben_train)  # fmt: skip
+                      eqben_train=eqben_train, classes=classes)  # fmt: skip
         if "color" not in single_attributes or not set(single_attributes) <= set(ATTRIBUTE_ORDER):
             raise UserError(
                 f"expected single_attributes out of {list(ATTRIBUTE_ORDER)} with 'color' among "
@@ -132,12 +136,13 @@ class ScenesBuilder(Builder):
             raise UserError(f"expected spar_repeats >= 1, got {spar_repeats}: raise it")
         self.benchmarks, self.placements = benchmarks, placements
         self.spar_repeats, self.foils, self.eqben_train = spar_repeats, foils, eqben_train
+        self.classes = classes
 
     @override
     def spec(self) -> Spec:
         # Options that do not change the result are left out, so that an existing world is reused.
         spec = super().spec()
-        optional = ("benchmarks", "placements", "foils", "eqben_train")
+        optional = ("benchmarks", "placements", "foils", "eqben_train", "classes")
         unset = {name for name in optional if not getattr(self, name)}
         idle = {"processes", *unset, *(["spar_repeats"] if self.spar_repeats == 1 else [])}
         return {**spec, "init_args": {k: v for k, v in spec["init_args"].items() if k not in idle}}
@@ -197,6 +202,10 @@ class ScenesBuilder(Builder):
             name = f"eqben_{part}"
             spec = self._at_least_two(self.unseen)
             add(name, series(spec, self._seed(name)), 2 * self.eqben_train)
+        if self.classes:
+            seen = replace(self.world, forbidden=self.unseen)
+            singles = Singles(seen, self._seed("classes"), self.classes, "classes")
+            splits["classes"] = Split(singles, singles.files())
         return splits
 
     def _seed(self, name: str) -> int:

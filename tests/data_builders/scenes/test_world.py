@@ -223,6 +223,23 @@ def test_engine_pairs_build_pairs_of_images(engine_pairs):
     assert [record["truth"] for record in records] == [[[1, 0], [0, 1]]] * 36
 
 
+def test_folders_of_classes_show_seen_compositions(tmp_path):
+    few = {name: 0 for name in ("val", "test", "cogent", "multi", "ar4t_train", "ar4t_test")}
+    builder = ScenesBuilder(**{**SMALL, **few, "train": 1, "classes": 3})
+    series = builder._splits()["classes"].series
+    shapes = builder.world.shapes
+    scenes, _ = series.render(0, 3 * len(shapes), builder.canvas)
+    for index, scene in enumerate(scenes):
+        (thing,) = scene.objects
+        assert thing.shape == shapes[index % len(shapes)]
+        assert (thing.color, thing.shape) not in builder.unseen
+    builder.build(tmp_path / "w", progress=False)
+    folders = sorted((tmp_path / "w/images/classes").iterdir())
+    assert [folder.name for folder in folders] == sorted(shapes)
+    assert {len(list(folder.glob("*.png"))) for folder in folders} == {3}
+    assert "classes" not in ScenesBuilder().spec()["init_args"]
+
+
 def test_engine_pairs_of_a_world_without_them_change_nothing():
     assert "eqben_train" not in ScenesBuilder().spec()["init_args"]
     assert ScenesBuilder(eqben_train=3).spec()["init_args"]["eqben_train"] == 3

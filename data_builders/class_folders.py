@@ -1,0 +1,144 @@
+"""Folders of images named after classes go in, images with the caption of their class come out.
+
+Never: two images of a class as each other's negatives, or an image of a split that is measured.
+"""
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+from typing_extensions import override
+
+from data_builders.measured_images import ContentReader, MeasuredImages, measured_checksums
+from data_builders.shard_builder import Record, ShardBuilder, image_group
+from data_builders.shard_files import summed
+from vlmtune.data.tables import IMAGE_SUFFIXES
+from vlmtune.errors import UserError
+from vlmtune.storage.files import read_json
+
+LAYOUT = "at least two folders of images, one for each class,"
+NAMES = "a JSON object {folder: name} with a different name for each folder"
+
+
+class ClassFoldersBuilder(ShardBuilder):
+    """Images in folders named after their classes, as CIFAR-10 and ImageNet are exported.
+
+    An image of the folder `fire_truck` has the captions "a photo of a fire truck." and so on, one
+    for each template. A caption is its own id, so it is true of every image of its class. Captions
+    of other classes are its hard negatives.
+
+    Cola mixes 5 % of CIFAR-10's training images into its own data and so recovers the accuracy
+    that adaptation cost (Ray et al. 2023, section 7): `fraction: 0.05`.
+
+    Args:
+        path: The folder with a folder for each class; images may lie at any depth in it.
+        templates: Captions, each with {} for the name of the class.
+        classes: JSON object `{folder: name}`; without it folders are named as they are, with
+            blanks for underscores.
+        fraction: Fraction of the images of each class that are written, at random, at least one. A
+            smaller fraction of one seed is part of a larger one.
+        negatives: Number of other classes whose captions are hard negatives of an image.
+        measured: Benchmarks whose images are left out, such as the folder of the test split; by
+            content, see `TableBuilder`.
+        seed: Seed of the fraction and of the hard negatives.
+    """
+
+    def __init__(self, path: Path, templates: Sequence[str] = ("a photo of a {}.",),
+                 classes: Path | None = None, fraction: float = 1.0, negatives: int = 4,
+                 measured: Sequence[Path] = (), seed: int = 0,
+                 records_per_shard: int = 1000) -> None:  # fmt: skip
+        super().__init__(records_per_shard)
+        wrong = [text for text in templates if text.count("{}") != 1]
+        if wrong or not templates or len(set(templates)) < len(templates):
+            raise UserError(
+                "expected different templates, each with {} once, got "
+                f"{wrong[0] if wrong else list(templates)!r}: correct them"
+            )
+        if not 0 < fraction <= 1 or negatives < 0:
+            raise UserError(
+                "expected a fraction above 0 and at most 1 and negatives >= 0, got "
+                f"{fraction} and {negatives}: correct them"
+            )
+        self.path, self.templates = Path(path), tuple(templates)
+        self.classes = None if classes is None else Path(classes)
+        self.fraction, self.negatives, self.seed = fraction, negatives, seed
+        self.measured = tuple(map(Path, measured))
+
+    @override
+    def checksums(self) -> dict[str, str]:
+        listing = [f"{file.relative_to(self.path)} {file.stat().st_size}" for file in self._all()]
+        images = {"images": summed(listing)}
+        return {**super().checksums(), **measured_checksums(self.measured), **images}
+
+    @override
+    def records(self) -> Iterator[Record]:
+        names = self._names()
+        measured = MeasuredImages(self.measured)
+        contents = ContentReader(measured, self.exists)
+        known: set[bytes] = set()
+        for label, files in self._files.items():
+            rng = random.Random(f"{self.seed}:{label}")
+            count = max(1, round(self.fraction * len(files)))
+            self.counts["skipped: not in the fraction"] += len(files) - count
+            for file in sorted(rng.sample(files, len(files))[:count]):
+                image = file.relative_to(self.path).as_posix()
+                digest = contents.digest(file, image)
+                if digest is None:
+                    continue
+                if digest in known or measured.has(image, digest):
+                    reason = "repeated image" if digest in known else "measured"
+                    self.counts[f"skipped: {reason}"] += 1
+                    continue
+                known.add(digest)
+                texts = self._texts(label, names, random.Random(f"{self.seed}:{image}"))
+                self.counts["captions"] += sum(texts.values())
+                self.counts["hard negatives"] += len(texts) - sum(texts.values())
+                yield image_group(image, texts, key=str(Path(image).with_suffix(""))), [file]
+        contents.report(self.counts)
+
+    def _texts(self, label: str, names: Mapping[str, str], rng: random.Random) -> dict[str, bool]:
+        """The captions of a class, and one of each of some other classes, which are false."""
+        others = [name for folder, name in names.items() if folder != label]
+        false = rng.sample(others, min(self.negatives, len(others)))
+        true = [text.replace("{}", names[label]) for text in self.templates]
+        drawn = [rng.choice(self.templates).replace("{}", name) for name in false]
+        return {**dict.fromkeys(drawn, False), **dict.fromkeys(true, True)}
+
+    def _all(self) -> list[Path]:
+        return [file for files in self._files.values() for file in files]
+
+    @cached_property
+    def _files(self) -> dict[str, list[Path]]:
+        """The images of each folder, by its name."""
+        try:
+            folders = sorted(path for path in self.path.iterdir() if path.is_dir())
+        except OSError as error:
+            raise UserError(
+                f"expected {LAYOUT} in {self.path}, got {error.strerror}: correct `path`"
+            ) from error
+        files = {
+            folder.name: sorted(x for x in folder.rglob("*") if x.suffix.lower() in IMAGE_SUFFIXES)
+            for folder in folders
+            if not folder.name.startswith(".")
+        }
+        empty = [name for name, listed in files.items() if not listed]
+        if len(files) < 2 or empty:
+            came = f"no image in {empty[0]!r}" if len(files) > 1 else f"{len(files)} folders"
+            raise UserError(f"expected {LAYOUT} in {self.path}, got {came}: correct `path`")
+        return files
+
+    def _names(self) -> dict[str, str]:
+        """The name of the class of each folder, no two alike."""
+        names = {folder: " ".join(folder.split("_")) for folder in self._files}
+        if self.classes is not None:
+            given = read_json(self.classes, NAMES, shape=dict[str, str])
+            names = {folder: given.get(folder, "").strip() for folder in self._files}
+        folder_of: dict[str, str] = {}
+        for folder, name in names.items():
+            if not name or folder_of.setdefault(name, folder) != folder:
+                where = self.classes or self.path
+                raise UserError(
+                    f"expected {NAMES} in {where}, got {name!r} for {folder!r}: correct `classes`"
+                )
+        return names
