@@ -102,8 +102,8 @@ class ClassFoldersBuilder(ShardBuilder):
         others = [name for folder, name in names.items() if folder != label]
         false = rng.sample(others, min(self.negatives, len(others)))
         true = [text.replace("{}", names[label]) for text in self.templates]
-        drawn = [rng.choice(self.templates).replace("{}", name) for name in false]
-        return {**dict.fromkeys(drawn, False), **dict.fromkeys(true, True)}
+        texts = [rng.choice(self.templates).replace("{}", name) for name in false]
+        return {**dict.fromkeys(texts, False), **dict.fromkeys(true, True)}
 
     def _all(self) -> list[Path]:
         return [file for files in self._files.values() for file in files]

@@ -30,8 +30,8 @@ def rankings(by_run: Sequence[ItemRow | None]) -> list[dict[str, Any]]:
         >>> true, one = ((True, False, False),), ((0.5, 0.75, 0.25),)
         >>> before = ItemRow("a/0", "a", 0.0, ("i",), ("x", "y", "z"), true, one)
         >>> after = ItemRow("a/0", "a", 1.0, ("i",), ("x", "y", "z"), true, ((0.5, 0.1, 0.2),))
-        >>> (made,) = rankings([before, after])
-        >>> [(row["number"], [cell["rank"] for cell in row["cells"]]) for row in made["rows"]]
+        >>> (ranking,) = rankings([before, after])
+        >>> [(row["number"], [cell["rank"] for cell in row["cells"]]) for row in ranking["rows"]]
         [(0, [2, 1]), (2, [3, 2]), (1, [1, 3])]
     """
     row = next((one for one in by_run if one is not None), None)
@@ -39,8 +39,8 @@ def rankings(by_run: Sequence[ItemRow | None]) -> list[dict[str, Any]]:
         return []
     by_caption = len(row.images) >= SHORTEST
     queries = range(len(row.captions if by_caption else row.images))
-    made = [_ranking(query, by_caption, row, by_run) for query in queries]
-    return [one for one in made if len(one["rows"]) >= SHORTEST]
+    ranked = [_ranking(query, by_caption, row, by_run) for query in queries]
+    return [one for one in ranked if len(one["rows"]) >= SHORTEST]
 
 
 def _ranking(
@@ -54,7 +54,7 @@ def _ranking(
     cells = [_cells(column, true) for column in columns]
     compared = [i for i in range(len(true)) if any(column[i] is not None for column in columns)]
 
-    def place(i: int) -> tuple[int, ...]:  # in the last run, then in those before it
+    def order(i: int) -> tuple[int, ...]:  # in the last run, then in those before it
         of_runs = [column[i] for column in reversed(cells)]
         return tuple(len(true) + 1 if cell is None else cell["rank"] for cell in of_runs)
 
@@ -63,7 +63,7 @@ def _ranking(
         "query": query,
         "rows": [
             {"number": i, "true": true[i], "cells": [column[i] for column in cells]}
-            for i in sorted(compared, key=place)
+            for i in sorted(compared, key=order)
         ],
     }
 
