@@ -4,8 +4,10 @@ Random weights, InfoNCE, the same JPEG images with a caption of 12 words each, t
 preprocessing, AdamW in 32 bit. A step is the time from one call of the optimizer to the next, so
 that it holds reading, decoding, both towers, the loss, the backward pass and all that a loop does
 beside them. The two take turns. open_clip's loop gets images from files as its CSV reader gives
-them: its WebDataset reader fails with webdataset 1.0, and its CSV reader needs pandas.
-Required: 1.3x. `--profile` lists the functions in which a step of `fit` spends its time.
+them: its WebDataset reader fails with webdataset 1.0, and its CSV reader needs pandas. `fit` has
+the fused AdamW of configs/experiments/corpora/methods/full_finetuning.yaml, open_clip the one that
+its command makes; `--same-optimizer` gives both the latter. Required: 1.3x. `--profile` lists the
+functions in which `fit` spends its processor time, setup included.
 
     python -m scripts.bench.fine_tuning [--batch 16] [--steps 4] [--rounds 3]
 """
@@ -89,8 +91,8 @@ class Files(Dataset[tuple[torch.Tensor, torch.Tensor]]):
 class TimedAdamW(AdamW):
     """AdamW that notes the processor seconds at the end of each step."""
 
-    def __init__(self, parameters: Any) -> None:
-        super().__init__(parameters, lr=1e-5)
+    def __init__(self, parameters: Any, fused: bool | None = None) -> None:
+        super().__init__(parameters, lr=1e-5, fused=fused)
         self.clock = time.process_time if DEVICE == "cpu" else time.perf_counter
         self.ends: list[float] = []
 
@@ -107,12 +109,12 @@ class TimedAdamW(AdamW):
         return [b - a for a, b in zip(self.ends, self.ends[1:], strict=False)]
 
 
-def ours(shards: Path, batch: int, steps: int) -> list[float]:
+def ours(shards: Path, batch: int, steps: int, fused: bool | None) -> list[float]:
     """The seconds of each step of `fit`, with the callback that it has by default."""
     optimizers: list[TimedAdamW] = []
 
     def optimizer(parameters: Any) -> TimedAdamW:
-        optimizers.append(TimedAdamW(parameters))
+        optimizers.append(TimedAdamW(parameters, fused))
         return optimizers[-1]
 
     module = AdaptationModule(random_clip(), FullFineTuning(), [InfoNCE()], optimizer=optimizer)
@@ -170,20 +172,21 @@ def write_files(folder: Path, count: int) -> list[tuple[Path, str]]:
 def main() -> None:
     """Prints one line."""
     torch.set_num_threads(1)
-    chosen = options(__doc__, batch=16, steps=4, rounds=3, profile=False)
+    chosen = options(__doc__, batch=16, steps=4, rounds=3, profile=False, same_optimizer=False)
     for pattern in NOISE:
         warnings.filterwarnings("ignore", pattern)
     count = chosen.batch * (chosen.steps + 1)
+    fused = None if chosen.same_optimizer else True
     with tempfile.TemporaryDirectory() as root:
         shards = Path(root) / "shards"
         Photos(count).build(shards, progress=False)
         files = write_files(Path(root) / "files", count)
         works = {
-            "vlmtune": partial(ours, shards, chosen.batch, chosen.steps),
+            "vlmtune": partial(ours, shards, chosen.batch, chosen.steps, fused),
             "open_clip": partial(theirs, files, chosen.batch, chosen.steps),
         }
         if chosen.profile:
-            with cProfile.Profile() as profile:
+            with cProfile.Profile(time.process_time) as profile:
                 works["vlmtune"]()
             pstats.Stats(profile).sort_stats("tottime").print_stats(25)
             return

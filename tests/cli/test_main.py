@@ -122,6 +122,22 @@ def test_help_imports_nothing_heavy():
         assert text in done.stdout
 
 
+@pytest.mark.parametrize(("chosen", "used"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
+def test_threads_sleep_while_they_wait_unless_said_otherwise(chosen, used):
+    """The variable is set before torch is imported, as OpenMP reads it once."""
+    code = (
+        "import os, sys\n"
+        "from vlmtune.cli import main\n"
+        "main.main = lambda: print('torch' in sys.modules, os.environ['OMP_WAIT_POLICY'])\n"
+        "main.entry()\n"
+    )
+    given = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    given |= {"OMP_WAIT_POLICY": chosen} if chosen else {}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=given, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == f"False {used}\n"
+
+
 def test_the_module_is_the_program():
     command = [sys.executable, "-m", "vlmtune", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT)
@@ -401,6 +417,9 @@ def test_one_that_cannot_be_run_does_not_stop_the_others(benchmark, model_folder
     assert "nowhere.json" in (tmp_path / "r" / "report.html").read_text()
 
 
+SCALED_AND_CLIPPED = ["--trainer.precision=16-mixed", "--trainer.gradient_clip_val=1"]
+SCALED_AND_CLIPPED += ["--model.optimizer=torch.optim.AdamW"]
+SCALED_AND_CLIPPED += ["--model.optimizer.init_args.fused=true"]
 UNKNOWN = [
     (["--model.adaptr=x"], "did you mean 'model.adapter'?"),
     (["--trainer.max_step=2"], "did you mean 'trainer.max_steps'?"),
@@ -416,6 +435,7 @@ UNKNOWN = [
     (["stray"], "unrecognized arguments: stray"),
     (["--model.warmup=7"], "warmup and final_lr in [0, 1]"),
     (["--model.optimizer.init_args.lrr=1"], "did you mean 'lr'?"),
+    (SCALED_AND_CLIPPED, "an optimizer that is not fused"),
     (["--config", "nowhere.yaml"], "File does not exist: "),
     (["--ckpt_path", "nowhere.ckpt"], "nowhere.ckpt"),
     (["--data.train=[]"], "at least one shard set in train"),

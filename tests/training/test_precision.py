@@ -9,10 +9,12 @@ import yaml
 from tests.adapters.families import attached, pixels
 from tests.contracts.test_adapters import CONFIGS
 from tests.refusals import refused
-from tests.runs import QUIET, fit, module
+from tests.runs import QUIET, fit, module, quiet_trainer
 from vlmtune.adapters.base import Adapter
 from vlmtune.adapters.full_finetuning import FullFineTuning
 from vlmtune.config import instantiate
+from vlmtune.data.datamodule import ShardDataModule
+from vlmtune.data.shards import ShardSet
 from vlmtune.objectives.info_nce import InfoNCE
 
 pytestmark = QUIET
@@ -70,10 +72,12 @@ def test_it_trains_in_bf16(path, model_folder, shards, tmp_path):
 
 @pytest.mark.parametrize("precision", ["bf16-true", "16-true", "64-true"])
 def test_other_types_for_all_numbers_are_refused(precision, model_folder, shards, tmp_path):
-    with refused(f"expected a precision of 32-true, bf16-mixed or 16-mixed, got {precision}"):
-        fit(
-            module(model_folder, FullFineTuning(), [InfoNCE()]),
-            shards,
-            tmp_path,
-            precision=precision,
-        )
+    said = f"expected a precision of 32-true, bf16-mixed or 16-mixed, got {precision}"
+    made = module(model_folder, FullFineTuning(), [InfoNCE()])
+    with refused(said):
+        fit(made, shards, tmp_path, precision=precision)
+    sets = [ShardSet(str(shards))]
+    data = ShardDataModule(sets, batch_size=4, val=sets)
+    for measure in ("validate", "test"):
+        with refused(said):
+            getattr(quiet_trainer(precision=precision, devices=1), measure)(made, datamodule=data)

@@ -21,8 +21,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from vlmtune.cli.yaml_files import read_yaml
 from vlmtune.config import find_path
 from vlmtune.data.shards import ShardSet
 from vlmtune.errors import UserError, reason
@@ -89,8 +88,8 @@ class Task:
 
 def read_experiment(path: Path) -> Experiment:
     """Reads the YAML of an experiment."""
+    content = read_yaml(find_path(path) or path)
     try:
-        content = yaml.safe_load((find_path(path) or path).read_text(encoding="utf-8"))
         if unknown := sorted(KEYS.symmetric_difference(content)):
             raise ValueError(f"{unknown[0]} missing or unknown")
         columns = {title: tuple(names.split()) for title, names in content["columns"].items()}
@@ -102,7 +101,7 @@ def read_experiment(path: Path) -> Experiment:
             {row: values["name"] for row, values in content["rows"].items()},
             {row: tuple(values["configs"]) for row, values in content["rows"].items()},
         )  # fmt: skip
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         line = " ".join(reason(error).split())
         raise UserError(
             f"expected a table of strategies in {path}, got {line}: see {EXAMPLE}"
@@ -169,7 +168,7 @@ def seconds_per_epoch(report: RunReport, folder: Path) -> float | None:
     steps, path = report.provenance.config.get("steps"), folder / "config.yaml"
     if not steps or not path.is_file():
         return None
-    config = yaml.safe_load(path.read_text(encoding="utf-8"))
+    config = read_yaml(path)
     data, records = config["data"], 0
     for shards in data["train"]:
         records += ShardSet(shards.get("init_args", shards)["path"]).manifest.records

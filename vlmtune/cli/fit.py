@@ -30,7 +30,12 @@ from torch.nn import ModuleList
 from typing_extensions import override
 
 from vlmtune.cli.explain import configuration_error, explain, warning_line
-from vlmtune.cli.fit_checks import check_devices, check_optimizer, names_module
+from vlmtune.cli.fit_checks import (
+    check_clipping,
+    check_devices,
+    check_optimizer,
+    names_module,
+)
 from vlmtune.cli.overrides import changed_lists, rewritten
 from vlmtune.cli.run_folder import AtomicCheckpoints, alone_in
 from vlmtune.cli.run_progress import RunProgress
@@ -250,8 +255,10 @@ class VlmtuneCLI(LightningCLI):
 
     def before_instantiate_classes(self) -> None:
         """Refuses a function that makes no optimizer: the module would call it."""
-        model = self.config[self.command].model
-        check_optimizer(model.get("init_args", model).get("optimizer"))
+        config = self.config[self.command]
+        optimizer = config.model.get("init_args", config.model).get("optimizer")
+        check_optimizer(optimizer)
+        check_clipping(config.trainer, optimizer)
 
     def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
         """Makes the trainer, with errors of one line."""

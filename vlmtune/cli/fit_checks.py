@@ -55,6 +55,24 @@ def check_optimizer(optimizer: Any) -> None:
     )
 
 
+def check_clipping(trainer: Any, optimizer: Any) -> None:
+    """Refuses to clip gradients that the optimizer itself unscales, which Lightning cannot.
+
+    Args:
+        trainer: The parsed section of the trainer.
+        optimizer: As for `check_optimizer`.
+
+    Raises:
+        UserError: A fused optimizer is to train with a gradient scaler and clipping.
+    """
+    fused = getattr(getattr(optimizer, "init_args", None), "fused", None)
+    if fused and trainer.gradient_clip_val and str(trainer.precision) in ("16", "16-mixed"):
+        raise UserError(
+            "expected an optimizer that is not fused to clip gradients of 16-mixed, got fused: set "
+            "--model.optimizer.init_args.fused false, or --trainer.precision bf16-mixed"
+        )
+
+
 def _makes_optimizer(maker: Any) -> bool:
     if not inspect.isclass(maker):
         try:

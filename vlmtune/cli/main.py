@@ -7,6 +7,7 @@ import argparse
 import contextlib
 import importlib
 import logging
+import os
 import sys
 import textwrap
 import traceback
@@ -162,6 +163,9 @@ def main(argv: list[str] | None = None) -> int:
 
 def entry() -> None:
     """The `vlmtune` program."""
+    # OpenMP's threads sleep while they wait for each other, also those of ranks and data workers. By
+    # default they spin, on the core that a thread they wait for needs where cores are shared.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     sturdy_output()
     sys.exit(main())
 

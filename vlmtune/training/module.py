@@ -133,13 +133,17 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
     # -- features and scores ------------------------------------------------------------------
 
     @override
+    def setup(self, stage: str) -> None:
+        super().setup(stage)
+        check_precision(str(self.trainer.precision))
+
+    @override
     def on_fit_start(self) -> None:
         """Opens or builds the feature stores.
 
         Raises:
             UserError: There is a `store` but no datamodule.
         """
-        check_precision(str(self.trainer.precision))
         if self.store is None:
             return
         corpus: CorpusContent | None = getattr(self.trainer, "datamodule", None)
@@ -188,7 +192,7 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
         if not self._accumulated(batch_idx):
             self._first_key = batch.keys[0]
         for line in batch.damaged:
-            self.print(f"skipped a damaged record: {line}")
+            print(f"skipped a damaged record: {line}", flush=True)  # of this rank
         return self._loss(batch, batch_idx, "train")
 
     @override

@@ -51,7 +51,7 @@ def check_mined(pairs: PairPolicy, targets: Targets) -> None:
 
 
 def check_precision(precision: str) -> None:
-    """Raises a `UserError` if all numbers of training would be of another type than float32."""
+    """Raises a `UserError` if all numbers would be of another type than float32."""
     if precision.endswith("-true") and precision != "32-true":
         raise UserError(
             f"expected a precision of 32-true, bf16-mixed or 16-mixed, got {precision}: features "

@@ -1,0 +1,98 @@
+"""One rank alone reads a corrupt image: it is left out and named, and the ranks stay in step."""
+
+import contextlib
+import io
+import shutil
+import tarfile
+
+import pytest
+import torch
+from pytorch_lightning.callbacks import Callback
+
+from tests.ranks import run_ranks
+from tests.runs import QUIET, module, quiet_trainer, weights
+from vlmtune.adapters.linear_probe import LinearProbe
+from vlmtune.data.datamodule import ShardDataModule
+from vlmtune.data.sample_order import Consumer
+from vlmtune.data.shards import ShardSet
+from vlmtune.data.stream import GroupStream
+from vlmtune.objectives.info_nce import InfoNCE
+
+pytestmark = [*QUIET, pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")]
+
+STEPS = 3  # an epoch of 12 records: 2 ranks with batches of 2
+
+
+class Seen(Callback):
+    """Notes the records and the damage of each batch."""
+
+    def __init__(self):
+        self.keys, self.damaged = [], []
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        self.keys.append(list(batch.keys))
+        self.damaged += batch.damaged
+
+
+def keys_of(data, rank):
+    """The records of each batch of a rank, read without the trainer."""
+    stream = GroupStream((data,), 2, images=False)
+    return [[g.key for g in groups] for groups, _ in stream.batches(0, Consumer(rank, 2))]
+
+
+def image_of(key, shard):
+    """The shard and the image of a record in it, or None."""
+    with tarfile.open(shard) as tar:
+        named = [member for member in tar.getmembers() if member.name.startswith(f"{key}.")]
+    return next(((shard, one) for one in named if not one.name.endswith(".json")), None)
+
+
+@pytest.fixture
+def corrupt(shards, tmp_path):
+    """The shards with one corrupt image, the second record of rank 1's second batch, and its key."""
+    folder = tmp_path / "shards"
+    shutil.copytree(shards, folder)
+    data = ShardSet(str(folder))
+    key = keys_of(data, 1)[1][1]
+    shard, member = next(filter(None, (image_of(key, path) for path in data.files)))
+    with shard.open("r+b") as file:
+        file.seek(member.offset_data)
+        file.write(b"\0" * member.size)
+    return data, key
+
+
+def train(rank, data, model_folder, folder, workers, max_damaged):
+    del rank
+    made, seen = module(model_folder, LinearProbe(), [InfoNCE()]), Seen()
+    sets = ShardDataModule([data], 2, num_workers=workers, max_damaged=max_damaged)
+    trainer = quiet_trainer(
+        max_epochs=1, devices=2, strategy="ddp", default_root_dir=folder, callbacks=[seen]
+    )
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        trainer.fit(made, datamodule=sets)
+    return trainer.global_step, seen.keys, seen.damaged, said.getvalue(), weights(made)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_both_ranks_take_all_steps(workers, corrupt, model_folder, tmp_path):
+    data, key = corrupt
+    given = data, model_folder, tmp_path, workers, 0.01
+    one, other = run_ranks(2, tmp_path / "ranks", train, *given)
+    assert one[0] == other[0] == STEPS
+    assert one[1:4] == (keys_of(data, 0), [], "")
+    want = keys_of(data, 1)
+    want[1][1] = want[1][0]  # the record before takes its place
+    assert other[1] == want
+    (line,) = other[2]
+    assert key in line
+    assert other[3] == f"skipped a damaged record: {line}\n"
+    for name, value in one[4].items():
+        assert value.isfinite().all()
+        assert torch.equal(value, other[4][name])
+
+
+def test_too_many_stop_both_ranks(corrupt, model_folder, tmp_path):
+    data, _ = corrupt
+    with pytest.raises(AssertionError, match="expected at most 0 damaged of 6 records, got 1"):
+        run_ranks(2, tmp_path / "ranks", train, data, model_folder, tmp_path, 0, 0.0)
