@@ -16,8 +16,8 @@ from vlmtune.adapters.base import Adapter
 from vlmtune.backbones.base import Backbone
 from vlmtune.benchmarks.base import Benchmark
 from vlmtune.cli.build import changes
+from vlmtune.cli.commands import command_parser
 from vlmtune.cli.fit import NOISE, VlmtuneCLI
-from vlmtune.cli.main import _parser
 from vlmtune.cli.plugins import find, make, make_list
 from vlmtune.objectives.base import Objective
 from vlmtune.pairs.base import PairPolicy
@@ -294,7 +294,7 @@ def test_a_recipe_is_what_the_command_it_starts_with_takes(path, monkeypatch):
     if words[0] == "evaluate":
         check_recipe(words)
         return
-    options = _parser().parse_args(words)
+    options = command_parser().parse_args(words)
     assert (ROOT / options.config) == path
     given = yaml.safe_load(path.read_text())
     made = make(Builder, find("builders", options.corpus), changes(path))
@@ -303,7 +303,7 @@ def test_a_recipe_is_what_the_command_it_starts_with_takes(path, monkeypatch):
 
 def check_recipe(words: list[str], path: Path | None = None) -> None:
     """Makes the benchmarks or the builder that a command names in the header of `path`."""
-    options, rest = _parser().parse_known_args(words)
+    options, rest = command_parser().parse_known_args(words)
     if options.command == "evaluate":
         assert rest == []
         benchmarks = make_list(Benchmark, "benchmarks", options.benchmarks)

@@ -24,8 +24,8 @@ from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.benchmarks.base import Benchmark
 from vlmtune.benchmarks.table_files import SUFFIXES
 from vlmtune.cli import build, compare
+from vlmtune.cli.commands import TRAINING, command_parser
 from vlmtune.cli.fit import NOISE
-from vlmtune.cli.main import TRAINING, _parser
 from vlmtune.cli.plugins import find, make, make_list
 from vlmtune.data.datamodule import ShardDataModule
 from vlmtune.data.shards import ShardSet
@@ -138,7 +138,7 @@ def check_vlmtune(words: list[str]) -> None:
     if words[0] in TRAINING:
         Command(words[0], words[1:])
         return
-    options, rest = _parser().parse_known_args(words)
+    options, rest = command_parser().parse_known_args(words)
     if options.command == "build":
         make(Builder, find("builders", options.corpus), build.arguments(options.config, rest))
         return
@@ -202,7 +202,7 @@ def test_subcommands_named_in_the_text_exist(name):
         for words in re.findall(r"`vlmtune ([a-z| ]+)(?![\w/.])", text)
         for word in words.split()
     }
-    choices = _parser()._subparsers._group_actions[0].choices
+    choices = command_parser()._subparsers._group_actions[0].choices
     corpora = {path.stem for path in (ROOT / "configs/plugins/builders").glob("*.yaml")}
     assert named - {"|"} <= choices.keys() | corpora
 

@@ -31,7 +31,8 @@ from vlmtune.adapters.base import Adapter
 from vlmtune.adapters.last_blocks import LastBlocks
 from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.mm_adapter import MMAdapter
-from vlmtune.features.store import FeatureStore, StoreKey, open_or_build_store
+from vlmtune.features.store import FeatureStore, open_or_build_store
+from vlmtune.features.store_key import StoreKey
 from vlmtune.objectives.pair_bce import PairBCE
 from vlmtune.types import Features, Targets
 

@@ -220,12 +220,15 @@ def killed(work: Work, run: Run, draw: random.Random, seconds: float) -> str:
 
 
 def one_run(
-    work: Work, sources: Path, out: Path, reference: Whole, draw: random.Random
+    work: Work, sources: Path, out: Path, reference: Whole, draw: random.Random, most: int
 ) -> tuple[list[str], str]:
-    """Kills one run once or more, and lets it end; returns how it was killed, and any fault."""
+    """Kills one run once or more, at most `most` times, and lets it end.
+
+    Returns how it was killed, and any fault.
+    """
     out.mkdir()
     how: list[str] = []
-    while not how or draw.random() < 0.4:
+    while not how or (len(how) < most and draw.random() < 0.4):
         die_at = None
         if work.ranks == 1 and draw.random() < 0.5:
             die_at = draw.randint(1, max(2, reference.operations))
@@ -256,7 +259,7 @@ def _last_line(run: Run) -> str:
 
 
 def inject(kills: int, seed: int, kinds: tuple[Work, ...] = KINDS) -> dict[str, Tally]:
-    """Injects at least `kills` SIGKILLs into each kind of work; returns what became of them."""
+    """Injects `kills` SIGKILLs into each kind of work; returns what became of them."""
     torch.set_num_threads(1)
     draw, tallies = random.Random(seed), {}
     with tempfile.TemporaryDirectory() as name:
@@ -275,7 +278,8 @@ def inject(kills: int, seed: int, kinds: tuple[Work, ...] = KINDS) -> dict[str, 
             tally = tallies[work.name] = Tally()
             while tally.kills < kills:
                 out = folder / f"killed-{number}-{tally.runs}"
-                how, fault = one_run(work, sources, out, wholes[work], draw)
+                left_over = kills - tally.kills
+                how, fault = one_run(work, sources, out, wholes[work], draw, left_over)
                 tally.runs, tally.kills = tally.runs + 1, tally.kills + len(how)
                 tally.survived += 0 if fault else len(how)
                 if fault:

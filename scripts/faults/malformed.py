@@ -27,7 +27,8 @@ from vlmtune.data.schema import Manifest, ShardInfo, read_manifest
 from vlmtune.errors import UserError
 from vlmtune.export import check_checkpoint, save_export
 from vlmtune.export.loading import load_export
-from vlmtune.features.store import FeatureStore, StoreKey, open_or_build_store
+from vlmtune.features.store import FeatureStore, open_or_build_store
+from vlmtune.features.store_key import StoreKey
 from vlmtune.metrics.value import MetricValue
 from vlmtune.report.result import Result
 from vlmtune.report.run_report import Provenance, RunReport

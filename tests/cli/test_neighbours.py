@@ -39,7 +39,7 @@ def test_the_cache_holds_the_models_own_scores(model_folder, shards, tmp_path, c
     cache = SimilarityCache(Path(capsys.readouterr().out.strip()))
     known = corpus([ShardSet(str(shards))])
     images = list(known.images)
-    assert cache.image_ids == tuple(images)
+    assert [*cache.image_ids] == images
     pictures = [decode_image(place) for place in known.images.values()]
     scores = scorer(pictures, cache.captions)
     vectors = normalize(scorer.embed_images(pictures), dim=1)
@@ -85,7 +85,7 @@ def test_coarse_caches_feed_training(model_folder, shards, tmp_path, capsys):
     assert json.loads((Path(folder) / "meta.json").read_text())["key"]["scorer"] == ""
     mined = MinedNeighbours(folder)
     mined.prepare([ShardSet(str(shards))])
-    group = mined._index.records[0].read()
+    group = mined._index[0].read()
     assert len(mined.extend([group], 0, 0)[0]) == 2
 
 

@@ -15,9 +15,10 @@ from tests.refusals import refused
 from tests.runs import QUIET, Killed
 from vlmtune.adapters.matching import Matching
 from vlmtune.backbones.vilt import Vilt
-from vlmtune.data.catalogue import corpus, corpus_digest, record_index
+from vlmtune.data.catalogue import corpus, corpus_digest
 from vlmtune.data.datamodule import EpochLoader, ShardDataModule
 from vlmtune.data.loader import GroupChanges
+from vlmtune.data.record_index import record_index
 from vlmtune.data.schema import RecordError
 from vlmtune.data.shards import ShardSet
 from vlmtune.data.stream import GroupStream
@@ -83,16 +84,20 @@ def loader(shards, mined, done=0, workers=0, epoch=0):
 
 
 def test_an_index_finds_every_record_as_the_stream_reads_it(shards):
-    index = record_index([shards])
-    assert len(index.records) == len(index.of_image) == COUNT
-    group = index.records[index.of_image["i17"]].read()
+    noted = []
+    index = record_index([shards], lambda *found: noted.append(found))
+    assert len(index) == COUNT
+    assert noted == [(number, f"i{number}") for number in range(COUNT)]
+    assert [place.key for place in index] == [f"r{number}" for number in range(COUNT)]
+    assert [place.key for place in index[-2:]] == ["r22", "r23"]
+    group = index[17].read()
     assert (group.key, group.texts) == ("r17", ("caption 17",))
     assert group.images is not None
     assert group.images[0].getpixel((0, 0))[0] == 17
-    assert index.records[3].read(images=False).images is None
-    Path(index.records[3].shard).unlink()
+    assert index[3].read(images=False).images is None
+    Path(index[3].shard).unlink()
     with pytest.raises(RecordError, match="cannot be read"):
-        index.records[3].read()
+        index[3].read()
 
 
 def test_a_corpus_knows_the_captions_of_other_records_too(shards):
@@ -226,7 +231,7 @@ def test_a_killed_run_goes_on_with_the_same_neighbours(shards, cache, tmp_path):
 def test_it_travels_to_worker_processes(shards, cache):
     mined = MinedNeighbours(cache, 2, 4)
     mined.prepare([shards])
-    group = record_index([shards]).records[9].read()
+    group = record_index([shards])[9].read()
     there = pickle.loads(pickle.dumps(mined))
     keys = [[one.key for one in x.extend([group], 1, 2)[0]] for x in (mined, there)]
     assert keys[0] == keys[1]
@@ -235,7 +240,7 @@ def test_it_travels_to_worker_processes(shards, cache):
 def test_epochs_draw_anew(shards, cache):
     mined = MinedNeighbours(cache, count=1, among=6)
     mined.prepare([shards])
-    group = record_index([shards]).records[9].read()
+    group = record_index([shards])[9].read()
     drawn = {mined.extend([group], 0, epoch)[0][1].key for epoch in range(30)}
     assert len(drawn) == 6
     assert mined.extend([group], 0, 4)[0][1].key == mined.extend([group], 0, 4)[0][1].key
@@ -245,9 +250,9 @@ def test_unusable_neighbours_are_passed_over_and_reported(shards, cache, damage_
     damage_set(shards, b'"text": "caption 4"', b'"tixt": "caption 4"')
     mined = MinedNeighbours(cache, count=1, among=2)
     mined.prepare([shards])  # record 4 is no longer indexed
-    assert "i4" not in mined._index.of_image
-    good = mined._index.records[mined._index.of_image["i3"]].read()
-    place = next(place for place in mined._index.records if place.key == "r2")
+    assert [place.key for place in mined._index] == [f"r{i}" for i in range(COUNT) if i != 4]
+    good = next(place for place in mined._index if place.key == "r3").read()
+    place = next(place for place in mined._index if place.key == "r2")
     file, (offset, size) = place.shard, place.spans["0.png"]
     content = file.read_bytes()
     file.write_bytes(content[:offset] + bytes(size) + content[offset + size :])
@@ -264,7 +269,7 @@ def test_unusable_neighbours_are_passed_over_and_reported(shards, cache, damage_
 def test_neighbours_without_stored_features_are_passed_over(shards, cache):
     mined = MinedNeighbours(cache, count=1, among=2)
     mined.prepare([shards])
-    group = record_index([shards]).records[8].read()
+    group = record_index([shards])[8].read()
     for epoch in range(6):
         groups, damaged = mined.extend([group], 0, epoch, images=False, stored={"i8", "i9"})
         assert [one.key for one in groups] == ["r8", "r9"]

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.refusals import refused
-from vlmtune.data.catalogue import catalogue, corpus, record_index
+from vlmtune.data.catalogue import catalogue, corpus
+from vlmtune.data.record_index import record_index
 from vlmtune.data.sample_order import Consumer
 from vlmtune.data.schema import MANIFEST, RecordError
 from vlmtune.data.shards import ShardSet, decode_group
@@ -78,11 +79,11 @@ def test_records_are_images_with_their_captions(folder, encoded_png):
     known = corpus([ShardSet(str(folder))])
     assert list(known.captions.values()) == [(f"caption {n}",) for n in range(7)]
     index = record_index([ShardSet(str(folder))])
-    group = index.records[5].read()
+    group = index[5].read()
     assert group.texts == ("caption 5",)
     assert group.images is not None
     assert group.images[0].getpixel((0, 0)) == (5, 10, 20)
-    assert index.records[5].read(images=False).image_ids == group.image_ids
+    assert index[5].read(images=False).image_ids == group.image_ids
 
 
 def test_an_epoch_sees_each_record_once_and_resumes_where_it_was(folder):

@@ -11,7 +11,8 @@ import torch
 from tests.ranks import run_ranks
 from vlmtune.features import pieces
 from vlmtune.features.pieces import open_or_build_together
-from vlmtune.features.store import FeatureStore, StoreKey, source_digest
+from vlmtune.features.store import FeatureStore
+from vlmtune.features.store_key import StoreKey, source_digest
 from vlmtune.types import FeatureSpec, Pooled, Tokens
 
 IDS = [f"id {n}" for n in range(23)]

@@ -11,7 +11,8 @@ import torch
 
 from tests.refusals import refused
 from vlmtune.errors import UserError
-from vlmtune.features.store import FeatureStore, StoreKey, copy_or_encode, open_or_build_store
+from vlmtune.features.store import FeatureStore, copy_or_encode, open_or_build_store
+from vlmtune.features.store_key import StoreKey
 from vlmtune.storage import folder as folders
 from vlmtune.storage.folder import DamagedError
 from vlmtune.types import FeatureSpec, Pooled, Tokens

@@ -98,7 +98,7 @@ def test_the_cache_equals_brute_force(tmp_path):
     cache = build(tmp_path, Scoring())
     expected = brute(captions, x, K)
     assert cache.scored
-    assert cache.image_ids == tuple(captions)
+    assert [*cache.image_ids] == [*captions]
     for name, (near, false) in expected.items():
         assert cache.similar(name) == near
         assert cache.similar(name, 2) == near[:2]

@@ -10,7 +10,8 @@ from safetensors.torch import load_file, save_file
 
 from tests.refusals import refused
 from vlmtune.cli.run_folder import AtomicCheckpoints
-from vlmtune.features.store import FeatureStore, StoreKey, open_or_build_store
+from vlmtune.features.store import FeatureStore, open_or_build_store
+from vlmtune.features.store_key import StoreKey
 from vlmtune.storage.files import write_atomically, write_text
 from vlmtune.types import FeatureSpec, Pooled
 

@@ -49,7 +49,7 @@ def image_of(key, shard):
 
 @pytest.fixture
 def corrupt(shards, tmp_path):
-    """The shards with one corrupt image, the second record of rank 1's second batch, and its key."""
+    """Shards with one corrupt image, in the second record of rank 1's second batch; its key."""
     folder = tmp_path / "shards"
     shutil.copytree(shards, folder)
     data = ShardSet(str(folder))

@@ -1,4 +1,4 @@
-"""Where the records, images and captions of shard sets lie, by the JSON of all records.
+"""Where the images and captions of shard sets lie, by the JSON of all records.
 
 Shard sets come in; locations, captions and decoded images go out. Nothing loads a whole tar.
 """
@@ -19,11 +19,10 @@ from torch.utils.data import DataLoader, Dataset
 
 from vlmtune.data.images import content_digest, open_image
 from vlmtune.data.schema import RecordError
-from vlmtune.data.shards import ShardSet, decode_group, read_headers
-from vlmtune.data.tar_records import TEXTS, Damage, RawRecord, Shard
+from vlmtune.data.shards import ShardSet, read_headers
+from vlmtune.data.tar_records import Damage, Shard
 from vlmtune.errors import UserError
 from vlmtune.storage.progress import progress
-from vlmtune.types import Group
 
 log = logging.getLogger("vlmtune")
 
@@ -128,53 +127,12 @@ def decoded_images(
 
 
 @dataclass(frozen=True)
-class RecordLocation:
-    """The shard of a record, its key, and offset and size in bytes of each member."""
-
-    shard: Shard
-    key: str
-    spans: dict[str, tuple[int, int]]
-
-    def read(self, images: bool = True) -> Group:
-        """Decodes the record, with or without its images; `RecordError` if it is damaged."""
-        members = {}
-        try:
-            with self.shard.open("rb") as file:
-                for name, (offset, size) in self.spans.items():
-                    if images or name in TEXTS:
-                        file.seek(offset)
-                        members[name] = file.read(size)
-        except OSError as error:
-            raise RecordError(f"cannot be read ({error.strerror})") from error
-        return decode_group(RawRecord(self.shard, self.key, members, self.spans), images)
-
-
-@dataclass(frozen=True)
-class RecordIndex:
-    """The records in order, and by image id the number of the first record with the image."""
-
-    records: list[RecordLocation]
-    of_image: dict[str, int]
-
-
-@dataclass(frozen=True)
 class Corpus:
     """Images and their sorted true captions, both by id, and the `corpus_digest` of the sets."""
 
     images: dict[str, ImageLocation]
     captions: dict[str, tuple[str, ...]]
     digest: str
-
-
-def record_index(sets: Sequence[ShardSet]) -> RecordIndex:
-    """Locates every record; damaged records are left out."""
-    records: list[RecordLocation] = []
-    of_image: dict[str, int] = {}
-    for raw, group, _ in read_headers(sets):
-        for image in group.image_ids:
-            of_image.setdefault(image, len(records))
-        records.append(RecordLocation(raw.shard, raw.key, raw.spans))
-    return RecordIndex(records, of_image)
 
 
 def corpus(sets: Sequence[ShardSet]) -> Corpus:

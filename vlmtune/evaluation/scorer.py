@@ -24,7 +24,7 @@ from vlmtune.evaluation.request import Request, make_request
 from vlmtune.features.encode import FeatureRows, FeatureSource
 from vlmtune.features.memory import MemoryStore
 from vlmtune.features.pictures import Failures, Picture, PictureReader, as_pictures
-from vlmtune.features.store import Modality, StoreDType, storable
+from vlmtune.features.store_key import Modality, StoreDType, storable
 from vlmtune.storage.progress import progress
 from vlmtune.types import Features, Pooled
 

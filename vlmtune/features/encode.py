@@ -19,15 +19,8 @@ from vlmtune.backbones.evaluation_mode import evaluation_mode
 from vlmtune.features.memory import MemoryStore
 from vlmtune.features.pictures import Failures
 from vlmtune.features.pieces import open_or_build_together
-from vlmtune.features.store import (
-    EmptyStoreError,
-    FeatureStore,
-    Modality,
-    StoreDType,
-    StoreKey,
-    source_digest,
-    storable,
-)
+from vlmtune.features.store import EmptyStoreError, FeatureStore
+from vlmtune.features.store_key import Modality, StoreDType, StoreKey, source_digest, storable
 from vlmtune.storage.progress import progress
 from vlmtune.types import Features, FeatureSpec, concatenate
 

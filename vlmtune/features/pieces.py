@@ -21,7 +21,6 @@ from vlmtune.features.store import (
     Chunks,
     EmptyStoreError,
     FeatureStore,
-    StoreKey,
     announce,
     copy_from,
     copy_or_encode,
@@ -30,6 +29,7 @@ from vlmtune.features.store import (
     suffixes,
     write_store,
 )
+from vlmtune.features.store_key import StoreKey
 from vlmtune.storage import folder as folders
 from vlmtune.storage.files import read_json, remove
 from vlmtune.storage.folder import META, DamagedError, FolderWriter

@@ -70,7 +70,7 @@ def open_or_build_cache(
 
     def opened() -> SimilarityCache:
         cache = SimilarityCache(path, key)
-        if cache.image_ids != tuple(captions):  # an image may have been unreadable before
+        if [*cache.image_ids] != [*captions]:  # an image may have been unreadable before
             raise DamagedError("it is of other images")
         return cache
 

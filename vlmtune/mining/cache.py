@@ -22,6 +22,7 @@ import numpy as np
 
 from vlmtune.errors import UserError
 from vlmtune.storage import folder as folders
+from vlmtune.storage.names import Names
 
 ARRAYS: dict[str, Any] = {
     "neighbours": np.int32,
@@ -100,8 +101,7 @@ class SimilarityCache:
     def __init__(self, folder: Path, key: CacheKey | None = None) -> None:
         self.folder = Path(folder)
         self.meta = folders.read_meta(self.folder, None if key is None else key.to_dict(), FILES)
-        self.image_ids = self._names("images.json")
-        self._row = {name: row for row, name in enumerate(self.image_ids)}
+        self.image_ids = Names(self._names("images.json"))
         self._arrays = {name: _mapped(self.folder / f"{name}.bin", ARRAYS[name]) for name in ARRAYS}
 
     @cached_property
@@ -110,7 +110,7 @@ class SimilarityCache:
         return self._names("captions.json")
 
     def __contains__(self, image: str) -> bool:
-        return image in self._row
+        return image in self.image_ids
 
     def __len__(self) -> int:
         return len(self.image_ids)
@@ -148,19 +148,21 @@ class SimilarityCache:
         Raises:
             UserError: The image is not in the cache.
         """
-        row = self._at(image)
+        return [self.image_ids[j] for j in self.counterpart_rows(self._at(image))[:count]]
+
+    def counterpart_rows(self, row: int) -> list[int]:
+        """Returns the `counterparts` of the image `image_ids[row]` as rows of `image_ids`."""
         neighbours = self._neighbours(row)
         if not self.scored:
             true = set(self._part("true", row))
-            hard = [j for j in neighbours if set(self._part("true", j)) - true]
-            return [self.image_ids[j] for j in hard[:count]]
+            return [j for j in neighbours if set(self._part("true", j)) - true]
         hardness = {column: i for i, column in enumerate(self._part("false", row))}
         ranked = []
         for order, j in enumerate(neighbours):
             ranks = [hardness[column] for column in self._part("true", j) if column in hardness]
             if ranks:
                 ranked.append((min(ranks), order, j))
-        return [self.image_ids[j] for _, _, j in sorted(ranked)[:count]]
+        return [j for _, _, j in sorted(ranked)]
 
     def _neighbours(self, row: int) -> list[int]:
         k = self.meta["neighbours"]
@@ -171,13 +173,13 @@ class SimilarityCache:
         return self._arrays[name][start:stop].tolist()
 
     def _at(self, image: str) -> int:
-        try:
-            return self._row[image]
-        except KeyError:
+        row = self.image_ids.find(image)
+        if row is None:
             raise UserError(
                 f"expected one of the {len(self)} images in {self.folder}, got {image!r}: "
                 "build the cache of this corpus"
-            ) from None
+            )
+        return row
 
     def _names(self, name: str) -> tuple[str, ...]:
         return tuple(json.loads((self.folder / name).read_text(encoding="utf-8")))

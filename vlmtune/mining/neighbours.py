@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 from typing_extensions import override
 
-from vlmtune.data.catalogue import RecordIndex, corpus_digest, record_index
+from vlmtune.data.catalogue import corpus_digest
 from vlmtune.data.loader import BatchNeighbours
+from vlmtune.data.record_index import RecordIndex, record_index
 from vlmtune.data.schema import RecordError
 from vlmtune.data.shards import ShardSet
 from vlmtune.data.tar_records import Damage
@@ -60,7 +61,8 @@ class MinedNeighbours(BatchNeighbours):
             )
         self.cache, self.count, self.among = cache, count, among
         self._opened: SimilarityCache | None = None
-        self._index = RecordIndex([], {})
+        self._index: RecordIndex | None = None
+        self._record_of = np.empty(0, np.int32)  # of each image of the cache; -1 for none
 
     @override
     def prepare(self, sets: Sequence[ShardSet]) -> None:
@@ -82,7 +84,15 @@ class MinedNeighbours(BatchNeighbours):
                 f"expected a similarity cache of the training sets in {self.cache}, got one of "
                 "other shards: build it again with `vlmtune neighbours`"
             )
-        self._index = record_index(sets)
+        images = self._opened.image_ids
+        self._record_of = np.full(len(images), -1, np.int32)
+
+        def note(number: int, image: str) -> None:
+            row = images.find(image)
+            if row is not None and self._record_of[row] < 0:  # the first record with the image
+                self._record_of[row] = number
+
+        self._index = record_index(sets, note)
 
     @override
     def state(self) -> dict[str, int | str]:
@@ -99,6 +109,7 @@ class MinedNeighbours(BatchNeighbours):
         images: bool = True,
         stored: Container[str] | None = None,
     ) -> tuple[list[Group], list[str]]:
+        assert self._index is not None
         present = {number for group in groups for number in self._records(group)}
         extended, damaged = list(groups), []
         for group in groups:
@@ -109,7 +120,7 @@ class MinedNeighbours(BatchNeighbours):
                 if number in present:
                     continue
                 present.add(number)
-                record = self._index.records[number]
+                record = self._index[number]
                 try:
                     neighbour = record.read(images)
                 except RecordError as error:
@@ -143,17 +154,21 @@ class MinedNeighbours(BatchNeighbours):
         """Returns other records by hardness, from the lists of the group's images in turns."""
         assert self._opened is not None
         group_records, ranked = set(self._records(group)), dict[int, None]()
-        lists = [self._opened.counterparts(i) for i in group.image_ids if i in self._opened]
-        for names in zip_longest(*lists):
-            for name in names:
-                number = None if name is None else self._index.of_image.get(name)
-                if number is not None and number not in group_records:
+        lists = [self._opened.counterpart_rows(row) for row in self._rows(group)]
+        for rows in zip_longest(*lists):
+            for number in self._record_of[[row for row in rows if row is not None]].tolist():
+                if number >= 0 and number not in group_records:
                     ranked.setdefault(number)
         return list(ranked)
 
     def _records(self, group: Group) -> list[int]:
-        numbers = (self._index.of_image.get(image) for image in group.image_ids)
-        return [number for number in numbers if number is not None]
+        """Returns the records of the group's images; of those that the cache knows."""
+        return [number for number in self._record_of[self._rows(group)].tolist() if number >= 0]
+
+    def _rows(self, group: Group) -> list[int]:
+        assert self._opened is not None
+        rows = (self._opened.image_ids.find(image) for image in group.image_ids)
+        return [row for row in rows if row is not None]
 
 
 def _captions(group: Group) -> frozenset[str]:

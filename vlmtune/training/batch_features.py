@@ -15,7 +15,8 @@ from torch import Tensor
 from vlmtune.backbones.base import Backbone
 from vlmtune.features.encode import FeatureSource
 from vlmtune.features.image_digests import image_digests
-from vlmtune.features.store import FeatureStore, Modality, StoreDType, source_digest
+from vlmtune.features.store import FeatureStore
+from vlmtune.features.store_key import Modality, StoreDType, source_digest
 from vlmtune.training.recompute import in_chunks
 from vlmtune.types import Batch, Features, FeatureSpec, concatenate
 

@@ -19,7 +19,7 @@ from vlmtune.adapters.base import Adapter
 from vlmtune.backbones.base import Backbone
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import UserError
-from vlmtune.features.store import StoreDType
+from vlmtune.features.store_key import StoreDType
 from vlmtune.objectives.base import Need, Objective, ShardedObjective
 from vlmtune.pairs.all_pairs import AllPairs
 from vlmtune.pairs.base import PairPolicy

@@ -13,7 +13,7 @@ from torch.nn.functional import normalize
 
 from vlmtune.backbones.base import Backbone
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.features.store import Modality
+from vlmtune.features.store_key import Modality
 from vlmtune.training.batch_features import BatchFeatures
 from vlmtune.training.contrast import Contrast
 from vlmtune.training.needs import POOLED

@@ -16,7 +16,7 @@ from torch import Tensor
 from vlmtune.adapters.base import Adapter, DualAdapter
 from vlmtune.backbones.base import Backbone
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.features.store import Modality
+from vlmtune.features.store_key import Modality
 from vlmtune.objectives.base import Need
 from vlmtune.pairs.base import PairPolicy
 from vlmtune.training.batch_features import BatchFeatures

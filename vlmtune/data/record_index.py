@@ -1,0 +1,96 @@
+"""Any record of shard sets by its number, and the records of images.
+
+In: shard sets. Out: located records, read one at a time. Never: an object for each record in
+memory, which worker processes would copy: what is kept are arrays.
+"""
+
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import overload
+
+import numpy as np
+from typing_extensions import override
+
+from vlmtune.data.schema import RecordError
+from vlmtune.data.shards import ShardSet, decode_group, read_headers
+from vlmtune.data.tar_index import TarIndex
+from vlmtune.data.tar_records import TEXTS, RawRecord, Shard
+from vlmtune.types import Group
+
+
+@dataclass(frozen=True)
+class RecordLocation:
+    """The shard of a record, its key, and offset and size in bytes of each member."""
+
+    shard: Shard
+    key: str
+    spans: dict[str, tuple[int, int]]
+
+    def read(self, images: bool = True) -> Group:
+        """Decodes the record, with or without its images; `RecordError` if it is damaged."""
+        members = {}
+        try:
+            with self.shard.open("rb") as file:
+                for name, (offset, size) in self.spans.items():
+                    if images or name in TEXTS:
+                        file.seek(offset)
+                        members[name] = file.read(size)
+        except OSError as error:
+            raise RecordError(f"cannot be read ({error.strerror})") from error
+        return decode_group(RawRecord(self.shard, self.key, members, self.spans), images)
+
+
+class RecordIndex(Sequence[RecordLocation]):
+    """The records in order, as one `TarIndex` of all shards and the shard of each record."""
+
+    def __init__(self, shards: Sequence[Shard], shard_of: np.ndarray, index: TarIndex) -> None:
+        self._shards, self._shard_of, self._index = shards, shard_of, index
+
+    @override
+    def __len__(self) -> int:
+        return len(self._shard_of)
+
+    @overload
+    def __getitem__(self, index: int) -> RecordLocation: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[RecordLocation]: ...
+    @override
+    def __getitem__(self, index: int | slice) -> RecordLocation | list[RecordLocation]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        number = range(len(self))[index]  # an IndexError where there is none
+        raw = self._index.record(self._shards[self._shard_of[number]], number)
+        assert isinstance(raw, RawRecord)  # no other is in it
+        return RecordLocation(raw.shard, raw.key, raw.spans)
+
+
+def record_index(
+    sets: Sequence[ShardSet], note: Callable[[int, str], object] = lambda number, image: None
+) -> RecordIndex:
+    """Locates every record; damaged records are left out.
+
+    Args:
+        sets: Where the records lie.
+        note: Called with the number of each record and the id of each of its images.
+    """
+    shards: dict[Shard, int] = {}
+    shard_of, rows, spans, ends = array("i"), array("q", [0]), array("q"), array("q", [0])
+    strings = bytearray()
+    for number, (raw, group, _) in enumerate(read_headers(sets)):
+        shard_of.append(shards.setdefault(raw.shard, len(shards)))
+        for text in (raw.key, *raw.spans):
+            strings += text.encode("utf-8", "surrogateescape")
+            ends.append(len(strings))
+        for span in raw.spans.values():
+            spans.extend(span)
+        rows.append(len(spans) // 2)
+        for image in group.image_ids:
+            note(number, image)
+    index = TarIndex(
+        np.array(rows, "<i8"),
+        np.array(spans, "<i8").reshape(-1, 2),
+        np.array(ends, "<i8"),
+        np.frombuffer(bytes(strings), np.uint8),
+    )
+    return RecordIndex(list(shards), np.array(shard_of, np.int32), index)

@@ -1,0 +1,88 @@
+"""What stored features depend on, which names their store.
+
+In: a backbone's fingerprint, a representation, and the ids of rows. Out: a key.
+Never: a file.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from vlmtune.errors import UserError
+from vlmtune.storage import folder as folders
+from vlmtune.types import FeatureSpec
+
+Modality = Literal["image", "text"]
+StoreDType = Literal["float32", "float16", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class StoreKey:
+    """What the stored numbers depend on; another key is another store.
+
+    Attributes:
+        backbone: `Backbone.fingerprint`.
+        modality: "image" or "text".
+        spec: The representation, which must be frozen.
+        source: `source_digest` of the row ids.
+        dtype: The type of the stored numbers.
+
+    Raises:
+        UserError: `spec` is live, or of words, whose token ids a store would lose.
+
+    Example:
+        >>> StoreKey("f00d", "text", FeatureSpec("tokens", -2), "cafe", "float16").folder
+        'text-tokens-2-float16-cea7e5556b173c38'
+    """
+
+    backbone: str
+    modality: Modality
+    spec: FeatureSpec
+    source: str
+    dtype: StoreDType = "float32"
+
+    def __post_init__(self) -> None:
+        if not storable(self.spec):
+            live = "" if self.spec.frozen else "live "
+            raise UserError(
+                f"expected a frozen representation to store, got {live}{self.spec.kind} of "
+                f"{self.modality}s: encode them in each step"
+            )
+        if self.dtype not in ("float32", "float16", "bfloat16"):
+            raise UserError(
+                f"expected dtype float32, float16 or bfloat16, got {self.dtype!r}: choose one"
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the key as JSON values, without the layer if nothing depends on it."""
+        key = asdict(self)
+        if self.spec.kind == "pooled":
+            del key["spec"]["layer"]
+        return {**key, "version": folders.VERSION}
+
+    @property
+    def folder(self) -> str:
+        """Name of the store's folder."""
+        layer = "" if self.spec.kind == "pooled" else str(self.spec.layer)
+        stem = f"{self.modality}-{self.spec.kind}{layer}-{self.dtype}"
+        return f"{stem}-{folders.digest(self.to_dict())[:16]}"
+
+
+def storable(spec: FeatureSpec) -> bool:
+    """Whether features may be stored: they are frozen, and no table of words."""
+    return spec.frozen and spec.kind != "words"
+
+
+def source_digest(parts: Iterable[str]) -> str:
+    """Returns a digest of a set of strings, whatever their order.
+
+    Example:
+        >>> source_digest(["a", "b"]) == source_digest(["b", "a", "a"]) != source_digest(["ab"])
+        True
+    """
+    state = hashlib.sha256()
+    for part in sorted(set(parts)):
+        data = part.encode("utf-8", "surrogatepass")
+        state.update(len(data).to_bytes(8, "little") + data)
+    return state.hexdigest()
