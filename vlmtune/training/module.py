@@ -183,7 +183,6 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
 
     @override
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
-        del batch
         torch.manual_seed(self._step_seed(batch_idx))  # nothing earlier can change the step
 
     @override
@@ -192,7 +191,7 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
         if not self._accumulated(batch_idx):
             self._first_key = batch.keys[0]
         for line in batch.damaged:
-            print(f"skipped a damaged record: {line}", flush=True)  # of this rank
+            print(f"skipped a damaged record: {line}", flush=True)  # of any rank
         return self._loss(batch, batch_idx, "train")
 
     @override
@@ -313,10 +312,7 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
             group["lr"] = group["lr"] * group.pop("scale", 1.0)
         steps = int(self.trainer.estimated_stepping_batches)
         schedule = LambdaLR(optimizer, warmup_cosine(steps, self.warmup, self.final_lr))
-        return {
-            "optimizer": optimizer,
-            "lr_scheduler": {"scheduler": schedule, "interval": "step"},
-        }
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 
 def adaptation(module: LightningModule) -> AdaptationModule:
