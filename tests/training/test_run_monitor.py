@@ -1,10 +1,14 @@
 import csv
 import math
 import time
+from functools import partial
 
 import pytest
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.loggers import CSVLogger
+from pytorch_lightning.plugins.precision import MixedPrecision
+from torch.amp.grad_scaler import GradScaler
+from torch.optim import AdamW
 
 from tests.runs import QUIET, fit, module
 from vlmtune.adapters.linear_probe import LinearProbe
@@ -41,6 +45,22 @@ def test_rate_norm_and_throughput_are_logged(model_folder, shards, tmp_path):
     assert all(float(row["train/samples_per_second"]) > 0 for row in rows)
     assert all(float(row["train/memory"]) > 0 for row in rows)
     assert all(float(row["train/logit_scale"]) > 0 for row in rows)  # the MM-Adapter trains its own
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_gradient_scaler_does_not_change_the_norm(model_folder, shards, tmp_path, fused):
+    """Lightning unscales gradients before the norm is taken; a fused optimizer does it after."""
+    got = []
+    for plugins in ([], [MixedPrecision("16-mixed", "cpu", GradScaler("cpu", init_scale=256.0))]):
+        logger = CSVLogger(tmp_path / str(len(plugins)), flush_logs_every_n_steps=1)
+        options = {"plugins": plugins, "log_every_n_steps": 1, "logger": logger}
+        optimizer = partial(AdamW, lr=1e-3, fused=fused)
+        made = module(model_folder, LinearProbe(), [InfoNCE()], optimizer=optimizer)
+        fit(made, shards, tmp_path, 1, (RunMonitor(),), **options)
+        with open(f"{logger.log_dir}/metrics.csv") as file:
+            (row,) = (row for row in csv.DictReader(file) if row["train/gradient_norm"])
+        got.append(float(row["train/gradient_norm"]))
+    assert got[1] == pytest.approx(got[0], rel=0.05)
 
 
 class Clock:

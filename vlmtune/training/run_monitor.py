@@ -47,8 +47,9 @@ class RunMonitor(pl.Callback):
             return
         groups = optimizer.param_groups
         gradients = [p.grad for group in groups for p in group["params"] if p.grad is not None]
-        scaler = getattr(trainer.precision_plugin, "scaler", None)
-        scale = 1.0 if scaler is None else float(scaler.get_scale())  # of 16-bit training
+        scale, scaler = 1.0, getattr(trainer.precision_plugin, "scaler", None)  # of 16-bit training
+        if scaler is not None and getattr(optimizer, "_step_supports_amp_scaling", False):
+            scale = float(scaler.get_scale())  # a fused optimizer unscales gradients in its step
         self._numbers = {
             "train/lr": float(groups[0]["lr"]),
             "train/gradient_norm": float(get_total_norm(gradients)) / scale,
