@@ -259,6 +259,8 @@ class Tokens(Rows):
     @override
     def padded(self, length: int) -> "Tokens":
         missing = length - self.token_count
+        if not missing:
+            return self
         return self.map(lambda x: pad(x, (0,) * (2 * x.ndim - 3) + (missing,)))
 
     @property

@@ -7,6 +7,8 @@ A dual adapter recalls by its own embeddings. A joint adapter has none: the embe
 backbone recall, and the adapter scores the recalled images again.
 """
 
+from contextlib import AbstractContextManager
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -83,15 +85,19 @@ class Encoder:
             features = self.backbone.encode_image(pixels.to(self.model.device), spec)
             return self.joint.prepare_image(features).to("cpu", torch.float32)
 
+    def evaluation(self) -> AbstractContextManager[None]:
+        """The context for the methods below. A search enters it once, as entering takes time."""
+        modules = (self.backbone, self.dual, self.joint)
+        return evaluation_mode(*(module for module in modules if module is not None))
+
     def embed_text(self, caption: str) -> Float[Tensor, "1 d"]:
         """Returns the normalised vector of a caption, on the CPU.
 
         Raises:
             UserError: The caption cannot be encoded.
         """
-        with evaluation_mode(self.backbone, self.dual):
-            features = self.backbone.encode_text([caption], self.dual.text_input)
-            return normalize(self.dual.embed_text(features).float(), dim=-1).cpu()
+        features = self.backbone.encode_text([caption], self.dual.text_input)
+        return normalize(self.dual.embed_text(features).float(), dim=-1).cpu()
 
     def prepare_text(self, caption: str) -> Rows:
         """What `score` takes of a caption: what the joint adapter prepares, or a vector.
@@ -101,9 +107,8 @@ class Encoder:
         """
         if self.joint is None:
             return Pooled(self.embed_text(caption).to(self.model.device))
-        with evaluation_mode(self.backbone, self.joint):
-            features = self.backbone.encode_text([caption], self.joint.text_input)
-            return self.joint.prepare_text(features.trimmed())
+        features = self.backbone.encode_text([caption], self.joint.text_input)
+        return self.joint.prepare_text(features.trimmed())
 
     def score(self, text: Rows, images: Rows) -> Float[Tensor, "k"]:
         """Scores k images against a caption as the model does, on the CPU.
@@ -116,16 +121,14 @@ class Encoder:
         if self.joint is None:
             assert isinstance(images, Pooled)
             assert isinstance(text, Pooled)
-            with evaluation_mode(self.dual):
-                return self.dual.compare(images.values.to(device), text.values)[:, 0].float().cpu()
-        with evaluation_mode(self.backbone, self.joint):
-            pair = self.joint.pair_bytes(images, text, False)
-            size = max(1, min(self.joint.memory, CPU_CHUNK) // pair) if pair else PAIRS
-            scores = []
-            size = self.joint.chunk or size
-            for start in range(0, len(images), size):
-                chunk, texts = images[start : start + size].to(device), text
-                if not self.joint.broadcasts_text:
-                    texts = text[torch.zeros(len(chunk), dtype=torch.int64, device=device)]
-                scores.append(self.joint.score_pairs(chunk, texts).float().cpu())
+            return self.dual.compare(images.values.to(device), text.values)[:, 0].float().cpu()
+        pair = self.joint.pair_bytes(images, text, False)
+        size = max(1, min(self.joint.memory, CPU_CHUNK) // pair) if pair else PAIRS
+        scores = []
+        size = self.joint.chunk or size
+        for start in range(0, len(images), size):
+            chunk, texts = images[start : start + size].to(device), text
+            if not self.joint.broadcasts_text:
+                texts = text[torch.zeros(len(chunk), dtype=torch.int64, device=device)]
+            scores.append(self.joint.score_pairs(chunk, texts).float().cpu())
         return torch.cat(scores)

@@ -131,12 +131,13 @@ class Index:
                 f"expected top and recall of at least 1, got {top} and {recall}: raise them"
             )
         count = min(max(top, recall), len(self))
-        _, rows = self._faiss.search(self._encoder.embed_text(caption).numpy(), count)
-        chosen = sorted(rows[0].tolist())
-        text, scores = self._encoder.prepare_text(caption), []
-        for start in range(0, len(chosen), SCORED):
-            some = chosen[start : start + SCORED]
-            scores += self._encoder.score(text, self._images(some)).tolist()
+        with self._encoder.evaluation():
+            _, rows = self._faiss.search(self._encoder.embed_text(caption).numpy(), count)
+            chosen = sorted(rows[0].tolist())
+            text, scores = self._encoder.prepare_text(caption), []
+            for start in range(0, len(chosen), SCORED):
+                some = chosen[start : start + SCORED]
+                scores += self._encoder.score(text, self._images(some)).tolist()
         best = sorted(zip(chosen, scores, strict=True), key=lambda item: -item[1])
         return [Hit(self.paths[row], score) for row, score in best[:top]]
 
@@ -161,10 +162,11 @@ class Index:
             read(self._parts[number], [self._rows[files[k]][1] for k in wanted])
             for number, wanted in here.items()
         ]
-        if len(chunks) == 1:
-            return chunks[0]  # in order already
-        order = torch.tensor([k for wanted in here.values() for k in wanted])
-        return concatenate(chunks)[order.argsort()]
+        places = [k for wanted in here.values() for k in wanted]
+        rows = chunks[0] if len(chunks) == 1 else concatenate(chunks)
+        if places == sorted(places):  # files in the order of their parts, without a copy
+            return rows
+        return rows[torch.tensor(places).argsort()]
 
 
 def _faiss() -> Any:
