@@ -268,8 +268,9 @@ def test_what_stands_in_different_files_of_a_paper_does_not_overlap():
         of_data, of_backbones, of_captions = (set((folder / part).rglob("*.yaml")) for part in
                                               ("data", "backbones", "captions"))  # fmt: skip
         others = {*folder.rglob("benchmarks*.yaml"), *folder.glob("benchmarks/*.yaml")}
+        after = {folder / "cifar10.yaml"} & {*folder.glob("*.yaml")}  # adds to `data.train`
         assert {*folder.rglob("*.yaml")} == (
-            of_rows | of_data | of_backbones | of_captions | others | {folder / "base.yaml"}
+            of_rows | of_data | of_backbones | of_captions | others | after | {folder / "base.yaml"}
         )
         assert set().union(*map(keys, of_rows)) <= {f"model.{key}" for key in
                            ("adapter", "objectives", "pairs", "store", "store_dtype")}  # fmt: skip

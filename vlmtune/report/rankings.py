@@ -28,8 +28,10 @@ def rankings(by_run: Sequence[ItemRow | None]) -> list[dict[str, Any]]:
 
     Example:
         >>> true, one = ((True, False, False),), ((0.5, 0.75, 0.25),)
-        >>> before = ItemRow("a/0", "a", 0.0, ("i",), ("x", "y", "z"), true, one)
-        >>> after = ItemRow("a/0", "a", 1.0, ("i",), ("x", "y", "z"), true, ((0.5, 0.1, 0.2),))
+        >>> from vlmtune.types import ImageRef
+        >>> image = (ImageRef("a.png"),)
+        >>> before = ItemRow("a/0", "a", 0.0, image, ("x", "y", "z"), true, one)
+        >>> after = ItemRow("a/0", "a", 1.0, image, ("x", "y", "z"), true, ((0.5, 0.1, 0.2),))
         >>> (ranking,) = rankings([before, after])
         >>> [(row["number"], [cell["rank"] for cell in row["cells"]]) for row in ranking["rows"]]
         [(0, [2, 1]), (2, [3, 2]), (1, [1, 3])]

@@ -162,11 +162,11 @@ class Index:
             read(self._parts[number], [self._rows[files[k]][1] for k in wanted])
             for number, wanted in here.items()
         ]
-        places = [k for wanted in here.values() for k in wanted]
+        positions = [k for wanted in here.values() for k in wanted]
         rows = chunks[0] if len(chunks) == 1 else concatenate(chunks)
-        if places == sorted(places):  # files in the order of their parts, without a copy
+        if positions == sorted(positions):  # files in the order of their parts, without a copy
             return rows
-        return rows[torch.tensor(places).argsort()]
+        return rows[torch.tensor(positions).argsort()]
 
 
 def _faiss() -> Any:
