@@ -28,8 +28,9 @@ def rankings(by_run: Sequence[ItemRow | None]) -> list[dict[str, Any]]:
 
     Example:
         >>> true, one = ((True, False, False),), ((0.5, 0.75, 0.25),)
+        >>> from pathlib import Path
         >>> from vlmtune.types import ImageRef
-        >>> image = (ImageRef("a.png"),)
+        >>> image = (ImageRef(Path("a.png")),)
         >>> before = ItemRow("a/0", "a", 0.0, image, ("x", "y", "z"), true, one)
         >>> after = ItemRow("a/0", "a", 1.0, image, ("x", "y", "z"), true, ((0.5, 0.1, 0.2),))
         >>> (ranking,) = rankings([before, after])
