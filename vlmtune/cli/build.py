@@ -30,12 +30,13 @@ def run(options: argparse.Namespace) -> None:
     if (options.out / PART).is_file():
         content = read_part(options.out)
         infos = (state.written.info for state in content["states"])
-        written = [{"records": info.records} for info in infos if info]
+        written = [info.records for info in infos if info]
         number, count = content["part"]
         print(f"{options.out}: part {number} of {count}, {_sizes(written)}")
         return
     manifest = read_json(options.out / "manifest.json", "a manifest")
-    counts = [_sizes(manifest["shards"])] if manifest["shards"] else []
+    written = [shard["records"] for shard in manifest["shards"]]
+    counts = [_sizes(written)] if written else []
     counts += [f"{name} {count}" for name, count in sorted(manifest["counts"].items())]
     print(f"{options.out}: {', '.join(counts) or 'built'}")
 
@@ -71,8 +72,9 @@ def _parts(options: argparse.Namespace) -> list[Path]:
     return [Path(word) for word in options.overrides]
 
 
-def _sizes(shards: list[dict[str, Any]]) -> str:
-    return f"{len(shards)} shards, {sum(shard['records'] for shard in shards)} records"
+def _sizes(records: list[int]) -> str:
+    """Describes shards by the number of records in each."""
+    return f"{len(records)} shards, {sum(records)} records"
 
 
 def _check_corpus(corpus: str) -> None:
