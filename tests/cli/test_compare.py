@@ -146,6 +146,36 @@ def test_what_is_done_is_not_done_again_and_what_was_stopped_goes_on(suite):
     assert "First" in Path("runs/compare.md").read_text()  # the table is of the whole folder
 
 
+def test_the_table_has_the_seeds_of_all_calls(suite):
+    runner = Runner(
+        {"zero_shot": 0.2, "one": 0.3, "two": 0.9, "one/seed-1": 0.5, "two/seed-1": 0.7}
+    )
+    compare.run(options(suite), runner)
+    compare.run(options(suite, seeds=[1]), runner)
+    assert "| First | 12 | 40.0 % (30.0 % / 50.0 %)" in Path("runs/compare.md").read_text()
+
+
+def test_calls_at_the_same_time_share_the_runs(suite, capsys):
+    """The second call starts while the first trains strategy one."""
+    values = {"zero_shot": 0.2, "one": 0.3, "two": 0.9}
+    first, second = Runner(values), Runner(values)
+
+    def run(words, log):
+        if log.parent.parent.name == "one":
+            compare.run(options(suite), second)
+            assert "First" not in Path("runs/compare.md").read_text()
+        first(words, log)
+
+    compare.run(options(suite), run)
+    assert [words[0] for words in first.commands] == ["evaluate", "fit"]
+    (two,) = second.commands
+    assert "--trainer.default_root_dir=runs/two/seed-0" in two
+    table = Path("runs/compare.md").read_text()
+    assert "First" in table
+    assert "Second" in table
+    assert capsys.readouterr().out.count("another call is running it") == 1
+
+
 def test_a_changed_config_is_not_taken_for_the_run_it_was(suite, capsys):
     runner = Runner({"zero_shot": 0.2, "one": 0.3, "two": 0.9})
     compare.run(options(suite), runner)

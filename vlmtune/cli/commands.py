@@ -97,7 +97,8 @@ makes one corpus of all parts."""
 WORKERS = "processes that check images and write shards; the result is the same (%(default)s)"
 LEFT_OUT = "share of images, or of rows of a table, that may be missing or damaged (%(default)s)"
 COMPARE = """\
-Call it again at any time: finished runs are not repeated, stopped ones resume."""
+Call it again at any time: finished runs are not repeated, stopped ones resume.
+Several calls at the same time share the runs, for example one a GPU."""
 EXPORT = """\
 WiSE-FT mixes the pre-trained weights (alpha 0) with the trained ones (alpha 1). Measure
 some alphas to choose one, then export it:

@@ -2,7 +2,7 @@
 
 In: a YAML with the strategies, and seeds. Out: a run in FOLDER/STRATEGY/seed-SEED for each,
 `compare.md` with the mean over seeds and each seed, and `compare.json`.
-Never: a finished run again.
+Never: a finished run again, or a run that another call is running.
 
 The YAML has `title`, `out`, `zero_shot` (options of `vlmtune evaluate`), `base` (shared config),
 `columns` (heading to "benchmark metric") and `rows` (strategy to `name` and `configs`). Seconds per
@@ -21,6 +21,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from filelock import Timeout
+
 from vlmtune.cli.yaml_files import read_yaml
 from vlmtune.config import find_path
 from vlmtune.data.shards import ShardSet
@@ -28,6 +30,7 @@ from vlmtune.errors import UserError, reason
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.table import count, number
 from vlmtune.storage.files import write_text
+from vlmtune.storage.folder import locked
 
 EXAMPLE = "configs/experiments/compare/cola.yaml"
 ZERO_SHOT = "zero_shot"
@@ -133,15 +136,25 @@ def tasks(
     return [task for task in listed if not only or task.row in only]
 
 
-def perform(task: Task, run: Run) -> None:
-    """Runs what is left of a task."""
+def perform(task: Task, run: Run) -> bool:
+    """Runs what is left of a task; False if another call is running it."""
     if task.begun not in (None, task.recipe):
         raise UserError(
             f"expected in {task.folder} a run of the same command and configs, got another "
             f"({RECIPE}): remove the folder or choose another --out"
         )
     if task.done:
-        return
+        return True
+    try:
+        with locked(task.folder, wait=False):
+            if not task.done:  # another call may have finished it meanwhile
+                _finish(task, run)
+    except Timeout:
+        return False
+    return True
+
+
+def _finish(task: Task, run: Run) -> None:
     write_text(task.folder / RECIPE, task.recipe)
     last = task.folder / "checkpoints" / "last.ckpt"
     resume = ("--ckpt_path", str(last)) if last.is_file() else ()
@@ -230,20 +243,18 @@ def run(options: argparse.Namespace, start_run: Run = run_process) -> None:
     experiment, steps = read_experiment(options.experiment), options.steps
     suffix = "" if steps is None else f"-{steps}-steps"
     out = options.out or Path(f"{experiment.out}{suffix}")
-    every = tasks(experiment, out, options.seeds, [], steps)
     chosen = tasks(experiment, out, options.seeds, options.only, steps)
     start, failed = time.monotonic(), []
     for position, task in enumerate(chosen, 1):
         seconds = time.monotonic() - start
         print(f"[{seconds:4.0f} s] {position} of {len(chosen)}: {task.name}", flush=True)
         try:
-            perform(task, start_run)
+            if not perform(task, start_run):
+                print("another call is running it", flush=True)
         except UserError as error:
             failed.append(task.name)
             print(f"failed: {error}", file=sys.stderr)
-        comparison = collect(experiment, every)  # after each run, so that there is always a table
-        write_text(out / "compare.json", json.dumps(comparison, indent=1) + "\n")
-        write_text(out / "compare.md", markdown(comparison))
+        _write_tables(experiment, out, steps)  # after each run, so that there is always a table
     print((out / "compare.md").read_text(encoding="utf-8"), end="")
     print(f"written: {out / 'compare.md'}, {out / 'compare.json'}")
     if failed:
@@ -251,3 +262,12 @@ def run(options: argparse.Namespace, start_run: Run = run_process) -> None:
             f"expected all runs to finish, {len(failed)} of {len(chosen)} failed ({failed[0]}): "
             "see above, correct the cause and call again"
         )
+
+
+def _write_tables(experiment: Experiment, out: Path, steps: int | None) -> None:
+    """Puts all finished runs of the folder into the tables, of all calls and seeds."""
+    seeds = {int(x) for path in out.glob("*/seed-*") if (x := path.name[5:]).isdecimal()}
+    with locked(out / "compare.json"):
+        comparison = collect(experiment, tasks(experiment, out, sorted(seeds), [], steps))
+        write_text(out / "compare.json", json.dumps(comparison, indent=1) + "\n")
+        write_text(out / "compare.md", markdown(comparison))

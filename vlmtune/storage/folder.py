@@ -178,20 +178,22 @@ def _damage(path: Path, entry: Mapping[str, Any], small: bool) -> str | None:
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
+def locked(path: Path, wait: bool = True) -> Iterator[None]:
     """Lets one process at a time build `path`; the others wait.
 
     Raises:
         UserError: The parent folder cannot be made or written.
+        filelock.Timeout: Another process builds it, and `wait` is false.
     """
     lock = FileLock(path.with_name(f"{path.name}.lock"))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            log.info("Waiting for another process that builds %s", path)
-            lock.acquire()
+        lock.acquire(timeout=0)
+    except Timeout:
+        if not wait:
+            raise
+        log.info("Waiting for another process that builds %s", path)
+        lock.acquire()
     except OSError as error:
         raise UserError(
             f"expected a folder that can be written, got {path.parent} ({error.strerror}): "
