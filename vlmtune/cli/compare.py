@@ -136,22 +136,21 @@ def tasks(
     return [task for task in listed if not only or task.row in only]
 
 
-def perform(task: Task, run: Run) -> bool:
-    """Runs what is left of a task; False if another call is running it."""
+def perform(task: Task, run: Run) -> str:
+    """Runs what is left of a task, and says who did: "this call", "another" one, or "done"."""
     if task.begun not in (None, task.recipe):
         raise UserError(
             f"expected in {task.folder} a run of the same command and configs, got another "
             f"({RECIPE}): remove the folder or choose another --out"
         )
-    if task.done:
-        return True
     try:
         with locked(task.folder, wait=False):
-            if not task.done:  # another call may have finished it meanwhile
-                _finish(task, run)
+            if task.done:
+                return "done"
+            _finish(task, run)
+            return "this call"
     except Timeout:
-        return False
-    return True
+        return "another"
 
 
 def _finish(task: Task, run: Run) -> None:
@@ -249,12 +248,16 @@ def run(options: argparse.Namespace, start_run: Run = run_process) -> None:
         seconds = time.monotonic() - start
         print(f"[{seconds:4.0f} s] {position} of {len(chosen)}: {task.name}", flush=True)
         try:
-            if not perform(task, start_run):
-                print("another call is running it", flush=True)
+            who = perform(task, start_run)
         except UserError as error:
             failed.append(task.name)
             print(f"failed: {error}", file=sys.stderr)
-        _write_tables(experiment, out, steps)  # after each run, so that there is always a table
+            continue
+        if who == "another":
+            print("another call is running it", flush=True)
+        if who == "this call":  # a table after each run, so that there is always one
+            _write_tables(experiment, out, steps)
+    _write_tables(experiment, out, steps)
     print((out / "compare.md").read_text(encoding="utf-8"), end="")
     print(f"written: {out / 'compare.md'}, {out / 'compare.json'}")
     if failed:
