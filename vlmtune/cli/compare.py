@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from filelock import Timeout
 
@@ -136,8 +136,15 @@ def tasks(
     return [task for task in listed if not only or task.row in only]
 
 
-def perform(task: Task, run: Run) -> str:
-    """Runs what is left of a task, and says who did: "this call", "another" one, or "done"."""
+def perform(task: Task, run: Run) -> Literal["done", "ran", "taken"]:
+    """Runs what is left of a task.
+
+    Returns:
+        "done" if nothing was left, "ran" if this call ran it, "taken" if another is running it.
+
+    Raises:
+        UserError: The run failed, or the folder has a run of another recipe.
+    """
     if task.begun not in (None, task.recipe):
         raise UserError(
             f"expected in {task.folder} a run of the same command and configs, got another "
@@ -148,9 +155,9 @@ def perform(task: Task, run: Run) -> str:
             if task.done:
                 return "done"
             _finish(task, run)
-            return "this call"
+            return "ran"
     except Timeout:
-        return "another"
+        return "taken"
 
 
 def _finish(task: Task, run: Run) -> None:
@@ -248,14 +255,14 @@ def run(options: argparse.Namespace, start_run: Run = run_process) -> None:
         seconds = time.monotonic() - start
         print(f"[{seconds:4.0f} s] {position} of {len(chosen)}: {task.name}", flush=True)
         try:
-            who = perform(task, start_run)
+            outcome = perform(task, start_run)
         except UserError as error:
             failed.append(task.name)
             print(f"failed: {error}", file=sys.stderr)
             continue
-        if who == "another":
+        if outcome == "taken":
             print("another call is running it", flush=True)
-        if who == "this call":  # a table after each run, so that there is always one
+        if outcome == "ran":  # a table after each run, so that there is always one
             _write_tables(experiment, out, steps)
     _write_tables(experiment, out, steps)
     print((out / "compare.md").read_text(encoding="utf-8"), end="")
