@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from tests.refusals import refused
+from vlmtune.objectives.eqsim import EqSim
 from vlmtune.pairs.mixed_pairs import MixedPairs
-from vlmtune.types import Targets
+from vlmtune.types import Scores, Targets
 
 
 def batch():
@@ -82,3 +83,33 @@ def test_an_image_without_candidates():
 def test_counts_must_make_sense(counts):
     with refused("expected counts of pairs"):
         MixedPairs(*counts)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_mirrored_pairs_complete_what_eqsim_compares(seed):
+    """Two scenes of one group with a text each, a third image alone, and a caption of no image."""
+    truth = torch.tensor([[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 0, 1]]) > 0
+    group = torch.tensor([[1, 1, 1, 0], [1, 1, 1, 0], [0, 0, 0, 1]]) > 0
+    targets = Targets(truth, group, group)
+    counts = {"positives": 1, "hard_negatives": 2, "random_negatives": 1}
+    plain, both = (choose(seed, targets, **counts, mirrored=on) for on in (False, True))
+    assert (plain <= both).all() and both[:2, 2].all()  # the caption is scored with its group
+    images = [0, 1, None, 2]  # of each text
+    for i, t in (plain & ~truth).nonzero().tolist():
+        if images[t] is not None:
+            assert both[images[t], t] and both[images[t], images.index(i)]
+    added = (both & ~plain).nonzero().tolist()
+    assert all(plain[images[t], images.index(a)] for a, t in added if not truth[a, t])
+
+
+def test_eqsim_sees_the_scenes_of_a_group_and_the_hard_captions_are_still_ranked():
+    truth = torch.tensor([[1, 0, 0], [0, 1, 0]]) > 0
+    targets = Targets(truth, torch.ones_like(truth), torch.ones_like(truth))
+    chosen = choose(0, targets, hard_negatives=2, random_negatives=0, mirrored=True)
+    assert chosen.all()
+    torch.manual_seed(0)
+    values = torch.randn(2, 3, requires_grad=True)
+    scores = Scores(values, chosen)
+    eqsim = EqSim(v1="all", v2="all", normalise="none", alpha1=0.0, alpha2=0.0)
+    eqsim(scores, targets).backward()
+    assert values.grad[:, :2].abs().min() > 0 and not values.grad[:, 2].any()

@@ -76,3 +76,20 @@ def gumbel(shape: torch.Size, generator: Generator) -> Float[Tensor, "..."]:
     """Gumbel noise from the CPU, so that one seed gives one choice on every device."""
     uniform = torch.rand(shape, generator=generator, dtype=torch.float64)
     return -(-uniform.clamp(1e-300, 1 - 1e-16).log()).log()
+
+
+def squares(
+    true: Bool[Tensor, "N M"], false: Bool[Tensor, "N M"], truth: Bool[Tensor, "N M"]
+) -> Bool[Tensor, "N M"]:
+    """Adds what EqSim compares with each false pair: four scores of two images and two texts.
+
+    A false text t of image i that is true of image a adds the pairs (a, t) and (a, u), u each
+    chosen true text of i. A text without an image, such as a hard-negative caption, adds none.
+
+    Args:
+        true, false: The pairs chosen so far.
+        truth: Which text is true of which image.
+    """
+    partners = (false.float() @ truth.float().T) > 0  # (i, a): a text of a is false of i
+    mirrored = (partners.float().T @ true.float()) > 0
+    return true | false | mirrored | (truth & false.any(dim=0))

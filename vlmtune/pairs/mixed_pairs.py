@@ -8,7 +8,7 @@ from torch import Generator, Tensor
 from typing_extensions import override
 
 from vlmtune.errors import UserError
-from vlmtune.pairs.base import Mask, PairPolicy, Reference
+from vlmtune.pairs.base import Mask, PairPolicy, Reference, squares
 from vlmtune.types import Targets
 
 
@@ -23,6 +23,9 @@ class MixedPairs(PairPolicy):
         positives: True texts per image at most.
         hard_negatives: False texts of the image's group at most.
         random_negatives: False texts of other groups at most.
+        mirrored: Also score the images of the false texts: with the false text, and with the true
+            texts chosen for the image that it is false of. EqSim compares these four scores. A
+            hard-negative caption has no image and adds nothing.
 
     Example:
         >>> truth, same_group = torch.tensor([[1, 0, 0]]) > 0, torch.tensor([[1, 1, 0]]) > 0
@@ -32,7 +35,11 @@ class MixedPairs(PairPolicy):
     """
 
     def __init__(
-        self, positives: int = 1, hard_negatives: int = 2, random_negatives: int = 1
+        self,
+        positives: int = 1,
+        hard_negatives: int = 2,
+        random_negatives: int = 1,
+        mirrored: bool = False,
     ) -> None:
         counts = (positives, hard_negatives, random_negatives)
         if min(counts) < 0 or sum(counts) == 0:
@@ -41,14 +48,16 @@ class MixedPairs(PairPolicy):
                 f"{hard_negatives=}, {random_negatives=}: raise one"
             )
         self.positives, self.hard_negatives, self.random_negatives = counts
+        self.mirrored = mirrored
 
     @override
     def __call__(self, targets: Targets, generator: Generator, reference: Reference = None) -> Mask:
         del reference
-        true, same_group = targets.truth, targets.same_group
-        chosen = _sample(true, self.positives, generator)
-        chosen |= _sample(same_group & ~true, self.hard_negatives, generator)
-        return chosen | _sample(~same_group & ~true, self.random_negatives, generator)
+        truth, same_group = targets.truth, targets.same_group
+        true = _sample(truth, self.positives, generator)
+        false = _sample(same_group & ~truth, self.hard_negatives, generator)
+        false |= _sample(~same_group & ~truth, self.random_negatives, generator)
+        return squares(true, false, truth) if self.mirrored else true | false
 
 
 def _sample(candidates: Tensor, count: int, generator: Generator) -> Tensor:

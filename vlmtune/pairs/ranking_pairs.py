@@ -7,7 +7,7 @@ import torch
 from torch import Generator
 from typing_extensions import override
 
-from vlmtune.pairs.base import Mask, NegativePairs, Reference, sample_rows
+from vlmtune.pairs.base import Mask, NegativePairs, Reference, sample_rows, squares
 from vlmtune.types import Targets
 
 
@@ -53,9 +53,4 @@ class RankingPairs(NegativePairs):
             false |= sample_rows(reference, ~truth & ~false, self.hard * each, generator)
         rest = self.negatives * each - false.sum(dim=1)
         false |= sample_rows(uniform, ~truth & ~false, rest, generator)
-        chosen = true | false
-        if self.mirrored:
-            partners = (false.float() @ truth.float().T) > 0  # (i, a): a text of a is false of i
-            chosen |= (partners.float().T @ true.float()) > 0
-            chosen |= truth & false.any(dim=0)
-        return chosen
+        return squares(true, false, truth) if self.mirrored else true | false
