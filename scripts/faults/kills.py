@@ -259,7 +259,7 @@ def _last_line(run: Run) -> str:
 
 
 def inject(kills: int, seed: int, kinds: tuple[Work, ...] = KINDS) -> dict[str, Tally]:
-    """Injects `kills` SIGKILLs into each kind of work; returns what became of them."""
+    """Injects `kills` SIGKILLs into each kind of work; prints and returns what became of them."""
     torch.set_num_threads(1)
     draw, tallies = random.Random(seed), {}
     with tempfile.TemporaryDirectory() as name:
@@ -285,6 +285,9 @@ def inject(kills: int, seed: int, kinds: tuple[Work, ...] = KINDS) -> dict[str, 
                 if fault:
                     tally.faults.append(f"killed at {', '.join(how)}: {fault}")
                 shutil.rmtree(out, ignore_errors=True)
+            print(f"{work.name}: {tally.kills} kills in {tally.runs} runs, "
+                  f"{tally.survived} kills survived", flush=True)  # fmt: skip
+            print("".join(f"  {fault}\n" for fault in tally.faults), end="", flush=True)
     return tallies
 
 
@@ -295,10 +298,6 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the moments (%(default)s)")
     options = parser.parse_args()
     tallies = inject(-(-options.kills // len(KINDS)), options.seed)
-    for name, tally in tallies.items():
-        print(f"{name}: {tally.kills} kills in {tally.runs} runs, "
-              f"{tally.survived} kills survived")  # fmt: skip
-        print("".join(f"  {fault}\n" for fault in tally.faults), end="")
     survived, kills = (sum(getattr(t, n) for t in tallies.values()) for n in ("survived", "kills"))
     print(f"{survived} of {kills} kills end as the whole run does")
 
