@@ -387,6 +387,7 @@ def test_an_experiment_is_a_list_of_small_yamls(toy, tmp_path, monkeypatch):
         "positives": 1,
         "hard_negatives": 3,
         "random_negatives": 1,
+        "mirrored": False,
     }
     (evaluation,) = config["trainer"]["callbacks"]
     (benchmark,) = evaluation["init_args"]["benchmarks"]
