@@ -9,14 +9,16 @@ import transformers
 from PIL import Image
 
 import vlmtune
-from tests.backbones.hf_models import write_clip
+from tests.backbones.hf_models import write_blip, write_clip
 from tests.export.checkpoints import checkpoint
 from tests.refusals import refused
 from tests.tiny import WORDS
 from vlmtune.adapters.full_finetuning import FullFineTuning
+from vlmtune.adapters.fusion_tuning import FusionTuning
 from vlmtune.adapters.last_blocks import LastBlocks
 from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.lora import LoRA
+from vlmtune.backbones.blip import Blip
 from vlmtune.backbones.hf_clip import HFCLIP
 from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.cli.main import main
@@ -72,6 +74,24 @@ def test_transformers_loads_it(kind, tmp_path, pictures):
     inputs |= processor(images, return_tensors="pt")
     with torch.no_grad():
         got = network(**inputs).logits_per_image
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("scored_by", ["matching", "contrast"])
+def test_a_fusion_encoder_keeps_both_scores(scored_by, tmp_path, pictures):
+    def fusion(folder):
+        return Blip(str(folder)), FusionTuning(towers=True, contrast=True, scored_by=scored_by)
+
+    model = trained(*fusion(write_blip(tmp_path / "blip")))
+    want = model.score(pictures, TEXTS)
+    line = save_merged(tmp_path / "merged", model)
+    assert "logit_scale" in line  # BLIP has none
+    backbone, adapter = fusion(tmp_path / "merged")
+    adapter.attach(backbone)
+    if scored_by == "contrast":
+        adapter.contrast.log_scale.data.copy_(model.adapter.contrast.log_scale)
+        adapter.contrast.bias.data.copy_(model.adapter.contrast.bias)
+    got = Model(backbone, adapter).score(pictures, TEXTS)
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
 
 

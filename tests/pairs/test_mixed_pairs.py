@@ -93,11 +93,13 @@ def test_mirrored_pairs_complete_what_eqsim_compares(seed):
     targets = Targets(truth, group, group)
     counts = {"positives": 1, "hard_negatives": 2, "random_negatives": 1}
     plain, both = (choose(seed, targets, **counts, mirrored=on) for on in (False, True))
-    assert (plain <= both).all() and both[:2, 2].all()  # the caption is scored with its group
+    assert (plain <= both).all()
+    assert both[:2, 2].all()  # the caption is scored with its group
     images = [0, 1, None, 2]  # of each text
     for i, t in (plain & ~truth).nonzero().tolist():
         if images[t] is not None:
-            assert both[images[t], t] and both[images[t], images.index(i)]
+            assert both[images[t], t]
+            assert both[images[t], images.index(i)]
     added = (both & ~plain).nonzero().tolist()
     assert all(plain[images[t], images.index(a)] for a, t in added if not truth[a, t])
 
@@ -112,4 +114,5 @@ def test_eqsim_sees_the_scenes_of_a_group_and_the_hard_captions_are_still_ranked
     scores = Scores(values, chosen)
     eqsim = EqSim(v1="all", v2="all", normalise="none", alpha1=0.0, alpha2=0.0)
     eqsim(scores, targets).backward()
-    assert values.grad[:, :2].abs().min() > 0 and not values.grad[:, 2].any()
+    assert values.grad[:, :2].abs().min() > 0
+    assert not values.grad[:, 2].any()

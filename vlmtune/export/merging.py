@@ -11,13 +11,14 @@ import torch
 from torch.nn.utils import parametrize
 
 from vlmtune.adapters.base import DualAdapter
+from vlmtune.backbones.base import Backbone
 from vlmtune.errors import UserError
 from vlmtune.export.model import Model
 from vlmtune.export.to_onnx import save_onnx
 from vlmtune.export.to_sentence_transformers import save_sentence_transformers
 from vlmtune.storage.files import write_atomically
 
-MERGES = "FullFineTuning, LastBlocks, LoRA or Matching"
+MERGES = "FullFineTuning, LastBlocks, LoRA, Matching or FusionTuning"
 SENTENCE_TRANSFORMERS, ONNX = "sentence-transformers", "onnx"
 SCALES = {"log_scale", "bias"}
 
@@ -41,7 +42,8 @@ def save_merged(folder: Path, model: Model, form: str | None = None) -> str:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"expected a new folder, {folder} holds something: choose another")
     backbone, adapter = model.backbone, model.adapter
-    if form != ONNX and set(adapter.state_dict()) - SCALES:
+    own = {name.rpartition(".")[2] for name in adapter.state_dict()} - SCALES
+    if form != ONNX and own:
         raise UserError(
             f"expected an adapter that changes weights of the backbone alone ({MERGES}), got "
             f"{type(adapter).__name__}, which adds its own: export it without --merged"
@@ -60,7 +62,8 @@ def save_merged(folder: Path, model: Model, form: str | None = None) -> str:
             save_sentence_transformers(new, backbone)
             left_out = ""
         else:
-            left_out = _set_scale(model) if isinstance(adapter, DualAdapter) else ""
+            dual = next((part for part in adapter.modules() if isinstance(part, DualAdapter)), None)
+            left_out = _set_scale(backbone, dual) if dual is not None else ""
             backbone.save(new)
         files = [path for path in new.iterdir() if path.suffix == ".json"]
         for weights in new.glob("*.safetensors"):
@@ -68,12 +71,10 @@ def save_merged(folder: Path, model: Model, form: str | None = None) -> str:
     return left_out
 
 
-def _set_scale(model: Model) -> str:
+def _set_scale(backbone: Backbone, adapter: DualAdapter) -> str:
     """Gives the network the scale and bias of the adapter; says what has no counterpart."""
-    adapter = model.adapter
-    assert isinstance(adapter, DualAdapter)
     scale, bias = (float(value.detach()) for value in (adapter.log_scale, adapter.bias))
-    weights = dict(model.backbone.named_parameters())
+    weights = dict(backbone.named_parameters())
     done = {"logit_scale": False, "logit_bias": False}
     with torch.no_grad():
         for name, parameter in weights.items():

@@ -87,7 +87,8 @@ def squares(
     chosen true text of i. A text without an image, such as a hard-negative caption, adds none.
 
     Args:
-        true, false: The pairs chosen so far.
+        true: The true pairs chosen.
+        false: The false pairs chosen.
         truth: Which text is true of which image.
     """
     partners = (false.float() @ truth.float().T) > 0  # (i, a): a text of a is false of i
