@@ -42,8 +42,8 @@ def save_merged(folder: Path, model: Model, form: str | None = None) -> str:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"expected a new folder, {folder} holds something: choose another")
     backbone, adapter = model.backbone, model.adapter
-    own = {name.rpartition(".")[2] for name in adapter.state_dict()} - SCALES
-    if form != ONNX and own:
+    added = {name.rpartition(".")[2] for name in adapter.state_dict()} - SCALES
+    if form != ONNX and added:
         raise UserError(
             f"expected an adapter that changes weights of the backbone alone ({MERGES}), got "
             f"{type(adapter).__name__}, which adds its own: export it without --merged"

@@ -78,7 +78,7 @@ def gumbel(shape: torch.Size, generator: Generator) -> Float[Tensor, "..."]:
     return -(-uniform.clamp(1e-300, 1 - 1e-16).log()).log()
 
 
-def squares(
+def with_mirrored(
     true: Bool[Tensor, "N M"], false: Bool[Tensor, "N M"], truth: Bool[Tensor, "N M"]
 ) -> Bool[Tensor, "N M"]:
     """Adds what EqSim compares with each false pair: four scores of two images and two texts.

@@ -8,7 +8,7 @@ from torch import Generator, Tensor
 from typing_extensions import override
 
 from vlmtune.errors import UserError
-from vlmtune.pairs.base import Mask, PairPolicy, Reference, squares
+from vlmtune.pairs.base import Mask, PairPolicy, Reference, with_mirrored
 from vlmtune.types import Targets
 
 
@@ -57,7 +57,7 @@ class MixedPairs(PairPolicy):
         true = _sample(truth, self.positives, generator)
         false = _sample(same_group & ~truth, self.hard_negatives, generator)
         false |= _sample(~same_group & ~truth, self.random_negatives, generator)
-        return squares(true, false, truth) if self.mirrored else true | false
+        return with_mirrored(true, false, truth) if self.mirrored else true | false
 
 
 def _sample(candidates: Tensor, count: int, generator: Generator) -> Tensor:

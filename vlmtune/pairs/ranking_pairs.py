@@ -7,7 +7,7 @@ import torch
 from torch import Generator
 from typing_extensions import override
 
-from vlmtune.pairs.base import Mask, NegativePairs, Reference, sample_rows, squares
+from vlmtune.pairs.base import Mask, NegativePairs, Reference, sample_rows, with_mirrored
 from vlmtune.types import Targets
 
 
@@ -53,4 +53,4 @@ class RankingPairs(NegativePairs):
             false |= sample_rows(reference, ~truth & ~false, self.hard * each, generator)
         rest = self.negatives * each - false.sum(dim=1)
         false |= sample_rows(uniform, ~truth & ~false, rest, generator)
-        return squares(true, false, truth) if self.mirrored else true | false
+        return with_mirrored(true, false, truth) if self.mirrored else true | false
