@@ -2,6 +2,11 @@
 
 import argparse
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +22,7 @@ from vlmtune.errors import UserError
 from vlmtune.metrics.value import MetricValue
 from vlmtune.report.result import Result
 from vlmtune.report.run_report import Provenance, RunReport
+from vlmtune.training.checkpoint_files import LAST, ON_SIGNAL
 
 ROOT = Path(__file__).parents[2]
 SUITES = [ROOT / f"configs/experiments/compare/{name}.yaml" for name in ("cola", "eqsim")]
@@ -144,6 +150,39 @@ def test_what_is_done_is_not_done_again_and_what_was_stopped_goes_on(suite):
     compare.run(options(suite, only=["two"]), runner)
     assert len(runner.commands) == 3
     assert "First" in Path("runs/compare.md").read_text()  # the table is of the whole folder
+
+
+def test_a_run_that_a_signal_stopped_goes_on_from_there(suite):
+    last, on_signal = (Path("runs/one/seed-0") / name for name in (LAST, ON_SIGNAL))
+    last.parent.mkdir(parents=True)
+    last.touch()
+    on_signal.touch()
+    os.utime(last, (1, 1))
+    runner = Runner({"zero_shot": 0.2, "one": 0.3, "two": 0.9})
+    compare.run(options(suite, only=["one"]), runner)
+    assert runner.commands[0][-2:] == ("--ckpt_path", str(on_signal))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_the_run_as_well(number, tmp_path):
+    """The run traps SIGTERM, as `fit` does to write its checkpoint."""
+    child = tmp_path / "child.sh"
+    child.write_text(
+        "#!/bin/sh\ntrap 'sleep 1; echo written >&2; exit 143' TERM\ntrap '' INT\n"
+        "echo started >&2\nwhile true; do sleep 0.1; done\n"
+    )
+    child.chmod(0o755)
+    log = tmp_path / "log.txt"
+    code = "import sys; from pathlib import Path; from vlmtune.cli import compare; "
+    code += "sys.executable = sys.argv[1]; compare.run_process(['fit'], Path(sys.argv[2]))"
+    calling = subprocess.Popen([sys.executable, "-c", code, str(child), str(log)])
+    for _ in range(600):
+        if log.is_file() and "started" in log.read_text():
+            break
+        time.sleep(0.1)
+    calling.send_signal(number)
+    assert calling.wait(60) == (143 if number == signal.SIGTERM else -signal.SIGINT)
+    assert log.read_text().split() == ["started", "written"]
 
 
 def test_the_table_has_the_seeds_of_all_calls(suite):

@@ -10,12 +10,14 @@ epoch exclude evaluation and encoding.
 """
 
 import argparse
+import contextlib
 import json
+import signal
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -31,6 +33,7 @@ from vlmtune.report.run_report import RunReport
 from vlmtune.report.table import count, number
 from vlmtune.storage.files import write_text
 from vlmtune.storage.folder import locked
+from vlmtune.training.checkpoint_files import newest_checkpoint
 
 EXAMPLE = "configs/experiments/compare/cola.yaml"
 ZERO_SHOT = "zero_shot"
@@ -162,24 +165,48 @@ def perform(task: Task, run: Run) -> Literal["done", "ran", "taken"]:
 
 def _finish(task: Task, run: Run) -> None:
     write_text(task.folder / RECIPE, task.recipe)
-    last = task.folder / "checkpoints" / "last.ckpt"
-    resume = ("--ckpt_path", str(last)) if last.is_file() else ()
+    last = newest_checkpoint(task.folder)
+    resume = ("--ckpt_path", str(last)) if last is not None else ()
     run((*task.words, *resume), task.folder / "log.txt")
     if not task.done:
         raise UserError(f"expected {task.report} after the run, got none: see the log beside it")
 
 
 def run_process(words: Sequence[str], log: Path) -> None:
-    """Runs `vlmtune` in a process of its own; an error has the last line it printed."""
+    """Runs `vlmtune` in a separate process; an error has the last line it printed.
+
+    SIGTERM and Ctrl-C stop this process too; it writes its checkpoint first.
+    """
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("a", encoding="utf-8") as file:
-        command = [sys.executable, "-m", "vlmtune", *words]
-        status = subprocess.run(command, stdout=file, stderr=file).returncode  # noqa: S603
+    command = [sys.executable, "-m", "vlmtune", *words]
+    with log.open("a", encoding="utf-8") as file, _sigterm_as_exit():
+        process = subprocess.Popen(command, stdout=file, stderr=file)  # noqa: S603
+        try:
+            status = process.wait()
+        except BaseException:
+            process.terminate()
+            process.wait()
+            raise
     if status != 0:
         lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         raise UserError(
             f"expected the run to end well, got {(lines or ['nothing'])[-1]!r}: see {log}"
         )
+
+
+@contextlib.contextmanager
+def _sigterm_as_exit() -> Iterator[None]:
+    """Lets SIGTERM raise `SystemExit` inside."""
+
+    def stop(number: int, frame: Any) -> None:
+        del frame
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def seconds_per_epoch(report: RunReport, folder: Path) -> float | None:

@@ -21,6 +21,7 @@ from vlmtune.cli.main import plain_log, run_command
 from vlmtune.cli.yaml_files import read_yaml
 from vlmtune.config import find_path
 from vlmtune.errors import UserError
+from vlmtune.training.checkpoint_files import newest_checkpoint
 
 CONFIGS = "configs/experiments/quickstart"
 OUT = "runs/quickstart"  # the folder that the configs name
@@ -196,8 +197,8 @@ def _fit(config: Path, folder: Path, seed: int) -> list[Any]:
     seeds = [
         x for key in ("seed_everything", "model.seed", "data.seed") for x in (f"--{key}", seed)
     ]
-    last = folder / "checkpoints/last.ckpt"
-    resumed = ["--ckpt_path", last] if last.is_file() else []
+    last = newest_checkpoint(folder)
+    resumed = ["--ckpt_path", last] if last is not None else []
     return ["fit", "--config", config, *resumed, "--trainer.default_root_dir", folder, *seeds]
 
 

@@ -16,9 +16,9 @@ from lightning_fabric.plugins.environments import LightningEnvironment, SLURMEnv
 from pytorch_lightning.trainer.connectors.signal_connector import _SignalConnector
 from typing_extensions import override
 
+from vlmtune.training.checkpoint_files import ON_SIGNAL
 from vlmtune.training.failures import outlive_children
 
-ON_SIGNAL = "last-on-signal.ckpt"
 SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1") if hasattr(signal, name)
 )
