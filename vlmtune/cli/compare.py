@@ -206,7 +206,7 @@ def _sigterm_as_exit() -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)  # None: not set by Python
 
 
 def seconds_per_epoch(report: RunReport, folder: Path) -> float | None:
