@@ -21,7 +21,7 @@ from vlmtune.cli.main import plain_log, run_command
 from vlmtune.cli.yaml_files import read_yaml
 from vlmtune.config import find_path
 from vlmtune.errors import UserError
-from vlmtune.training.checkpoint_files import newest_checkpoint
+from vlmtune.training.checkpoint_files import LAST, newest_checkpoint
 
 CONFIGS = "configs/experiments/quickstart"
 OUT = "runs/quickstart"  # the folder that the configs name
@@ -151,7 +151,7 @@ def steps(out: Path, configs: Path, seed: int) -> Plan:
     recipe, mixture = (out / f"seed-{seed}" / name for name in ("mm-adapter", "grounded-words"))
     benchmarks = ["--benchmarks", configs / "benchmarks.yaml", "--store", out / "features"]
     names = ["--name", "CLIP, zero-shot", "--text-only", out / "queries", "--out", frozen]
-    checkpoint = [mixture / "checkpoints/last.ckpt", "--report", mixture]
+    checkpoint = [mixture / LAST, "--report", mixture]
     texts = [word for caption in CAPTIONS for word in ("--text", caption)]
     image = out / "world/images/cola/cola_unseen_000000.png"
     return Plan(
