@@ -43,7 +43,13 @@ SIZES: Mapping[str, Mapping[str, Mapping[str, int]]] = {  # size -> config -> ot
         "grounded_words": dict(max_steps=8000),
     },
 }  # fmt: skip
-SHARDS = {"relations": "cola", "ar4t": "ar4t", "captions": "coco", "foils": "table"}
+SHARDS = {
+    "queries": "cola",
+    "relations": "cola",
+    "ar4t": "ar4t",
+    "captions": "coco",
+    "foils": "table",
+}
 
 Step = tuple[str, list[Any]]
 
@@ -153,11 +159,15 @@ def steps(out: Path, configs: Path, seed: int) -> Plan:
     names = ["--name", "CLIP, zero-shot", "--text-only", out / "queries", "--out", frozen]
     checkpoint = [mixture / LAST, "--report", mixture]
     texts = [word for caption in CAPTIONS for word in ("--text", caption)]
+    workers = ["--workers", cores()]
     image = out / "world/images/cola/cola_unseen_000000.png"
     return Plan(
         prepare=[
             ("rendering the world", _build("scenes", "world", out, configs)),
-            ("writing Cola's queries", _build("cola", "queries", out, configs)),
+            *(
+                (f"writing the {name}", [*_build(builder, name, out, configs), *workers])
+                for name, builder in SHARDS.items()
+            ),
         ],
         recipe=[
             ("measuring the frozen CLIP", ["evaluate", "--model", CLIP, *benchmarks, *names]),
@@ -167,10 +177,6 @@ def steps(out: Path, configs: Path, seed: int) -> Plan:
             ),
         ],
         mixture=[
-            *(
-                (f"writing the {name}", _build(builder, name, out, configs))
-                for name, builder in SHARDS.items()
-            ),
             (
                 "training grounded words on the mixture",
                 _fit(configs / "grounded_words.yaml", mixture, seed),

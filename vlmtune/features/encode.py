@@ -24,6 +24,7 @@ from vlmtune.features.store_key import Modality, StoreDType, StoreKey, source_di
 from vlmtune.storage.progress import progress
 from vlmtune.types import Features, FeatureSpec, concatenate
 
+CPU_IMAGES = 32  # images encoded at a time; more are slower on a CPU
 Pixels = Callable[[Sequence[str]], Iterable[tuple[Sequence[str], Tensor]]]
 """Gives ids and pixels (n, 3, height, width) of the images of some ids, batch by batch."""
 
@@ -51,7 +52,7 @@ class FeatureSource:
         image_input: The representation of images.
         text_input: The representation of texts.
         root: Folder of feature stores, or None to store features in memory.
-        batch_size: Captions encoded at a time.
+        batch_size: Captions, or images on a GPU, encoded at a time.
         dtype: The type of stored numbers.
         fingerprint: Of the weights; None for `backbone.fingerprint`.
         failures: Whether captions that cannot be encoded raise or are skipped.
@@ -154,8 +155,11 @@ class FeatureSource:
         """
         if modality == "image":
             assert pixels is not None
+            size = CPU_IMAGES if self.backbone.device.type == "cpu" else self.batch_size
             for names, batch in pixels(ids):
-                yield names, self.encode_images(batch)
+                for start in range(0, len(names), size):
+                    part = slice(start, start + size)
+                    yield names[part], self.encode_images(batch[part])
             return
         # Captions of similar length together need little padding.
         texts = sorted(ids, key=lambda text: (len(text), text))
