@@ -47,7 +47,7 @@ def collate(
             hard = (group.mined_negatives or frozenset()) & column.keys()
             mined[n, [column[text_id] for text_id in hard]] = True
             n += 1
-    images = (image for group in groups for image in group.images or ())
+    images = [image for group in groups for image in group.images or ()]
     with_mined = any(group.mined_negatives is not None for group in groups)
     sizes = torch.tensor([len(group.image_ids) for group in groups], dtype=torch.long)
     return Batch(
@@ -56,12 +56,22 @@ def collate(
         texts=tuple(texts.values()),
         targets=Targets(truth, known, same_group, mined & ~truth if with_mined else None),
         image_group=torch.repeat_interleave(torch.arange(len(groups)), sizes),
-        pixels=None if preprocess is None else torch.stack([*map(preprocess, images)]),
+        pixels=None if preprocess is None else _pixels(images, preprocess),
         damaged=tuple(damaged),
         text_ids=tuple(texts),
         true_ids=tuple(true for group in groups for true in group.true_ids),
         exhaustive=tuple(group.exhaustive for group in groups for _ in group.image_ids),
     )
+
+
+def _pixels(images: Sequence[Any], preprocess: Callable[[Any], Tensor]) -> Tensor:
+    """Pixel values of all images, in memory that each image uses again while it is preprocessed."""
+    first = preprocess(images[0])
+    pixels = first.new_empty(len(images), *first.shape)
+    pixels[0] = first
+    for row, image in zip(pixels[1:], images[1:], strict=True):
+        row.copy_(preprocess(image))
+    return pixels
 
 
 def _texts(groups: Sequence[Group]) -> dict[str, str]:

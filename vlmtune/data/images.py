@@ -3,6 +3,7 @@
 The size is checked before anything is decoded, and nothing is ever unpickled.
 """
 
+import contextlib
 import hashlib
 import io
 import warnings
@@ -99,7 +100,8 @@ def _decode(source: bytes | Path, max_pixels: int) -> Image.Image:
             with Image.open(file, formats=FORMATS) as image:
                 _check_size(image.size, max_pixels, "pixels")
                 image.load()
-                return _upright(image).convert("RGB")
+                _turn_upright(image)
+                return image if image.mode == "RGB" else image.convert("RGB")
         except _RefusedError:
             raise
         except Image.DecompressionBombError as error:
@@ -125,11 +127,10 @@ def _frame(path: Path, max_pixels: int) -> Image.Image:
     return Image.fromarray(np.ascontiguousarray(array[:, :, ::-1]))
 
 
-def _upright(image: Image.Image) -> Image.Image:
-    try:
-        return ImageOps.exif_transpose(image)
-    except Exception:
-        return image  # unreadable EXIF has no orientation, and the pixels are sound
+def _turn_upright(image: Image.Image) -> None:
+    # Unreadable EXIF has no orientation, and the pixels are sound.
+    with contextlib.suppress(Exception):
+        ImageOps.exif_transpose(image, in_place=True)
 
 
 def _check_size(size: tuple[int, int], max_pixels: int, what: str) -> None:
