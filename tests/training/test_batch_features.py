@@ -8,7 +8,7 @@ from tests.refusals import refused
 from tests.tiny import halves
 from tests.toy import Toy, batch, groups
 from vlmtune.backbones.evaluation_mode import evaluation_mode
-from vlmtune.features.encode import FeatureSource
+from vlmtune.features.encode import CPU_IMAGES, FeatureSource
 from vlmtune.features.pictures import Failures, PictureReader
 from vlmtune.training.batch_features import BatchFeatures
 from vlmtune.types import FeatureSpec, ImageRef, Tokens
@@ -184,6 +184,17 @@ def test_evaluation_and_training_share_rows(tmp_path):
     assert data.decoded == backbone.images == backbone.texts == []
     want = rows.features([names[1], names[0]]).values
     assert training.encode_batch("image", pixels_of(("x", "y"))).values.equal(want)
+
+
+def test_more_images_than_are_encoded_at_a_time_keep_their_names(tmp_path):
+    backbone, pooled = Toy(), FeatureSpec("pooled")
+    source = FeatureSource(backbone, pooled, pooled, tmp_path / "store", 256)
+    names = [str(i) for i in range(2 * CPU_IMAGES + 3)]
+    pixels = torch.arange(len(names), dtype=torch.float64)[:, None, None, None].expand(-1, 3, 1, 1)
+    store = source.store("image", names, lambda _: [(names, pixels)])
+    want = backbone.encode_image(pixels, pooled).values
+    assert store.features(names).values.equal(want.to(store.features(names).values.dtype))
+    assert len(want.unique(dim=0)) == len(names)
 
 
 def test_live_representations_are_not_stored(tmp_path):
