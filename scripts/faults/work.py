@@ -68,7 +68,8 @@ def arguments(work: Work, sources: Path, out: Path) -> list[str]:
         table = ["build", "table", str(sources / "table.csv"), "--records_per_shard", "4"]
         return [*table, "--out", str(out / "shards")]
     if work == EXPORT:
-        return ["export", str(sources / "last.ckpt"), "--out", str(out / "export")]
+        # As in a job that is repeated: a kill may come when the export is already complete.
+        return ["export", str(sources / "last.ckpt"), "--out", str(out / "export"), "--overwrite"]
     last = out / "run" / "checkpoints" / "last.ckpt"
     config = write_config(work, sources, out)
     return ["fit", "--config", str(config), *(["--ckpt_path", str(last)] if last.exists() else [])]
