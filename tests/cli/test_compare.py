@@ -165,7 +165,10 @@ def test_a_run_that_a_signal_stopped_goes_on_from_there(suite):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_the_run_as_well(number, tmp_path):
-    """The run traps SIGTERM, as `fit` does to write its checkpoint."""
+    """The run traps SIGTERM, as `fit` does to write its checkpoint.
+
+    Shells start background jobs with SIGINT ignored, so the call takes it back.
+    """
     child = tmp_path / "child.sh"
     child.write_text(
         "#!/bin/sh\ntrap 'sleep 1; echo written >&2; exit 143' TERM\ntrap '' INT\n"
@@ -173,7 +176,8 @@ def test_a_signal_stops_the_run_as_well(number, tmp_path):
     )
     child.chmod(0o755)
     log = tmp_path / "log.txt"
-    code = "import sys; from pathlib import Path; from vlmtune.cli import compare; "
+    code = "import signal, sys; from pathlib import Path; from vlmtune.cli import compare; "
+    code += "signal.signal(signal.SIGINT, signal.default_int_handler); "
     code += "sys.executable = sys.argv[1]; compare.run_process(['fit'], Path(sys.argv[2]))"
     calling = subprocess.Popen([sys.executable, "-c", code, str(child), str(log)])
     for _ in range(600):
