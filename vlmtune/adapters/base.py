@@ -40,7 +40,7 @@ PreparedT = TypeVar("PreparedT", bound=Rows, default=Any)
 PairMask = Bool[Tensor, "N M"]
 TEXT_GROUPS, TEXT_GROUP = 4, 32  # groups of texts of similar length, and texts in each at least
 REUSE_FROM = 4  # texts an image from which scoring image by image pays
-CPU_CHUNK = 16 * 2**20  # bytes; larger chunks are slower on a CPU
+CPU_CHUNK = 64 * 2**20  # bytes; larger chunks are slower on a CPU
 
 
 class Adapter(Configured, nn.Module, ABC, Generic[ImageT, TextT]):
@@ -168,8 +168,8 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
     Attributes:
         chunk: Number of pairs in a call of `score_pairs`; None for as many as `memory` allows, or
             1,024 if `pair_bytes` is 0.
-        memory: Bytes that scoring a chunk may take. A CPU takes at most 16 MiB, which its caches
-            serve faster.
+        memory: Bytes that scoring a chunk may take. Outside training a CPU takes at most 64 MiB,
+            which its caches serve faster.
         training_memory: Bytes of activations that may be kept for the backward pass.
         broadcasts_image: True if `score_pairs` takes a single prepared image for all P texts, which
             saves copies if images have many texts.
@@ -245,7 +245,8 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
         if self.broadcasts_image and not training and not few:
             return self._scores_by_image(image, text, rows, columns)
         pair_bytes = self.pair_bytes(image, text, training)
-        memory = min(self.memory, CPU_CHUNK) if rows.device.type == "cpu" else self.memory
+        cached = rows.device.type == "cpu" and not training
+        memory = min(self.memory, CPU_CHUNK) if cached else self.memory
         size = self.chunk or (max(1, memory // pair_bytes) if pair_bytes else 1024)
         chunk_bytes = size * pair_bytes if training else 0
         scores, held = [], 0
