@@ -67,8 +67,7 @@ def collate(
 def _pixels(images: Sequence[Any], preprocess: Callable[[Any], Tensor]) -> Tensor:
     """Pixel values of all images, in memory that each image uses again while it is preprocessed."""
     first = preprocess(images[0])
-    pixels = first.new_empty(len(images), *first.shape)
-    pixels[0] = first
+    pixels = first.expand(len(images), *first.shape).clone()
     for row, image in zip(pixels[1:], images[1:], strict=True):
         row.copy_(preprocess(image))
     return pixels

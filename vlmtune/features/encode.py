@@ -163,16 +163,13 @@ class FeatureSource:
             return
         # Captions of similar length together need little padding.
         texts = sorted(ids, key=lambda text: (len(text), text))
-        for start in range(0, len(texts), self.batch_size):
-            batch = texts[start : start + self.batch_size]
+        batches = [texts[i : i + self.batch_size] for i in range(0, len(texts), self.batch_size)]
+        for batch in batches:  # one that fails is tried again at the end, text by text
             features = self.failures.attempt(partial(self.encode_texts, batch))
             if features is not None:
                 yield batch, features
-                continue
-            for text in batch:
-                features = self.failures.attempt(partial(self.encode_texts, [text]))
-                if features is not None:
-                    yield [text], features
+            elif len(batch) > 1:
+                batches += [[text] for text in batch]
 
     def encode_images(self, pixels: Tensor) -> Features:
         """Computes the features of pixels (n, 3, height, width)."""
