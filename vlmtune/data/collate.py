@@ -65,7 +65,7 @@ def collate(
 
 
 def _pixels(images: Sequence[Any], preprocess: Callable[[Any], Tensor]) -> Tensor:
-    """Pixel values of all images, in memory that each image uses again while it is preprocessed."""
+    """Pixels (n, 3, height, width); each image is freed before the next one is preprocessed."""
     first = preprocess(images[0])
     pixels = first.expand(len(images), *first.shape).clone()
     for row, image in zip(pixels[1:], images[1:], strict=True):
