@@ -185,7 +185,10 @@ def test_a_signal_stops_the_run_as_well(number, tmp_path):
             break
         time.sleep(0.1)
     calling.send_signal(number)
-    assert calling.wait(60) == (143 if number == signal.SIGTERM else -signal.SIGINT)
+    try:
+        assert calling.wait(60) == (143 if number == signal.SIGTERM else -signal.SIGINT)
+    finally:
+        calling.kill()
     assert log.read_text().split() == ["started", "written"]
 
 
