@@ -56,7 +56,7 @@ class ImageQueries:
         return self._allowed(query) and not holds(query, self.objects)
 
     def _spelled(self, query: Query) -> Query:
-        return replace(query, attributes=self.reader.spelled(query.attributes))
+        return Query(self.reader.spelled(query.attributes), query.name)  # replace() is slow
 
     def _sample(self, queries: Iterable[T], count: int) -> list[T]:
         candidates = list(queries)
@@ -77,23 +77,17 @@ class ImageQueries:
 
     def _misbound(self, query: Query, single: bool = True) -> list[Query]:
         """Every false query that replaces a word of the given one by another object's."""
-        queries: dict[Query, None] = {}
-        candidates = (
-            (obj, stated)
-            for obj in self.objects
-            for stated in (self._singles(obj) if single else (obj.multi,))
-        )
-        for obj, stated in candidates:
-            near = [Query(query.attributes, obj.name), Query(stated, query.name)]
-            if len(stated) == len(query.attributes):
-                near += [
-                    replace(
-                        query, attributes=(*query.attributes[:k], w, *query.attributes[k + 1 :])
-                    )
-                    for k, w in enumerate(stated)
-                ]
-            queries |= dict.fromkeys(filter(self._false, map(self._spelled, near)))
-        return list(queries)
+        near: dict[Query, None] = {}  # once each, as checking them takes longer
+        stated_by = self._singles if single else lambda obj: (obj.multi,)
+        before = query.attributes
+        for obj in self.objects:
+            for stated in stated_by(obj):
+                near |= {Query(before, obj.name): None, Query(stated, query.name): None}
+                if len(stated) == len(before):
+                    for k, word in enumerate(stated):
+                        changed = (*before[:k], word, *before[k + 1 :])
+                        near[Query(changed, query.name)] = None
+        return list(dict.fromkeys(filter(self._false, map(self._spelled, near))))
 
     def misbound(self, query: Query, count: int) -> list[Query]:
         """Returns false queries of the image's words, near the given one."""

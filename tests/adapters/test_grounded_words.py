@@ -111,6 +111,22 @@ def test_scores_are_those_of_the_formula(backbone, locations, scale):
             assert scores[i, j].item() == pytest.approx(expected, rel=1e-4, abs=1e-4)
 
 
+@pytest.mark.parametrize("memory", [1, 2**29])
+def test_training_reads_an_image_once_for_all_its_texts(backbone, memory):
+    adapter = attached(backbone, frozen_scale=0.0, memory=memory)
+    awaken(adapter)
+    image, text = states(backbone, adapter, images=3)
+    pairs = torch.tensor([[True, False, True], [False] * 3, [True] * 3])
+    parameters = list(adapter.parameters())
+    scores, gradients = [], []
+    for training in (False, True):
+        one = adapter.train(training)(image, text, pairs).values[pairs]
+        scores.append(one)
+        gradients.append(torch.autograd.grad((one * torch.arange(5)).sum(), parameters))
+    torch.testing.assert_close(*scores)
+    torch.testing.assert_close(*gradients)
+
+
 @torch.no_grad()
 def test_texts_can_be_read_before_the_first_block(backbone):
     first = -1 - backbone.text_tower.layers

@@ -7,7 +7,7 @@ Never: a change of the towers.
 import math
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import gelu, layer_norm, normalize
 from typing_extensions import override
@@ -159,21 +159,49 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         if len(text) == 1 < len(image):
             evidence = self._evidence_of_images(image.tokens, text.tokens)
         else:
-            evidence = self._evidence(image, text)
+            evidence = self._evidence(image.tokens, text.tokens.values).sum(dim=1)
         if self.training:
             return evidence + self.bias
         return self.scale * (image.pooled * text.pooled).sum(dim=1) + evidence + self.bias
 
-    def _evidence(self, image: PooledTokens, text: PooledTokens) -> Float[Tensor, "P"]:
+    @override
+    def _score_chunk(
+        self,
+        image: PooledTokens,
+        text: PooledTokens,
+        rows: Int[Tensor, "P"],
+        columns: Int[Tensor, "P"],
+    ) -> Float[Tensor, "P"]:
+        if not self.training:
+            return super()._score_chunk(image, text, rows, columns)
+        # The words of all texts of an image stand in one row, so that no image is copied for each.
+        used, image_of = rows.unique(return_inverse=True)
+        pair, position = text.tokens.mask[columns].nonzero(as_tuple=True)
+        by_image = image_of[pair].argsort(stable=True)
+        pair, position = pair[by_image], position[by_image]
+        counts = image_of[pair].bincount(minlength=len(used))
+        longest = int(counts.max())
+        gaps = torch.arange(len(used), device=pair.device) * longest - counts.cumsum(0) + counts
+        slot = torch.arange(len(pair), device=pair.device) + gaps[image_of[pair]]
+        word = torch.zeros(len(used) * longest, dtype=torch.int64, device=pair.device)
+        word[slot] = columns[pair] * text.tokens.mask.shape[1] + position
+        words = text.tokens.values.flatten(0, 1).index_select(0, word)
+        images = image.tokens.map(lambda tensor: tensor.index_select(0, used))
+        evidence = self._evidence(images, words.unflatten(0, (len(used), longest))).flatten()[slot]
+        return evidence.new_zeros(len(rows)).index_add(0, pair, evidence) + self.bias
+
+    def _evidence(
+        self, image: Tokens, words: Float[Tensor, "n words x"]
+    ) -> Float[Tensor, "n words"]:
+        """The evidence of each word in its image."""
         # Not by slices, whose gradients are padded to the whole and added.
-        keys, values = (self._by_head(x) for x in image.tokens.values.chunk(2, dim=2))
-        sizes = [self.width, self.width, text.tokens.values.shape[2] - 2 * self.width]
-        parts = text.tokens.values.split(sizes, dim=2)
-        queries, content, location = (self._by_head(x) for x in parts)
+        keys, values = (self._by_head(x) for x in image.values.chunk(2, dim=2))
+        sizes = [self.width, self.width, words.shape[2] - 2 * self.width]
+        queries, content, location = (self._by_head(x) for x in words.split(sizes, dim=2))
         weight = content @ values.mT / math.sqrt(self.width / self.heads)
         if self.locations:
             weight = weight + location @ self.grid.T.to(keys.dtype)
-        return (self._read(keys, queries, image.tokens) * weight).sum(dim=(1, 2, 3)) / 2
+        return (self._read(keys, queries, image) * weight).sum(dim=(1, 3)) / 2
 
     def _evidence_of_images(self, image: Tokens, text: Tokens) -> Float[Tensor, "P"]:
         """The evidence of one text in many images, by one matrix product.

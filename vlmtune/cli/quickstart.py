@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> None:
     World, shards and features in `options.out` are used again. A training goes on from its last
     checkpoint, or is only measured if it is complete. Each process computes with one thread, so
     results do not depend on the number of cores; on two cores or more, the frozen CLIP and the
-    paper's recipe run beside the mixture.
+    paper's recipe run beside the mixture, whose training waits for their queries.
     """
     start = time.monotonic()
     configs = write_configs(options.out, options.size)
@@ -159,17 +159,15 @@ def steps(out: Path, configs: Path, seed: int) -> Plan:
     names = ["--name", "CLIP, zero-shot", "--text-only", out / "queries", "--out", frozen]
     checkpoint = [mixture / LAST, "--report", mixture]
     texts = [word for caption in CAPTIONS for word in ("--text", caption)]
-    workers = ["--workers", cores()]
+    queries, *others = (
+        (f"writing the {name}", _build(builder, name, out, configs))
+        for name, builder in SHARDS.items()
+    )
     image = out / "world/images/cola/cola_unseen_000000.png"
     return Plan(
-        prepare=[
-            ("rendering the world", _build("scenes", "world", out, configs)),
-            *(
-                (f"writing the {name}", [*_build(builder, name, out, configs), *workers])
-                for name, builder in SHARDS.items()
-            ),
-        ],
+        prepare=[("rendering the world", _build("scenes", "world", out, configs))],
         recipe=[
+            queries,
             ("measuring the frozen CLIP", ["evaluate", "--model", CLIP, *benchmarks, *names]),
             (
                 "training the MM-Adapter on Cola's queries",
@@ -177,6 +175,8 @@ def steps(out: Path, configs: Path, seed: int) -> Plan:
             ),
         ],
         mixture=[
+            *others,
+            ("waiting for the queries", queries[1]),
             (
                 "training grounded words on the mixture",
                 _fit(configs / "grounded_words.yaml", mixture, seed),

@@ -14,11 +14,12 @@ from pathlib import Path
 from vlmtune.config import Configured
 from vlmtune.data.images import open_image
 from vlmtune.data.schema import MANIFEST, Manifest, RecordError, decode, parse_manifest
-from vlmtune.data.tar_records import RawRecord, Shard, read_records
+from vlmtune.data.tar_index import OpenTars
+from vlmtune.data.tar_records import RawRecord, Shard
 from vlmtune.data.webdataset import INDEX, decode_sample, is_sample, open_manifest
 from vlmtune.errors import UserError
 from vlmtune.storage.remote.address import is_remote
-from vlmtune.storage.remote.folder import CACHE_BYTES, RemoteFile, RemoteFolder
+from vlmtune.storage.remote.folder import CACHE_BYTES, RemoteFolder
 from vlmtune.types import Group
 
 AHEAD = 2  # remote shards that are downloaded while one is read from end to end
@@ -102,19 +103,20 @@ def read_headers(sets: Sequence[ShardSet]) -> Iterator[tuple[RawRecord, Group, t
 
     Damaged records are left out; `GroupStream` reports them.
     """
-    for data in sets:
-        files = data.files
-        for number, (file, count) in enumerate(zip(files, data.counts, strict=True)):
-            following = files[number + 1 : number + 1 + AHEAD]
-            if data.remote is not None:
-                data.remote.expect([one for one in following if isinstance(one, RemoteFile)])
-            for raw in read_records(file, 0, count, images=False):
-                if isinstance(raw, RawRecord):
-                    try:
-                        group, images = decode_header(raw)
-                    except RecordError:
-                        continue
-                    yield raw, group, images
+    with OpenTars() as tars:
+        for data in sets:
+            files = data.files
+            for number, info in enumerate(data.manifest.shards):
+                if data.remote is not None:
+                    tars.expect(files[number + 1 : number + 1 + AHEAD])
+                for record in range(info.records):
+                    raw = tars.read(files[number], info, record, False, data.has_sha256)
+                    if isinstance(raw, RawRecord):
+                        try:
+                            group, images = decode_header(raw)
+                        except RecordError:
+                            continue
+                        yield raw, group, images
 
 
 def decode_header(raw: RawRecord) -> tuple[Group, tuple[str, ...]]:
