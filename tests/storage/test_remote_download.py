@@ -127,6 +127,28 @@ def test_a_trickle_of_bytes_ends_a_try(part, monkeypatch):
     assert list(part.parent.iterdir()) == []
 
 
+def test_a_download_without_credentials_is_tried_once(part, monkeypatch, caplog):
+    class NoCredentialsError(Exception):
+        pass
+
+    class Locked:
+        def get_file(self, *arguments, **options):
+            raise NoCredentialsError("Unable to locate credentials")
+
+    monkeypatch.setattr(downloads, "file_system", lambda *_: (Locked(), "a"))
+    caplog.set_level(logging.INFO)
+    with pytest.raises(DownloadError, match=r"^cannot be read: NoCredentialsError \(Unable"):
+        download(Address("locked://a"), "a.tar", part, len(CONTENT), CHECK, QUICK)
+    assert "trying again" not in caplog.text
+
+
+def test_the_log_of_a_file_system_is_silent(monkeypatch):
+    library = logging.getLogger("fsspec")
+    monkeypatch.setattr(library, "level", logging.NOTSET)
+    downloads.file_system(Address("memory://shards-of-this-test"), 1.0)
+    assert not library.isEnabledFor(logging.ERROR)
+
+
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [("403", "the server answered with status 403"), ("404", "there is no such file")],

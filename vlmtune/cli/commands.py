@@ -85,7 +85,7 @@ experiment, an hour (%(default)s); each size needs a separate folder"""
 QUICKSTART = """\
 It renders a world of scenes, trains two adapters on it over a small frozen CLIP (Cola's
 recipe, and grounded words on a mixture of corpora), exports the second, and reports what
-they gained and forgot: six to eight minutes on two cores.
+they gained and forgot: about six minutes on two cores.
 Run again, it uses existing files and continues trainings from their last checkpoints."""
 BUILD = """\
 All further arguments go to the builder and override its YAML, for example --train 100. `vlmtune

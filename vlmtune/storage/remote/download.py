@@ -30,6 +30,7 @@ LARGEST_UNKNOWN = 2**30
 """Bytes that a file of unknown size may have."""
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
 _TEMPORARY = {408, 425, 429}  # statuses of HTTP below 500 after which the next try may succeed
+_NO_CREDENTIALS = {"NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError"}
 _RANDOM = random.SystemRandom()  # a wait must not change the random numbers of training
 # The file systems stay referenced: in a forked process the end of one of its parent would wait for
 # a thread that is not there.
@@ -153,7 +154,7 @@ def _try(address: Address, name: str, file: Path, size: int | None, timeout: flo
 
     threading.Thread(target=work, name="vlmtune download", daemon=True).start()
     start = changed = time.monotonic()
-    last = None
+    last = (0, 0, 0)
     try:
         while not done.wait(min(1.0, timeout / 4)):
             now, state = time.monotonic(), (progress.received, *_state(file))
@@ -198,7 +199,7 @@ def file_system(address: Address, timeout: float) -> tuple[Any, str]:
     key = os.getpid(), address.url, timeout
     if key not in _FILE_SYSTEMS:
         try:
-            _FILE_SYSTEMS[key] = url_to_fs(address.url, **_options(address.scheme, timeout))
+            system, folder = url_to_fs(address.url, **_options(address.scheme, timeout))
         except ImportError:
             package = known_implementations[address.scheme]["class"].partition(".")[0]
             package = "aiohttp" if package == "fsspec" else package
@@ -211,6 +212,11 @@ def file_system(address: Address, timeout: float) -> tuple[Any, str]:
                 f"expected an address that fsspec reads, got {address} "
                 f"({address.clean(str(error))}): correct it"
             ) from None
+        _FILE_SYSTEMS[key] = system, folder
+        # gcsfs logs each retry with a traceback, and the error is reported here in one line.
+        library = logging.getLogger(type(system).__module__.partition(".")[0])
+        if library.level == logging.NOTSET:
+            library.setLevel(logging.CRITICAL)
     return _FILE_SYSTEMS[key]
 
 
@@ -229,6 +235,8 @@ def _options(scheme: str, timeout: float) -> dict[str, Any]:
 
 def _is_permanent(error: Exception) -> bool:
     if isinstance(error, FileNotFoundError | PermissionError):
+        return True
+    if type(error).__name__ in _NO_CREDENTIALS:  # of botocore and google.auth
         return True
     status = getattr(error, "status", None)
     return isinstance(status, int) and 400 <= status < 500 and status not in _TEMPORARY
