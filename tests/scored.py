@@ -123,9 +123,9 @@ class Thread(ProcessGroup):
 
     def _all(self, value: torch.Tensor) -> list[torch.Tensor]:
         self.slots[self.number] = value
-        self.barrier.wait(10)
+        self.barrier.wait(60)
         values = list(self.slots)
-        self.barrier.wait(10)
+        self.barrier.wait(60)
         return values
 
     def sum(self, value: torch.Tensor) -> torch.Tensor:

@@ -321,12 +321,12 @@ def test_a_run_killed_at_its_end_still_reports(train, made, tmp_path, cola, save
 def test_the_time_of_evaluation_is_not_that_of_training(train, cola_path, saved):
     class Slow(ColaMulti):
         def run(self, scorer):
-            time.sleep(1)
+            time.sleep(3)
             return super().run(scorer)
 
     slow = Slow(str(cola_path), str(cola_path.parent))
     train(BenchmarkCallback([slow], every_n_steps=1), steps=2)
-    assert 0 < saved().provenance.seconds < 1
+    assert 0 < saved().provenance.seconds < 3
 
 
 def test_a_checkpoint_tells_where_its_weights_come_from(train, shards, tmp_path, cola, saved):
