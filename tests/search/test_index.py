@@ -132,6 +132,21 @@ def test_a_joint_adapter_scores_what_the_backbone_finds(
         assert found.tolist() == sorted(found.tolist(), reverse=True)
 
 
+@pytest.mark.parametrize("adapter", [LinearProbe(), GroundedWords(heads=2), MMAdapter(heads=2)])
+def test_many_captions_find_what_each_finds(model_folder, photos, tmp_path, adapter, monkeypatch):
+    model = model_of(model_folder, adapter)
+    build_index([photos], model, tmp_path / "index", "x")
+    index = opened(tmp_path / "index", model)
+    monkeypatch.setattr(opening, "ENCODED", 2)  # of three captions of different lengths
+    found = index.search_all(CAPTIONS, 4, 6)
+    assert len(found) == 3
+    for caption, hits in zip(CAPTIONS, found, strict=True):
+        alone = index.search(caption, 4, 6)
+        assert [hit.path for hit in hits] == [hit.path for hit in alone]
+        assert [hit.score for hit in hits] == pytest.approx([x for _, x in alone], abs=1e-4)
+    assert index.search_all([], 4) == []
+
+
 def attached(adapter: Adapter, backbone: OpenClip) -> Adapter:
     adapter.attach(backbone)
     return adapter

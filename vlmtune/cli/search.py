@@ -33,10 +33,11 @@ def run(options: argparse.Namespace) -> None:
         _serve(PageServer(index, options.port, options.top, options.recall))
         return
     here = Path.cwd()
-    for query in options.queries:
+    found = index.search_all(options.queries, options.top, options.recall)
+    for query, hits in zip(options.queries, found, strict=True):
         table = Table("image", box=frame())
         table.add_column(escape(query), justify="right")
-        for path, score in index.search(query, options.top, options.recall):
+        for path, score in hits:
             shown = path.relative_to(here) if path.is_relative_to(here) else path
             table.add_row(escape(str(shown)), f"{score:.4f}")
         console().print(table)

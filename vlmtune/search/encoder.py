@@ -1,12 +1,13 @@
 """A model as an index uses it: vectors that recall images, and pairs that are scored again.
 
-In: pixels of images, a caption. Out: normalised vectors, prepared images, scores.
+In: pixels of images, captions. Out: normalised vectors, prepared images, scores.
 Never: gradients, or a file.
 
 A dual adapter recalls by its own embeddings. A joint adapter has none: the embeddings of its
 backbone recall, and the adapter scores the recalled images again.
 """
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 import torch
@@ -90,31 +91,31 @@ class Encoder:
         modules = (self.backbone, self.dual, self.joint)
         return evaluation_mode(*(module for module in modules if module is not None))
 
-    def embed_text(self, caption: str) -> Float[Tensor, "1 d"]:
-        """Returns the normalised vector of a caption, on the CPU.
+    def embed_text(self, captions: Sequence[str]) -> Float[Tensor, "m d"]:
+        """Returns the normalised vectors of captions, on the CPU.
 
         Raises:
-            UserError: The caption cannot be encoded.
+            UserError: A caption cannot be encoded.
         """
-        features = self.backbone.encode_text([caption], self.dual.text_input)
+        features = self.backbone.encode_text(captions, self.dual.text_input)
         return normalize(self.dual.embed_text(features).float(), dim=-1).cpu()
 
-    def prepare_text(self, caption: str) -> Rows:
-        """What `score` takes of a caption: what the joint adapter prepares, or a vector.
+    def prepare_text(self, captions: Sequence[str]) -> Rows:
+        """What the joint adapter prepares of captions, or their vectors.
 
         Raises:
-            UserError: The caption cannot be encoded.
+            UserError: A caption cannot be encoded.
         """
         if self.joint is None:
-            return Pooled(self.embed_text(caption).to(self.model.device))
-        features = self.backbone.encode_text([caption], self.joint.text_input)
+            return Pooled(self.embed_text(captions).to(self.model.device))
+        features = self.backbone.encode_text(captions, self.joint.text_input)
         return self.joint.prepare_text(features.trimmed())
 
     def score(self, text: Rows, images: Rows) -> Float[Tensor, "k"]:
         """Scores k images against a caption as the model does, on the CPU.
 
         Args:
-            text: The caption, as `prepare_text` gives it.
+            text: The caption, one row of what `prepare_text` gives.
             images: For a joint adapter as `prepare_images` gives them; else as `Pooled` vectors.
         """
         device = self.model.device

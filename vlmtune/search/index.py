@@ -21,6 +21,7 @@ from vlmtune.search.parts import Part
 from vlmtune.storage.folder import DamagedError
 from vlmtune.types import Pooled, Rows, concatenate
 
+ENCODED = 64  # captions encoded at a time
 SCORED = 128  # images scored at a time; more would leave the processor's cache
 
 
@@ -126,18 +127,38 @@ class Index:
         Raises:
             UserError: `top` or `recall` is below 1, or the caption cannot be encoded.
         """
+        return self.search_all([caption], top, recall)[0]
+
+    def search_all(
+        self, captions: Sequence[str], top: int = 10, recall: int = 100
+    ) -> list[list[Hit]]:
+        """Returns what `search` finds for each caption, and encodes many captions at once.
+
+        A caption's score may differ in its last digits, as another batch rounds differently.
+
+        Raises:
+            UserError: As `search`.
+        """
         if min(top, recall) < 1:
             raise UserError(
                 f"expected top and recall of at least 1, got {top} and {recall}: raise them"
             )
-        count = min(max(top, recall), len(self))
+        count, found = min(max(top, recall), len(self)), []
         with self._encoder.evaluation():
-            _, rows = self._faiss.search(self._encoder.embed_text(caption).numpy(), count)
-            chosen = sorted(rows[0].tolist())
-            text, scores = self._encoder.prepare_text(caption), []
-            for start in range(0, len(chosen), SCORED):
-                some = chosen[start : start + SCORED]
-                scores += self._encoder.score(text, self._images(some)).tolist()
+            for start in range(0, len(captions), ENCODED):
+                some = captions[start : start + ENCODED]
+                texts = self._encoder.prepare_text(some)
+                _, rows = self._faiss.search(self._encoder.embed_text(some).numpy(), count)
+                for i, row in enumerate(rows.tolist()):
+                    found.append(self._best(texts[i : i + 1].trimmed(), sorted(row), top))
+        return found
+
+    def _best(self, text: Rows, chosen: list[int], top: int) -> list[Hit]:
+        """The `top` of the chosen files for a caption."""
+        scores = []
+        for start in range(0, len(chosen), SCORED):
+            some = chosen[start : start + SCORED]
+            scores += self._encoder.score(text, self._images(some)).tolist()
         best = sorted(zip(chosen, scores, strict=True), key=lambda item: -item[1])
         return [Hit(self.paths[row], score) for row, score in best[:top]]
 
