@@ -5,9 +5,9 @@ The embeddings of the small frozen CLIP find k images, and the joint adapter of 
 same first image as scoring all images, "true" the fraction of captions that their first image
 shows. k = 1 is the frozen CLIP alone. Captions are searched one by one (`Index.search`) and all
 together (`Index.search_all`). Times are fractions of that of scoring all images, from their files
-as `vlmtune score` does and, in the same way, from the tokens in the index. Required: "true" within
-half a point of all images, in a hundredth of their time. `--precise` also has the accuracy of all
-images by tokens in full precision.
+as `vlmtune score` does and from the tokens in the index. Required: "true" within half a point of
+all images, in a hundredth of their time. `--precise` also has the accuracy of all images by tokens
+in full precision.
 
     python -m scripts.bench.search [--images 10000] [--queries 200] [--k 1 10 100 1000]
 """
@@ -35,7 +35,7 @@ from vlmtune.search.index import ENCODED
 
 MODEL = str(ROOT / "checkpoints/scenes-grounded-words")
 WORLD = WorldSpec(min_objects=2, max_objects=3, textures=("plain",), sizes=("large",))
-WAYS = "one by one", "together"
+MODES = "one by one", "together"
 CHUNK = 256  # images rendered at a time
 
 
@@ -112,9 +112,9 @@ def main() -> None:
             for k in ks:
                 _, seconds = timed(partial(one_by_one, index, some, k))
                 taken[k][0] += seconds
-                found, seconds = timed(partial(index.search_all, some, 1, k))
+                results, seconds = timed(partial(index.search_all, some, 1, k))
                 taken[k][1] += seconds
-                first[k] += [int(hit.path.stem) for (hit,) in found]
+                first[k] += [int(hit.path.stem) for (hit,) in results]
 
         def shown(images: Sequence[int]) -> float:
             pairs = zip(stated, images, strict=True)
@@ -127,11 +127,11 @@ def main() -> None:
                 f"k = {k}: same {same / len(captions):.1%}, true {shown(first[k]):.1%} "
                 f"(n = {len(captions)})"
             )
-            for way, own, whole in zip(WAYS, taken[k], taken[everything], strict=True):
+            for mode, seconds, whole in zip(MODES, taken[k], taken[everything], strict=True):
                 print(
-                    f"    {way}: {len(captions) / own:.1f} queries/s, "
-                    f"{own / len(captions) / anew:.5f} of the time from files, "
-                    f"{own / whole:.4f} of that from the index"
+                    f"    {mode}: {len(captions) / seconds:.1f} queries/s, "
+                    f"{seconds / len(captions) / anew:.5f} of the time from files, "
+                    f"{seconds / whole:.4f} of that from the index"
                 )
         if chosen.precise:
             exact = best(model, files, captions)

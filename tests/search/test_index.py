@@ -138,9 +138,9 @@ def test_many_captions_find_what_each_finds(model_folder, photos, tmp_path, adap
     build_index([photos], model, tmp_path / "index", "x")
     index = opened(tmp_path / "index", model)
     monkeypatch.setattr(opening, "ENCODED", 2)  # of three captions of different lengths
-    found = index.search_all(CAPTIONS, 4, 6)
-    assert len(found) == 3
-    for caption, hits in zip(CAPTIONS, found, strict=True):
+    results = index.search_all(CAPTIONS, 4, 6)
+    assert len(results) == 3
+    for caption, hits in zip(CAPTIONS, results, strict=True):
         alone = index.search(caption, 4, 6)
         assert [hit.path for hit in hits] == [hit.path for hit in alone]
         assert [hit.score for hit in hits] == pytest.approx([x for _, x in alone], abs=1e-4)

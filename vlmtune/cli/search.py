@@ -33,8 +33,8 @@ def run(options: argparse.Namespace) -> None:
         _serve(PageServer(index, options.port, options.top, options.recall))
         return
     here = Path.cwd()
-    found = index.search_all(options.queries, options.top, options.recall)
-    for query, hits in zip(options.queries, found, strict=True):
+    results = index.search_all(options.queries, options.top, options.recall)
+    for query, hits in zip(options.queries, results, strict=True):
         table = Table("image", box=frame())
         table.add_column(escape(query), justify="right")
         for path, score in hits:

@@ -143,15 +143,15 @@ class Index:
             raise UserError(
                 f"expected top and recall of at least 1, got {top} and {recall}: raise them"
             )
-        count, found = min(max(top, recall), len(self)), []
+        count, results = min(max(top, recall), len(self)), []
         with self._encoder.evaluation():
             for start in range(0, len(captions), ENCODED):
                 some = captions[start : start + ENCODED]
                 texts = self._encoder.prepare_text(some)
                 _, rows = self._faiss.search(self._encoder.embed_text(some).numpy(), count)
                 for i, row in enumerate(rows.tolist()):
-                    found.append(self._best(texts[i : i + 1].trimmed(), sorted(row), top))
-        return found
+                    results.append(self._best(texts[i : i + 1].trimmed(), sorted(row), top))
+        return results
 
     def _best(self, text: Rows, chosen: list[int], top: int) -> list[Hit]:
         """The `top` of the chosen files for a caption."""
