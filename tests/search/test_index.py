@@ -26,7 +26,7 @@ from vlmtune.export.model import Model
 from vlmtune.search import Hit, Index, build, build_index
 from vlmtune.search import index as opening
 from vlmtune.search.encoder import Encoder
-from vlmtune.search.parts import Encoded, Part, write_part
+from vlmtune.search.parts import Encoded, Part, read_prepared, write_part
 from vlmtune.storage.folder import FolderWriter
 from vlmtune.types import PooledTokens, Tokens
 
@@ -177,7 +177,7 @@ def test_tokens_of_different_lengths_come_back(tmp_path):
     part = Part(tmp_path / "part-00000", {"a": 1})
     assert torch.equal(part.vectors, vectors)
     for rows in ([0, 1, 2, 3], [2, 1], [3], [1, 1, 0]):
-        found = part.prepared(rows)
+        found = read_prepared([(part, rows)])
         assert isinstance(found, PooledTokens)
         longest = int(mask[rows].sum(dim=1).max())
         assert torch.equal(found.pooled, pooled[rows])
@@ -189,6 +189,13 @@ def test_tokens_of_different_lengths_come_back(tmp_path):
             atol=float(values.abs().max()) / 250,
         )
         assert not found.tokens.values[~found.tokens.mask].any()
+    short = Encoded(["e"], vectors[:1], prepared[1:2].cut(2))
+    write_part(tmp_path / "part-00001", {"a": 1}, [short])
+    found = read_prepared([(Part(tmp_path / "part-00001", {"a": 1}), [0]), (part, [0, 1])])
+    assert isinstance(found, PooledTokens)
+    assert found.tokens.lengths.tolist() == [2, 5, 2]
+    assert torch.equal(found.tokens.values[0], found.tokens.values[2])
+    assert torch.equal(found.pooled, pooled[[1, 0, 1]])
 
 
 def test_no_image_is_read_to_answer(joint, photos, tmp_path):

@@ -4,12 +4,12 @@ Never: an image read, a vector approximated, or anything unpickled.
 """
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from vlmtune.errors import UserError
@@ -17,9 +17,9 @@ from vlmtune.export import load
 from vlmtune.export.model import Model
 from vlmtune.search.encoder import Encoder
 from vlmtune.search.files import AGAIN, EXPECTED, damaged, part_key, read_list
-from vlmtune.search.parts import Part
+from vlmtune.search.parts import Part, read_prepared
 from vlmtune.storage.folder import DamagedError
-from vlmtune.types import Pooled, Rows, concatenate
+from vlmtune.types import Pooled, Rows
 
 ENCODED = 64  # captions encoded at a time
 SCORED = 128  # images scored at a time; more would leave the processor's cache
@@ -166,28 +166,30 @@ class Index:
         """What the adapter scores of some files: prepared images, or vectors."""
         if self._encoder.joint is None:
             return Pooled(self._vectors(files))
-        return self._gather(files, Part.prepared)
+        chosen, order = self._by_part(files)
+        rows = read_prepared(chosen)
+        return rows if order is None else rows[order]
 
     def _vectors(self, files: Sequence[int]) -> Float[Tensor, "k d"]:
-        def read(part: Part, rows: list[int]) -> Rows:
-            return Pooled(part.vectors[rows])
+        chosen, order = self._by_part(files)
+        vectors = torch.cat([part.vectors[rows] for part, rows in chosen])
+        return vectors if order is None else vectors[order]
 
-        return cast(Pooled, self._gather(files, read)).values
-
-    def _gather(self, files: Sequence[int], read: Callable[[Part, list[int]], Rows]) -> Rows:
-        """Reads the rows of some files part by part; returns them in the order of the files."""
+    def _by_part(
+        self, files: Sequence[int]
+    ) -> tuple[list[tuple[Part, list[int]]], Int[Tensor, "k"] | None]:
+        """The rows of some files by part, and where each file is among these; None for in order."""
         here: dict[int, list[int]] = {}
         for k, file in enumerate(files):
             here.setdefault(self._rows[file][0], []).append(k)
-        chunks = [
-            read(self._parts[number], [self._rows[files[k]][1] for k in wanted])
+        chosen = [
+            (self._parts[number], [self._rows[files[k]][1] for k in wanted])
             for number, wanted in here.items()
         ]
         positions = [k for wanted in here.values() for k in wanted]
-        rows = chunks[0] if len(chunks) == 1 else concatenate(chunks)
         if positions == sorted(positions):  # files in the order of their parts, without a copy
-            return rows
-        return rows[torch.tensor(positions).argsort()]
+            return chosen, None
+        return chosen, torch.tensor(positions).argsort()
 
 
 def _faiss() -> Any:

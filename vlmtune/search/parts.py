@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int, Int8
 from torch import Tensor
 
 from vlmtune.errors import UserError
@@ -95,6 +95,8 @@ class Part:
     Attributes:
         ids: Digests of the images.
         vectors: Their vectors, mapped into memory.
+        kind: What a joint adapter prepared of them; None for a dual adapter.
+        pooled: The vectors of these, mapped into memory.
 
     Raises:
         DamagedError: A file is missing, truncated, changed or of another key.
@@ -107,16 +109,16 @@ class Part:
             ids = json.loads((self.folder / "ids.json").read_text(encoding="utf-8"))
             self.ids = tuple(str(name) for name in ids)
             rows, width = int(self._meta["rows"]), int(self._meta["width"])
-            self._kind = None if self._meta["kind"] is None else KINDS[self._meta["kind"]]
+            self.kind = None if self._meta["kind"] is None else KINDS[self._meta["kind"]]
             pooled, tokens = int(self._meta["pooled"]), int(self._meta["tokens"])
         except (ValueError, KeyError, TypeError) as error:
             raise DamagedError("meta.json contradicts itself") from error
         if len(self.ids) != rows or rows < 1:
             raise DamagedError("meta.json contradicts itself")
         self.vectors = self._mapped("vectors.bin", torch.float32, (rows, width))
-        self._pooled = torch.zeros(rows, 0)
+        self.pooled = torch.zeros(rows, 0)
         if pooled:
-            self._pooled = self._mapped("pooled.bin", torch.float32, (rows, pooled))
+            self.pooled = self._mapped("pooled.bin", torch.float32, (rows, pooled))
         if tokens:
             self._offsets = self._mapped("offsets.bin", torch.int64, (rows + 1,))
             total = int(self._offsets[-1])
@@ -135,35 +137,48 @@ class Part:
         # Not shared: a stray write could otherwise reach the file.
         return torch.from_file(path, shared=False, size=count, dtype=dtype).view(shape)
 
-    def prepared(self, rows: Sequence[int]) -> Rows:
-        """Returns what the joint adapter prepared of the images in `rows`, in their order.
-
-        Tokens are those of `quantise`, times their scales. A dual adapter has prepared nothing.
-        """
-        assert self._kind is not None, "a dual adapter scores vectors"
+    def tokens(
+        self, rows: Sequence[int]
+    ) -> tuple[Int8[Tensor, "t w"], Float[Tensor, "t"], Int[Tensor, "k"]]:
+        """Tokens of the images in `rows` one after another, their scales, and how many each has."""
         chosen = torch.tensor(rows, dtype=torch.int64)
-        pooled = self._pooled[chosen]
-        if self._kind is Pooled:
-            return Pooled(pooled)
-        if self._equal:  # images have one number of tokens: whole rows are copied at once
-            parts = (self._tokens, self._scales)
-            numbers, scales = (x.unflatten(0, (len(self.ids), -1)) for x in parts)
-            # Not by [chosen], which takes ten times as long.
-            tokens = Tokens.full(restore(*(x.index_select(0, chosen) for x in (numbers, scales))))
-        else:
-            tokens = self._padded(chosen)
-        return tokens if self._kind is Tokens else PooledTokens(pooled, tokens)
-
-    def _padded(self, chosen: Tensor) -> Tokens:
-        """Tokens of images with different numbers of them."""
         starts = self._offsets[chosen]
         lengths = self._offsets[chosen + 1] - starts
-        position = torch.arange(int(lengths.max()))
-        mask = position < lengths[:, None]
-        # Padding reads any token that exists; it is zeroed below.
-        flat = (starts[:, None] + position).clamp_(max=len(self._tokens) - 1)
-        values = restore(self._tokens[flat], self._scales[flat] * mask)
-        return Tokens(values, mask)
+        stored = self._tokens, self._scales
+        if self._equal:  # images have one number of tokens: whole rows are copied at once
+            # Not by [chosen], which takes ten times as long.
+            whole = (x.unflatten(0, (len(self.ids), -1)).index_select(0, chosen) for x in stored)
+            numbers, scales = (x.flatten(0, 1) for x in whole)
+        else:
+            ends = lengths.cumsum(0)
+            shift = (starts - ends + lengths).repeat_interleave(lengths)
+            numbers, scales = (x.index_select(0, torch.arange(len(shift)) + shift) for x in stored)
+        return numbers, scales, lengths
+
+
+def read_prepared(chosen: Sequence[tuple[Part, Sequence[int]]]) -> Rows:
+    """Returns what the joint adapter prepared of rows of parts, one part after another.
+
+    Tokens are those of `quantise`, times their scales. A dual adapter has prepared nothing.
+    """
+    kind = chosen[0][0].kind
+    assert kind is not None, "a dual adapter scores vectors"
+    pooled = torch.cat([part.pooled[rows] for part, rows in chosen])
+    if kind is Pooled:
+        return Pooled(pooled)
+    stored = zip(*(part.tokens(rows) for part, rows in chosen), strict=True)
+    # Bytes are stacked, as they are a quarter of what they become.
+    numbers, scales, lengths = (torch.cat(parts) for parts in stored)
+    values = restore(numbers, scales)
+    mask = torch.arange(int(lengths.max())) < lengths[:, None]
+    if bool(mask.all()):
+        values = values.unflatten(0, mask.shape)
+    else:
+        padded = values.new_zeros(*mask.shape, values.shape[1])
+        padded[mask] = values
+        values = padded
+    tokens = Tokens(values, mask)
+    return tokens if kind is Tokens else PooledTokens(pooled, tokens)
 
 
 def _facts(first: Encoded) -> dict[str, Any]:
