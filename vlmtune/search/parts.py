@@ -141,18 +141,18 @@ class Part:
         self, rows: Sequence[int]
     ) -> tuple[Int8[Tensor, "t w"], Float[Tensor, "t"], Int[Tensor, "k"]]:
         """Tokens of the images in `rows` one after another, their scales, and how many each has."""
-        chosen = torch.tensor(rows, dtype=torch.int64)
+        chosen, stored = torch.tensor(rows, dtype=torch.int64), (self._tokens, self._scales)
+        if self._equal:  # images have one number of tokens: whole rows are copied at once
+            count = len(self._tokens) // len(self.ids)
+            # Not by [chosen], which takes ten times as long.
+            whole = (x.unflatten(0, (-1, count)).index_select(0, chosen) for x in stored)
+            numbers, scales = (x.flatten(0, 1) for x in whole)
+            return numbers, scales, torch.full_like(chosen, count)
         starts = self._offsets[chosen]
         lengths = self._offsets[chosen + 1] - starts
-        stored = self._tokens, self._scales
-        if self._equal:  # images have one number of tokens: whole rows are copied at once
-            # Not by [chosen], which takes ten times as long.
-            whole = (x.unflatten(0, (len(self.ids), -1)).index_select(0, chosen) for x in stored)
-            numbers, scales = (x.flatten(0, 1) for x in whole)
-        else:
-            ends = lengths.cumsum(0)
-            shift = (starts - ends + lengths).repeat_interleave(lengths)
-            numbers, scales = (x.index_select(0, torch.arange(len(shift)) + shift) for x in stored)
+        ends = lengths.cumsum(0)
+        shift = (starts - ends + lengths).repeat_interleave(lengths)
+        numbers, scales = (x.index_select(0, torch.arange(len(shift)) + shift) for x in stored)
         return numbers, scales, lengths
 
 
