@@ -77,13 +77,13 @@ def opened(folder: Path, model: Model) -> Index:
 @pytest.fixture
 def encoded(monkeypatch) -> list[int]:
     """How many images each call of the encoder took."""
-    counts, embed = [], Encoder.embed_images
+    counts, encode = [], Encoder.encode_images
 
     def counting(self, pixels):
         counts.append(len(pixels))
-        return embed(self, pixels)
+        return encode(self, pixels)
 
-    monkeypatch.setattr(Encoder, "embed_images", counting)
+    monkeypatch.setattr(Encoder, "encode_images", counting)
     return counts
 
 
@@ -104,10 +104,30 @@ def test_a_dual_adapter_finds_what_it_ranks_first(dual, photos, tmp_path, captio
 
 def test_the_vectors_are_the_embeddings(dual, photos, tmp_path):
     build_index([photos], dual, tmp_path / "index", "dual")
-    part = tmp_path / "index/part-00000"
-    vectors = torch.frombuffer(bytearray((part / "vectors.bin").read_bytes()), dtype=torch.float32)
     wanted = dual.encode_image(images(photos))
-    torch.testing.assert_close(vectors.view(9, -1), wanted, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(vectors_in(tmp_path / "index"), wanted, rtol=1e-4, atol=1e-5)
+
+
+def vectors_in(index: Path) -> torch.Tensor:
+    content = bytearray((index / "part-00000/vectors.bin").read_bytes())
+    return torch.frombuffer(content, dtype=torch.float32).view(9, -1)
+
+
+# Grounded words have computed the embeddings when they are prepared, the MM-Adapter has not.
+@pytest.mark.parametrize("adapter", [GroundedWords(heads=2), MMAdapter(heads=2)])
+def test_the_vectors_of_a_joint_adapter_are_those_of_its_backbone(
+    model_folder, photos, tmp_path, adapter
+):
+    joint = model_of(model_folder, adapter)
+    build_index([photos], joint, tmp_path / "index", "joint")
+    frozen = Model(joint.backbone, attached(ZeroShot(), joint.backbone))
+    wanted = normalize(frozen.encode_image(images(photos)), dim=1)
+    torch.testing.assert_close(vectors_in(tmp_path / "index"), wanted, rtol=1e-4, atol=1e-5)
+    encoder = Encoder(joint)
+    with encoder.evaluation(), torch.no_grad():
+        vectors, _ = encoder.encode_text(CAPTIONS)
+    wanted = normalize(frozen.encode_text(CAPTIONS), dim=1)
+    torch.testing.assert_close(vectors, wanted, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("adapter", [GroundedWords(heads=2), MMAdapter(heads=2)])

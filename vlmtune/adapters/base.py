@@ -22,16 +22,7 @@ from typing_extensions import TypeVar, override
 from vlmtune.backbones.base import EMBEDDING, TOKENS, TOWERS, Backbone
 from vlmtune.config import Configured
 from vlmtune.errors import UserError
-from vlmtune.types import (
-    Embedded,
-    Features,
-    FeatureSpec,
-    Pooled,
-    Rows,
-    Scores,
-    Tokens,
-    concatenate,
-)
+from vlmtune.types import Embedded, Features, FeatureSpec, Pooled, Rows, Scores, Tokens, concatenate
 
 ImageT = TypeVar("ImageT", bound=Features, default=Any)
 TextT = TypeVar("TextT", bound=Features, default=Any)
@@ -197,6 +188,10 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
     @abstractmethod
     def score_pairs(self, image: PreparedT, text: PreparedT) -> Float[Tensor, "P"]:
         """Scores image i against text i for each of the P rows."""
+
+    def frozen_embeddings(self, prepared: PreparedT) -> Float[Tensor, "n d"] | None:
+        """The frozen backbone's embeddings of prepared rows, if preparing has computed them."""
+        return None
 
     def reading(self, image: PreparedT, text: PreparedT) -> Float[Tensor, "P words patches"]:
         """How much each token of text i reads each patch of image i, where `gives_reading` is True.

@@ -221,6 +221,10 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         return (read * weight).sum(dim=(1, 2)) / 2
 
     @override
+    def frozen_embeddings(self, prepared: PooledTokens) -> Float[Tensor, "n d"]:
+        return prepared.pooled
+
+    @override
     def reading(self, image: PooledTokens, text: PooledTokens) -> Float[Tensor, "P words patches"]:
         r"""The mean over the heads of $a_{whp}$."""
         keys, queries = (x.tokens.values[:, :, : self.width] for x in (image, text))

@@ -175,7 +175,7 @@ def _encoded(
     """Encodes images batch by batch; those that cannot be read are left out."""
     pictures = {name: ImageRef(path) for name, path in images.items()}
     for names, pixels in reader.batches(pictures, list(pictures)):
-        yield Encoded(names, encoder.embed_images(pixels), encoder.prepare_images(pixels))
+        yield Encoded(names, *encoder.encode_images(pixels))
         advance(len(names))
 
 

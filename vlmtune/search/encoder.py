@@ -63,66 +63,61 @@ class Encoder:
         """Returns a digest of all weights, the adapter's arguments and the preprocessing."""
         return digest([self.backbone.fingerprint, self.model.digest()])
 
-    def embed_images(self, pixels: Pixels) -> Float[Tensor, "n d"]:
-        """Returns normalised vectors of images, on the CPU.
+    def encode_images(self, pixels: Pixels) -> tuple[Float[Tensor, "n d"], Rows | None]:
+        """Returns normalised vectors of images and what the joint adapter prepares, on the CPU.
 
         Raises:
             UserError: A number is not finite.
         """
-        with evaluation_mode(self.backbone, self.dual):
-            spec = self.dual.image_input
-            features = self.backbone.encode_image(pixels.to(self.model.device), spec)
-            vectors = self.dual.embed_image(features).float()
+        with self.evaluation():
+            pixels, vectors, prepared = pixels.to(self.model.device), None, None
+            if self.joint is not None:
+                features = self.backbone.encode_image(pixels, self.joint.image_input)
+                prepared = self.joint.prepare_image(features)
+                vectors = self.joint.frozen_embeddings(prepared)
+            if vectors is None:
+                features = self.backbone.encode_image(pixels, self.dual.image_input)
+                vectors = self.dual.embed_image(features)
         if not bool(torch.isfinite(vectors).all()):
             raise UserError("expected finite embeddings, got NaN or infinity: check the weights")
-        return normalize(vectors, dim=-1).cpu()
-
-    def prepare_images(self, pixels: Pixels) -> Rows | None:
-        """Returns what the joint adapter computes from images alone, on the CPU."""
-        if self.joint is None:
-            return None
-        with evaluation_mode(self.backbone, self.joint):
-            spec = self.joint.image_input
-            features = self.backbone.encode_image(pixels.to(self.model.device), spec)
-            return self.joint.prepare_image(features).to("cpu", torch.float32)
+        kept = None if prepared is None else prepared.to("cpu", torch.float32)
+        return _normalised(vectors), kept
 
     def evaluation(self) -> AbstractContextManager[None]:
         """The context for the methods below. A search enters it once, as entering takes time."""
         modules = (self.backbone, self.dual, self.joint)
         return evaluation_mode(*(module for module in modules if module is not None))
 
-    def embed_text(self, captions: Sequence[str]) -> Float[Tensor, "m d"]:
-        """Returns the normalised vectors of captions, on the CPU.
+    def encode_text(self, captions: Sequence[str]) -> tuple[Float[Tensor, "m d"], Rows]:
+        """Returns normalised vectors of captions, on the CPU, and the rows that `score` takes.
 
         Raises:
             UserError: A caption cannot be encoded.
         """
-        features = self.backbone.encode_text(captions, self.dual.text_input)
-        return normalize(self.dual.embed_text(features).float(), dim=-1).cpu()
-
-    def prepare_text(self, captions: Sequence[str]) -> Rows:
-        """What the joint adapter prepares of captions, or their vectors.
-
-        Raises:
-            UserError: A caption cannot be encoded.
-        """
-        if self.joint is None:
-            return Pooled(self.embed_text(captions).to(self.model.device))
-        features = self.backbone.encode_text(captions, self.joint.text_input)
-        return self.joint.prepare_text(features.trimmed())
+        vectors, prepared = None, None
+        if self.joint is not None:
+            features = self.backbone.encode_text(captions, self.joint.text_input)
+            prepared = self.joint.prepare_text(features.trimmed())
+            vectors = self.joint.frozen_embeddings(prepared)
+        if vectors is None:
+            features = self.backbone.encode_text(captions, self.dual.text_input)
+            vectors = self.dual.embed_text(features)
+        vectors = _normalised(vectors)
+        return vectors, Pooled(vectors) if prepared is None else prepared
 
     def score(self, text: Rows, images: Rows) -> Float[Tensor, "k"]:
         """Scores k images against a caption as the model does, on the CPU.
 
         Args:
-            text: The caption, one row of what `prepare_text` gives.
-            images: For a joint adapter as `prepare_images` gives them; else as `Pooled` vectors.
+            text: The caption, one row of what `encode_text` gives.
+            images: For a joint adapter what `encode_images` prepares; else `Pooled` vectors.
         """
         device = self.model.device
         if self.joint is None:
             assert isinstance(images, Pooled)
             assert isinstance(text, Pooled)
-            return self.dual.compare(images.values.to(device), text.values)[:, 0].float().cpu()
+            vectors = images.values.to(device), text.values.to(device)
+            return self.dual.compare(*vectors)[:, 0].float().cpu()
         pair = self.joint.pair_bytes(images, text, False)
         size = max(1, min(self.joint.memory, CPU_CHUNK) // pair) if pair else PAIRS
         scores = []
@@ -133,3 +128,7 @@ class Encoder:
                 texts = text[torch.zeros(len(chunk), dtype=torch.int64, device=device)]
             scores.append(self.joint.score_pairs(chunk, texts).float().cpu())
         return torch.cat(scores)
+
+
+def _normalised(vectors: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+    return normalize(vectors.float(), dim=-1).cpu()

@@ -147,8 +147,8 @@ class Index:
         with self._encoder.evaluation():
             for start in range(0, len(captions), ENCODED):
                 some = captions[start : start + ENCODED]
-                texts = self._encoder.prepare_text(some)
-                _, rows = self._faiss.search(self._encoder.embed_text(some).numpy(), count)
+                vectors, texts = self._encoder.encode_text(some)
+                _, rows = self._faiss.search(vectors.numpy(), count)
                 for i, row in enumerate(rows.tolist()):
                     results.append(self._best(texts[i : i + 1].trimmed(), sorted(row), top))
         return results
