@@ -66,6 +66,11 @@ def test_what_may_be_read_or_fails_elsewhere_passes(tmp_path, text):
     check_yaml(tmp_path / "absent.yaml")
 
 
+def test_an_absent_file_is_reported_in_a_few_words(tmp_path):
+    with refused("expected YAML in .*absent.yaml, got no such file: correct it"):
+        read_yaml(tmp_path / "absent.yaml")
+
+
 def mine(parameters) -> torch.optim.SGD:
     return torch.optim.SGD(parameters, lr=1.0)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from vlmtune.errors import UserError
+from vlmtune.errors import UserError, reason
 from vlmtune.storage.files import check_regular
 
 MOST_VALUES = 100_000
@@ -26,7 +26,9 @@ def read_yaml(path: Path) -> Any:
     check_yaml(path)
     try:
         return yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+    except OSError as error:
+        raise UserError(f"expected YAML in {path}, got {reason(error)}: correct it") from error
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
         line = " ".join(str(error).split())
         raise UserError(f"expected YAML in {path}, got {line}: correct it") from error
 
