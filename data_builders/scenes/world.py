@@ -88,6 +88,8 @@ class ScenesBuilder(Builder):
         foils: Sentences of each training image and of each AR4T scene of one object with a foil in
             `foils/train.csv`, at most: counts, absence, negation, an added object, exchanged
             materials, colours after their nouns.
+        long_foils: Further foils of each of these images, at most: one to four sentences, relations
+            and negated ones among them, against the same with one or two of them false.
         spar_repeats: How often PUG: SPAR's grid comes, with 540 images each time if `benchmarks` is
             40 or more; 8 give each set-up 400 images or more.
         eqben_train: Number of items (two scenes each) of each of EqBen's parts from an engine, of
@@ -108,12 +110,12 @@ class ScenesBuilder(Builder):
         single_attributes: Sequence[str] = ("color", "material"), relational: float = 0.0,
         processes: int | None = None, device: str = "cpu", benchmarks: int = 0,
         placements: int = 0, spar_repeats: int = 1, foils: int = 0, eqben_train: int = 0,
-        classes: int = 0,
+        classes: int = 0, long_foils: int = 0,
     ) -> None:  # fmt: skip
         _check_counts(train=train, val=val, test=test, cogent=cogent, multi=multi,
                       ar4t_train=ar4t_train, ar4t_test=ar4t_test,
                       benchmarks=benchmarks, placements=placements, foils=foils,
-                      eqben_train=eqben_train, classes=classes)  # fmt: skip
+                      eqben_train=eqben_train, classes=classes, long_foils=long_foils)  # fmt: skip
         if "color" not in single_attributes or not set(single_attributes) <= set(ATTRIBUTE_ORDER):
             raise UserError(
                 f"expected single_attributes out of {list(ATTRIBUTE_ORDER)} with 'color' among "
@@ -136,13 +138,13 @@ class ScenesBuilder(Builder):
             raise UserError(f"expected spar_repeats >= 1, got {spar_repeats}: raise it")
         self.benchmarks, self.placements = benchmarks, placements
         self.spar_repeats, self.foils, self.eqben_train = spar_repeats, foils, eqben_train
-        self.classes = classes
+        self.classes, self.long_foils = classes, long_foils
 
     @override
     def spec(self) -> Spec:
         # Options that do not change the result are left out, so that an existing world is reused.
         spec = super().spec()
-        optional = ("benchmarks", "placements", "foils", "eqben_train", "classes")
+        optional = ("benchmarks", "placements", "foils", "eqben_train", "classes", "long_foils")
         unset = {name for name in optional if not getattr(self, name)}
         idle = {"processes", *unset, *(["spar_repeats"] if self.spar_repeats == 1 else [])}
         return {**spec, "init_args": {k: v for k, v in spec["init_args"].items() if k not in idle}}
@@ -240,10 +242,10 @@ class ScenesBuilder(Builder):
             first_id += len(rows)
         content = karpathy.dataset(captioned, self.seed, self.placements)
         write_json(folder / "karpathy/dataset_scenes.json", content)
-        if self.foils and "train" in images:
+        if (self.foils or self.long_foils) and "train" in images:
             spec = replace(self.world, forbidden=self.unseen)
             shown = [*images["train"], *images.get("ar4t_single", ())]
-            content = foils.table(shown, spec, self.seed, self.foils)
+            content = foils.table(shown, spec, self.seed, self.foils, self.long_foils)
             write_text(folder / "foils/train.csv", content)
 
     def _write_eqben(self, folder: Path, images: Images, splits: Mapping[str, Split]) -> None:

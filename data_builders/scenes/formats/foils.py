@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import permutations
 
-from data_builders.scenes.captions import both, counting, with_article
+from data_builders.scenes.captions import INVERSE, PHRASES, both, counting, with_article
 from data_builders.scenes.formats.context import SceneContext
 from data_builders.scenes.formats.files import csv_table
 from data_builders.scenes.image_files import SceneImage
@@ -18,9 +18,11 @@ from data_builders.scenes.sampling import WorldSpec
 from data_builders.scenes.statements import (
     Noun,
     absent,
+    clear_relations,
     describe,
     exchange,
     object_count,
+    referents,
     stated_attributes,
     stated_kinds,
 )
@@ -30,10 +32,13 @@ _LARGEST = 5  # number that is stated of objects
 Foil = tuple[str, str]  # a true sentence and a false one
 
 
-def table(images: Sequence[SceneImage], spec: WorldSpec, seed: int, count: int) -> str:
-    """Returns the csv: at most `count` rows an image, each of another kind.
+def table(
+    images: Sequence[SceneImage], spec: WorldSpec, seed: int, count: int, long: int = 0
+) -> str:
+    """Returns the csv: at most `count` rows an image, each of another kind, and `long` long ones.
 
-    No sentence, true or false, states a forbidden composition of `spec`.
+    A long row has one to four sentences, against the same with one or two of them false. No
+    sentence, true or false, states a forbidden composition of `spec`.
     """
     rows = []
     for image in images:
@@ -42,6 +47,9 @@ def table(images: Sequence[SceneImage], spec: WorldSpec, seed: int, count: int) 
         written = (write(context, spec) for write in context.shuffled(_WRITERS))
         for true, false in [foil for foil in written if foil][:count]:
             rows.append({"image": image.file, "caption": true, "negative": false})
+        for foil in dict.fromkeys(_sentences(context, spec) for _ in range(long)):
+            if foil:
+                rows.append({"image": image.file, "caption": foil[0], "negative": foil[1]})
     return csv_table(COLUMNS, rows)
 
 
@@ -130,6 +138,41 @@ def _textures(*nouns: Noun) -> str:
         f"{with_article(replace(n, attributes=()))} textured with {n.get('color')}" for n in nouns
     )
     return f"this is a photo of {' and '.join(named)}"
+
+
+def _relation(context: SceneContext, spec: WorldSpec) -> Foil | None:
+    """Writes "red cube behind cone", "there is no red cube behind a cone", one of which is true."""
+    scene, kinds = context.scene, list(context.kinds)
+    for i, name, j in context.shuffled(clear_relations(scene)):
+        stated = context.rng.choice(([], ["color"], kinds))
+        first, second = (
+            describe(x, stated_kinds(x, stated)) for x in (scene.objects[i], scene.objects[j])
+        )
+        if any(len(referents(scene, noun)) != 1 for noun in (first, second)):
+            continue
+        holds = context.rng.random() < 0.5
+        phrase = PHRASES[name if holds else INVERSE[name]]
+        forms = (
+            f"{first} not {phrase} {second}",
+            f"there is no {first} {phrase} {with_article(second)}",
+        )
+        plain, negated = f"{first} {phrase} {second}", context.rng.choice(forms)
+        return (plain, negated) if holds else (negated, plain)
+    return None
+
+
+def _sentences(context: SceneContext, spec: WorldSpec) -> Foil | None:
+    """Writes one to four true sentences, against the same with one or two of them false."""
+    relation = _relation(context, spec)
+    writers = context.shuffled((_relation, _relation, _presence, _negation, _exchanged))
+    written = [relation, *(write(context, spec) for write in writers)]
+    foils = [foil for foil in written if foil][: context.rng.randint(1 if relation else 2, 4)]
+    if len(foils) < 2 and not relation:  # a sentence that `table` has already
+        return None
+    foils = context.shuffled(foils)
+    false = context.rng.sample(range(len(foils)), min(len(foils), context.rng.randint(1, 2)))
+    true = ". ".join(foil[0] for foil in foils)
+    return true, ". ".join(foil[k in false] for k, foil in enumerate(foils))
 
 
 _Writer = Callable[[SceneContext, WorldSpec], Foil | None]

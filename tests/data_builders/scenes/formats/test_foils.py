@@ -91,3 +91,31 @@ def test_no_word_of_presence_alone_tells_what_is_true(foiled):
 
 def test_a_world_writes_none_by_default(world):
     assert not (world / "foils").exists()
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory, foiled):
+    """The rows that `long_foils` adds."""
+    out = tmp_path_factory.mktemp("long") / "world"
+    ScenesBuilder(**OPTIONS | {"long_foils": 3}).build(out, progress=False)
+    with_long, without = (rows_of(x / "foils/train.csv") for x in (out, foiled))
+    assert [row for row in with_long if row in without] == without
+    return [row for row in with_long if row not in without]
+
+
+def test_long_foils_are_true_and_false_and_state_no_unseen_composition(long, foiled, singles):
+    train = load(foiled / "clevr/scenes_train.json")["scenes"]
+    scenes = {scene["image_filename"]: scene for scene in (*train, *singles)}
+    unseen = {f"{color} {shape}" for color, shape in load(foiled / "compositions.json")["unseen"]}
+    for row in long:
+        scene = scenes[row["image"].rpartition("/")[2]]
+        assert holds(scene, row["caption"]), row
+        assert not holds(scene, row["negative"]), row
+        for text in texts(row):
+            named = text.replace("not ", "")
+            assert not any(re.search(rf"\b{words}\b", named) for words in unseen), text
+    sentences = Counter(row["caption"].count(". ") + 1 for row in long)
+    assert set(sentences) == {1, 2, 3, 4}
+    assert max(len(row["caption"].split()) for row in long) > 20
+    negated = [any(f" {word} " in f" {row['caption']} " for word in ("no", "not")) for row in long]
+    assert 0.3 < sum(negated) / len(long) < 0.95
