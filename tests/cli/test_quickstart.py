@@ -102,12 +102,13 @@ def test_a_second_call_goes_on_from_the_last_checkpoints(run):
     assert "--ckpt_path" not in mixture
 
 
-def test_the_full_size_has_more_images_steps_and_benchmarks(run):
+def test_the_full_size_has_more_images_foils_steps_and_benchmarks(run):
     run()
     small = {path.stem: yaml.safe_load(path.read_text()) for path in (OUT / "configs").iterdir()}
     run("--size", "full")
     full = {path.stem: yaml.safe_load(path.read_text()) for path in (OUT / "configs").iterdir()}
     assert full["world"]["train"] > small["world"]["train"]
+    assert full["world"]["long_foils"] > small["world"]["long_foils"] == 0
     steps = [size["grounded_words"]["trainer"]["max_steps"] for size in (small, full)]
     assert steps[0] < steps[1]
     assert full["benchmarks"] == small["benchmarks"] + small["suite"]

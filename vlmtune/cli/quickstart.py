@@ -39,7 +39,7 @@ SIZES: Mapping[str, Mapping[str, Mapping[str, int]]] = {  # size -> config -> ot
     },
     "small": {},
     "full": {
-        "world": dict(train=12000, ar4t_train=6000),
+        "world": dict(train=12000, ar4t_train=6000, long_foils=2),
         "grounded_words": dict(max_steps=8000),
     },
 }  # fmt: skip
