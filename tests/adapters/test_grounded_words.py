@@ -161,6 +161,39 @@ def test_a_place_moves_with_what_is_read(backbone):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("locations", [True, False])
+def test_recall_vectors_are_the_score_to_first_order_in_the_queries(backbone, locations):
+    """Both equal the score where queries are 0, and its derivative there."""
+    adapter = attached(backbone, locations=locations)
+    awaken(adapter)
+    image, words = states(backbone, adapter, images=3)
+    with torch.no_grad():
+        prepared, text = adapter.prepare_image(image), adapter.prepare_text(words)
+        recalled = adapter.recall_image(prepared)
+
+    def scaled(size):
+        values = text.tokens.values
+        queries = values[:, :, : adapter.width] * size
+        return replace(
+            text,
+            tokens=Tokens(torch.cat([queries, values[:, :, adapter.width :]], 2), text.tokens.mask),
+        )
+
+    def exact(size):
+        rows, columns = torch.meshgrid(torch.arange(3), torch.arange(3), indexing="ij")
+        values = adapter.score_pairs(prepared[rows.flatten()], scaled(size)[columns.flatten()])
+        return values.view(3, 3)
+
+    def approximate(size):
+        return recalled @ adapter.recall_text(scaled(size)).T + adapter.bias
+
+    zero = torch.zeros(())
+    torch.testing.assert_close(approximate(zero), exact(zero), rtol=1e-4, atol=1e-5)
+    slope, wanted = (torch.autograd.functional.jacobian(f, zero) for f in (approximate, exact))
+    torch.testing.assert_close(slope, wanted, rtol=1e-4, atol=1e-5)
+    assert float(wanted.abs().max()) > 1e-3
+
+
 def test_reading_is_the_mean_softmax_of_the_heads(backbone):
     adapter = attached(backbone)
     state, text = states(backbone, adapter)

@@ -111,8 +111,11 @@ def test_killed_runs_do_not_damage_an_index(model_folder, photos, tmp_path):
         assert index._vectors(here).equal(whole._vectors(order))
         tokens, expected = index._images(here), whole._images(order)
         torch.testing.assert_close(tokens.tokens.values, expected.tokens.values, rtol=0, atol=0)
-        listed = json.loads((folder / "index.json").read_text())["parts"]
-        assert sorted(path.name for path in folder.iterdir()) == ["index.json", *sorted(listed)]
+        assert index._shortlist is not None
+        assert len(index._shortlist.vectors) == sum(len(part.ids) for part in index._parts)
+        listed = json.loads((folder / "index.json").read_text())
+        names = ["index.json", *sorted(listed["parts"]), listed["shortlist"]]
+        assert sorted(path.name for path in folder.iterdir()) == names
 
 
 def test_a_whole_part_that_has_no_name_yet_gets_one(model_folder, photos, tmp_path, monkeypatch):
@@ -125,7 +128,9 @@ def test_a_whole_part_that_has_no_name_yet_gets_one(model_folder, photos, tmp_pa
     (out / "part-00002").rename(out / "part-00007")
     halves("red", "blue", 99).save(photos / "new.png")
     assert build_index([photos], model, out, "x").images == 10
-    listed = json.loads((out / "index.json").read_text())["parts"]
-    assert sorted(listed) == ["part-00000", "part-00007", "part-00008", "part-00009"]
-    assert sorted(path.name for path in out.iterdir()) == ["index.json", *sorted(listed)]
+    listed = json.loads((out / "index.json").read_text())
+    names = sorted(listed["parts"])
+    assert names == ["part-00000", "part-00007", "part-00008", "part-00009"]
+    written = ["index.json", *names, listed["shortlist"]]
+    assert sorted(path.name for path in out.iterdir()) == written
     assert len(Index.open(out, model).search("red", 10)) == 10

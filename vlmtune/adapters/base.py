@@ -189,9 +189,11 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
     def score_pairs(self, image: PreparedT, text: PreparedT) -> Float[Tensor, "P"]:
         """Scores image i against text i for each of the P rows."""
 
-    def frozen_embeddings(self, prepared: PreparedT) -> Float[Tensor, "n d"] | None:
-        """The frozen backbone's embeddings of prepared rows, if preparing has computed them."""
-        return None
+    def recall_image(self, image: PreparedT) -> Float[Tensor, "n d"] | None:
+        """Vectors whose product with those of `recall_text` approximates the score, if any."""
+
+    def recall_text(self, text: PreparedT) -> Float[Tensor, "m d"] | None:
+        """The same of texts, up to a constant of each text."""
 
     def reading(self, image: PreparedT, text: PreparedT) -> Float[Tensor, "P words patches"]:
         """How much each token of text i reads each patch of image i, where `gives_reading` is True.

@@ -221,8 +221,41 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         return (read * weight).sum(dim=(1, 2)) / 2
 
     @override
-    def frozen_embeddings(self, prepared: PooledTokens) -> Float[Tensor, "n d"]:
-        return prepared.pooled
+    def recall_image(self, image: PooledTokens) -> Float[Tensor, "n d"]:
+        r"""The image's part of the score to first order in the queries.
+
+        With $u_{ph} = (v_{ph} / \sqrt{w_h}, x_p, y_p)$ and $e_{wh} = (f_{wh}, g_{wh})$,
+        $\mathrm{softmax}_p(z) \approx (1 + z_p - \bar z) / P$ gives
+        $s(I, T) \approx e^{\tau} \cos(v_I, t_T) + b + \frac{1}{2} \sum_h \Big( \bar u_h^\top
+        \sum_w e_{wh} + \big\langle \mathrm{cov}_p(k_{ph}, u_{ph}) / \sqrt{w_h},
+        \sum_w q_{wh} e_{wh}^\top \big\rangle \Big)$,
+        a sum of products of numbers of the image and numbers of the text. Without b, the vectors
+        of both have d = D + H y + H w_h y numbers, with y = w_h + 2 where locations are used.
+        """
+        tokens = image.tokens
+        scale = math.sqrt(self.width / self.heads)
+        keys, values = (x.unflatten(2, (self.heads, -1)) for x in tokens.values.chunk(2, dim=2))
+        values = values / scale
+        if self.locations:
+            grid = self.grid.to(values.dtype)[None, :, None]
+            values = torch.cat([values, grid.expand(*values.shape[:3], -1)], dim=3)
+        weight = (tokens.mask / tokens.lengths[:, None])[:, :, None, None]
+        mean = (weight * values).sum(dim=1)
+        centred = weight * (keys - (weight * keys).sum(dim=1, keepdim=True))
+        spread = torch.einsum("nphi,nphj->nhij", centred, values) / scale
+        return torch.cat([self.scale * image.pooled, mean.flatten(1), spread.flatten(1)], dim=1)
+
+    @override
+    def recall_text(self, text: PooledTokens) -> Float[Tensor, "m d"]:
+        r"""The text's part, see `recall_image`; padding has no weight."""
+        words = text.tokens.values
+        sizes = [self.width, self.width, words.shape[2] - 2 * self.width]
+        queries, content, location = (
+            x.unflatten(2, (self.heads, -1)) for x in words.split(sizes, dim=2)
+        )
+        weight = torch.cat([content, location], dim=3) / 2
+        products = torch.einsum("mwhi,mwhj->mhij", queries, weight)
+        return torch.cat([text.pooled, weight.sum(dim=1).flatten(1), products.flatten(1)], dim=1)
 
     @override
     def reading(self, image: PooledTokens, text: PooledTokens) -> Float[Tensor, "P words patches"]:

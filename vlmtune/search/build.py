@@ -4,6 +4,7 @@ In: image files and a model. Out: the folder of the index. Never: an image encod
 unreadable one left out without a word, or a run that damages the index before it.
 """
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,9 +26,11 @@ from vlmtune.search.files import (
     damaged,
     part_key,
     read_list,
+    shortlist_key,
     write_list,
 )
 from vlmtune.search.parts import Encoded, Part, write_part
+from vlmtune.search.shortlist import Shortlist, write_shortlist
 from vlmtune.storage.files import remove
 from vlmtune.storage.folder import DamagedError, locked
 from vlmtune.storage.progress import progress
@@ -117,8 +120,11 @@ def build_index(
                 f"expected images that can be read, got {len(unread)} files and none of them "
                 f"({unread[0].reason}): correct the paths"
             )
-        listed["parts"] = parts.names
+        old, shortlist = listed["shortlist"], _shortlist(out, listed, parts.names, encoder)
+        listed["parts"], listed["shortlist"] = parts.names, shortlist
         write_list(out, listed)
+        if old is not None and old != shortlist:
+            remove(out / old)
     added = sum(before.get(path) != digest for path, digest in listed["images"].items())
     return Built(len(listed["images"]), added, tuple(unread))
 
@@ -135,11 +141,12 @@ class _Parts:
             except DamagedError as error:
                 raise damaged(folder, name, error) from error
         for path in sorted(folder.glob("*")):
-            if path.name in self.names or not WRITTEN.fullmatch(path.name):
+            listed_here = path.name in (*self.names, listed["shortlist"])
+            if listed_here or not WRITTEN.fullmatch(path.name):
                 continue
             try:
                 ids = set(Part(path, self.key).ids)
-            except DamagedError:  # half-written, or of another model
+            except DamagedError:  # half-written, of another model, or an unlisted shortlist
                 remove(path)
                 continue
             if not PART.fullmatch(path.name):  # whole, but killed before it got its name
@@ -179,6 +186,23 @@ def _encoded(
         advance(len(names))
 
 
+def _shortlist(out: Path, listed: Listed, names: list[str], encoder: Encoder) -> str | None:
+    """The name of the shortlist of these parts; it is written unless it is the listed one."""
+    identity, name = listed["model"]["identity"], listed["shortlist"]
+    parts = [Part(out / part, part_key(identity)) for part in names]
+    if encoder.joint is None or parts[0].vectors.shape[1]:
+        return None
+    before = None
+    if name is not None:
+        with contextlib.suppress(DamagedError):
+            before = Shortlist(out / name, shortlist_key(identity, listed["parts"]))
+            if names == listed["parts"]:
+                return name
+    new = f"recall-{0 if name is None else int(name[7:]) + 1:05}"
+    write_shortlist(out / new, shortlist_key(identity, names), parts, encoder, before)
+    return new
+
+
 def _listed(out: Path, model: Source) -> Listed:
     """The list of the index in `out`, or an empty one."""
     if (out / LIST).exists():
@@ -199,7 +223,7 @@ def _listed(out: Path, model: Source) -> Listed:
             f"expected an index or a new folder, {out} has other files, first {min(others)!r}: "
             "choose another folder"
         )
-    return {"version": VERSION, "model": model, "parts": [], "images": {}}
+    return {"version": VERSION, "model": model, "parts": [], "shortlist": None, "images": {}}
 
 
 def _absolute(name: str | Path) -> str:

@@ -3,8 +3,8 @@
 In: pixels of images, captions. Out: normalised vectors, prepared images, scores.
 Never: gradients, or a file.
 
-A dual adapter recalls by its own embeddings. A joint adapter has none: the embeddings of its
-backbone recall, and the adapter scores the recalled images again.
+A dual adapter recalls by its own embeddings. A joint adapter recalls by vectors that approximate
+its score, else by the embeddings of its backbone, and scores the recalled images again.
 """
 
 from collections.abc import Sequence
@@ -66,6 +66,8 @@ class Encoder:
     def encode_images(self, pixels: Pixels) -> tuple[Float[Tensor, "n d"], Rows | None]:
         """Returns normalised vectors of images and what the joint adapter prepares, on the CPU.
 
+        A joint adapter with recall vectors has no others: they come from what it prepared.
+
         Raises:
             UserError: A number is not finite.
         """
@@ -74,7 +76,9 @@ class Encoder:
             if self.joint is not None:
                 features = self.backbone.encode_image(pixels, self.joint.image_input)
                 prepared = self.joint.prepare_image(features)
-                vectors = self.joint.frozen_embeddings(prepared)
+                vectors = self.joint.recall_image(prepared)
+                if vectors is not None and bool(torch.isfinite(vectors).all()):
+                    vectors = vectors[:, :0]
             if vectors is None:
                 features = self.backbone.encode_image(pixels, self.dual.image_input)
                 vectors = self.dual.embed_image(features)
@@ -89,21 +93,31 @@ class Encoder:
         return evaluation_mode(*(module for module in modules if module is not None))
 
     def encode_text(self, captions: Sequence[str]) -> tuple[Float[Tensor, "m d"], Rows]:
-        """Returns normalised vectors of captions, on the CPU, and the rows that `score` takes.
+        """Returns vectors of captions, on the CPU, and the rows that `score` takes.
+
+        The vectors are normalised unless they are recall vectors.
 
         Raises:
             UserError: A caption cannot be encoded.
         """
-        vectors, prepared = None, None
+        prepared = None
         if self.joint is not None:
             features = self.backbone.encode_text(captions, self.joint.text_input)
             prepared = self.joint.prepare_text(features.trimmed())
-            vectors = self.joint.frozen_embeddings(prepared)
-        if vectors is None:
-            features = self.backbone.encode_text(captions, self.dual.text_input)
-            vectors = self.dual.embed_text(features)
-        vectors = _normalised(vectors)
+            vectors = self.joint.recall_text(prepared)
+            if vectors is not None:
+                return vectors.float().cpu(), prepared
+        features = self.backbone.encode_text(captions, self.dual.text_input)
+        vectors = _normalised(self.dual.embed_text(features))
         return vectors, Pooled(vectors) if prepared is None else prepared
+
+    def recall_images(self, prepared: Rows) -> Float[Tensor, "n D"]:
+        """Returns the recall vectors of what `encode_images` prepared, on the CPU."""
+        with self.evaluation():
+            assert self.joint is not None
+            vectors = self.joint.recall_image(prepared.to(self.model.device))
+        assert vectors is not None
+        return vectors.float().cpu()
 
     def score(self, text: Rows, images: Rows) -> Float[Tensor, "k"]:
         """Scores k images against a caption as the model does, on the CPU.

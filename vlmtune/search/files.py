@@ -6,14 +6,17 @@ An index is a folder with
 
     index.json     the model, the parts, and the digest of each image by its path
     part-00000/    some encoded images (see `parts`), and so on
+    recall-00000/  short vectors of all images (see `shortlist`), if the adapter has some
 
 `index.json` is replaced at the end of a run. A part that it does not list is of a run that was
-killed; the next run takes its images over.
+killed; the next run takes its images over. A shortlist that it does not list is removed.
 """
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from typing_extensions import TypedDict
 
@@ -21,9 +24,10 @@ from vlmtune.errors import UserError
 from vlmtune.storage.files import check_shape, read_json, write_text
 
 LIST = "index.json"
-VERSION = 1
-PART = re.compile(r"part-\d{5,9}")
-WRITTEN = re.compile(rf"{PART.pattern}|\.({PART.pattern}|index\.json)\.\d+\.(part|old)")
+VERSION = 2
+PART, SHORTLIST = re.compile(r"part-\d{5,9}"), re.compile(r"recall-\d{5,9}")
+FOLDER = f"({PART.pattern}|{SHORTLIST.pattern})"
+WRITTEN = re.compile(rf"{FOLDER}|\.({FOLDER}|index\.json)\.\d+\.(part|old)")
 """What `vlmtune index` writes beside the list; those with a dot are of a killed run."""
 EXPECTED, AGAIN = "an index of vlmtune", "build it again in a new folder"
 
@@ -43,6 +47,7 @@ class Listed(TypedDict):
     version: int
     model: Source
     parts: list[str]
+    shortlist: str | None
     images: dict[str, str]
 
 
@@ -64,9 +69,11 @@ def read_list(folder: Path) -> Listed:
             f"{content.get('version')!r}: {AGAIN}"
         )
     listed: Listed = check_shape(content, Listed, path, EXPECTED, AGAIN)
-    for name in listed["parts"]:
-        if not PART.fullmatch(name):
-            raise UserError(f"expected {EXPECTED} in {path}, got the part {name!r}: {AGAIN}")
+    named = [(PART, name) for name in listed["parts"]]
+    named += [(SHORTLIST, name) for name in (listed["shortlist"],) if name is not None]
+    for pattern, name in named:
+        if not pattern.fullmatch(name):
+            raise UserError(f"expected {EXPECTED} in {path}, got the folder {name!r}: {AGAIN}")
     return listed
 
 
@@ -80,6 +87,11 @@ def part_key(identity: str) -> dict[str, str | int]:
     return {"model": identity, "version": VERSION}
 
 
+def shortlist_key(identity: str, parts: Sequence[str]) -> dict[str, Any]:
+    """Returns the key of the shortlist of these parts."""
+    return {**part_key(identity), "parts": list(parts)}
+
+
 def damaged(folder: Path, name: str, reason: object) -> UserError:
-    """The error for a part that is not the one that was written."""
+    """The error for a folder of an index that is not the one that was written."""
     return UserError(f"expected {EXPECTED} in {folder}, {name} is damaged ({reason}): {AGAIN}")

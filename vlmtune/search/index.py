@@ -5,6 +5,7 @@ Never: an image read, a vector approximated, or anything unpickled.
 
 import importlib
 from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,8 +17,9 @@ from vlmtune.errors import UserError
 from vlmtune.export import load
 from vlmtune.export.model import Model
 from vlmtune.search.encoder import Encoder
-from vlmtune.search.files import AGAIN, EXPECTED, damaged, part_key, read_list
+from vlmtune.search.files import AGAIN, EXPECTED, damaged, part_key, read_list, shortlist_key
 from vlmtune.search.parts import Part, read_prepared
+from vlmtune.search.shortlist import Shortlist
 from vlmtune.storage.folder import DamagedError
 from vlmtune.types import Pooled, Rows
 
@@ -40,7 +42,7 @@ class Hit(NamedTuple):
 class Index:
     """Image files that a model encoded, ready for captions.
 
-    faiss finds the images whose vectors have the largest cosine with that of the caption, exactly.
+    faiss finds the images whose vectors have the largest product with that of the caption, exactly.
     The model scores these: a dual adapter by their vectors, a joint adapter by their stored tokens.
 
     Attributes:
@@ -54,6 +56,7 @@ class Index:
         self._encoder = encoder
         self._parts: list[Part] = []
         self._rows: list[tuple[int, int]] = []  # part, and row in it, of each file
+        self._shortlist: Shortlist | None = None
         self._faiss: Any = None
 
     @classmethod
@@ -110,7 +113,13 @@ class Index:
             got = f"no row for {missing[0]}" if missing else "no images"
             raise UserError(f"expected {EXPECTED} in {folder}, it has {got}: {AGAIN}")
         index._rows = [positions[digest] for digest in listed["images"].values()]
-        vectors = index._vectors(range(len(index)))
+        if (name := listed["shortlist"]) is not None:
+            try:
+                key = shortlist_key(source["identity"], listed["parts"])
+                index._shortlist = Shortlist(folder / name, key)
+            except DamagedError as error:
+                raise damaged(folder, name, error) from error
+        vectors = index._recalled()
         index._faiss = faiss.IndexFlatIP(vectors.shape[1])
         index._faiss.add(vectors.numpy())
         return index
@@ -122,7 +131,8 @@ class Index:
         """Returns the `top` files with the highest scores, best first; ties keep order.
 
         With a dual adapter these are the best of all files. A joint adapter scores the `recall`
-        files that the embeddings of its backbone find first, at least `top`.
+        files that its recall vectors find first, else the embeddings of its backbone, at least
+        `top`.
 
         Raises:
             UserError: `top` or `recall` is below 1, or the caption cannot be encoded.
@@ -148,6 +158,8 @@ class Index:
             for start in range(0, len(captions), ENCODED):
                 some = captions[start : start + ENCODED]
                 vectors, texts = self._encoder.encode_text(some)
+                if self._shortlist is not None:
+                    vectors = self._shortlist.project(vectors)
                 _, rows = self._faiss.search(vectors.numpy(), count)
                 for i, row in enumerate(rows.tolist()):
                     results.append(self._best(texts[i : i + 1].trimmed(), sorted(row), top))
@@ -169,6 +181,13 @@ class Index:
         chosen, order = self._by_part(files)
         rows = read_prepared(chosen)
         return rows if order is None else rows[order]
+
+    def _recalled(self) -> Float[Tensor, "n d"]:
+        """The vectors that images are recalled by."""
+        if self._shortlist is None:
+            return self._vectors(range(len(self)))
+        starts = [0, *accumulate(len(part.ids) for part in self._parts)]
+        return self._shortlist.vectors[[starts[part] + row for part, row in self._rows]]
 
     def _vectors(self, files: Sequence[int]) -> Float[Tensor, "k d"]:
         chosen, order = self._by_part(files)

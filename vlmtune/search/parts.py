@@ -6,7 +6,7 @@ Never: a half-written folder, a pickle, or a row that was not checked.
 A part is a folder with
 
     ids.json      the n digests
-    vectors.bin   float32 (n, d), normalised
+    vectors.bin   float32 (n, d), normalised; empty where a shortlist has them
     pooled.bin    float32 (n, g), what a joint adapter keeps beside tokens; if it keeps anything
     tokens.bin    int8 (sum t, w), the prepared tokens of all images one after another
     scales.bin    float32 (sum t), the scale of each token
@@ -42,7 +42,7 @@ class Encoded:
 
     Attributes:
         ids: Digests of their content.
-        vectors: Their normalised vectors.
+        vectors: Their normalised vectors; no numbers where a shortlist has them.
         prepared: What a joint adapter computed from them; None for a dual adapter.
     """
 
@@ -69,17 +69,17 @@ def write_part(path: Path, key: Mapping[str, Any], chunks: Iterable[Encoded]) ->
         lengths, facts = [torch.zeros(1, dtype=torch.int64)], _facts(first)
         for chunk in _chain(first, waiting):
             ids += chunk.ids
-            writer.append("vectors.bin", _bytes(chunk.vectors))
+            writer.append("vectors.bin", as_bytes(chunk.vectors))
             pooled, tokens = _split(chunk.prepared)
             if pooled is not None and pooled.shape[1]:
-                writer.append("pooled.bin", _bytes(pooled))
+                writer.append("pooled.bin", as_bytes(pooled))
             if tokens is not None:
                 numbers, scales = quantise(tokens.values[tokens.mask])
-                writer.append("tokens.bin", _bytes(numbers))
-                writer.append("scales.bin", _bytes(scales))
+                writer.append("tokens.bin", as_bytes(numbers))
+                writer.append("scales.bin", as_bytes(scales))
                 lengths.append(tokens.lengths)
         if facts["tokens"]:
-            writer.append("offsets.bin", _bytes(torch.cat(lengths).cumsum(0)))
+            writer.append("offsets.bin", as_bytes(torch.cat(lengths).cumsum(0)))
         writer.append("ids.json", json.dumps(ids).encode())
         writer.finish(key, rows=len(ids), **facts)
     return ids
@@ -115,7 +115,9 @@ class Part:
             raise DamagedError("meta.json contradicts itself") from error
         if len(self.ids) != rows or rows < 1:
             raise DamagedError("meta.json contradicts itself")
-        self.vectors = self._mapped("vectors.bin", torch.float32, (rows, width))
+        self.vectors = torch.zeros(rows, 0)
+        if width:
+            self.vectors = self._mapped("vectors.bin", torch.float32, (rows, width))
         self.pooled = torch.zeros(rows, 0)
         if pooled:
             self.pooled = self._mapped("pooled.bin", torch.float32, (rows, pooled))
@@ -129,13 +131,7 @@ class Part:
             self._equal = bool((self._offsets.diff() == total // rows).all())
 
     def _mapped(self, name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-        count = torch.Size(shape).numel()
-        entry = self._meta["files"].get(name)
-        if entry is None or entry["bytes"] != count * dtype.itemsize or min(shape) < 1:
-            raise DamagedError(f"{name} has another size than meta.json says")
-        path = str(self.folder / name)
-        # Not shared: a stray write could otherwise reach the file.
-        return torch.from_file(path, shared=False, size=count, dtype=dtype).view(shape)
+        return mapped(self.folder, self._meta, name, dtype, shape)
 
     def tokens(
         self, rows: Sequence[int]
@@ -154,6 +150,22 @@ class Part:
         shift = (starts - ends + lengths).repeat_interleave(lengths)
         numbers, scales = (x.index_select(0, torch.arange(len(shift)) + shift) for x in stored)
         return numbers, scales, lengths
+
+
+def mapped(
+    folder: Path, meta: Mapping[str, Any], name: str, dtype: torch.dtype, shape: tuple[int, ...]
+) -> Tensor:
+    """Maps a file into memory that `meta.json` lists and whose shape it states.
+
+    Raises:
+        DamagedError: The file has another size.
+    """
+    count = torch.Size(shape).numel()
+    entry = meta["files"].get(name)
+    if entry is None or entry["bytes"] != count * dtype.itemsize or min(shape) < 1:
+        raise DamagedError(f"{name} has another size than meta.json says")
+    # Not shared: a stray write could otherwise reach the file.
+    return torch.from_file(str(folder / name), shared=False, size=count, dtype=dtype).view(shape)
 
 
 def read_prepared(chosen: Sequence[tuple[Part, Sequence[int]]]) -> Rows:
@@ -213,5 +225,6 @@ def _chain(first: Encoded, others: Iterator[Encoded]) -> Iterator[Encoded]:
     yield from others
 
 
-def _bytes(values: Tensor) -> Any:
+def as_bytes(values: Tensor) -> Any:
+    """The bytes of a tensor as a file has them, row after row."""
     return values.contiguous().reshape(-1).view(torch.uint8).numpy()

@@ -1,0 +1,87 @@
+"""Shortlists: principal directions, growth, and damage."""
+
+import json
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.refusals import refused
+from tests.search.test_index import CAPTIONS, images, joint, opened, photos
+from vlmtune.search import build_index, shortlist
+from vlmtune.search.shortlist import principal_directions
+
+__all__ = ["joint", "photos"]  # fixtures
+
+
+def test_directions_are_those_of_a_singular_value_decomposition():
+    rows = torch.randn(40, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    rows = rows * torch.tensor([9.0, 5, 3, 2, 1, 0.5, 0.1]) + 20
+    found = principal_directions(rows, 4)
+    wanted = torch.linalg.svd(rows - rows.mean(0), full_matrices=False)[2][:4].T
+    torch.testing.assert_close((found.T @ wanted).abs(), torch.eye(4, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_equal_rows_have_one_direction(count):
+    found = principal_directions(torch.ones(count, 5), 4)
+    assert found.shape == (5, 1)
+    assert bool(torch.isfinite(found).all())
+
+
+def products(index) -> Tensor:
+    """The approximate scores of all images, less those of the first image."""
+    assert index._shortlist is not None
+    with index._encoder.evaluation():
+        texts, _ = index._encoder.encode_text(CAPTIONS)
+    scores = index._recalled() @ index._shortlist.project(texts).T
+    return scores - scores[0]
+
+
+def exact(index) -> Tensor:
+    """The same without a projection."""
+    with index._encoder.evaluation():
+        texts, _ = index._encoder.encode_text(CAPTIONS)
+        vectors = index._encoder.recall_images(index._images(range(len(index))))
+    return (vectors - vectors[0]) @ texts.T
+
+
+def test_products_of_the_images_that_gave_the_directions_are_exact(joint, photos, tmp_path):
+    build_index([photos], joint, tmp_path / "index", "x")
+    index = opened(tmp_path / "index", joint)
+    torch.testing.assert_close(products(index), exact(index), rtol=1e-3, atol=1e-4)
+
+
+def test_directions_are_computed_anew_when_the_images_have_doubled(
+    joint, photos, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(shortlist, "SAMPLE", 4)
+    monkeypatch.setattr(shortlist, "CHUNK", 2)
+    out, files, seen = tmp_path / "index", images(photos), []
+    for count in (3, 4, 7, 7, 9):
+        build_index(files[:count], joint, out, "x")
+        index = opened(out, joint)
+        assert index._shortlist is not None
+        name = json.loads((out / "index.json").read_text())["shortlist"]
+        seen.append((name, index._shortlist.fitted, len(index._shortlist.vectors)))
+        assert [path.name for path in out.glob("recall-*")] == [name]
+    assert seen == [
+        ("recall-00000", 3, 3),  # too few to keep
+        ("recall-00001", 4, 4),
+        ("recall-00002", 4, 7),
+        ("recall-00002", 4, 7),  # nothing new
+        ("recall-00003", 9, 9),
+    ]
+
+
+@pytest.mark.parametrize("name", ["basis.bin", "vectors.bin", "meta.json"])
+def test_a_damaged_shortlist_is_an_error_until_it_is_written_again(joint, photos, tmp_path, name):
+    out = tmp_path / "index"
+    build_index([photos], joint, out, "x")
+    wanted = opened(out, joint).search(CAPTIONS[0], 9)
+    path = out / "recall-00000" / name
+    path.write_bytes(path.read_bytes()[:-9])
+    with refused("expected an index of vlmtune in .*, recall-00000 is damaged"):
+        opened(out, joint)
+    build_index([photos], joint, out, "x")
+    assert opened(out, joint).search(CAPTIONS[0], 9) == wanted
