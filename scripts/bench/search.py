@@ -1,15 +1,15 @@
 """Measures `vlmtune search` on rendered scenes: queries per second and accuracy by recall k.
 
-The embeddings of the small frozen CLIP find k images, and the joint adapter of `--model`
-(grounded words) scores them again from stored tokens. "Same" is the fraction of captions with the
-same first image as scoring all images, "true" the fraction of captions that their first image
-shows. k = 1 is the frozen CLIP alone. Captions are searched one by one (`Index.search`) and all
-together (`Index.search_all`). Times are fractions of that of scoring all images, from their files
+Recall vectors find k images, and the joint adapter of `--model` (grounded words) scores them again
+from stored tokens. "Same" is the fraction of captions with the same first image as scoring all
+images, "true" the fraction of captions that their first image shows. k = 1 is the recall vectors
+by themselves. Captions are searched one by one (`Index.search`) and all together
+(`Index.search_all`). Times are fractions of that of scoring all images, from their files
 as `vlmtune score` does and from the tokens in the index. Required: "true" within half a point of
 all images, in a hundredth of their time. `--precise` also has the accuracy of all images by tokens
 in full precision.
 
-    python -m scripts.bench.search [--images 10000] [--queries 200] [--k 1 10 100 1000]
+    python -m scripts.bench.search [--images 10000] [--queries 200] [--k 1 10 40 100 1000]
 """
 
 import random
@@ -85,7 +85,7 @@ def one_by_one(index: Index, captions: Sequence[str], recall: int) -> None:
 def main() -> None:
     """Prints how fast the index is built, then a line for each k."""
     chosen = options(
-        __doc__, images=10_000, queries=200, k=[1, 10, 100, 1000], precise=False, model=MODEL
+        __doc__, images=10_000, queries=200, k=[1, 10, 40, 100, 1000], precise=False, model=MODEL
     )
     model = load(chosen.model, device=DEVICE)
     with tempfile.TemporaryDirectory() as temporary:
