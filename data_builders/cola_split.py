@@ -23,7 +23,6 @@ from vlmtune.data.schema import ShardInfo
 from vlmtune.errors import UserError
 from vlmtune.storage.files import check_shape, read_json
 
-
 LAYOUT = 'Cola\'s single-object benchmark, {"labels": [...], "data": [...]}'
 AGAIN = "pass COLA_singleobjects_benchmark_<corpus>.json as distributed"
 Text = Annotated[str, Field(min_length=1)]

@@ -93,7 +93,7 @@ class Measured:
         self.files = frozenset[str]()
         self._corpora: dict[str, set[str | None]] = defaultdict(set)
         same: list[tuple[ImageName, ImageName]] = []
-        unclear: dict[str, str] = {}
+        unclear: list[tuple[str, str]] = []
         for path in _files(paths):
             content = _content(path)
             if _is_image_data(content):
@@ -109,12 +109,12 @@ class Measured:
             for name in names:
                 self._corpora[name.stem].add(name.corpus)
             others = {n.corpus for n in names if n.corpus and overlap(n.corpus, corpus)}
-            unclear |= {path.name: other for other in others - {corpus}}
+            unclear += [(path.name, other) for other in sorted(others - {corpus})]
         for one, other in same:
             for a, b in ((one, other), (other, one)):
                 if self._corpora.keys() >= {a.stem} and self._corpora[a.stem] & {a.corpus, None}:
                     self._corpora[b.stem].add(b.corpus)
-        for name, other in {} if same else unclear.items():
+        for name, other in () if same else unclear:
             print(
                 f"warning: {name} uses {other} ids, so images that {corpus} shares are not "
                 "recognised: add Visual Genome's image_data.json to `measured`",
