@@ -22,7 +22,7 @@ from vlmtune.data.tables import read_cells
 from vlmtune.errors import UserError
 from vlmtune.storage.files import read_json
 
-COCO, FLICKR30K, VISUAL_GENOME = "COCO", "Flickr30K", "Visual Genome"
+COCO, FLICKR30K, VISUAL_GENOME, CLEVR = "COCO", "Flickr30K", "Visual Genome", "CLEVR"
 # Visual Genome's images are of YFCC100M, i.e. Flickr, and half of them also COCO's.
 _OVERLAP = {frozenset((COCO, VISUAL_GENOME)), frozenset((FLICKR30K, VISUAL_GENOME))}
 _COCO_NAME = re.compile(r"COCO_(?:train|val|test)20\d\d_(\d{12})")
@@ -31,6 +31,7 @@ _COCO_FOLDERS = frozenset(f"{split}{year}" for split in ("train", "val", "test")
                           for year in (2014, 2015, 2017))  # fmt: skip
 # COCO's ids end at 581,929. Half of Visual Genome's lie between these.
 _NOT_COCO, _NOT_VISUAL_GENOME = 1_000_000, 2_500_000
+_FRAME = re.compile(r"(?:^|/)0(?:\d{,10}|\d{12,})\.\w+$")  # numbers of twelve digits are COCO's
 _IMAGE_FILE = re.compile(r"[^\s'\",\[\]]+\.(?:jpe?g|png|webp)", re.IGNORECASE)
 _SUFFIXES = (".json", ".jsonl", ".csv", ".tsv")
 _TRAINING = ("train", "restval")  # Karpathy's splits that no benchmark measures
@@ -61,7 +62,7 @@ def image_name(text: str, corpus: str | None = None) -> ImageName:
     if match := _VISUAL7W_NAME.fullmatch(stem):
         return ImageName(str(int(match[1])), VISUAL_GENOME)
     if not (stem.isascii() and stem.isdigit()):
-        return ImageName(stem, corpus)
+        return ImageName(stem, CLEVR if stem.startswith("CLEVR_") else corpus)
     folders = {part.lower() for part in path.parts[:-1]}
     if corpus is None and (len(stem) == 12 or folders & _COCO_FOLDERS):
         corpus = COCO
@@ -141,9 +142,13 @@ def overlap(one: str, other: str | None) -> bool:
 
 
 def image_names(path: Path) -> list[ImageName]:
-    """Returns the images that a benchmark's file names, with their corpus where it is known."""
+    """Returns the photographs that a benchmark's file names, with their corpus where it is known.
+
+    Frames and rendered scenes are left out: they are numbered with zeros in front, "000089.png".
+    """
     content = _content(path)
-    return _with_corpus([image_name(text) for text in dict.fromkeys(_texts(content))], content)
+    texts = [text for text in dict.fromkeys(_texts(content)) if not _FRAME.search(text)]
+    return _with_corpus([image_name(text) for text in texts], content)
 
 
 def measured_sources(paths: Sequence[Path]) -> Mapping[str, Path]:
