@@ -47,7 +47,10 @@ def _build(options: argparse.Namespace) -> None:
 
     _check_corpus(options.corpus)
     source = find("builders", options.corpus)
-    builder: Any = make(Builder, source, arguments(options.config, options.overrides))  # type: ignore[type-abstract]
+    words = arguments(options.config, options.overrides)
+    builder: Any = make(Builder, source, words)  # type: ignore[type-abstract]
+    if source != options.corpus and _excludes_of_others(builder, words):
+        builder = make(Builder, source, [*words, "--exclude=null"])  # type: ignore[type-abstract]
     part = None if options.part is None else Part.parse(options.part)
     if isinstance(builder, ShardBuilder):
         builder.build(
@@ -60,6 +63,17 @@ def _build(options: argparse.Namespace) -> None:
             "files: leave them out"
         )
     builder.build(options.out)
+
+
+def _excludes_of_others(builder: Any, words: list[str]) -> bool:
+    """Tells whether a plug-in's default `exclude` is of a world that its annotations are not of."""
+    exclude = getattr(builder, "exclude", None)
+    given = any(word.partition("=")[0] == "--exclude" for word in words)
+    return (
+        exclude is not None
+        and not given
+        and exclude.parent not in Path(builder.annotations.path).parents
+    )
 
 
 def _parts(options: argparse.Namespace) -> list[Path]:
