@@ -100,3 +100,21 @@ def test_a_missing_list_of_compositions_says_how_to_go_without(tmp_path, monkeyp
     for corpus in ("cola", "cola_pairs", "descriptions"):
         with refused(f"{line}correct the path, or pass --exclude null"):
             run(options(corpus))
+
+
+def test_queries_are_counted_beside_the_papers(tmp_path, monkeypatch, capsys):
+    """Two images state three queries, two of them the same."""
+    monkeypatch.chdir(tmp_path)
+    cup, plate = ({"name": n, "attributes": ["red"]} for n in ("cup", "plate"))
+    graphs = {"5": {"objects": {"1": cup, "2": plate}}, "6": {"objects": {"1": cup}}}
+    Path("graphs.json").write_text(json.dumps(graphs))
+    for number in graphs:
+        Path(f"{number}.jpg").write_bytes(encoded())
+    words = ["--annotations=data_builders.gqa.GQAGraphs", "--annotations.path=graphs.json",
+             "--annotations.images=.", "--multi=0", "--single=9"]  # fmt: skip
+    assert main(["build", "cola", *words, "--out", "out"]) == 0
+    line, paper = capsys.readouterr().out.splitlines()
+    assert "queries: distinct 2" in line
+    assert "queries: true 3" in line
+    assert line.endswith(", 1.5 queries an image")
+    assert paper == "paper: 27,078 distinct queries, 450K pairs, 67K images, 6.7 an image"

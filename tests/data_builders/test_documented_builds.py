@@ -20,7 +20,7 @@ from vlmtune.data.shards import ShardSet, read_headers
 
 ROOT = Path(__file__).parents[2]
 EXPERIMENTS = ROOT / "configs/experiments"
-# A data file, the benchmarks of its runs, and the files that an earlier command builds.
+# A data file, and the benchmarks of its runs.
 RUNS = [
     ("corpora/data/coco.yaml", "corpora/benchmarks.yaml"),
     ("corpora/data/flickr30k.yaml", "corpora/benchmarks.yaml"),
@@ -29,6 +29,7 @@ RUNS = [
     ("eqsim/data/flickr30k.yaml", "eqsim/benchmarks.yaml"),
     ("cola/data/gqa.yaml", "cola/benchmarks/gqa.yaml"),
     ("cola/data/multi.yaml", "cola/benchmarks/multi.yaml"),
+    ("cola/data/multi_drawn.yaml", "cola/benchmarks/multi.yaml"),
     ("cola/data/paco.yaml", "cola/benchmarks/paco.yaml"),
 ]
 # Image k is 101 k in Visual Genome, 1000 k in COCO and 3,000,000 + k in Flickr30K.
@@ -87,7 +88,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
             graphs[str(VISUAL_GENOME[k])] = {"objects": objects}
             annotations.append({"image_id": COCO[k], "category_id": 1, "attribute_ids": [1]})
         write("data/gqa/train_sceneGraphs.json", graphs)
-        write("data/gqa/val_sceneGraphs.json", {"5": graphs[str(VISUAL_GENOME[9])]})
+        write("data/gqa/val_sceneGraphs.json", {"2400000": graphs[str(VISUAL_GENOME[9])]})
         write("data/paco/paco_lvis_v1_train.json", {
             "categories": [{"id": 1, "name": "cup", "supercategory": "OBJECT"}],
             "attributes": [{"id": 1, "name": "red"}],
@@ -158,14 +159,14 @@ def test_training_and_test_images_are_disjoint(data, benchmarks, files, monkeypa
     assert len(ids) == 9 - len(_LEFT_OUT[data])
 
 
-_PHOTOGRAPHS = ("cola_multi", "cola_single", "cola_single_gqa", "cola_single_paco", "valse",
-                "crepe_productivity", "crepe_swap", "aro_relation", "aro_attribution")  # fmt: skip
+_PHOTOGRAPHS = ("cola_multi", "cola_single", "cola_single_gqa", "cola_single_attributes",
+                "cola_single_paco", "valse", "crepe_productivity", "crepe_swap", "aro_relation", "aro_attribution")  # fmt: skip
 _LEFT_OUT = {
     **dict.fromkeys(("corpora/data/coco.yaml", "corpora/data/flickr30k.yaml"), range(1, 6)),
     "corpora/data/cola.yaml": range(1, 6),
     **dict.fromkeys(("eqsim/data/coco.yaml", "eqsim/data/flickr30k.yaml"), (6, 7)),
     "cola/data/gqa.yaml": (1, 2),
-    "cola/data/multi.yaml": (1, 2, 3),
+    **dict.fromkeys(("cola/data/multi.yaml", "cola/data/multi_drawn.yaml"), (1, 2, 3)),
     "cola/data/paco.yaml": (2,),
 }
 
