@@ -3,8 +3,8 @@
 In: the training sets and the benchmarks of a fit. Out: a line a set. Never: an image, or a record:
 what a manifest says was left out (`measured`) is compared with the files of the benchmarks.
 
-Nothing is said of a benchmark whose file names images of another corpus, nor of rendered scenes,
-whose training and test images are divided by their build.
+A benchmark whose file names images of another corpus is left out, and so are rendered scenes, whose
+training and test images are divided by their build.
 """
 
 import hashlib
