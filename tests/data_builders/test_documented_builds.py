@@ -163,11 +163,6 @@ _PHOTOGRAPHS = (
     *("cola_multi", "cola_single", "cola_single_gqa", "cola_single_attributes", "cola_single_paco"),
     *("valse", "crepe_productivity", "crepe_swap", "aro_relation", "aro_attribution"),
 )
-_LEFT_OUT[data])
-
-
-_PHOTOGRAPHS = ("cola_multi", "cola_single", "cola_single_gqa", "cola_single_attributes",
-                "cola_single_paco", "valse", "crepe_productivity", "crepe_swap", "aro_relation", "aro_attribution")  # fmt: skip
 _LEFT_OUT = {
     **dict.fromkeys(("corpora/data/coco.yaml", "corpora/data/flickr30k.yaml"), range(1, 6)),
     "corpora/data/cola.yaml": range(1, 6),
