@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeVar
 
 from typing_extensions import override
 
-from data_builders.measured import VISUAL_GENOME
+from data_builders.measured import CLEVR, VISUAL_GENOME
 from data_builders.relations import Relation
 from data_builders.scenes.captions import ATTRIBUTE_ORDER, PHRASES, clear_direction
 from data_builders.scenes.scene import subtract
@@ -134,6 +134,7 @@ class ClevrScenes(SceneReader):
 
     exhaustive = True
     content = "CLEVR scenes"
+    corpus = CLEVR
 
     def __init__(self, path: Path, images: Path, single: Sequence[str] = ("color", "material"),
                  multi: Sequence[str] = ("color",), clear: bool = False,

@@ -15,6 +15,12 @@ from data_builders.shard_builder import Record, ShardBuilder, image_group
 from vlmtune.config import Spec, instantiate
 from vlmtune.errors import UserError
 
+# The training data of Cola's paper, by reader and kind of query (sections 5, 9 and 10).
+PAPER = {
+    ("GQAGraphs", "single"): "27,078 distinct queries, 450K pairs, 67K images, 6.7 an image",
+    ("GQAGraphs", "multi"): "551,980 compounds, 71,174 images, 7.8 an image",
+    ("PacoObjects", "single"): "18,696 distinct queries, 55K pairs, 37,883 images, 1.5 an image",
+}
 # Arguments and their values that change nothing; the manifest leaves them out.
 _IDLE = {"measured": (), "twins": True, "form": "and", "reversals": False, "subsets": False,
          "sides": 0, "sentences": False}  # fmt: skip
@@ -94,6 +100,11 @@ class ColaBuilder(ShardBuilder):
         return {**spec, "init_args": {k: v for k, v in spec["init_args"].items() if k not in idle}}
 
     @override
+    def paper(self) -> str | None:
+        kind = "multi" if self.multi else "single"
+        return PAPER.get((type(self.annotations).__name__, kind))
+
+    @override
     def sources(self) -> Mapping[str, Path]:
         return kept_sources(self.annotations, self.exclude, self.measured)
 
@@ -101,6 +112,7 @@ class ColaBuilder(ShardBuilder):
     def records(self) -> Iterator[Record]:
         images, excluded = kept_images(self.annotations, self.exclude, self.measured, self.counts)
         words = Words(images, self.subsets)
+        distinct: set[str] = set()
         for image in images:
             if not self.exists(image.file):
                 continue
@@ -117,10 +129,12 @@ class ColaBuilder(ShardBuilder):
             if not stated:
                 self.counts["skipped: no query"] += 1
                 continue
+            distinct.update(text for text, yes in texts.items() if yes)
             self.counts["queries: true"] += stated
             self.counts["queries: false"] += len(texts) - stated
             exhaustive = self.annotations.exhaustive
             yield image_group(image.id, texts, true, exhaustive), [image.file]
+        self.counts["queries: distinct"] = len(distinct)
 
     def _texts(self, queries: ImageQueries) -> Iterator[str]:
         """The queries of an image and their hard negatives; a text may come twice."""

@@ -16,6 +16,7 @@ from typing import Any
 from data_builders.annotations import AnnotatedImage, SceneReader, parse_json
 from data_builders.cola_queries import Excluded
 from data_builders.measured import Measured, measured_sources
+from vlmtune.errors import UserError
 
 
 def kept_images(
@@ -41,7 +42,16 @@ def kept_images(
 def kept_sources(
     reader: SceneReader, exclude: Path | None, measured: Sequence[Path]
 ) -> Mapping[str, Path]:
-    """Returns the files that `kept_images` reads, by name."""
+    """Returns the files that `kept_images` reads, by name.
+
+    Raises:
+        UserError: The file of `exclude` does not exist.
+    """
+    if exclude is not None and not exclude.is_file():
+        raise UserError(
+            f"expected a composition list at {exclude}, got no such file: correct the path, or "
+            "pass --exclude null to leave out no composition"
+        )
     excluded = {} if exclude is None else {exclude.name: exclude}
     return {**reader.sources(), **excluded, **measured_sources(measured)}
 

@@ -10,15 +10,29 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from typing_extensions import override
+from pydantic import Field
+from typing_extensions import TypedDict, override
 
-from data_builders.annotations import AnnotatedImage, SceneReader, parse_json
+from data_builders.annotations import AnnotatedImage, SceneReader
+from data_builders.cola_images import kept_images, kept_sources
 from data_builders.shard_builder import Builder
-from vlmtune.config import instantiate
+from vlmtune.config import Spec, instantiate
 from vlmtune.data.schema import ShardInfo
 from vlmtune.errors import UserError
+from vlmtune.storage.files import check_shape, read_json
+
+LAYOUT = 'Cola\'s single-object benchmark, {"labels": [...], "data": [...]}'
+AGAIN = "pass COLA_singleobjects_benchmark_<corpus>.json as distributed"
+Text = Annotated[str, Field(min_length=1)]
+
+
+class _Content(TypedDict):
+    """A benchmark file, as far as it is read: the two-object file has no labels."""
+
+    labels: Annotated[list[Text | tuple[list[str], Text]], Field(min_length=1)]
+    data: list[list[Any]]
 
 
 @dataclass(frozen=True)
@@ -47,10 +61,13 @@ class ColaSplitBuilder(Builder):
         annotations: The reader of the training annotations, or its spec.
         unseen: Number of unseen queries; None for all that training never shows.
         apart: Objects whose queries are neither seen nor unseen (CLEVR: spheres).
+        measured: Files of benchmarks, or folders of them; training leaves out the images they name,
+            so they show no query. Pass what `build cola` gets.
     """
 
     def __init__(self, benchmark: Path, annotations: SceneReader | dict[str, Any],
-                 unseen: int | None = None, apart: Sequence[str] = ()) -> None:  # fmt: skip
+                 unseen: int | None = None, apart: Sequence[str] = (),
+                 measured: Sequence[Path] = ()) -> None:  # fmt: skip
         if unseen is not None and unseen < 1:
             raise UserError(f"expected unseen >= 1 or null, got {unseen}: correct it")
         if isinstance(annotations, dict):
@@ -58,18 +75,26 @@ class ColaSplitBuilder(Builder):
         # The spec records all arguments of the reader, defaults included.
         self.annotations = self.init_args["annotations"] = annotations
         self.benchmark, self.unseen, self.apart = Path(benchmark), unseen, tuple(apart)
+        self.measured = tuple(map(Path, measured))
+
+    @override
+    def spec(self) -> Spec:
+        # Left out where it changes nothing, so that existing splits are reused.
+        spec = super().spec()
+        if not self.measured:
+            spec["init_args"].pop("measured", None)
+        return spec
 
     @override
     def sources(self) -> Mapping[str, Path]:
-        return {**self.annotations.sources(), self.benchmark.name: self.benchmark}
+        kept = kept_sources(self.annotations, None, self.measured)
+        return {**kept, self.benchmark.name: self.benchmark}
 
     @override
     def write(self, folder: Path, tick: Callable[[], None]) -> Sequence[ShardInfo]:
-        images = list(self.annotations.images())
+        images, _ = kept_images(self.annotations, None, self.measured, self.counts)
         names = {obj.name for image in images for obj in image.objects}
-        labels = parse_json(
-            self.benchmark, "Cola's single-object benchmark", lambda raw: _labels(raw, names)
-        )
+        labels = [_label(label, names) for label in _read_labels(self.benchmark)]
         shown = _images_of(labels, images)
         compared = [label for label in labels if label.name not in self.apart]
         order = sorted(compared, key=lambda label: (len(shown[label]), label.text))
@@ -98,10 +123,12 @@ class ColaSplitBuilder(Builder):
         return ()
 
 
-def _labels(content: Any, names: set[str]) -> list[_Label]:
+def _read_labels(path: Path) -> list[Any]:
     """The labels of the file, in either of its two layouts (`vlmtune.benchmarks.cola_files`)."""
-    labels = content["labels"] if isinstance(content, dict) else content[0]
-    return [_label(label, names) for label in labels]
+    raw = read_json(path, LAYOUT, AGAIN)
+    if isinstance(raw, list) and len(raw) == 2:
+        raw = {"labels": raw[0], "data": raw[1]}
+    return check_shape(raw, _Content, path, LAYOUT, AGAIN)["labels"]
 
 
 def _label(label: Any, names: set[str]) -> _Label:

@@ -6,9 +6,10 @@ that is opened, so copies under other names stay unnoticed.
 A name is compared by its stem, "b" of "a/b.jpg". A stem of digits is a number without zeros, as is
 COCO's: "COCO_val2014_000000391895.jpg", "val2017/000000391895.jpg" and "391895" are one image. The
 same number in COCO and in Visual Genome means two images, so that a name keeps its corpus where it
-or its file tells it.
+or its file tells it. VALSE's "v7w_2390970.jpg" is Visual Genome's 2390970.
 """
 
+import itertools
 import re
 import sys
 from collections import defaultdict
@@ -21,13 +22,16 @@ from vlmtune.data.tables import read_cells
 from vlmtune.errors import UserError
 from vlmtune.storage.files import read_json
 
-COCO, FLICKR30K, VISUAL_GENOME = "COCO", "Flickr30K", "Visual Genome"
-_OVERLAP = {frozenset((COCO, VISUAL_GENOME))}  # half of Visual Genome's images are COCO's
+COCO, FLICKR30K, VISUAL_GENOME, CLEVR = "COCO", "Flickr30K", "Visual Genome", "CLEVR"
+# Visual Genome's images are of YFCC100M, i.e. Flickr, and half of them also COCO's.
+_OVERLAP = {frozenset((COCO, VISUAL_GENOME)), frozenset((FLICKR30K, VISUAL_GENOME))}
 _COCO_NAME = re.compile(r"COCO_(?:train|val|test)20\d\d_(\d{12})")
+_VISUAL7W_NAME = re.compile(r"v7w_(\d+)")
 _COCO_FOLDERS = frozenset(f"{split}{year}" for split in ("train", "val", "test")
                           for year in (2014, 2015, 2017))  # fmt: skip
 # COCO's ids end at 581,929. Half of Visual Genome's lie between these.
 _NOT_COCO, _NOT_VISUAL_GENOME = 1_000_000, 2_500_000
+_FRAME = re.compile(r"(?:^|/)0(?:\d{,10}|\d{12,})\.\w+$")  # numbers of twelve digits are COCO's
 _IMAGE_FILE = re.compile(r"[^\s'\",\[\]]+\.(?:jpe?g|png|webp)", re.IGNORECASE)
 _SUFFIXES = (".json", ".jsonl", ".csv", ".tsv")
 _TRAINING = ("train", "restval")  # Karpathy's splits that no benchmark measures
@@ -55,8 +59,10 @@ def image_name(text: str, corpus: str | None = None) -> ImageName:
     stem = path.stem if path.suffix.lower() in (".jpg", ".jpeg", ".png", ".webp") else path.name
     if match := _COCO_NAME.fullmatch(stem):
         return ImageName(str(int(match[1])), COCO)
+    if match := _VISUAL7W_NAME.fullmatch(stem):
+        return ImageName(str(int(match[1])), VISUAL_GENOME)
     if not (stem.isascii() and stem.isdigit()):
-        return ImageName(stem, corpus)
+        return ImageName(stem, CLEVR if stem.startswith("CLEVR_") else corpus)
     folders = {part.lower() for part in path.parts[:-1]}
     if corpus is None and (len(stem) == 12 or folders & _COCO_FOLDERS):
         corpus = COCO
@@ -72,7 +78,7 @@ class Measured:
     counts, and so does an `image_id`. Rows of Karpathy's training splits do not.
 
     Visual Genome's `image_data.json` among the files is no benchmark: it tells which of its images
-    are which of COCO's.
+    are which of COCO's and of Flickr30K's.
 
     Args:
         paths: Files, or folders of files.
@@ -88,7 +94,7 @@ class Measured:
         self.files = frozenset[str]()
         self._corpora: dict[str, set[str | None]] = defaultdict(set)
         same: list[tuple[ImageName, ImageName]] = []
-        unclear: list[str] = []
+        unclear: list[tuple[str, str]] = []
         for path in _files(paths):
             content = _content(path)
             if _is_image_data(content):
@@ -103,16 +109,16 @@ class Measured:
             self.files |= {text.lstrip("/") for text in texts}
             for name in names:
                 self._corpora[name.stem].add(name.corpus)
-            if corpus and all({name.corpus, corpus} in _OVERLAP for name in names):
-                unclear.append(path.name)
+            others = {n.corpus for n in names if n.corpus and overlap(n.corpus, corpus)}
+            unclear += [(path.name, other) for other in sorted(others - {corpus})]
         for one, other in same:
             for a, b in ((one, other), (other, one)):
                 if self._corpora.keys() >= {a.stem} and self._corpora[a.stem] & {a.corpus, None}:
                     self._corpora[b.stem].add(b.corpus)
-        if unclear and not same:
+        for name, other in () if same else unclear:
             print(
-                f"warning: {', '.join(unclear)}: no image is named by its id in {corpus}; some may "
-                "be there under another id: add Visual Genome's image_data.json to `measured`",
+                f"warning: {name} uses {other} ids, so images that {corpus} shares are not "
+                "recognised: add Visual Genome's image_data.json to `measured`",
                 file=sys.stderr,
             )
 
@@ -123,6 +129,26 @@ class Measured:
             if name.corpus in corpora or None in corpora or (corpora and name.corpus is None):
                 return True
         return False
+
+
+def overlap(one: str, other: str | None) -> bool:
+    """Tells whether an image may be in both corpora.
+
+    Example:
+        >>> overlap(COCO, VISUAL_GENOME), overlap(COCO, COCO), overlap(COCO, FLICKR30K)
+        (True, True, False)
+    """
+    return one == other or {one, other} in _OVERLAP
+
+
+def image_names(path: Path) -> list[ImageName]:
+    """Returns the photographs that a benchmark's file names, with their corpus where it is known.
+
+    Frames and rendered scenes are left out: they are numbered with zeros in front, "000089.png".
+    """
+    content = _content(path)
+    texts = [text for text in dict.fromkeys(_texts(content)) if not _FRAME.search(text)]
+    return _with_corpus([image_name(text) for text in texts], content)
 
 
 def measured_sources(paths: Sequence[Path]) -> Mapping[str, Path]:
@@ -180,15 +206,17 @@ def _texts(value: Any, key: str = "") -> Iterator[str]:
 
 
 def _with_corpus(names: list[ImageName], content: Any) -> list[ImageName]:
-    """The names; bare numbers get Visual Genome as their corpus where the whole file tells it."""
+    """The names; bare numbers get their corpus where the whole file tells it."""
     rows = content if isinstance(content, list) else []
     crepe = bool(rows) and isinstance(rows[0], dict) and any("hard_negs" in str(k) for k in rows[0])
     bare = [int(name.stem) for name in names if name.corpus is None and name.stem.isdigit()]
     large = sum(number > _NOT_COCO for number in bare)
-    if not crepe and (large <= len(bare) / 4 or max(bare) > _NOT_VISUAL_GENOME):
+    if not crepe and large <= len(bare) / 4:
         return names
+    flickr = not crepe and max(bare) > _NOT_VISUAL_GENOME
+    corpus = FLICKR30K if flickr else VISUAL_GENOME
     return [
-        name if name.corpus or not name.stem.isdigit() else ImageName(name.stem, VISUAL_GENOME)
+        name if name.corpus or not name.stem.isdigit() else ImageName(name.stem, corpus)
         for name in names
     ]
 
@@ -199,12 +227,12 @@ def _is_image_data(content: Any) -> bool:
 
 
 def _same_images(content: list[dict[str, Any]]) -> list[tuple[ImageName, ImageName]]:
-    """The images of Visual Genome that are COCO's, by both names."""
-    return [
-        (
-            image_name(str(row["image_id"] if "image_id" in row else row["id"]), VISUAL_GENOME),
-            image_name(str(row["coco_id"]), COCO),
-        )
-        for row in content
-        if row.get("coco_id") is not None
-    ]
+    """The images of Visual Genome that are COCO's or Flickr's, by both names."""
+    same: list[tuple[ImageName, ImageName]] = []
+    for row in content:
+        number = row["image_id"] if "image_id" in row else row["id"]
+        ids = ((number, VISUAL_GENOME), (row.get("coco_id"), COCO),
+               (row.get("flickr_id"), FLICKR30K))  # fmt: skip
+        names = [image_name(str(id_), corpus) for id_, corpus in ids if id_ is not None]
+        same += itertools.combinations(names, 2)
+    return same

@@ -49,6 +49,10 @@ class Builder(Configured, ABC):
         names = Counter(file.name for file in files)
         return {file.name if names[file.name] == 1 else str(file): file for file in files}
 
+    def paper(self) -> str | None:
+        """Returns what the paper of this corpus counts, for the build to print; None if unknown."""
+        return None
+
     def checksums(self) -> dict[str, str]:
         """Returns the sha256 of each source by name, for the manifest."""
         return {name: sha256(Path(path)) for name, path in self.sources().items()}

@@ -274,7 +274,11 @@ def test_what_stands_in_different_files_of_a_paper_does_not_overlap():
         )
         assert set().union(*map(keys, of_rows)) <= {f"model.{key}" for key in
                            ("adapter", "objectives", "pairs", "store", "store_dtype")}  # fmt: skip
-        assert set().union(*map(keys, of_data)) <= {"data.train", "trainer.callbacks"}
+        assert set().union(*map(keys, of_data)) <= {
+            "data.train",
+            "trainer.callbacks",
+            "data.captions",
+        }
         assert set().union(*map(keys, of_captions)) <= {"data.captions", "data.batch_size"}
         assert set().union(*map(keys, of_backbones)) <= {"model.backbone", "model.optimizer"}
 

@@ -37,7 +37,7 @@ SWEEPS = sorted((ROOT / "configs/sweeps/corpora").glob("*.yaml"))
 PUG = ROOT / "configs/experiments/pug"
 PAIRS = sorted({*itertools.product(BACKBONES, METHODS)} - REFUSED)
 MEASURED = ("cola_multi", "cola_single", "crepe_productivity", "aro", "pug_spar")
-SETS = ("data/ar4t-shards", "data/flickr30k-shards", "data/coco-shards", "data/cola-multi")
+SETS = ("data/ar4t-shards", "data/flickr30k-shards", "data/coco-shards", "data/cola-corpora")
 
 pytestmark = [pytest.mark.filterwarnings(f"ignore:{pattern}") for pattern in NOISE]
 

@@ -1,13 +1,16 @@
 import argparse
 import inspect
+import json
 from pathlib import Path
 
 import pytest
 
 from data_builders.table import TableBuilder
+from tests.data_builders.pictures import encoded
 from tests.refusals import refused
 from vlmtune.cli.build import run
 from vlmtune.cli.main import main
+from vlmtune.data.schema import read_manifest
 
 
 def options(corpus: str, overrides: list[str] | None = None) -> argparse.Namespace:
@@ -64,3 +67,54 @@ def test_a_number_out_of_range_is_one_line(words, line, tmp_path, capsys):
     said = capsys.readouterr().err
     assert said.startswith(f"vlmtune: error: {line}")
     assert said.count("\n") == 1
+
+
+def test_the_compositions_of_the_rendered_world_are_excluded_of_no_other_corpus(
+    tmp_path, monkeypatch, capsys
+):
+    """The plug-in's default `exclude` is of its default annotations."""
+    monkeypatch.chdir(tmp_path)
+    objects = {"1": {"name": "cup", "attributes": ["red"]}}
+    Path("graphs.json").write_text(json.dumps({"5": {"objects": objects}}))
+    Path("5.jpg").write_bytes(encoded())
+    reader = [
+        "--annotations=data_builders.gqa.GQAGraphs", "--annotations.path=graphs.json",
+        "--annotations.images=.", "--multi=0",
+    ]  # fmt: skip
+    assert main(["build", "cola", *reader, "--out", "without"]) == 0, capsys.readouterr().err
+    exclude = Path("data/scenes/compositions.json")
+    exclude.parent.mkdir(parents=True)
+    exclude.write_text('{"unseen": [["red", "cup"]]}')
+    assert main(["build", "cola", *reader, "--out", "with"]) == 0, capsys.readouterr().err
+    for folder in ("without", "with"):
+        manifest = read_manifest(Path(folder))
+        assert manifest.arguments["exclude"] is None
+        assert manifest.counts["queries: true"] == 1
+    with refused("expected records from ColaBuilder, got none"):
+        run(options("cola", [*reader, f"--exclude={exclude}"]))
+
+
+def test_a_missing_list_of_compositions_says_how_to_go_without(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    line = "expected a composition list at data/scenes/compositions.json, got no such file: "
+    for corpus in ("cola", "cola_pairs", "descriptions"):
+        with refused(f"{line}correct the path, or pass --exclude null"):
+            run(options(corpus))
+
+
+def test_queries_are_counted_beside_the_papers(tmp_path, monkeypatch, capsys):
+    """Two images state three queries, two of them the same."""
+    monkeypatch.chdir(tmp_path)
+    cup, plate = ({"name": n, "attributes": ["red"]} for n in ("cup", "plate"))
+    graphs = {"5": {"objects": {"1": cup, "2": plate}}, "6": {"objects": {"1": cup}}}
+    Path("graphs.json").write_text(json.dumps(graphs))
+    for number in graphs:
+        Path(f"{number}.jpg").write_bytes(encoded())
+    words = ["--annotations=data_builders.gqa.GQAGraphs", "--annotations.path=graphs.json",
+             "--annotations.images=.", "--multi=0", "--single=9"]  # fmt: skip
+    assert main(["build", "cola", *words, "--out", "out"]) == 0
+    line, paper = capsys.readouterr().out.splitlines()
+    assert "queries: distinct 2" in line
+    assert "queries: true 3" in line
+    assert line.endswith(", 1.5 queries an image")
+    assert paper == "paper: 27,078 distinct queries, 450K pairs, 67K images, 6.7 an image"

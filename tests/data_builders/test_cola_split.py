@@ -88,6 +88,20 @@ def test_the_least_seen_queries_and_their_images(tmp_path, layout, spell):
     }
 
 
+def test_images_that_training_leaves_out_show_no_query(tmp_path):
+    """Image 1 is measured, so that nothing of training shows a wooden table."""
+    path = benchmark(tmp_path, LABELS)
+    measured = tmp_path / "measured.json"
+    measured.write_text(json.dumps(["vg_gqa_images/1.jpg"]))
+    builder = ColaSplitBuilder(path, gqa(tmp_path), measured=[measured])
+    seen, exclude, counts = built(builder, tmp_path / "out")
+    assert seen["unseen"] == ["blue plate", "wooden table"]
+    assert exclude["images"] == []
+    assert counts["training images"] == 4
+    assert counts["skipped: measured"] == 1
+    assert "measured.json" in builder.sources()
+
+
 def test_queries_that_training_never_shows(tmp_path):
     """PACO's rule: the attributes are never a subset of that object's, whatever others have."""
     labels = ["white_color light_blue car_(automobile)", "dark_red car_(automobile)",
@@ -219,6 +233,10 @@ def test_wrong_arguments(tmp_path):
         ColaSplitBuilder(path, reader, unseen=7).build(tmp_path / "out", progress=False)
     with pytest.raises(UserError, match="expected a SceneReader"):
         ColaSplitBuilder(path, {"class_path": "data_builders.cola.ColaBuilder"})
-    path.write_text("{}")
-    with pytest.raises(UserError, match="another layout"):
-        ColaSplitBuilder(path, reader).build(tmp_path / "out", progress=False)
+    rows = [["https://a.org/1.jpg", "a", "https://a.org/2.jpg", "b"]]
+    # Cola's two-object file has 210 such rows.
+    for content in ({}, rows, rows * 2, rows * 3, {"labels": [], "data": []}, [[3], []]):
+        path.write_text(json.dumps(content))
+        with pytest.raises(UserError, match="expected Cola's single-object benchmark") as caught:
+            ColaSplitBuilder(path, reader).build(tmp_path / "out", progress=False)
+        assert "\n" not in str(caught.value)

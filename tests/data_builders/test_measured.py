@@ -62,11 +62,15 @@ def test_a_number_of_another_corpus_is_another_image(tmp_path, capsys):
     }
     assert not measured[None].has("000000001526.jpg")
     warnings = capsys.readouterr().err.splitlines()
-    assert len(warnings) == 2
-    assert warnings[0].startswith("warning: cola.json: no image is named by its id in COCO")
-    assert warnings[1].startswith(
-        "warning: coco.json: no image is named by its id in Visual Genome"
-    )
+    shared = [(file, other, corpus) for file, other, corpus in (
+        ("cola.json", VISUAL_GENOME, COCO), ("coco.json", COCO, VISUAL_GENOME),
+        ("cola.json", VISUAL_GENOME, FLICKR30K),
+    )]  # fmt: skip
+    assert warnings == [
+        f"warning: {file} uses {other} ids, so images that {corpus} shares are not recognised: add "
+        "Visual Genome's image_data.json to `measured`"
+        for file, other, corpus in shared
+    ]
 
 
 def test_image_data_tells_which_images_are_in_both(tmp_path, capsys):
@@ -82,6 +86,24 @@ def test_image_data_tells_which_images_are_in_both(tmp_path, capsys):
     }  # fmt: skip
     assert names == {COCO: ["9", "77"], VISUAL_GENOME: ["1526", "4", "5"]}
     assert capsys.readouterr().err == ""
+
+
+def test_valse_names_visual_genomes_images_and_flickrs_by_their_ids(tmp_path, capsys):
+    """Visual Genome's 1526 is COCO's 77 and Flickr's 4711; VALSE writes "v7w_1526.jpg"."""
+    valse = written(tmp_path / "valse.json", {"a": {"image_file": "v7w_1526.jpg"}})
+    flickr = written(tmp_path / "flickr.json", ["1007129816.jpg", "4712.jpg"])
+    rows = [{"image_id": 1526, "coco_id": 77, "flickr_id": 4711},
+            {"image_id": 1527, "coco_id": None, "flickr_id": 4712}]  # fmt: skip
+    data = written(tmp_path / "image_data.json", [{**row, "url": "a/1.jpg"} for row in rows])
+    names = ("1526", "1527", "77", "4711", "4712")
+    has = {
+        corpus: [n for n in names if Measured([valse, flickr, data], corpus).has(n)]
+        for corpus in (VISUAL_GENOME, COCO, FLICKR30K)
+    }
+    assert has == {VISUAL_GENOME: ["1526", "1527"], COCO: ["77"], FLICKR30K: ["4711", "4712"]}
+    assert capsys.readouterr().err == ""
+    Measured([valse], FLICKR30K)
+    assert "valse.json uses Visual Genome ids, so images that Flickr30K" in capsys.readouterr().err
 
 
 def test_layouts_of_the_benchmarks(tmp_path):
@@ -122,10 +144,11 @@ def test_numbers_too_large_for_coco_are_visual_genomes(tmp_path, capsys):
         tmp_path / "COLA_single.json", {"labels": ["a b"], "data": [[n] for n in names]}
     )
     assert not Measured([single], COCO).has("391895")
-    assert "COLA_single.json: no image is named" in capsys.readouterr().err
+    assert "COLA_single.json uses Visual Genome ids" in capsys.readouterr().err
     assert Measured([single], VISUAL_GENOME).has("391895")
     flickr = written(tmp_path / "f.json", ["1007129816.jpg", "36979.jpg"])
     assert Measured([flickr], FLICKR30K).has("36979")
+    assert not Measured([flickr], COCO).has("36979")
 
 
 @pytest.mark.parametrize(

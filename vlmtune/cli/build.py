@@ -23,10 +23,11 @@ def run(options: argparse.Namespace) -> None:
     """Builds the corpus `options.corpus` into `options.out`."""
     from data_builders.parts import PART, merge, read_part  # vlmtune works without the builders
 
+    paper = None
     if options.corpus == MERGE:
         merge(_parts(options), options.out, options.max_left_out)
     else:
-        _build(options)
+        paper = _build(options)
     if (options.out / PART).is_file():
         content = read_part(options.out)
         infos = (state.written.info for state in content["states"])
@@ -38,28 +39,48 @@ def run(options: argparse.Namespace) -> None:
     written = [shard["records"] for shard in manifest["shards"]]
     counts = [_sizes(written)] if written else []
     counts += [f"{name} {count}" for name, count in sorted(manifest["counts"].items())]
+    if written and (queries := manifest["counts"].get("queries: true")):
+        counts.append(f"{queries / sum(written):.1f} queries an image")
     print(f"{options.out}: {', '.join(counts) or 'built'}")
+    if paper is not None:
+        print(f"paper: {paper}")
 
 
-def _build(options: argparse.Namespace) -> None:
+def _build(options: argparse.Namespace) -> str | None:
+    """Builds a corpus; returns what its paper counts."""
     from data_builders.parts import Part
     from data_builders.shard_builder import Builder, ShardBuilder
 
     _check_corpus(options.corpus)
     source = find("builders", options.corpus)
-    builder: Any = make(Builder, source, arguments(options.config, options.overrides))  # type: ignore[type-abstract]
+    words = arguments(options.config, options.overrides)
+    builder: Any = make(Builder, source, words)  # type: ignore[type-abstract]
+    if source != options.corpus and _excludes_of_others(builder, words):
+        builder = make(Builder, source, [*words, "--exclude=null"])  # type: ignore[type-abstract]
     part = None if options.part is None else Part.parse(options.part)
     if isinstance(builder, ShardBuilder):
         builder.build(
             options.out, workers=options.workers, part=part, max_left_out=options.max_left_out
         )
-        return
+        return builder.paper()
     if part is not None or options.workers != 1:
         raise UserError(
             f"expected a builder of shards for --workers and --part, {options.corpus} writes other "
             "files: leave them out"
         )
     builder.build(options.out)
+    return builder.paper()
+
+
+def _excludes_of_others(builder: Any, words: list[str]) -> bool:
+    """Tells whether a plug-in's default `exclude` is of a world that its annotations are not of."""
+    exclude = getattr(builder, "exclude", None)
+    given = any(word.partition("=")[0] == "--exclude" for word in words)
+    return (
+        exclude is not None
+        and not given
+        and exclude.parent not in Path(builder.annotations.path).parents
+    )
 
 
 def _parts(options: argparse.Namespace) -> list[Path]:

@@ -29,6 +29,7 @@ from pytorch_lightning.utilities.rank_zero import rank_zero_only
 from torch.nn import ModuleList
 from typing_extensions import override
 
+from vlmtune.cli.contamination import unchecked
 from vlmtune.cli.explain import configuration_error, explain, warning_line
 from vlmtune.cli.fit_checks import (
     check_clipping,
@@ -147,12 +148,22 @@ class SaveConfig(SaveConfigCallback):
 class Announcement(pl.Callback):
     """Prints what is trained, once the run can start. A frozen reference copy is not counted.
 
-    At the end it prints that nothing was trained, if the run resumed from its end.
+    Before, it warns of training sets that may have images of the benchmarks. At the end it prints
+    that nothing was trained, if the run resumed from its end.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._started = False
+
+    @override
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        data, callbacks = getattr(trainer, "datamodule", None), cast(Any, trainer).callbacks
+        if trainer.is_global_zero and isinstance(data, ShardDataModule):
+            for callback in callbacks:
+                if isinstance(callback, BenchmarkCallback):
+                    for line in unchecked(data.sets["train"], callback.benchmarks):
+                        print(line, file=sys.stderr)
 
     @override
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

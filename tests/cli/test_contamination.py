@@ -1,0 +1,160 @@
+"""`fit` warns of training sets that may have images of its benchmarks."""
+
+import json
+from pathlib import Path
+
+import pytest
+from pytorch_lightning import LightningModule, Trainer
+
+from data_builders.annotations import ClevrScenes
+from data_builders.coco import CocoBuilder
+from data_builders.cola import ColaBuilder
+from data_builders.cola_pairs import BENCHMARK, ColaPairsBuilder
+from data_builders.flickr30k import Flickr30kBuilder
+from data_builders.karpathy import KarpathyBuilder
+from data_builders.scenes.world import ScenesBuilder
+from tests.data_builders.pictures import encoded
+from vlmtune.benchmarks.base import Benchmark
+from vlmtune.benchmarks.cola_multi import ColaMulti
+from vlmtune.benchmarks.crepe_productivity import CrepeProductivity
+from vlmtune.benchmarks.eqben import EqBen
+from vlmtune.benchmarks.retrieval import Retrieval
+from vlmtune.benchmarks.sugar_crepe import SugarCrepe
+from vlmtune.benchmarks.zero_shot_classification import ZeroShotClassification
+from vlmtune.cli.contamination import unchecked
+from vlmtune.cli.fit import NOISE, Announcement
+from vlmtune.data.datamodule import ShardDataModule
+from vlmtune.data.shards import ShardSet
+from vlmtune.training.benchmark_callback import BenchmarkCallback
+
+pytestmark = [pytest.mark.filterwarnings(f"ignore:{pattern}") for pattern in NOISE]
+NUMBERS = (391895, 9, 13)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Karpathy's JSON of three images, and benchmarks that show some of them."""
+    rows = []
+    for number in NUMBERS:
+        name = f"COCO_val2014_{number:012d}.jpg"
+        (tmp_path / name).write_bytes(encoded(shade=number % 200))
+        rows.append({"filename": name, "split": "train", "sentences": [{"raw": "a cup"}]})
+    rows.append({**rows[0], "filename": "COCO_val2014_000000000007.jpg", "split": "test"})
+    write(tmp_path / "dataset.json", {"images": rows})
+    write(tmp_path / "sugar/add_att.json", {"0": {"filename": "000000000009.jpg"}})
+    write(tmp_path / "cola.json", [["vg_gqa_images/1526.jpg", "a", "vg_gqa_images/4.jpg", "b"]])
+    write(tmp_path / "flickr.json", {"images": [{"filename": "1007129816.jpg", "split": "test"}]})
+    write(tmp_path / "eqben.json", [{"image0": "a.mp4/000009.png", "image1": "a.mp4/000013.png"}])
+    (tmp_path / "crepe").mkdir()
+    (tmp_path / "crepe/a.csv").write_text("image_id,hard_negs\n13,[]\n")
+    return tmp_path
+
+
+def write(path: Path, content: object) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(content))
+    return path
+
+
+def benchmarks(folder: Path) -> list[Benchmark]:
+    images = str(folder)
+    return [
+        SugarCrepe(str(folder / "sugar"), images),
+        ColaMulti(str(folder / "cola.json"), images),
+        CrepeProductivity(str(folder / "crepe"), images),
+        Retrieval(str(folder / "flickr.json"), images),
+        Retrieval(str(folder / "dataset.json"), images, name="same_file"),
+        EqBen({"eqbenag": str(folder / "eqben.json")}, images),
+        ColaMulti(str(folder / "absent.json"), images, name="absent"),
+        ZeroShotClassification(images),
+    ]
+
+
+def coco(folder: Path, *measured: str, kind: type[KarpathyBuilder] = CocoBuilder) -> list[ShardSet]:
+    paths = [folder / name for name in measured]
+    out = folder / f"shards-{len(measured)}-{kind.__name__}"
+    kind(folder / "dataset.json", folder, measured=paths).build(out, progress=False)
+    return [ShardSet(str(out))]
+
+
+def test_a_line_names_the_benchmarks_that_a_corpus_was_not_checked_against(folder):
+    (line,) = unchecked(sets := coco(folder), benchmarks(folder))
+    files = ",".join(str(folder / name) for name in ("sugar", "cola.json", "crepe"))
+    assert line == (
+        f"warning: {sets[0].path} may have images of sugar_crepe, cola_multi, crepe_productivity: "
+        f"build it with --measured [{files}] to leave them out"
+    )
+
+
+def test_what_was_left_out_is_not_named(folder):
+    (line,) = unchecked(coco(folder, "sugar", "crepe"), benchmarks(folder))
+    assert "images of cola_multi: build" in line
+    sets = coco(folder, "sugar", "crepe", "cola.json")
+    assert unchecked(sets, benchmarks(folder)) == []
+    # The same files in another folder are known by their content.
+    moved = folder / "moved"
+    moved.mkdir()
+    for name in ("sugar", "crepe", "cola.json"):
+        (folder / name).rename(moved / name)
+    there = [SugarCrepe(str(moved / "sugar"), ""), ColaMulti(str(moved / "cola.json"), "")]
+    assert unchecked(sets, there) == []
+    (moved / "sugar/add_att.json").write_text('{"0": {"filename": "000000000013.jpg"}}')
+    assert len(unchecked(sets, there)) == 1
+
+
+def test_flickr30k_and_visual_genome_overlap_flickr30k_and_coco_do_not(folder):
+    (line,) = unchecked(coco(folder, kind=Flickr30kBuilder), benchmarks(folder))
+    assert "images of cola_multi, crepe_productivity, retrieval: build" in line
+
+
+def test_images_of_ones_own_may_be_in_any_benchmark(folder):
+    (line,) = unchecked(coco(folder, kind=KarpathyBuilder), benchmarks(folder))
+    assert "sugar_crepe, cola_multi, crepe_productivity, retrieval, eqben, zero_shot" in line
+
+
+def test_the_split_that_is_measured_was_trained_on(folder):
+    out = folder / "shards"
+    builder = CocoBuilder(folder / "dataset.json", folder, splits=["train", "test"])
+    (folder / "COCO_val2014_000000000007.jpg").write_bytes(encoded())
+    builder.build(out, progress=False)
+    (line,) = unchecked([ShardSet(str(out))], [Retrieval(str(folder / "dataset.json"), "")])
+    assert "may have images of retrieval" in line
+
+
+def test_rendered_scenes_are_divided_by_their_build(folder):
+    world = folder / "world"
+    sizes = dict.fromkeys(("cogent", "val", "ar4t_train", "ar4t_test"), 0)
+    ScenesBuilder(train=8, test=2, multi=2, image_size=32, **sizes).build(world, progress=False)
+    reader = ClevrScenes(world / "clevr/scenes_train.json", world / "images/train")
+    ColaBuilder(reader).build(folder / "queries", progress=False)
+    rendered = ShardSet(str(folder / "queries"))
+    of_world = ColaMulti(str(world / "cola/multi_unseen.json"), str(world / "images/cola"))
+    assert unchecked([rendered], [of_world, *benchmarks(folder)]) == []
+    assert unchecked(coco(folder, "sugar", "crepe", "cola.json"), [of_world]) == []
+
+
+def test_a_benchmark_that_the_build_of_the_shards_wrote(folder):
+    world, out = folder / "world", folder / "pairs"
+    sizes = dict.fromkeys(("cogent", "val", "multi", "ar4t_train", "ar4t_test", "test"), 0)
+    ScenesBuilder(train=60, image_size=32, **sizes).build(world, progress=False)
+    scenes = folder / "scenes.json"  # no world beside it
+    scenes.write_text((world / "clevr/scenes_train.json").read_text())
+    (world / "manifest.json").unlink()
+    reader = ClevrScenes(scenes, world / "images/train")
+    ColaPairsBuilder(reader, form="and", benchmark=0.5).build(out, progress=False)
+    assert unchecked([ShardSet(str(out))], [ColaMulti(str(out / BENCHMARK), "")]) == []
+
+
+def test_fit_prints_the_line_once(folder, capsys, monkeypatch):
+    evaluation = BenchmarkCallback(benchmarks(folder))
+    trainer = Trainer(logger=False, accelerator="cpu", devices=1, callbacks=[evaluation])
+    data = ShardDataModule(coco(folder), 2)
+    monkeypatch.setattr(trainer, "datamodule", data)
+    capsys.readouterr()
+    Announcement().on_fit_start(trainer, LightningModule())
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("warning: ")
+    assert "may have images of sugar_crepe" in line
+    monkeypatch.setattr(Trainer, "is_global_zero", False)
+    Announcement().on_fit_start(trainer, LightningModule())
+    assert capsys.readouterr().err == ""

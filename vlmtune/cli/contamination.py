@@ -1,0 +1,149 @@
+"""Which benchmarks of a run may measure images that it trains on.
+
+In: the training sets and the benchmarks of a fit. Out: a line a set. Never: an image, or a record:
+what a manifest says was left out (`measured`) is compared with the files of the benchmarks.
+
+A benchmark whose file names images of another corpus is left out, and so are rendered scenes, whose
+training and test images are divided by their build.
+"""
+
+import hashlib
+import importlib
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from vlmtune.benchmarks.base import Benchmark
+from vlmtune.data.rendered import RenderedSet
+from vlmtune.data.schema import MANIFEST, Manifest
+from vlmtune.data.shards import ShardSet
+from vlmtune.errors import UserError
+from vlmtune.storage.files import read_json
+
+_RENDERED = ("data_builders.scenes.world.ScenesBuilder", "data_builders.requests.RequestsBuilder",
+             "data_builders.ar4t.AR4TBuilder")  # fmt: skip
+
+
+def unchecked(sets: Sequence[ShardSet], benchmarks: Sequence[Benchmark[Any]]) -> list[str]:
+    """Returns a line for each set that may hold images of benchmarks."""
+    lines = []
+    for data in sets:
+        if isinstance(data, RenderedSet):
+            continue
+        folder, manifest = Path(data.path), data.manifest
+        named = {b.name: file for b in benchmarks for file in _files(b)
+                 if not _apart(folder, manifest, b, file)}  # fmt: skip
+        if named:
+            files = ",".join(dict.fromkeys(map(str, named.values())))
+            lines.append(
+                f"warning: {data.path} may have images of {', '.join(named)}: build it with "
+                f"--measured [{files}] to leave them out"
+            )
+    return lines
+
+
+def _apart(folder: Path, manifest: Manifest, benchmark: Benchmark[Any], file: Path) -> bool:
+    """Tells whether a set cannot have images of a benchmark's file or folder, or left them out."""
+    build = _build(file)
+    if not file.exists() or (build and build[0] == folder.resolve()):
+        return True
+    if _rendered(folder) or _rendered(file):
+        return True
+    if getattr(benchmark, "split", None) in manifest.arguments.get("splits", ()):
+        return False
+    measured = [Path(path).resolve() for path in manifest.arguments.get("measured", ())]
+    if not set(measured).isdisjoint(_folders(file)):
+        return True
+    listed = _listed(file) if hasattr(benchmark, "path") else []
+    if listed and {_sha256(one) for one in listed} <= set(manifest.sources.values()):
+        return True
+    return not any(_may_show(one, _corpus(manifest)) for one in listed or [file])
+
+
+def _may_show(file: Path, corpus: str | None) -> bool:
+    """Tells whether a benchmark's file, or folder of images, may show images of a corpus."""
+    from data_builders.measured import image_names, overlap
+
+    if corpus is None:
+        return True
+    if file.is_dir():  # folders of classes
+        return False
+    try:
+        names = image_names(file)
+    except UserError:  # a table that only another reader knows
+        return True
+    # Corpora of photographs name them by numbers.
+    return any(overlap(n.corpus, corpus) if n.corpus else n.stem.isdigit() for n in names)
+
+
+def _corpus(manifest: Manifest) -> str | None:
+    """The corpus of a set's images; None if its builder and its reader do not say it."""
+    reader = manifest.arguments.get("annotations")
+    paths = [manifest.builder, reader.get("class_path", "") if isinstance(reader, dict) else ""]
+    for path in paths:
+        module, _, name = path.rpartition(".")
+        if module.startswith("data_builders."):
+            corpus = getattr(getattr(importlib.import_module(module), name), "corpus", None)
+            if corpus is not None:
+                return corpus
+    return None
+
+
+def _files(benchmark: Benchmark[Any]) -> Iterator[Path]:
+    """The annotation files of a benchmark, or folders of them; of classes those of images."""
+    paths = getattr(benchmark, "path", None) or getattr(benchmark, "images", None) or ()
+    paths = paths.values() if isinstance(paths, dict) else paths
+    yield from map(Path, [paths] if isinstance(paths, str) else paths)
+
+
+def _listed(path: Path) -> list[Path]:
+    """The annotation files in a folder; a file alone."""
+    suffixes = (".json", ".jsonl", ".csv", ".tsv")
+    return [path] if path.is_file() else sorted(p for p in path.glob("*") if p.suffix in suffixes)
+
+
+def _rendered(path: Path) -> bool:
+    """Tells whether a build rendered what lies at a path, or was made from such scenes."""
+    build = _build(path)
+    if build is None:
+        return False
+    folder, manifest = build
+    if manifest["builder"] in _RENDERED:
+        return True
+    sources = map(Path, _texts(_images_of(manifest.get("arguments"))))
+    return any(_rendered(p) for p in sources if os.path.exists(p) and folder not in _folders(p))
+
+
+def _build(path: Path) -> tuple[Path, dict[str, Any]] | None:
+    """The folder and the manifest of the build in which a path lies; None if it lies in none."""
+    for folder in _folders(path):
+        if (folder / MANIFEST).is_file():
+            content = read_json(folder / MANIFEST, "a manifest")
+            if isinstance(content, dict) and "builder" in content:
+                return folder, content
+    return None
+
+
+def _folders(path: Path) -> tuple[Path, ...]:
+    return (path.resolve(), *path.resolve().parents)
+
+
+def _images_of(arguments: Any) -> Any:
+    """The arguments of a builder that say where its images come from."""
+    if not isinstance(arguments, dict):
+        return arguments
+    return {key: value for key, value in arguments.items() if key not in ("measured", "exclude")}
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _texts(item)
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
