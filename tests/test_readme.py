@@ -24,7 +24,7 @@ from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.benchmarks.base import Benchmark
 from vlmtune.benchmarks.table_files import SUFFIXES
 from vlmtune.cli import build, compare
-from vlmtune.cli.commands import TRAINING, command_parser
+from vlmtune.cli.commands import EPILOG, TRAINING, command_parser
 from vlmtune.cli.fit import NOISE
 from vlmtune.cli.plugins import find, make, make_list
 from vlmtune.data.datamodule import ShardDataModule
@@ -118,6 +118,8 @@ def documented() -> list[tuple[str, list[str]]]:
         for content in blocks(text, "sh")
         for words in commands(content)
     ]
+    examples = [line for line in EPILOG.splitlines() if line.startswith("  vlmtune ")]
+    listed += [("vlmtune --help", shlex.split(line)) for line in examples]
     for path in sorted(ROOT.glob("configs/**/*.yaml")):
         lines = (line.removeprefix("#").strip() for line in path.read_text().splitlines())
         name = path.relative_to(ROOT).as_posix()
@@ -138,6 +140,7 @@ def check_vlmtune(words: list[str]) -> None:
     if words[0] in TRAINING:
         Command(words[0], words[1:])
         return
+    assert not {"ViT-B-32", "openai"} <= {*words}, "OpenAI's weights need ViT-B-32-quickgelu"
     options, rest = command_parser().parse_known_args(words)
     if options.command == "build":
         make(Builder, find("builders", options.corpus), build.arguments(options.config, rest))
@@ -331,12 +334,20 @@ def test_yaml_and_json_of_the_documents_parse(name):
 # -- the rest ---------------------------------------------------------------------------------
 
 
+def slug(title: str) -> str:
+    """The anchor of a heading: "What failed" is #what-failed."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+
+
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_links_lead_somewhere(name):
     text = TEXTS[name]
     links = [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
     links = [link for link in links if not link.startswith("api/")]  # `make docs` checks these
-    assert [link for link in links if not (ROOT / name).parent.joinpath(link).exists()] == []
+    headings = {slug(title) for title in re.findall(r"^#+ (.+)$", text, re.MULTILINE)}
+    assert [link for link in links if link.startswith("#") and link[1:] not in headings] == []
+    files = [link for link in links if not link.startswith("#")]
+    assert [link for link in files if not (ROOT / name).parent.joinpath(link).exists()] == []
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

@@ -133,14 +133,14 @@ class TimmImage(Backbone):
     @override
     def encode_text(self, texts: Sequence[str], spec: FeatureSpec) -> NoReturn:
         raise UserError(
-            f"expected a model that reads texts, got {self.title} of timm, which reads images "
-            "alone: choose another"
+            f"expected a model that reads texts, got {self.title} of timm, which only reads "
+            "images: choose another"
         )
 
     @override
     def fits(self, spec: FeatureSpec, modality: str) -> str | None:
         if modality == "text":
-            return "it reads images alone"
+            return "it only reads images"
         if spec.kind == "words":
             return "images have no words"
         if spec.kind == "state" and self._tower is None:
