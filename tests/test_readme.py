@@ -23,9 +23,10 @@ from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.benchmarks.base import Benchmark
 from vlmtune.benchmarks.table_files import SUFFIXES
-from vlmtune.cli import build, compare
+from vlmtune.cli import build, compare, quickstart
 from vlmtune.cli.commands import EPILOG, TRAINING, command_parser
 from vlmtune.cli.fit import NOISE
+from vlmtune.cli.main import main
 from vlmtune.cli.plugins import find, make, make_list
 from vlmtune.data.datamodule import ShardDataModule
 from vlmtune.data.shards import ShardSet
@@ -195,6 +196,27 @@ def test_a_wrong_command_is_found(line, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["vlmtune"])
     with pytest.raises((Exception, SystemExit)):
         check(shlex.split(line))
+
+
+def test_the_readme_trains_in_an_empty_folder_and_after_the_quickstart(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["vlmtune"])
+    configs = quickstart.write_configs(Path(quickstart.OUT), "tiny")
+    scenes, cola, fit = (
+        words[1:] for words in commands(block("README.md", "sh", None, "vlmtune fit"))
+    )
+    scenes += [f"--{key}={value}" for key, value in quickstart.SIZES["tiny"]["world"].items()]
+    fit += ["--trainer.max_steps=2", "--data.batch_size=8"]
+    for words in (scenes, cola, fit):
+        assert main(words) == 0, capsys.readouterr().err
+    assert Path("runs/quickstart/mm-adapter/checkpoints/last.ckpt").is_file()
+    capsys.readouterr()
+    for builder, name in (("scenes", "world"), ("cola", "queries")):  # as the quickstart does
+        config, out = str(configs / f"{name}.yaml"), f"{quickstart.OUT}/{name}"
+        assert main(["build", builder, "--config", config, "--out", out]) == 0
+    assert capsys.readouterr().err.count("reusing it") == 2
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
