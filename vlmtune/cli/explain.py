@@ -28,7 +28,7 @@ COMMAND = re.compile(r"\b(fit|validate|test)\.(?=\w)")
 OPTIONAL = re.compile(
     r"Does not validate against any .*?(Problem with .+) - Expected a <class 'NoneType'> Given.*"
 )
-# A plug-in that is written out is no path.
+# A plug-in that is written out is not a path.
 WRITTEN_OUT = re.compile(r"- Expected a path but \[?\{.*?\}\]? either not accessible or invalid ")
 LISTED = re.compile(r"(trainer\.callbacks|model\.objectives): ")
 # jsonargparse loads a faulty YAML twice and reports a loop. The cause is the real error.
