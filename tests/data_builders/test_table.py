@@ -331,4 +331,4 @@ def test_a_long_list_is_cut_on_the_screen_alone(tmp_path, capsys):
     assert len((tmp_path / "out/left_out.txt").read_text().splitlines()) == 30
     printed = capsys.readouterr().err.splitlines()
     assert len(printed) == 22
-    assert printed[-1] == "left out: 10 more, see left_out.txt beside the shards"
+    assert printed[-1] == "left out: 10 more, see left_out.txt next to the shards"
