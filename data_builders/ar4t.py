@@ -53,8 +53,8 @@ class AR4TBuilder(ShardBuilder):
     Args:
         path: The csv.
         images: Folder under which `filepath` names the files.
-        subset: Scenes of relations or of attributes alone; `pairs` for scenes with a hard negative
-            alone; or `relation_pairs`, `attribute_pairs`. None for all.
+        subset: Only scenes of relations or of attributes; `pairs` for only scenes with a hard
+            negative; or `relation_pairs`, `attribute_pairs`. None for all.
         measured: Files of benchmarks, such as the test csv; scenes whose `filepath` they name are
             left out. File names recur in other folders, so the whole path counts.
     """

@@ -30,7 +30,7 @@ class ColaBuilder(ShardBuilder):
     """One image with true queries and their hard negatives a record (Cola, sections 3 and 5.3).
 
     Hard negatives bind the image's words wrongly: an attribute of one object stated of another
-    ("misbound"), or the attributes of a two-object query exchanged (its "twin"). Half-wrong queries
+    ("misbound"), or the attributes of a two-object query swapped. Half-wrong queries
     have one word that is not in the image. The text of a query is its id.
 
     Args:
@@ -42,11 +42,11 @@ class ColaBuilder(ShardBuilder):
         single: Maximum number of true single-object queries an image.
         misbound: Maximum number of misbound queries for each of them.
         half_wrong: Maximum number of half-wrong queries for each of them.
-        multi: Maximum number of true two-object queries an image, those with a false twin first.
+        multi: Maximum number of true two-object queries an image, false swaps first.
         form: "relation" as in Cola's files, "square white plate on top of brown wooden table", with
             a relation of the annotations; "and" joins two objects, "a red cube and a blue sphere".
-        twins: Whether two-object queries come with their swapped twins, under the same relation.
-        reversals: Whether two-object queries come with their objects exchanged where that is false,
+        twins: Whether two-object queries have swapped negatives, under the same relation.
+        reversals: Whether two-object queries come with their objects swapped where that is false,
             "brown wooden table on top of square white plate".
         subsets: Whether single-object queries state any of an object's attributes, not only those
             that the reader's `single` names (CLEVR in Cola: 168 queries, section 9).

@@ -39,7 +39,7 @@ class DescriptionsBuilder(ShardBuilder):
         completeness: Fraction of an image's objects that a description names, at least one object.
         salient: Whether it names the nearest objects, those lowest in the picture; else random
             ones.
-        twins: Whether a description comes with its twin as a hard negative: two objects exchange
+        twins: Whether a description has a swapped negative as its hard negative: two objects swap
             their attributes, where that is false.
         seed: Seed of the descriptions.
     """

@@ -47,7 +47,7 @@ class ActionGenomePairs(FramePairs):
     attention is "unsure" are left out.
 
     `annotations` is `object_bbox_and_relationship.pkl`, or the same content as JSON. The pickle is
-    read as plain values; one that names a class or a function is refused. `videos` are those of
+    read as plain values; one that names a class or a function is an error. `videos` are those of
     Charades; frame numbers count their frames from 1. `limit` bounds the pairs of an object.
     """
 

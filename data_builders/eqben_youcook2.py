@@ -45,7 +45,7 @@ class YouCook2Pairs(FramePairs):
         annotations: `youcookii_annotations_trainval.json`.
         videos: Folder of the videos, named as in the annotations, subfolders included.
         limit: Maximum number of pairs of a video; None for all.
-        faces: Whether frames with a face are kept; without them OpenCV is needed.
+        faces: Whether to include frames with a face; without them OpenCV is needed.
     """
 
     part = "eqbenyoucook2"

@@ -81,7 +81,7 @@ def report(lines: Sequence[Line]) -> None:
         print(f"left out: {line.text()}", file=sys.stderr)
     if len(lines) > SHOWN:
         more = len(lines) - SHOWN
-        print(f"left out: {more} more, see {FILE} beside the shards", file=sys.stderr)
+        print(f"left out: {more} more, see {FILE} next to the shards", file=sys.stderr)
 
 
 def check_fraction(lines: Iterable[Line], total: int, unit: str, allowed: float) -> None:

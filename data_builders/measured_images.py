@@ -28,10 +28,10 @@ class MeasuredImages:
     """The images of benchmarks, compared by content where their files are there, else by name.
 
     Args:
-        paths: Folders of images; annotation files or tables, whose images lie beside them or are
+        paths: Folders of images; annotation files or tables, whose images are next to them or are
             compared by name (`data_builders.measured`); folders of annotation files.
         corpus: The corpus whose images will be looked up, as of `Measured`.
-        every_name: Also compare the names in files whose images lie beside them, for corpora whose
+        every_name: Also compare the names in files whose images are next to them, for corpora whose
             images have one name everywhere.
     """
 

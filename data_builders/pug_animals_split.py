@@ -32,7 +32,7 @@ class PugAnimalsSplitBuilder(Builder):
     """Training images without some values of a factor, and test images with them (PUG, C.2).
 
     `complete` animals, drawn at random, keep every value of the factor; of the others training has
-    the `kept` values alone. The test images are all that training lacks. With no complete animal
+    only the `kept` values. The test images are all that training lacks. With no complete animal
     their values are unseen; with some, only the combinations are.
 
     Writes a table of `image`, `caption` ("a photo of a polar bear"), `split` (train, val or test)

@@ -43,7 +43,7 @@ class Builder(Configured, ABC):
         """Returns the annotation files, by name; their sha256 goes into the manifest.
 
         By default these are all arguments that are existing files, also those of plug-ins among the
-        arguments. So a folder built from a file that changed since is never kept.
+        arguments. So a folder built from a file that has changed since is never reused.
         """
         files = list(dict.fromkeys(_argument_files(self.__dict__.get("init_args", {}))))
         names = Counter(file.name for file in files)
@@ -100,7 +100,7 @@ def reusable(out: Path, identity: Mapping[str, Any]) -> bool:
     expected = json.loads(json.dumps(identity, default=str))
     if not isinstance(content, dict) or content != {**content, **expected}:
         raise UserError(
-            f"expected {out} to be free or to hold this very build, it holds something else: "
+            f"expected {out} to be empty or to hold this very build, it holds something else: "
             "choose another folder or remove it"
         )
     if "part" in identity:
@@ -114,14 +114,14 @@ def reusable(out: Path, identity: Mapping[str, Any]) -> bool:
                 f"expected the complete shard {path}, it is missing or truncated: "
                 f"remove {out} and build again"
             )
-    print(f"{out} already holds this build; it is kept", file=sys.stderr)
+    print(f"{out} already contains this build; reusing it", file=sys.stderr)
     return True
 
 
 class ShardBuilder(Builder):
     """Turns the annotations of a corpus into shards; a group is one record and never split.
 
-    A record with an image that is missing, damaged, too large or no image is left out and listed.
+    Records whose image is missing, damaged, too large or not an image are left out and listed.
 
     Args:
         records_per_shard: Number of groups in one tar; fewer where some are left out.
@@ -167,24 +167,24 @@ class ShardBuilder(Builder):
         part: Part | None = None,
         max_left_out: float = LIMIT,
     ) -> None:
-        """Writes the corpus, or a part of it, to `out`; goes on from what a killed build left.
+        """Writes the corpus, or a part of it, to `out`; resumes from what a killed build left.
 
         Args:
-            out: The folder. It is kept if it holds this very build.
+            out: The folder. It is reused if it contains this very build.
             progress: Whether to show a bar.
             workers: Number of processes that read and check images and write shards. The result is
                 the same with any number.
             part: The part to write; None for all.
-            max_left_out: Largest share of the images, or of the rows of a table, that may be
+            max_left_out: Largest fraction of the images, or of the rows of a table, that may be
                 missing or damaged.
 
         Raises:
-            UserError: The annotations are wrong, too much is unusable, or `out` holds anything
+            UserError: The annotations are wrong, too much is unusable, or `out` contains anything
                 else.
         """
         if workers < 1 or not 0.0 <= max_left_out <= 1.0:
             raise UserError(
-                "expected workers >= 1 and a share max_left_out from 0 to 1, got "
+                "expected workers >= 1 and a fraction max_left_out from 0 to 1, got "
                 f"{workers} and {max_left_out}: correct them"
             )
         out = Path(out)
@@ -211,7 +211,7 @@ class ShardBuilder(Builder):
 
     @override
     def write(self, folder: Path, tick: Callable[[], None]) -> Sequence[ShardInfo]:
-        """Writes the shards of this part; a subclass may write other files beside them."""
+        """Writes the shards of this part; a subclass may write other files next to them."""
         chunks, build, workers = self._run
         known = {number: state.written for number, state in build.states.items()}
         calls = (
@@ -267,7 +267,7 @@ def image_group(image: str, texts: Mapping[str, bool], true: Iterable[str] = (),
 
 
 def _argument_files(value: Any) -> Iterator[Path]:
-    """The existing files among arguments, in lists, mappings and plug-ins, too."""
+    """The existing files among arguments, also those in lists, mappings and plug-ins."""
     if isinstance(value, Configured):
         yield from _argument_files(value.__dict__.get("init_args", {}))
     elif isinstance(value, Mapping):

@@ -34,11 +34,11 @@ class TableBuilder(ShardBuilder):
 
     Left out are rows whose image is missing or cannot be decoded, rows with too many or too few
     cells, rows without a caption, and rows that repeat another one. They are counted, and listed
-    by their lines in `left_out.txt` beside the shards.
+    by their lines in `left_out.txt` next to the shards.
 
     Args:
         path: The table: a `.csv`, `.tsv`, `.jsonl`, `.json`, `.parquet` or `.arrow`, a folder that
-            `datasets` saved, or a folder of images with a `.txt` or `.json` beside each.
+            `datasets` saved, or a folder of images each with a `.txt` or `.json`.
         images: Folder that the names of images start from; by default that of the table.
         columns: Columns by what they hold, as `columns.caption title`, out of image, caption,
             negative, negative_image, id, split and group; null for none. The others are guessed by
@@ -46,7 +46,7 @@ class TableBuilder(ShardBuilder):
         splits: Values of the split column to write; by default those for training.
         held_out: Fraction of the images that are held out of a table without a split column: their
             split is "val", that of the others "train".
-        measured: Benchmarks whose images are left out: folders of images and tables beside their
+        measured: Benchmarks whose images are left out: folders of images and tables next to their
             images, by content, or annotation files, by name. Similar images are reported.
         records_per_shard: Number of records in one tar.
     """

@@ -1,4 +1,4 @@
-"""The folder of an unfinished build: a killed build leaves it, and the next one goes on from it.
+"""The folder of an unfinished build: a killed build leaves it, and the next one resumes from it.
 
 In: the folder of the corpus and what identifies the build. Out: a hidden folder beside it, with the
 complete shards and what is known of each. Never: a shard of another build.
@@ -132,7 +132,7 @@ def _leave(build: Unfinished) -> None:
         remove(build.folder)
         return
     print(
-        f"{len(build.states)} complete shards stay in {build.folder}; the same command goes on "
+        f"{len(build.states)} complete shards stay in {build.folder}; the same command resumes "
         "from there",
         file=sys.stderr,
     )

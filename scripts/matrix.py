@@ -47,14 +47,14 @@ HEAD = """\
 
 An adapter with *embeddings* has a vector of each image and of each text, and any index can search
 them. One with *pairs* reads image and text together; in `vlmtune search` the backbone's embeddings
-choose the pairs. A dash is a refused pair: the reasons are below.
+choose the pairs. A dash means the pair is an error: the reasons are below.
 
 """
 
 
 INPUTS = """\
-Layers are counted from the end; -1 is the last. A state has the special tokens, too. What is live
-goes through the trained backbone in each step; all else is frozen, and computed once.
+Layers are counted from the end; -1 is the last. A state also has the special tokens. What is live
+goes through the trained backbone in each step; everything else is frozen and computed once.
 """
 
 

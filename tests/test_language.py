@@ -44,6 +44,14 @@ PHRASES = (
     "are said",
     "is told",
     "are told",
+    r"(?<!there )is no (?!longer|more |better)",  # say "is not a"
+    r"(?<!there )are no (?!longer|more |better)",
+    "is refused",  # say "is an error"
+    "it is kept",  # say "reusing it"
+    "goes on from",  # say "resumes from"
+    "a fault in vlmtune",
+    "beside vlmtune",
+    "checkpoint of vlmtune",
 )
 
 
@@ -97,6 +105,9 @@ def test_no_retired_word(path):
         ("x.place = 1", "place: say"),
         ("# where it is to be had", "to be had"),
         ("raise ValueError('got numbers that are none')", "numbers that are none"),
+        ("# such a name is no module", "(?<!there )is no"),
+        ("# scores are no probabilities", "(?<!there )are no"),
+        ("# any other content is refused", "is refused"),
     ],
 )
 def test_the_rule_bites(source, word):
@@ -105,4 +116,5 @@ def test_the_rule_bites(source, word):
 
 
 def test_other_words_pass():
+    assert retired("# Is there no file? There is no file. It is no longer there.") == []
     assert retired("shared = x.place\nownership = 'a place'  # sharing") == []

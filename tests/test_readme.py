@@ -23,9 +23,10 @@ from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.benchmarks.base import Benchmark
 from vlmtune.benchmarks.table_files import SUFFIXES
-from vlmtune.cli import build, compare
-from vlmtune.cli.commands import TRAINING, command_parser
+from vlmtune.cli import build, compare, quickstart
+from vlmtune.cli.commands import EPILOG, TRAINING, command_parser
 from vlmtune.cli.fit import NOISE
+from vlmtune.cli.main import main
 from vlmtune.cli.plugins import find, make, make_list
 from vlmtune.data.datamodule import ShardDataModule
 from vlmtune.data.shards import ShardSet
@@ -118,6 +119,8 @@ def documented() -> list[tuple[str, list[str]]]:
         for content in blocks(text, "sh")
         for words in commands(content)
     ]
+    examples = [line for line in EPILOG.splitlines() if line.startswith("  vlmtune ")]
+    listed += [("vlmtune --help", shlex.split(line)) for line in examples]
     for path in sorted(ROOT.glob("configs/**/*.yaml")):
         lines = (line.removeprefix("#").strip() for line in path.read_text().splitlines())
         name = path.relative_to(ROOT).as_posix()
@@ -138,6 +141,7 @@ def check_vlmtune(words: list[str]) -> None:
     if words[0] in TRAINING:
         Command(words[0], words[1:])
         return
+    assert not {"ViT-B-32", "openai"} <= {*words}, "OpenAI's weights need ViT-B-32-quickgelu"
     options, rest = command_parser().parse_known_args(words)
     if options.command == "build":
         make(Builder, find("builders", options.corpus), build.arguments(options.config, rest))
@@ -192,6 +196,27 @@ def test_a_wrong_command_is_found(line, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["vlmtune"])
     with pytest.raises((Exception, SystemExit)):
         check(shlex.split(line))
+
+
+def test_the_readme_trains_in_an_empty_folder_and_after_the_quickstart(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["vlmtune"])
+    configs = quickstart.write_configs(Path(quickstart.OUT), "tiny")
+    scenes, cola, fit = (
+        words[1:] for words in commands(block("README.md", "sh", None, "vlmtune fit"))
+    )
+    scenes += [f"--{key}={value}" for key, value in quickstart.SIZES["tiny"]["world"].items()]
+    fit += ["--trainer.max_steps=2", "--data.batch_size=8"]
+    for words in (scenes, cola, fit):
+        assert main(words) == 0, capsys.readouterr().err
+    assert Path("runs/quickstart/mm-adapter/checkpoints/last.ckpt").is_file()
+    capsys.readouterr()
+    for builder, name in (("scenes", "world"), ("cola", "queries")):  # as the quickstart does
+        config, out = str(configs / f"{name}.yaml"), f"{quickstart.OUT}/{name}"
+        assert main(["build", builder, "--config", config, "--out", out]) == 0
+    assert capsys.readouterr().err.count("reusing it") == 2
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
@@ -331,12 +356,20 @@ def test_yaml_and_json_of_the_documents_parse(name):
 # -- the rest ---------------------------------------------------------------------------------
 
 
+def slug(title: str) -> str:
+    """The anchor of a heading: "What failed" is #what-failed."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+
+
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_links_lead_somewhere(name):
     text = TEXTS[name]
     links = [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
     links = [link for link in links if not link.startswith("api/")]  # `make docs` checks these
-    assert [link for link in links if not (ROOT / name).parent.joinpath(link).exists()] == []
+    headings = {slug(title) for title in re.findall(r"^#+ (.+)$", text, re.MULTILINE)}
+    assert [link for link in links if link.startswith("#") and link[1:] not in headings] == []
+    files = [link for link in links if not link.startswith("#")]
+    assert [link for link in files if not (ROOT / name).parent.joinpath(link).exists()] == []
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

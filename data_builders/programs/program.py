@@ -35,8 +35,8 @@ def check(program: Sequence[Step]) -> Type:
     """Returns the type of the answer: the output of the last step.
 
     Raises:
-        UserError: A function is unknown, an input is no earlier step or has the wrong type, or a
-            side input is missing or not expected.
+        UserError: A function is unknown, an input is not an earlier step or has the wrong type, or
+            a side input is missing or not expected.
 
     Example:
         >>> check((Step("scene"), Step("filter_color", (0,), "red"), Step("count", (1,))))
@@ -109,7 +109,7 @@ def decode(steps: Sequence[Any]) -> Program:
     """Reads a program of a questions JSON: of CLEVR's files, or with `type` and `side_inputs`.
 
     Raises:
-        UserError: It is no such program, or its types do not fit.
+        UserError: It is not such a program, or its types do not fit.
 
     Example:
         >>> decode([{"type": "scene", "inputs": [], "side_inputs": []}])

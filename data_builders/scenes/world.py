@@ -57,45 +57,45 @@ Images = Mapping[str, Sequence[SceneImage]]
 class ScenesBuilder(Builder):
     """Renders the embedded world in the formats of CLEVR, Visual Genome, COCO, Cola and PUG.
 
-    Training and validation scenes never hold an unseen (color, shape) composition; test scenes
-    hold all. docs/corpora.md lists the files under the output folder.
+    Training and validation scenes never show an unseen (color, shape) composition; test scenes
+    show all of them. docs/corpora.md lists the files in the output folder.
 
     Args:
-        train: Number of training scenes.
-        val: Number of validation scenes, of seen compositions only.
-        test: Number of test scenes, of all compositions.
-        cogent: Number of scenes of each of the two CoGenT conditions.
-        multi: Number of items of each of Cola's two multi-object files.
-        ar4t_train: Number of PUG:AR4T items (two scenes each) of seen compositions; scenes of one
-            object come on top, in PUG's proportions.
-        ar4t_test: Number of PUG:AR4T items of all compositions.
+        train: Training scenes.
+        val: Validation scenes, only of seen compositions.
+        test: Test scenes, of all compositions.
+        cogent: Scenes in each of the two CoGenT conditions.
+        multi: Items in each of Cola's two multi-object files.
+        ar4t_train: PUG:AR4T items (two scenes each) of seen compositions; scenes of one object are
+            added in PUG's proportions.
+        ar4t_test: PUG:AR4T items of all compositions.
         image_size: Side of the images in pixels.
         samples: Rays per pixel and axis.
-        seed: Seed of the world; equal arguments give equal bytes.
-        min_objects: Minimum number of objects in a scene (two in Cola's multi-object items).
-        max_objects: Maximum number of objects in a scene.
-        shapes: Shapes that occur; likewise `colors`, `materials`, `textures`, `sizes`, `floors`.
-        stack: Probability that a small object with a free support stands on it.
-        min_visible: Minimum fraction of the image that shows each object.
-        unseen: Rectangles (colors, shapes) of compositions that training never shows,
-            or "A" or "B" for what CoGenT forbids in that condition (it leaves `multi` no swaps).
-        single_attributes: Attributes that Cola's single-object queries state, "color" among them.
+        seed: Seed of the world; the same arguments give the same bytes.
+        min_objects: Fewest objects in a scene (two in Cola's multi-object items).
+        max_objects: Most objects in a scene.
+        shapes: Shapes to use; likewise `colors`, `materials`, `textures`, `sizes`, `floors`.
+        stack: Probability that a small object is placed on top of a free one.
+        min_visible: Smallest fraction of the image that each object must cover.
+        unseen: Compositions to hold out of training, as rectangles (colors, shapes), or "A" or "B"
+            for what CoGenT forbids in that condition (which leaves no swaps for `multi`).
+        single_attributes: Attributes in Cola's single-object queries, "color" among them.
         relational: Fraction of multi-object items with a relation, "a red cube behind a torus".
         processes: Rendering processes, by default as many as useful; the result is the same.
-        device: Where to render, "cpu" or "cuda"; on a GPU one process is enough.
-        benchmarks: Items of each further benchmark file, 40 being some 2,000 images; 0 for none.
-        placements: Captions of each training image that state sides of the picture, at most.
-        foils: Sentences of each training image and of each AR4T scene of one object with a foil in
-            `foils/train.csv`, at most: counts, absence, negation, an added object, exchanged
+        device: Where to render, "cpu" or "cuda"; one process is enough for a GPU.
+        benchmarks: Items in each further benchmark file; 40 is about 2,000 images, 0 is none.
+        placements: At most this many captions per training image about sides of the picture.
+        foils: At most this many sentences with a foil per training image and per AR4T scene of one
+            object, in `foils/train.csv`: counts, absence, negation, an added object, exchanged
             materials, colours after their nouns.
-        long_foils: Further foils of each of these images, at most: one to four sentences, relations
-            and negated ones among them, against the same with one or two of them false.
-        spar_repeats: How often PUG: SPAR's grid comes, with 540 images each time if `benchmarks` is
-            40 or more; 8 give each set-up 400 images or more.
-        eqben_train: Number of items (two scenes each) of each of EqBen's parts from an engine, of
-            seen compositions, in the table `eqben/train.csv`: location, counting, attribute.
-        classes: Number of training images of each shape, of one object of a seen composition, in
-            the folders `images/classes/<shape>`; those of the classification benchmark are others.
+        long_foils: At most this many further foils per image, of one to four sentences, some with
+            relations or negation; one or two sentences of the foil are false.
+        spar_repeats: Times to render PUG: SPAR's grid, of 540 images if `benchmarks` is 40 or more;
+            8 gives 400 images or more for each set-up.
+        eqben_train: Items (two scenes each) of each of EqBen's engine parts (location, counting,
+            attribute), of seen compositions, in the table `eqben/train.csv`.
+        classes: Training images per shape, each of one object of a seen composition, in the folders
+            `images/classes/<shape>`; the classification benchmark has other images.
     """
 
     def __init__(

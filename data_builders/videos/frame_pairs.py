@@ -59,7 +59,7 @@ class FramePairs(Builder):
         annotations: The annotation file, as distributed.
         videos: Folder of the videos; each file has the name of its video.
         limit: Maximum number of pairs of a video; None for all.
-        faces: Whether frames with a face are kept; without them OpenCV is needed.
+        faces: Whether to include frames with a face; without them OpenCV is needed.
     """
 
     part: ClassVar[str]

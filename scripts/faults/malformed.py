@@ -1,4 +1,4 @@
-"""Throws malformed files at the readers of vlmtune, and counts what is no error of one line.
+"""Throws malformed files at the readers of vlmtune, and counts what is not an error of one line.
 
     python -m scripts.faults.malformed --inputs 1000 --seed 0
 

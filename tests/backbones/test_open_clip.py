@@ -243,7 +243,7 @@ def test_towers_that_cannot_be_had_are_told(folder):
     backbone = OpenClip(str(folder("a", **VARIANTS["convnext"])))
     assert backbone.image_tower is None
     why = backbone.fits(FeatureSpec("state"), "image")
-    assert "ConvNeXt image tower is no plain transformer" in why
+    assert "ConvNeXt image tower is not a plain transformer" in why
     with refused(r"image state of layer -1 .*ConvNeXt"):
         backbone.encode_image(pixels_for(backbone), FeatureSpec("state"))
     assert "no words" in backbone.fits(FeatureSpec("words"), "image")

@@ -88,7 +88,7 @@ def test_an_update_without_its_weight_or_second_matrix(file, updates):
         content = torch.load(path)
         del content["state_dict"][missing]
         torch.save(content, path)
-        with refused(rf"beside {first}.lora_A in .*, got {message}: save the whole"):
+        with refused(rf"with {first}.lora_A in .*, got {message}: save the whole"):
             OpenClip(QUICK, path)
 
 

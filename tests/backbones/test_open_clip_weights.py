@@ -80,7 +80,10 @@ def test_an_architecture_with_one_activation_is_quiet(file, monkeypatch, recwarn
             {"text_cfg": {"layers": 4}},
             r"got none for transformer.resblocks.3.ln_1.weight, .* 16 \(12 ",
         ),
-        ({"text_cfg": {"layers": 2}}, r"alone in .*, got 12 more, first transformer.resblocks.2"),
+        (
+            {"text_cfg": {"layers": 2}},
+            r"only the weights .*, got 12 more, first transformer.resblocks.2",
+        ),
         # open_clip would resize these two without a word.
         (
             {"vision_cfg": {"image_size": 48}},
@@ -103,7 +106,7 @@ def test_a_missing_weight(file):
 @pytest.mark.parametrize(
     ("key", "message"),
     [
-        ("ema.visual.proj", "got 1 more, first ema.visual.proj of size 2 x 3: save the copy"),
+        ("ema.visual.proj", "got 1 more, first ema.visual.proj of size 2 x 3: save only the copy"),
         ("visual.conv1.lora_A", "first visual.conv1.lora_A .*: merge its LoRA layers"),
         ("decoder.weight", "first decoder.weight .*: name the architecture that has them, or save"),
     ],

@@ -62,7 +62,7 @@ def test_no_code_runs(tmp_path, capsys):
     files = {name: tmp_path / f"{name}.pt" for name in ("namespace", "bomb")}
     torch.save({"state_dict": STATE, "args": argparse.Namespace(lr=1)}, files["namespace"])
     torch.save({"state_dict": STATE, "args": Bomb()}, files["bomb"])
-    with refused(r"object of argparse.Namespace, which needs code .* save its state_dict alone"):
+    with refused(r"object of argparse.Namespace, which needs code .* save only its state_dict"):
         read_state_dict(files["namespace"])
     with refused("object of .*print, which needs code"):
         read_state_dict(files["bomb"])
@@ -81,7 +81,7 @@ def test_what_holds_no_weights(tmp_path):
     for content, message in (
         ([1], "expected a state dict in .*, got list"),
         ({}, "got nothing"),
-        ({"epoch": 1, "weights": STATE}, "got epoch, weights: save the weights alone"),
+        ({"epoch": 1, "weights": STATE}, "got epoch, weights: save only the weights"),
         ({"state_dict": {"a": 1}}, "got a: save"),
     ):
         torch.save(content, file)

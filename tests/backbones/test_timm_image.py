@@ -93,9 +93,9 @@ def test_random_weights_come_by_name_alone():
 
 
 def test_texts_are_refused_before_any_work(folder):
-    with refused("reads texts, got .*, which reads images alone: use it with vlmtune probe"):
+    with refused("reads texts, got .*, which only reads images: use it with vlmtune probe"):
         load(f"timm:{folder}")
-    with refused("embeddings for texts, got TimmImage .it reads images alone"):
+    with refused("embeddings for texts, got TimmImage .it only reads images"):
         ZeroShot().attach(TimmImage(str(folder)))
 
 
@@ -104,5 +104,5 @@ def test_images_alone_are_embedded(folder):
     image = torch.zeros(3, 32, 32, dtype=torch.uint8)
     assert model.encode_image([image]).shape == (1, 24)
     assert model.untrained
-    with refused("reads images alone"):
+    with refused("only reads images"):
         model.score([image], "a dog")

@@ -105,7 +105,7 @@ def test_malformed_file(tmp_path, fixture, change, message):
         ([], r"got \[\] at the top"),
         ({"seen": ["red cube"]}, "got nothing at unseen"),
         ({"seen": 1, "unseen": []}, "got 1 at seen"),
-        ({"seen": ["green cone"], "unseen": []}, "'green cone', which is no label"),
+        ({"seen": ["green cone"], "unseen": []}, "'green cone', which is not a label"),
         ({"seen": ["red cube"], "unseen": ["red cube"]}, "a label twice"),
     ],
 )

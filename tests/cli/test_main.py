@@ -15,6 +15,7 @@ import vlmtune
 from tests.tiny import cola_plugin, fit_config, plugin, write_cola
 from vlmtune.adapters.last_blocks import LastBlocks
 from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.cli.commands import command_parser
 from vlmtune.cli.fit import AtomicCheckpoints, VlmtuneCLI
 from vlmtune.cli.main import main
 from vlmtune.report.table import count
@@ -118,7 +119,7 @@ def test_help_imports_nothing_heavy():
     done = subprocess.run(command, capture_output=True, text=True, **options)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-2:] == [f"vlmtune {vlmtune.__version__}", "[]"]
-    for text in ("--ckpt_path CKPT", "write a corpus", "--benchmarks B [B ...]", "--overwrite"):
+    for text in ("--ckpt_path CKPT", "convert a corpus", "--benchmarks B [B ...]", "--overwrite"):
         assert text in done.stdout
 
 
@@ -500,8 +501,8 @@ def test_a_checkpoint_of_another_adapter(fitted, write_config, capsys):
     assert "init_args" not in lines[0]  # of two classes they have nothing in common
     truncated = path.parent / "truncated.ckpt"
     truncated.write_bytes(checkpoint(fitted).read_bytes()[:-100])
-    refused(capsys, [*command, truncated], "expected a checkpoint of vlmtune")
-    refused(capsys, ["export", truncated, "--out", "x"], "expected a checkpoint of vlmtune")
+    refused(capsys, [*command, truncated], "expected a vlmtune checkpoint")
+    refused(capsys, ["export", truncated, "--out", "x"], "expected a vlmtune checkpoint")
 
 
 def test_images_and_captions_that_are_none(model_folder, pictures, tmp_path, capsys):
@@ -513,6 +514,8 @@ def test_images_and_captions_that_are_none(model_folder, pictures, tmp_path, cap
     refused(capsys, [*score, tmp_path, "--text", "a cube"], "Is a directory")
     refused(capsys, [*score, pictures[0], "--text", " "], "expected captions with words")
     refused(capsys, [*score, pictures[0]], "--text", "vlmtune score --help")
+    refused(capsys, [*score, pictures[0], "--text", "a", "--device", "abacus"], "abacus")
+    refused(capsys, [*score, pictures[0], "--text", "a", "--batch-size", "0"], "batch_size")
     refused(capsys, ["score", "ViT-B-33", pictures[0], "--text", "a"], "did you mean")
 
 
@@ -538,6 +541,17 @@ def test_random_weights_need_their_name(write_config, benchmark, shards, picture
     assert "has random weights" in Path("out/report.html").read_text()
     assert main([*map(str, fit), "--model.backbone.pretrained", "random"]) == 0
     assert "LinearProbe on OpenClip (random weights)" in capsys.readouterr().err
+
+
+def test_every_command_with_a_model_has_the_same_options_for_it():
+    (commands,) = command_parser()._subparsers._group_actions
+    shared = {"--pretrained", "--architecture", "--packages", "--device", "--batch-size"}
+    options = {name: {*parser._option_string_actions} for name, parser in commands.choices.items()}
+    with_model = {name for name, known in options.items() if shared & known}
+    assert with_model == {
+        "evaluate", "export", "index", "neighbours", "probe", "score", "search"
+    }  # fmt: skip
+    assert all(shared <= options[name] for name in with_model)
 
 
 def test_unknown_benchmarks_commands_and_devices(model_folder, benchmark, capsys):
@@ -612,7 +626,7 @@ def test_build(cubes, tmp_path, capsys):
     assert json.loads(Path("five/manifest.json").read_text())["arguments"]["name"] == "x"
     assert main(["build", "cubes_for_test.Cubes", "--out", "two"]) == 0
     assert main(arguments) == 0  # is reused
-    assert "it is kept" in capsys.readouterr().err
+    assert "reusing it" in capsys.readouterr().err
     refused(capsys, ["build", cubes, "--out", "five"], "something else")
 
 
@@ -645,7 +659,9 @@ def test_faults_of_ours_are_told_apart(config, capsys, monkeypatch):
 
     monkeypatch.setattr(AdaptationModule, "training_step", fault)
     assert main(["fit", "--config", str(config)]) == 1
-    assert "a fault in vlmtune; --debug" in capsys.readouterr().err.splitlines()[-1]
+    assert (
+        "this is a bug in vlmtune; rerun with --debug" in capsys.readouterr().err.splitlines()[-1]
+    )
     assert main(["fit", "--debug", "--config", str(config)]) == 1
     error = capsys.readouterr().err
     assert "Traceback" in error

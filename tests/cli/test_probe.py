@@ -9,7 +9,9 @@ from PIL import Image
 from tests.backbones import hf_models
 from tests.tiny import halves
 from vlmtune.adapters.full_finetuning import FullFineTuning
+from vlmtune.cli import plugins
 from vlmtune.cli.main import main
+from vlmtune.errors import UserError
 from vlmtune.export import load
 from vlmtune.export.files import save_export
 from vlmtune.report.run_report import RunReport
@@ -91,7 +93,7 @@ def test_a_model_without_texts_is_probed_and_refused_where_texts_are_read(photos
     (image, *_) = sorted(photos.rglob("*.png"))
     status, _, err = run(capsys, "score", f"timm:{folder}", image, "--text", "a dog")
     assert status == 2
-    assert "reads images alone: use it with vlmtune probe" in err
+    assert "only reads images: use it with vlmtune probe" in err
     assert len(err.splitlines()) == 1
 
 
@@ -133,6 +135,19 @@ def test_an_adapted_model_is_probed_beside_its_original(photos, model_folder, tm
     assert "expected a trained model with --frozen" in err
 
 
+def test_packages_are_those_an_export_may_import(photos, tmp_path, monkeypatch, capsys):
+    seen = []
+
+    def stop(*given):
+        seen.append(given)
+        raise UserError("expected nothing more: stop")
+
+    monkeypatch.setattr(plugins, "find_model", stop)
+    words = ["probe", "--model", "x", "--images", photos, "--out", tmp_path / "out"]
+    assert run(capsys, *words, "--packages", "friend")[0] == 2
+    assert seen == [("x", None, None, ["friend"], False)]
+
+
 def test_pictures_need_no_model(photos, tmp_path, capsys):
     status, printed, _ = run(
         capsys, "probe", "--images", photos, "--pictures", tmp_path / "sheets", "--side", 48
@@ -148,7 +163,7 @@ def test_pictures_need_no_model(photos, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ([], "expected --model and --out, or --pictures alone"),
+        ([], "expected --model and --out, or only --pictures"),
         (["--model", "MODEL", "--out", "x", "--side", "4"], "expected --side of 8 or more, got 4"),
         (["--model", "MODEL", "--out", "x", "--layer", "top"], "as layer, got 'top'"),
         (["--model", "MODEL", "--out", "x", "--layer", "patches-9"], "layer -9"),

@@ -167,7 +167,7 @@ def test_it_runs_from_end_to_end_and_again(tmp_path, monkeypatch, capsys):
 
     assert main(arguments) == 0, capsys.readouterr().err
     again = capsys.readouterr().err
-    assert again.count("already holds this build; it is kept") == 6
+    assert again.count("already contains this build; reusing it") == 6
     assert "Storing " not in again + (out / "recipe.log").read_text()  # features are there
 
 

@@ -191,7 +191,7 @@ def test_the_usual_readings_can_be_had(backbone):
         return
     with refused("-3 to -1"):
         backbone.encode_image(pixels_for(backbone), FeatureSpec("tokens", -4))
-    with refused("-4 to -1" if backbone.encodes_texts else "reads images alone"):
+    with refused("-4 to -1" if backbone.encodes_texts else "only reads images"):
         backbone.encode_text(TEXTS, FeatureSpec("state", 0))
     with refused("no words"):
         backbone.encode_image(pixels_for(backbone), WORDS)

@@ -108,7 +108,7 @@ def test_merged_parts_are_the_whole_build(count, source, whole, tmp_path, capsys
     before = hashes(folders[0])
     corpus(source).build(folders[0], False, part=Part(1, count))
     assert hashes(folders[0]) == before
-    assert "it is kept" in capsys.readouterr().err
+    assert "reusing it" in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -116,7 +116,7 @@ def test_the_same_build_is_reused(annotations, tmp_path, capsys):
     before = {path: path.stat().st_mtime_ns for path in out.iterdir()}
     Corpus(annotations).build(out)
     assert {path: path.stat().st_mtime_ns for path in out.iterdir()} == before
-    assert "it is kept" in capsys.readouterr().err
+    assert "reusing it" in capsys.readouterr().err
 
 
 def test_anything_else_in_the_folder_is_refused(annotations: str, tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_of_two_builds_of_one_folder_the_second_waits(annotations, tmp_path, cap
     builder.build(out, progress=False)
     second.join()
     assert read_manifest(out).records == 8
-    assert "already holds this build" in capsys.readouterr().err
+    assert "already contains this build" in capsys.readouterr().err
     assert not hidden(tmp_path)
 
 

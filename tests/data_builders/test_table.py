@@ -210,7 +210,7 @@ def test_a_change_is_never_kept(tmp_path, capsys):
     out = tmp_path / "out"
     TableBuilder(path).build(out, progress=False)
     TableBuilder(path).build(out, progress=False)
-    assert "it is kept" in capsys.readouterr().err
+    assert "reusing it" in capsys.readouterr().err
     text = path.read_text()
     path.write_text(text.replace("c2", "c3"))
     with refused("holds something else"):
@@ -264,7 +264,7 @@ def test_folders(tmp_path, capsys):
     out = tmp_path / "out"  # what is built in the folder is none of its sources
     FolderBuilder(tmp_path).build(out, progress=False)
     FolderBuilder(tmp_path).build(out, progress=False)
-    assert "it is kept" in capsys.readouterr().err
+    assert "reusing it" in capsys.readouterr().err
     (tmp_path / "1.txt").write_text("changed")
     with refused("holds something else"):
         FolderBuilder(tmp_path).build(out, progress=False)
@@ -331,4 +331,4 @@ def test_a_long_list_is_cut_on_the_screen_alone(tmp_path, capsys):
     assert len((tmp_path / "out/left_out.txt").read_text().splitlines()) == 30
     printed = capsys.readouterr().err.splitlines()
     assert len(printed) == 22
-    assert printed[-1] == "left out: 10 more, see left_out.txt beside the shards"
+    assert printed[-1] == "left out: 10 more, see left_out.txt next to the shards"

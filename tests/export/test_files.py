@@ -519,7 +519,7 @@ def test_what_is_no_checkpoint_is_one_line_and_never_unpickled(tmp_path, model_f
     torch.save([1], files["list"])
     files["none"] = tmp_path / "none.ckpt"
     for path in files.values():
-        with refused("expected a checkpoint of vlmtune"):
+        with refused("expected a vlmtune checkpoint"):
             check_checkpoint(path)
     assert "unpickled" not in capsys.readouterr().out
     newer = checkpoint(tmp_path / "newer.ckpt", *parts, version=2)

@@ -94,7 +94,7 @@ def test_an_export_loads_the_recorded_revision_of_its_base_model(hub, tmp_path):
 
 def test_open_clip_takes_no_revision(hub, model_folder):
     hub("someone/tiny", model_folder)
-    with refused("someone/tiny of open_clip, which loads main branches alone"):
+    with refused("someone/tiny of open_clip, which only loads main branches"):
         vlmtune.load("someone/tiny", revision=REVISION)
 
 

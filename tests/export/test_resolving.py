@@ -165,7 +165,7 @@ def test_a_weights_file_and_its_architecture_come_together(tiny_vl, tmp_path, mo
         vlmtune.load(file)
     with refused("got none: add --architecture"):
         vlmtune.load(file, "openai")
-    with refused("no pretrained beside an architecture, got 'openai'"):
+    with refused("no pretrained with an architecture, got 'openai'"):
         vlmtune.load(file, "openai", architecture="Tiny-VL")
     for other in (model_folder, "ViT-B-32", tmp_path / "none.pt"):
         with refused(
@@ -203,7 +203,7 @@ def test_an_export_on_a_weights_file_loads_from_another_directory(
 
 def test_a_checkpoint_of_another_program_gets_advice(tmp_path):
     torch.save({"state_dict": {}}, tmp_path / "epoch_1.ckpt")
-    with refused("another kind: .* --model FILE --architecture NAME"):
+    with refused("something else: .* --model FILE --architecture NAME"):
         vlmtune.load(tmp_path / "epoch_1.ckpt")
 
 
@@ -237,7 +237,7 @@ def test_a_weights_file_is_merged_as_it_is_evaluated(tiny_vl, tmp_path, pictures
         (["--merged", "x"], "expected a checkpoint or --model, got neither"),
         (["a.ckpt", "--model", "b.pt", "--merged", "x"], "got a.ckpt and b.pt: give one"),
         (["a.pt", "--architecture", "ViT-B-32", "--merged", "x"], "write --model a.pt"),
-        (["--model", "a.pt", "--out", "x"], "expected --merged FOLDER alone with --model a.pt"),
+        (["--model", "a.pt", "--out", "x"], "expected only --merged FOLDER with --model a.pt"),
         (["--model", "a.pt", "--merged", "x"], "a.pt"),
     ],
 )

@@ -106,7 +106,7 @@ def test_mistakes_are_named(tmp_path):
     write(tmp_path, "test/b/3.png", 3)
     with pytest.raises(UserError, match="got 'b' in testing alone"):
         labelled_images(tmp_path)
-    with pytest.raises(UserError, match=r"expected 'kind' in the \.json beside"):
+    with pytest.raises(UserError, match=r"expected 'kind' in the \.json next to"):
         labelled_images(tmp_path, "kind")
     (tmp_path / "train/a/0.json").write_text('{"kind": "x"}')
     with pytest.raises(UserError, match="3 of 4 have none"):

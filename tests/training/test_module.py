@@ -202,7 +202,7 @@ def test_another_checkpoint_is_refused(model_folder, other_folder, shards, tmp_p
     for made, checkpoint, said in (
         (transformer(model_folder), saved, "LinearProbe"),
         (probe(other_folder), saved, "with other weights: use that backbone"),
-        (probe(model_folder), path, "a foreign one"),
+        (probe(model_folder), path, "got something else"),
     ):
         assert said in stopped(made, shards, tmp_path, resume=checkpoint)
 

@@ -171,7 +171,7 @@ def test_a_resumed_run_compares_with_the_model_before_training(run, tmp_path, ne
         ({"max_drop": 1.0}, "expected max_drop in "),
         ({"max_drop": -0.1}, "expected max_drop in "),
         ({"every": 0}, "every_n_steps >= 1"),
-        ({"action": "anneal", "callbacks": (EMA(),)}, "got EMA beside the action 'anneal'"),
+        ({"action": "anneal", "callbacks": (EMA(),)}, "got EMA as well as the action 'anneal'"),
         ({"action": "anneal", "adapter": MMAdapter(heads=2, hidden=2)}, "which starts at random"),
     ],
 )

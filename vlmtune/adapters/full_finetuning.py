@@ -116,7 +116,7 @@ class FullFineTuning(DualAdapter[Features, Features]):
     @override
     def embed_words(self, text: Tokens) -> Tokens:
         mask, state = text.trimmed().mask, run_all(self.text_tower, text)
-        # A tower that needs its full length pads captions: padding is no word.
+        # A tower that needs its full length pads captions: padding is not a word.
         return _spread(each_token(self.text_tower, state.cut(mask.shape[1]).values[mask], 0), mask)
 
 

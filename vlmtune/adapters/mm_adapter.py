@@ -25,7 +25,7 @@ class MMAdapter(FusedAdapter):
     $f(I, Q) = e^{\tau} \frac{1}{N_q} \sum_i \cos(\mathrm{out}, q_i) + b$, with out the [CLS] output
     of the fusion. A style with two [CLS] tokens (FIBER, FIBER-MM) is scored by their cosine,
     $f(I, Q) = e^{\tau} \cos(\mathrm{out}_T, \mathrm{out}_I) + b$, as section 10.1 says; there the
-    frozen text is no target.
+    frozen text is not a target.
 
     Source: Cola (Ray et al. 2023), section 4 and, for the five fusion styles, section 10.1 and
     Table 5. Its names are ours: I are the image's patch tokens (t x v), Q the text's tokens

@@ -79,5 +79,5 @@ class Align(HFBackbone):
         if spec.kind == "words":
             return "images have no words"
         if spec.kind == "state":
-            return "its image tower is convolutional, no plain transformer"
+            return "its image tower is convolutional, not a plain transformer"
         return no_such_layer(spec, self._layers)

@@ -37,7 +37,7 @@ EMBEDDING = (
 class Tower(ABC):
     """One modality's transformer, block by block, for fine-tuning and prompts.
 
-    It is no module, so the model's weights keep one name each. States are `Tokens` with every
+    It is not a module, so the model's weights keep one name each. States are `Tokens` with every
     position that the tower needs, class tokens included.
 
     Attributes:
@@ -109,8 +109,8 @@ class TextTower(Tower, ABC):
 class Fusion(ABC):
     """The part of a fusion encoder that sees image and text together, with its matching head.
 
-    It is no module, as towers are none. `prepare_image` and `prepare_text` run once per image and
-    once per text, `match` once per pair.
+    It is not a module, and neither are towers. `prepare_image` and `prepare_text` run once per
+    image and once per text, `match` once per pair.
 
     Attributes:
         blocks: The blocks, first to last.
@@ -229,7 +229,7 @@ class Backbone(Configured, nn.Module, ABC):
         """
         raise UserError(
             f"expected a backbone that open_clip or transformers loads, got {type(self).__name__}: "
-            "export the adapter alone"
+            "export only the adapter"
         )
 
     @property

@@ -107,7 +107,7 @@ class Llava(HFBackbone):
         if self._longest <= sum(self.text_special):
             raise UserError(
                 f"expected a question that leaves room for a caption, got one of "
-                f"{sum(self.text_special)} tokens beside {self.image_tokens} of an image, of "
+                f"{sum(self.text_special)} tokens besides {self.image_tokens} of an image, of "
                 f"{language.max_position_embeddings}: shorten the prompt"
             )
 

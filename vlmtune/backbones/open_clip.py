@@ -78,7 +78,7 @@ class OpenClip(Backbone):
             the weights do not fit; OpenAI's weights would run without QuickGELU, the activation
             they were trained with; `preprocessing` has another field or an impossible value;
             `context_length` is too small, or the text tower does not attend to the left only; or
-            `image_size` is no multiple of the patch size, or the image tower is not open_clip's
+            `image_size` is not a multiple of the patch size, or the image tower is not open_clip's
             own vision transformer.
 
     Example:

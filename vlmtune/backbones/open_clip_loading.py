@@ -238,8 +238,9 @@ def _tokenizer(name: str, config: dict[str, Any]) -> Any:
         rows = int(text.get("vocab_size", 49408))
         if isinstance(tokenizer, open_clip.SimpleTokenizer) and rows < tokenizer.vocab_size:
             raise UserError(
-                f"expected {VOCABULARY} beside the weights of {name}, whose {rows} token embeddings"
-                f" are too few for CLIP's {tokenizer.vocab_size} tokens, got none: copy it there"
+                f"expected {VOCABULARY} next to the weights of {name}, whose {rows} token "
+                f"embeddings are too few for CLIP's {tokenizer.vocab_size} tokens, got none: "
+                "copy it there"
             )
         return tokenizer
     words = vocabulary.read_text(encoding="utf-8").split("\n")

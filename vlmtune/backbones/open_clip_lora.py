@@ -1,6 +1,6 @@
-"""Merges LoRA layers that a weights file of open_clip keeps beside the weights.
+"""Merges LoRA layers that a weights file of open_clip keeps next to the weights.
 
-In: a state dict of FSC-CLIP's layout. Out: the weights alone. Never: a guess at another layout.
+In: a state dict of FSC-CLIP's layout. Out: only the weights. Never: a guess at another layout.
 """
 
 import re
@@ -24,7 +24,7 @@ def merged_lora(state: dict[str, Tensor], file: Path) -> dict[str, Tensor]:
     not store it. Other layouts stay as they are.
 
     Source: github.com/ytaek-oh/fsc-clip, commit 604015d, `lora_layers.py` and `patch.py`: its
-    training with `--lora-rank` saves the weights with these layers beside them.
+    training with `--lora-rank` saves the weights with these layers next to them.
 
     Raises:
         UserError: An update has no weight, no second matrix, or another size.
@@ -51,7 +51,7 @@ def merged_lora(state: dict[str, Tensor], file: Path) -> dict[str, Tensor]:
         up = f"{down.removesuffix(DOWN)}lora_B"
         if weight not in state or up not in state:
             raise UserError(
-                f"expected {weight} and {up} beside {down} in {file}, got "
+                f"expected {weight} and {up} with {down} in {file}, got "
                 f"{'no weight' if weight not in state else 'no second matrix'}: save the whole "
                 "state dict of the model with its LoRA layers"
             )

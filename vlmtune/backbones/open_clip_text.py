@@ -136,7 +136,7 @@ class NativeTextTower(TextTower):
 class TextSide:
     """The text features of any open_clip model.
 
-    It is no module, so the model's weights keep one name each.
+    It is not a module, so the model's weights keep one name each.
 
     Attributes:
         special: Special tokens before and after the words.

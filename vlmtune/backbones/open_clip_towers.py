@@ -135,10 +135,10 @@ class EvaImageTower(TimmImageTower):
 class ImageSide:
     """The image features of any open_clip model.
 
-    It is no module, so the model's weights keep one name each.
+    It is not a module, so the model's weights keep one name each.
 
     Attributes:
-        tower: The tower, or None if it is no plain vision transformer.
+        tower: The tower, or None if it is not a plain vision transformer.
         layers: Number of blocks; 1 if only the last has tokens.
         width: w of the tokens.
         count: Patches of an image.
@@ -167,7 +167,7 @@ class ImageSide:
         if spec.kind == "words":
             return "images have no words"
         if spec.kind == "state" and self.tower is None:
-            return f"its {type(self._trunk()).__name__} image tower is no plain transformer"
+            return f"its {type(self._trunk()).__name__} image tower is not a plain transformer"
         if spec.kind == "tokens" and spec.layer == -1 and self._norm_follows_pooling():
             return "its final norm comes after attentional pooling: choose layer -2"
         return no_such_layer(spec, self.layers)

@@ -17,7 +17,7 @@ from vlmtune.backbones.open_clip_lora import merged_lora
 from vlmtune.backbones.state_dicts import read_state_dict
 from vlmtune.errors import UserError
 
-# Entries of state dicts that are no weights: sizes of OpenAI's models, and positions counted up.
+# Entries of state dicts that are not weights: sizes of OpenAI's models, and positions counted up.
 NO_WEIGHTS = ("input_resolution", "context_length", "vocab_size")
 NO_WEIGHTS += ("text.transformer.embeddings.position_ids",)
 SCALARS = ("logit_scale", "logit_bias")  # some trainings save a row of one number
@@ -26,7 +26,7 @@ QUICK = "-quickgelu"
 HINTS = {
     "vision_model.": "these are weights of transformers, so pass the hub id or the folder",
     "lora_": "merge its LoRA layers into the weights before you save them",
-    "ema": "save the copy that you want alone",
+    "ema": "save only the copy that you want",
 }
 
 
@@ -109,7 +109,7 @@ def _check(network: nn.Module, state: dict[str, Tensor], file: Path, name: str) 
         )
     if others:
         raise UserError(
-            f"expected the weights of {name} alone in {file}, got {len(others)} more, first "
+            f"expected only the weights of {name} in {file}, got {len(others)} more, first "
             f"{others[0]} of size {_size(state[others[0]])}: "
             f"{hint or 'name the architecture that has them, or save the file without them'}"
         )

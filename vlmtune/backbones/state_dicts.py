@@ -61,7 +61,7 @@ def read_state_dict(file: Path) -> dict[str, Tensor]:
         names = ", ".join(map(str, list(state)[:5])) or "nothing"
         raise UserError(
             f"expected a state dict in {file}, by itself or as {', '.join(ENTRIES)}, got {names}: "
-            "save the weights alone"
+            "save only the weights"
         )
     return _without_prefixes({str(name): value for name, value in state.items()})
 
@@ -100,7 +100,7 @@ def _read(file: Path) -> Mapping[str, Any]:
         ) from error
     if not isinstance(content, Mapping):
         raise UserError(
-            f"expected a state dict in {file}, got {type(content).__name__}: save the weights alone"
+            f"expected a state dict in {file}, got {type(content).__name__}: save only the weights"
         )
     return content
 
@@ -133,7 +133,7 @@ def read_pickle(file: Path) -> Any:
         raise UserError(
             f"expected tensors and plain values in {file}, got an object of {name[1]}, which needs "
             "code of the file: if you trust the file, load it with torch.load(FILE, "
-            "weights_only=False) and save its state_dict alone"
+            "weights_only=False) and save only its state_dict"
         ) from error
 
 

@@ -133,18 +133,18 @@ class TimmImage(Backbone):
     @override
     def encode_text(self, texts: Sequence[str], spec: FeatureSpec) -> NoReturn:
         raise UserError(
-            f"expected a model that reads texts, got {self.title} of timm, which reads images "
-            "alone: choose another"
+            f"expected a model that reads texts, got {self.title} of timm, which only reads "
+            "images: choose another"
         )
 
     @override
     def fits(self, spec: FeatureSpec, modality: str) -> str | None:
         if modality == "text":
-            return "it reads images alone"
+            return "it only reads images"
         if spec.kind == "words":
             return "images have no words"
         if spec.kind == "state" and self._tower is None:
-            return f"{type(self.model).__name__} is no plain transformer"
+            return f"{type(self.model).__name__} is not a plain transformer"
         if spec.kind == "tokens" and not self._layers:
             return f"timm shows no layers of {type(self.model).__name__}"
         return no_such_layer(spec, self._layers)
@@ -233,7 +233,7 @@ def _fill(network: Any, file: Path, name: str) -> None:
     if wrong:
         raise UserError(
             f"expected the weights of {name} in {file}, got other names or sizes at {len(wrong)} "
-            f"places, first {wrong[0]}: name the architecture of these weights, or save the image "
-            "encoder alone"
+            f"places, first {wrong[0]}: name the architecture of these weights, or save only the "
+            "image encoder"
         )
     network.load_state_dict(state)

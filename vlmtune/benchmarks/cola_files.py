@@ -117,7 +117,7 @@ def read_subsets(path: Path, texts: tuple[str, ...]) -> dict[str, Bool[Tensor, "
     raw = read_json(path, SEEN, shape=Subsets)
     names = [label for subset in raw.values() for label in subset]
     if unknown := sorted(set(names) - set(texts)):
-        raise file_error(path, SEEN, f"{unknown[0]!r}, which is no label")
+        raise file_error(path, SEEN, f"{unknown[0]!r}, which is not a label")
     if len(set(names)) < len(names):
         raise file_error(path, SEEN, "a label twice")
     return {name: torch.tensor([text in subset for text in texts]) for name, subset in raw.items()}

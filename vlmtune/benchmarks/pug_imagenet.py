@@ -159,7 +159,7 @@ class PugImageNet(Classification):
         path = self.words or ""
         words = read_json(path, layout, shape=dict[str, Text]) if path else {}
         if unknown := sorted(set(words) - set(self._labels)):
-            raise file_error(path, layout, f"{unknown[0]!r}, which is no folder")
+            raise file_error(path, layout, f"{unknown[0]!r}, which is not a folder")
         names = [words.get(label, spoken(label)) for label in self._labels]
         if len(set(names)) < len(names):
             double = next(name for name in names if names.count(name) > 1)

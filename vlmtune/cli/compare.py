@@ -169,7 +169,7 @@ def _finish(task: Task, run: Run) -> None:
     resume = ("--ckpt_path", str(last)) if last is not None else ()
     run((*task.words, *resume), task.folder / "log.txt")
     if not task.done:
-        raise UserError(f"expected {task.report} after the run, got none: see the log beside it")
+        raise UserError(f"expected {task.report} after the run, got none: see the log next to it")
 
 
 def run_process(words: Sequence[str], log: Path) -> None:

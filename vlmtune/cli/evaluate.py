@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vlmtune.benchmarks.base import Benchmark
-from vlmtune.cli.plugins import find_device, find_model, make_list
+from vlmtune.cli.plugins import make_list, model_of
 from vlmtune.cli.text_only import captions, save_text_only, text_only_runs
 from vlmtune.evaluation.suite import load_all, run_suite
 from vlmtune.evaluation.text_only import TextOnlyScore
@@ -36,9 +36,8 @@ def run(options: argparse.Namespace) -> None:
         check_format(options.items)
     texts = options.text_only
     n_gram = None if texts is None else TextOnlyScore.fitted(captions(texts))
-    model = find_model(options.model, options.pretrained, options.architecture, options.packages)
-    device = find_device(options.device)
-    scorer = model.to(device).scorer(options.store, options.batch_size)
+    model = model_of(options)
+    scorer = model.scorer(options.store)
     options.out.mkdir(parents=True, exist_ok=True)  # fails now rather than after the work
     rows: list[ItemRow] | None = None if options.items is None else []
     suite = run_suite(benchmarks, scorer, items=rows)

@@ -28,7 +28,7 @@ COMMAND = re.compile(r"\b(fit|validate|test)\.(?=\w)")
 OPTIONAL = re.compile(
     r"Does not validate against any .*?(Problem with .+) - Expected a <class 'NoneType'> Given.*"
 )
-# A plug-in that is written out is no path.
+# A plug-in that is written out is not a path.
 WRITTEN_OUT = re.compile(r"- Expected a path but \[?\{.*?\}\]? either not accessible or invalid ")
 LISTED = re.compile(r"(trainer\.callbacks|model\.objectives): ")
 # jsonargparse loads a faulty YAML twice and reports a loop. The cause is the real error.
@@ -36,7 +36,7 @@ LOOP = re.compile(r"Config file loop detected: (\S+) -> .*", re.DOTALL)
 
 
 def is_expected(error: Exception) -> bool:
-    """Whether the user can cause this error, so that it is no fault of vlmtune."""
+    """Whether the user can cause this error, so that it is not a bug in vlmtune."""
     names = {kind.__name__ for kind in type(error).__mro__}
     known = isinstance(error, UserError | OSError | argparse.ArgumentError) or names & EXPECTED
     return bool(known) or _known_line(error) is not None
@@ -56,7 +56,8 @@ def explain(error: Exception) -> str:
         return line
     if is_expected(error):
         return text
-    return f"{type(error).__name__}: {text}: a fault in vlmtune; --debug shows where"
+    advice = "this is a bug in vlmtune; rerun with --debug for the traceback"
+    return f"{type(error).__name__}: {text}: {advice}"
 
 
 def _known_line(error: Exception) -> str | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmtune.benchmarks.base import Benchmark
-from vlmtune.cli.plugins import find_device, find_model, make_list
+from vlmtune.cli.plugins import find_device, make_list, model_of
 from vlmtune.errors import UserError
 from vlmtune.evaluation.scorer import Scorer
 from vlmtune.evaluation.suite import SuiteResult, load_all, run_suite
@@ -30,13 +30,17 @@ from vlmtune.report.screen import show_alphas, show_not_run
 def run(options: argparse.Namespace) -> None:
     """Writes the export of `options.checkpoint` to `options.out`, at `options.alpha`.
 
-    Of `options.model` it writes the merged checkpoint alone.
+    Of `options.model` it only writes the merged checkpoint.
 
     With `options.alphas` it measures the model at each of them. Without `options.out` it then
     writes nothing. If `options.alpha` is one of them, the model card has its scores.
     """
     _check_options(options)
-    model = _model(options)
+    model = (
+        read_checkpoint(options.checkpoint, options.packages)
+        if options.model is None
+        else model_of(options, device="cpu")
+    )
     alpha = 1.0 if options.alpha is None else options.alpha
     provenance: dict[str, Any] = {}
     if options.report is not None:
@@ -73,14 +77,6 @@ def run(options: argparse.Namespace) -> None:
         print(f"{options.push_to_hub}: commit {commit}; vlmtune.load({options.push_to_hub!r})")
 
 
-def _model(options: argparse.Namespace) -> Model:
-    """The model of the checkpoint, or the one that --model names."""
-    if options.model is None:
-        return read_checkpoint(options.checkpoint, options.packages)
-    source = (options.model, options.pretrained, options.architecture)
-    return find_model(*source, options.packages)
-
-
 def _check_source(options: argparse.Namespace) -> None:
     checkpoint, model = options.checkpoint, options.model
     if (checkpoint is None) == (model is None):
@@ -93,8 +89,8 @@ def _check_source(options: argparse.Namespace) -> None:
         )
     if model is not None and (options.merged is None or options.alphas or options.alpha):
         raise UserError(
-            f"expected --merged FOLDER alone with --model {model}, which no training of vlmtune "
-            "left as a checkpoint: leave --out, --alpha and --alphas out"
+            f"expected only --merged FOLDER with --model {model}, which is not a checkpoint of "
+            "`vlmtune fit`: leave out --out, --alpha and --alphas"
         )
 
 
@@ -104,16 +100,16 @@ def _check_options(options: argparse.Namespace) -> None:
     if options.merged is None and options.format is not None:
         raise UserError("expected --merged FOLDER with --format, got none: add it")
     if options.merged is not None and options.out is not None:
-        raise UserError("expected --out or --merged, got both: export one after the other")
+        raise UserError("expected --out or --merged, got both: run one export after the other")
     target = options.out if options.merged is None else options.merged
     if target is None and (options.alphas is None or options.alpha is not None):
         raise UserError(
-            "expected --out FOLDER to write to, or --alphas and --benchmarks alone to measure, got "
+            "expected --out FOLDER to write to, or only --alphas and --benchmarks to measure, got "
             "neither: add --out or --merged"
         )
     if (options.alphas is None) != (options.benchmarks is None):
         given, missing = ("--alphas", "--benchmarks")[:: -1 if options.alphas is None else 1]
-        raise UserError(f"expected {missing} with {given}, got {given} alone: add it")
+        raise UserError(f"expected {missing} with {given}, got only {given}: add it")
     if options.alphas is not None and target is not None and options.alpha is None:
         raise UserError(
             "expected --alpha to say which of --alphas to write to --out, got none: choose one"

@@ -1,24 +1,22 @@
 """`vlmtune index`: encodes images once, so that `vlmtune search` finds them by captions.
 
-In: files and a model. Out: the folder of an index, and what it has on stdout.
-Never: a file that is left out without its name.
+In: files and a model. Out: the folder of an index, and its number of images on stdout.
+Never: a file left out without a message.
 """
 
 import argparse
 
 from rich.markup import escape
 
-from vlmtune.cli.plugins import find_device, find_model
+from vlmtune.cli.plugins import model_of
 from vlmtune.report.screen import console
 from vlmtune.search.build import build_index
 
 
 def run(options: argparse.Namespace) -> None:
-    """Indexes `options.images` into `options.out` and prints what the index has now."""
-    device = find_device(options.device)
+    """Indexes `options.images` into `options.out` and prints what it contains now."""
     source = (options.model, options.pretrained, options.architecture)
-    model = find_model(*source, options.packages).to(device).batched(options.batch_size)
-    built = build_index(options.images, model, options.out, *source)
+    built = build_index(options.images, model_of(options), options.out, *source)
     screen = console()
     for path, reason in built.unread:
         screen.print(f"not indexed: {_plain(path)}: {_plain(reason)}", soft_wrap=True)
@@ -29,5 +27,5 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _plain(text: object) -> str:
-    """Text without markup, and with names that are no UTF-8 made printable."""
+    """Text without markup, and with names that are not UTF-8 made printable."""
     return escape(str(text).encode(errors="backslashreplace").decode())

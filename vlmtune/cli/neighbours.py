@@ -6,18 +6,15 @@ Never: a change of the shards.
 
 import argparse
 
-from vlmtune.cli.plugins import find_device, find_model
+from vlmtune.cli.plugins import model_of
 from vlmtune.mining.mine import mine
 
 
 def run(options: argparse.Namespace) -> None:
     """Builds the similarity cache of `options.shards` under `options.out` and prints its folder."""
-    device = find_device(options.device)
-    source = (options.pretrained, options.architecture, options.packages)
-    model = find_model(options.model, *source).to(device)
-    compared = model
+    model = compared = model_of(options)
     if options.features is not None:
-        compared = find_model(options.features, packages=options.packages).to(device)
+        compared = model_of(options, model=options.features, pretrained=None, architecture=None)
     scored = None if options.images_only else model
     cache = mine(
         options.shards,

@@ -110,7 +110,7 @@ def _changes(key: str) -> bool:
 
 
 def _last(key: str) -> str:
-    """The last part of a key that is no position; `objectives` for `objectives+`."""
+    """The last part of a key that is not a position; `objectives` for `objectives+`."""
     return [part for part in key.split(".") if not part.isdigit()][-1].rstrip("+")
 
 

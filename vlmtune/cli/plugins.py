@@ -125,6 +125,17 @@ def find_model(
     return model
 
 
+def model_of(options: argparse.Namespace, *, texts: bool = True, **changed: str | None) -> Model:
+    """Loads the model that the options of a command name, on its device; `changed` replaces some.
+
+    `commands` declares the options: model, pretrained, architecture, packages, device, batch_size.
+    """
+    chosen = argparse.Namespace(**{**vars(options), **changed})
+    device = find_device(chosen.device)  # fails before the model is loaded
+    source = (chosen.model, chosen.pretrained, chosen.architecture, chosen.packages)
+    return find_model(*source, texts).to(device).batched(chosen.batch_size)
+
+
 def find_device(name: str | None) -> torch.device:
     """Returns the device called `name`; without a name the accelerator, or else the CPU."""
     if name is None:

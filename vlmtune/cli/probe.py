@@ -1,7 +1,7 @@
-"""`vlmtune probe`: what an embedding knows of how an image was transformed.
+"""`vlmtune probe`: how much an embedding reveals about image transformations.
 
 In: models and images. Out: report.json and its pages, tables.md, probe.json, confusion matrices.
-Never: a change of a model. `probe_options` declares its options, `probe_models` reads the models.
+Never: a changed model. `probe_options` declares its options, `probe_models` reads the models.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> None:
     training = Training(options.steps, runs=options.runs, seed=options.seed)
     images = labelled_images(options.images, options.labels, options.limit)
     device = find_device(options.device)
-    embeddings = embeddings_of(options, device)
+    embeddings = embeddings_of(options)
     options.out.mkdir(parents=True, exist_ok=True)  # fails now rather than after the work
     store = options.store or options.out / "features"
     runnable = [task.runnable() for task in tasks]
@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> None:
 def _check(options: argparse.Namespace) -> None:
     if options.pictures is None and (options.model is None or options.out is None):
         raise UserError(
-            "expected --model and --out, or --pictures alone, got neither: add them (see `vlmtune "
+            "expected --model and --out, or only --pictures, got neither: add them (see `vlmtune "
             "probe --help`)"
         )
     if options.model is not None and len(options.model) > 1:

@@ -10,10 +10,8 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import torch
-
 from vlmtune.cli.evaluate import default_name
-from vlmtune.cli.plugins import find_model
+from vlmtune.cli.plugins import model_of
 from vlmtune.errors import UserError
 from vlmtune.export.model import Model
 from vlmtune.probing.embeddings import Embedder
@@ -29,7 +27,7 @@ class Embedding:
         name: In tables and reports.
         given: The model as it was typed.
         embedder: The model and its layer.
-        before: Name of the embedding of the frozen original, "" if that is not probed.
+        before: Name of the embedding of the frozen original, "" if it is not probed.
     """
 
     name: str
@@ -43,7 +41,7 @@ class Embedding:
         return re.sub(r"[^\w.-]+", "-", self.name).strip("-")
 
 
-def embeddings_of(options: argparse.Namespace, device: torch.device) -> list[Embedding]:
+def embeddings_of(options: argparse.Namespace) -> list[Embedding]:
     """Returns the embeddings in the order of the tables, each original before its model.
 
     Raises:
@@ -53,7 +51,6 @@ def embeddings_of(options: argparse.Namespace, device: torch.device) -> list[Emb
     embeddings = []
     for given in options.model:
         for name, model, before in _models(given, options):
-            model.to(device).batched(options.batch_size)
             for layer in dict.fromkeys(options.layer):
                 embedder = Embedder(model, layer, options.text)
                 original = before and _named(before, layer)
@@ -68,7 +65,7 @@ def embeddings_of(options: argparse.Namespace, device: torch.device) -> list[Emb
 
 def _models(given: str, options: argparse.Namespace) -> Iterator[tuple[str, Model, str]]:
     """The model, after its frozen original if `--frozen` asks for it."""
-    model = find_model(given, options.pretrained, options.architecture, texts=False)
+    model = model_of(options, model=given, texts=False)
     name = options.name or default_name(model, given)
     if not options.frozen or (model.untrained and len(options.model) > 1):
         yield name, model, ""

@@ -9,44 +9,43 @@ from typing import Any
 
 from vlmtune.storage.remote.address import path_or_url
 
-SUMMARY = "probe what an embedding knows of how images changed"
+SUMMARY = "probe how much an embedding reveals about image transformations"
 PROBE = """\
 It transforms each image in 31 ways (fine) and in 10 categories (categories), embeds the results
 with the frozen model, and trains small networks to tell them apart (Rashtchian et al. 2023, Tables
-1 to 6). Embeddings are stored: a second run with other probes encodes nothing. With several models
-or layers each has its own folder, and the tables have them side by side.
+1 to 6). Embeddings are stored, so a second run with other probes encodes nothing. With several
+models or layers each gets its own folder, and the tables show them side by side.
 Look at the transformations first:
   vlmtune probe --images photos --pictures sheets"""
 IMAGES = """a folder of images (its subfolders are classes, train/ and test/ are splits), a table,
 or a folder or URL of tars"""
-LABELS = """what holds the semantic class: a column of the table or of the .json beside an image,
-or "cls" of a tar; in a folder of images the folder's name by default"""
+LABELS = """where the semantic class is: a column of the table, a key of the .json next to an image,
+or "cls" of a tar; in a folder of images it is the folder's name by default"""
 TRANSFORMATIONS = "fine (31 classes), categories (10, some held out), or both (%(default)s)"
-WIDTHS = """hidden layers, 0 for a linear probe (%(default)s); 1024 and 2048 also have semantic and
-two-head probes"""
+WIDTHS = """widths of the hidden layer, 0 for a linear probe (%(default)s); 1024 and 2048 also get
+semantic and two-head probes"""
 TIMM = "timm:NAME for an image model of timm, or timm:FOLDER"
 FROZEN = "also probe the frozen original of a trained model; tables.md has the differences"
-TEXT = """a joint adapter such as MM-Adapter reads it with each image; its [CLS] output is probed
-(%(default)s)"""
-LAYER = """one or several of pooled; before-projection, what the model projects into the embedding;
+TEXT = """the text that a joint adapter such as MM-Adapter reads with each image; its [CLS] output
+is probed (%(default)s)"""
+LAYER = """one or more of: pooled; before-projection, what the model projects into the embedding;
 patches-K or class-K, the mean patch or the class token, K layers from the end (%(default)s)"""
 STYLES = "folder of your ONNX graphs for style transfer and DeepDream (docs/probe.md)"
-SIDE = "each image is cut to a square and scaled to this side first (%(default)s)"
+SIDE = "side of the square that each image is first cropped and scaled to (%(default)s)"
 DEFAULT_WIDTHS = [0, 128, 1024, 2048, 16384]
 
 
 def declare(
-    command: Callable[..., Any], model: str, pretrained: str, architecture: str
+    command: Callable[..., Any], model: str, add_model: Callable[..., None]
 ) -> Callable[..., Any]:
-    """Declares the command and its options, but for those of computing.
+    """Declares the command and its options, except where features are stored.
 
     `--model` and `--out` are required unless `--pictures` is given, which `run` checks.
 
     Args:
         command: Declares a command, and returns the function that declares its options.
         model: Help of `--model`, as for other commands.
-        pretrained: Help of `--pretrained`.
-        architecture: Help of `--architecture`.
+        add_model: Declares the options that all commands with a model have.
 
     Returns:
         The function that declares further options.
@@ -54,12 +53,11 @@ def declare(
     path: Any = {"type": Path}
     add = command("probe", SUMMARY, PROBE)
     add("--model", nargs="+", metavar="MODEL", help=f"{model}, or {TIMM}; several are compared")
-    add("--pretrained", help=pretrained)
-    add("--architecture", metavar="NAME", help=architecture)
+    add_model(add)
     add("--images", required=True, type=path_or_url, metavar="PATH", help=IMAGES)
     add("--labels", metavar="NAME", help=LABELS)
     add("--out", **path, help="folder of the report")
-    add("--pictures", **path, metavar="DIR", help="only write sheets of the transformations")
+    add("--pictures", **path, metavar="DIR", help="only write sheets that show the transformations")
     names = ("fine", "categories")
     add("--transformations", nargs="+", choices=names, default=list(names), help=TRANSFORMATIONS)
     add("--styles", **path, metavar="DIR", help=STYLES)
@@ -68,9 +66,9 @@ def declare(
     add("--layer", nargs="+", default=["pooled"], metavar="LAYER", help=LAYER)
     add("--widths", type=int, nargs="+", default=DEFAULT_WIDTHS, metavar="N", help=WIDTHS)
     add("--steps", type=int, default=1000, help="training steps of a probe (%(default)s)")
-    add("--runs", type=int, default=5, help="probes of each kind (%(default)s)")
-    add("--limit", type=int, metavar="N", help="images of each split, at most; all by default")
+    add("--runs", type=int, default=5, help="probes trained of each kind (%(default)s)")
+    add("--limit", type=int, metavar="N", help="at most this many images per split; all by default")
     add("--side", type=int, default=224, help=SIDE)
-    add("--seed", type=int, default=0, help="of transformations and probes (%(default)s)")
-    add("--name", help="name of the run in reports; the model's by default")
+    add("--seed", type=int, default=0, help="seed of transformations and probes (%(default)s)")
+    add("--name", help="name of the run in reports; by default that of the model")
     return add

@@ -55,7 +55,7 @@ Step = tuple[str, list[Any]]
 
 
 class Plan(NamedTuple):
-    """All steps: first `prepare`, then `recipe` beside `mixture`, then `compare`."""
+    """All steps: first `prepare`, then `recipe` alongside `mixture`, then `compare`."""
 
     prepare: list[Step]
     recipe: list[Step]
@@ -66,10 +66,10 @@ class Plan(NamedTuple):
 def run(options: argparse.Namespace) -> None:
     """Runs all steps, each behind a line with the seconds since the start.
 
-    World, shards and features in `options.out` are used again. A training goes on from its last
+    World, shards and features in `options.out` are reused. A training resumes from its last
     checkpoint, or is only measured if it is complete. Each process computes with one thread, so
     results do not depend on the number of cores; on two cores or more, the frozen CLIP and the
-    paper's recipe run beside the mixture, whose training waits for their queries.
+    paper's recipe run alongside the mixture, whose training waits for their queries.
     """
     start = time.monotonic()
     configs = write_configs(options.out, options.size)

@@ -5,7 +5,7 @@ import argparse
 from rich.markup import escape
 from rich.table import Table
 
-from vlmtune.cli.plugins import find_model
+from vlmtune.cli.plugins import model_of
 from vlmtune.report.screen import console, frame
 
 
@@ -14,8 +14,7 @@ def run(options: argparse.Namespace) -> None:
 
     Of several captions the best of each image is marked; ties are all marked.
     """
-    source = (options.pretrained, options.architecture, options.packages)
-    scores = find_model(options.model, *source).score(options.images, options.text)
+    scores = model_of(options).score(options.images, options.text)
     several = len(options.text) > 1
     table = Table("image", box=frame())
     for text in options.text:
@@ -26,4 +25,4 @@ def run(options: argparse.Namespace) -> None:
         table.add_row(escape(str(image)), *cells)
     console().print(table)
     note = "higher is better" + ("; * is the best caption of an image" if several else "")
-    console().print(f"{note}; scores are no probabilities", markup=False)
+    console().print(f"{note}; scores are not probabilities", markup=False)

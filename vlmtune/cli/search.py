@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.markup import escape
 from rich.table import Table
 
-from vlmtune.cli.plugins import find_device, find_model
+from vlmtune.cli.plugins import find_device, model_of
 from vlmtune.errors import UserError
 from vlmtune.report.screen import console, frame
 from vlmtune.search.index import Index
@@ -24,11 +24,9 @@ def run(options: argparse.Namespace) -> None:
     """
     if bool(options.queries) == options.page:
         raise UserError("expected captions, or --page without any: give one of them")
-    device = find_device(options.device)
-    source = (options.model, options.pretrained, options.architecture)
-    model = None if options.model is None else find_model(*source, options.packages)
-    model = None if model is None else model.to(device)
-    index = Index.open(options.index, model, device, options.packages)
+    model = None if options.model is None else model_of(options)
+    device, batch_size = find_device(options.device), options.batch_size
+    index = Index.open(options.index, model, device, options.packages, batch_size)
     if options.page:
         _serve(PageServer(index, options.port, options.top, options.recall))
         return
@@ -42,7 +40,7 @@ def run(options: argparse.Namespace) -> None:
             table.add_row(escape(str(shown)), f"{score:.4f}")
         console().print(table)
     console().print(
-        f"of {len(index)} images; higher is better; scores are no probabilities", markup=False
+        f"of {len(index)} images; higher is better; scores are not probabilities", markup=False
     )
 
 

@@ -1,6 +1,6 @@
 """The text-only runs of an evaluation: the same benchmarks, scored without seeing the image.
 
-In: captions and what was measured. Out: two runs, written beside the report.
+In: captions and what was measured. Out: two runs, written next to the report.
 """
 
 import sys
@@ -16,7 +16,7 @@ from vlmtune.evaluation.suite import run_suite
 from vlmtune.evaluation.text_only import ImageAveraged, TextOnlyScore
 from vlmtune.report.run_report import Provenance, RunReport
 
-FILES = "text-only-*.json"  # beside report.json
+FILES = "text-only-*.json"  # next to report.json
 N_GRAM, AVERAGED = "text-only (n-gram)", "text-only (image averaged)"
 
 
@@ -75,7 +75,7 @@ def text_only_runs(
 
 
 def save_text_only(folder: Path, runs: Sequence[RunReport]) -> None:
-    """Writes the runs beside their report and removes those of an earlier evaluation."""
+    """Writes the runs next to their report and removes those of an earlier evaluation."""
     for earlier in folder.glob(FILES):
         earlier.unlink()
     for run in runs:

@@ -21,7 +21,7 @@ def read_yaml(path: Path) -> Any:
     """Reads a YAML file.
 
     Raises:
-        UserError: It cannot be read, is no YAML, or `check_yaml` refuses it.
+        UserError: It cannot be read, is not YAML, or `check_yaml` refuses it.
     """
     check_yaml(path)
     try:

@@ -130,7 +130,7 @@ def parse_manifest(path: Path, shown: str) -> Manifest:
 
 
 def _checked(shard: ShardInfo) -> ShardInfo:
-    """Refuses a file name that leads outside the folder, and counts that are no counts."""
+    """Refuses a file name that leads outside the folder, and counts that are not counts."""
     texts, counts = (shard.file, shard.sha256), (shard.records, shard.images, shard.bytes)
     if (
         all(isinstance(text, str) for text in texts)

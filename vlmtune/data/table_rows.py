@@ -198,7 +198,7 @@ class Table:
             return bytes(cell), name
         if cell is None or (isinstance(cell, str) and not cell.strip()):
             return None
-        # A longer name is no file's; it is a caption in the wrong column.
+        # A longer name is not a file's; it is a caption in the wrong column.
         if not isinstance(cell, str) or _is_too_long(cell):
             raise _cell_error(where, column, "an image file or encoded image", cell)
         if re.match(r"[a-z][a-z0-9+]+://", cell):

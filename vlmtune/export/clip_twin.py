@@ -1,7 +1,7 @@
 """A CLIP of open_clip as `transformers.CLIPModel`: the same weights under other names.
 
 In: a backbone of open_clip. Out: the model of transformers. Never: one that computes something
-else; an architecture without a counterpart is refused.
+else; an architecture without a counterpart is an error.
 """
 
 import re

@@ -1,7 +1,7 @@
 """The tokenizer and the image preprocessing of a backbone, as objects of transformers.
 
 In: a backbone of open_clip or transformers. Out: what `save_pretrained` writes, for programs
-without vlmtune. Never: an approximation; what transformers cannot express is refused.
+without vlmtune. Never: an approximation; what transformers cannot express is an error.
 """
 
 import copy

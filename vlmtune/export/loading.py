@@ -76,7 +76,7 @@ def load_export(
             revision of the base model that the export records.
         revision: Commit, branch or tag of a hub repository; None for its main branch.
         pretrained: The file with the backbone's weights, if it is not where the export says.
-        packages: Packages beside vlmtune whose classes the export may name.
+        packages: Packages besides vlmtune that the export may import classes from.
 
     Raises:
         UserError: There is no such export, a file is damaged, it names a class of another package,
@@ -116,10 +116,10 @@ def read_checkpoint(path: str | Path, packages: Sequence[str] = ()) -> Model:
 
     Args:
         path: A `.ckpt` of a run.
-        packages: Packages beside vlmtune whose classes the checkpoint may name.
+        packages: Packages besides vlmtune that the checkpoint may import classes from.
 
     Raises:
-        UserError: It is no checkpoint, names a class of another package, or does not fit.
+        UserError: It is not a checkpoint, names a class of another package, or does not fit.
     """
     checkpoint = check_checkpoint(path)
     specs = checkpoint["vlmtune"]
@@ -132,9 +132,9 @@ def check_checkpoint(path: str | Path) -> dict[str, Any]:
     """Reads and checks a training checkpoint without building the model.
 
     Raises:
-        UserError: It is no checkpoint of vlmtune, damaged, or has weights that are not finite.
+        UserError: It is not a vlmtune checkpoint, is damaged, or has weights that are not finite.
     """
-    check_regular(path, "a checkpoint of vlmtune", "correct the path")
+    check_regular(path, "a vlmtune checkpoint", "correct the path")
     try:
         check_archive(Path(path))
         checkpoint = torch.load(Path(path), map_location="cpu", weights_only=True)
@@ -142,12 +142,12 @@ def check_checkpoint(path: str | Path) -> dict[str, Any]:
         if isinstance(error, UserError):
             raise
         raise UserError(
-            f"expected a checkpoint of vlmtune in {path}, got {one_line(error)}: correct the path"
+            f"expected a vlmtune checkpoint in {path}, got {one_line(error)}: correct the path"
         ) from error
     specs = checkpoint.get("vlmtune") if isinstance(checkpoint, dict) else None
     if not (isinstance(specs, dict) and specs.keys() >= set(CHECKPOINT_KEYS)):
         raise UserError(
-            f"expected a checkpoint of vlmtune in {path}, got another kind: correct the path, or "
+            f"expected a vlmtune checkpoint in {path}, got something else: correct the path, or "
             "measure weights of open_clip with --model FILE --architecture NAME"
         )
     if specs["version"] != VERSION:
@@ -156,7 +156,7 @@ def check_checkpoint(path: str | Path) -> dict[str, Any]:
             "use the version of vlmtune that wrote it"
         )
     fix = "use another checkpoint"
-    check_shape(checkpoint, CheckpointContent, path, "a checkpoint of vlmtune", fix)
+    check_shape(checkpoint, CheckpointContent, path, "a vlmtune checkpoint", fix)
     for key in ("state_dict", LIVE):
         check_finite(checkpoint.get(key, {}), f"{path} is damaged; {fix}")
     return checkpoint

@@ -1,7 +1,7 @@
 """A trained model as one checkpoint of another library, without vlmtune.
 
 In: a model whose training changed weights of the backbone and nothing else. Out: a folder.
-Never: an adapter that the library could not compute; it is refused.
+Never: an adapter that the library could not compute; it is an error.
 """
 
 import shutil
@@ -45,7 +45,7 @@ def save_merged(folder: Path, model: Model, form: str | None = None) -> str:
     added = {name.rpartition(".")[2] for name in adapter.state_dict()} - SCALES
     if form != ONNX and added:
         raise UserError(
-            f"expected an adapter that changes weights of the backbone alone ({MERGES}), got "
+            f"expected an adapter that only changes weights of the backbone ({MERGES}), got "
             f"{type(adapter).__name__}, which adds its own: export it without --merged"
         )
     dtype = min((weight.dtype for weight in backbone.parameters()), key=lambda x: x.itemsize)

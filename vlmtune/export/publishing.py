@@ -14,7 +14,7 @@ REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def check_repository(repository: str) -> None:
-    """Raises `UserError` if `repository` is no id of the form owner/name."""
+    """Raises `UserError` if `repository` is not an id of the form owner/name."""
     if not REPOSITORY.fullmatch(repository):
         raise UserError(
             f"expected a repository owner/name to push to, got {repository!r}: correct it"

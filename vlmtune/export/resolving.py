@@ -48,9 +48,9 @@ def load(
     Args:
         source: An export (folder or hub id), a `.ckpt` of a run, a model of Hugging Face (hub id,
             or a folder that `save_pretrained` wrote) of a supported type, an open_clip name
-            ("ViT-B-32", "hf-hub:org/repo") or folder, "timm:" and a name of timm or its folder,
-            the YAML of a backbone or one with `backbone` and `adapter`, or the stem of one in
-            configs/plugins/models or backbones, or, with `architecture`, a weights file. A model
+            ("ViT-B-32-quickgelu", "hf-hub:org/repo") or folder, "timm:" and a name of timm or its
+            folder, the YAML of a backbone or one with `backbone` and `adapter`, or the stem of one
+            in configs/plugins/models or backbones, or, with `architecture`, a weights file. A model
             without an adapter is zero-shot: by its embeddings, or by its matching head if it has
             no embeddings.
         pretrained: Weights for an open_clip name, or for that of an export whose weights file has
@@ -65,9 +65,9 @@ def load(
         precision: "fp32" or "bf16" for the weights of a model without training; None for its
             default. A trained model computes as it was trained.
         batch_size: Images, or captions, encoded at a time.
-        packages: Packages beside vlmtune whose classes an export or a checkpoint may name, such as
-            `["mypackage"]`. Loading imports no other.
-        texts: Whether the model must read texts. False also accepts a model of images alone, whose
+        packages: Packages besides vlmtune that an export or a checkpoint may import classes from,
+            such as `["mypackage"]`. No others are imported.
+        texts: Whether the model must read texts. False also accepts an image-only model, whose
             `encode_image` works and whose `score` does not.
 
     Raises:
@@ -131,7 +131,7 @@ def _in_architecture(
         )
     if pretrained is not None:
         raise UserError(
-            f"expected no pretrained beside an architecture, got {pretrained!r}: leave it out"
+            f"expected no pretrained with an architecture, got {pretrained!r}: leave it out"
         )
     if not _is_weights(Path(name)):
         raise UserError(
@@ -176,7 +176,7 @@ def _named(
     elif revision is not None:
         raise UserError(
             f"expected an export or a model of transformers with a revision, got {name} of "
-            "open_clip, which loads main branches alone: leave it out, or download that revision"
+            "open_clip, which only loads main branches: leave it out, or download that revision"
         )
     elif timm:
         options = {"model": name.removeprefix(TIMM), "pretrained": pretrained}
@@ -230,7 +230,7 @@ def attached(spec: dict[str, Spec], texts: bool = True) -> tuple[Backbone, Adapt
     backbone = instantiate(spec["backbone"], Backbone)
     if texts and not backbone.encodes_texts:
         raise UserError(
-            f"expected a model that reads texts, got {backbone.title}, which reads images alone: "
+            f"expected a model that reads texts, got {backbone.title}, which only reads images: "
             "use it with vlmtune probe, or choose another"
         )
     if "adapter" in spec:

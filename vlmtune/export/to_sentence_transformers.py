@@ -1,7 +1,7 @@
 """A dual encoder as the folder that `sentence_transformers.SentenceTransformer` loads.
 
 In: a backbone with its trained weights. Out: the folder. Never: a model that it would encode
-differently; one is refused.
+differently; one is an error.
 """
 
 import importlib

@@ -29,7 +29,7 @@ UNDO = {
 def turned(path: Path) -> int | None:
     """The orientation that turns an image upright; None if it is stored upright.
 
-    A file that is no image has none: reading it reports the error.
+    A file that is not an image has none: reading it reports the error.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -181,7 +181,7 @@ class _Builder:
     def _read(self, rows: range) -> Tile | None:
         """Returns a finished tile, or None if it is missing or damaged."""
         try:
-            # Opened here: numpy leaves a file open that is no archive.
+            # Opened here: numpy leaves a file open that is not an archive.
             with self._path(rows).open("rb") as file:
                 arrays = np.load(file, allow_pickle=False)
                 tile = {name: arrays[name] for name in PARTS}  # zip checks each by its CRC

@@ -123,7 +123,7 @@ def local_scores(scores: Scores, pairs: Bool[Tensor, "N M"]) -> Float[Tensor, "N
     embedded = embedded_of(scores, "FSCClip")
     if embedded.image_tokens is None or embedded.text_tokens is None:
         raise UserError(
-            "expected scores with tokens for FSCClip, got embeddings alone: "
+            "expected scores with tokens for FSCClip, got only embeddings: "
             "choose an adapter that gives tokens, or set local_factor to 0"
         )
     row, column = pairs.nonzero(as_tuple=True)

@@ -76,7 +76,7 @@ def embedded_of(scores: Scores, objective: str) -> Embedded:
     """The embeddings behind the scores; `objective` names the loss for the error."""
     if scores.embedded is None:
         raise UserError(
-            f"expected scores with embeddings for {objective}, got scores alone: "
+            f"expected scores with embeddings for {objective}, got only scores: "
             "choose an adapter with one embedding per image and text, or another objective"
         )
     return scores.embedded

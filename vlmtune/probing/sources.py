@@ -71,7 +71,7 @@ def labelled_images(
 
     Args:
         path: A folder of images, a table (`vlmtune.data.tables`), or a folder or URL of tars.
-        labels: What holds the semantic class: a column of a table or of the `.json` beside an
+        labels: What holds the semantic class: a column of a table or of the `.json` next to an
             image; a member of a record such as "cls", or a key of its JSON. In a folder of images
             the name of an image's folder is its class if this is None.
         limit: Images of each split at most, None for all. The split keeps the same ones each time.
@@ -156,7 +156,7 @@ def _of_folder(path: Path, labels: str | None) -> Iterator[Listed]:
     rows = list(read_cells(path))
     if labels is not None and not any(labels in cells for cells in rows):
         raise UserError(
-            f"expected {labels!r} in the .json beside an image of {path}, none has it: correct "
+            f"expected {labels!r} in the .json next to an image of {path}, none has it: correct "
             "--labels, or leave it out to take the names of folders"
         )
     folders = [Path(cells["image"]).parent for cells in rows]

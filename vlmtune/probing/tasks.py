@@ -139,7 +139,7 @@ class Task:
 
 
 def check_tasks(names: Sequence[str], known: Sequence[str]) -> None:
-    """Raises `UserError` for a name that is no task."""
+    """Raises `UserError` for a name that is not a task."""
     for name in names:
         if name not in known:
             raise UserError(

@@ -77,7 +77,7 @@ def _text_only(row: Row, runs: Sequence[RunReport]) -> list[str]:
             continue
         lines.append(
             f"{runs[i].name} reaches {number(metric.value, metric.unit)} [{interval(metric)}], "
-            f"chance is {chance(metric)}: the captions alone give some answers away"
+            f"chance is {chance(metric)}: captions give some answers away without the image"
         )
         sign = 1 if metric.higher_is_better else -1
         lines += [

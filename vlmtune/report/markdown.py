@@ -22,7 +22,7 @@ NOTE = (
 TEST = (
     "p: McNemar's exact test if every item is right or wrong and no two items share an image; else "
     "a bootstrap that resamples images, with the items' weights if the metric is a mean over "
-    "groups; it resamples seeds, too, where a run has several. "
+    "groups; it also resamples seeds where a run has several. "
     f"A difference is significant if p is below {LEVEL}; p values are not corrected for "
     "multiple tests."
 )

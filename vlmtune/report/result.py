@@ -101,7 +101,7 @@ class Result:
         convention: "strict" (a tie is never a win, every row counts) or "reference" (as the
             published script does).
         outcomes: Of each item in the order of the file, what the primary metric gives it, in
-            [0, 1] (a cosine in [-1, 1]); empty where it is no mean over items. Two runs are
+            [0, 1] (a cosine in [-1, 1]); empty where it is not a mean over items. Two runs are
             compared item by item.
         clusters: Of each item the number of its image, so that intervals resample images.
         groups: Where the primary metric is a mean over groups of the mean within each: of each

@@ -17,7 +17,7 @@ from vlmtune.report.result import Result
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.table import KINDS, chance, interval, number, rows
 
-WIDE = 400  # columns if the output is no screen
+WIDE = 400  # columns if the output is not a screen
 
 
 def console() -> Console:

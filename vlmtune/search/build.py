@@ -86,7 +86,7 @@ def build_index(
 
     Raises:
         UserError: There is no such file or no readable image, `out` has the images of another
-            model, is damaged or is no index, or cannot be written.
+            model, is damaged or is not an index, or cannot be written.
     """
     out = Path(out)
     files, unread = _files(images)
@@ -232,7 +232,7 @@ def _absolute(name: str | Path) -> str:
 
 
 def _files(images: Sequence[str | Path]) -> tuple[list[Path], list[Unread]]:
-    """The files of `images`, absolute and each once, and those whose names are no text."""
+    """The files of `images`, absolute and each once, and those whose names are not text."""
     files: dict[Path, None] = {}
     for given in map(Path, images):
         if given.is_dir():
@@ -257,7 +257,7 @@ def _files(images: Sequence[str | Path]) -> tuple[list[Path], list[Unread]]:
 def _is_text(name: str) -> bool:
     try:
         name.encode()
-    except UnicodeEncodeError:  # bytes of the name that are no UTF-8
+    except UnicodeEncodeError:  # bytes of the name that are not UTF-8
         return False
     return True
 

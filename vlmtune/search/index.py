@@ -66,6 +66,7 @@ class Index:
         model: Model | None = None,
         device: torch.device | str | None = None,
         packages: Sequence[str] = (),
+        batch_size: int = 256,
     ) -> "Index":
         """Opens the index in `folder` with its model.
 
@@ -74,8 +75,9 @@ class Index:
             model: The model; by default `vlmtune.load` loads it by the name in the index, so open
                 only indexes of people you trust, or name the model.
             device: Where to compute, if the model is loaded here.
-            packages: Packages beside vlmtune whose classes the model may have, if it is loaded
-                here.
+            packages: Packages besides vlmtune that the model may import classes from, if it is
+                loaded here.
+            batch_size: Captions encoded at a time, if the model is loaded here.
 
         Raises:
             UserError: There is no index, it is damaged, the model has other weights, or faiss is
@@ -91,6 +93,7 @@ class Index:
                 device=device,
                 architecture=source["architecture"],
                 packages=packages,
+                batch_size=batch_size,
             )
         encoder = Encoder(model)
         if encoder.identity() != source["identity"]:

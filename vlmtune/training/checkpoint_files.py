@@ -1,6 +1,6 @@
 """The checkpoints in the folder of a run.
 
-In: the folder. Out: the newest checkpoint that the run goes on from. Never: what it holds.
+In: the folder. Out: the newest checkpoint that the run resumes from. Never: what it holds.
 """
 
 from pathlib import Path

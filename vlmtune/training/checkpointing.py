@@ -92,7 +92,7 @@ class TrainedWeights(pl.LightningModule):
         saved = checkpoint.get("vlmtune")
         if saved is None:
             raise UserError(
-                "expected a checkpoint of vlmtune, got a foreign one: correct --ckpt_path"
+                "expected a vlmtune checkpoint, got something else: correct --ckpt_path"
             )
         if other := differences(self.adapter.spec(), saved["adapter"], "adapter", "the checkpoint"):
             raise UserError(

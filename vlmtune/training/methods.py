@@ -3,7 +3,7 @@
 A backbone comes in, an `AdaptationModule` with the parts of a paper's method goes out. It never
 has a step of its own: a config with the same parts trains the same weights to the last bit.
 
-    module = MMAdapterModule(OpenClip("ViT-B-32", "openai"))
+    module = MMAdapterModule(OpenClip("ViT-B-32-quickgelu", "openai"))
     Trainer(max_steps=100).fit(module, ShardDataModule([ShardSet("shards")], batch_size=64))
 
 `vlmtune fit --model configs/plugins/modules/mm_adapter.yaml` chooses one on the command line.

@@ -31,7 +31,7 @@ def check_checkpoints(
         timed = callback._train_time_interval is not None
         if timed or not (_divides(every_n_steps, steps) and _divides(every_n_epochs, epochs)):
             raise UserError(
-                f"expected {callback.monitor} to be measured whenever a checkpoint is kept by "
+                f"expected {callback.monitor} to be measured whenever a checkpoint is saved by "
                 f"it, got ModelCheckpoint with every_n_train_steps={steps} and "
                 f"every_n_epochs={epochs}, BenchmarkCallback with every_n_steps={every_n_steps} "
                 f"and every_n_epochs={every_n_epochs}: make those multiples of these"

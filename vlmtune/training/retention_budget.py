@@ -117,7 +117,7 @@ class RetentionBudget(Callback):
         if self.action == "anneal":
             if any(isinstance(callback, EMA) for callback in trainer.callbacks):  # type: ignore[attr-defined]
                 raise UserError(
-                    "expected RetentionBudget to change the weights alone, got EMA beside the "
+                    "expected only RetentionBudget to change the weights, got EMA as well as the "
                     "action 'anneal': leave EMA out, or choose the action 'stop'"
                 )
             WiseFT(module.backbone, module.adapter)  # refuses adapters that start at random
@@ -195,7 +195,7 @@ class RetentionBudget(Callback):
         """The primary metrics.
 
         Raises:
-            UserError: A benchmark cannot be run, or its metric is no fraction.
+            UserError: A benchmark cannot be run, or its metric is not a fraction.
         """
         suite = run_suite(self.benchmarks, scorer)
         for name, reason in suite.not_run:

@@ -1,6 +1,6 @@
 """Scene requests in JSON go in, checked requests come out. Never samples what a request leaves out.
 
-A wrong request is refused in one line that begins with the path of the field.
+A wrong request is an error of one line that begins with the path of the field.
 """
 
 import re

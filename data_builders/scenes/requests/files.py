@@ -66,7 +66,7 @@ def read_requests(path: Path) -> list[Any]:
 
 def _loads(text: str) -> Any:
     def refuse(name: str) -> float:
-        raise ValueError(f"{name} is no JSON")
+        raise ValueError(f"{name} is not JSON")
 
     return json.loads(text, parse_constant=refuse)
 

@@ -254,7 +254,7 @@ def test_a_file_has_one_request_or_a_list_or_one_a_line(tmp_path):
     with refused(r"some\.jsonl, got JSONDecodeError in line 2"):
         read_requests(lines)
     one.write_text('{"light": NaN}')
-    with refused("NaN is no JSON"):
+    with refused("NaN is not JSON"):
         read_requests(one)
     with refused("No such file"):
         read_requests(tmp_path / "none.json")

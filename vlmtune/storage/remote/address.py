@@ -16,7 +16,7 @@ from vlmtune.errors import UserError
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://[^\s'\"<>]+")
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
-_SHORT = 4  # a shorter value of a variable is no secret, and replacing it would garble messages
+_SHORT = 4  # a shorter value of a variable is not a secret, and replacing it would garble messages
 _LONGEST = 200  # characters of a message of another library
 
 
