@@ -145,6 +145,17 @@ def test_pictures_need_no_model(photos, tmp_path, capsys):
     assert str(tmp_path / "sheets/fine.jpg") in printed
 
 
+def test_pictures_of_a_folder_of_classes(tmp_path, capsys):
+    """Five images of five classes are too few for probes and enough for a sheet."""
+    for i, kind in enumerate("abcde"):
+        path = tmp_path / "photos" / kind / f"{i}.png"
+        path.parent.mkdir(parents=True)
+        halves("red", "blue", i).save(path)
+    words = ["--images", tmp_path / "photos", "--pictures", tmp_path / "sheets", "--side", 48]
+    status, _, err = run(capsys, "probe", *words)
+    assert status == 0, err
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [

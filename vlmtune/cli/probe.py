@@ -20,7 +20,7 @@ from vlmtune.probing.fine import fine
 from vlmtune.probing.probe import Training
 from vlmtune.probing.results import to_json, to_results, write_confusion
 from vlmtune.probing.sheet import write_sheet
-from vlmtune.probing.sources import LabelledImage, labelled_images
+from vlmtune.probing.sources import LabelledImage, any_image, labelled_images
 from vlmtune.probing.styles import load_styles
 from vlmtune.probing.tables import Probed, main_probe, to_tables
 from vlmtune.probing.tasks import Task
@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> None:
     styles = None if options.styles is None else load_styles(options.styles, STYLES)
     tasks = [TASKS[name](styles) for name in dict.fromkeys(options.transformations)]
     if options.pictures is not None:
-        image = labelled_images(options.images, options.labels, limit=2)[0].open()
+        image = any_image(options.images, options.labels)
         for task in tasks:
             file = options.pictures / f"{task.name}.jpg"
             write_sheet(file, image, task, options.side)

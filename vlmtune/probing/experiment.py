@@ -74,7 +74,7 @@ def probe_specs(widths: Sequence[int], labelled: bool) -> list[ProbeSpec]:
         ['linear/transformation', 'mlp-2048/transformation', 'mlp-2048/semantic', 'mlp-2048/2-head']
     """
     specs = []
-    for width in widths:
+    for width in dict.fromkeys(widths):
         dropout = DROPOUT if width in BOTH_HEADS else 0.0
         specs.append(ProbeSpec(width, (TRANSFORMATION,), dropout))
         if labelled and width in BOTH_HEADS:
