@@ -55,11 +55,9 @@ class Model:
         self._scorer, self._cached = self.scorer(), 0
 
     def __repr__(self) -> str:
-        parts = (self.backbone, self.adapter)
-        trained = sum(p.numel() for part in parts for p in part.parameters() if p.requires_grad)
         return (
             f"Model({type(self.adapter).__name__} on {type(self.backbone).__name__} "
-            f"{self.backbone.title!r}, {0 if self.untrained else trained:,} trained parameters, "
+            f"{self.backbone.title!r}, {self.trained_parameters:,} trained parameters, "
             f"{self.device})"
         )
 
@@ -67,6 +65,12 @@ class Model:
     def untrained(self) -> bool:
         """Whether this is a backbone as it was loaded, without a trained adapter."""
         return isinstance(self.adapter, ZeroShot)
+
+    @property
+    def trained_parameters(self) -> int:
+        """Number of the parameters that were trained."""
+        parts = () if self.untrained else (self.backbone, self.adapter)
+        return sum(p.numel() for part in parts for p in part.parameters() if p.requires_grad)
 
     @property
     def device(self) -> torch.device:
