@@ -128,9 +128,53 @@ def test_an_adapted_model_is_probed_beside_its_original(photos, model_folder, tm
     assert frozen.provenance.adapter == "zero-shot"
     page = (out / "report.html").read_text()
     assert all(name in page for name in names)
+    assert "What the embedding still knows" in page
+    trained = RunReport.load(out / "tuned/report.json").provenance.trainable_parameters
+    assert trained > 0 == frozen.provenance.trainable_parameters
     status, _, err = run(capsys, *words, "--model", model_folder)
     assert status == 2
     assert "expected a trained model with --frozen" in err
+
+
+def row(text, *names):
+    """The cells of the one line of a table that has these cells."""
+    lines = [[x.strip() for x in line.split("|")[1:-1]] for line in text.splitlines()]
+    (found,) = [cells for cells in lines if all(name in cells for name in names)]
+    return found
+
+
+def test_tables_and_report_show_one_difference(photos, model_folder, tmp_path, capsys):
+    """Its interval counts runs as well as images, in both files."""
+    model = load(str(model_folder), device="cpu")
+    adapter = FullFineTuning()
+    adapter.attach(model.backbone)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.backbone.model.visual.parameters():
+            parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
+    save_export(tmp_path / "tuned", model.backbone, adapter, provenance={})
+    out = tmp_path / "out"
+    words = ["--images", photos, "--out", out, "--side", 32, "--steps", 40, "--runs", 3]
+    words += ["--widths", 0, 1024, "--device", "cpu", "--frozen", "--model", tmp_path / "tuned"]
+    status, _, err = run(capsys, "probe", *words)
+    assert status == 0, err
+    tables, report = ((out / name).read_text() for name in ("tables.md", "report.md"))
+    for task, probe, column in (
+        ("fine", "linear/transformation", 2),
+        ("fine", "mlp-1024/transformation", 2),
+        ("categories", "linear/transformation", 2),
+        ("fine", "mlp-1024/semantic", 3),
+    ):
+        cells = row(report, f"probe_{task}/{probe}", "tuned")
+        shown = cells[2] if cells[3] == "–" else f"{cells[2]} [{cells[3]}]"
+        assert row(tables, task, probe)[column] == shown
+        assert cells[7].endswith("(runs and items)")
+        if column == 2:
+            assert cells[3] != "–"
+            assert cells[8] in ("more sensitive", "less sensitive", "not significant")
+    assert "## What the embedding still knows, change from tuned, frozen" in report
+    assert "## Retained abilities, change from tuned, frozen" in report
+    assert "Other seeds of the training were not tested" in report
 
 
 def test_pictures_need_no_model(photos, tmp_path, capsys):
