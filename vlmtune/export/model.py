@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from vlmtune.adapters.base import Adapter, DualAdapter
+from vlmtune.adapters.matching import Matching
 from vlmtune.adapters.zero_shot import ZeroShot
 from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.weight_checks import digest
@@ -67,6 +68,11 @@ class Model:
         return isinstance(self.adapter, ZeroShot)
 
     @property
+    def embeds(self) -> Adapter:
+        """What embeds images: the adapter, or the contrastive side of a joint one."""
+        return getattr(self.adapter, "contrast", None) or self.adapter
+
+    @property
     def trained_parameters(self) -> int:
         """Number of the parameters that were trained."""
         parts = () if self.untrained else (self.backbone, self.adapter)
@@ -96,10 +102,13 @@ class Model:
     def original(self) -> "Model":
         """Returns the backbone as it was before training, zero-shot, on the same device.
 
+        A matching head without contrastive scores stays one, with frozen weights.
+
         Raises:
             UserError: Its weights cannot be loaded again.
         """
-        backbone, adapter = instantiate(self.backbone.spec(), Backbone), ZeroShot()
+        backbone = instantiate(self.backbone.spec(), Backbone)
+        adapter = Matching() if isinstance(self.embeds, Matching) else ZeroShot()
         adapter.attach(backbone)
         return Model(backbone, adapter, batch_size=self.batch_size).to(self.device)
 
