@@ -12,6 +12,7 @@ from vlmtune.adapters.full_finetuning import FullFineTuning
 from vlmtune.cli.main import main
 from vlmtune.export import load
 from vlmtune.export.files import save_export
+from vlmtune.probing.categories import STYLES, categories
 from vlmtune.report.run_report import RunReport
 
 
@@ -58,6 +59,17 @@ def test_a_folder_is_probed(photos, model_folder, tmp_path, capsys):
     assert "Table 3:" not in tables  # no width of 2,048 is among them
     value = f"{100 * fine.value:.2f}"
     assert value in tables
+    assert row(tables, "style_transfer")[1:] == ["—", "not run"]  # Table 5
+    for name, held_out in STYLES.items():
+        assert row(tables, f"{name}{' *' * held_out}")[1:] == ["—", "not run"]  # Table 6
+    assert row(tables.partition("Table 2")[0], model_folder.stem)[-1] == "not run"  # Table 1
+    tested = report.results[4].metrics
+    groups = [one.members for one in categories().runnable().classes if len(one.members) > 1]
+    for member in [x for members in groups for x in members]:
+        metric = tested.get(f"transformation/{member.name}")
+        cells = row(tables, f"{member.name}{' *' * member.held_out}")
+        assert cells[1] == str(metric.n if metric else 0)
+        assert (cells[2] == "—") == (metric is None)
     content = json.loads((out / "probe.json").read_text())
     assert len(content) == 8
     for one in content:
