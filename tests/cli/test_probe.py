@@ -1,6 +1,9 @@
 """`vlmtune probe`, from a folder of images to its report."""
 
 import json
+import re
+import shlex
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,6 +12,8 @@ from PIL import Image
 from tests.backbones import hf_models
 from tests.tiny import halves
 from vlmtune.adapters.full_finetuning import FullFineTuning
+from vlmtune.cli import quickstart
+from vlmtune.cli.fit import NOISE
 from vlmtune.cli.main import main
 from vlmtune.export import load
 from vlmtune.export.files import save_export
@@ -187,6 +192,45 @@ def test_tables_and_report_show_one_difference(photos, model_folder, tmp_path, c
     assert "## What the embedding still knows, change from tuned, frozen" in report
     assert "## Retained abilities, change from tuned, frozen" in report
     assert "Other seeds of the training were not tested" in report
+
+
+TINY = {
+    "fit": ["--data.batch_size", "8"],
+    "probe": ["--limit", "6", "--steps", "2", "--runs", "2", "--widths", "0", "--side", "32"],
+}
+"""Options that make a command of the page small."""
+
+
+@pytest.mark.filterwarnings(*(f"ignore:{pattern}" for pattern in NOISE))
+def test_before_and_after_is_one_page_as_documented(tmp_path, monkeypatch, capsys):
+    """All commands of the section, on the tiny world of the quickstart."""
+    page = (Path(__file__).parents[2] / "docs/probe.md").read_text(encoding="utf-8")
+    _, _, section = page.partition("## Before and after adaptation")
+    blocks = re.findall(r"```sh\n(.*?)```", section.partition("\n## ")[0], re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    configs = quickstart.write_configs(Path("runs/quickstart"), "tiny")
+    for builder, name in (("scenes", "world"), ("cola", "queries")):
+        words = ["build", builder, "--config", configs / f"{name}.yaml"]
+        assert run(capsys, *words, "--out", f"runs/quickstart/{name}")[0] == 0
+    for line in [line for block in blocks for line in block.splitlines()]:
+        words = shlex.split(line)[1:]
+        words = ["2" if word == "100" else word for word in words]
+        status, _, err = run(capsys, *words, *TINY.get(words[0], ()))
+        assert status == 0, err
+    report = (tmp_path / "runs/before-and-after/report.md").read_text()
+    head = next(line for line in report.splitlines() if line.startswith("| benchmark "))
+    assert head.split(" | ")[4:] == ["lora, frozen", "lora |"]
+    assert "## What the embedding still knows, change from lora, frozen" in report
+    for name in ("probe_fine/linear/transformation", "eqben", "pug_animals"):
+        cells = row(report, name, "lora")
+        assert "not tested" not in cells[-1]
+    assert report.count("not run: ") == report.count("not run: no weights") == 4
+
+
+def test_the_help_has_no_lists_of_python(capsys):
+    _, printed, _ = run(capsys, "probe", "--help")
+    assert "['" not in printed
+    assert "(0 128 1024 2048 16384 by default)" in " ".join(printed.split())
 
 
 def test_pictures_need_no_model(photos, tmp_path, capsys):
