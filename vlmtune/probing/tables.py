@@ -174,9 +174,9 @@ def _grouped(
     (_, first), *_ = named
     rows = []
     for key, part, ran in parts:
-        found = [one.metrics.get(key) for _, one in named]
-        n = next((str(x.n) for x in found if x is not None), "0")
-        cells = ["—" if x is None else _number(x) for x in found]
+        metrics = [one.metrics.get(key) for _, one in named]
+        n = next((str(x.n) for x in metrics if x is not None), "0")
+        cells = ["—" if x is None else _number(x) for x in metrics]
         rows.append([part, n, *cells] if ran else [part, "—", *[NOT_RUN] * len(named)])
     chance = number(1 / len(first.task.classes), "fraction")
     return _markdown([head, "n", *(f"{name} (chance {chance})" for name, _ in named)], rows)
