@@ -97,11 +97,11 @@ def seeded_difference(
             cluster_totals(weights, clusters),
             torch.Generator().manual_seed(seed + 1),
         )
-        drawn = [
+        sampled_by = [
             [_resampled(t, m, sizes, rows, generator) for t, m in zip(totals, means, strict=True)]
             for rows in resampled_rows(count, resamples, seed)
         ]
-        sampled = torch.cat([x[0] if paired else x[0] - x[1] for x in drawn])
+        sampled = torch.cat([x[0] if paired else x[0] - x[1] for x in sampled_by])
         low, high = sampled.quantile(ENDS).tolist()
         below, above = (int((sign * sampled <= 1e-12).sum()) for sign in (1, -1))
         p = min(1.0, 2 * (min(below, above) + 1) / (resamples + 1))
