@@ -1,6 +1,9 @@
 """`vlmtune probe`, from a folder of images to its report."""
 
 import json
+import re
+import shlex
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,11 +12,13 @@ from PIL import Image
 from tests.backbones import hf_models
 from tests.tiny import halves
 from vlmtune.adapters.full_finetuning import FullFineTuning
-from vlmtune.cli import plugins
+from vlmtune.cli import plugins, quickstart
+from vlmtune.cli.fit import NOISE
 from vlmtune.cli.main import main
 from vlmtune.errors import UserError
 from vlmtune.export import load
 from vlmtune.export.files import save_export
+from vlmtune.probing.categories import STYLES, categories
 from vlmtune.report.run_report import RunReport
 
 
@@ -60,6 +65,17 @@ def test_a_folder_is_probed(photos, model_folder, tmp_path, capsys):
     assert "Table 3:" not in tables  # no width of 2,048 is among them
     value = f"{100 * fine.value:.2f}"
     assert value in tables
+    assert row(tables, "style_transfer")[1:] == ["—", "not run"]  # Table 5
+    for name, held_out in STYLES.items():
+        assert row(tables, f"{name}{' *' * held_out}")[1:] == ["—", "not run"]  # Table 6
+    assert row(tables.partition("Table 2")[0], model_folder.stem)[-1] == "not run"  # Table 1
+    tested = report.results[4].metrics
+    groups = [one.members for one in categories().runnable().classes if len(one.members) > 1]
+    for member in [x for members in groups for x in members]:
+        metric = tested.get(f"transformation/{member.name}")
+        cells = row(tables, f"{member.name}{' *' * member.held_out}")
+        assert cells[1] == str(metric.n if metric else 0)
+        assert (cells[2] == "—") == (metric is None)
     content = json.loads((out / "probe.json").read_text())
     assert len(content) == 8
     for one in content:
@@ -130,6 +146,9 @@ def test_an_adapted_model_is_probed_beside_its_original(photos, model_folder, tm
     assert frozen.provenance.adapter == "zero-shot"
     page = (out / "report.html").read_text()
     assert all(name in page for name in names)
+    assert "What the embedding still knows" in page
+    trained = RunReport.load(out / "tuned/report.json").provenance.trainable_parameters
+    assert trained > 0 == frozen.provenance.trainable_parameters
     status, _, err = run(capsys, *words, "--model", model_folder)
     assert status == 2
     assert "expected a trained model with --frozen" in err
@@ -148,6 +167,86 @@ def test_packages_are_those_an_export_may_import(photos, tmp_path, monkeypatch, 
     assert seen == [("x", None, None, ["friend"], False)]
 
 
+def row(text, *names):
+    """The cells of the one line of a table that has these cells."""
+    lines = [[x.strip() for x in line.split("|")[1:-1]] for line in text.splitlines()]
+    (found,) = [cells for cells in lines if all(name in cells for name in names)]
+    return found
+
+
+def test_tables_and_report_show_one_difference(photos, model_folder, tmp_path, capsys):
+    """Its interval counts runs as well as images, in both files."""
+    model = load(str(model_folder), device="cpu")
+    adapter = FullFineTuning()
+    adapter.attach(model.backbone)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.backbone.model.visual.parameters():
+            parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
+    save_export(tmp_path / "tuned", model.backbone, adapter, provenance={})
+    out = tmp_path / "out"
+    words = ["--images", photos, "--out", out, "--side", 32, "--steps", 40, "--runs", 3]
+    words += ["--widths", 0, 1024, "--device", "cpu", "--frozen", "--model", tmp_path / "tuned"]
+    status, _, err = run(capsys, "probe", *words)
+    assert status == 0, err
+    tables, report = ((out / name).read_text() for name in ("tables.md", "report.md"))
+    for task, probe, column in (
+        ("fine", "linear/transformation", 2),
+        ("fine", "mlp-1024/transformation", 2),
+        ("categories", "linear/transformation", 2),
+        ("fine", "mlp-1024/semantic", 3),
+    ):
+        cells = row(report, f"probe_{task}/{probe}", "tuned")
+        shown = cells[2] if cells[3] == "–" else f"{cells[2]} [{cells[3]}]"
+        assert row(tables, task, probe)[column] == shown
+        assert cells[7].endswith("(runs and items)")
+        if column == 2:
+            assert cells[3] != "–"
+            assert cells[8] in ("more sensitive", "less sensitive", "not significant")
+    assert "## What the embedding still knows, change from tuned, frozen" in report
+    assert "## Retained abilities, change from tuned, frozen" in report
+    assert "Other seeds of the training were not tested" in report
+
+
+TINY = {
+    "fit": ["--data.batch_size", "8"],
+    "probe": ["--limit", "6", "--steps", "2", "--runs", "2", "--widths", "0", "--side", "32"],
+}
+"""Options that make a command of the page small."""
+
+
+@pytest.mark.filterwarnings(*(f"ignore:{pattern}" for pattern in NOISE))
+def test_before_and_after_is_one_page_as_documented(tmp_path, monkeypatch, capsys):
+    """All commands of the section, on the tiny world of the quickstart."""
+    page = (Path(__file__).parents[2] / "docs/probe.md").read_text(encoding="utf-8")
+    _, _, section = page.partition("## Before and after adaptation")
+    blocks = re.findall(r"```sh\n(.*?)```", section.partition("\n## ")[0], re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    configs = quickstart.write_configs(Path("runs/quickstart"), "tiny")
+    for builder, name in (("scenes", "world"), ("cola", "queries")):
+        words = ["build", builder, "--config", configs / f"{name}.yaml"]
+        assert run(capsys, *words, "--out", f"runs/quickstart/{name}")[0] == 0
+    for line in [line for block in blocks for line in block.splitlines()]:
+        words = shlex.split(line)[1:]
+        words = ["2" if word == "100" else word for word in words]
+        status, _, err = run(capsys, *words, *TINY.get(words[0], ()))
+        assert status == 0, err
+    report = (tmp_path / "runs/before-and-after/report.md").read_text()
+    head = next(line for line in report.splitlines() if line.startswith("| benchmark "))
+    assert head.split(" | ")[4:] == ["lora, frozen", "lora |"]
+    assert "## What the embedding still knows, change from lora, frozen" in report
+    for name in ("probe_fine/linear/transformation", "eqben", "pug_animals"):
+        cells = row(report, name, "lora")
+        assert "not tested" not in cells[-1]
+    assert report.count("not run: ") == report.count("not run: no weights") == 4
+
+
+def test_the_help_has_no_lists_of_python(capsys):
+    _, printed, _ = run(capsys, "probe", "--help")
+    assert "['" not in printed
+    assert "(0 128 1024 2048 16384 by default)" in " ".join(printed.split())
+
+
 def test_pictures_need_no_model(photos, tmp_path, capsys):
     status, printed, _ = run(
         capsys, "probe", "--images", photos, "--pictures", tmp_path / "sheets", "--side", 48
@@ -158,6 +257,17 @@ def test_pictures_need_no_model(photos, tmp_path, capsys):
         "fine.jpg",
     ]
     assert str(tmp_path / "sheets/fine.jpg") in printed
+
+
+def test_pictures_of_a_folder_of_classes(tmp_path, capsys):
+    """Five images of five classes are too few for probes and enough for a sheet."""
+    for i, kind in enumerate("abcde"):
+        path = tmp_path / "photos" / kind / f"{i}.png"
+        path.parent.mkdir(parents=True)
+        halves("red", "blue", i).save(path)
+    words = ["--images", tmp_path / "photos", "--pictures", tmp_path / "sheets", "--side", 48]
+    status, _, err = run(capsys, "probe", *words)
+    assert status == 0, err
 
 
 @pytest.mark.parametrize(

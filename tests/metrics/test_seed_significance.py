@@ -77,3 +77,20 @@ def test_outcomes_that_are_none():
         seeded_difference(torch.full((2, 3), math.nan), torch.zeros(1, 3))
     with refused("items with finite outcomes"):
         seeded_difference(torch.zeros(2, 0), torch.zeros(1, 0))
+
+
+def test_runs_that_belong_together_are_drawn_together():
+    """Runs vary by 40 points, both models alike: pairs remove it, runs drawn apart do not."""
+    old = outcomes([0.3, 0.5, 0.7], 2000)
+    new = old.clone()
+    new[:, :100] = 1.0
+    pairs, apart = (seeded_difference(new, old, paired=x) for x in (True, False))
+    assert pairs.difference == apart.difference
+    assert (pairs.test, apart.test) == ("runs and items", "seeds and items")
+    assert pairs.high - pairs.low < 0.05 < apart.high - apart.low
+    assert 0 < pairs.low < pairs.difference < pairs.high
+    (row,) = new[:1] - old[:1]
+    one = seeded_difference(new[:1], old[:1], paired=True)
+    assert (one.low, one.high, one.p) == pytest.approx(paired_bootstrap(row, torch.arange(2000)))
+    same = seeded_difference(old, old, paired=True)
+    assert (same.difference, same.low, same.high, same.p) == (0, None, None, 1)

@@ -2,11 +2,20 @@
 
 import pytest
 import torch
+from PIL import Image
+from torch.nn.functional import normalize
 
 from tests.backbones import hf_models
 from tests.refusals import refused
-from tests.tiny import write_model
+from tests.tiny import halves, write_model
+from vlmtune.adapters.fusion_tuning import FusionTuning
+from vlmtune.adapters.matching import Matching
 from vlmtune.adapters.mm_pred import MMPred
+from vlmtune.backbones.base import Backbone
+from vlmtune.backbones.blip import Blip
+from vlmtune.backbones.bridgetower import BridgeTower
+from vlmtune.backbones.flava import Flava
+from vlmtune.backbones.vilt import Vilt
 from vlmtune.export import load
 from vlmtune.export.model import Model
 from vlmtune.probing.embeddings import Embedder
@@ -97,7 +106,66 @@ def test_a_joint_adapter_is_probed_through_its_cls_with_a_fixed_text(model_folde
     assert not torch.allclose(other.embed(images()), embedded)
 
 
-def test_a_joint_adapter_without_cls_is_refused(tmp_path):
-    model = load(str(hf_models.write_vilt(tmp_path / "vilt")), device="cpu")
-    with refused(r"embedding of images or a \[CLS\] token, got Matching"):
+FUSIONS = {
+    Blip: hf_models.write_blip,
+    BridgeTower: hf_models.write_bridgetower,
+    Flava: hf_models.write_flava,
+    Vilt: hf_models.write_vilt,
+}
+
+
+@pytest.mark.parametrize("kind", FUSIONS, ids=lambda x: x.__name__)
+def test_a_matching_head_is_probed_through_what_it_reads(kind, tmp_path):
+    """Before training and after it, with a fixed text, as the head gives the scores."""
+    backbone = kind(str(FUSIONS[kind](tmp_path / "model")))
+    adapter = FusionTuning()
+    adapter.attach(backbone)
+    model = Model(backbone, adapter)
+    pixels = torch.stack([backbone.preprocess(x) for x in pictures()])
+    embedder = Embedder(model, text="a red cube")
+    embedded = embedder.embed(pixels)
+    with torch.no_grad():
+        text = adapter.prepare_text(backbone.encode_text(["a red cube"], adapter.text_input))
+        image = adapter.prepare_image(backbone.encode_image(pixels, adapter.image_input))
+        scores = adapter.score_pairs(image, text[torch.zeros(3, dtype=torch.long)])
+        torch.testing.assert_close(head_of(backbone, embedded), scores)
+    original = model.original()
+    assert isinstance(original.adapter, Matching)
+    assert original.trained_parameters == 0 < model.trained_parameters
+    torch.testing.assert_close(Embedder(original, text="a red cube").embed(pixels), embedded)
+    with torch.no_grad():
+        for parameter in model.backbone.parameters():
+            if parameter.requires_grad:
+                parameter.add_(0.1)
+    assert not torch.allclose(embedder.embed(pixels), embedded)
+
+
+def pictures() -> list[Image.Image]:
+    return [halves(x, "green", i) for i, x in enumerate(("red", "blue", "white"))]
+
+
+def head_of(backbone: Backbone, cls: torch.Tensor) -> torch.Tensor:
+    """The score that a backbone's matching head gives a [CLS]."""
+    head = backbone.fusion._head
+    logits = head(cls[:, None]) if isinstance(backbone, Flava) else head(cls)
+    return logits[:, 0] if isinstance(backbone, Vilt) else logits[:, 1] - logits[:, 0]
+
+
+def test_the_contrastive_side_of_fusion_tuning_is_probed(tmp_path):
+    backbone = Blip(str(hf_models.write_blip(tmp_path / "blip")))
+    adapter = FusionTuning(towers=True, contrast=True)
+    adapter.attach(backbone)
+    model = Model(backbone, adapter)
+    pixels = torch.stack([backbone.preprocess(x) for x in pictures()])
+    embedded = Embedder(model).embed(pixels)
+    original = model.original()
+    assert original.untrained
+    torch.testing.assert_close(normalize(embedded), normalize(Embedder(original).embed(pixels)))
+
+
+def test_a_head_that_reads_no_cls_is_refused_and_its_patches_are_probed(tmp_path):
+    model = load(str(hf_models.write_llava(tmp_path / "llava")), device="cpu", texts=False)
+    with refused(r"reads a \[CLS\] token, got .* as with --layer patches-1"):
         Embedder(model)
+    pixels = torch.stack([model.backbone.preprocess(x) for x in pictures()])
+    assert Embedder(model, "patches-1").embed(pixels).shape[0] == 3

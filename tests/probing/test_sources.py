@@ -8,7 +8,7 @@ import pytest
 
 from tests.tiny import halves
 from vlmtune.errors import UserError
-from vlmtune.probing.sources import labelled_images
+from vlmtune.probing.sources import any_image, labelled_images
 
 COLOURS = ("red", "green", "blue")
 
@@ -81,18 +81,84 @@ def test_a_column_is_the_label(tmp_path):
 
 
 def test_a_member_of_a_tar_is_the_label(tmp_path):
-    with tarfile.open(tmp_path / "0.tar", "w") as tar:
-        for i in range(40):
-            cells = json.dumps({"caption": "a thing", "kind": COLOURS[i % 2]}).encode()
-            members = {"png": png("red", "blue", i), "cls": str(i % 3).encode(), "json": cells}
-            for name, data in members.items():
-                info = tarfile.TarInfo(f"{i:03}.{name}")
-                info.size = len(data)
-                tar.addfile(info, io.BytesIO(data))
+    records = []
+    for i in range(40):
+        cells = json.dumps({"caption": "a thing", "kind": COLOURS[i % 2]}).encode()
+        records.append({"png": png("red", "blue", i), "cls": str(i % 3).encode(), "json": cells})
+    write_tar(tmp_path / "0.tar", records)
     images = labelled_images(tmp_path, "cls")
     assert {x.label for x in images} == {"0", "1", "2"}
     assert images[0].open().size == (8, 8)
     assert {x.label for x in labelled_images(tmp_path, "kind")} == {"red", "green"}
+
+
+def write_tar(path, records):
+    with tarfile.open(path, "w") as tar:
+        for i, members in enumerate(records):
+            for name, data in members.items():
+                info = tarfile.TarInfo(f"{i:03}.{name}")
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+
+
+def test_records_without_captions_are_read(tmp_path):
+    """ImageNet's form: an image and the number of its class."""
+    records = [{"png": png("red", "blue", i), "cls": str(i % 2).encode()} for i in range(40)]
+    write_tar(tmp_path / "0.tar", records)
+    images = labelled_images(tmp_path, "cls")
+    assert len(images) == 40
+    assert {x.label for x in images} == {"0", "1"}
+    assert images[0].open().size == (8, 8)
+    assert {x.label for x in labelled_images(tmp_path)} == {""}
+
+
+def test_a_label_that_no_record_has_is_an_error(tmp_path):
+    write_tar(tmp_path / "0.tar", [{"png": png("red", "blue", i), "cls": b"1"} for i in range(9)])
+    with pytest.raises(UserError, match=r"expected 'nope' in the records of .*"):
+        labelled_images(tmp_path, "nope")
+
+
+def five_classes(folder):
+    """Unequal classes, in two splits."""
+    for i in range(40):
+        kind = "abcde"[(0, 0, 0, 0, 1, 1, 2, 2, 3, 4)[i % 10]]
+        write(folder, f"{'train' if i < 20 else 'test'}/{kind}/{i}.png", i)
+
+
+def test_any_image_needs_no_classes_and_no_splits(tmp_path):
+    write(tmp_path, "test/a/0.png", 0)
+    write(tmp_path, "train/b/1.png", 1)
+    assert any_image(tmp_path).size == (8, 8)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError):
+        any_image(tmp_path / "empty")
+
+
+@pytest.mark.parametrize("limit", [2, 4, 5, 10])
+def test_a_limit_takes_images_of_each_class(limit, tmp_path, caplog):
+    five_classes(tmp_path)
+    images = labelled_images(tmp_path, limit=limit)
+    for split in ("train", "test"):
+        labels = [x.label for x in images if x.split == split]
+        assert len(labels) == limit
+        assert set(labels) == set("abcde"[:limit])
+        assert max(map(labels.count, "abcde")) == -(-limit // 5)
+    assert ("classes are left out: raise --limit" in caplog.text) == (limit < 5)
+    again = labelled_images(tmp_path, limit=limit)
+    assert [x.digest for x in images] == [x.digest for x in again]
+
+
+def test_a_broken_image_is_left_out_and_counted(tmp_path, caplog):
+    five_classes(tmp_path)
+    (tmp_path / "train/a/broken.png").write_bytes(png("red", "blue", 1)[:40])
+    for limit in (None, 20):
+        images = labelled_images(tmp_path, limit=limit)
+        assert [x.split for x in images] == ["train"] * 20 + ["test"] * 20
+    assert f"1 images of {tmp_path} are left out, first: expected an image" in caplog.text
+    for path in (tmp_path / "train").rglob("*.png"):
+        path.write_bytes(f"broken {path}".encode())
+    with pytest.raises(UserError, match="got 0 and"):
+        labelled_images(tmp_path)
 
 
 def test_mistakes_are_named(tmp_path):

@@ -1,11 +1,13 @@
 """Graphs of the user transform images as the tasks' styles."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from PIL import Image
 
 from vlmtune.errors import UserError
-from vlmtune.probing.categories import categories
+from vlmtune.probing.categories import STYLES, categories
 from vlmtune.probing.fine import fine
 from vlmtune.probing.styles import load_styles
 
@@ -51,6 +53,22 @@ def test_a_graph_is_a_style(tmp_path):
     write_graph(tmp_path / "pasta.onnx", size=(16, 16))  # another graph, other keys
     again = fine(load_styles(tmp_path, ["pasta", "starry_night"])).runnable()
     assert again.versions("a", "train")[-1].key("a", 32) != version.key("a", 32)
+
+
+def test_several_graphs_of_a_style_are_sampled(tmp_path):
+    """DeepDream with 7 to 12 iterations, each a graph."""
+    for i in range(7, 13):
+        write_graph(tmp_path / f"deep_dream-{i}.onnx", size=(i, i))
+    styles = load_styles(tmp_path, STYLES)
+    assert styles.keys() == {"deep_dream"}
+    task = categories(styles)
+    (member,) = [x for one in task.classes for x in one.members if x.name == "deep_dream"]
+    generator = np.random.default_rng(0)
+    drawn = {member.test.sample(generator)["graph"] for _ in range(60)}
+    assert {Path(file).name for file, _ in drawn} == {f"deep_dream-{i}.onnx" for i in range(7, 13)}
+    image = Image.fromarray(np.zeros((20, 20, 3), dtype=np.uint8))
+    shown = member.test.apply(image, member.test.sample(generator))
+    assert np.asarray(shown).min() == 255
 
 
 def test_mistakes_are_named(tmp_path):

@@ -9,6 +9,7 @@ from PIL import Image
 from vlmtune.errors import UserError
 from vlmtune.probing.categories import categories
 from vlmtune.probing.colours import identity, invert
+from vlmtune.probing.distractions import draw_distraction
 from vlmtune.probing.fine import fine
 from vlmtune.probing.parameters import SEEDS, transformation
 from vlmtune.probing.sheet import square, write_sheet
@@ -278,10 +279,26 @@ def test_an_image_becomes_a_square():
     assert middle.getpixel((1, 1)) == (0, 0, 255)
 
 
-def test_a_sheet_shows_every_transformation(tmp_path):
-    write_sheet(tmp_path / "fine.jpg", Image.effect_noise((50, 40), 90), fine(), side=48)
-    with Image.open(tmp_path / "fine.jpg") as sheet:
-        assert sheet.size == (8 * 116 + 4, 4 * 132 + 4)  # 27 tiles in rows of 8
+def tiles(path, count):
+    """The pictures of a sheet, and the strips with their names."""
+    with Image.open(path) as sheet:
+        values = np.asarray(sheet.convert("RGB"), dtype=float)
+    assert values.shape == (-(-count // 8) * 132 + 4, 8 * 116 + 4, 3)  # rows of 8
+    corners = [(4 + i // 8 * 132, 4 + i % 8 * 116) for i in range(count)]
+    names = [values[top + 112 : top + 128, left : left + 112] for top, left in corners]
+    return [values[top : top + 112, left : left + 112] for top, left in corners], names
+
+
+@pytest.mark.parametrize(("task", "count"), [(fine(), 27), (categories(), 31)])
+def test_a_sheet_shows_every_transformation(task, count, tmp_path):
+    write_sheet(tmp_path / "sheet.jpg", draw_distraction("hills"), task, side=112)
+    (original, *others), names = tiles(tmp_path / "sheet.jpg", count)
+    shown = [x.name for one in task.runnable().classes for x in one.members][1:]
+    for name, tile in zip(shown, others, strict=True):
+        assert np.abs(tile - original).mean() > 1, name
+        alike = sum(np.abs(tile - other).mean() < 1 for other in others)
+        assert alike == 1, name  # itself
+    assert all((name < 128).any() for name in names)
 
 
 def test_an_unknown_task_is_an_error():

@@ -8,7 +8,9 @@ from PIL import Image
 
 from vlmtune.errors import UserError
 from vlmtune.probing import colours, filters, fusing, noise, overlays, warping
+from vlmtune.probing.categories import categories
 from vlmtune.probing.distractions import DISTRACTIONS, draw_distraction
+from vlmtune.probing.fine import fine
 from vlmtune.probing.halftone import WAVEFORMS, line_halftone, wave
 from vlmtune.probing.icons import ICONS, draw_icon
 
@@ -125,13 +127,25 @@ def test_pixels_become_blocks():
 
 def test_the_background_is_a_blurred_copy():
     image = noisy(40, 40)
-    wide = filters.blurry_background(image, 1.5, 1.25, 20)
-    assert wide.size == (60, 50)
-    assert (values(wide)[5:45, 10:50] == values(image)).all()
-    assert values(wide)[:, :10].std() < 0.2 * values(image).std()
-    cut = filters.blurry_background(image, 0.75, 1.0, 20)
-    assert cut.size == (30, 40)
-    assert (values(cut) == values(image)[:, 5:35]).all()
+    wide = filters.blurry_background(image, 2.0, 1.0, 20)
+    assert wide.size == image.size  # whatever a model cuts off, it sees what others see
+    small = image.resize((20, 40), Image.Resampling.BILINEAR)
+    assert np.abs(values(wide)[:, 12:28] - values(small)[:, 2:18]).max() <= 2
+    assert values(wide)[:, :9].std() < 0.2 * values(image).std()
+    cut = filters.blurry_background(image, 0.5, 1.0, 20)
+    middle = image.crop((10, 0, 30, 40)).resize((40, 40), Image.Resampling.BILINEAR)
+    assert (values(cut) == values(middle)).all()
+
+
+def test_a_square_stays_square():
+    """A model that scales and one that cuts out the middle see the same transformation."""
+    image, generator = noisy(40, 40), np.random.default_rng(0)
+    for task in (fine(), categories()):
+        for member in [x for one in task.runnable().classes for x in one.members]:
+            for row in (member.train, member.test):
+                if row is not None:
+                    shown = row.apply(image, row.sample(generator))
+                    assert shown.width == shown.height, member.name
 
 
 def test_quality_is_that_of_jpeg():

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from vlmtune.metrics.item_groups import ItemGroups
+from vlmtune.metrics.seed_significance import seeded_difference
 from vlmtune.metrics.significance import mcnemar, paired_difference
 from vlmtune.metrics.value import MetricValue
 from vlmtune.report.differences import compare_with_first
@@ -143,3 +144,24 @@ def test_text_only_runs_are_not_compared(make_run):
     assert compare_with_first([first, text_only]) == ()
     found = compare_with_first([text_only, first, replace(first, name="c")])
     assert [one.run for one in found] == [2]
+
+
+def test_runs_of_a_measurement_are_drawn_in_pairs(against):
+    """Of two runs of a probe one changes: items alone would be sure of it."""
+    old, new = ((0.5,) * 60, (0.5,) * 60), ((0.6,) * 60, (0.5,) * 60)
+    means = [tuple(sum(x) / 2 for x in zip(*runs, strict=True)) for runs in (old, new)]
+    before, after = (
+        result(mean, runs=runs, kind="sensitivity")
+        for mean, runs in zip(means, (old, new), strict=True)
+    )
+    (comparison,) = against(before, after)
+    rows = [torch.tensor(runs, dtype=torch.float64) for runs in (new, old)]
+    assert comparison.paired == seeded_difference(*rows, paired=True)
+    assert comparison.verdict == "not significant"
+    (alone,) = against(replace(before, runs=()), replace(after, runs=()))
+    assert alone.verdict == "more sensitive"  # as if the two runs were all there are
+    assert {x.direction for x in (*against(before, after), alone)} == {"more sensitive"}
+    (fewer,) = against(after, before)
+    assert fewer.direction == "less sensitive"
+    (uneven,) = against(before, replace(after, runs=new[:1]))
+    assert uneven.paired.test == "seeds and items"

@@ -122,7 +122,7 @@ def change(raw, where, value):
         (["schema"], 4, "got schema 4, not 5: evaluate the model again"),
         (["schema"], True, "schema"),
         (["schema"], KeyError, "got schema None"),
-        (["results", 0, "kind"], "lost", "results.0.kind: .*'compositional' or 'retained'"),
+        (["results", 0, "kind"], "lost", "results.0.kind: .*'retained' or 'sensitivity'"),
         (["results", 0, "convention"], "mine", "convention: .*'strict' or 'reference'"),
         (["results", 0, "metrics", "accuracy", "unit"], "furlong", "unit: .*'cosine', 'rank'"),
         (["text_only"], 1, "text_only: .*boolean"),

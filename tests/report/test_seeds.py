@@ -81,7 +81,7 @@ def test_a_run_of_one_seed_says_that_items_alone_were_tested(seed):
     single, several = seed(0, (1.0, 1.0)), over_seeds("mm", [seed(i, (1.0, 1.0)) for i in (0, 1)])
     assert items_alone([frozen, single]) == ("mm",)
     assert items_alone([frozen, several]) == ()
-    note = "Only items were tested, not seeds"
+    note = "Other seeds of the training were not tested"
     for write in (to_markdown, to_html):
         assert note in write([frozen, single])
         assert note not in write([frozen, several])

@@ -89,6 +89,10 @@ class Matching(JointAdapter[Tokens, Tokens, Tokens]):
     def score_pairs(self, image: Tokens, text: Tokens) -> Float[Tensor, "P"]:
         return self.fusion.match(image, text)
 
+    def cls_outputs(self, image: Tokens, text: Tokens) -> Float[Tensor, "P w"]:
+        """Returns what the matching head reads of prepared image i and text i."""
+        return self.fusion.cls_outputs(image, text)
+
     @override
     def pair_bytes(self, image: Tokens, text: Tokens, training: bool) -> int:
         # A dozen tensors of the pair's tokens, in training for each block.

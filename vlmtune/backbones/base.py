@@ -140,6 +140,17 @@ class Fusion(ABC):
         A single row of `image` stands for all P.
         """
 
+    def cls_outputs(self, image: Tokens, text: Tokens) -> Float[Tensor, "P w"]:
+        """Returns what the matching head reads of P prepared rows: the joint [CLS].
+
+        Raises:
+            UserError: The head reads no single state.
+        """
+        raise UserError(
+            f"expected a matching head that reads a [CLS] token, got {type(self).__name__}, whose "
+            "head does not: probe its image tower, as with --layer patches-1"
+        )
+
 
 class Backbone(Configured, nn.Module, ABC):
     """A vision-language model with one tower per modality.

@@ -130,11 +130,15 @@ class BlipFusion(Fusion):
 
     @override
     def match(self, image: Tokens, text: Tokens) -> Float[Tensor, "P"]:
+        return log_odds(self._head(self.cls_outputs(image, text)))
+
+    @override
+    def cls_outputs(self, image: Tokens, text: Tokens) -> Float[Tensor, "P w"]:
         tokens, patches = text.values.to(self._dtype), image.values.to(self._dtype)
         mask = hide_padding(text.mask, self._dtype)
         for layer in self._layers:
             tokens = layer(tokens, patches, attention_mask=mask)
-        return log_odds(self._head(tokens[:, 0]))
+        return tokens[:, 0]
 
 
 def embed_pixels(vision: Any, pixels: Pixels) -> Float[Tensor, "n t w"]:

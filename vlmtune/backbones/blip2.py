@@ -179,6 +179,11 @@ class QFormerITM(QFormerFusion):
         read = self.read(image, side_by_side(self.queries(), text))
         return log_odds(head(read.to(head.weight.dtype)).mean(dim=1))
 
+    @override
+    def cls_outputs(self, image: Tokens, text: Tokens) -> Float[Tensor, "P w"]:
+        """The mean of the queries, as the head's logits are means over them."""
+        return self.read(image, side_by_side(self.queries(), text)).mean(dim=1)
+
 
 class QFormerITC(QFormerFusion):
     """Queries and caption apart: the largest cosine of a query with the caption."""

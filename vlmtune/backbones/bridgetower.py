@@ -200,6 +200,10 @@ class BridgeFusion(Fusion):
 
     @override
     def match(self, image: Tokens, text: Tokens) -> Float[Tensor, "P"]:
+        return log_odds(self._head(self.cls_outputs(image, text)))
+
+    @override
+    def cls_outputs(self, image: Tokens, text: Tokens) -> Float[Tensor, "P w"]:
         model, mask = self._model, hide_padding(text.mask, self._dtype)
         image_states = image.values.to(self._dtype).chunk(self._depth, dim=-1)
         text_states = text.values.to(self._dtype).chunk(self._depth, dim=-1)
@@ -212,7 +216,7 @@ class BridgeFusion(Fusion):
                 model.cross_modal_text_layers[i](left, right, attention_mask=mask)[0],
                 model.cross_modal_image_layers[i](right, left, encoder_attention_mask=mask)[0],
             )
-        return log_odds(self._head(model.get_cls_features(left, right)))
+        return model.get_cls_features(left, right)
 
 
 def _embed(visual: Any, pixels: Pixels) -> Float[Tensor, "n t w"]:

@@ -113,8 +113,12 @@ class FlavaFusion(Fusion):
 
     @override
     def match(self, image: Tokens, text: Tokens) -> Float[Tensor, "P"]:
+        return log_odds(self._head(self.cls_outputs(image, text)[:, None]))
+
+    @override
+    def cls_outputs(self, image: Tokens, text: Tokens) -> Float[Tensor, "P w"]:
         joined = side_by_side(image, text)
         tokens = through(
             self.blocks, joined.values.to(self._dtype), hide_padding(joined.mask, self._dtype)
         )
-        return log_odds(self._head(self._encoder.layernorm(tokens)))
+        return self._encoder.layernorm(tokens)[:, 0]  # the one that its head pools

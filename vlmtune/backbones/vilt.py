@@ -148,12 +148,15 @@ class ViltFusion(Fusion):
 
     @override
     def match(self, image: Tokens, text: Tokens) -> Float[Tensor, "P"]:
+        return self._head(self.cls_outputs(image, text))[:, 0].float()
+
+    @override
+    def cls_outputs(self, image: Tokens, text: Tokens) -> Float[Tensor, "P w"]:
         joined = side_by_side(text, image)
         tokens = through(
             self.blocks, joined.values.to(self._dtype), hide_padding(joined.mask, self._dtype)
         )
-        pooled = self._vilt.pooler(self._vilt.layernorm(tokens))
-        return self._head(pooled)[:, 0].float()
+        return self._vilt.pooler(self._vilt.layernorm(tokens))
 
 
 class SquarePreprocess(Preprocess):

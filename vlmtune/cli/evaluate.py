@@ -6,20 +6,19 @@ In: a model and benchmarks. Out: report.json, report.md and report.html. It neve
 
 import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from vlmtune.benchmarks.base import Benchmark
 from vlmtune.cli.plugins import make_list, model_of
+from vlmtune.cli.provenance import provenance_of
 from vlmtune.cli.text_only import captions, save_text_only, text_only_runs
 from vlmtune.evaluation.suite import load_all, run_suite
 from vlmtune.evaluation.text_only import TextOnlyScore
 from vlmtune.export.model import Model
-from vlmtune.report.environment import code_commit, library_versions, now
 from vlmtune.report.html import write_report
 from vlmtune.report.item_row import ItemRow
 from vlmtune.report.items_file import by_benchmark, check_format, write_items
-from vlmtune.report.run_report import Provenance, RunReport
+from vlmtune.report.run_report import RunReport
 from vlmtune.report.screen import show
 
 
@@ -42,7 +41,8 @@ def run(options: argparse.Namespace) -> None:
     rows: list[ItemRow] | None = None if options.items is None else []
     suite = run_suite(benchmarks, scorer, items=rows)
     name = options.name or default_name(model, options.model)
-    provenance = _provenance(model, options, benchmarks)
+    measured = {"benchmarks": {benchmark.name: benchmark.spec() for benchmark in benchmarks}}
+    provenance = provenance_of(model, options.model, options.pretrained, measured)
     report = RunReport(name, provenance, suite.results, not_run=suite.not_run)
     runs = [report]
     if n_gram is not None:
@@ -62,35 +62,3 @@ def default_name(model: Model, given: str) -> str:
     """The name of a run: the last part of what was typed; random weights are named."""
     name = Path(given).stem or given
     return f"{name} (random weights)" if model.backbone.random_weights else name
-
-
-def _provenance(
-    model: Model, options: argparse.Namespace, benchmarks: Sequence[Benchmark]
-) -> Provenance:
-    untrained = model.untrained
-    parts = (model.backbone, model.adapter)
-    trainable = sum(p.numel() for part in parts for p in part.parameters() if p.requires_grad)
-    # Versions, commit and date are those of this evaluation; those of the training stand apart.
-    trained = model.provenance
-    training = {k: trained[k] for k in ("config", "versions", "commit", "date") if k in trained}
-    data, seed, seconds = (trained.get(key) for key in ("data", "seed", "seconds"))
-    return Provenance(
-        backbone=model.backbone.title,
-        adapter="zero-shot" if untrained else type(model.adapter).__name__,
-        model={"backbone": model.backbone.spec(), "adapter": model.adapter.spec()},
-        fingerprint=model.backbone.fingerprint,
-        data=data if isinstance(data, str) else "",
-        config={
-            "evaluated": options.model,
-            "pretrained": options.pretrained,
-            "weights": model.backbone.weights_file,
-            "benchmarks": {benchmark.name: benchmark.spec() for benchmark in benchmarks},
-            "training": training,
-        },
-        versions=library_versions(),
-        commit=code_commit(),
-        date=now(),
-        seed=seed if isinstance(seed, int) else None,
-        trainable_parameters=0 if untrained else trainable,
-        seconds=float(seconds) if isinstance(seconds, int | float) else 0.0,
-    )

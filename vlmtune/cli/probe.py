@@ -12,6 +12,7 @@ from pathlib import Path
 
 from vlmtune.cli.plugins import find_device
 from vlmtune.cli.probe_models import Embedding, embeddings_of
+from vlmtune.cli.provenance import provenance_of
 from vlmtune.errors import UserError
 from vlmtune.probing.categories import STYLES, categories
 from vlmtune.probing.embeddings import embed_tasks, label_names
@@ -20,11 +21,10 @@ from vlmtune.probing.fine import fine
 from vlmtune.probing.probe import Training
 from vlmtune.probing.results import to_json, to_results, write_confusion
 from vlmtune.probing.sheet import write_sheet
-from vlmtune.probing.sources import LabelledImage, labelled_images
+from vlmtune.probing.sources import LabelledImage, any_image, labelled_images
 from vlmtune.probing.styles import load_styles
 from vlmtune.probing.tables import Probed, main_probe, to_tables
 from vlmtune.probing.tasks import Task
-from vlmtune.report.environment import code_commit, library_versions, now
 from vlmtune.report.html import write_report
 from vlmtune.report.run_report import Provenance, RunReport
 from vlmtune.report.screen import show
@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> None:
     styles = None if options.styles is None else load_styles(options.styles, STYLES)
     tasks = [TASKS[name](styles) for name in dict.fromkeys(options.transformations)]
     if options.pictures is not None:
-        image = labelled_images(options.images, options.labels, limit=2)[0].open()
+        image = any_image(options.images, options.labels)
         for task in tasks:
             file = options.pictures / f"{task.name}.jpg"
             write_sheet(file, image, task, options.side)
@@ -63,7 +63,11 @@ def run(options: argparse.Namespace) -> None:
             for task in runnable
             for spec in probe_specs(options.widths, classes > 0)
         ]
-        origin = _provenance(one, options, images, time.monotonic() - began)
+        names = ("images", "transformations", "widths", "steps", "runs", "limit", "side", "seed")
+        settings = {name: getattr(options, name) for name in names}
+        settings |= {"layer": one.embedder.layer, "seconds": time.monotonic() - began}
+        model, how = one.embedder.model, {"probe": settings}
+        origin = provenance_of(model, one.given, options.pretrained, how)
         folder = options.out / one.folder if len(embeddings) > 1 else options.out
         reports.append(_report(one, origin, measured, tasks, images))
         probed.append(Probed(one.name, measured, one.before))
@@ -108,7 +112,9 @@ def _report(
     tasks: Sequence[Task],
     images: Sequence[LabelledImage],
 ) -> RunReport:
-    results = to_results(measured, digest(sorted(x.digest for x in images)))
+    settings = origin.config["probe"]
+    facts = [str(settings["side"]), str(settings["seed"]), *sorted(x.digest for x in images)]
+    results = to_results(measured, digest(facts))
     reasons = [
         (f"probe_{task.name}/{', '.join(x.name for x in task.not_run)}", "no weights (--styles)")
         for task in tasks
@@ -127,25 +133,3 @@ def _write(
     train = sum(image.split == "train" for image in images)
     write_text(out / "tables.md", to_tables(probed, train, len(images) - train, tasks))
     return write_report(out, reports)
-
-
-def _provenance(
-    one: Embedding, options: argparse.Namespace, images: Sequence[LabelledImage], seconds: float
-) -> Provenance:
-    names = ("transformations", "widths", "steps", "runs", "limit", "side")
-    settings = {"layer": one.embedder.layer, **{name: getattr(options, name) for name in names}}
-    model = one.embedder.model
-    return Provenance(
-        backbone=model.backbone.title,
-        adapter="zero-shot" if model.untrained else type(model.adapter).__name__,
-        model={"backbone": model.backbone.spec(), "adapter": model.adapter.spec()},
-        fingerprint=model.backbone.fingerprint,
-        data=f"{options.images} ({len(images)} images)",
-        config={"evaluated": one.given, "pretrained": options.pretrained, "probe": settings},
-        versions=library_versions(),
-        commit=code_commit(),
-        date=now(),
-        seed=options.seed,
-        trainable_parameters=0,
-        seconds=seconds,
-    )

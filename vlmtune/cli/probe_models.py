@@ -67,10 +67,10 @@ def _models(given: str, options: argparse.Namespace) -> Iterator[tuple[str, Mode
     """The model, after its frozen original if `--frozen` asks for it."""
     model = model_of(options, model=given, texts=False)
     name = options.name or default_name(model, given)
-    if not options.frozen or (model.untrained and len(options.model) > 1):
+    if not options.frozen or (not model.trained_parameters and len(options.model) > 1):
         yield name, model, ""
         return
-    if model.untrained:
+    if not model.trained_parameters:
         raise UserError(
             f"expected a trained model with --frozen, got {given}, which is frozen: leave it out"
         )

@@ -9,6 +9,7 @@ from typing import Any
 
 from vlmtune.storage.remote.address import path_or_url
 
+DEFAULT_WIDTHS = [0, 128, 1024, 2048, 16384]
 SUMMARY = "probe how much an embedding reveals about image transformations"
 PROBE = """\
 It transforms each image in 31 ways (fine) and in 10 categories (categories), embeds the results
@@ -21,18 +22,19 @@ IMAGES = """a folder of images (its subfolders are classes, train/ and test/ are
 or a folder or URL of tars"""
 LABELS = """where the semantic class is: a column of the table, a key of the .json next to an image,
 or "cls" of a tar; in a folder of images it is the folder's name by default"""
-TRANSFORMATIONS = "fine (31 classes), categories (10, some held out), or both (%(default)s)"
-WIDTHS = """widths of the hidden layer, 0 for a linear probe (%(default)s); 1024 and 2048 also get
+TRANSFORMATIONS = "fine (31 classes), categories (10, some held out), or both (both by default)"
+WIDTHS = f"""widths of the hidden layer, 0 for a linear probe
+({" ".join(map(str, DEFAULT_WIDTHS))} by default); 1024 and 2048 also get
 semantic and two-head probes"""
 TIMM = "timm:NAME for an image model of timm, or timm:FOLDER"
 FROZEN = "also probe the frozen original of a trained model; tables.md has the differences"
 TEXT = """the text that a joint adapter such as MM-Adapter reads with each image; its [CLS] output
 is probed (%(default)s)"""
 LAYER = """one or more of: pooled; before-projection, what the model projects into the embedding;
-patches-K or class-K, the mean patch or the class token, K layers from the end (%(default)s)"""
+patches-K or class-K, the mean patch or the class token, K layers from the end (pooled by
+default)"""
 STYLES = "folder of your ONNX graphs for style transfer and DeepDream (docs/probe.md)"
 SIDE = "side of the square that each image is first cropped and scaled to (%(default)s)"
-DEFAULT_WIDTHS = [0, 128, 1024, 2048, 16384]
 
 
 def declare(

@@ -18,6 +18,7 @@ from vlmtune.report.formats import to_csv, to_latex
 from vlmtune.report.html import write_report
 from vlmtune.report.items_file import Items, is_items_file, items_beside, read_items
 from vlmtune.report.items_run import run_of_items
+from vlmtune.report.merging import merged, same_model
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.screen import show
 from vlmtune.report.seeds import over_seeds, seeds_of
@@ -30,12 +31,16 @@ SEEDS = re.compile(r"seed|default_root_dir|ckpt_path|\.config\b|logger")
 def run(options: argparse.Namespace) -> None:
     """Writes report.md and report.html of `options.runs` into `options.out`, and shows the numbers.
 
-    Runs of the same name are one column if their seeds differ, and called by their folders if not.
+    An evaluation and a probe of one model are one column, and so are runs of the same name whose
+    seeds differ; other runs of the same name are called by their folders.
     Text-only runs beside a run come last, each once.
     """
     files = [path / "report.json" if path.is_dir() else path for path in options.runs]
-    loaded, rows = _loaded(files)
-    runs = _by_recipe(loaded, files)
+    read, read_rows = _loaded(files)
+    groups = same_model(read)
+    loaded = [merged([read[i] for i in group]) for group in groups]
+    rows = [{k: v for i in group for k, v in read_rows[i].items()} for group in groups]
+    runs = _by_recipe(loaded, [files[group[0]] for group in groups])
     items = _items(runs, loaded, rows)
     runs += _text_only(runs, [path for path in options.runs if path.is_dir()])
     page = write_report(options.out, runs, items)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from vlmtune.adapters.base import Adapter, DualAdapter
+from vlmtune.adapters.matching import Matching
 from vlmtune.adapters.zero_shot import ZeroShot
 from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.weight_checks import digest
@@ -55,11 +56,9 @@ class Model:
         self._scorer, self._cached = self.scorer(), 0
 
     def __repr__(self) -> str:
-        parts = (self.backbone, self.adapter)
-        trained = sum(p.numel() for part in parts for p in part.parameters() if p.requires_grad)
         return (
             f"Model({type(self.adapter).__name__} on {type(self.backbone).__name__} "
-            f"{self.backbone.title!r}, {0 if self.untrained else trained:,} trained parameters, "
+            f"{self.backbone.title!r}, {self.trained_parameters:,} trained parameters, "
             f"{self.device})"
         )
 
@@ -67,6 +66,17 @@ class Model:
     def untrained(self) -> bool:
         """Whether this is a backbone as it was loaded, without a trained adapter."""
         return isinstance(self.adapter, ZeroShot)
+
+    @property
+    def embeds(self) -> Adapter:
+        """What embeds images: the adapter, or the contrastive side of a joint one."""
+        return getattr(self.adapter, "contrast", None) or self.adapter
+
+    @property
+    def trained_parameters(self) -> int:
+        """Number of the parameters that were trained."""
+        parts = () if self.untrained else (self.backbone, self.adapter)
+        return sum(p.numel() for part in parts for p in part.parameters() if p.requires_grad)
 
     @property
     def device(self) -> torch.device:
@@ -92,10 +102,13 @@ class Model:
     def original(self) -> "Model":
         """Returns the backbone as it was before training, zero-shot, on the same device.
 
+        A matching head without contrastive scores stays one, with frozen weights.
+
         Raises:
             UserError: Its weights cannot be loaded again.
         """
-        backbone, adapter = instantiate(self.backbone.spec(), Backbone), ZeroShot()
+        backbone = instantiate(self.backbone.spec(), Backbone)
+        adapter = Matching() if isinstance(self.embeds, Matching) else ZeroShot()
         adapter.attach(backbone)
         return Model(backbone, adapter, batch_size=self.batch_size).to(self.device)
 

@@ -1,7 +1,8 @@
 """Two recipes, each trained with several seeds and measured on the same items.
 
 In: the outcome of each item under each seed. Out: the difference, its interval and a p value that
-count seeds as well as items. Never: a seed of one recipe paired with one of the other.
+count seeds as well as items. Never: a seed of one recipe paired with one of the other, unless the
+caller says that they belong together.
 """
 
 import math
@@ -25,6 +26,7 @@ def seeded_difference(
     degree: int = 1,
     seed: int = 0,
     resamples: int = RESAMPLES,
+    paired: bool = False,
 ) -> PairedDifference:
     r"""Compares a recipe of S seeds with one of R seeds by a bootstrap over seeds and items.
 
@@ -34,6 +36,9 @@ def seeded_difference(
     A mean of S sampled seeds varies too little by $(S - 1) / S$, so its deviation from the mean of
     all seeds is scaled by $\sqrt{S / (S - 1)}$. A single seed is not resampled: its recipe counts
     as if it had no other. Interval and p are those of `paired_bootstrap`.
+
+    Paired rows belong together, as two probes of one seed do, each on another model's embeddings: a
+    resample draws rows of $x_s - y_s$. Where all of these are 0, there is no interval.
 
     Source: two-way resampling, Owen 2007 ("The pigeonhole bootstrap"), section 3; the scale, Efron
     1982, section 5.7.
@@ -46,6 +51,7 @@ def seeded_difference(
         degree: 2 if an outcome is a mean over pairs of its item with others.
         seed: Seed of the resampling.
         resamples: Number of resamples.
+        paired: Whether row s of the one belongs to row s of the other.
 
     Returns:
         The difference; an item is won if its mean over seeds is higher.
@@ -72,30 +78,34 @@ def seeded_difference(
         weights = weights[counted]
     if not len(clusters) or not all(bool(x.isfinite().all()) for x in both):
         raise UserError("expected items with finite outcomes to compare: evaluate again")
-    means = [(x * weights).sum(dim=1) / weights.sum() for x in both]
-    difference = float(means[0].mean() - means[1].mean())
     ahead = both[0].mean(dim=0) - both[1].mean(dim=0)
+    difference = float((ahead * weights).sum() / weights.sum())
     won, lost = int((ahead > 1e-12).sum()), int((ahead < -1e-12).sum())
+    rows_of = [both[0] - both[1]] if paired else both
+    test = "runs and items" if paired else "seeds and items"
+    if paired and not bool(rows_of[0].any()):
+        return PairedDifference(0.0, None, None, 0, 0, len(clusters), 1.0, test)
+    means = [(x * weights).sum(dim=1) / weights.sum() for x in rows_of]
     count = len(clusters.unique())
     low = high = p = None
     if count > 1:
-        deviations = [(x - m[:, None]) * weights * degree for x, m in zip(both, means, strict=True)]
+        deviations = [
+            (x - m[:, None]) * weights * degree for x, m in zip(rows_of, means, strict=True)
+        ]
         totals = [torch.stack([cluster_totals(row, clusters) for row in x]) for x in deviations]
         sizes, generator = (
             cluster_totals(weights, clusters),
             torch.Generator().manual_seed(seed + 1),
         )
-        sampled = torch.cat(
-            [
-                _resampled(totals[0], means[0], sizes, rows, generator)
-                - _resampled(totals[1], means[1], sizes, rows, generator)
-                for rows in resampled_rows(count, resamples, seed)
-            ]
-        )
+        sampled_by = [
+            [_resampled(t, m, sizes, rows, generator) for t, m in zip(totals, means, strict=True)]
+            for rows in resampled_rows(count, resamples, seed)
+        ]
+        sampled = torch.cat([x[0] if paired else x[0] - x[1] for x in sampled_by])
         low, high = sampled.quantile(ENDS).tolist()
         below, above = (int((sign * sampled <= 1e-12).sum()) for sign in (1, -1))
         p = min(1.0, 2 * (min(below, above) + 1) / (resamples + 1))
-    return PairedDifference(difference, low, high, won, lost, len(clusters), p, "seeds and items")
+    return PairedDifference(difference, low, high, won, lost, len(clusters), p, test)
 
 
 def _resampled(

@@ -34,7 +34,7 @@ class PairedDifference:
         p: Two-sided p value, or None with a single cluster.
         test: The test that gives `p`: "McNemar" for a plain mean of right and wrong answers to
             items that share no image, else "bootstrap"; "seeds and items" where several seeds are
-            resampled, too.
+            resampled, too, "runs and items" where runs of both models are, in pairs.
     """
 
     difference: float
@@ -44,7 +44,7 @@ class PairedDifference:
     lost: int
     n: int
     p: float | None
-    test: Literal["McNemar", "bootstrap", "seeds and items"]
+    test: Literal["McNemar", "bootstrap", "seeds and items", "runs and items"]
 
 
 def mcnemar(won: int, lost: int) -> float:

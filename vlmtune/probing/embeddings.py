@@ -38,7 +38,7 @@ LAYERS = f"pooled, {UNPROJECTED}, patches-K or class-K, K layers from the end"
 class HasCls(Protocol):
     """A joint adapter that makes its score of [CLS] outputs."""
 
-    def cls_outputs(self, image: Any, text: Any) -> Float[Tensor, "P c w"]:
+    def cls_outputs(self, image: Any, text: Any) -> Float[Tensor, "P *c w"]:
         """Returns the outputs of prepared text i with prepared image i."""
         ...
 
@@ -47,7 +47,8 @@ class Embedder:
     """A frozen model and the layer whose embeddings are probed.
 
     Args:
-        model: The model. Of a joint adapter the [CLS] output of each image with `text` is embedded.
+        model: The model. Of a joint adapter the [CLS] output of each image with `text` is embedded,
+            unless it has contrastive scores, whose embedding of the image is taken.
         layer: "pooled" for the embedding, which CLIP compares with texts; "before-projection" for
             what the backbone projects into the shared space last; "patches-K" for the mean of the
             patch tokens of the K-th layer from the end, "class-K" for its class token. Layer 1 is
@@ -61,7 +62,7 @@ class Embedder:
 
     def __init__(self, model: Model, layer: str = "pooled", text: str = TEXT) -> None:
         self.model, self.layer, self.text = model, layer, text
-        adapter = model.adapter
+        adapter = model.embeds
         kind, _, number = layer.partition("-")
         depth = int(number) if number.isdigit() else 0
         self._text: Any = None
@@ -90,10 +91,16 @@ class Embedder:
         if not isinstance(adapter, HasCls):
             raise UserError(
                 f"expected an adapter with an embedding of images or a [CLS] token, got "
-                f"{type(adapter).__name__}, which has neither: probe its backbone"
+                f"{type(adapter).__name__}, which has neither: probe its image tower, as with "
+                "--layer patches-1"
             )
-        with evaluation_mode(self.model.backbone, adapter):
-            return adapter.prepare_text(self.model.backbone.encode_text([text], adapter.text_input))
+        backbone = self.model.backbone
+        with evaluation_mode(backbone, adapter):
+            prepared = adapter.prepare_text(backbone.encode_text([text], adapter.text_input))
+            blank = backbone.preprocess(Image.new("RGB", (8, 8)))[None].to(self.model.device)
+            image = adapter.prepare_image(backbone.encode_image(blank, adapter.image_input))
+            adapter.cls_outputs(image, prepared)  # fails now if the head reads no [CLS]
+        return prepared
 
     def _check_projects(self) -> None:
         """Raises a `UserError` unless the image tower ends with a projection."""
@@ -120,14 +127,14 @@ class Embedder:
         with evaluation_mode(model.backbone, model.adapter):
             features = model.backbone.encode_image(pixels.to(model.device), self.spec)
             if self._text is not None:
-                assert isinstance(model.adapter, JointAdapter)
-                assert isinstance(model.adapter, HasCls)
+                assert isinstance(model.embeds, JointAdapter)
+                assert isinstance(model.embeds, HasCls)
                 text = self._text[torch.zeros(len(features), dtype=torch.long)]
-                image = model.adapter.prepare_image(features)
-                vectors = model.adapter.cls_outputs(image, text).flatten(1)
+                image = model.embeds.prepare_image(features)
+                vectors = model.embeds.cls_outputs(image, text).flatten(1)
             elif self.layer == "pooled":
-                assert isinstance(model.adapter, DualAdapter)
-                vectors = model.adapter.embed_image(features)
+                assert isinstance(model.embeds, DualAdapter)
+                vectors = model.embeds.embed_image(features)
             elif self.layer == UNPROJECTED:
                 assert isinstance(features, Tokens)
                 assert model.backbone.image_tower is not None

@@ -44,7 +44,7 @@ class Measured:
             "transformation/NAME" of one class or member, if the probe tells transformations apart.
         runs: The value of each run, for metrics of all images.
         confusion: Fraction of each class predicted as each class, or None.
-        outcomes: Of each test image, the accuracy that the primary metric is the mean of.
+        outcomes: Of each run and test image, the accuracy that the primary metric is the mean of.
         judged: Of each metric whether predictions are right (r, n, c), and which ones count (n, c).
     """
 
@@ -53,7 +53,7 @@ class Measured:
     metrics: dict[str, MetricValue]
     runs: dict[str, list[float]]
     confusion: Float[Tensor, "c c"] | None = None
-    outcomes: list[float] = field(default_factory=list)
+    outcomes: list[list[float]] = field(default_factory=list)
     judged: dict[str, Judged] = field(default_factory=dict)
 
     @property
@@ -74,7 +74,7 @@ def probe_specs(widths: Sequence[int], labelled: bool) -> list[ProbeSpec]:
         ['linear/transformation', 'mlp-2048/transformation', 'mlp-2048/semantic', 'mlp-2048/2-head']
     """
     specs = []
-    for width in widths:
+    for width in dict.fromkeys(widths):
         dropout = DROPOUT if width in BOTH_HEADS else 0.0
         specs.append(ProbeSpec(width, (TRANSFORMATION,), dropout))
         if labelled and width in BOTH_HEADS:

@@ -61,16 +61,17 @@ def pixelate(image: Image.Image, factor: float | int) -> Image.Image:
 def blurry_background(
     image: Image.Image, width: float | int, height: float | int, radius: float | int
 ) -> Image.Image:
-    """Puts the image in the middle of a canvas that shows a blurred copy of it.
+    """Changes the aspect ratio of the image, with a blurred copy of it as background.
 
-    The canvas is `width` times as wide and `height` times as high as the image; where it is
-    smaller, the image is cut.
+    The image is in the middle of a canvas `width` times as wide and `height` times as high, which
+    shows the copy; where the canvas is smaller, the image is cut. The canvas is then scaled to the
+    size of the image, so that a model which cuts out the middle sees the background.
     """
     size = max(1, round(image.width * width)), max(1, round(image.height * height))
     canvas = image.resize(size, Image.Resampling.BILINEAR)
     canvas = canvas.filter(ImageFilter.GaussianBlur(radius))
     canvas.paste(image, ((size[0] - image.width) // 2, (size[1] - image.height) // 2))
-    return canvas
+    return canvas.resize(image.size, Image.Resampling.BILINEAR)
 
 
 def jpeg(image: Image.Image, quality: int) -> Image.Image:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from vlmtune.errors import UserError
 from vlmtune.metrics.intervals import ENDS, resampled_rows, wilson_interval
+from vlmtune.metrics.seed_significance import seeded_difference
 from vlmtune.metrics.value import MetricValue
 
 RESAMPLES = 2000
@@ -73,8 +74,8 @@ def difference(
 ) -> MetricValue:
     """The accuracy of `after` minus that of `before`, paired by run and by image.
 
-    The interval is the bootstrap of `accuracy`, on the differences of each run on each image: a
-    run is drawn for both, and so is an image. There is no interval where all of them are 0.
+    The interval is that of `seeded_difference` with paired runs: a run is drawn for both, and so is
+    an image, of which equally many predictions count. It is the one that the report shows.
 
     Args:
         after: Whether each prediction is right, of runs with the seeds of `before`.
@@ -92,13 +93,9 @@ def difference(
         >>> one.value, one.low is not None and 0.3 < one.low < 0.5
         (0.5, True)
     """
-    totals, sizes = _totals(after, counted)
-    totals = totals - _totals(before, counted)[0]
-    value, n = float(totals.sum() / (len(totals) * sizes.sum())), int(sizes.sum())
-    if len(sizes) == 1 or not bool(totals.any()):
-        return MetricValue(value, n)
-    low, high = _bootstrap(totals, sizes, seed, resamples).clamp(-1, 1).tolist()
-    return MetricValue(value, n, None, low, high)
+    new, old = (torch.tensor(outcomes(x, counted), dtype=torch.float64) for x in (after, before))
+    one = seeded_difference(new, old, seed=seed, resamples=resamples, paired=True)
+    return MetricValue(one.difference, int(counted.sum()), None, one.low, one.high)
 
 
 def _totals(
@@ -135,11 +132,10 @@ def by_run(right: Bool[Tensor, "r n c"], counted: Bool[Tensor, "n c"]) -> list[f
     return (right & counted).sum(dim=(1, 2)).div(counted.sum()).tolist()
 
 
-def outcomes(right: Bool[Tensor, "r n c"], counted: Bool[Tensor, "n c"]) -> list[float]:
-    """Of each image that counts, the accuracy over runs and transformations."""
-    kept = counted.any(dim=1)
-    totals = (right[:, kept] & counted[kept]).sum(dim=(0, 2)).double()
-    return (totals / (len(right) * counted[kept].sum(dim=1))).tolist()
+def outcomes(right: Bool[Tensor, "r n c"], counted: Bool[Tensor, "n c"]) -> list[list[float]]:
+    """Of each run, the accuracy over transformations on each image that counts."""
+    totals, sizes = _totals(right, counted)
+    return (totals / sizes).tolist()
 
 
 def confusion(predicted: Int[Tensor, "r n c"]) -> Float[Tensor, "c c"]:

@@ -49,7 +49,7 @@ def line_overlay(
     Args:
         image: The image.
         width: Of a line, in pixels.
-        distance: From the begin of a line to the begin of the next, in pixels.
+        distance: From the start of one line to the start of the next, in pixels.
         colour: Of the lines.
         angle: From the horizontal, in degrees.
     """

@@ -4,6 +4,7 @@ In: measured probes. Out: `Result`s, JSON, PNG. Never: a new number.
 Source: Rashtchian et al. 2023, Figures 4 to 9.
 """
 
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,26 +12,36 @@ from typing import Any
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from vlmtune.probing.experiment import Measured
+from vlmtune.probing.experiment import ACCURACY, Measured
+from vlmtune.probing.tasks import VERSION
 from vlmtune.report.result import Result
 from vlmtune.storage.files import write_atomically
 
 CITATION = "Rashtchian et al. 2023, Substance or Style: What Does Your Image Embedding Know?"
-VERSION = "1"
 
 
 def to_results(measured: Sequence[Measured], digest: str) -> list[Result]:
-    """Returns a result for each probe, the images as its items; `digest` is that of the images."""
+    """Returns a result for each probe, the images as its items.
+
+    Probes of transformations measure a sensitivity, those of semantic classes what the embedding
+    still knows.
+
+    Args:
+        measured: The probes.
+        digest: Of the images, and of how they are transformed.
+    """
     return [
         Result(
             benchmark=f"probe_{one.task.name}/{one.spec.name}",
-            version=VERSION,
+            version=str(VERSION),
             primary=one.primary,
             metrics=one.metrics,
             citation=CITATION,
-            outcomes=tuple(one.outcomes),
-            clusters=tuple(range(len(one.outcomes))),
+            outcomes=tuple(statistics.fmean(x) for x in zip(*one.outcomes, strict=True)),
+            clusters=tuple(range(len(one.outcomes[0]))),
+            kind="sensitivity" if one.primary == ACCURACY else "retained",
             items_digest=digest,
+            runs=tuple(map(tuple, one.outcomes)),
         )
         for one in measured
     ]

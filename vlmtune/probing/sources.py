@@ -15,11 +15,11 @@ from pathlib import Path
 from PIL import Image
 
 from vlmtune.data.images import content_digest, digest, open_image
-from vlmtune.data.schema import RecordError
-from vlmtune.data.shards import ShardSet, decode_header
+from vlmtune.data.schema import EXTENSIONS, RecordError
+from vlmtune.data.shards import ShardSet
 from vlmtune.data.table_rows import Table
 from vlmtune.data.tables import SPLIT_FOLDERS, read_cells
-from vlmtune.data.tar_records import RawRecord, Shard, read_records
+from vlmtune.data.tar_records import Damage, RawRecord, Shard, read_records
 from vlmtune.errors import UserError
 from vlmtune.probing.tasks import Split
 from vlmtune.storage.progress import progress
@@ -79,8 +79,11 @@ def labelled_images(
     Images with a cell "split" (or a folder) called train are for training, all others of such data
     for testing. Without splits one image in five is for testing, by the digest of its content.
 
+    Images that cannot be decoded are left out with a warning. With a limit, the images of a split
+    are of as many classes as possible.
+
     Raises:
-        UserError: There are too few images, one cannot be read, or a label is missing.
+        UserError: There are too few images, or a label is missing.
     """
     given: dict[str, tuple[Callable[[], Path | bytes], str, str]] = {}
     clashes = 0
@@ -99,14 +102,67 @@ def labelled_images(
         LabelledImage(read, name, label, _split(name, split, stated))
         for name, (read, label, split) in sorted(given.items())
     ]
-    chosen = [x for kind in ("train", "test") for x in _first(images, kind, limit)]
+    chosen = _usable(images, limit, path)
     _check(chosen, path)
     return chosen
 
 
-def _first(images: list[LabelledImage], split: str, limit: int | None) -> list[LabelledImage]:
-    """The images of a split; they are sorted by digest, so the first ones are a random sample."""
-    return [x for x in images if x.split == split][:limit]
+def any_image(path: Path | str, labels: str | None = None) -> Image.Image:
+    """Returns the first image of what `labelled_images` takes, whatever its label and its split.
+
+    Raises:
+        UserError: There is no image, or it cannot be read.
+    """
+    for read, label, split in _listed(path_or_url(str(path)), labels):
+        return LabelledImage(read, "", label, "test" if split != TRAIN else "train").open()
+    raise UserError(f"expected an image in {path}, got none: add one")
+
+
+def _usable(
+    images: list[LabelledImage], limit: int | None, path: Path | str
+) -> list[LabelledImage]:
+    """The images of both splits; others take the place of those that cannot be decoded."""
+    broken: dict[str, str] = {}
+    decoded: set[str] = set()
+    while True:
+        chosen = _first([x for x in images if x.digest not in broken], limit)
+        new = [x for x in chosen if x.digest not in decoded]
+        if not new:
+            break
+        for image in new:
+            try:
+                image.open()
+            except UserError as error:
+                broken[image.digest] = str(error)
+            decoded.add(image.digest)
+    if broken:
+        first = next(iter(broken.values()))
+        log.warning("%d images of %s are left out, first: %s", len(broken), path, first)
+    return chosen
+
+
+def _first(images: list[LabelledImage], limit: int | None) -> list[LabelledImage]:
+    """The first images of each class in turn; they are sorted by digest, so these are a sample."""
+    train = _in_turn([x for x in images if x.split == "train"])
+    test = _in_turn([x for x in images if x.split == "test"])
+    if limit is None:
+        return [*train, *test]
+    known, chosen = {x.label for x in train}, {x.label for x in train[:limit]}
+    if left := len(known) - len(chosen):
+        log.warning("%d of %d classes are left out: raise --limit", left, len(known))
+    # A class that only the limit takes from training is taken from testing, too.
+    return [*train[:limit], *[x for x in test if x.label not in known - chosen][:limit]]
+
+
+def _in_turn(images: list[LabelledImage]) -> list[LabelledImage]:
+    """One image of each class by its name, then the next one of each."""
+    seen: Counter[str] = Counter()
+    order = []
+    for image in images:
+        order.append((seen[image.label], image.label, image.digest))
+        seen[image.label] += 1
+    by_digest = {image.digest: image for image in images}
+    return [by_digest[name] for _, _, name in sorted(order)]
 
 
 def _split(name: str, split: str, stated: bool) -> Split:
@@ -175,17 +231,25 @@ def _of_table(path: Path, labels: str | None) -> Iterator[Listed]:
 
 
 def _of_shards(path: Path | str, labels: str | None) -> Iterator[Listed]:
-    data = ShardSet(str(path))
-    for file, count in zip(data.files, data.counts, strict=True):
-        for raw in read_records(file, 0, count):
-            if isinstance(raw, RawRecord):
-                try:
-                    _, names = decode_header(raw)
-                except RecordError:
-                    continue  # as training does
-                for name in names:
-                    read = partial(_part, raw.shard, *raw.spans[name])
-                    yield read, _label(raw, labels), ""
+    """Every image of every record, with captions or without."""
+    labelled, damaged = labels is None, 0
+    for file in ShardSet(path).files if isinstance(path, str) else sorted(path.glob("*.tar")):
+        for raw in read_records(file, 0, None):
+            if isinstance(raw, Damage):
+                damaged += 1
+                continue
+            label = _label(raw, labels)
+            labelled |= bool(label)
+            for name, span in raw.spans.items():
+                if name.rpartition(".")[2] in EXTENSIONS:
+                    yield partial(_part, raw.shard, *span), label, ""
+    if damaged:
+        log.warning("%d damaged records of %s are left out", damaged, path)
+    if not labelled:
+        raise UserError(
+            f"expected {labels!r} in the records of {path}, as a member or a key of the json, none "
+            "has it: correct --labels"
+        )
 
 
 def _label(raw: RawRecord, labels: str | None) -> str:

@@ -1,16 +1,18 @@
 """Style transfer and DeepDream, by networks of the user.
 
-In: a folder with an ONNX graph for each style. Out: a transformation for each.
+In: a folder with an ONNX graph or several for each style. Out: a transformation for each.
 Never: a downloaded weight, or one that is unpickled.
 
 A graph takes one image, float32 (1, 3, height, width), RGB in [0, 255], and returns one of that
 form, as the fast-neural-style graphs of the ONNX model zoo do. A network with a style image or with
-several iterations is exported with them inside.
+several iterations is exported with them inside. Of several graphs each image gets one at random, as
+DeepDream needs for 7 to 12 iterations.
 Source: Rashtchian et al. 2023, appendices C.2 and C.3.
 """
 
 import hashlib
 import importlib
+import re
 from collections.abc import Collection
 from functools import lru_cache
 from pathlib import Path
@@ -21,13 +23,13 @@ from PIL import Image
 
 from vlmtune.errors import UserError
 from vlmtune.probing.colours import to_image
-from vlmtune.probing.parameters import Transformation, transformation
+from vlmtune.probing.parameters import OneOf, Transformation, transformation
 
 SUFFIX = ".onnx"
 
 
 def load_styles(folder: Path, names: Collection[str]) -> dict[str, Transformation]:
-    """Returns the transformations of `NAME.onnx` in a folder, by name.
+    """Returns the transformations of `NAME.onnx`, or of `NAME-1.onnx`, `NAME-2.onnx` ..., by name.
 
     Args:
         folder: The folder.
@@ -38,32 +40,39 @@ def load_styles(folder: Path, names: Collection[str]) -> dict[str, Transformatio
             onnxruntime is missing.
     """
     files = sorted(Path(folder).glob(f"*{SUFFIX}"))
-    unknown = [file.stem for file in files if file.stem not in names]
+    unknown = [file.stem for file in files if _style(file) not in names]
     if not files or unknown:
         got = f"{unknown[0]}{SUFFIX}" if unknown else "none"
         raise UserError(
             f"expected graphs in {folder} called {', '.join(f'{x}{SUFFIX}' for x in names)}, got "
             f"{got}: rename it or correct the path"
         )
-    styles = {}
+    graphs: dict[str, list[tuple[str, str]]] = {}
     for file in files:
         digest = hashlib.sha256(file.read_bytes()).hexdigest()
         _session(str(file.resolve()), digest)  # fails now rather than after the first images
-        styles[file.stem] = transformation(stylize, file=str(file.resolve()), digest=digest)
-    return styles
+        graphs.setdefault(_style(file), []).append((str(file.resolve()), digest))
+    return {
+        name: transformation(stylize, graph=OneOf(tuple(several)))
+        for name, several in graphs.items()
+    }
 
 
-def stylize(image: Image.Image, file: str, digest: str) -> Image.Image:
+def _style(file: Path) -> str:
+    return re.sub(r"-\d+$", "", file.stem)
+
+
+def stylize(image: Image.Image, graph: tuple[str, str]) -> Image.Image:
     """Applies a graph to an image; if the graph has a fixed size, the image is scaled to it.
 
     Args:
         image: The image.
-        file: The graph.
-        digest: Of the graph's content.
+        graph: The file of the graph, and the digest of its content.
 
     Raises:
         UserError: The graph returns no image.
     """
+    file, digest = graph
     session = _session(file, digest)
     (given,) = session.get_inputs()
     height, width = given.shape[2:]

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from vlmtune.metrics.value import MetricValue
 from vlmtune.probing.experiment import ACCURACY, CLEAN, OBFUSCATED, Measured, changes
 from vlmtune.probing.probe import SEMANTIC, TRANSFORMATION
-from vlmtune.probing.tasks import Task
+from vlmtune.probing.tasks import Task, TransformationClass
 from vlmtune.report.table import change, interval, number, signed_interval
 
 FINE, CATEGORIES = "fine", "categories"
 MAIN_WIDTH = 2048
+NOT_RUN = "not run"
 NOTE = (
     "Percent, the mean over {runs} runs. Brackets: 95 % interval of a bootstrap over runs and test "
     "images; ±: standard deviation over runs. {train} images for training, {test} for testing."
@@ -54,8 +55,10 @@ def to_tables(embeddings: Sequence[Probed], train: int, test: int, tasks: Sequen
     runs = max((len(x) for one in every for x in one.runs.values()), default=0)
     note = NOTE.format(runs=runs, train=train, test=test)
     lines = [f"# Probes of {', '.join(x.name for x in embeddings)}", "", note, ""]
-    for writer in (_table_1, _table_2, _table_3, _table_4, _table_5, _table_6):
-        title, table = writer(embeddings)
+    whole = [one for task in tasks if task.name == CATEGORIES for one in task.classes]
+    written = [writer(embeddings) for writer in (_table_1, _table_2, _table_3, _table_4)]
+    written += [_table_5(embeddings, whole), _table_6(embeddings, whole)]
+    for title, table in written:
         if table:
             lines += [f"## {title}", "", *table, ""]
     named = {one.name: one for one in embeddings}
@@ -81,11 +84,16 @@ def _table_1(embeddings: Sequence[Probed]) -> tuple[str, list[str]]:
     for one in embeddings:
         fine, coarse = (main_probe(one.measured, task) for task in (FINE, CATEGORIES))
         width = next((x.spec.width for x in (fine, coarse) if x is not None), 0)
-        held_out = [_cell(coarse, f"held_out/{x}") for x in ("noise", "style_transfer")]
+        held_out = [_held_out(coarse, name) for name in ("noise", "style_transfer")]
         rows.append([one.name, _cell(fine, ACCURACY), _cell(coarse, ACCURACY), *held_out])
     heads = ["embedding", "fine-grained", "generalization", "held-out noise", "held-out style"]
     network = f"hidden layer of width {width}" if width else "linear probe"
     return f"Table 1: transformation accuracy, {network}", _markdown(heads, rows)
+
+
+def _held_out(one: Measured | None, category: str) -> str:
+    missing = one is not None and category not in one.task.names
+    return NOT_RUN if missing else _cell(one, f"held_out/{category}")
 
 
 def _table_2(embeddings: Sequence[Probed]) -> tuple[str, list[str]]:
@@ -127,30 +135,49 @@ def _heads(embeddings: Sequence[Probed], width: int) -> list[str]:
     return _markdown(["embedding", *columns], rows)
 
 
-def _table_5(embeddings: Sequence[Probed]) -> tuple[str, list[str]]:
+def _table_5(
+    embeddings: Sequence[Probed], whole: Sequence[TransformationClass]
+) -> tuple[str, list[str]]:
+    held_out = {one.name: [x for x in one.members if x.held_out] for one in whole}
+    parts = [
+        (f"held_out/{name}", name, any(x.test is not None for x in members))
+        for name, members in held_out.items()
+        if members
+    ]
     title = "Table 5: transformations that training never showed, by category"
-    return title, _grouped(embeddings, "held_out/", "category")
+    return title, _grouped(embeddings, parts, "category")
 
 
-def _table_6(embeddings: Sequence[Probed]) -> tuple[str, list[str]]:
+def _table_6(
+    embeddings: Sequence[Probed], whole: Sequence[TransformationClass]
+) -> tuple[str, list[str]]:
+    members = [x for one in whole if len(one.members) > 1 for x in one.members]
+    parts = [
+        (f"transformation/{x.name}", f"{x.name}{' *' * x.held_out}", x.test is not None)
+        for x in members
+    ]
     title = "Table 6: each transformation of the categories (* never shown in training)"
-    return title, _grouped(embeddings, "transformation/", "transformation")
+    return title, _grouped(embeddings, parts, "transformation")
 
 
-def _grouped(embeddings: Sequence[Probed], prefix: str, head: str) -> list[str]:
-    """A row for each part of the categories, a column for each embedding."""
+def _grouped(
+    embeddings: Sequence[Probed], parts: Sequence[tuple[str, str, bool]], head: str
+) -> list[str]:
+    """A row for each part of the categories, a column for each embedding.
+
+    A part is the metric of it, its name, and whether it was run; with 0 images it has no number.
+    """
     mains = [(x.name, main_probe(x.measured, CATEGORIES)) for x in embeddings]
     named = [(name, one) for name, one in mains if one is not None]
     if not named:
         return []
     (_, first), *_ = named
-    held_out = {x.name for group in first.task.classes for x in group.members if x.held_out}
     rows = []
-    for key, metric in first.metrics.items():
-        if key.startswith(prefix):
-            part = key.removeprefix(prefix)
-            cells = [_number(one.metrics[key]) for _, one in named]
-            rows.append([f"{part} *" if part in held_out else part, str(metric.n), *cells])
+    for key, part, ran in parts:
+        metrics = [one.metrics.get(key) for _, one in named]
+        n = next((str(x.n) for x in metrics if x is not None), "0")
+        cells = ["—" if x is None else _number(x) for x in metrics]
+        rows.append([part, n, *cells] if ran else [part, "—", *[NOT_RUN] * len(named)])
     chance = number(1 / len(first.task.classes), "fraction")
     return _markdown([head, "n", *(f"{name} (chance {chance})" for name, _ in named)], rows)
 

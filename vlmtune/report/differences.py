@@ -52,14 +52,19 @@ class Comparison:
 
     @property
     def direction(self) -> str:
-        """How the number changed: "better", "worse", or "" if it did not or does not compare."""
+        """How the number changed, "better" or "worse"; "" if it did not or does not compare.
+
+        An embedding gets "more sensitive" or "less sensitive", which is neither.
+        """
         if not self.change:
             return ""
+        if self.result.kind == "sensitivity":
+            return "more sensitive" if self.change > 0 else "less sensitive"
         return "better" if (self.change > 0) == self.metric.higher_is_better else "worse"
 
     @property
     def verdict(self) -> str:
-        """The outcome of the test: "better", "worse", "not significant", or "" without a test."""
+        """The outcome of the test: the direction, "not significant", or "" without a test."""
         if self.paired is None or self.paired.p is None:
             return ""
         return (self.paired.p < LEVEL and self.direction) or "not significant"
@@ -92,7 +97,9 @@ def _compare(
     new, old = (_outcomes(one, result.benchmark) for one in (run, first))
     clusters = torch.tensor(result.clusters) if result.clusters else None
     options = {"groups": _groups(result), "degree": result.degree}
-    if len(new) == len(old) == 1:
+    if result.runs and len(result.runs) == len(base.runs):
+        paired = seeded_difference(new, old, clusters, paired=True, **options)
+    elif len(new) == len(old) == 1:
         paired = paired_difference(new[0], old[0], clusters, **options)
     else:
         paired = seeded_difference(new, old, clusters, **options)
@@ -109,9 +116,11 @@ def items_alone(runs: Sequence[RunReport]) -> tuple[str, ...]:
 
 
 def _outcomes(run: RunReport, benchmark: str) -> Float[Tensor, "S n"]:
-    """The outcomes of each seed of a run."""
+    """The outcomes of each seed of a run; of one seed, those of each run of its measurement."""
     results = [one for seed in seeds_of(run) for one in seed.results if one.benchmark == benchmark]
-    return torch.tensor([one.outcomes for one in results], dtype=torch.float64)
+    rows = [one.outcomes for one in results]
+    rows = list(results[0].runs) if len(rows) == 1 and results[0].runs else rows
+    return torch.tensor(rows, dtype=torch.float64)
 
 
 def _groups(result: Result) -> ItemGroups | None:

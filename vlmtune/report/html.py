@@ -78,6 +78,7 @@ def to_html(runs: Sequence[RunReport], groups: Sequence[dict[str, Any]] = ()) ->
         flagged={note.benchmark for note in notes if note.text_only},
         compositional=_compared(bars, runs, "compositional"),
         retained=_compared(bars, runs, "retained"),
+        sensitivity=_compared(bars, runs, "sensitivity"),
         largest=_largest(comparisons),
         notes=notes,
         flips=groups,

@@ -22,21 +22,22 @@ NOTE = (
 TEST = (
     "p: McNemar's exact test if every item is right or wrong and no two items share an image; else "
     "a bootstrap that resamples images, with the items' weights if the metric is a mean over "
-    "groups; it also resamples seeds where a run has several. "
+    "groups; it also resamples seeds where a run has several, and the runs of probes. "
     f"A difference is significant if p is below {LEVEL}; p values are not corrected for "
     "multiple tests."
 )
+KNOWS = "What the embedding still knows"
 ALONE = (
-    "Only items were tested, not seeds: p does not tell how much another seed would change. One "
-    "seed each:"
+    "Other seeds of the training were not tested: p does not tell how much another one would "
+    "change. One seed each:"
 )
 
 
 def to_markdown(runs: Sequence[RunReport], groups: Sequence[dict[str, Any]] = ()) -> str:
     """Writes the runs side by side.
 
-    Primary metrics, changes from the first run, retained abilities, items to look at (`groups` of
-    `flips`), caveats, one table for each benchmark, provenance, sources.
+    Primary metrics, changes from the first run, retained abilities, sensitivities, items to look at
+    (`groups` of `flips`), caveats, one table for each benchmark, provenance, sources.
     """
     table.check_runs(runs)
     parts, comparisons = table.sections(runs), compare_with_first(runs)
@@ -48,6 +49,7 @@ def to_markdown(runs: Sequence[RunReport], groups: Sequence[dict[str, Any]] = ()
         name = _cell(runs[first].name)
         lines += _changes(f"Change from {name}", comparisons, runs, "compositional")
         lines += _changes(f"Retained abilities, change from {name}", comparisons, runs, "retained")
+        lines += _changes(f"{KNOWS}, change from {name}", comparisons, runs, "sensitivity")
     if groups:
         kind = "Won and lost" if groups[0]["against"] else "Right and wrong"
         lines += [f"## {kind} items", "", *map(_line_of_text, flip_lines(groups))]
@@ -122,8 +124,8 @@ def _caveats(runs: Sequence[RunReport]) -> list[str]:
 
 def _title(part: Section) -> str:
     head = part.head
-    retained = ", retained ability" if part.kind == "retained" else ""
-    return _cell(f"{head.benchmark} (v{head.version}, {head.convention} convention{retained})")
+    kind = {"retained": ", retained ability", "sensitivity": ", sensitivity"}.get(part.kind, "")
+    return _cell(f"{head.benchmark} (v{head.version}, {head.convention} convention{kind})")
 
 
 def _section(runs: Sequence[RunReport], part: Section) -> list[str]:

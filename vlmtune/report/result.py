@@ -103,6 +103,7 @@ class Result:
         outcomes: Of each item in the order of the file, what the primary metric gives it, in
             [0, 1] (a cosine in [-1, 1]); empty where it is not a mean over items. Two runs are
             compared item by item.
+        runs: Outcomes of each run of a measurement that is repeated; `outcomes` is their mean.
         clusters: Of each item the number of its image, so that intervals resample images.
         groups: Where the primary metric is a mean over groups of the mean within each: of each
             item the number of its group, -1 where it counts in none. Empty for a plain mean.
@@ -111,13 +112,12 @@ class Result:
         degree: 2 where an outcome is itself a mean over pairs of its item with others, else 1. To
             first order the metric varies so many times as much as a mean of the outcomes.
         series: Numbers whose distribution is drawn, such as the equivariance score of each item.
-        kind: "compositional", or "retained" for an ability the model had before training, where a
-            fall is forgetting. The suite copies it from the benchmark.
+        kind: "compositional", "retained" for an ability the model had before training, where a
+            fall is forgetting, or "sensitivity", where neither more nor less of it is better.
         items_digest: Digest of the scored images and captions; "" if unknown. The suite adds it.
             Only results with equal digests are compared item by item.
         repeats: Items, captions and images that occur twice. The suite adds them.
-        readings: What words read in a right and a wrong item, if the adapter shows it. The suite
-            adds them.
+        readings: What words read in a right and a wrong item, if the adapter shows it.
     """
 
     benchmark: str
@@ -130,10 +130,11 @@ class Result:
     outcomes: tuple[float, ...] = ()
     clusters: tuple[int, ...] = ()
     series: dict[str, tuple[float, ...]] = field(default_factory=dict)
-    kind: Literal["compositional", "retained"] = "compositional"
+    kind: Literal["compositional", "retained", "sensitivity"] = "compositional"
     items_digest: str = ""
     groups: tuple[int, ...] = ()
     group_weights: tuple[float, ...] = ()
     degree: int = 1
     repeats: tuple[Repeat, ...] = ()
     readings: tuple[WordMaps, ...] = ()
+    runs: tuple[tuple[float, ...], ...] = ()

@@ -152,6 +152,7 @@ def _check(result: Result) -> None:
             f"{result.benchmark}, got {sorted(result.metrics)}: correct the benchmark"
         )
     numbers = {"outcomes": result.outcomes, "group_weights": result.group_weights, **result.series}
+    numbers |= {f"run {i}": outcomes for i, outcomes in enumerate(result.runs, 1)}
     for name, metric in result.metrics.items():
         ends = (metric.value, metric.chance, metric.low, metric.high)
         numbers[name] = tuple(x for x in ends if x is not None)
@@ -168,7 +169,9 @@ def _check_groups(result: Result) -> None:
     """Checks that each outcome has a group, and each group a weight."""
     n, weights = len(result.outcomes), len(result.group_weights)
     largest = max(result.groups, default=-1)
-    for name, numbers in (("clusters", result.clusters), ("groups", result.groups)):
+    rows = {"clusters": result.clusters, "groups": result.groups}
+    rows |= {f"run {i}": numbers for i, numbers in enumerate(result.runs, 1)}
+    for name, numbers in rows.items():
         if numbers and len(numbers) != n:
             raise UserError(
                 f"expected {name} of {n} items of {result.benchmark}, got {len(numbers)}: "

@@ -91,6 +91,7 @@ def _mean_result(results: Sequence[Result]) -> Result:
         first,
         metrics=metrics,
         outcomes=_mean([one.outcomes for one in results]) if same else (),
+        runs=(),
         series={
             name: _mean([one.series.get(name, ()) for one in results]) for name in first.series
         },

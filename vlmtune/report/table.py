@@ -13,8 +13,8 @@ from vlmtune.metrics.value import MetricValue
 from vlmtune.report.run_report import RunReport
 
 COLOURS = 8  # of the page; further runs repeat them
-Kind = Literal["compositional", "retained"]
-KINDS = ("compositional", "retained")
+Kind = Literal["compositional", "retained", "sensitivity"]
+KINDS: tuple[Kind, ...] = ("compositional", "retained")  # of benchmarks
 UNIT_DIGITS = {"cosine": 3, "rank": 2, "count": 0}
 
 
@@ -79,7 +79,7 @@ class Section:
 
     Attributes:
         rows: The primary metric first, then the other metrics of all items, then those of groups.
-        kind: "compositional", or "retained" for abilities from before the training.
+        kind: That of the results, as `Result` has it.
     """
 
     rows: tuple[Row, ...]

@@ -100,6 +100,9 @@ class Views:
         self.runs, self.colours = runs, colours(runs)
         self.names = [run.name for run in runs]
         self._gallery = Gallery(runs)
+        self._sensitivities = {
+            r.benchmark for run in runs for r in run.results if r.kind == "sensitivity"
+        }
         self._citations = {r.benchmark: r.citation for run in runs for r in run.results}
         self._keys = 0
 
@@ -157,12 +160,13 @@ class Views:
             return None
         base = None if first in (None, i) or i in row.text_only else row.cells[first or 0]
         base = None if metric.unit == "count" else base
+        neutral = row.benchmark in self._sensitivities
         return {
             "text": table.number(metric.value, metric.unit),
             "interval": table.interval(metric),
             "best": i in row.best,
             "gain": "" if base is None else table.change(metric.value - base.value, metric.unit),
-            "direction": "" if base is None else direction(metric, base),
+            "direction": "" if base is None or neutral else direction(metric, base),
         }
 
     def _family(self, family: Family, index: int) -> dict[str, Any]:

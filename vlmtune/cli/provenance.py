@@ -1,0 +1,50 @@
+"""Where the numbers of `evaluate` and `probe` come from.
+
+In: a model and what was measured. Out: a `Provenance`. Never: a number.
+"""
+
+from typing import Any
+
+from vlmtune.export.model import Model
+from vlmtune.report.environment import code_commit, library_versions, now
+from vlmtune.report.run_report import Provenance
+
+
+def provenance_of(
+    model: Model, given: str, pretrained: str | None, measured: dict[str, Any]
+) -> Provenance:
+    """Returns the provenance of numbers of a model.
+
+    Data, seed and time are those of its training, versions, commit and date those of now; those of
+    the training stand apart.
+
+    Args:
+        model: The model.
+        given: The model as it was typed.
+        pretrained: Its tag of weights, if there is one.
+        measured: What was measured and how, for `config`.
+    """
+    untrained, trained = model.untrained, model.provenance
+    training = {k: trained[k] for k in ("config", "versions", "commit", "date") if k in trained}
+    data, seed, seconds = (trained.get(key) for key in ("data", "seed", "seconds"))
+    return Provenance(
+        backbone=model.backbone.title,
+        adapter="zero-shot" if untrained else type(model.adapter).__name__,
+        model={"backbone": model.backbone.spec(), "adapter": model.adapter.spec()},
+        fingerprint=model.backbone.fingerprint,
+        data=data if isinstance(data, str) else "",
+        config={
+            "evaluated": given,
+            "pretrained": pretrained,
+            "weights": model.backbone.weights_file,
+            "digest": "" if untrained else model.digest(),
+            **measured,
+            "training": training,
+        },
+        versions=library_versions(),
+        commit=code_commit(),
+        date=now(),
+        seed=seed if isinstance(seed, int) else None,
+        trainable_parameters=model.trained_parameters,
+        seconds=float(seconds) if isinstance(seconds, int | float) else 0.0,
+    )
