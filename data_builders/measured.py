@@ -77,8 +77,8 @@ class Measured:
     Reads JSON, JSON lines, csv and tsv. Any string at any depth that ends like an image file
     counts, and so does an `image_id`. Rows of Karpathy's training splits do not.
 
-    Visual Genome's `image_data.json` among the files is not a benchmark: it tells which of its images
-    are which of COCO's and of Flickr30K's.
+    Visual Genome's `image_data.json` among the files is not a benchmark: it tells which of its
+    images are which of COCO's and of Flickr30K's.
 
     Args:
         paths: Files, or folders of files.
