@@ -45,7 +45,7 @@ def test_an_accuracy_is_a_mean_over_runs_and_what_counts():
     assert one.value == pytest.approx((2 / 3 + 0) / 2)
     assert (one.n, one.chance) == (3, 0.5)
     assert measures.by_run(right, counted) == pytest.approx([2 / 3, 0])
-    assert measures.outcomes(right, counted) == [0.5, 0.25]
+    assert measures.outcomes(right, counted) == [[1.0, 0.5], [0.0, 0.0]]
     none = measures.accuracy(
         torch.zeros(3, 40, 2, dtype=torch.bool), counted[:1].expand(40, -1), 0.5
     )
@@ -205,7 +205,7 @@ def test_every_number_of_a_probe():
     assert all(metric.chance == 0.5 for metric in one.metrics.values())
     assert one.confusion is not None
     assert one.confusion.tolist() == [[1.0, 0.0], [0.25, 0.75]]
-    assert one.outcomes == [0.5] * 10 + [1.0] * 30
+    assert one.outcomes == [[0.5] * 10 + [1.0] * 30] * 2
     assert one.runs["transformation_accuracy"] == [0.875, 0.875]
     semantic = measure(TASK, ProbeSpec(0, (SEMANTIC,)), sets, 2, training)
     assert semantic.primary == "clean_semantic_accuracy"
