@@ -74,7 +74,7 @@ def load(
     # Else the library asks the hub, in a thread, to convert repositories without safetensors.
     os.environ.setdefault("DISABLE_SAFETENSORS_CONVERSION", "1")
     try:
-        with _quiet():
+        with quiet():
             check_sizes(PreTrainedConfig.get_config_dict(name, **options)[0], MODEL, model)
             config = AutoConfig.from_pretrained(name, **options)
             _check_type(model, config.model_type, kind)
@@ -224,7 +224,7 @@ def _changes(name: str, modules: set[str]) -> bool:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Silences the library's reports, which are checked here, and its progress bars."""
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
