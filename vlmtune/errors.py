@@ -1,5 +1,14 @@
 """The one error a person sees: what was expected, what came, what to do."""
 
+import re
+
+# What torch advises where a file needs code: to run it.
+RUN_CODE = re.compile(
+    r"(\(1\) )?In PyTorch 2\.6.*?trusted source\.|\(2\) Alternatively.*?error message\."
+    r"|Please use `torch\.serialization.*|Check the documentation of torch\.load.*",
+    re.DOTALL,
+)
+
 
 class UserError(ValueError):
     """Input that vlmtune cannot use. The command line prints its one line and exits with status 2.
@@ -28,3 +37,14 @@ def reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
     return f"{type(error).__name__} ({error})"
+
+
+def without_advice(error: BaseException) -> str:
+    r"""Returns what a library says of an error in one line, without its advice to run foreign code.
+
+    Example:
+        >>> text = "Load failed. In PyTorch 2.6, set it to False for a trusted source.\nGLOBAL a.b"
+        >>> without_advice(ValueError(text))
+        'Load failed. GLOBAL a.b'
+    """
+    return " ".join(RUN_CODE.sub("", str(error)).split())

@@ -1,15 +1,21 @@
+import io
+import json
 import os
+import shutil
+from contextlib import suppress
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.backbones.hf_models import edit, write_clip
+from tests.backbones.hf_models import edit, write_clip, write_timm
 from tests.conftest import REVISION
 from tests.refusals import refused
 from vlmtune import config
 from vlmtune.backbones import hf_loading
 from vlmtune.backbones.hf_clip import HFCLIP
+from vlmtune.backbones.timm_image import TimmImage
+from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec
 
 
@@ -73,7 +79,8 @@ def test_weights_that_are_missing_are_not_made_up(path):
 
 
 def test_weights_of_another_shape_are_refused(path):
-    fails(edit(path, projection_dim=20), "expected (all )?weights")
+    message = r"all weights of .* got 2 mismatched keys, first text_projection\.weight"
+    fails(edit(path, projection_dim=20), message)
 
 
 class Trap:
@@ -115,3 +122,98 @@ def test_the_fingerprint_knows_the_tokenizer(path):
         text = text.replace(f'"{old}":', f'"{new}":')
     (path / "tokenizer.json").write_text(text)
     assert HFCLIP(str(path)).fingerprint != own
+
+
+AUTO = {
+    "config.json": {"AutoConfig": "theirs.Theirs"},
+    "tokenizer_config.json": {"AutoTokenizer": ["theirs.Theirs", None]},
+    "preprocessor_config.json": {"AutoImageProcessor": "theirs.Theirs"},
+}
+
+
+@pytest.mark.parametrize("file", AUTO)
+def test_code_of_the_author_never_runs_whatever_standard_input_says(
+    file, path, tmp_path, monkeypatch
+):
+    (path / "theirs.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    unknown = {"model_type": "theirs"} if file == "config.json" else {}
+    unknown |= {"image_processor_type": "Theirs"} if "pre" in file else {}
+    edit(path, file, auto_map=AUTO[file], **unknown)
+    if file == "tokenizer_config.json":  # a class of the library would be used in its stead
+        edit(path, file, tokenizer_class="Theirs")
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 100))
+    with suppress(UserError):
+        HFCLIP(str(path))
+    assert not (tmp_path / "ran").exists()
+    if file != "tokenizer_config.json":
+        fails(path, "Python code of its author, which vlmtune never runs")
+
+
+SIZES = {
+    "vision_config__num_hidden_layers": 10**7,
+    "text_config__hidden_size": 10**6,
+    "vision_config__image_size": 10**6,
+    "text_config__max_position_embeddings": 10**7,
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_sizes_beyond_any_model_are_an_error_before_it_is_built(name, path):
+    fails(edit(path, **{name: SIZES[name]}), rf"{name.partition('__')[2]} of at most [\d,]+ in")
+
+
+def test_sizes_beyond_the_weights_are_an_error_before_memory_is_taken(path):
+    edit(path, text_config__max_position_embeddings=10**6, text_config__hidden_size=4096)
+    fails(path, "config that fits the weights of .* values for")
+
+
+def test_an_image_processor_of_huge_images_is_an_error(path):
+    edit(path, "preprocessor_config.json", crop_size={"height": 100_000, "width": 100_000})
+    fails(path, "height of at most 4,096 .* got 100,000")
+
+
+def test_sizes_of_timm_are_checked(tmp_path):
+    path = write_timm(tmp_path / "vit")
+    settings = json.loads((path / "config.json").read_text())
+    for name in ("depth", "embed_dim", "img_size"):
+        changed = settings | {"model_args": settings["model_args"] | {name: 10**7}}
+        (path / "config.json").write_text(json.dumps(changed))
+        with refused(f"{name} of at most"):
+            TimmImage(str(path))
+
+
+def test_weights_that_are_not_finite_are_an_error(path):
+    state = load_file(path / "model.safetensors")
+    state["visual_projection.weight"][0, 0] = float("nan")
+    save_file(state, path / "model.safetensors", metadata={"format": "pt"})
+    fails(path, "finite weights, got NaN or infinity in 'visual_projection.weight'")
+
+
+@pytest.mark.parametrize(
+    "name", ["lora.foo", "vision_model.encoder.layers.3.mlp.fc1.bias", "mlm_head.bias"]
+)
+def test_weights_that_the_config_leaves_out_are_an_error_unless_of_another_task(name, path):
+    state = load_file(path / "model.safetensors")
+    save_file(state | {name: torch.ones(2)}, path / "model.safetensors", metadata={"format": "pt"})
+    if name == "mlm_head.bias":
+        HFCLIP(str(path))
+    else:
+        fails(path, f"got 1 more, first {name}: correct the number of layers")
+
+
+def test_weights_outside_the_folder_are_an_error(path):
+    names = load_file(path / "model.safetensors")
+    shutil.move(path / "model.safetensors", path.parent / "outside.safetensors")
+    index = {"metadata": {}, "weight_map": dict.fromkeys(names, "../outside.safetensors")}
+    (path / "model.safetensors.index.json").write_text(json.dumps(index))
+    fails(path, r"names of files beside .*, got '\.\./outside\.safetensors'")
+
+
+def test_no_advice_of_a_library_to_run_code_is_shown(path, tmp_path):
+    state = load_file(path / "model.safetensors")
+    (path / "model.safetensors").unlink()
+    torch.save({**state, "trap": Trap(tmp_path / "sprung")}, path / "pytorch_model.bin")
+    with refused("expected weights") as caught:
+        HFCLIP(str(path))
+    assert "weights_only" not in str(caught.value)
+    assert "mkdir" in str(caught.value)

@@ -1,3 +1,4 @@
+import io
 import json
 
 import pytest
@@ -89,3 +90,50 @@ def test_a_tokenizer_with_code_of_its_author_is_refused(folder, hub, tmp_path):
         with refused("expected a tokenizer without code of its author, got trust_remote_code"):
             OpenClip(name)
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_text_tower_or_tokenizer_with_code_never_runs_it(folder, tmp_path, monkeypatch):
+    path, theirs = folder(vocabulary=False), tmp_path / "theirs"
+    config = json.loads((path / "open_clip_config.json").read_text())
+    theirs.mkdir()
+    (theirs / "config.json").write_text(
+        json.dumps({"model_type": "theirs", "auto_map": {"AutoConfig": "theirs.Theirs"}})
+    )
+    for place in (path, theirs):
+        (place / "theirs.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    auto = {"auto_map": {"AutoTokenizer": ["theirs.Theirs", None]}, "tokenizer_class": "Theirs"}
+    (path / "tokenizer_config.json").write_text(json.dumps(auto))
+    (path / "config.json").write_text((theirs / "config.json").read_text())
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 100))
+    text = config["model_cfg"]["text_cfg"]
+    for more in ({"hf_tokenizer_name": "any"}, {"hf_model_name": str(theirs)}):
+        config["model_cfg"]["text_cfg"] = text | more
+        (path / "open_clip_config.json").write_text(json.dumps(config))
+        with refused("Python code of its author, which vlmtune never runs"):
+            OpenClip(str(path))
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "size"),
+    [
+        ("vision_cfg", "layers", 10**7),
+        ("text_cfg", "layers", 10**7),
+        ("vision_cfg", "width", 10**6),
+        ("vision_cfg", "image_size", 10**6),
+        ("text_cfg", "context_length", 10**7),
+    ],
+)
+def test_sizes_beyond_any_model_are_an_error(part, name, size, folder):
+    path = folder()
+    config = json.loads((path / "open_clip_config.json").read_text())
+    config["model_cfg"][part][name] = size
+    (path / "open_clip_config.json").write_text(json.dumps(config))
+    with refused(f"{name} of at most"):
+        OpenClip(str(path))
+    config["model_cfg"][part][name] = {"layers": 1000, "width": 65_536}.get(name, 200_000)
+    config["model_cfg"][part]["layers"] = 1000
+    if name in ("width", "context_length"):
+        (path / "open_clip_config.json").write_text(json.dumps(config))
+        with refused("config that fits the weights"):
+            OpenClip(str(path))

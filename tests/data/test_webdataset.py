@@ -216,3 +216,25 @@ def test_names_may_start_with_a_dot_and_a_slash(tmp_path, encoded_png):
     (record,) = read_records(tmp_path / "a.tar", 0, None)
     assert isinstance(record, RawRecord)
     assert list(record.members) == ["jpg", "json", "txt"]
+
+
+def test_a_changed_tar_of_equal_size_is_indexed_again(folder, encoded_png):
+    first = folder / "00000.tar"
+    assert len(record_index([ShardSet(str(folder))])) == 7
+    size = first.stat().st_size
+    content = [member for n in range(10, 14) for member in members(n, encoded_png(n))][::-1]
+    write_tar(first, content)
+    assert first.stat().st_size == size  # tars are padded to 10 KiB
+    os.utime(first, ns=(0, first.stat().st_mtime_ns + 1))
+    locations = record_index([ShardSet(str(folder))])
+    texts = [location.read().texts[0] for location in locations]
+    assert texts == [f"caption {n}" for n in (13, 12, 11, 10, 4, 5, 6)]
+
+
+def test_shards_without_a_record_that_can_be_decoded_are_an_error(folder):
+    data = ShardSet(str(folder))
+    assert data.manifest.records == 7
+    for tar in folder.glob("*.tar"):
+        tar.write_bytes(bytes(tar.stat().st_size))
+    with refused("expected records in .*, got none that can be decoded"):
+        record_index([data])

@@ -9,18 +9,21 @@ import transformers
 from PIL import Image
 
 import vlmtune
-from tests.backbones.hf_models import write_blip, write_clip
+from tests.backbones.hf_models import write_blip, write_clip, write_siglip
 from tests.export.checkpoints import checkpoint
 from tests.refusals import refused
-from tests.tiny import WORDS
+from tests.tiny import WORDS, write_model
+from vlmtune.adapters.context_prompts import ContextPrompts
 from vlmtune.adapters.full_finetuning import FullFineTuning
 from vlmtune.adapters.fusion_tuning import FusionTuning
 from vlmtune.adapters.last_blocks import LastBlocks
 from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.lora import LoRA
+from vlmtune.adapters.text_map import TextMap
 from vlmtune.backbones.blip import Blip
 from vlmtune.backbones.hf_clip import HFCLIP
 from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.backbones.siglip import SigLIP
 from vlmtune.cli.main import main
 from vlmtune.export.merging import save_merged
 from vlmtune.export.model import Model
@@ -95,9 +98,56 @@ def test_a_fusion_encoder_keeps_both_scores(scored_by, tmp_path, pictures):
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
 
 
-def test_an_adapter_with_weights_of_its_own_is_refused(model_folder, tmp_path):
+MODELS = {
+    "open_clip": lambda folder: OpenClip(str(write_model(folder))),
+    "clip": lambda folder: HFCLIP(str(write_clip(folder))),
+    "siglip": lambda folder: SigLIP(str(write_siglip(folder))),
+}
+
+
+def embeddings(model, pictures):
+    return torch.cat([model.encode_image(pictures), model.encode_text(TEXTS)])
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_map_of_texts_is_multiplied_into_the_projection(kind, tmp_path, pictures):
+    model = trained(MODELS[kind](tmp_path / "model"), TextMap())
+    want = embeddings(model, pictures)
+    save_merged(tmp_path / "merged", model)
+    got = embeddings(vlmtune.load(tmp_path / "merged", device="cpu"), pictures)
+    torch.testing.assert_close(got, want, rtol=0, atol=1e-5)
+
+
+def test_a_map_of_texts_is_merged_for_sentence_transformers(tmp_path, pictures):
+    library = pytest.importorskip("sentence_transformers")
+    model = trained(HFCLIP(str(write_clip(tmp_path / "model"))), TextMap())
+    want = model.encode_text(TEXTS)
+    save_merged(tmp_path / "merged", model, "sentence-transformers")
+    made = library.SentenceTransformer(str(tmp_path / "merged"), device="cpu")
+    torch.testing.assert_close(torch.from_numpy(made.encode(TEXTS)), want, rtol=0, atol=1e-5)
+
+
+def test_a_linear_probe_without_bias_is_merged(model_folder, tmp_path, pictures):
     model = trained(OpenClip(str(model_folder)), LinearProbe())
-    with refused("LinearProbe, which adds its own"):
+    for layer in (model.adapter.image, model.adapter.text):
+        layer.bias.data.zero_()
+    want = embeddings(model, pictures)
+    save_merged(tmp_path / "merged", model)
+    got = embeddings(vlmtune.load(tmp_path / "merged", device="cpu"), pictures)
+    torch.testing.assert_close(got, want, rtol=0, atol=1e-5)
+
+
+REFUSED = {
+    "a bias": (LinearProbe, "adds a bias to embeddings of texts, for .*: use --format onnx, or"),
+    "prompts": (ContextPrompts, "adds weights of its own: use --format onnx, or --out instead"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_an_adapter_that_the_library_could_not_compute_is_refused(kind, model_folder, tmp_path):
+    make, message = REFUSED[kind]
+    model = trained(OpenClip(str(model_folder)), make())
+    with refused(f"{make.__name__}, which {message}"):
         save_merged(tmp_path / "merged", model)
     assert not (tmp_path / "merged").exists()
     (tmp_path / "full").mkdir()

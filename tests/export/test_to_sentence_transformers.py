@@ -135,7 +135,7 @@ def test_what_cannot_be_encoded_is_refused(tmp_path, model_folder, monkeypatch):
     blip = trained(Blip(str(write_blip(tmp_path / "blip"))), LoRA())
     with refused("HFCLIP, SigLIP or a CLIP of open_clip for sentence-transformers, got Blip"):
         save_merged(tmp_path / "merged", blip, FORM)
-    with refused("LinearProbe, which adds its own"):
+    with refused("LinearProbe, which adds a bias"):
         save_merged(tmp_path / "merged", trained(OpenClip(str(model_folder)), LinearProbe()), FORM)
     half = trained(OpenClip(str(model_folder), precision="bf16"), LoRA())
     with refused("expected float32 weights"):

@@ -4,6 +4,7 @@ In: a hub id or a folder, then images and captions. Out: features.
 Never: the architecture of one model; subclasses take their model apart.
 """
 
+import copy
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from typing_extensions import override
 
 from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.hf_image_size import resized
-from vlmtune.backbones.hf_loading import Loaded, describe, load
+from vlmtune.backbones.hf_loading import Loaded, describe, load, quiet
 from vlmtune.backbones.hf_towers import HFImageTower, HFTextTower
 from vlmtune.backbones.staging import encode_with_tower, masked, no_such_layer, state_after
 from vlmtune.backbones.weight_checks import check_precision, digest
@@ -107,8 +108,16 @@ class HFBackbone(Backbone):
     @override
     def save(self, folder: Path) -> None:
         """Writes the folder of `save_pretrained`, with tokenizer and image processor."""
-        for part in (self.model, *self.processing):
-            part.save_pretrained(folder)
+        with quiet():
+            for part in (self.model, self.portable_tokenizer(), self.processing[1]):
+                part.save_pretrained(folder)
+
+    def portable_tokenizer(self) -> Any:
+        """Returns the tokenizer for programs without vlmtune, which pad to its full length."""
+        tokenizer = copy.deepcopy(self.processing[0])
+        if self.text_tower is not None:
+            tokenizer.model_max_length = self.text_tower.positions
+        return tokenizer
 
     @override
     def preprocess(self, image: Image.Image) -> Float[Tensor, "3 height width"]:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Float
 from open_clip import get_model_preprocess_cfg
+from open_clip.tokenizer import HFTokenizer
 from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image
 from safetensors.torch import save_file
@@ -24,6 +25,7 @@ from vlmtune.backbones.open_clip_loading import CONFIG, RANDOM, VOCABULARY, load
 from vlmtune.backbones.open_clip_text import TextSide, Tokenizer
 from vlmtune.backbones.open_clip_towers import ImageSide
 from vlmtune.backbones.weight_checks import check_precision, digest
+from vlmtune.backbones.word_tokenizer import WordTokenizer
 from vlmtune.errors import UserError
 from vlmtune.storage.files import write_text
 from vlmtune.types import Features, FeatureSpec, Pixels
@@ -140,11 +142,17 @@ class OpenClip(Backbone):
         save_file(
             {k: v.cpu().contiguous().clone() for k, v in state.items()}, folder / WEIGHTS_FILE
         )
-        content = {"model_cfg": self._config, "preprocess_cfg": self.preprocessing}
+        config, encode = self._config, self.tokenizer.encode
+        if isinstance(encode, WordTokenizer):
+            write_text(folder / VOCABULARY, "".join(f"{word}\n" for word in encode.words))
+            encode.portable().save_pretrained(folder)
+            # open_clip reads the tokenizer of a local folder there, whatever it is called.
+            text = {**self._config["text_cfg"], "hf_tokenizer_name": VOCABULARY}
+            config = {**self._config, "text_cfg": text}
+        elif isinstance(encode, HFTokenizer):
+            encode.save_pretrained(folder)
+        content = {"model_cfg": config, "preprocess_cfg": self.preprocessing}
         write_text(folder / CONFIG, json.dumps(content, indent=2) + "\n")
-        words = getattr(self.tokenizer.encode, "words", None)
-        if words is not None:
-            write_text(folder / VOCABULARY, "".join(f"{word}\n" for word in words))
 
     @override
     def preprocess(self, image: Image.Image) -> Float[Tensor, "3 height width"]:

@@ -19,11 +19,13 @@ from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError
 from open_clip.pretrained import get_pretrained_cfg, list_pretrained_tags_by_model
 from torch import nn
+from transformers import PreTrainedConfig
 
+from vlmtune.backbones.config_sizes import MODEL, check_sizes, check_weights_fill
 from vlmtune.backbones.open_clip_context import extend_context
 from vlmtune.backbones.open_clip_weights import load_weights, preprocessing, warn_of_activation
 from vlmtune.backbones.state_dicts import is_torchscript
-from vlmtune.backbones.weight_checks import named_openai, not_loaded
+from vlmtune.backbones.weight_checks import check_finite, named_openai, not_loaded
 from vlmtune.backbones.word_tokenizer import WordTokenizer
 from vlmtune.config import find_path
 from vlmtune.errors import UserError
@@ -66,6 +68,14 @@ def load(
         with _quiet():
             config = open_clip.get_model_config(name)
             _check_code(config or {}, name)
+            check_sizes(config, MODEL, model)
+            check_weights_fill(
+                lambda: open_clip.create_model(
+                    name, load_weights=False, pretrained_text=False, device="meta"
+                ),
+                _files(name),
+                model,
+            )
             _check_activation(name, tag, file, config or {})
             network = open_clip.create_model(
                 name,
@@ -92,6 +102,7 @@ def load(
         load_weights(network, file, name, resized=image_size is not None)
         if not (config or {}).get("quick_gelu", False):
             warn_of_activation(file, name)
+    check_finite(network.state_dict(), f"get the weights of {model} again")
     if context_length is not None:
         extend_context(network, name, context_length)
     if file is None:
@@ -158,11 +169,18 @@ def _check_folder(folder: Path) -> None:
             f"expected embed_dim, vision_cfg and text_cfg in model_cfg of {folder / CONFIG}, "
             f"got {sorted(config['model_cfg'])}: add what is missing"
         )
-    if not any(True for pattern in WEIGHTS for _ in folder.glob(pattern)):
+    if not _files(f"{LOCAL}{folder}"):
         raise UserError(
             f"expected weights (open_clip_model.safetensors) in {folder}, got none: "
             "copy or download them there"
         )
+
+
+def _files(name: str) -> list[Path]:
+    """The files of weights in a local folder; none for other names."""
+    folder = Path(name.removeprefix(LOCAL))
+    patterns = WEIGHTS if name.startswith(LOCAL) else ()
+    return [file for pattern in patterns for file in folder.glob(pattern)]
 
 
 def _weights(name: str, pretrained: str | None) -> tuple[str | None, Path | None]:
@@ -220,9 +238,16 @@ def _check_activation(
 
 
 def _check_code(config: Mapping[str, Any], name: str) -> None:
-    """Refuses a model whose tokenizer would run code of its author; open_clip would let it."""
+    """Refuses a model whose text tower or tokenizer would run code; open_clip would let it."""
     text = config.get("text_cfg") or {}
-    if isinstance(text, Mapping) and (text.get("tokenizer_kwargs") or {}).get("trust_remote_code"):
+    if not isinstance(text, Mapping):
+        return
+    if tower := text.get("hf_model_name"):
+        described, _ = PreTrainedConfig.get_config_dict(tower)
+        check_sizes(described, MODEL, str(tower))
+        if "auto_map" in described:
+            raise not_loaded(f"the text tower {tower}", ValueError("trust_remote_code"))
+    if (text.get("tokenizer_kwargs") or {}).get("trust_remote_code"):
         raise UserError(
             f"expected a tokenizer without code of its author, got trust_remote_code in {CONFIG} "
             f"of {name}: read that code, then remove the entry from a local copy of the model"
@@ -234,7 +259,10 @@ def _tokenizer(name: str, config: dict[str, Any]) -> Any:
     text = config.get("text_cfg", {})
     vocabulary = _vocabulary(name)
     if vocabulary is None:
-        tokenizer = open_clip.get_tokenizer(name, context_length=text.get("context_length"))
+        options = {"context_length": text.get("context_length")}
+        # Else transformers asks on standard input whether to run the author's code.
+        options |= {"trust_remote_code": False} if text.get("hf_tokenizer_name") else {}
+        tokenizer = open_clip.get_tokenizer(name, **options)
         rows = int(text.get("vocab_size", 49408))
         if isinstance(tokenizer, open_clip.SimpleTokenizer) and rows < tokenizer.vocab_size:
             raise UserError(

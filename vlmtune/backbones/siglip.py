@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
+from tokenizers import normalizers
 from torch import Tensor
 from transformers import SiglipModel
 from typing_extensions import override
@@ -45,6 +46,10 @@ class SigLIP(HFDualEncoder):
         )
         return image_tower, siglip_text_tower(self.model.text_model, loaded, self._dtype)
 
+    @override
+    def portable_tokenizer(self) -> Any:
+        return siglip_tokenizer(super().portable_tokenizer())
+
 
 class SiglipTextTower(HFTextTower):
     """Every token attends to all, padding included; the last position is pooled."""
@@ -85,6 +90,16 @@ def siglip_text_tower(text: Any, loaded: Loaded, dtype: torch.dtype) -> SiglipTe
         projection=text.head,
         dtype=dtype,
     )
+
+
+def siglip_tokenizer(tokenizer: Any) -> Any:
+    """Lets a tokenizer lower-case captions and give no mask, as SigLIP attends to the padding."""
+    tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = ["input_ids"]
+    inner = getattr(tokenizer, "backend_tokenizer", None)
+    if inner is not None:
+        before = [inner.normalizer] if inner.normalizer is not None else []
+        inner.normalizer = normalizers.Sequence([normalizers.Lowercase(), *before])
+    return tokenizer
 
 
 def _check_end(tokenizer: HFTokenizer, end: int | None) -> None:

@@ -12,7 +12,7 @@ from typing_extensions import override
 from vlmtune.backbones.hf_backbone import HFDualEncoder, Preprocess
 from vlmtune.backbones.hf_loading import Loaded
 from vlmtune.backbones.hf_towers import HFImageTower, HFTextTower, hide_padding, through
-from vlmtune.backbones.siglip import check_head, siglip_text_tower
+from vlmtune.backbones.siglip import check_head, siglip_text_tower, siglip_tokenizer
 from vlmtune.backbones.staging import masked
 from vlmtune.errors import UserError
 from vlmtune.types import Pixels, Tokens
@@ -89,6 +89,10 @@ class SigLIP2NaFlex(HFDualEncoder):
             dtype=self._dtype,
         )
         return image_tower, siglip_text_tower(self.model.text_model, loaded, self._dtype)
+
+    @override
+    def portable_tokenizer(self) -> Any:
+        return siglip_tokenizer(super().portable_tokenizer())
 
     @override
     def measure(self, pixels: Float[Tensor, "1 3 height width"]) -> None:

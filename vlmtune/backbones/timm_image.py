@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from vlmtune.backbones.base import Backbone
+from vlmtune.backbones.config_sizes import MODEL, PROCESSOR, check_sizes, check_weights_fill
 from vlmtune.backbones.hf_loading import HUB_ID
 from vlmtune.backbones.open_clip_towers import EvaImageTower, TimmImageTower, plain_eva
 from vlmtune.backbones.staging import no_such_layer, state_after, unmasked
@@ -30,6 +31,7 @@ from vlmtune.backbones.state_dicts import SUFFIXES, read_state_dict
 from vlmtune.backbones.weight_checks import check_precision, digest, not_loaded
 from vlmtune.config import find_path
 from vlmtune.errors import UserError
+from vlmtune.storage.files import read_json
 from vlmtune.types import Features, FeatureSpec, Pixels, Pooled
 
 RANDOM = "random"  # as in OpenClip, the only way to random weights
@@ -165,8 +167,12 @@ def _load(model: str, pretrained: str | None) -> tuple[Any, dict[str, str] | Non
     file = None if pretrained in (None, RANDOM) else Path(str(pretrained)).expanduser()
     _check(model, name, pretrained, file, built_in)
     try:
+        if name.startswith(f"{LOCAL}:"):
+            _check_sizes(Path(name.removeprefix(f"{LOCAL}:")), name)
         network: Any = timm.create_model(name, pretrained=pretrained is None)
         network.reset_classifier(0)
+    except UserError:
+        raise
     except Exception as error:  # timm raises anything from RuntimeError to HTTP errors
         raise not_loaded(f"weights of {model}", error) from error
     if file is None:
@@ -175,6 +181,18 @@ def _load(model: str, pretrained: str | None) -> tuple[Any, dict[str, str] | Non
     with file.open("rb") as opened:
         sha256 = hashlib.file_digest(opened, "sha256").hexdigest()
     return network, {"file": file.name, "sha256": sha256, "architecture": name}
+
+
+def _check_sizes(folder: Path, name: str) -> None:
+    config = read_json(folder / "config.json", "the config of a model of timm", shape=dict)
+    check_sizes(config, MODEL, str(folder))
+    check_sizes(config.get("pretrained_cfg"), PROCESSOR, str(folder))
+
+    def build() -> nn.Module:
+        return timm.create_model(name)
+
+    files = [file for suffix in SUFFIXES for file in folder.glob(f"*{suffix}")]
+    check_weights_fill(build, files, str(folder))
 
 
 def _located(model: str) -> str:

@@ -7,12 +7,13 @@ Never: files.
 import hashlib
 import json
 import textwrap
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from vlmtune.errors import UserError
+from vlmtune.errors import UserError, without_advice
 
 
 def digest(described: Any, model: nn.Module) -> str:
@@ -56,9 +57,30 @@ def check_precision(precision: str) -> torch.dtype:
     return torch.bfloat16 if precision == "bf16" else torch.float32
 
 
+def check_finite(state: Mapping[str, Tensor], fix: str) -> None:
+    """Refuses weights that are NaN or infinite.
+
+    Raises:
+        UserError: A weight is; the error names the first such tensor.
+
+    Example:
+        >>> check_finite({"a": torch.ones(2)}, "train again")
+    """
+    for name, value in state.items():
+        # A sum is fast, and finite if all are.
+        if not value.sum(dtype=torch.float64).isfinite():
+            raise UserError(f"expected finite weights, got NaN or infinity in {name!r}: {fix}")
+
+
 def not_loaded(parts: str, error: Exception) -> UserError:
     """The error for parts of a model that a library failed to load, whatever it raised."""
-    reason = textwrap.shorten(str(error), 300, placeholder=" …") or type(error).__name__
+    if "trust_remote_code" in str(error):
+        return UserError(
+            f"expected {parts}, got a folder whose files name Python code of its author, which "
+            "vlmtune never runs: read that code, then remove auto_map from a local copy"
+        )
+    text = without_advice(error)
+    reason = textwrap.shorten(text, 300, placeholder=" …") or type(error).__name__
     return UserError(
         f"expected {parts}, got {type(error).__name__}: {reason}: "
         "check the name, the files and, for hub models, the network"

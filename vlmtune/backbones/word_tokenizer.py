@@ -2,10 +2,13 @@
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Int
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 from torch import Tensor
+from transformers import PreTrainedTokenizerFast
 
 from vlmtune.errors import UserError
 
@@ -63,6 +66,24 @@ class WordTokenizer:
             ids = [self.sot_token_id, *self._encode(text)[: length - 2], self.eot_token_id]
             row[: len(ids)] = torch.tensor(ids)
         return result
+
+    def portable(self) -> Any:
+        """Returns a tokenizer of transformers that gives the same ids.
+
+        A word that is not in the vocabulary is an error there too.
+        """
+        named = {"pad_token": "<pad>", "bos_token": "<start>", "eos_token": "<end>"}
+        vocabulary = {"<pad>": 0, "<start>": 1, **self.ids, "<end>": self.eot_token_id}
+        inner = Tokenizer(models.WordLevel(vocabulary, unk_token="<unknown>"))  # noqa: S106
+        inner.normalizer = normalizers.Lowercase()
+        inner.pre_tokenizer = pre_tokenizers.Split(Regex(r"\w+"), behavior="removed", invert=True)
+        inner.post_processor = processors.TemplateProcessing(
+            single="<start> $A <end>",
+            special_tokens=[(token, vocabulary[token]) for token in ("<start>", "<end>")],
+        )
+        return PreTrainedTokenizerFast(
+            tokenizer_object=inner, model_max_length=self.context_length, **named
+        )
 
     def _encode(self, text: str) -> list[int]:
         words = WORD.findall(text.lower())

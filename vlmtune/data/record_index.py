@@ -16,6 +16,7 @@ from vlmtune.data.schema import RecordError
 from vlmtune.data.shards import ShardSet, decode_group, read_headers
 from vlmtune.data.tar_index import TarIndex
 from vlmtune.data.tar_records import TEXTS, RawRecord, Shard
+from vlmtune.errors import UserError
 from vlmtune.types import Group
 
 
@@ -73,6 +74,9 @@ def record_index(
     Args:
         sets: Where the records lie.
         note: Called with the number of each record and the id of each of its images.
+
+    Raises:
+        UserError: No record can be decoded.
     """
     shards: dict[Shard, int] = {}
     shard_of, rows, spans, ends = array("i"), array("q", [0]), array("q"), array("q", [0])
@@ -87,6 +91,11 @@ def record_index(
         rows.append(len(spans) // 2)
         for image in group.image_ids:
             note(number, image)
+    if not shard_of:
+        raise UserError(
+            f"expected records in {', '.join(data.path for data in sets)}, got none that can be "
+            "decoded: build the shards again"
+        )
     index = TarIndex(
         np.array(rows, "<i8"),
         np.array(spans, "<i8").reshape(-1, 2),

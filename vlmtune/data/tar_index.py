@@ -190,10 +190,8 @@ def _first(candidates: Sequence[Path], shard: Path, info: ShardInfo, verify: boo
     for path in candidates:
         with suppress(OSError, ValueError, KeyError, TypeError):
             index, facts = _read(path, info)
-            if not verify:
-                return index
-            if facts["tar"] == _identity(shard) and facts["sha256"] is not None:
-                _compare(shard, info, facts["sha256"])
+            if facts["tar"] == _identity(shard) and not (verify and facts["sha256"] is None):
+                _compare(shard, info, facts["sha256"] if verify else None)
                 return index
     raise ValueError(shard)
 

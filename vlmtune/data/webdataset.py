@@ -36,6 +36,7 @@ from vlmtune.storage.progress import progress
 from vlmtune.types import Group
 
 INDEX = "vlmtune.data.webdataset"  # the builder that the manifest of an index names
+CHANGED = "mtime_ns"  # the argument of that builder: when each tar was written last
 _IMAGE = re.compile(rf"(?!\d+\.)(?:.*\.)?(?:{'|'.join(EXTENSIONS)})")  # "jpg", not "0.jpg"
 log = logging.getLogger("vlmtune")
 
@@ -91,7 +92,7 @@ def _captions(raw: RawRecord) -> tuple[tuple[str, ...], tuple[str, ...]]:
 def open_manifest(folder: Path) -> Manifest:
     """Returns the manifest of a shard set; tars without one are indexed first.
 
-    An index whose tars have changed, by name or size, is made again.
+    An index whose tars have changed, by name, size or time, is made again.
 
     Raises:
         UserError: There are no tars, or their records cannot be used.
@@ -118,8 +119,16 @@ def _is_complete(folder: Path, path: Path) -> bool:
     manifest = read_json(path, "a manifest")
     if not isinstance(manifest, dict) or manifest.get("builder") != INDEX:
         return True
+    # Tars are padded, so another one often has the same size.
     listed = [(shard["file"], shard["bytes"]) for shard in manifest["shards"]]
-    return listed == [(tar.name, tar.stat().st_size) for tar in tars]
+    return manifest["arguments"].get(CHANGED) == _changed(tars) and listed == [
+        (tar.name, tar.stat().st_size) for tar in tars
+    ]
+
+
+def _changed(tars: list[Path]) -> dict[str, int]:
+    """When each tar was written last."""
+    return {tar.name: tar.stat().st_mtime_ns for tar in tars}
 
 
 def _tars(folder: Path) -> list[Path]:
@@ -129,6 +138,7 @@ def _tars(folder: Path) -> list[Path]:
 def _index(folder: Path) -> Manifest:
     """Reads the headers and texts of all tars, and no image."""
     tars = _tars(folder)
+    arguments = {CHANGED: _changed(tars)}
     shards, unusable, texts = [], [], 0
     with progress(f"index of {folder}", len(tars)) as advance:
         for tar in tars:
@@ -159,4 +169,4 @@ def _index(folder: Path) -> Manifest:
             *(len(unusable), total, folder, unusable[0]),
         )
     counts = {"captions": texts} | ({"unusable": len(unusable)} if unusable else {})
-    return Manifest(INDEX, {}, {}, tuple(shards), counts)
+    return Manifest(INDEX, arguments, {}, tuple(shards), counts)

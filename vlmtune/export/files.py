@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any, NotRequired, cast
 
 from safetensors.torch import save_file
-from torch import Tensor
 from typing_extensions import TypedDict
 
 from vlmtune.adapters.base import Adapter
 from vlmtune.adapters.trained_state import trained_state
 from vlmtune.backbones.base import Backbone
-from vlmtune.errors import UserError
+from vlmtune.backbones.weight_checks import check_finite
+from vlmtune.errors import UserError, without_advice
 from vlmtune.export.model_card import model_card
 from vlmtune.report.result import Result
 from vlmtune.storage.files import check_shape, read_json, write_atomically
@@ -116,21 +116,6 @@ def save_export(
         (new / CARD).write_text(model_card(folder.name, json.loads(text), results), "utf-8")
 
 
-def check_finite(state: Mapping[str, Tensor], fix: str) -> None:
-    """Refuses weights that are NaN or infinite.
-
-    Raises:
-        UserError: A weight is; the error names the first such tensor.
-
-    Example:
-        >>> import torch
-        >>> check_finite({"a": torch.ones(2)}, "train again")
-    """
-    for name, value in state.items():
-        if not value.isfinite().all():
-            raise UserError(f"expected finite weights, got NaN or infinity in {name!r}: {fix}")
-
-
 def sha256(path: Path) -> str:
     """Returns the checksum of a file, in hex."""
     with path.open("rb") as file:
@@ -184,5 +169,5 @@ def one_line(error: BaseException) -> str:
         >>> one_line(ValueError("not   a number"))
         'ValueError: not a number'
     """
-    text = " ".join(str(error).split())[:200]
+    text = without_advice(error)[:200]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

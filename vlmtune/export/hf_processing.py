@@ -4,18 +4,15 @@ In: a backbone of open_clip or transformers. Out: what `save_pretrained` writes,
 without vlmtune. Never: an approximation; what transformers cannot express is an error.
 """
 
-import copy
 from typing import Any
 
 from open_clip import SimpleTokenizer
 from open_clip.tokenizer import get_clean_fn
-from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
-from transformers import CLIPImageProcessorPil, CLIPTokenizer, PreTrainedTokenizerFast
+from transformers import CLIPImageProcessorPil, CLIPTokenizer
 
 from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.hf_backbone import HFBackbone
 from vlmtune.backbones.open_clip import OpenClip
-from vlmtune.backbones.siglip import SigLIP
 from vlmtune.backbones.word_tokenizer import WordTokenizer
 from vlmtune.errors import UserError
 
@@ -32,8 +29,7 @@ def hf_tokenizer(backbone: Backbone) -> Any:
         UserError: transformers cannot express it.
     """
     if isinstance(backbone, HFBackbone):
-        tokenizer = copy.deepcopy(backbone.processing[0])
-        return _lower_cased(tokenizer) if isinstance(backbone, SigLIP) else tokenizer
+        return backbone.portable_tokenizer()
     return _tokenizer(_of_open_clip(backbone))
 
 
@@ -60,18 +56,10 @@ def _of_open_clip(backbone: Backbone) -> OpenClip:
     return backbone
 
 
-def _lower_cased(tokenizer: Any) -> Any:
-    """Lets a tokenizer lower-case captions, as the backbone does before it."""
-    inner = tokenizer.backend_tokenizer
-    before = [inner.normalizer] if inner.normalizer is not None else []
-    inner.normalizer = normalizers.Sequence([normalizers.Lowercase(), *before])
-    return tokenizer
-
-
 def _tokenizer(backbone: OpenClip) -> Any:
     encode = backbone.tokenizer.encode
     if isinstance(encode, WordTokenizer):
-        return _of_words(encode)
+        return encode.portable()
     if (
         not isinstance(encode, SimpleTokenizer)
         or encode.clean_fn is not get_clean_fn("lower")
@@ -88,22 +76,6 @@ def _tokenizer(backbone: OpenClip) -> Any:
         vocab={names.get(token, token): number for token, number in encode.encoder.items()},
         merges=merges,
         model_max_length=encode.context_length,
-    )
-
-
-def _of_words(encode: WordTokenizer) -> Any:
-    """Word by word; a word that is not in the vocabulary is an error here too."""
-    named = {"pad_token": "<pad>", "bos_token": "<start>", "eos_token": "<end>"}
-    vocabulary = {"<pad>": 0, "<start>": 1, **encode.ids, "<end>": encode.eot_token_id}
-    inner = Tokenizer(models.WordLevel(vocabulary, unk_token="<unknown>"))  # noqa: S106
-    inner.normalizer = normalizers.Lowercase()
-    inner.pre_tokenizer = pre_tokenizers.Split(Regex(r"\w+"), behavior="removed", invert=True)
-    inner.post_processor = processors.TemplateProcessing(
-        single="<start> $A <end>",
-        special_tokens=[(token, vocabulary[token]) for token in ("<start>", "<end>")],
-    )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=inner, model_max_length=encode.context_length, **named
     )
 
 

@@ -18,6 +18,7 @@ from typing_extensions import TypedDict
 from vlmtune.adapters.base import Adapter
 from vlmtune.adapters.trained_state import load_trained_state
 from vlmtune.backbones.base import Backbone
+from vlmtune.backbones.weight_checks import check_finite
 from vlmtune.config import instantiate
 from vlmtune.errors import UserError
 from vlmtune.export.files import (
@@ -26,7 +27,6 @@ from vlmtune.export.files import (
     VERSION,
     WEIGHTS,
     PluginSpec,
-    check_finite,
     one_line,
     read_config,
     sha256,

@@ -1,6 +1,6 @@
 """A trained model as one checkpoint of another library, without vlmtune.
 
-In: a model whose training changed weights of the backbone and nothing else. Out: a folder.
+In: a model whose training changed weights of the backbone, or mapped its embeddings. Out: a folder.
 Never: an adapter that the library could not compute; it is an error.
 """
 
@@ -13,12 +13,13 @@ from torch.nn.utils import parametrize
 from vlmtune.adapters.base import DualAdapter
 from vlmtune.backbones.base import Backbone
 from vlmtune.errors import UserError
+from vlmtune.export.folding import fold
 from vlmtune.export.model import Model
 from vlmtune.export.to_onnx import save_onnx
 from vlmtune.export.to_sentence_transformers import save_sentence_transformers
 from vlmtune.storage.files import write_atomically
 
-MERGES = "FullFineTuning, LastBlocks, LoRA, Matching or FusionTuning"
+MERGES = "FullFineTuning, LastBlocks, LoRA, TextMap, Matching or FusionTuning"
 SENTENCE_TRANSFORMERS, ONNX = "sentence-transformers", "onnx"
 SCALES = {"log_scale", "bias"}
 
@@ -27,7 +28,8 @@ def save_merged(folder: Path, model: Model, form: str | None = None) -> str:
     r"""Writes the merged checkpoint and returns a line on what it leaves out, or "".
 
     Low-rank updates are added to their weights, $W + \frac{\alpha}{r} B A$; the learned scale
-    becomes the model's `logit_scale`. This changes the model itself: train another one further.
+    becomes the model's `logit_scale`. A linear map of embeddings is multiplied into the projection
+    before it. This changes the model itself: train another one further.
 
     Args:
         folder: A new folder.
@@ -43,11 +45,6 @@ def save_merged(folder: Path, model: Model, form: str | None = None) -> str:
         raise UserError(f"expected a new folder, {folder} holds something: choose another")
     backbone, adapter = model.backbone, model.adapter
     added = {name.rpartition(".")[2] for name in adapter.state_dict()} - SCALES
-    if form != ONNX and added:
-        raise UserError(
-            f"expected an adapter that only changes weights of the backbone ({MERGES}), got "
-            f"{type(adapter).__name__}, which adds its own: export it without --merged"
-        )
     dtype = min((weight.dtype for weight in backbone.parameters()), key=lambda x: x.itemsize)
     if form is not None and dtype.itemsize < 4:
         raise UserError(f"expected float32 weights for {form}, got {dtype}: use --out")
@@ -55,6 +52,12 @@ def save_merged(folder: Path, model: Model, form: str | None = None) -> str:
         if parametrize.is_parametrized(module):
             for name in list(module.parametrizations):  # type: ignore[union-attr, arg-type]
                 parametrize.remove_parametrizations(module, name, leave_parametrized=True)
+    if form != ONNX and added and (why := fold(backbone, adapter)):
+        onnx = "--format onnx, or " if isinstance(adapter, DualAdapter) else ""
+        raise UserError(
+            f"expected an adapter that changes weights of the backbone alone ({MERGES}), got "
+            f"{type(adapter).__name__}, which {why}: use {onnx}--out instead of --merged"
+        )
     with write_atomically(folder) as new:
         if form == ONNX:
             left_out = save_onnx(new, model)

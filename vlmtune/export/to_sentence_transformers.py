@@ -11,6 +11,7 @@ from typing import Any
 from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.hf_backbone import HFBackbone
 from vlmtune.backbones.hf_clip import HFCLIP
+from vlmtune.backbones.hf_loading import quiet
 from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.backbones.siglip import SigLIP
 from vlmtune.errors import UserError
@@ -36,18 +37,16 @@ def save_sentence_transformers(folder: Path, backbone: Backbone) -> None:
     whole, module, normalize = _classes()
     tokenizer, processor = hf_tokenizer(backbone), hf_image_processor(backbone)
     network = backbone.model if isinstance(backbone, HFBackbone) else clip_twin(backbone, tokenizer)
-    tower = backbone.text_tower
-    assert tower is not None
-    tokenizer.model_max_length = tower.positions
     options = {}
     if isinstance(backbone, SigLIP):  # it was trained with all of the padding, and attends to it
         text = {"padding": "max_length", "return_attention_mask": False}
         options = {"processing_kwargs": {"text": text}}
-    for part in (network, tokenizer, processor):
-        part.save_pretrained(folder)
-    transformer = module(str(folder), **options)
-    model = whole(modules=[transformer, normalize()], device="cpu", similarity_fn_name="cosine")
-    model.save_pretrained(str(folder), create_model_card=False)
+    with quiet():
+        for part in (network, tokenizer, processor):
+            part.save_pretrained(folder)
+        transformer = module(str(folder), **options)
+        model = whole(modules=[transformer, normalize()], device="cpu", similarity_fn_name="cosine")
+        model.save_pretrained(str(folder), create_model_card=False)
 
 
 def _classes() -> tuple[Any, Any, Any]:
