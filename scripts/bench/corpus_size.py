@@ -8,13 +8,13 @@ those of a warm cache. What a worker holds is what it would hold of distinct tar
     python -m scripts.bench.corpus_size [--records 100000 10000000] [--batches 200]
 """
 
-import hashlib
 import io
 import os
 import re
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from typing_extensions import override
 from data_builders.shard_builder import Record, ShardBuilder
 from scripts.bench.harness import in_new_process, options
 from vlmtune.data.sample_order import Consumer
-from vlmtune.data.schema import MANIFEST, Manifest, ShardInfo
+from vlmtune.data.schema import MANIFEST, Manifest
 from vlmtune.data.shards import ShardSet
 from vlmtune.data.stream import GroupStream
 from vlmtune.data.tar_index import SUFFIX, open_index
@@ -62,11 +62,8 @@ def write_corpus(folder: Path, records: int) -> None:
     for number in range(1, records // SHARD):
         name = f"shard-{number:06d}.tar"
         os.link(tar, folder / name)
-        # A checksum of its own, of the same length, as another tar would have.
-        sha256 = hashlib.sha256(name.encode()).hexdigest()
-        shards.append(ShardInfo(name, SHARD, SHARD, first.bytes, sha256))
-        content = index.replace(first.sha256.encode(), sha256.encode())
-        (folder / name).with_suffix(SUFFIX).write_bytes(content)
+        shards.append(replace(first, file=name))
+        (folder / name).with_suffix(SUFFIX).write_bytes(index)
     manifest = Manifest("scripts.bench.corpus_size.Captioned", {}, {}, tuple(shards))
     (folder / MANIFEST).write_text(manifest.to_json())
 

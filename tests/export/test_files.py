@@ -4,7 +4,6 @@ import stat
 import subprocess
 import sys
 import zipfile
-from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,7 @@ from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.adapters.trained_state import trained_state
 from vlmtune.adapters.zero_shot import ZeroShot
 from vlmtune.backbones.open_clip import OpenClip
-from vlmtune.cli.evaluate import _provenance
+from vlmtune.cli.provenance import provenance_of
 from vlmtune.cli.run_folder import AtomicCheckpoints
 from vlmtune.evaluation.scorer import Scorer
 from vlmtune.export import check_checkpoint, load, read_checkpoint, resolve, save_export
@@ -499,7 +498,7 @@ def test_any_provenance_loads(exported, provenance):
     rewrite(exported, lambda config: config.update(provenance=provenance))
     model = load(exported)
     assert model.provenance == (provenance if isinstance(provenance, dict) else {})
-    facts = _provenance(model, Namespace(model="x", pretrained=None), [])
+    facts = provenance_of(model, "x", None, {})
     assert (facts.data, facts.seed, facts.seconds) == ("", None, 0.0)
 
 

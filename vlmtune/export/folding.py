@@ -1,7 +1,7 @@
 """A trained linear map of embeddings, folded into the projection that the backbone ends with.
 
 In: a backbone, and an adapter that maps its pooled embeddings. Out: the backbone, changed. Never: a
-map that the projection cannot hold; it is refused before anything is changed.
+map that the projection cannot hold, which is an error before anything is changed.
 """
 
 from typing import Any
@@ -62,12 +62,12 @@ def _projection(backbone: Backbone, modality: str) -> Projection | None:
         network: Any = backbone.model
         text = getattr(network, "text", network)
         part = network.visual if modality == "image" else text
-        found = getattr(part, "proj" if modality == "image" else "text_projection", None)
+        projection = getattr(part, "proj" if modality == "image" else "text_projection", None)
     elif isinstance(backbone, HFCLIP):
         model = backbone.model
-        found = model.visual_projection if modality == "image" else model.text_projection
+        projection = model.visual_projection if modality == "image" else model.text_projection
     elif isinstance(backbone, SigLIP) and modality == "text":
-        found = backbone.model.text_model.head
+        projection = backbone.model.text_model.head
     else:
-        found = None
-    return found if isinstance(found, nn.Linear | nn.Parameter) else None
+        projection = None
+    return projection if isinstance(projection, nn.Linear | nn.Parameter) else None

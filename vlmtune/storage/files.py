@@ -63,9 +63,10 @@ def write_atomically(path: Path) -> Iterator[Path]:
         reason = _of_the_disk(error)
         if reason is None:
             raise
+        full = FULL.search(reason) is not None
         raise UserError(
-            f"expected to write {path}, got {reason}{_free(path.parent)}: free the disk or choose "
-            "another folder"
+            f"expected to write {path}, got {reason}{_free(path.parent) if full else ''}: "
+            f"{'free the disk or choose' if full else 'choose'} another folder"
         ) from error
 
 
