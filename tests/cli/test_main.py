@@ -190,6 +190,26 @@ def test_fit_leaves_config_checkpoint_and_report(fitted):
     assert content["global_step"] == 2
 
 
+def test_one_seed_changes_weights_and_data(write_config, monkeypatch, tmp_path):
+    """Unless the model has a seed of its own."""
+    monkeypatch.setenv("PL_GLOBAL_SEED", "0")  # restored afterwards
+    runs = {"0": [], "1": ["--seed_everything", "1"]}
+    runs["own"] = ["--seed_everything", "1", "--model.seed", "0", "--data.seed", "0"]
+    seeds, weights = {}, {}
+    for name, words in runs.items():
+        path = write_config()
+        words += ["--trainer.default_root_dir", str(tmp_path / name)]
+        assert main(["fit", "--config", str(path), *words]) == 0
+        seeds[name] = json.loads((tmp_path / name / "report.json").read_text())["provenance"][
+            "seed"
+        ]
+        (file,) = (tmp_path / name).glob("**/*.ckpt")
+        weights[name] = torch.load(file, weights_only=True)["state_dict"]
+    assert seeds == {"0": 0, "1": 1, "own": 0}
+    same = [all(weights["0"][x].equal(weights[y][x]) for x in weights["0"]) for y in ("1", "own")]
+    assert same == [False, True]
+
+
 def test_fit_says_what_matters_and_nothing_else(write_config, capsys):
     assert main(["fit", "--config", str(write_config())]) == 0
     output = capsys.readouterr()

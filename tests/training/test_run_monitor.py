@@ -44,6 +44,9 @@ def test_rate_norm_and_throughput_are_logged(model_folder, shards, tmp_path):
     assert [float(row["train/lr"]) for row in rows] == pytest.approx(watch.rates[1::2])
     assert all(float(row["train/samples_per_second"]) > 0 for row in rows)
     assert all(float(row["train/memory"]) > 0 for row in rows)
+    assert all(float(row["train/pairs_per_second"]) > 0 for row in rows)
+    left = [float(row["train/seconds_left"]) for row in rows]
+    assert left[0] > left[2] == 0
     assert all(float(row["train/logit_scale"]) > 0 for row in rows)  # the MM-Adapter trains its own
 
 

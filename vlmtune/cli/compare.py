@@ -131,7 +131,7 @@ def tasks(
         for seed in seeds:
             folder, name = out / row / f"seed-{seed}", f"{experiment.names[row]}, seed {seed}"
             words = ["fit", *(w for one in (experiment.base, *configs) for w in ("--config", one))]
-            words += [f"--{key}={seed}" for key in ("seed_everything", "model.seed", "data.seed")]
+            words.append(f"--seed_everything={seed}")
             words += [f"--trainer.default_root_dir={folder}"]
             words += [f"--trainer.callbacks.init_args.name={name}"]
             words += [] if steps is None else [f"--trainer.max_steps={steps}"]

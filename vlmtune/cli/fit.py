@@ -265,8 +265,12 @@ class VlmtuneCLI(LightningCLI):
             check_checkpoint(path)
 
     def before_instantiate_classes(self) -> None:
-        """Refuses a function that makes no optimizer: the module would call it."""
+        """Seeds model and data as everything else, and refuses what makes no optimizer."""
         config = self.config[self.command]
+        for section in (config.model, config.data):
+            values = section.get("init_args", section)
+            if values.get("seed") is None and not isinstance(config.seed_everything, bool):
+                values["seed"] = config.seed_everything
         optimizer = config.model.get("init_args", config.model).get("optimizer")
         check_optimizer(optimizer)
         check_clipping(config.trainer, optimizer)

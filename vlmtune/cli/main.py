@@ -12,6 +12,7 @@ import traceback
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from typing_extensions import override
 
@@ -97,10 +98,22 @@ class _Plain(logging.Formatter):
         return printable(super().format(record))
 
 
+class _Screen(logging.StreamHandler[Any]):
+    """Writes to the present stderr: while a bar is live, rich's, which prints lines above it."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    @override
+    def stream(self) -> Any:
+        return sys.stderr
+
+
 @contextlib.contextmanager
 def plain_log() -> Iterator[None]:
     """Shows the log and warnings as plain lines on stderr while a command runs."""
-    log, handler = logging.getLogger("vlmtune"), logging.StreamHandler()
+    log, handler = logging.getLogger("vlmtune"), _Screen()
     handler.setFormatter(_Plain("%(message)s"))
     level, form = log.level, warnings.formatwarning
     log.addHandler(handler)

@@ -200,12 +200,10 @@ def _build(builder: str, name: str, out: Path, configs: Path) -> list[Any]:
 
 def _fit(config: Path, folder: Path, seed: int) -> list[Any]:
     """A training, resumed if it has a checkpoint."""
-    seeds = [
-        x for key in ("seed_everything", "model.seed", "data.seed") for x in (f"--{key}", seed)
-    ]
     last = newest_checkpoint(folder)
     resumed = ["--ckpt_path", last] if last is not None else []
-    return ["fit", "--config", config, *resumed, "--trainer.default_root_dir", folder, *seeds]
+    words = ["fit", "--config", config, *resumed, "--trainer.default_root_dir", folder]
+    return [*words, "--seed_everything", seed]
 
 
 def _changed(value: Any, replaced: Mapping[str, str], sizes: Mapping[str, int]) -> Any:

@@ -13,10 +13,21 @@ from rich.progress import Progress, TaskID
 from typing_extensions import override
 
 from vlmtune.storage.progress import make_bar
+from vlmtune.training.run_monitor import RunMonitor
+
+SHOWN = {
+    "train/loss": "loss {:.4g}",
+    "train/lr": "lr {:.2g}",
+    "train/gradient_norm": "norm {:.2g}",
+    "train/samples_per_second": "{:.3g} samples/s",
+    "train/waiting": "waiting {:.0%}",
+    "train/memory": "{:.1f} GiB",
+}
+"""What the bar of the training shows of a run's numbers, as long as there is room."""
 
 
 class RunProgress(ProgressBar):
-    """Shows the steps of the run, with the losses that are logged for the bar.
+    """Shows the steps of the run, with its loss and the latest numbers of its `RunMonitor`.
 
     `vlmtune fit` uses it; from Python, `Trainer(callbacks=[RunProgress()])` does. A resumed run
     starts at its step. Benchmarks show their bars below it.
@@ -28,6 +39,7 @@ class RunProgress(ProgressBar):
         self._bar: Progress | None = None
         self._steps: TaskID | None = None
         self._validation: TaskID | None = None
+        self._batches: float | None = None
 
     @override
     def enable(self) -> None:
@@ -56,22 +68,24 @@ class RunProgress(ProgressBar):
     ) -> None:
         if self._bar is None or self._steps is None or self._bar.disable:
             return
-        metrics = self.get_metrics(trainer, pl_module).items()
-        losses = [f"{name} {value:.4g}" for name, value in metrics if isinstance(value, float)]
-        self._bar.update(self._steps, completed=trainer.global_step, note=", ".join(losses))
+        callbacks: Any = trainer.callbacks  # an attribute that Lightning sets later
+        monitors = [one.latest for one in callbacks if isinstance(one, RunMonitor)]
+        numbers = {**self.get_metrics(trainer, pl_module), **(monitors[0] if monitors else {})}
+        note = "  ".join(form.format(numbers[x]) for x, form in SHOWN.items() if x in numbers)
+        self._bar.update(self._steps, completed=trainer.global_step, note=note)
 
     @override
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        bar, batches = self._open(), trainer.num_val_batches
+        batches = trainer.num_val_batches
         total = sum(batches) if isinstance(batches, list) else batches
-        self._validation = bar.add_task(
-            "validating", total=total if math.isfinite(total) else None, note=""
-        )
+        self._batches = total if math.isfinite(total) else None
 
     @override
     def on_validation_batch_end(self, *arguments: Any, **options: Any) -> None:
-        if self._bar is not None and self._validation is not None:
-            self._bar.advance(self._validation)
+        bar = self._open()
+        if self._validation is None:  # now, as there may be no batch
+            self._validation = bar.add_task("validating", total=self._batches, note="")
+        bar.advance(self._validation)
 
     @override
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

@@ -48,7 +48,7 @@ class ShardDataModule(LightningDataModule):
         val: Shard sets to validate on.
         batch_size: Groups in a batch on each rank.
         num_workers: Processes that read and decode, on each rank; 0 for the training process.
-        seed: Seed of the order of training.
+        seed: Seed of the order of training; None for 0 or, in `fit`, seed_everything.
         epoch_groups: Groups in an epoch over all ranks; None for the sum of the training sets.
         shuffle_buffer: Consecutive records of an epoch that are shuffled among themselves, beside
             the shards; 0 keeps the order within shards. It takes no memory for records.
@@ -70,7 +70,7 @@ class ShardDataModule(LightningDataModule):
         batch_size: int,
         val: list[ShardSet] | None = None,
         num_workers: int = 0,
-        seed: int = 0,
+        seed: int | None = None,
         epoch_groups: int | None = None,
         shuffle_buffer: int = 10_000,
         max_damaged: float = 0.01,
@@ -83,7 +83,7 @@ class ShardDataModule(LightningDataModule):
         super().__init__()
         _at_least("batch_size", batch_size, 1)
         _at_least("num_workers", num_workers, 0)
-        _at_least("seed", seed, 0)
+        _at_least("seed", seed or 0, 0)
         _at_least("epoch_groups", 1 if epoch_groups is None else epoch_groups, 1)
         _at_least("shuffle_buffer", shuffle_buffer, 0)
         _at_least("captions", 1 if captions is None else captions, 1)
@@ -92,7 +92,7 @@ class ShardDataModule(LightningDataModule):
                 f"expected max_damaged from 0 to below 1, got {max_damaged}: correct it"
             )
         self.sets = {"train": list(train), "val": list(val or [])}
-        self.batch_size, self.num_workers, self.seed = batch_size, num_workers, seed
+        self.batch_size, self.num_workers, self.seed = batch_size, num_workers, seed or 0
         self.epoch_groups, self.shuffle_buffer = epoch_groups, shuffle_buffer
         self.max_damaged, self.negatives, self.mined = max_damaged, negatives, mined
         self.changes = GroupChanges(mined, hard_negatives, captions, negatives, augmentation)

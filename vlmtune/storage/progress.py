@@ -19,6 +19,7 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
 from rich.text import Text
 
 # One for all bars: a bar within another is drawn below it.
@@ -34,7 +35,8 @@ class _Rate(ProgressColumn):
 class _Left(TimeRemainingColumn):
     def render(self, task: Task) -> Text:
         time = super().render(task)
-        return time if "-" in time.plain else time.append(" left")
+        known = time.plain.strip() and "-" not in time.plain
+        return time.append(" left") if known else time
 
 
 @contextlib.contextmanager
@@ -62,11 +64,11 @@ def make_bar(show: bool = True) -> Progress:
     """Returns a bar that is not started; `{task.fields[note]}` is the text at its end."""
     return Progress(
         TextColumn("{task.description}"),
-        BarColumn(),
+        BarColumn(bar_width=20),
         MofNCompleteColumn(),
         _Rate(),
         _Left(),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", table_column=Column(no_wrap=True, overflow="ellipsis")),
         console=CONSOLE,
         disable=not (show and sys.stderr.isatty()),
         transient=True,

@@ -76,7 +76,7 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
         store: Folder of feature stores, or None to run the backbone in each step.
         store_dtype: "float32", "float16" or "bfloat16" on disk; the latter two take half the space.
             Evaluations store float32, so that no store changes a number, and copy float32 rows.
-        seed: Seeds the steps; the order of the data has its own seed.
+        seed: Seeds weights and steps; None for 0 or, in `fit`, seed_everything. Data has its own.
         chunk: How many images or texts are embedded at a time, with activations computed again in
             the backward pass (GradCache, Gao et al. 2021): only its embeddings then limit a dual
             adapter's batch. None embeds all at once, which is faster.
@@ -97,7 +97,7 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
         final_lr: float = 0.0,
         store: str | None = None,
         store_dtype: StoreDType = "float32",
-        seed: int = 0,
+        seed: int | None = None,
         chunk: int | None = None,
     ) -> None:
         super().__init__()
@@ -119,13 +119,13 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
         self.backbone, self.adapter = backbone, adapter
         self.objectives = nn.ModuleList(objectives)
         self.make_optimizer = optimizer
-        self.warmup, self.final_lr, self.seed = warmup, final_lr, seed
+        self.warmup, self.final_lr, self.seed = warmup, final_lr, seed or 0
         self.store = store
         self.store_dtype: StoreDType = store_dtype
         self.strict_loading = True
         # Read before the adapter may unfreeze or wrap weights: it names the pre-trained ones.
         self.fingerprint = backbone.fingerprint
-        torch.manual_seed(seed)
+        torch.manual_seed(self.seed)
         self.scores = TrainingScores(backbone, adapter, pairs or AllPairs(), needs, chunk)
         self.original = self.scores.original  # registered, so that it moves between devices
         self._first_key = ""  # of the first record of the present step, on this rank

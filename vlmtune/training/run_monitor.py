@@ -1,9 +1,10 @@
-"""What a run's loggers get besides losses: learning rate, gradient norm, temperature, throughput.
+"""What a run shows and logs besides losses: learning rate, gradient norm, temperature, throughput.
 
 In: the trainer's steps. Out: logged numbers, every `log_every_n_steps`.
 Never: a number in the report, or a change of a gradient.
 """
 
+import math
 import resource
 import sys
 import time
@@ -18,32 +19,42 @@ from typing_extensions import override
 
 
 class RunMonitor(pl.Callback):
-    r"""Logs how a run goes, every `log_every_n_steps`, under `train/`.
+    r"""Measures and logs how a run goes, every `log_every_n_steps`, under `train/`.
 
     - `lr`: the learning rate of the first parameter group.
     - `gradient_norm`: $\|g\|_2$ over all trained weights before clipping.
     - `logit_scale`: $e^{\tau}$, the inverse temperature, if the adapter trains it.
     - `samples_per_second`: records of all ranks since the last logged step, by the time that
       passed, evaluations included.
+    - `pairs_per_second`: image-text pairs that all ranks score in that time.
+    - `seconds_left`: time to the end of the run at this speed, if its end is known.
     - `waiting`: the fraction of that time in which this rank waited for data.
     - `memory`: the largest memory so far in GiB: of the device, or of this process on a CPU.
+
+    Attributes:
+        latest: The latest of these numbers.
     """
 
     def __init__(self) -> None:
         super().__init__()
+        self.latest: dict[str, float] = {}
         self._numbers: dict[str, float] = {}
-        self._records, self._since, self._waited = 0, 0.0, 0.0
+        self._restart(0.0, 0.0, 0)
+
+    def _restart(self, since: float, waited: float, step: int) -> None:
+        self._records, self._pairs = 0, torch.zeros((), dtype=torch.int64)
+        self._since, self._waited, self._step = since, waited, step
 
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._records, self._since, self._waited = 0, time.monotonic(), _waited(trainer)
+        self._restart(time.monotonic(), _waited(trainer), trainer.global_step)
 
     @override
     def on_before_optimizer_step(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Optimizer
     ) -> None:
         every: int = cast(Any, trainer).log_every_n_steps  # an attribute that Lightning sets later
-        if not trainer.loggers or (trainer.global_step + 1) % every:
+        if (trainer.global_step + 1) % every:
             return
         groups = optimizer.param_groups
         gradients = [p.grad for group in groups for p in group["params"] if p.grad is not None]
@@ -68,19 +79,26 @@ class RunMonitor(pl.Callback):
         batch_idx: int,
     ) -> None:
         self._records += len(batch.keys) * trainer.world_size
+        self._pairs = pl_module.scores.scored * trainer.world_size + self._pairs
         if not self._numbers:
             return
         now, waited = time.monotonic(), _waited(trainer)
         passed = max(now - self._since, 1e-9)
-        numbers = {
+        self.latest = {
             **self._numbers,
             "train/samples_per_second": self._records / passed,
+            "train/pairs_per_second": int(self._pairs) / passed,
             "train/waiting": (waited - self._waited) / passed,
             "train/memory": _memory(pl_module.device),
         }
+        end, step = trainer.estimated_stepping_batches, trainer.global_step
+        if math.isfinite(end):
+            a_step = passed / max(step - self._step, 1)
+            self.latest["train/seconds_left"] = (end - step) * a_step
         for logger in trainer.loggers:
-            logger.log_metrics(numbers, trainer.global_step)
-        self._numbers, self._records, self._since, self._waited = {}, 0, now, waited
+            logger.log_metrics(self.latest, step)
+        self._numbers = {}
+        self._restart(now, waited, step)
 
 
 def _waited(trainer: pl.Trainer) -> float:

@@ -99,6 +99,7 @@ class TrainingScores:
             pairs = self._choose_pairs(batch, generator, contrast) if self.adapter.joint else None
             shard = joint_score_shard(self.adapter(image, text, pairs), layout, group)
             shard = replace(shard, contrast=contrast and contrast.shard)
+        self.scored = shard.rows.computed.sum()  # pairs of this rank, for the run's monitor
         if "reference" not in self.needs:
             return shard
         known = computed if self.original is None else {}
