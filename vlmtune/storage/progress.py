@@ -67,7 +67,7 @@ def make_bar(show: bool = True) -> Progress:
         BarColumn(bar_width=20),
         MofNCompleteColumn(),
         _Rate(),
-        _Left(),
+        _Left(table_column=Column(no_wrap=True)),
         TextColumn("{task.fields[note]}", table_column=Column(no_wrap=True, overflow="ellipsis")),
         console=CONSOLE,
         disable=not (show and sys.stderr.isatty()),
