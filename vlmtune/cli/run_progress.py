@@ -19,11 +19,13 @@ SHOWN = {
     "train/loss": "loss {:.4g}",
     "train/lr": "lr {:.2g}",
     "train/gradient_norm": "norm {:.2g}",
+    "train/logit_scale": "scale {:.3g}",
     "train/samples_per_second": "{:.3g} samples/s",
+    "train/pairs_per_second": "{:.3g} pairs/s",
     "train/waiting": "waiting {:.0%}",
     "train/memory": "{:.1f} GiB",
 }
-"""What the bar of the training shows of a run's numbers, as long as there is room."""
+"""What the line below the bar shows of a run's numbers, as long as there is room."""
 
 
 class RunProgress(ProgressBar):

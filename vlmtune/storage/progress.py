@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.errors import LiveError
 from rich.progress import (
     BarColumn,
@@ -19,8 +19,8 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
-from rich.table import Column
 from rich.text import Text
+from typing_extensions import override
 
 # One for all bars: a bar within another is drawn below it.
 CONSOLE = Console(stderr=True, force_interactive=True)
@@ -30,6 +30,15 @@ _OWNER: ContextVar[str] = ContextVar("owner", default="")
 class _Rate(ProgressColumn):
     def render(self, task: Task) -> Text:
         return Text("" if task.speed is None else f"{task.speed:,.4g}/s")
+
+
+class _Bars(Progress):
+    @override
+    def get_renderables(self) -> Iterator[RenderableType]:
+        yield from super().get_renderables()
+        for task in self.tasks:
+            if task.fields["note"]:
+                yield Text(task.fields["note"], no_wrap=True, overflow="ellipsis")
 
 
 class _Left(TimeRemainingColumn):
@@ -61,14 +70,13 @@ def labelled(label: str) -> str:
 
 
 def make_bar(show: bool = True) -> Progress:
-    """Returns a bar that is not started; `{task.fields[note]}` is the text at its end."""
-    return Progress(
+    """Returns a bar that is not started; the field `note` of a task is the line below the bars."""
+    return _Bars(
         TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
+        BarColumn(),
         MofNCompleteColumn(),
         _Rate(),
-        _Left(table_column=Column(no_wrap=True)),
-        TextColumn("{task.fields[note]}", table_column=Column(no_wrap=True, overflow="ellipsis")),
+        _Left(),
         console=CONSOLE,
         disable=not (show and sys.stderr.isatty()),
         transient=True,

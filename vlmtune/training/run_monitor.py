@@ -79,7 +79,7 @@ class RunMonitor(pl.Callback):
         batch_idx: int,
     ) -> None:
         self._records += len(batch.keys) * trainer.world_size
-        self._pairs = pl_module.scores.scored * trainer.world_size + self._pairs
+        self._pairs = self._pairs + cast(Any, pl_module).scores.scored * trainer.world_size
         if not self._numbers:
             return
         now, waited = time.monotonic(), _waited(trainer)
