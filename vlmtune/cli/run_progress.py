@@ -5,7 +5,7 @@ In: the trainer's steps. Out: a bar on a terminal. Never: a number of an epoch, 
 """
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import ProgressBar
@@ -70,7 +70,7 @@ class RunProgress(ProgressBar):
     ) -> None:
         if self._bar is None or self._steps is None or self._bar.disable:
             return
-        callbacks: Any = trainer.callbacks  # an attribute that Lightning sets later
+        callbacks = cast(Any, trainer).callbacks  # an attribute that Lightning sets later
         monitors = [one.latest for one in callbacks if isinstance(one, RunMonitor)]
         numbers = {**self.get_metrics(trainer, pl_module), **(monitors[0] if monitors else {})}
         note = "  ".join(form.format(numbers[x]) for x, form in SHOWN.items() if x in numbers)

@@ -28,7 +28,9 @@ def fold(backbone: Backbone, adapter: Adapter) -> str | None:
     """
     if not isinstance(adapter, TextMap | LinearProbe):
         return "adds weights of its own"
-    maps = {"text": adapter.text} | ({"image": adapter.image} if hasattr(adapter, "image") else {})
+    maps = {"text": adapter.text}
+    if isinstance(adapter, LinearProbe):
+        maps["image"] = adapter.image
     folded: list[tuple[Tensor, Tensor]] = []
     for modality, layer in maps.items():
         given = None if layer.bias is None else layer.bias.detach().double()
