@@ -187,11 +187,12 @@ def _weights(name: str, pretrained: str | None) -> tuple[str | None, Path | None
     """Returns the tag or the file to load, checked; neither for a model's own or random weights."""
     builtin = not name.startswith((HUB, LOCAL))
     if pretrained is None and builtin:
-        tags = ", ".join(list_pretrained_tags_by_model(name)) or "no tags exist"
+        tags = list_pretrained_tags_by_model(name)
+        shown = ", ".join(tags[:5]) + (", …" if len(tags) > 5 else "") or "no tags exist"
         raise UserError(
             f"expected pretrained weights for {name}, got none: pass `pretrained` (on the command "
-            f"line --pretrained) with a tag ({tags}), a weights file, or {RANDOM!r} for random "
-            "weights"
+            f"line --pretrained) with a weights file, {RANDOM!r} for random weights, or a tag "
+            f"({shown})"
         )
     if pretrained is None:
         return None, None
