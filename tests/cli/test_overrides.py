@@ -146,3 +146,8 @@ def test_a_class_that_occurs_twice_needs_its_position():
 def test_other_words_stay_as_they_are():
     words = ["--config", "a.yaml", "--trainer.max_steps=5", "--model.adapter.help", "LoRA"]
     assert rewritten(words) == (words, [])
+
+
+def test_a_position_may_be_in_brackets(parsed):
+    config = parsed("--trainer.callbacks[0].init_args.every_n_steps", "30")
+    assert config["trainer"]["callbacks"][0]["init_args"]["every_n_steps"] == 30

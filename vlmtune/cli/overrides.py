@@ -31,6 +31,7 @@ KINDS = {
 }
 LISTS = ("objectives", "benchmarks")
 SHARDS = ("data.train", "data.val")
+POSITION = re.compile(r"\[(\d+)\](?=\.|$)")  # callbacks[0] is callbacks.0
 STEM = re.compile(r"[a-z][a-z0-9_]*")
 Override = tuple[str, Any]
 
@@ -47,6 +48,7 @@ def rewritten(arguments: Sequence[str]) -> tuple[list[str], list[Override]]:
     while waiting:
         word = waiting.pop(0)
         key, equals, value = word.removeprefix("--").partition("=")
+        key = POSITION.sub(r".\1", key)
         of_item = _is_item(key)
         if not word.startswith("--") or not (of_item or _changes(key)):
             words.append(word)
