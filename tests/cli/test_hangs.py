@@ -50,6 +50,16 @@ def bomb(levels):
     return "\n".join(lists)
 
 
+@pytest.mark.parametrize("text", [bomb(12), "[" * 50_000 + "]" * 50_000])
+def test_a_bomb_is_no_plug_in_and_no_model(tmp_path, text, capsys):
+    path = tmp_path / "bomb.yaml"
+    path.write_text(text)
+    for words in (["build", str(path)], ["score", str(path), "image.png", "--text", "a dog"]):
+        assert main([*words, *(["--out", "x"] if words[0] == "build" else [])]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("vlmtune: error: expected ")
+
+
 @pytest.mark.parametrize("text", [bomb(12), "a: &a [*a]", "[" * 100_000])
 def test_aliases_that_multiply_are_refused(tmp_path, text):
     path = tmp_path / "fit.yaml"

@@ -166,6 +166,10 @@ META = [
     in_meta(lambda meta: meta["files"]["values.bin"].pop("sha256")),
     in_meta(lambda meta: meta.update(rows=99)),
     in_meta(lambda meta: meta.update(width=3)),
+    in_meta(lambda meta: meta.pop("rows")),
+    in_meta(lambda meta: meta.update(width="x")),
+    in_meta(lambda meta: meta.update(pieces=10**9)),
+    in_meta(lambda meta: meta.update(pieces=-1)),
 ]
 FILES = {
     "truncated": lambda folder: os.truncate(folder / "values.bin", 7),

@@ -20,7 +20,7 @@ from jsonargparse import ArgumentParser
 
 from vlmtune.benchmarks.table_files import SUFFIXES, table_benchmark
 from vlmtune.cli.explain import configuration_error
-from vlmtune.cli.yaml_files import read_yaml
+from vlmtune.cli.yaml_files import check_yaml, read_yaml
 from vlmtune.config import Configured, find_path, stems
 from vlmtune.errors import UserError
 from vlmtune.export import resolve
@@ -77,6 +77,8 @@ def find(kind: str, name: str) -> str:
     if file := find_path(name) if name.startswith("configs/") else None:
         return str(file)
     if Path(name).is_file():
+        if name.endswith((".yaml", ".yml", ".json")):
+            check_yaml(name)
         return name
     if kind == "benchmarks" and name.lower().endswith(SUFFIXES):
         raise UserError(f"expected the table {name!r}, there is no such file: correct the path")

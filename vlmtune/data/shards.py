@@ -124,7 +124,7 @@ def decode_header(raw: RawRecord) -> tuple[Group, tuple[str, ...]]:
     if is_sample(raw):
         return decode_sample(raw)
     try:
-        record = json.loads(raw.members["json"])
+        record = json.loads(raw.members["json"].decode())
     except KeyError:
         raise RecordError("has no json") from None
     except (ValueError, RecursionError) as error:

@@ -80,7 +80,7 @@ def decode_sample(raw: RawRecord) -> tuple[Group, tuple[str, ...]]:
 
 def _captions(raw: RawRecord) -> tuple[tuple[str, ...], tuple[str, ...]]:
     try:
-        cells: Any = json.loads(raw.members.get("json") or b"{}")
+        cells: Any = json.loads((raw.members.get("json") or b"{}").decode())
         true, false = captions(cells) if isinstance(cells, dict) else ((), ())
         lines = raw.members.get("txt", b"").decode("utf-8-sig").splitlines()
     except (ValueError, RecursionError) as error:

@@ -216,7 +216,7 @@ def _untrained_spec(path: Path) -> dict[str, Spec]:
 def _read_spec(path: Path) -> Spec:
     try:
         spec = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         raise UserError(f"expected a YAML in {path}, got {one_line(error)}: correct it") from error
     if not isinstance(spec, dict) or not spec.keys() & {"class_path", "backbone"}:
         raise UserError(

@@ -22,14 +22,17 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired
 
 import torch
+from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
+from typing_extensions import TypedDict
 
 from vlmtune.errors import UserError
 from vlmtune.features.store_key import StoreKey
 from vlmtune.storage import folder as folders
+from vlmtune.storage.files import check_shape, read_json
 from vlmtune.storage.folder import DamagedError, FolderWriter
 from vlmtune.storage.progress import progress
 from vlmtune.types import Features, Pooled, Tokens, concatenate
@@ -44,6 +47,14 @@ log = logging.getLogger("vlmtune")
 
 class EmptyStoreError(UserError):
     """There is no row to store."""
+
+
+class _Facts(TypedDict):
+    """What `meta.json` says of the rows."""
+
+    rows: PositiveInt
+    width: PositiveInt
+    pieces: NotRequired[NonNegativeInt]
 
 
 class FeatureStore:
@@ -67,7 +78,14 @@ class FeatureStore:
         self.folder = Path(folder)
         expected = None if key is None else key.to_dict()
         self.meta = folders.read_meta(self.folder, expected, ("ids.json",))
-        self.ids: tuple[str, ...] = tuple(json.loads((self.folder / "ids.json").read_text()))
+        try:
+            check_shape(self.meta, _Facts, self.folder, folders.META)
+            ids = read_json(self.folder / "ids.json", "ids", shape=tuple[str, ...])
+        except UserError as error:
+            raise DamagedError("meta.json or ids.json has another layout") from error
+        if len(ids) != self.meta["rows"] or self.meta.get("pieces", 0) > len(ids):
+            raise DamagedError("meta.json contradicts itself")
+        self.ids: tuple[str, ...] = ids
         self._row = {name: row for row, name in enumerate(self.ids)}
         try:
             self._pieces = [self._piece(suffix) for suffix in suffixes(self.meta.get("pieces", 0))]
@@ -75,7 +93,7 @@ class FeatureStore:
             self._starts = torch.tensor([0, *counts]).cumsum(0)
         except (KeyError, TypeError, RuntimeError) as error:
             raise DamagedError("meta.json contradicts itself") from error
-        if not sum(counts) == self.meta["rows"] == len(self.ids):
+        if sum(counts) != len(self.ids):
             raise DamagedError("meta.json contradicts itself")
 
     def _piece(self, suffix: str) -> tuple[Tensor, Tensor | None]:
