@@ -28,7 +28,8 @@ def fold(backbone: Backbone, adapter: Adapter) -> str | None:
     """
     if not isinstance(adapter, TextMap | LinearProbe):
         return "adds weights of its own"
-    maps = {"text": adapter.text} | ({"image": adapter.image} if hasattr(adapter, "image") else {})
+    names = ("text", "image") if isinstance(adapter, LinearProbe) else ("text",)
+    maps: dict[str, Any] = {name: getattr(adapter, name) for name in names}
     folded: list[tuple[Tensor, Tensor]] = []
     for modality, layer in maps.items():
         given = None if layer.bias is None else layer.bias.detach().double()
@@ -62,12 +63,12 @@ def _projection(backbone: Backbone, modality: str) -> Projection | None:
         network: Any = backbone.model
         text = getattr(network, "text", network)
         part = network.visual if modality == "image" else text
-        found = getattr(part, "proj" if modality == "image" else "text_projection", None)
+        projection = getattr(part, "proj" if modality == "image" else "text_projection", None)
     elif isinstance(backbone, HFCLIP):
         model = backbone.model
-        found = model.visual_projection if modality == "image" else model.text_projection
+        projection = model.visual_projection if modality == "image" else model.text_projection
     elif isinstance(backbone, SigLIP) and modality == "text":
-        found = backbone.model.text_model.head
+        projection = backbone.model.text_model.head
     else:
-        found = None
-    return found if isinstance(found, nn.Linear | nn.Parameter) else None
+        projection = None
+    return projection if isinstance(projection, nn.Linear | nn.Parameter) else None
