@@ -13,7 +13,7 @@ from typing_extensions import override
 from data_builders.measured_images import ContentReader, MeasuredImages, measured_checksums
 from data_builders.shard_builder import Record, ShardBuilder, image_group
 from data_builders.shard_files import summed
-from vlmtune.data.tables import IMAGE_SUFFIXES
+from vlmtune.data.images import SUFFIXES
 from vlmtune.errors import UserError
 from vlmtune.storage.files import read_json
 
@@ -118,7 +118,7 @@ class ClassFoldersBuilder(ShardBuilder):
                 f"expected {LAYOUT} in {self.path}, got {error.strerror}: correct `path`"
             ) from error
         files = {
-            folder.name: sorted(x for x in folder.rglob("*") if x.suffix.lower() in IMAGE_SUFFIXES)
+            folder.name: sorted(x for x in folder.rglob("*") if x.suffix.lower() in SUFFIXES)
             for folder in folders
             if not folder.name.startswith(".")
         }

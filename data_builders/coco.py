@@ -9,7 +9,9 @@ from typing import Any
 from typing_extensions import override
 
 from data_builders.karpathy import KarpathyBuilder, Row, distinct_captions
+from data_builders.left_out import Line
 from data_builders.measured import COCO
+from vlmtune.errors import UserError
 
 
 class CocoBuilder(KarpathyBuilder):
@@ -22,14 +24,26 @@ class CocoBuilder(KarpathyBuilder):
     """
 
     corpus = COCO
+    layout = "captions of COCO, its own JSON or Karpathy's"
 
     @override
     def parse(self, content: Any) -> list[Row]:
         if "annotations" not in content:
             return super().parse(content)
         captions: dict[Any, list[str]] = {image["id"]: [] for image in content["images"]}
-        for annotation in content["annotations"]:
-            captions[annotation["image_id"]].append(annotation["caption"])
+        for number, annotation in enumerate(content["annotations"]):
+            image, caption = annotation.get("image_id"), annotation.get("caption")
+            if image in captions and isinstance(caption, str):
+                captions[image].append(caption)
+                continue
+            reason = "no caption" if image in captions else "annotation of an unknown image"
+            where = f"annotations[{number}] of {self.path}"
+            self.left_out.add(Line(where, reason, str(image), number, unusable=False))
+        if not any(captions.values()):
+            raise UserError(
+                f"expected {self.layout} at {self.path}, got no caption of its "
+                f"{len(captions)} images: pass the file as distributed"
+            )
         folder = self.path.stem.rpartition("_")[2]
         prefix = f"{folder}/" if (self.images / folder).is_dir() else ""
         return [

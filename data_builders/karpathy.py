@@ -17,7 +17,6 @@ from data_builders.shard_builder import Record, ShardBuilder, image_group
 from vlmtune.config import Spec
 from vlmtune.errors import UserError
 
-LAYOUT = "Karpathy's caption JSON"
 Row = tuple[str | None, str, list[str]]
 """Split, file and captions of an image; None as split is always written."""
 
@@ -35,6 +34,7 @@ class KarpathyBuilder(ShardBuilder):
     """
 
     corpus: ClassVar[str | None] = None
+    layout: ClassVar[str] = "Karpathy's caption JSON"
 
     def __init__(self, path: Path, images: Path, splits: Sequence[str] = ("train",),
                  records_per_shard: int = 1000,
@@ -61,13 +61,13 @@ class KarpathyBuilder(ShardBuilder):
 
     def rows(self) -> list[Row]:
         """Reads split, file and captions of each image."""
-        return parse_json(self.path, LAYOUT, self.parse)
+        return parse_json(self.path, self.layout, self.parse)
 
     def parse(self, content: Any) -> list[Row]:
         """Returns the rows of the content of the file."""
         if "annotations" in content:
             raise UserError(
-                f"expected {LAYOUT} at {self.path}, got COCO's own: use `vlmtune build coco`"
+                f"expected {self.layout} at {self.path}, got COCO's own: use `vlmtune build coco`"
             )
         rows: list[Row] = []
         for image in content["images"]:

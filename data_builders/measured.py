@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from vlmtune.data.images import SUFFIXES
 from vlmtune.data.tables import read_cells
 from vlmtune.errors import UserError
 from vlmtune.storage.files import read_json
@@ -32,7 +33,9 @@ _COCO_FOLDERS = frozenset(f"{split}{year}" for split in ("train", "val", "test")
 # COCO's ids end at 581,929. Half of Visual Genome's lie between these.
 _NOT_COCO, _NOT_VISUAL_GENOME = 1_000_000, 2_500_000
 _FRAME = re.compile(r"(?:^|/)0(?:\d{,10}|\d{12,})\.\w+$")  # numbers of twelve digits are COCO's
-_IMAGE_FILE = re.compile(r"[^\s'\",\[\]]+\.(?:jpe?g|png|webp)", re.IGNORECASE)
+_IMAGE_FILE = re.compile(
+    rf"[^\s'\",\[\]]+(?:{'|'.join(map(re.escape, sorted(SUFFIXES, reverse=True)))})", re.IGNORECASE
+)
 _SUFFIXES = (".json", ".jsonl", ".csv", ".tsv")
 _TRAINING = ("train", "restval")  # Karpathy's splits that no benchmark measures
 
@@ -56,7 +59,7 @@ def image_name(text: str, corpus: str | None = None) -> ImageName:
         (ImageName(stem='3', corpus=None), ImageName(stem='3', corpus='COCO'))
     """
     path = PurePosixPath(urlsplit(text).path if "://" in text else text)
-    stem = path.stem if path.suffix.lower() in (".jpg", ".jpeg", ".png", ".webp") else path.name
+    stem = path.stem if path.suffix.lower() in SUFFIXES else path.name
     if match := _COCO_NAME.fullmatch(stem):
         return ImageName(str(int(match[1])), COCO)
     if match := _VISUAL7W_NAME.fullmatch(stem):
@@ -197,7 +200,7 @@ def _texts(value: Any, key: str = "") -> Iterator[str]:
         for item in value:
             yield from _texts(item)
     elif isinstance(value, str):
-        if value.lower().endswith((".jpg", ".jpeg", ".png", ".webp")):
+        if value.lower().endswith(SUFFIXES):
             yield value
         elif "." in value:  # a list in a cell of a table
             yield from _IMAGE_FILE.findall(value)

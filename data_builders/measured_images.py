@@ -14,9 +14,8 @@ import numpy as np
 from PIL import Image
 
 from data_builders.measured import Measured, measured_sources, named_images
-from vlmtune.data.images import open_image
+from vlmtune.data.images import SUFFIXES, open_image
 from vlmtune.data.schema import RecordError
-from vlmtune.data.tables import IMAGE_SUFFIXES
 from vlmtune.errors import UserError
 
 NEAR = 4  # bits of 64 in which the hashes of similar images differ at most
@@ -144,7 +143,7 @@ def _parted(paths: Sequence[Path], every_name: bool = False) -> tuple[list[Path]
     by_name, images = [], []
     for path in map(Path, paths):
         if path.is_dir():
-            inside = sorted(x for x in path.rglob("*") if x.suffix.lower() in IMAGE_SUFFIXES)
+            inside = sorted(x for x in path.rglob("*") if x.suffix.lower() in SUFFIXES)
             named = any(path.rglob("*.json")) or any(path.rglob("*.csv"))
         else:
             inside = [path.parent / name for name in named_images(path)]

@@ -224,6 +224,8 @@ class ShardBuilder(Builder):
         if not chunks.images:
             lines = self.left_out.lines
             first = f" ({len(lines)} left out, first {lines[0].text()})" if lines else ""
+            if measured := self.counts["skipped: measured"]:
+                first += f" ({measured} images are in `measured`)"
             raise UserError(
                 f"expected records from {type(self).__name__}, got none{first}: check the "
                 "annotation files and the images"

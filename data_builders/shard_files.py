@@ -5,6 +5,7 @@ Never: a record with such an image, or other bytes for the same records.
 """
 
 import hashlib
+import io
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
@@ -108,20 +109,18 @@ def image_extension(content: bytes) -> str | None:
     return next(matches, None)
 
 
-def image_fault(content: bytes) -> str | None:
-    """Returns why an encoded image cannot be trained on; None if it can. It is decoded once.
+def stored_image(content: bytes) -> bytes:
+    """Returns an image as shards hold it: JPEG, PNG and WebP as they are, others as PNG.
 
-    Example:
-        >>> image_fault(b"GIF89a")
-        'not a JPEG, PNG or WebP'
+    Raises:
+        RecordError: It cannot be decoded, which is tried of each.
     """
-    if image_extension(content) is None:
-        return "not a JPEG, PNG or WebP"
-    try:
-        open_image(content)
-    except RecordError as error:
-        return str(error).removeprefix("image refused: ")
-    return None
+    image = open_image(content)
+    if image_extension(content) is not None:
+        return content
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    return buffer.getvalue()
 
 
 def sha256(path: Path) -> str:
@@ -171,8 +170,10 @@ def _read(source: Source) -> bytes | tuple[str, str]:
             return "image broken", error.strerror or type(error).__name__
     else:
         content = source
-    fault = image_fault(content)
-    return content if fault is None else ("image broken", fault)
+    try:
+        return stored_image(content)
+    except RecordError as error:
+        return "image broken", str(error).removeprefix("image refused: ")
 
 
 def _state(source: Source) -> Any:

@@ -41,8 +41,8 @@ class TableBuilder(ShardBuilder):
             `datasets` saved, or a folder of images each with a `.txt` or `.json`.
         images: Folder that the names of images start from; by default that of the table.
         columns: Columns by what they hold, as `columns.caption title`, out of image, caption,
-            negative, negative_image, id, split and group; null for none. The others are guessed by
-            their names, and the guesses are printed.
+            negative, negative_image, id, split, votes and group; null for none. The others are
+            guessed by their names, and the guesses are printed.
         splits: Values of the split column to write; by default those for training.
         held_out: Fraction of the images that are held out of a table without a split column: their
             split is "val", that of the others "train".
@@ -138,7 +138,12 @@ class TableBuilder(ShardBuilder):
             return None
         known = {TRAIN, HELD_OUT} if self.held_out else {row.split for row in self._rows()}
         chosen = training_splits(known) if self.splits is None else self.splits
-        if not chosen or not set(chosen) <= known:
+        if not chosen:
+            raise UserError(
+                f"expected `splits` for {self.table.path}, none of whose splits {sorted(known)} is "
+                f"called train, got none: name some, as --splits '[{min(known)}]'"
+            )
+        if not set(chosen) <= known:
             raise UserError(
                 f"expected splits out of {sorted(known)} of {self.table.path}, got "
                 f"{list(chosen)}: correct `splits`"

@@ -131,9 +131,9 @@ def _leave(build: Unfinished) -> None:
     if not build.states:
         remove(build.folder)
         return
+    stay = "complete shard stays" if len(build.states) == 1 else "complete shards stay"
     print(
-        f"{len(build.states)} complete shards stay in {build.folder}; the same command resumes "
-        "from there",
+        f"{len(build.states)} {stay} in {build.folder}; the same command resumes from there",
         file=sys.stderr,
     )
 

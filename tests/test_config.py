@@ -9,6 +9,7 @@ from torch import nn
 
 from tests.refusals import refused
 from tests.tiny import plugin
+from vlmtune.adapters.base import Adapter
 from vlmtune.config import Configured, differences, instantiate
 from vlmtune.objectives.base import Objective
 from vlmtune.objectives.pair_bce import PairBCE
@@ -168,3 +169,8 @@ def test_differences_of_nested_specs():
         f"shelf.init_args.box.class_path '{__name__}.Box' here, '{__name__}.Labelled' in the file",
         "shelf.init_args.sizes [1, 2] here, [1] in the file",
     ]
+
+
+def test_the_article_fits_the_kind():
+    with refused("expected an Adapter, got"):
+        instantiate({"class_path": "vlmtune.errors.UserError"}, Adapter)

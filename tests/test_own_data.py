@@ -145,7 +145,7 @@ def test_five_commands_lead_from_a_table_to_a_search(pictures, monkeypatch, caps
         short = ["--trainer.max_steps", "3", "--trainer.accelerator", "cpu"]
         assert main([*words, *(short if words[0] == "fit" else [])]) == 0
     printed = capsys.readouterr().out
-    assert "shards-photos: 1 shards, 200 records, captions 200, hard negatives 200\n" in printed
+    assert "shards-photos: 1 shard, 200 records, captions 200, hard negatives 200\n" in printed
     assert "weights of step 3" in printed
     assert "runs/index: 200 images" in printed
     found = re.findall(r"photos/\d{3}\.png +\| +(-?[\d.]+)", printed)

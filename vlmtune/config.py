@@ -161,10 +161,11 @@ def instantiate(spec: Spec, base: type[T]) -> T:
         cls = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise UserError(
-            f"expected the dotted path of a {base.__name__}, got {path!r} ({error}): correct it"
+            f"expected the dotted path of {base.__name__}, got {path!r} ({error}): correct it"
         ) from error
     if not (inspect.isclass(cls) and issubclass(cls, base)):
-        raise UserError(f"expected a {base.__name__}, got {path!r}: name a subclass of it")
+        article = "an" if base.__name__[0] in "AEIOU" else "a"
+        raise UserError(f"expected {article} {base.__name__}, got {path!r}: name a subclass of it")
     arguments = {name: _instantiated(value) for name, value in spec.get("init_args", {}).items()}
     try:
         inspect.signature(cls).bind(**arguments)

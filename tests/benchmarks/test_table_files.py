@@ -104,7 +104,7 @@ def test_splits(splits, given, measured, tmp_path):
 def test_a_split_that_is_not_there(tmp_path):
     row = {"image": "a.png", "caption": "x", "negative": "n"}
     path = table(tmp_path, {**row, "split": "train"})
-    with refused(r"splits out of \['train'\].*got \[\]"):
+    with refused(r"called test, val, .*got \['train'\]: name some"):
         TableMultipleChoice(path).read()
     with refused(r"splits out of \[\].*got \['test'\]"):
         TableMultipleChoice(table(tmp_path, row), splits=["test"]).read()
@@ -169,3 +169,24 @@ def test_images_inside_a_table_are_written_once(tmp_path, monkeypatch):
     (image,) = made.items.images
     assert image.path.read_bytes() == content
     assert [path for path in (tmp_path / "home").rglob("*") if path.is_file()] == [image.path]
+
+
+def test_a_saved_dataset_on_the_command_line_is_a_benchmark(tmp_path):
+    arrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    rows = [{"image": "a.png", "caption": "x", "negative": "y"}]
+    content = arrow.Table.from_pylist(rows)
+    saved = tmp_path / "mine"
+    (saved / "test").mkdir(parents=True)
+    with arrow.ipc.new_stream(saved / "test/data.arrow", content.schema) as out:
+        out.write_table(content)
+    (saved / "test/state.json").write_text('{"_data_files": [{"filename": "data.arrow"}]}')
+    (saved / "dataset_dict.json").write_text('{"splits": ["test"]}')
+    (made,) = make_list(Benchmark, "benchmarks", [str(saved)])
+    assert isinstance(made, TableMultipleChoice)
+    assert made.name == "mine"
+
+
+def test_splits_of_other_names_are_asked_for(tmp_path):
+    rows = [{"image": f"{n}.png", "caption": "x", "split": name} for n, name in enumerate("AB")]
+    with refused(r"called test, val, .*got \['A', 'B'\]: name some by `splits`"):
+        TableRetrieval(table(tmp_path, *rows)).measured_rows()

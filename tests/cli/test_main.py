@@ -646,7 +646,7 @@ def cubes(tmp_path, monkeypatch):
 @pytest.mark.filterwarnings("ignore:.*unclosed file.*")
 def test_build(cubes, tmp_path, capsys):
     assert main(["build", str(cubes), "--out", "three"]) == 0, capsys.readouterr().err
-    assert "1 shards, 3 records" in capsys.readouterr().out
+    assert "1 shard, 3 records" in capsys.readouterr().out
     (tmp_path / "four.yaml").write_text("init_args: {count: 4}")
     config = ["--config", str(tmp_path / "four.yaml")]
     assert main(["build", str(cubes), *config, "--out", "four"]) == 0

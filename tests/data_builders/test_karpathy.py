@@ -109,7 +109,7 @@ def test_cocos_own_file(subfolder, tmp_path):
     path.write_text(
         '{"images": [{"id": 1, "file_name": "1.jpg"}], "annotations": [{"image_id": 2}]}'
     )
-    with refused("another layout"):
+    with refused("expected captions of COCO.* got no caption of its 1 images"):
         list(CocoBuilder(path, tmp_path).records())
 
 
@@ -167,3 +167,22 @@ def test_files_outside_the_images_folder_are_refused(tmp_path, row):
     message = rf"inside {tmp_path}/in, .*images\[1\] of {path} is '[./]*/other/2\.jpg': "
     with refused(message):
         list(KarpathyBuilder(path, tmp_path / "in").records())
+
+
+def test_annotations_of_coco_that_cannot_be_used_are_listed_by_position(tmp_path, capsys):
+    (tmp_path / "1.jpg").write_bytes(JPEG)
+    annotations = [
+        {"image_id": 1, "caption": "a dog"},
+        {"image_id": 7, "caption": "a cat"},
+        {"image_id": 1},
+    ]
+    content = {"images": [{"id": 1, "file_name": "1.jpg"}], "annotations": annotations}
+    path = tmp_path / "captions.json"
+    path.write_text(json.dumps(content))
+    CocoBuilder(path, tmp_path).build(tmp_path / "out", progress=False)
+    counts = read_manifest(tmp_path / "out").counts
+    assert counts["skipped: annotation of an unknown image"] == 1
+    assert f"annotations[1] of {path}: annotation of an unknown image: 7" in capsys.readouterr().err
+    path.write_text(json.dumps({"annotations": []}))
+    with refused("expected captions of COCO"):
+        CocoBuilder(path, tmp_path).build(tmp_path / "other", progress=False)

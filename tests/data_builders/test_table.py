@@ -18,6 +18,8 @@ from data_builders.table import TableBuilder
 from tests.refusals import refused
 from vlmtune.cli.main import main
 from vlmtune.data.schema import check, read_manifest
+from vlmtune.data.shards import decode_group
+from vlmtune.data.tar_records import read_records
 
 
 def picture(seed: int, size: int = 64, kind: str = "PNG") -> bytes:
@@ -276,17 +278,59 @@ def test_the_command_takes_the_file_first(tmp_path, capsys, monkeypatch):
     assert main([*words, "--columns.caption", "title", "--columns.split", "null"]) == 0
     printed = capsys.readouterr()
     assert "caption from 'title'; not used: 'file'" in printed.err
-    assert "1 shards, 1 records, captions 1" in printed.out
+    assert "1 shard, 1 record, captions 1" in printed.out
     assert read_manifest(tmp_path / "out").arguments["path"] == str(path)
     assert main([*words, "--columns.caption", "titles"]) == 2
 
 
 @pytest.mark.parametrize("content", [b"GIF89a", b""])
-def test_another_kind_of_image_is_refused(content, tmp_path):
+def test_what_is_no_image_is_refused(content, tmp_path):
     path = table(tmp_path, {"image": "1.png", "caption": "a"})
     (tmp_path / "1.png").write_bytes(content)
-    with refused(r"got 1, first line 1 of .*1.png \(not a JPEG, PNG or WebP\): correct"):
+    with refused(r"got 1, first line 1 of .*1.png \(.*(identify|broken|truncated).*\): correct"):
         TableBuilder(path).build(tmp_path / "out", progress=False)
+
+
+def test_a_folder_of_any_kind_of_image_is_built_and_one_bad_sidecar_is_listed(tmp_path, capsys):
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for n, kind in enumerate(("GIF", "BMP", "TIFF", "PNG", "JPEG")):
+        (folder / f"{n}.{kind.lower()}").write_bytes(picture(n, kind=kind))
+        (folder / f"{n}.json").write_text(json.dumps({"caption": kind}) if n != 3 else "{")
+    builder = TableBuilder(folder)
+    builder.build(tmp_path / "out", progress=False, max_left_out=0.3)
+    manifest = read_manifest(tmp_path / "out")
+    assert manifest.records == 4
+    assert manifest.counts["skipped: unreadable row"] == 1
+    assert "row 4 of" in capsys.readouterr().err
+    groups = [
+        decode_group(raw) for raw in read_records(next((tmp_path / "out").glob("*.tar")), 0, 4)
+    ]
+    decoded = {group.texts[0]: group.images[0] for group in groups}
+    want = Image.open(folder / "1.bmp").convert("RGB")
+    assert decoded["BMP"].tobytes() == want.tobytes()
+    assert set(decoded) == {"GIF", "BMP", "TIFF", "JPEG"}
+
+
+@pytest.mark.parametrize("cell", ['"no end', f'"{"a" * 200_000}"'])
+def test_a_cell_that_csv_cannot_read_is_told_with_its_line(cell, tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(f"image,caption\n1.png,a\n2.png,{cell}\n")
+    with refused("in the row that begins in line 3: correct"):
+        records(TableBuilder(path))
+
+
+def test_images_that_are_all_measured_are_told(tmp_path):
+    path = table(tmp_path, {"image": "1.png", "caption": "a"})
+    builder = TableBuilder(path, measured=[path])
+    with refused(r"got none.*\(1 images are in `measured`\)"):
+        builder.build(tmp_path / "out", progress=False)
+
+
+def test_splits_of_other_names_are_asked_for(tmp_path):
+    rows = [{"image": f"{n}.png", "caption": "a", "split": name} for n, name in enumerate("AB")]
+    with refused(r"got none: name some, as --splits '\[A\]'"):
+        records(TableBuilder(table(tmp_path, *rows)))
 
 
 def test_bad_rows_are_listed_by_line_and_counted(tmp_path, capsys):

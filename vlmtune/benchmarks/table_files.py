@@ -59,6 +59,11 @@ class TableOptions(VoteOptions):
         chosen = self.splits
         if chosen is None and known:
             chosen = [split for split in TEST_SPLITS if split in known][:1]
+        if chosen == [] and self.splits is None:
+            raise UserError(
+                f"expected a split of {self.path} called {', '.join(TEST_SPLITS)}, got "
+                f"{sorted(known)}: name some by `splits`"
+            )
         if chosen is not None and not (chosen and set(chosen) <= known):
             raise UserError(
                 f"expected splits out of {sorted(known)} of {self.path}, got {list(chosen)}: "

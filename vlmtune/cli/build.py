@@ -95,7 +95,8 @@ def _parts(options: argparse.Namespace) -> list[Path]:
 
 def _sizes(records: list[int]) -> str:
     """Describes shards by the number of records in each."""
-    return f"{len(records)} shards, {sum(records)} records"
+    shards, total = len(records), sum(records)
+    return f"{shards} shard{'s' * (shards != 1)}, {total} record{'s' * (total != 1)}"
 
 
 def _check_corpus(corpus: str) -> None:

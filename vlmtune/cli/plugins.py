@@ -22,9 +22,11 @@ from vlmtune.benchmarks.table_files import SUFFIXES, table_benchmark
 from vlmtune.cli.explain import configuration_error
 from vlmtune.cli.yaml_files import check_yaml, read_yaml
 from vlmtune.config import Configured, find_path, stems
+from vlmtune.data.tables import is_dataset
 from vlmtune.errors import UserError
 from vlmtune.export import resolve
 from vlmtune.export.model import Model
+from vlmtune.export.resolving import device_of_this_machine
 
 T = TypeVar("T", bound=Configured)
 NAME = "plugin"
@@ -76,8 +78,8 @@ def find(kind: str, name: str) -> str:
     """Returns a path or a class path unchanged, and for a stem in `configs/plugins` its YAML."""
     if file := find_path(name) if name.startswith("configs/") else None:
         return str(file)
-    if Path(name).is_file():
-        if name.endswith((".yaml", ".yml", ".json")):
+    if Path(name).is_file() or is_dataset(Path(name)):
+        if Path(name).is_file() and name.endswith((".yaml", ".yml", ".json")):
             check_yaml(name)
         return name
     if kind == "benchmarks" and name.lower().endswith(SUFFIXES):
@@ -104,7 +106,7 @@ def make_list(base: type[T], kind: str, names: Sequence[str]) -> list[T]:
 
 
 def _sources(source: str) -> list[str]:
-    if source.lower().endswith(SUFFIXES):  # a table of the user's
+    if source.lower().endswith(SUFFIXES) or is_dataset(Path(source)):  # a table of the user's
         return [json.dumps(table_benchmark(Path(source)))]
     content = read_yaml(Path(source)) if Path(source).is_file() else None
     if not isinstance(content, list):
@@ -140,14 +142,4 @@ def model_of(options: argparse.Namespace, *, texts: bool = True, **changed: str 
 
 def find_device(name: str | None) -> torch.device:
     """Returns the device called `name`; without a name the accelerator, or else the CPU."""
-    if name is None:
-        return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        line = " ".join(str(error).split())
-        raise UserError(
-            f"expected a device of this machine, got {name!r} ({line}): use cpu"
-        ) from error
-    return device
+    return device_of_this_machine(name)

@@ -21,6 +21,8 @@ MAX_PIXELS = 64_000_000
 
 # Formats of image corpora; plug-ins that run other programs (EPS) or fetch data are left out.
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
+"""Ends of the names of image files, in lower case."""
 
 Box = tuple[int, int, int, int]
 

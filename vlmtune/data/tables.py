@@ -11,15 +11,15 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from vlmtune.data.images import SUFFIXES
 from vlmtune.errors import UserError, reason
 from vlmtune.storage.files import read_json
 
 Cells = dict[str, Any]
 NumberedRow = tuple[str, Cells | str]  # "line 2", with cells, or with what is wrong
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 SPLIT_FOLDERS = ("train", "val", "valid", "validation", "dev", "test")
 _DICT, _STATE = "dataset_dict.json", "state.json"  # of a Hugging Face dataset saved to disk
 _PART = re.compile(r"(\w+?)-\d+(-of-\d+)?")  # "train-00000-of-00002"
@@ -101,9 +101,15 @@ def column_names(path: Path) -> list[str]:
     return list(dict.fromkeys(name for row in first for name in row))
 
 
+class _Unreadable(NamedTuple):
+    """A row that cannot be read, and why."""
+
+    reason: str
+
+
 def _rows(cells: Iterable[Any]) -> Iterator[NumberedRow]:
     for number, row in enumerate(cells, start=1):
-        yield f"row {number}", _object(row)
+        yield f"row {number}", row.reason if isinstance(row, _Unreadable) else _object(row)
 
 
 def _object(row: Any) -> Cells | str:
@@ -118,8 +124,15 @@ def _csv(path: Path) -> Iterator[NumberedRow]:
         if len(set(names)) < len(names):
             raise ValueError(f"columns {names}, one of them twice")
         end = rows.line_num
-        for row in rows:
-            first, end = end + 1, rows.line_num  # a quoted cell may go over several lines
+        while True:
+            first = end + 1  # a quoted cell may go over several lines
+            try:
+                row = next(rows, None)
+            except csv.Error as error:  # as of a quote without an end
+                raise ValueError(f"{error} in the row that begins in line {first}") from error
+            if row is None:
+                return
+            end = rows.line_num
             wrong = f"{len(row)} cells for {len(names)} columns"
             if row:
                 fits = len(row) == len(names)
@@ -196,6 +209,11 @@ _READERS: dict[str, Callable[[Path], Iterator[NumberedRow]]] = {
 }
 
 
+def is_dataset(path: Path) -> bool:
+    """Whether a folder is a dataset that the library `datasets` saved."""
+    return (path / _DICT).is_file() or (path / _STATE).is_file()
+
+
 def source_files(path: Path) -> list[Path]:
     """Returns the files whose content makes the table: the file, or those of a folder."""
     path = Path(path)
@@ -213,9 +231,8 @@ def source_files(path: Path) -> list[Path]:
     return [file for file in beside if file.is_file()]
 
 
-def _folder(path: Path) -> Iterator[Cells]:
-    saved = (path / _DICT).is_file() or (path / _STATE).is_file()
-    if not saved and next(path.rglob("*.parquet"), None) is None:
+def _folder(path: Path) -> Iterator[Cells | _Unreadable]:
+    if not is_dataset(path) and next(path.rglob("*.parquet"), None) is None:
         yield from _image_folder(path)
         return
     for file in source_files(path):
@@ -226,23 +243,27 @@ def _folder(path: Path) -> Iterator[Cells]:
 
 
 def _images(path: Path) -> list[Path]:
-    return sorted(file for file in path.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES)
+    return sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES)
 
 
-def _image_folder(path: Path) -> Iterator[Cells]:
+def _image_folder(path: Path) -> Iterator[Cells | _Unreadable]:
     files = _images(path)
     if not files:
         raise UserError(
-            f"expected images ({', '.join(IMAGE_SUFFIXES)}) in {path}, got none: correct the path"
+            f"expected images ({', '.join(SUFFIXES)}) in {path}, got none: correct the path"
         )
     for file in files:
         name = file.relative_to(path)
         row: Cells = {"split": name.parts[0]} if name.parts[0] in SPLIT_FOLDERS else {}
         text, sidecar = file.with_suffix(".txt"), file.with_suffix(".json")
-        if text.is_file():
-            row["caption"] = _lines(text)
-        if sidecar.is_file():
-            row |= read_json(sidecar, "a JSON object", shape=dict[str, Any])
+        try:
+            if text.is_file():
+                row["caption"] = _lines(text)
+            if sidecar.is_file():
+                row |= read_json(sidecar, "a JSON object", shape=dict[str, Any])
+        except UserError as error:
+            yield _Unreadable(str(error))
+            continue
         yield {**row, "image": name.as_posix()}
 
 

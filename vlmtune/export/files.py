@@ -141,6 +141,11 @@ def read_config(path: Path) -> dict[str, Any]:
     """Reads and checks `adapter_config.json`."""
     expected = "the configuration of an export"
     config = read_json(path, expected, "export again")
+    if isinstance(config, dict) and "peft_type" in config:
+        raise UserError(
+            f"expected {expected} of vlmtune in {path}, got a PEFT adapter: merge it into its "
+            "model first (merge_and_unload) and save that"
+        )
     version = config.get("version", VERSION) if isinstance(config, dict) else VERSION
     if version != VERSION or isinstance(version, bool):
         raise UserError(

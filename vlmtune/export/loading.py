@@ -184,6 +184,8 @@ def _export_folder(source: str, revision: str | None) -> Path:
     folder = Path(source)
     if folder.is_dir():
         missing = [name for name in (CONFIG, WEIGHTS) if not (folder / name).is_file()]
+        if missing == [WEIGHTS]:
+            read_config(folder / CONFIG)  # an error of its own if it is another library's
         if missing:
             raise UserError(
                 f"expected an export of vlmtune in {source}, it has no {missing[0]}: "

@@ -80,6 +80,7 @@ def load(
         raise UserError(
             f"expected a hub id org/name with a revision, got {name!r}: leave the revision out"
         )
+    where = device_of_this_machine(device)
     if backbone is not None:
         model = load_export(name, backbone=backbone, revision=revision, packages=packages)
         trained = True
@@ -92,9 +93,26 @@ def load(
             f"expected no precision for {name}, whose weights were trained in one, got "
             f"{precision!r}: leave it out"
         )
-    if device is None:
-        device = torch.accelerator.current_accelerator(check_available=True) or "cpu"
-    return model.batched(batch_size).to(torch.device(device))
+    return model.batched(batch_size).to(where)
+
+
+def device_of_this_machine(name: torch.device | str | None) -> torch.device:
+    """Returns a device; without a name the accelerator, or else the CPU.
+
+    Raises:
+        UserError: There is no such device.
+    """
+    if name is None:
+        return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        line = " ".join(str(error).split())
+        raise UserError(
+            f"expected a device of this machine, got {str(name)!r} ({line}): use cpu"
+        ) from error
+    return device
 
 
 def resolve(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from vlmtune.data.images import open_image
+from vlmtune.data.images import SUFFIXES, open_image
 from vlmtune.errors import UserError
 from vlmtune.export.model import Model
 from vlmtune.features.pictures import Failures, PictureReader
@@ -36,7 +36,6 @@ from vlmtune.storage.folder import DamagedError, locked
 from vlmtune.storage.progress import progress
 from vlmtune.types import ImageRef
 
-SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 PART_ROWS = 2048  # images of a part: what a killed run loses at most
 
 
@@ -246,7 +245,7 @@ def _files(images: Sequence[str | Path]) -> tuple[list[Path], list[Unread]]:
             )
     if not files:
         raise UserError(
-            f"expected images ({', '.join(sorted(SUFFIXES))}) in {', '.join(map(str, images))}, "
+            f"expected images ({', '.join(SUFFIXES)}) in {', '.join(map(str, images))}, "
             "got none: correct the paths"
         )
     reason = "expected a file name in UTF-8, got another: rename the file"
