@@ -149,6 +149,10 @@ def describe(loaded: Loaded) -> list[Any]:
         tokenizer = loaded.tokenizer.get_vocab()
     else:  # cutting and padding of the last batch do not belong to the tokenizer
         tokenizer = json.loads(backend.to_str()) | {"truncation": None, "padding": None}
+        # SigLIP's saved tokenizer lower-cases first; its tower does so in any case.
+        steps = (tokenizer.get("normalizer") or {}).get("normalizers") or []
+        if steps and steps[0] == {"type": "Lowercase"} and len(steps) <= 2:
+            tokenizer["normalizer"] = steps[1] if len(steps) == 2 else None
     return [config, loaded.processor.to_dict(), tokenizer]
 
 

@@ -131,8 +131,11 @@ class OpenClip(Backbone):
     @cached_property
     @override
     def fingerprint(self) -> str:
-        words = getattr(self.tokenizer.encode, "words", None)
-        return digest([self._config, self.preprocessing, words], self.model)
+        words, config = getattr(self.tokenizer.encode, "words", None), self._config
+        if words is not None:  # else the tokenizer's name would count, which `save` adds
+            text = {k: v for k, v in config["text_cfg"].items() if k != "hf_tokenizer_name"}
+            config = {**config, "text_cfg": text}
+        return digest([config, self.preprocessing, words], self.model)
 
     @override
     def save(self, folder: Path) -> None:

@@ -1,5 +1,6 @@
 """SigLIP and SigLIP 2 of Hugging Face, for images of one size."""
 
+import json
 from typing import Any
 
 import torch
@@ -97,7 +98,11 @@ def siglip_tokenizer(tokenizer: Any) -> Any:
     tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = ["input_ids"]
     inner = getattr(tokenizer, "backend_tokenizer", None)
     if inner is not None:
-        before = [inner.normalizer] if inner.normalizer is not None else []
+        before = [] if inner.normalizer is None else [inner.normalizer]
+        if before and json.loads(inner.to_str())["normalizer"].get("normalizers", [{}])[0] == {
+            "type": "Lowercase"
+        }:
+            return tokenizer
         inner.normalizer = normalizers.Sequence([normalizers.Lowercase(), *before])
     return tokenizer
 
