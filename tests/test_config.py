@@ -136,7 +136,7 @@ def test_a_spec_makes_the_object_again():
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        ({}, "dotted path of a PairPolicy, got ''"),
+        ({}, "dotted path of PairPolicy, got ''"),
         ({"class_path": "MixedPairs"}, "got 'MixedPairs'"),
         ({"class_path": "vlmtune.pears.MixedPairs"}, "No module named 'vlmtune.pears'"),
         ({"class_path": "vlmtune.pairs.mixed_pairs.MixedPears"}, "no attribute 'MixedPears'"),

@@ -32,7 +32,7 @@ from vlmtune.features.store_key import StoreKey
 from vlmtune.metrics.value import MetricValue
 from vlmtune.report.result import Result
 from vlmtune.report.run_report import Provenance, RunReport
-from vlmtune.search.files import read_list, write_list
+from vlmtune.search.files import VERSION, read_list, write_list
 from vlmtune.storage.folder import DamagedError
 from vlmtune.types import FeatureSpec, Pooled
 
@@ -75,7 +75,8 @@ def write_valid(folder: Path) -> dict[Path, Callable[[], object]]:
     index = folder / "index"
     index.mkdir()
     source: Any = {"name": MODEL, "pretrained": None, "architecture": None, "identity": "f00d"}
-    listed: Any = {"version": 1, "model": source, "parts": ["part-00000"], "images": {"/a": "b"}}
+    listed: Any = {"version": VERSION, "model": source, "parts": ["part-00000"], "shortlist": None}
+    listed["images"] = {"/a": "b"}
     write_list(index, listed)
     (folder / "cola.json").write_text(json.dumps([["a.png", "a cube", "b.png", "a dog"]] * 3))
 
