@@ -60,6 +60,28 @@ def test_shuffled_scores_are_put_together_again(tmp_path):
     assert entries == [entry("eqbenag" if i < 2 else "eqbensd", i) for i in range(5)]
 
 
+def test_scores_find_their_private_info_in_the_files_beside_them(tmp_path):
+    """As the script of the release joins them: score `argsort(order)[j]` has info j."""
+    scores = shuffled_scores(5)
+    infos = [score.pop("private_info") for score in scores]
+    path = write(tmp_path, scores)
+    with refused(r"shuffled scores.*private_random_idx\.json beside the file, or merge"):
+        read_entries(path)
+    order = random.Random(1).sample(range(20), 20)
+    write(tmp_path, [infos[order.index(j)] for j in range(20)], "private_info.json")
+    write(tmp_path, order, "private_random_idx.json")
+    assert read_entries(path) == read_entries(write(tmp_path, shuffled_scores(5), "whole.json"))
+    write(tmp_path, [*range(20)], "private_random_idx.json")
+    with refused("four scores that are not of two images and two captions|only"):
+        read_entries(path)
+    write(tmp_path, [0] * 20, "private_random_idx.json")
+    with refused("a permutation in private_random_idx"):
+        read_entries(path)
+    write(tmp_path, ["a"], "private_info.json")
+    with refused("EqBen's list of private_info"):
+        read_entries(path)
+
+
 def test_shuffled_scores_that_do_not_fit_are_refused(tmp_path):
     scores = shuffled_scores(3)
     with refused(r"only \['c"):

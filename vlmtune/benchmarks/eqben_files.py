@@ -5,7 +5,9 @@
    GEBC), or by video and subject (Action Genome, whose captions are lists: the first counts).
    Winoground's spelling `image_0`, `caption_0` is read too.
 2. Scores to fill in: `{"image", "caption", "private_info": {"dataset", "name", "sample_cnt"}}` in
-   any order, four an item, named `c0i0`, `c0i1`, `c1i0`, `c1i1`.
+   any order, four an item, named `c0i0`, `c0i1`, `c1i0`, `c1i1`. In a release without
+   `private_info`, that of entry i is number `private_random_idx.json[i]` of `private_info.json`,
+   both beside the file.
 
 The part an item belongs to is the first folder of its image's name.
 """
@@ -23,6 +25,7 @@ from vlmtune.storage.files import check_shape, read_json
 
 LAYOUT = "EqBen items with image0, image1, caption0 and caption1"
 SLOTS = ("c0i0", "c0i1", "c1i0", "c1i1")
+INFO, ORDER = "private_info.json", "private_random_idx.json"
 
 
 class Info(TypedDict):
@@ -61,7 +64,8 @@ def read_entries(path: Path) -> list[Entry]:
 
     content = read_json(path, LAYOUT)
     first = content[0] if isinstance(content, list) and content else None
-    if isinstance(first, dict) and "private_info" in first:
+    if isinstance(first, dict) and {"image", "caption"} <= first.keys():
+        content = content if "private_info" in first else _with_info(content, path)
         return _from_scores(check_shape(content, list[Score], path, LAYOUT), fail)
     return [_entry(record, where, fail) for record, where in _records(content, "top", fail)]
 
@@ -89,6 +93,27 @@ def _entry(record: dict[str, Any], where: str, fail: Fail) -> Entry:
     if len(names) != 2 or len(texts) != 2:
         raise fail(where, "an item without two image names and two captions")
     return Entry((names[0], names[1]), (texts[0], texts[1]))
+
+
+def _with_info(scores: list[Any], path: Path) -> list[dict[str, Any]]:
+    """Adds `private_info` to shuffled scores, from the two files beside them."""
+    files = [path.with_name(name) for name in (INFO, ORDER)]
+    if not all(file.is_file() for file in files):
+        raise UserError(
+            f"expected {LAYOUT} in {path}, got the shuffled scores without private_info: put "
+            f"{INFO} and {ORDER} beside the file, or merge private_info into each entry first"
+        )
+    infos = read_json(files[0], "EqBen's list of private_info", shape=list[Info])
+    order = read_json(files[1], "EqBen's order of the scores", shape=list[StrictInt])
+    if len(infos) != len(scores) or sorted(order) != list(range(len(scores))):
+        raise UserError(
+            f"expected {len(scores)} entries in {INFO} and a permutation in {ORDER} for {path}, "
+            f"got {len(infos)} and {len(order)}: get all three files from one release"
+        )
+    return [
+        {**check_shape(score, dict[str, Any], path, LAYOUT), "private_info": infos[i]}
+        for score, i in zip(scores, order, strict=True)
+    ]
 
 
 def _from_scores(records: list[Any], fail: Fail) -> list[Entry]:
