@@ -10,6 +10,7 @@ from typing import Any, ClassVar, TypeVar
 from typing_extensions import override
 
 from data_builders.measured import CLEVR, VISUAL_GENOME
+from data_builders.missing_files import obtain
 from data_builders.relations import Relation
 from data_builders.scenes.captions import ATTRIBUTE_ORDER, PHRASES, clear_direction
 from data_builders.scenes.scene import subtract
@@ -87,7 +88,7 @@ class SceneReader(Configured, ABC):
 
 def parse_json(path: Path, expected: str, parse: Callable[[Any], T]) -> T:
     """Returns `parse` of a JSON file; raises `UserError` if the file has another layout."""
-    content = read_json(path, expected, "download it or correct the path")
+    content = read_json(path, expected, obtain(path))
     try:
         return parse(content)
     except UserError:

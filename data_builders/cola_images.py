@@ -16,6 +16,7 @@ from typing import Any
 from data_builders.annotations import AnnotatedImage, SceneReader, parse_json
 from data_builders.cola_queries import Excluded
 from data_builders.measured import Measured, measured_sources
+from data_builders.missing_files import obtain
 from vlmtune.errors import UserError
 
 
@@ -49,7 +50,7 @@ def kept_sources(
     """
     if exclude is not None and not exclude.is_file():
         raise UserError(
-            f"expected a composition list at {exclude}, got no such file: correct the path, or "
+            f"expected a composition list at {exclude}, got no such file: {obtain(exclude)}, or "
             "pass --exclude null to leave out no composition"
         )
     excluded = {} if exclude is None else {exclude.name: exclude}

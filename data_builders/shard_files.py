@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from webdataset.writer import TarWriter
 
+from data_builders.missing_files import obtain
 from vlmtune.data.images import open_image
 from vlmtune.data.schema import RecordError, ShardInfo
 from vlmtune.errors import UserError
@@ -130,7 +131,7 @@ def sha256(path: Path) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise UserError(
-            f"expected the file {path}, got {error.strerror}: download it or correct the path"
+            f"expected the file {path}, got {error.strerror}: {obtain(path)}"
         ) from error
 
 

@@ -97,9 +97,15 @@ def test_the_compositions_of_the_rendered_world_are_excluded_of_no_other_corpus(
 def test_a_missing_list_of_compositions_says_how_to_go_without(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     line = "expected a composition list at data/scenes/compositions.json, got no such file: "
+    advice = "run `vlmtune build scenes --out data/scenes` or correct the path"
     for corpus in ("cola", "cola_pairs", "descriptions"):
-        with refused(f"{line}correct the path, or pass --exclude null"):
+        with refused(f"{line}{advice}, or pass --exclude null"):
             run(options(corpus))
+    for corpus in ("cola_split", "regions", "statements"):
+        with refused(f"got No such file or directory: {advice}"):
+            run(options(corpus))
+    with refused("download it or correct the path"):
+        run(options("coco"))
 
 
 def test_queries_are_counted_beside_the_papers(tmp_path, monkeypatch, capsys):
