@@ -174,6 +174,9 @@ def test_a_weights_file_and_its_architecture_come_together(tiny_vl, tmp_path, mo
             vlmtune.load(other, architecture="Tiny-VL")
     with refused("did you mean .*Tiny-VL"):
         vlmtune.load(file, architecture="Tiny-LV")
+    for missing in ("epoch_1.pt", "runs/last.ckpt", tmp_path / "model.yaml"):
+        with refused(f"expected a model in {missing}, got no such file: correct the path"):
+            vlmtune.load(missing)
 
 
 def test_an_export_on_a_weights_file_loads_from_another_directory(

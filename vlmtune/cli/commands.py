@@ -241,7 +241,7 @@ def command_parser() -> argparse.ArgumentParser:
 
     add = command("score", "score images against captions")
     add("model", help="as for `vlmtune evaluate --model`")
-    add("images", nargs="+", **path, metavar="image", help="image files")
+    add("images", nargs="+", metavar="image", help="image files")
     add("--text", required=True, action="append", help="a caption; can be repeated")
     _model(add)
 

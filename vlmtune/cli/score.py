@@ -22,7 +22,7 @@ def run(options: argparse.Namespace) -> None:
     for image, row in zip(options.images, scores.tolist(), strict=True):
         marks = ["* " if several and score == max(row) else "" for score in row]
         cells = [f"{mark}{score:.4f}" for mark, score in zip(marks, row, strict=True)]
-        table.add_row(escape(str(image)), *cells)
+        table.add_row(escape(image), *cells)
     console().print(table)
     note = "higher is better" + ("; * is the best caption of an image" if several else "")
     console().print(f"{note}; scores are not probabilities", markup=False)

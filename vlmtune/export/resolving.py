@@ -28,6 +28,7 @@ OPEN_CLIP = "vlmtune.backbones.open_clip.OpenClip"
 TIMM, TIMM_IMAGE = "timm:", "vlmtune.backbones.timm_image.TimmImage"
 POOLED = FeatureSpec("pooled")
 STEM = re.compile(r"[a-z][a-z0-9_]*")
+FILES = (*SUFFIXES, ".ckpt", ".yaml", ".yml")
 
 
 def load(
@@ -165,6 +166,12 @@ def _shipped(name: str) -> str:
     return str(folder) if folder and (folder / CONFIG).is_file() else name
 
 
+def _check_file(name: str) -> None:
+    """Raises `UserError` for a missing file, which would be taken for the name of a model."""
+    if Path(name).suffix in FILES and ":" not in name and not Path(name).exists():
+        raise UserError(f"expected a model in {name}, got no such file: correct the path")
+
+
 def _named(
     name: str,
     pretrained: str | None,
@@ -175,6 +182,7 @@ def _named(
 ) -> tuple[Model, bool]:
     """A model by its name, and whether it was trained by vlmtune."""
     name = _shipped(name)
+    _check_file(name)
     path = Path(name)
     stem = STEM.fullmatch(name) and next(filter(None, map(find_path, _plugins(name))), None)
     known = path.exists()
