@@ -548,6 +548,8 @@ def test_images_and_captions_that_are_none(model_folder, pictures, tmp_path, cap
     refused(capsys, [*score, pictures[0], "--text", "a", "--device", "abacus"], "abacus")
     refused(capsys, [*score, pictures[0], "--text", "a", "--batch-size", "0"], "batch_size")
     refused(capsys, ["score", "ViT-B-33", pictures[0], "--text", "a"], "did you mean")
+    url = "https://example.com/a.jpg"
+    refused(capsys, [*score, url, "--text", "a"], f"got the URL {url}: download it first")
 
 
 def test_random_weights_need_their_name(write_config, benchmark, shards, pictures, capsys):
@@ -562,7 +564,8 @@ def test_random_weights_need_their_name(write_config, benchmark, shards, picture
 
     given = ["--pretrained", "random"]
     assert main([str(x) for x in [*score, *given]]) == 0
-    assert "ViT-S-32-alt (random weights)" in capsys.readouterr().err
+    said = "ViT-S-32-alt (random weights): numbers from random weights are meaningless"
+    assert said in capsys.readouterr().err
     assert main([str(x) for x in [*evaluate, *given, "--device", "cpu"]]) == 0
     output = capsys.readouterr()
     assert "ViT-S-32-alt (random weights)" in output.err

@@ -125,7 +125,8 @@ def find_model(
     """Loads the model called `name`, and says so if its weights are random."""
     model = resolve(name, pretrained, architecture, packages, texts)
     if model.backbone.random_weights:
-        print(f"vlmtune: warning: {model.backbone.title}: no number means much", file=sys.stderr)
+        line = f"{model.backbone.title}: numbers from random weights are meaningless"
+        print(f"vlmtune: warning: {line}", file=sys.stderr)
     return model
 
 

@@ -19,7 +19,7 @@ REPEATED = {
 }
 
 
-RANDOM = "the frozen model has random weights: its numbers say nothing of a pre-trained one"
+RANDOM = "the frozen model has random weights: these numbers say nothing about a pre-trained model"
 
 
 @dataclass(frozen=True)
