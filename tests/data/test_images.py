@@ -130,6 +130,16 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
         digest(ImageRef(tmp_path / "none.png"))
 
 
+def test_a_box_outside_a_file_is_no_fault_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(encoded(two_pixels()))
+    with refused("does not touch the 2 x 1 image.*: correct the box, or use convention: reference"):
+        read(ImageRef(path, (2, 0, 1, 1)))
+    path.write_text("no image")
+    with refused(": replace the file"):
+        read(ImageRef(path))
+
+
 def test_digest_depends_on_content_and_box_only(tmp_path: Path) -> None:
     a, b, c = tmp_path / "a.png", tmp_path / "b.png", tmp_path / "c.png"
     a.write_bytes(encoded(two_pixels()))

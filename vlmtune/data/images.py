@@ -60,7 +60,7 @@ def open_image(
     except _RefusedError as error:
         if isinstance(source, Path):
             raise ImageFileError(
-                f"expected an image in {source}, got none ({error}): replace the file"
+                f"expected an image in {source}, got none ({error}): {error.advice}"
             ) from error
         raise RecordError(f"image refused: {error}") from error
 
@@ -90,6 +90,14 @@ def content_digest(content: bytes, box: Box | None = None) -> str:
 
 class _RefusedError(ValueError):
     """Why an image is not opened."""
+
+    advice = "replace the file"
+
+
+class _BoxError(_RefusedError):
+    """Why a part of an image is not cut."""
+
+    advice = "correct the box, or use convention: reference if the boxes are of stored pixels"
 
 
 def _decode(source: bytes | Path, max_pixels: int) -> Image.Image:
@@ -147,5 +155,5 @@ def _crop(image: Image.Image, box: Box | None, max_pixels: int) -> Image.Image:
     x, y, width, height = box
     _check_size((width, height), max_pixels, "pixels in the box")
     if x >= image.width or y >= image.height or x + width <= 0 or y + height <= 0:
-        raise _RefusedError(f"box {box} does not touch the {image.width} x {image.height} image")
+        raise _BoxError(f"box {box} does not touch the {image.width} x {image.height} image")
     return image.crop((x, y, x + width, y + height))
