@@ -3,6 +3,7 @@ import logging
 import types
 import warnings
 import zipfile
+from functools import partial
 
 import numpy as np
 import open_clip
@@ -13,6 +14,8 @@ from safetensors.torch import load_file, save_file
 
 from tests.refusals import refused
 from vlmtune import config
+from vlmtune.adapters.deep_prompts import DeepPrompts
+from vlmtune.adapters.lora import LoRA
 from vlmtune.backbones import open_clip_loading
 from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.backbones.open_clip_text import Tokenizer
@@ -148,6 +151,19 @@ def test_timm_tokens_equal_the_trunk(made):
     torch.testing.assert_close(got, want)
     assert (backbone.image_tokens, backbone.image_width) == (100, 64)
     assert backbone.fits(FeatureSpec("tokens", -6), "image") is None
+
+
+@pytest.mark.parametrize("maker", [LoRA, partial(DeepPrompts, coupled=False)])
+def test_a_resnet_leaves_the_text_tower_to_train(made, maker):
+    backbone = made("resnet")
+    with refused("or train only the text tower with --model.adapter.init_args.image false"):
+        maker().attach(backbone)
+    adapter = maker(image=False)
+    adapter.attach(backbone)
+    text = adapter.embed_text(backbone.encode_text(TEXTS, adapter.text_input))
+    text.sum().backward()
+    trained = [p for x in (adapter, backbone) for p in x.parameters() if p.grad is not None]
+    assert any(p.grad.any() for p in trained)
 
 
 def test_resnet_gives_its_last_map_only(folder):

@@ -80,7 +80,7 @@ class DeepPrompts(DualAdapter[Features, Features]):
     def attach(self, backbone: Backbone) -> None:
         towers: list[Tower] = []
         if self.on_image:
-            self.image_tower = image_tower(backbone)
+            self.image_tower = image_tower(backbone, optional=not self.coupled)
             self.image_input = FeatureSpec("state", -(self.image_tower.layers + 1))
             towers.append(self.image_tower)
         if self.on_text:

@@ -81,7 +81,7 @@ class LoRA(DualAdapter[Pooled, Pooled]):
     def attach(self, backbone: Backbone) -> None:
         towers: list[Tower] = []
         if self.on_image:
-            towers.append(image_tower(backbone))
+            towers.append(image_tower(backbone, optional=True))
         if self.on_text:
             towers.append(text_tower(backbone))
         super().attach(backbone)

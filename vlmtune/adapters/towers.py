@@ -15,11 +15,14 @@ from vlmtune.backbones.base import TOWERS, Backbone, ImageTower, TextTower, Towe
 from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec, Tokens
 
+TEXT_ONLY = "or train only the text tower with --model.adapter.init_args.image false"
 
-def image_tower(backbone: Backbone) -> ImageTower:
-    """Returns the image tower."""
+
+def image_tower(backbone: Backbone, optional: bool = False) -> ImageTower:
+    """Returns the image tower; an error says if an adapter has the option to leave it as it is."""
     if backbone.image_tower is None:
-        raise _without(backbone, "image")
+        text_only = optional and backbone.text_tower is not None
+        raise _without(backbone, "image", f", {TEXT_ONLY}" if text_only else "")
     return backbone.image_tower
 
 
@@ -30,12 +33,12 @@ def text_tower(backbone: Backbone) -> TextTower:
     return backbone.text_tower
 
 
-def _without(backbone: Backbone, modality: Literal["image", "text"]) -> UserError:
+def _without(backbone: Backbone, modality: Literal["image", "text"], other: str = "") -> UserError:
     reasons = (backbone.fits(FeatureSpec(kind), modality) for kind in ("state", "pooled"))
     reason = next(filter(None, reasons), "it has no such tower")
     return UserError(
         f"expected a backbone whose {modality} tower runs block by block, got "
-        f"{type(backbone).__name__} ({reason}): choose {TOWERS}"
+        f"{type(backbone).__name__} ({reason}): choose {TOWERS}{other}"
     )
 
 
