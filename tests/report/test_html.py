@@ -299,6 +299,15 @@ def test_gallery_marks_true_and_false(runs):
     assert page.begin("verdict") == ["verdict right", "verdict"]
 
 
+def test_right_captions_are_not_taken_for_right_items(runs):
+    """Of two captions of an item one may be right, and the item is not."""
+    first, *_ = runs
+    paired = replace(first.results[0], series={"mean_scores": (1.0, 0.0, 0.0, 1.0)})
+    note = "captions: 1 right, 1 wrong shown; an item counts only if both are right"
+    assert note not in Page(to_html([first])).flat()
+    assert note in Page(to_html([replace(first, results=(paired,))])).flat()
+
+
 def test_images_that_are_gone_leave_a_note(runs, tmp_path):
     (tmp_path / "0.png").unlink()
     (tmp_path / "1.png").write_text("no image")

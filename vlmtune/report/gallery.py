@@ -10,6 +10,7 @@ from vlmtune.report.table import colours
 
 PICTURES = 600  # on a page; about 7 MB of photographs
 BEST = 6  # pictures of one retrieval
+MATRIX = "mean_scores"  # the series of two images by two captions, the mean of the items
 
 
 class Gallery:
@@ -46,6 +47,7 @@ class Gallery:
         return {
             "name": run.name,
             "colour": colour,
+            "paired": MATRIX in result.series,  # an item has two captions
             "right": sum(example.correct for example in shown),
             "left_out": len(result.examples) - len(shown),
             "many": max(len(example.images) for example in shown) > 2,

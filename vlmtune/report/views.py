@@ -15,7 +15,7 @@ from vlmtune.metrics.value import MetricValue
 from vlmtune.report import table
 from vlmtune.report.charts import chart
 from vlmtune.report.four_scores import matrix
-from vlmtune.report.gallery import Gallery
+from vlmtune.report.gallery import MATRIX, Gallery
 from vlmtune.report.heat import heat_views
 from vlmtune.report.plots import density_plot, line_plot
 from vlmtune.report.result import Result
@@ -24,7 +24,6 @@ from vlmtune.report.table import Row, Section, baseline, colours
 
 SMALLEST = 3  # members of a family that is drawn
 NUMBER = re.compile(r"(?:[^=]*=)?\s*(-?\d+(?:\.\d+)?)")
-MATRIX = "mean_scores"  # the series that is a mean 2 x 2 matrix
 NOTES = {
     "equivariance_text": "How differently a step from one caption to the other changes the scores "
     "of the two images; 0 is equivariant. In units of the run's scores.",
