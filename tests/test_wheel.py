@@ -50,6 +50,7 @@ def test_help_names_the_commands_and_the_configs_are_in_the_package(vlmtune):
     configs = Path(vlmtune("--configs").communicate(timeout=60)[0].strip())
     assert configs.parent.name == "vlmtune"
     assert not configs.is_relative_to(ROOT)
+    assert (configs.parent / "py.typed").is_file()  # type checkers read the annotations
     shipped = {path.relative_to(configs) for path in configs.rglob("*.yaml")}
     paths = ROOT.glob("configs/**/*.yaml")
     assert shipped == {path.relative_to(ROOT / "configs") for path in paths}
