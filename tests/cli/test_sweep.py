@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import shutil
 import sys
 from pathlib import Path
 from pydoc import locate
@@ -197,3 +198,31 @@ def test_a_trial_trains_and_is_logged_without_a_network(
     (run,) = (tmp_path / "wandb" / "wandb").glob("offline-run-*")
     assert next(iter(run.glob("*.wandb"))).stat().st_size > 0
     assert checkpoint.parts[-3] in run.name
+
+
+def runs_of(folder: Path) -> list[str]:
+    """The ids of the W&B runs in a folder, one for each start."""
+    return [run.name.rsplit("-", 1)[1] for run in sorted(folder.glob("wandb/wandb/offline-run-*"))]
+
+
+def test_a_resumed_training_continues_its_wandb_run(
+    tmp_path, monkeypatch, model_folder, shards, capfd
+):
+    monkeypatch.chdir(ROOT)
+    sweep = yaml.safe_load((ROOT / "configs/sweeps/mm_adapter.yaml").read_text())
+    trial = [*words(sweep)[1:], *tiny(tmp_path, model_folder, shards)]
+    assert main(trial) == 0, capfd.readouterr().err
+    wandb.finish()
+    (first,) = runs_of(tmp_path)
+    last = tmp_path / "wandb/vlmtune" / first / "checkpoints/last.ckpt"
+    resumed = [*trial, "--trainer.max_steps=3", "--ckpt_path"]
+    assert main([*resumed, str(last)]) == 0, capfd.readouterr().err
+    wandb.finish()
+    assert runs_of(tmp_path) == [first, first]
+    # A job of Slurm finds its checkpoint itself; a chosen id is used.
+    shutil.copy(last, tmp_path / "root" / "hpc_ckpt_1.ckpt")
+    chosen = ["--trainer.logger.init_args.id=chosen"]
+    assert main([*resumed, "hpc", "--trainer.max_steps=4"]) == 0, capfd.readouterr().err
+    wandb.finish()
+    assert main([*resumed, "hpc", "--trainer.max_steps=4", *chosen]) == 0, capfd.readouterr().err
+    assert runs_of(tmp_path) == [first, first, first, "chosen"]

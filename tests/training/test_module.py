@@ -207,6 +207,17 @@ def test_another_checkpoint_is_refused(model_folder, other_folder, shards, tmp_p
         assert said in stopped(made, shards, tmp_path, resume=checkpoint)
 
 
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adagrad])
+def test_a_checkpoint_of_another_optimizer_is_an_error(
+    model_folder, shards, tmp_path, saved, optimizer
+):
+    made = probe(model_folder, optimizer=optimizer)
+    assert stopped(made, shards, tmp_path, resume=saved) == (
+        f"expected a checkpoint of {optimizer.__name__}, got one of AdamW: resume with that "
+        "optimizer"
+    )
+
+
 class CountsCalls(Objective):
     """A loss that knows how often it was asked."""
 

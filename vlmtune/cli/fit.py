@@ -4,7 +4,6 @@ In: configs and arguments. Out: a run's folder. It never trains: Lightning and `
 """
 
 import argparse
-import contextlib
 import logging
 import os
 import shlex
@@ -50,6 +49,7 @@ from vlmtune.training.failures import failure_of_others, is_lost, publish_failur
 from vlmtune.training.module import AdaptationModule
 from vlmtune.training.run_monitor import RunMonitor
 from vlmtune.training.signals import Stopped
+from vlmtune.training.wandb_runs import WandbRuns, continue_runs
 
 # Warnings of Lightning and torch that a user cannot act on, or has chosen.
 NOISE = (
@@ -214,7 +214,7 @@ class VlmtuneCLI(LightningCLI):
             trainer_defaults={
                 "default_root_dir": "runs",
                 "enable_model_summary": False,
-                "callbacks": [Announcement(), RunMonitor()],
+                "callbacks": [Announcement(), RunMonitor(), WandbRuns()],
                 "use_distributed_sampler": False,  # shards are split over ranks by the DataModule
             },
             seed_everything_default=0,
@@ -229,7 +229,11 @@ class VlmtuneCLI(LightningCLI):
         return {self.command: LightningCLI.subcommands()[self.command]}
 
     def _run_subcommand(self, subcommand: str) -> None:
-        with alone_in(self.trainer) if subcommand == "fit" else contextlib.nullcontext():
+        if subcommand != "fit":
+            super()._run_subcommand(subcommand)
+            return
+        continue_runs(self.trainer, self.config_init[subcommand].ckpt_path)
+        with alone_in(self.trainer):
             super()._run_subcommand(subcommand)
 
     def _prepare_subcommand_parser(

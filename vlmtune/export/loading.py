@@ -57,6 +57,7 @@ class CheckpointContent(TypedDict):
     state_dict: dict[str, TensorValue]
     global_step: NotRequired[int]
     live_state_dict: NotRequired[dict[str, TensorValue]]
+    wandb_runs: NotRequired[list[str]]
     provenance: NotRequired[Any]  # a file may hold anything here
 
 

@@ -5,11 +5,13 @@ Never: frozen weights. `cli.run_folder.AtomicCheckpoints` writes the file and
 `export.read_checkpoint` reads it; the loader, `EMA` and `BenchmarkCallback` add their state.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import pytorch_lightning as pl
+import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from typing_extensions import override
 
 from vlmtune.adapters.base import Adapter
@@ -43,6 +45,7 @@ class TrainedWeights(pl.LightningModule):
     adapter: Adapter
     objectives: nn.ModuleList
     fingerprint: str
+    make_optimizer: Callable[..., Optimizer]
 
     @override
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -65,14 +68,20 @@ class TrainedWeights(pl.LightningModule):
 
     @override
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Adds the specs of backbone and adapter."""
+        """Adds the specs of backbone and adapter, and the class of the optimizer."""
         checkpoint["vlmtune"] = {
             "version": CHECKPOINT_VERSION,
             "backbone": self.backbone.spec(),
             "fingerprint": self.fingerprint,
             "adapter": self.adapter.spec(),
             "objectives": self._objective_states(),
+            "optimizer": self._optimizer(),
         }
+
+    def _optimizer(self) -> str:
+        """Returns the class of the optimizer, known before it is made over the weights."""
+        groups = [{"params": [nn.Parameter(torch.zeros(1))]}]
+        return type(self.make_optimizer(groups)).__qualname__
 
     def _objective_states(self) -> dict[str, dict[str, Tensor]]:
         """Returns the states of objectives by number and name; most have none."""
@@ -87,7 +96,8 @@ class TrainedWeights(pl.LightningModule):
         """Checks the origin of a checkpoint; training takes the live weights from it.
 
         Raises:
-            UserError: The checkpoint is not from this adapter and this backbone.
+            UserError: The checkpoint is not from this adapter and this backbone, or its training
+                had another optimizer.
         """
         saved = checkpoint.get("vlmtune")
         if saved is None:
@@ -104,12 +114,18 @@ class TrainedWeights(pl.LightningModule):
                 f"expected a checkpoint trained on {self.backbone.spec()}, got one trained on "
                 f"{saved['backbone']} with other weights: use that backbone"
             )
+        fits = self._trainer is not None and self._trainer.state.fn == "fit"
+        if fits and (other := saved.get("optimizer", self._optimizer())) != self._optimizer():
+            raise UserError(
+                f"expected a checkpoint of {self._optimizer()}, got one of {other}: resume with "
+                "that optimizer"
+            )
         for name, state in saved.get("objectives", {}).items():
             if name in self._objective_states():  # other objectives start without a state
                 self.objectives[int(name.split()[0])].load_state_dict(state)
         data = getattr(self._trainer, "datamodule", None)
         if isinstance(data, CountsPositions):
             data.align(checkpoint)
-        if LIVE in checkpoint and self._trainer is not None and self._trainer.state.fn == "fit":
+        if LIVE in checkpoint and fits:
             checkpoint[AVERAGE] = checkpoint["state_dict"]
             checkpoint["state_dict"] = checkpoint[LIVE]
