@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from typing_extensions import override
@@ -13,7 +13,6 @@ from typing_extensions import override
 from data_builders.annotations import inside
 from data_builders.measured import Measured, measured_sources
 from data_builders.shard_builder import Record, ShardBuilder
-from vlmtune.config import Spec
 from vlmtune.errors import UserError
 from vlmtune.types import Group
 
@@ -59,6 +58,8 @@ class AR4TBuilder(ShardBuilder):
             left out. File names recur in other folders, so the whole path counts.
     """
 
+    idle: ClassVar[Mapping[str, Any]] = {"measured": []}
+
     def __init__(
         self,
         path: Path,
@@ -75,14 +76,6 @@ class AR4TBuilder(ShardBuilder):
             )
         self.subset: Subset | None = subset
         self.measured = tuple(map(Path, measured))
-
-    @override
-    def spec(self) -> Spec:
-        # Left out where it changes nothing, so that existing shards are reused.
-        spec = super().spec()
-        if not self.measured:
-            spec["init_args"].pop("measured", None)
-        return spec
 
     @override
     def sources(self) -> Mapping[str, Path]:

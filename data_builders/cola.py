@@ -3,7 +3,7 @@
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from typing_extensions import override
 
@@ -12,7 +12,7 @@ from data_builders.cola_images import kept_images, kept_sources
 from data_builders.cola_queries import ImageQueries
 from data_builders.queries import Words
 from data_builders.shard_builder import Record, ShardBuilder, image_group
-from vlmtune.config import Spec, instantiate
+from vlmtune.config import instantiate
 from vlmtune.errors import UserError
 
 # The training data of Cola's paper, by reader and kind of query (sections 5, 9 and 10).
@@ -21,9 +21,6 @@ PAPER = {
     ("GQAGraphs", "multi"): "551,980 compounds, 71,174 images, 7.8 an image",
     ("PacoObjects", "single"): "18,696 distinct queries, 55K pairs, 37,883 images, 1.5 an image",
 }
-# Arguments and their values that change nothing; the manifest leaves them out.
-_IDLE = {"measured": (), "twins": True, "form": "and", "reversals": False, "subsets": False,
-         "sides": 0, "sentences": False}  # fmt: skip
 
 
 class ColaBuilder(ShardBuilder):
@@ -60,6 +57,11 @@ class ColaBuilder(ShardBuilder):
         seed: Seed of the sampled queries.
     """
 
+    idle: ClassVar[Mapping[str, Any]] = {
+        "measured": [], "twins": True, "form": "and", "reversals": False, "subsets": False,
+        "sides": 0, "sentences": False,
+    }  # fmt: skip
+
     def __init__(self, annotations: SceneReader | dict[str, Any], exclude: Path | None = None,
                  measured: Sequence[Path] = (), single: int = 2, misbound: int = 1,
                  half_wrong: int = 1, multi: int = 2, twins: bool = True, multi_misbound: int = 1,
@@ -91,13 +93,6 @@ class ColaBuilder(ShardBuilder):
         self.multi_misbound, self.multi_half_wrong = multi_misbound, multi_half_wrong
         self.form, self.reversals, self.subsets, self.sides = form, reversals, subsets, sides
         self.sentences = sentences
-
-    @override
-    def spec(self) -> Spec:
-        # Options that do not change the result are left out, so that existing shards are reused.
-        spec = super().spec()
-        idle = {name for name, value in _IDLE.items() if getattr(self, name) == value}
-        return {**spec, "init_args": {k: v for k, v in spec["init_args"].items() if k not in idle}}
 
     @override
     def paper(self) -> str | None:

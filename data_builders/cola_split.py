@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 from typing_extensions import TypedDict, override
@@ -18,7 +18,7 @@ from typing_extensions import TypedDict, override
 from data_builders.annotations import AnnotatedImage, SceneReader
 from data_builders.cola_images import kept_images, kept_sources
 from data_builders.shard_builder import Builder
-from vlmtune.config import Spec, instantiate
+from vlmtune.config import instantiate
 from vlmtune.data.schema import ShardInfo
 from vlmtune.errors import UserError
 from vlmtune.storage.files import check_shape, read_json
@@ -65,6 +65,8 @@ class ColaSplitBuilder(Builder):
             so they show no query. Pass what `build cola` gets.
     """
 
+    idle: ClassVar[Mapping[str, Any]] = {"measured": []}
+
     def __init__(self, benchmark: Path, annotations: SceneReader | dict[str, Any],
                  unseen: int | None = None, apart: Sequence[str] = (),
                  measured: Sequence[Path] = ()) -> None:  # fmt: skip
@@ -76,14 +78,6 @@ class ColaSplitBuilder(Builder):
         self.annotations = self.init_args["annotations"] = annotations
         self.benchmark, self.unseen, self.apart = Path(benchmark), unseen, tuple(apart)
         self.measured = tuple(map(Path, measured))
-
-    @override
-    def spec(self) -> Spec:
-        # Left out where it changes nothing, so that existing splits are reused.
-        spec = super().spec()
-        if not self.measured:
-            spec["init_args"].pop("measured", None)
-        return spec
 
     @override
     def sources(self) -> Mapping[str, Path]:

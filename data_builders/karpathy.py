@@ -14,7 +14,6 @@ from data_builders.measured_images import (
     measured_files,
 )
 from data_builders.shard_builder import Record, ShardBuilder, image_group
-from vlmtune.config import Spec
 from vlmtune.errors import UserError
 
 Row = tuple[str | None, str, list[str]]
@@ -36,20 +35,14 @@ class KarpathyBuilder(ShardBuilder):
     corpus: ClassVar[str | None] = None
     layout: ClassVar[str] = "Karpathy's caption JSON"
 
+    idle: ClassVar[Mapping[str, Any]] = {"measured": []}
+
     def __init__(self, path: Path, images: Path, splits: Sequence[str] = ("train",),
                  records_per_shard: int = 1000,
                  measured: Sequence[Path] = ()) -> None:  # fmt: skip
         super().__init__(records_per_shard)
         self.path, self.images, self.splits = Path(path), Path(images), tuple(splits)
         self.measured = tuple(map(Path, measured))
-
-    @override
-    def spec(self) -> Spec:
-        # Left out where it changes nothing, so that existing shards are reused.
-        spec = super().spec()
-        if not self.measured:
-            spec["init_args"].pop("measured", None)
-        return spec
 
     @override
     def sources(self) -> Mapping[str, Path]:

@@ -3,14 +3,14 @@
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from typing_extensions import override
 
 from data_builders.annotations import SceneReader, parse_json
 from data_builders.cola_images import kept_images, kept_sources
 from data_builders.shard_builder import Record, ShardBuilder, image_group
-from vlmtune.config import Spec, instantiate
+from vlmtune.config import instantiate
 from vlmtune.errors import UserError
 
 
@@ -30,6 +30,8 @@ class RegionsBuilder(ShardBuilder):
         seed: Seed of the sampled phrases.
     """
 
+    idle: ClassVar[Mapping[str, Any]] = {"exclude": None}
+
     def __init__(self, path: Path, annotations: SceneReader | dict[str, Any],
                  measured: Sequence[Path] = (), phrases: int = 4, seed: int = 0,
                  records_per_shard: int = 1000,
@@ -45,14 +47,6 @@ class RegionsBuilder(ShardBuilder):
         self.measured = tuple(map(Path, measured))
         self.exclude = None if exclude is None else Path(exclude)
         self.phrases, self.seed = phrases, seed
-
-    @override
-    def spec(self) -> Spec:
-        # Left out where it changes nothing, so that existing shards are reused.
-        spec = super().spec()
-        if self.exclude is None:
-            spec["init_args"].pop("exclude", None)
-        return spec
 
     @override
     def sources(self) -> Mapping[str, Path]:

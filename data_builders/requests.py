@@ -2,8 +2,9 @@
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, ClassVar
 
 from typing_extensions import override
 
@@ -22,7 +23,6 @@ from data_builders.scenes.requests.layout import scene_of
 from data_builders.scenes.requests.rendering import ANY, SPLIT, FixedScenes, described, settled
 from data_builders.scenes.series import Canvas
 from data_builders.shard_builder import Builder
-from vlmtune.config import Spec
 from vlmtune.data.schema import ShardInfo
 from vlmtune.errors import UserError
 from vlmtune.storage.files import write_text
@@ -46,6 +46,8 @@ class RequestsBuilder(Builder):
         device: Where to render, "cpu" or "cuda"; on a GPU one process is enough.
     """
 
+    idle: ClassVar[Mapping[str, Any]] = {"processes": ...}
+
     def __init__(
         self, path: Path, image_size: int = 64, samples: int = 2, seed: int = 0, limit: int = LIMIT,
         min_exposed: float = MIN_EXPOSED, processes: int | None = None, device: str = "cpu",
@@ -57,12 +59,6 @@ class RequestsBuilder(Builder):
         self.path, self.canvas = Path(path), Canvas(image_size, samples, device)
         self.seed, self.limit, self.min_exposed = seed, limit, min_exposed
         self.processes = processes
-
-    @override
-    def spec(self) -> Spec:
-        spec = super().spec()  # the number of processes does not change the result
-        arguments = {k: v for k, v in spec["init_args"].items() if k != "processes"}
-        return {**spec, "init_args": arguments}
 
     @override
     def write(self, folder: Path, tick: Callable[[], None]) -> Sequence[ShardInfo]:

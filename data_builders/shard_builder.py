@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from typing_extensions import override
@@ -23,7 +23,7 @@ from data_builders.processes import in_processes
 from data_builders.shard_chunks import Record, ShardChunks
 from data_builders.shard_files import sha256, write_shard
 from data_builders.unfinished import unfinished
-from vlmtune.config import Configured
+from vlmtune.config import Configured, Spec
 from vlmtune.data.schema import MANIFEST, Manifest, RecordError, ShardInfo, check
 from vlmtune.errors import UserError
 from vlmtune.storage.files import read_json, write_atomically
@@ -32,7 +32,14 @@ from vlmtune.types import Group
 
 
 class Builder(Configured, ABC):
-    """Writes a corpus into a folder. Subclasses implement `write` and name their `sources`."""
+    """Writes a corpus into a folder. Subclasses implement `write` and name their `sources`.
+
+    Attributes:
+        idle: Values of arguments, in the form of JSON, that do not change the result; `...` stands
+            for any value. They are left out of the manifest, so that a build of before is reused.
+    """
+
+    idle: ClassVar[Mapping[str, Any]] = {}
 
     @cached_property
     def counts(self) -> Counter[str]:
@@ -79,6 +86,14 @@ class Builder(Configured, ABC):
             manifest = Manifest(**identity, shards=tuple(shards), counts=counts)
             (folder / MANIFEST).write_text(manifest.to_json())
             reusable(out, identity)  # another process may have written there meanwhile
+
+    @override
+    def spec(self) -> Spec:
+        spec = super().spec()
+        values = (
+            (name, value, self.idle.get(name, self)) for name, value in spec["init_args"].items()
+        )
+        return {**spec, "init_args": {n: v for n, v, idle in values if idle not in (v, ...)}}
 
     def _identity(self) -> dict[str, Any]:
         spec = self.spec()

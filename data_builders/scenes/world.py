@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, ClassVar
 
 from typing_extensions import override
 
@@ -41,7 +42,6 @@ from data_builders.scenes.sampling import cogent as cogent_forbidden
 from data_builders.scenes.scene import COLORS, FLOORS, MATERIALS, SHAPES, SIZES, TEXTURES
 from data_builders.scenes.series import Canvas, SceneSeries, Series
 from data_builders.shard_builder import Builder
-from vlmtune.config import Spec
 from vlmtune.data.schema import ShardInfo
 from vlmtune.errors import UserError
 from vlmtune.storage.files import write_text
@@ -98,6 +98,11 @@ class ScenesBuilder(Builder):
             `images/classes/<shape>`; the classification benchmark has other images.
     """
 
+    idle: ClassVar[Mapping[str, Any]] = {
+        "processes": ..., "benchmarks": 0, "placements": 0, "foils": 0, "eqben_train": 0,
+        "classes": 0, "long_foils": 0, "spar_repeats": 1,
+    }  # fmt: skip
+
     def __init__(
         self, train: int = 12000, val: int = 500, test: int = 1000, cogent: int = 200,
         multi: int = 400, ar4t_train: int = 500, ar4t_test: int = 200, image_size: int = 64,
@@ -139,15 +144,6 @@ class ScenesBuilder(Builder):
         self.benchmarks, self.placements = benchmarks, placements
         self.spar_repeats, self.foils, self.eqben_train = spar_repeats, foils, eqben_train
         self.classes, self.long_foils = classes, long_foils
-
-    @override
-    def spec(self) -> Spec:
-        # Options that do not change the result are left out, so that an existing world is reused.
-        spec = super().spec()
-        optional = ("benchmarks", "placements", "foils", "eqben_train", "classes", "long_foils")
-        unset = {name for name in optional if not getattr(self, name)}
-        idle = {"processes", *unset, *(["spar_repeats"] if self.spar_repeats == 1 else [])}
-        return {**spec, "init_args": {k: v for k, v in spec["init_args"].items() if k not in idle}}
 
     def _at_least_two(self, forbidden: frozenset[Composition] = frozenset()) -> WorldSpec:
         low, high = (max(2, count) for count in (self.world.min_objects, self.world.max_objects))
