@@ -19,6 +19,7 @@ from vlmtune.errors import UserError
 PAPER = {
     ("GQAGraphs", "single"): "27,078 distinct queries, 450K pairs, 67K images, 6.7 an image",
     ("GQAGraphs", "multi"): "551,980 compounds, 71,174 images, 7.8 an image",
+    ("ClevrScenes", "single"): "168 possible queries, 70K images",
     ("PacoObjects", "single"): "18,696 distinct queries, 55K pairs, 37,883 images, 1.5 an image",
 }
 
