@@ -31,7 +31,7 @@ from vlmtune.data.shards import ShardSet
 from vlmtune.errors import UserError, reason
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.table import count, number
-from vlmtune.storage.files import write_text
+from vlmtune.storage.files import all_or_none, write_text
 from vlmtune.storage.folder import locked
 from vlmtune.training.checkpoint_files import newest_checkpoint
 
@@ -304,7 +304,7 @@ def run(options: argparse.Namespace, start_run: Run = run_process) -> None:
 def _write_tables(experiment: Experiment, out: Path, steps: int | None) -> None:
     """Puts all finished runs of the folder into the tables, of all calls and seeds."""
     seeds = {int(x) for path in out.glob("*/seed-*") if (x := path.name[5:]).isdecimal()}
-    with locked(out / "compare.json"):
+    with locked(out / "compare.json"), all_or_none():
         comparison = collect(experiment, tasks(experiment, out, sorted(seeds), [], steps))
         write_text(out / "compare.json", json.dumps(comparison, indent=1) + "\n")
         write_text(out / "compare.md", markdown(comparison))

@@ -20,6 +20,7 @@ from vlmtune.report.item_row import ItemRow
 from vlmtune.report.items_file import by_benchmark, check_format, write_items
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.screen import show
+from vlmtune.storage.files import all_or_none
 
 
 def run(options: argparse.Namespace) -> None:
@@ -49,11 +50,12 @@ def run(options: argparse.Namespace) -> None:
         measured = {result.benchmark for result in suite.results}
         ran = [benchmark for benchmark in benchmarks if benchmark.name in measured]
         runs += text_only_runs(ran, scorer, n_gram, str(options.text_only), provenance)
-    report.save(options.out / "report.json")
-    if options.items is not None and rows is not None:
-        write_items(options.items, rows)
-    save_text_only(options.out, runs[1:])
-    page = write_report(options.out, runs, {name: by_benchmark(rows or ())})
+    with all_or_none():
+        report.save(options.out / "report.json")
+        if options.items is not None and rows is not None:
+            write_items(options.items, rows)
+        page = write_report(options.out, runs, {name: by_benchmark(rows or ())})
+        save_text_only(options.out, runs[1:])
     show(runs)
     print(f"report: {page}")
 

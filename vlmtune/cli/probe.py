@@ -28,7 +28,7 @@ from vlmtune.probing.tasks import Task
 from vlmtune.report.html import write_report
 from vlmtune.report.run_report import Provenance, RunReport
 from vlmtune.report.screen import show
-from vlmtune.storage.files import write_text
+from vlmtune.storage.files import all_or_none, write_text
 from vlmtune.storage.folder import digest
 
 TASKS = {"fine": fine, "categories": categories}
@@ -71,12 +71,13 @@ def run(options: argparse.Namespace) -> None:
         folder = options.out / one.folder if len(embeddings) > 1 else options.out
         reports.append(_report(one, origin, measured, tasks, images))
         probed.append(Probed(one.name, measured, one.before))
-        page = _write(folder, reports[-1:], probed[-1:], tasks, images)
-        write_text(folder / "probe.json", json.dumps(to_json(measured), indent=1) + "\n")
-        for task in tasks:
-            if (main := main_probe(measured, task.name)) is not None:
-                write_confusion(folder / f"confusion_{task.name}.png", main, one.name)
-        reports[-1].save(folder / "report.json")
+        with all_or_none():
+            page = _write(folder, reports[-1:], probed[-1:], tasks, images)
+            write_text(folder / "probe.json", json.dumps(to_json(measured), indent=1) + "\n")
+            for task in tasks:
+                if (main := main_probe(measured, task.name)) is not None:
+                    write_confusion(folder / f"confusion_{task.name}.png", main, one.name)
+            reports[-1].save(folder / "report.json")
     if len(embeddings) > 1:
         page = _write(options.out, reports, probed, tasks, images)
     show(reports)
@@ -131,5 +132,6 @@ def _write(
     images: Sequence[LabelledImage],
 ) -> Path:
     train = sum(image.split == "train" for image in images)
-    write_text(out / "tables.md", to_tables(probed, train, len(images) - train, tasks))
-    return write_report(out, reports)
+    with all_or_none():
+        write_text(out / "tables.md", to_tables(probed, train, len(images) - train, tasks))
+        return write_report(out, reports)

@@ -22,7 +22,7 @@ from vlmtune.report.merging import merged, same_model
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.screen import show
 from vlmtune.report.seeds import over_seeds, seeds_of
-from vlmtune.storage.files import write_text
+from vlmtune.storage.files import all_or_none, write_text
 
 # Keys of a config that may differ between the seeds of a recipe.
 SEEDS = re.compile(r"seed|default_root_dir|ckpt_path|\.config\b|logger")
@@ -43,11 +43,12 @@ def run(options: argparse.Namespace) -> None:
     runs = _by_recipe(loaded, [files[group[0]] for group in groups])
     items = _items(runs, loaded, rows)
     runs += _text_only(runs, [path for path in options.runs if path.is_dir()])
-    page = write_report(options.out, runs, items)
-    if options.csv is not None:
-        write_text(options.csv, to_csv(runs))
-    if options.latex is not None:
-        write_text(options.latex, to_latex(runs))
+    with all_or_none():
+        page = write_report(options.out, runs, items)
+        if options.csv is not None:
+            write_text(options.csv, to_csv(runs))
+        if options.latex is not None:
+            write_text(options.latex, to_latex(runs))
     show(runs)
     print(f"report: {page}")
 

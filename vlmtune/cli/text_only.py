@@ -15,6 +15,7 @@ from vlmtune.evaluation.scorer import Scorer
 from vlmtune.evaluation.suite import run_suite
 from vlmtune.evaluation.text_only import ImageAveraged, TextOnlyScore
 from vlmtune.report.run_report import Provenance, RunReport
+from vlmtune.storage.files import all_or_none
 
 FILES = "text-only-*.json"  # next to report.json
 N_GRAM, AVERAGED = "text-only (n-gram)", "text-only (image averaged)"
@@ -75,12 +76,14 @@ def text_only_runs(
 
 
 def save_text_only(folder: Path, runs: Sequence[RunReport]) -> None:
-    """Writes the runs next to their report and removes those of an earlier evaluation."""
-    for earlier in folder.glob(FILES):
+    """Writes the runs next to their report, then removes others of an earlier evaluation."""
+    names = [run.name.partition("(")[2].rstrip(")").replace(" ", "-") for run in runs]
+    files = [folder / FILES.replace("*", name) for name in names]
+    with all_or_none():
+        for run, file in zip(runs, files, strict=True):
+            run.save(file)
+    for earlier in {*folder.glob(FILES)} - {*files}:
         earlier.unlink()
-    for run in runs:
-        name = run.name.partition("(")[2].rstrip(")").replace(" ", "-")
-        run.save(folder / FILES.replace("*", name))
 
 
 def _run(

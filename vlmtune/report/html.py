@@ -26,7 +26,7 @@ from vlmtune.report.run_report import RunReport
 from vlmtune.report.seeds import SeededRun
 from vlmtune.report.table import Row, baseline, check_runs, colours, sections
 from vlmtune.report.views import Views, safe
-from vlmtune.storage.files import write_text
+from vlmtune.storage.files import all_or_none, write_text
 
 SHORT_COMMIT, SHORT_DIGEST = 10, 12
 TILES = 4  # most benchmarks that get a tile at the top of the page
@@ -35,15 +35,16 @@ TILES = 4  # most benchmarks that get a tile at the top of the page
 def write_report(
     folder: Path, runs: Sequence[RunReport], items: Mapping[str, Items] | None = None
 ) -> Path:
-    """Writes `report.md` and `report.html` atomically, the runs side by side in the order given.
+    """Writes `report.md` and `report.html`, both or none, the runs side by side in the order given.
 
     The first run that is not text-only is the one to compare the others with. `items` has the items
     of runs by name; with them the won and lost ones are shown. Returns the path of `report.html`.
     """
     groups = flips(compare_with_first(runs), runs, items or {})
     markdown, html = to_markdown(runs, groups), to_html(runs, groups)
-    write_text(folder / "report.md", markdown)
-    write_text(folder / "report.html", html)
+    with all_or_none():
+        write_text(folder / "report.md", markdown)
+        write_text(folder / "report.html", html)
     return folder / "report.html"
 
 

@@ -1,6 +1,7 @@
 """Single files: written whole or not at all, and JSON that is read with a one-line error.
 
-In: a path and its content. Out: the file, or the value in it. Never: a half-written file.
+In: a path and its content. Out: the file, or the value in it. Never: a half-written file, or half of
+several that belong together.
 """
 
 import glob
@@ -12,6 +13,7 @@ import socket
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,40 @@ from vlmtune.errors import UserError, reason
 
 FULL = re.compile(r"No space left on device|Disk quota exceeded|File too large", re.I)
 AGAIN = "get the file again, or correct the path"
+# Inside `all_or_none`: the temporary path of each path that is written.
+_WRITTEN: ContextVar[dict[Path, Path] | None] = ContextVar("written", default=None)
+
+
+@contextmanager
+def all_or_none() -> Iterator[None]:
+    """Renames what `write_atomically` writes in the block only when the whole block succeeds.
+
+    A report is several files. If the disk is full at any of them, the old ones stay together.
+
+    Raises:
+        UserError: A file cannot be renamed.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder, all_or_none():
+        ...     write_text(Path(folder) / "a.txt", "whole")
+        ...     (Path(folder) / "a.txt").exists()
+        False
+    """
+    if _WRITTEN.get() is not None:  # the outer block renames
+        yield
+        return
+    written: dict[Path, Path] = {}
+    token = _WRITTEN.set(written)
+    try:
+        yield
+        for path, temporary in written.items():
+            with _reported(path):
+                _rename(temporary, path)
+    finally:
+        _WRITTEN.reset(token)
+        for temporary in written.values():
+            remove(temporary)
 
 
 @contextmanager
@@ -42,23 +78,45 @@ def write_atomically(path: Path) -> Iterator[Path]:
         ['a.txt']
     """
     path = Path(path)
-    owner = f"{_host()}{os.getpid():010d}"
-    temporary, old = (path.with_name(f".{path.name}.{owner}.{kind}") for kind in ("part", "old"))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        remove_leftovers(path)
+    temporary, written = _beside(path, "part"), _WRITTEN.get()
+    with _reported(path):
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            remove_leftovers(path)
             yield temporary
-            if temporary.is_dir() and path.exists():
-                path.replace(old)  # a folder cannot replace one that has files
-            temporary.replace(path)
-        except OSError:
-            if old.exists():
-                old.replace(path)
-            raise
+            if written is None:
+                _rename(temporary, path)
+            else:
+                written[path] = temporary
         finally:
-            remove(temporary)
-            remove(old)
+            if written is None or path not in written:
+                remove(temporary)
+
+
+def _beside(path: Path, kind: str) -> Path:
+    """The path beside `path` that this process uses meanwhile."""
+    return path.with_name(f".{path.name}.{_host()}{os.getpid():010d}.{kind}")
+
+
+def _rename(temporary: Path, path: Path) -> None:
+    old = _beside(path, "old")
+    try:
+        if temporary.is_dir() and path.exists():
+            path.replace(old)  # a folder cannot replace one that has files
+        temporary.replace(path)
+    except OSError:
+        if old.exists():
+            old.replace(path)
+        raise
+    finally:
+        remove(old)
+
+
+@contextmanager
+def _reported(path: Path) -> Iterator[None]:
+    """Turns an error of the disk into one line."""
+    try:
+        yield
     except Exception as error:
         reason = _of_the_disk(error)
         if reason is None:
