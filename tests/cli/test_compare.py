@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 from tests.refusals import refused
@@ -155,9 +156,10 @@ def test_what_is_done_is_not_done_again_and_what_was_stopped_goes_on(suite):
 def test_a_run_that_a_signal_stopped_goes_on_from_there(suite):
     last, on_signal = (Path("runs/one/seed-0") / name for name in (LAST, ON_SIGNAL))
     last.parent.mkdir(parents=True)
-    last.touch()
-    on_signal.touch()
-    os.utime(last, (1, 1))
+    specs = {"version": 1, "fingerprint": "f"} | dict.fromkeys(["backbone", "adapter"], plugin("x"))
+    for path, step in ((last, 30), (on_signal, 40)):
+        torch.save({"vlmtune": specs, "state_dict": {}, "global_step": step}, path)
+    os.utime(on_signal, (1, 1))  # the clock was set back before the run was stopped
     runner = Runner({"zero_shot": 0.2, "one": 0.3, "two": 0.9})
     compare.run(options(suite, only=["one"]), runner)
     assert runner.commands[0][-2:] == ("--ckpt_path", str(on_signal))

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -184,6 +185,13 @@ def test_those_who_wait_share_a_failure(tmp_path):
         FileCache(tmp_path, 100).open(A, 10, fail)
     other.join(60)
     assert errors == ["cannot be read: gone"]
+
+
+def test_a_failure_of_the_future_is_forgotten(tmp_path):
+    """The clock was set back after it."""
+    (tmp_path / f"{A}.failed").write_text(f"{time.time_ns() + 10**15} cannot be read: gone")
+    put(FileCache(tmp_path, 100), A)
+    assert not list(tmp_path.glob("*.failed"))
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path):

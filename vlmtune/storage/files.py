@@ -1,7 +1,7 @@
 """Single files: written whole or not at all, and JSON that is read with a one-line error.
 
-In: a path and its content. Out: the file, or the value in it. Never: a half-written file, or half of
-several that belong together.
+In: a path and its content. Out: the file, or the value in it. Never: a half-written file, or some
+of several that belong together.
 """
 
 import glob

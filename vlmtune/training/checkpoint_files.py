@@ -11,10 +11,19 @@ ON_SIGNAL = "last-on-signal.ckpt"
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
-    """Returns the newer of both checkpoints, or None.
+    """Returns the checkpoint with more steps, or None; clocks may be wrong.
+
+    Raises:
+        UserError: There are two, and one of them is not a checkpoint.
 
     Example:
         >>> newest_checkpoint(Path("none"))
     """
     paths = [path for name in (LAST, ON_SIGNAL) if (path := folder / name).is_file()]
-    return max(paths, key=lambda path: path.stat().st_mtime, default=None)
+    return max(paths, key=_step) if len(paths) > 1 else next(iter(paths), None)
+
+
+def _step(path: Path) -> int:
+    from vlmtune.export import check_checkpoint  # it imports torch, and two checkpoints are rare
+
+    return check_checkpoint(path).get("global_step", 0)

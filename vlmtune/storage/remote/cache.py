@@ -82,9 +82,10 @@ class FileCache:
                 return file
             failure = self.folder / f"{key}.failed"
             # Those that waited for a download share its failure: otherwise they would fail in turn.
+            # A failure of the future was written before the clock was set back.
             with contextlib.suppress(FileNotFoundError, ValueError):
                 when, reason = failure.read_text(encoding="utf-8").split(" ", 1)
-                if int(when) >= started:
+                if started <= int(when) <= time.time_ns():
                     raise DownloadError(reason)
             try:
                 file = self._download(key, size, download, wait)
