@@ -1,13 +1,16 @@
-"""The standard output takes any text; what shows on a terminal has no control characters."""
+"""The standard streams take any text; output on a terminal has no control characters."""
 
 import io
 import os
+import subprocess
+import sys
 
 import pytest
 
+from tests.tiny import fit_config
 from vlmtune.cli import streams
 from vlmtune.cli.explain import explain, is_expected
-from vlmtune.cli.streams import Output, printable, sturdy
+from vlmtune.cli.streams import Output, Stream, printable, sturdy
 
 
 def pipe():
@@ -36,6 +39,26 @@ def test_a_closed_pipe_ends_no_run():
 def test_a_closed_output_ends_no_run():
     with sturdy(None) as output:
         print("line", file=output, flush=True)
+
+
+def test_a_training_needs_no_reader_of_its_streams(tmp_path, model_folder, shards):
+    config = fit_config(tmp_path, model_folder, shards, trainer={"max_steps": 1})
+    words = [sys.executable, "-m", "vlmtune", "fit", "--config", str(config)]
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(words, stdout=writing, stderr=writing, timeout=120, check=False)
+    os.close(writing)
+    assert done.returncode == 0
+    assert len(list((tmp_path / "run").rglob("*.ckpt"))) == 1
+
+
+def test_a_bar_on_the_error_stream_keeps_its_control_characters(monkeypatch):
+    file = io.BytesIO()
+    stream = Stream(file, encoding="utf-8")
+    monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)
+    stream.write("\x1b[2K\r50 %")
+    stream.flush()
+    assert file.getvalue() == b"\x1b[2K\r50 %"
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from vlmtune.cli.commands import TRAINING, TRAINING_HELP, command_parser, sentence
 from vlmtune.cli.explain import explain, is_expected, warning_line
-from vlmtune.cli.streams import printable, sturdy_output
+from vlmtune.cli.streams import printable, sturdy_streams
 from vlmtune.config import find_path
 from vlmtune.errors import UserError
 
@@ -54,7 +54,7 @@ def entry() -> None:
     # Threads of OpenMP sleep while they wait for each other, in ranks and data workers too. By
     # default they spin, on the core that a thread they wait for needs where cores are shared.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    sturdy_output()
+    sturdy_streams()
     sys.exit(main())
 
 

@@ -1,7 +1,8 @@
-"""The standard output of a command: it takes any text, and a reader who stops reading ends no run.
+"""The standard streams of a command take any text, and a reader who stops reading ends no run.
 
-In: the stream that Python opened. Out: one that never fails for its encoding or a closed pipe, and
-that shows a terminal no control characters. Never: a change of what goes to a file or a pipe.
+In: the streams that Python opened. Out: some that never fail for their encoding or a closed pipe.
+The output shows a terminal no control characters; bars, which need them, are on the error stream.
+Never: a change of what goes to a file or a pipe.
 """
 
 import io
@@ -32,7 +33,7 @@ def printable(text: str, colours: bool = False) -> str:
     return pattern.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
-class Output(io.TextIOWrapper):
+class Stream(io.TextIOWrapper):
     r"""A text stream for people.
 
     What its encoding lacks is written as `\\u2192`. Once a pipe is closed, as by `| head -1`, the
@@ -41,9 +42,8 @@ class Output(io.TextIOWrapper):
 
     @override
     def write(self, text: str, /) -> int:
-        shown = printable(text, colours=True) if self.isatty() else text
         try:
-            super().write(shown)
+            super().write(text)
         except BrokenPipeError:
             self._discard()
         return len(text)
@@ -61,17 +61,26 @@ class Output(io.TextIOWrapper):
         os.close(nowhere)
 
 
-def sturdy(stream: Any) -> Any:
-    """Returns an `Output` over a standard stream, or over nothing if the stream is closed."""
+class Output(Stream):
+    """A stream that shows a terminal no control characters."""
+
+    @override
+    def write(self, text: str, /) -> int:
+        super().write(printable(text, colours=True) if self.isatty() else text)
+        return len(text)
+
+
+def sturdy(stream: Any, kind: type[Stream] = Output) -> Any:
+    """Returns a `kind` over a standard stream, or over nothing if the stream is closed."""
     if stream is None:
         return open(os.devnull, "w", encoding="utf-8")
     if not isinstance(stream, io.TextIOWrapper):
         return stream
     encoding, buffered = stream.encoding, stream.line_buffering
     form = {"encoding": encoding, "errors": "backslashreplace", "line_buffering": buffered}
-    return Output(stream.detach(), **form)
+    return kind(stream.detach(), **form)
 
 
-def sturdy_output() -> None:
-    """Replaces the standard output of this process."""
-    sys.stdout = sturdy(sys.stdout)
+def sturdy_streams() -> None:
+    """Replaces the standard output and the error stream of this process."""
+    sys.stdout, sys.stderr = sturdy(sys.stdout), sturdy(sys.stderr, Stream)

@@ -5,6 +5,7 @@ Never: work in a signal handler beside noting the signal; a broadcast there hang
 another call to all ranks.
 """
 
+import contextlib
 import os
 import signal
 import sys
@@ -113,7 +114,8 @@ class Signals(_SignalConnector):
             self._here.add(number)
             if number == signal.SIGINT and self.trainer.is_global_zero:
                 line = "vlmtune: stopping after this step; press Ctrl-C again to stop at once\n"
-                os.write(2, line.encode())  # `print` may not be called within itself
+                with contextlib.suppress(OSError):  # nobody may read it any more
+                    os.write(2, line.encode())  # `print` may not be called within itself
         elif number == signal.SIGINT:
             raise KeyboardInterrupt
         elif number == signal.SIGTERM:
