@@ -1,11 +1,13 @@
 """The standard streams take any text; output on a terminal has no control characters."""
 
+import errno
 import io
 import os
 import subprocess
 import sys
 
 import pytest
+from pytorch_lightning.loggers import CSVLogger
 
 from tests.tiny import fit_config
 from vlmtune.cli import streams
@@ -111,6 +113,21 @@ def test_errors_have_no_control_characters():
 def test_what_the_machine_lacks_is_no_fault_of_vlmtune(error, line):
     assert explain(error).startswith(line)
     assert is_expected(error)
+
+
+def test_a_full_disk_is_named_with_the_file_of_a_logger(tmp_path):
+    log = CSVLogger(str(tmp_path), version="")
+    log.log_metrics({"loss": 0.5}, step=1)
+    (tmp_path / "lightning_logs/metrics.csv").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left on device") as raised:
+        log.save()
+    line = explain(raised.value)
+    assert line.startswith(f"expected room on the disk for {tmp_path}/lightning_logs/metrics.csv, ")
+    assert "got: No space left on device: free the disk or write to another one; a train" in line
+    named = OSError(errno.ENOSPC, "No space left on device", "a.txt")
+    assert explain(named).startswith("expected room on the disk for a.txt, got: No space")
+    other = OSError(errno.EDQUOT, "Disk quota exceeded")
+    assert explain(other).startswith("expected room on the disk, got: Disk quota exceeded: free")
 
 
 def test_other_runtime_errors_are_faults():

@@ -5,9 +5,11 @@ In: an exception. Out: its line. The traceback is the command line's (`--debug`)
 
 import argparse
 import difflib
+import errno
 import importlib
 import inspect
 import re
+import traceback
 from collections.abc import Iterable
 
 from vlmtune.cli.streams import printable
@@ -15,6 +17,7 @@ from vlmtune.errors import UserError
 
 LONGEST = 600
 EXPECTED = {"RecordError", "MisconfigurationException"}
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 MEMORY = re.compile(r"can't allocate memory|not enough memory|out of memory|bad_alloc", re.I)
 OPTIMIZER = re.compile(r"^Invalid (learning rate|beta|epsilon|weight_decay|momentum)\b.*")
 WORKER = re.compile(r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) (is killed|exited)[^.]*")
@@ -50,6 +53,13 @@ def explain(error: Exception) -> str:
         "expected the file 'a.yaml', got: No such file or directory: correct the path"
     """
     text = _one_line(str(error))
+    if isinstance(error, OSError) and error.errno in FULL:
+        file = error.filename or _closed_by(error)
+        return (
+            f"expected room on the disk{f' for {file}' if file else ''}, got: {error.strerror}: "
+            "free the disk or write to another one; a training resumes with --ckpt_path and its "
+            "last checkpoint"
+        )
     if isinstance(error, OSError) and error.filename is not None:
         return f"expected the file {str(error.filename)!r}, got: {error.strerror}: correct the path"
     if (line := _known_line(error)) is not None:
@@ -79,6 +89,13 @@ def _known_line(error: Exception) -> str | None:
     if isinstance(error, ValueError) and OPTIMIZER.match(text):
         return f"expected a valid optimizer, got: {text}: correct --model.optimizer"
     return None
+
+
+def _closed_by(error: OSError) -> str | None:
+    """The path of the fsspec file that failed, as when a logger of Lightning closes its own."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    path = getattr(frames[-1].f_locals.get("self"), "path", None) if frames else None
+    return path if isinstance(path, str) else None
 
 
 def warning_line(message: Warning | str, *_: object, **__: object) -> str:
