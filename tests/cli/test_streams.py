@@ -1,17 +1,14 @@
 """The standard streams take any text; output on a terminal has no control characters."""
 
-import errno
 import io
 import os
 import subprocess
 import sys
 
 import pytest
-from pytorch_lightning.loggers import CSVLogger
 
 from tests.tiny import fit_config
-from vlmtune.cli import streams
-from vlmtune.cli.explain import explain, is_expected
+from vlmtune.cli.explain import explain
 from vlmtune.cli.streams import Output, Stream, printable, sturdy
 
 
@@ -85,51 +82,3 @@ def test_a_terminal_gets_no_control_characters(text, shown, monkeypatch):
 def test_errors_have_no_control_characters():
     assert printable("\x1b[31m\r") == "\\x1b[31m\\x0d"
     assert explain(ValueError("a \x1b]0;x\x07 caption")).startswith("ValueError: a \\x1b]0;x\\x07")
-
-
-@pytest.mark.parametrize(
-    ("error", "line"),
-    [
-        (
-            RuntimeError("DataLoader worker (pid 123) is killed by signal: Killed. "),
-            "expected the data workers to run on, got DataLoader worker (pid 123) is killed by "
-            "signal: Killed: free memory",
-        ),
-        (
-            RuntimeError("DataLoader worker (pid(s) 1, 2) exited unexpectedly"),
-            "expected the data workers to run on, got DataLoader worker (pid(s) 1, 2) exited "
-            "unexpectedly: free memory",
-        ),
-        (
-            RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate m"
-                         "emory: you tried to allocate 8 bytes."),
-            "expected enough memory, got [enforce fail",
-        ),
-        (ValueError("Invalid learning rate: nan"), "expected a valid optimizer, got: Invalid lear"),
-        (ValueError("Invalid beta parameter at index 0: 2.0"), "expected a valid optimizer, got: "),
-        (MemoryError(), "expected enough memory, got MemoryError: lower the batch size"),
-    ],
-)  # fmt: skip
-def test_what_the_machine_lacks_is_no_fault_of_vlmtune(error, line):
-    assert explain(error).startswith(line)
-    assert is_expected(error)
-
-
-def test_a_full_disk_is_named_with_the_file_of_a_logger(tmp_path):
-    log = CSVLogger(str(tmp_path), version="")
-    log.log_metrics({"loss": 0.5}, step=1)
-    (tmp_path / "lightning_logs/metrics.csv").symlink_to("/dev/full")
-    with pytest.raises(OSError, match="No space left on device") as raised:
-        log.save()
-    line = explain(raised.value)
-    assert line.startswith(f"expected room on the disk for {tmp_path}/lightning_logs/metrics.csv, ")
-    assert "got: No space left on device: free the disk or write to another one; a train" in line
-    named = OSError(errno.ENOSPC, "No space left on device", "a.txt")
-    assert explain(named).startswith("expected room on the disk for a.txt, got: No space")
-    other = OSError(errno.EDQUOT, "Disk quota exceeded")
-    assert explain(other).startswith("expected room on the disk, got: Disk quota exceeded: free")
-
-
-def test_other_runtime_errors_are_faults():
-    assert not is_expected(RuntimeError("shapes differ"))
-    assert streams.printable("plain") == "plain"

@@ -8,7 +8,9 @@ import difflib
 import errno
 import importlib
 import inspect
+import pkgutil
 import re
+import sys
 import traceback
 from collections.abc import Iterable
 
@@ -27,12 +29,20 @@ WRONG = re.compile(r"(?:unrecognized arguments: (?:--)?|ption '|Key '|attribute 
 CLASS = re.compile(r"class_path[ =]'([\w.]+)\.(\w+)'")
 KEY = re.compile(r'Parser key "([^"]+)":')
 COMMAND = re.compile(r"\b(fit|validate|test)\.(?=\w)")
-# Of a plug-in that may be None, jsonargparse also reports that the value is not None.
-OPTIONAL = re.compile(
-    r"Does not validate against any .*?(Problem with .+) - Expected a <class 'NoneType'> Given.*"
+# Of a plug-in that may be a list, None or a path, jsonargparse also says that it is none of these.
+PLUGIN = re.compile(
+    r"Does not validate against any .*?((?:Problem with|Import path|Expected a dot import) .*) "
+    r"- Expected a <class '\S+'> Given value type: .* Given value: (.*)"
 )
-# A plug-in that is written out is not a path.
-WRITTEN_OUT = re.compile(r"- Expected a path but \[?\{.*?\}\]? either not accessible or invalid ")
+OTHERS = re.compile(
+    r"( - Expected a <class '\S+'>)+$| - Not a valid subclass of \w+ Subclass types expect one of: "
+    r".*?\(implicit class_path\)"
+)
+# A plug-in that is written out, or the path of its class, is not the path of a YAML.
+NO_YAML = re.compile(
+    r"- Expected a path but (\[?\{.*?\}\]?|[\w.]+(?<!\.json|\.yaml)(?<!\.yml)) "
+    r"either not accessible or invalid (- )?"
+)
 LISTED = re.compile(r"(trainer\.callbacks|model\.objectives): ")
 # jsonargparse loads a faulty YAML twice and reports a loop. The cause is the real error.
 LOOP = re.compile(r"Config file loop detected: (\S+) -> .*", re.DOTALL)
@@ -116,15 +126,21 @@ def configuration_error(error: Exception, keys: Iterable[str]) -> UserError:
         >>> print(configuration_error(error, ["seed"]))
         expected a valid config, got: Option 'sed' is not accepted: did you mean 'seed'?
     """
-    text = KEY.sub(r"\1:", OPTIONAL.sub(r"\1", " ".join(_without_loop(error).split())))
-    text = COMMAND.sub("", _one_line(WRITTEN_OUT.sub("", text)))
+    text = KEY.sub(r"\1:", PLUGIN.sub(_named, " ".join(_without_loop(error).split())))
+    text = COMMAND.sub("", _one_line(NO_YAML.sub("", OTHERS.sub("", text))))
     known = [*keys, *(name for path in CLASS.findall(text) for name in _names(*path))]
     wrong = WRONG.search(text)
     near = difflib.get_close_matches(wrong[1], known, 1) if wrong else []
     advice = f"did you mean {near[0]!r}?" if near else "correct it"
-    if wrong and (listed := LISTED.search(text)):
+    is_class = wrong is not None and wrong[0].startswith("attribute")
+    if wrong and not is_class and (listed := LISTED.search(text)):
         advice += f" (of another item: --{listed[1]}.0.{wrong[1]}, or its class in place of 0)"
     return UserError(f"expected a valid config, got: {text}: {advice}")
+
+
+def _named(plugin: re.Match[str]) -> str:
+    """What is wrong with a plug-in, with its class path, which jsonargparse may leave out."""
+    return plugin[1].replace("Import path does", f"Import path {plugin[2]} does")
 
 
 def _without_loop(error: Exception) -> str:
@@ -135,11 +151,15 @@ def _without_loop(error: Exception) -> str:
 
 
 def _names(module: str, name: str) -> list[str]:
-    """Parameters of a class and its bases, or the classes of its module if it has no such class."""
+    """Parameters of a class and its bases, or the classes of its module if it has no such class.
+
+    Of a module that cannot be imported, the names of its neighbours.
+    """
     try:
         values = vars(importlib.import_module(module))
     except ImportError:
-        return []
+        folders = getattr(sys.modules.get(module.rpartition(".")[0]), "__path__", ())
+        return [other.name for other in pkgutil.iter_modules(folders)]
     if name in values:
         cls = values[name]
         bases = [base for base in getattr(cls, "__mro__", ()) if "__init__" in vars(base)]

@@ -1,0 +1,108 @@
+"""Errors are one line, and what the user or the machine causes is no fault of vlmtune."""
+
+import errno
+import json
+
+import pytest
+from pytorch_lightning.loggers import CSVLogger
+
+from tests.refusals import refused
+from tests.tiny import fit_config
+from vlmtune.benchmarks.base import Benchmark
+from vlmtune.cli.explain import explain, is_expected
+from vlmtune.cli.main import main
+from vlmtune.cli.plugins import make_list
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (
+            RuntimeError("DataLoader worker (pid 123) is killed by signal: Killed. "),
+            "expected the data workers to run on, got DataLoader worker (pid 123) is killed by "
+            "signal: Killed: free memory",
+        ),
+        (
+            RuntimeError("DataLoader worker (pid(s) 1, 2) exited unexpectedly"),
+            "expected the data workers to run on, got DataLoader worker (pid(s) 1, 2) exited "
+            "unexpectedly: free memory",
+        ),
+        (
+            RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate m"
+                         "emory: you tried to allocate 8 bytes."),
+            "expected enough memory, got [enforce fail",
+        ),
+        (ValueError("Invalid learning rate: nan"), "expected a valid optimizer, got: Invalid lear"),
+        (ValueError("Invalid beta parameter at index 0: 2.0"), "expected a valid optimizer, got: "),
+        (MemoryError(), "expected enough memory, got MemoryError: lower the batch size"),
+    ],
+)  # fmt: skip
+def test_what_the_machine_lacks_is_no_fault_of_vlmtune(error, line):
+    assert explain(error).startswith(line)
+    assert is_expected(error)
+
+
+def test_a_full_disk_is_named_with_the_file_of_a_logger(tmp_path):
+    log = CSVLogger(str(tmp_path), version="")
+    log.log_metrics({"loss": 0.5}, step=1)
+    (tmp_path / "lightning_logs/metrics.csv").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left on device") as raised:
+        log.save()
+    line = explain(raised.value)
+    assert line.startswith(f"expected room on the disk for {tmp_path}/lightning_logs/metrics.csv, ")
+    assert "got: No space left on device: free the disk or write to another one; a train" in line
+    named = OSError(errno.ENOSPC, "No space left on device", "a.txt")
+    assert explain(named).startswith("expected room on the disk for a.txt, got: No space")
+    other = OSError(errno.EDQUOT, "Disk quota exceeded")
+    assert explain(other).startswith("expected room on the disk, got: Disk quota exceeded: free")
+
+
+def test_other_runtime_errors_are_faults():
+    assert not is_expected(RuntimeError("shapes differ"))
+
+
+WRONG_CLASSES = [
+    (
+        "vlmtune.training.ema.EMAA",
+        "Problem with given class_path 'vlmtune.training.ema.EMAA': module 'vlmtune.training.ema' "
+        "has no attribute 'EMAA': did you mean 'EMA'?",
+    ),
+    (
+        "vlmtune.training.emma.EMA",
+        "Problem with given class_path 'vlmtune.training.emma.EMA': module 'vlmtune.training' has "
+        "no attribute 'emma': did you mean 'ema'?",
+    ),
+    (
+        "nowhere.Callback",
+        "Problem with given class_path 'nowhere.Callback': No module named 'nowhere': correct it",
+    ),
+    (
+        "vlmtune.adapters.zero_shot.ZeroShot",
+        "Import path vlmtune.adapters.zero_shot.ZeroShot does not correspond to a subclass of "
+        "{kind}: correct it",
+    ),
+]
+
+
+@pytest.mark.parametrize(("path", "line"), WRONG_CLASSES)
+def test_a_wrong_class_is_named_and_nothing_else(path, line, tmp_path):
+    wanted = f"expected a valid config, got: {line.format(kind='Benchmark')}"
+    (tmp_path / "a.yaml").write_text(json.dumps({"class_path": path, "init_args": {"path": "x"}}))
+    for name in (path, str(tmp_path / "a.yaml")):
+        with refused() as error:
+            make_list(Benchmark, "benchmarks", [name])  # type: ignore[type-abstract]
+        assert str(error.value) == wanted
+
+
+@pytest.mark.parametrize("written_out", [True, False])
+@pytest.mark.parametrize(("path", "line"), WRONG_CLASSES)
+def test_a_wrong_callback_is_named_and_nothing_else(
+    path, line, written_out, tmp_path, model_folder, shards, capsys, monkeypatch
+):
+    monkeypatch.setattr("sys.argv", ["vlmtune"])
+    wanted = f"expected a valid config, got: trainer.callbacks: {line.format(kind='Callback')}"
+    listed = {"callbacks": [{"class_path": path}]} if written_out else {}
+    words = ["fit", "--config", str(fit_config(tmp_path, model_folder, shards, trainer=listed))]
+    words += [] if written_out else ["--trainer.callbacks", path]
+    assert main(words) == 2
+    assert capsys.readouterr().err == f"vlmtune: error: {wanted}\n"
