@@ -244,6 +244,28 @@ def test_the_advice_is_of_the_weights_in_the_table(write_config, tmp_path, capsy
     ]
 
 
+@pytest.mark.parametrize("name", ["max_steps", "max_epochs", "limit_train_batches"])
+def test_a_run_of_no_steps_says_why(name, config, capsys):
+    assert main(["fit", "--config", str(config), f"--trainer.{name}=0"]) == 0
+    line = f"vlmtune fit: nothing was trained: --trainer.{name} is 0; raise it to train"
+    assert line in capsys.readouterr().err.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("word", "line"),
+    [
+        ("--trainer.accumulate_grad_batches=0", "from 1 to 4294967295, got 0"),
+        ("--trainer.accumulate_grad_batches=-2", "from 1 to 4294967295, got -2"),
+        ("--trainer.log_every_n_steps=-1", "from 0 to 4294967295, got -1"),
+        ("--seed_everything=-1", "from 0 to 4294967295, got -1"),
+        ("--seed_everything=4294967296", "from 0 to 4294967295, got 4294967296"),
+    ],
+)
+def test_numbers_that_lightning_does_not_check_are_refused(word, line, config, capsys):
+    wanted = f"expected {word.partition('=')[0]} {line}: correct it"
+    refused(capsys, ["fit", "--config", config, word], wanted)
+
+
 def test_a_finished_run_says_that_nothing_was_left(write_config, capsys):
     path = write_config()
     assert main(["fit", "--config", str(path)]) == 0

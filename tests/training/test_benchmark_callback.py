@@ -272,6 +272,11 @@ def test_the_report_of_a_run(train, made, model_folder, shards, cola, saved):
     assert [step for step, _ in report.curves["cola/accuracy"]] == [3, 6]
 
 
+def test_a_report_without_points_of_the_loss(train, cola, saved):
+    train(BenchmarkCallback([cola()], log_every_n_steps=0), steps=2)
+    assert "train/loss" not in saved().curves
+
+
 def test_the_report_goes_where_it_is_told(train, tmp_path, cola):
     path = tmp_path / "reports" / "mine.json"
     evaluation = BenchmarkCallback([cola()], report=str(path), store=str(tmp_path / "store"))

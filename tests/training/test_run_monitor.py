@@ -2,6 +2,7 @@ import csv
 import math
 import time
 from functools import partial
+from pathlib import Path
 
 import pytest
 from pytorch_lightning.callbacks import Callback
@@ -48,6 +49,13 @@ def test_rate_norm_and_throughput_are_logged(model_folder, shards, tmp_path):
     left = [float(row["train/seconds_left"]) for row in rows]
     assert left[0] > left[2] == 0
     assert all(float(row["train/logit_scale"]) > 0 for row in rows)  # the MM-Adapter trains its own
+
+
+def test_every_0_steps_logs_nothing(model_folder, shards, tmp_path):
+    logger, monitor = CSVLogger(tmp_path), RunMonitor()
+    fit(module(model_folder), shards, tmp_path, 2, (monitor,), log_every_n_steps=0, logger=logger)
+    assert monitor.latest == {}
+    assert not Path(logger.log_dir, "metrics.csv").exists()
 
 
 @pytest.mark.parametrize("fused", [False, True])

@@ -33,6 +33,7 @@ from vlmtune.cli.explain import configuration_error, explain, warning_line
 from vlmtune.cli.fit_checks import (
     check_clipping,
     check_devices,
+    check_numbers,
     check_optimizer,
     names_module,
 )
@@ -149,7 +150,7 @@ class Announcement(pl.Callback):
     """Prints what is trained, once the run can start. A frozen reference copy is not counted.
 
     Before, it warns of training sets that may have images of the benchmarks. At the end it prints
-    that nothing was trained, if the run resumed from its end.
+    why, if nothing was trained.
     """
 
     def __init__(self) -> None:
@@ -168,12 +169,7 @@ class Announcement(pl.Callback):
     @override
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if trainer.is_global_zero and not self._started:
-            print(
-                f"vlmtune fit: nothing was left to train: {trainer.ckpt_path} is at step "
-                f"{trainer.global_step}, the end of the run; raise --trainer.max_steps or "
-                "--trainer.max_epochs to train on",
-                file=sys.stderr,
-            )
+            print(f"vlmtune fit: {_untrained(trainer)}", file=sys.stderr)
 
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -191,6 +187,18 @@ class Announcement(pl.Callback):
             f"output in {trainer.default_root_dir}",
             file=sys.stderr,
         )
+
+
+def _untrained(trainer: pl.Trainer) -> str:
+    """Says why a run took no step."""
+    for name in ("max_steps", "max_epochs", "limit_train_batches"):
+        if getattr(trainer, name) == 0:
+            return f"nothing was trained: --trainer.{name} is 0; raise it to train"
+    return (
+        f"nothing was left to train: {trainer.ckpt_path or 'the run'} is at step "
+        f"{trainer.global_step}, the end of the run; raise --trainer.max_steps or "
+        "--trainer.max_epochs to train on"
+    )
 
 
 class VlmtuneCLI(LightningCLI):
@@ -260,6 +268,7 @@ class VlmtuneCLI(LightningCLI):
         except (argparse.ArgumentError, TypeError) as error:
             keys = _keys(self._parser(self.command))
             raise configuration_error(error, keys) from error
+        check_numbers(self.config[self.command])
 
     def _parse_ckpt_path(self) -> None:
         # Lightning loads hyperparameters here; our checkpoints hold none. A checkpoint that cannot

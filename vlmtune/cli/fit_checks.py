@@ -18,6 +18,23 @@ from vlmtune.cli.yaml_files import check_yaml
 from vlmtune.errors import UserError
 
 MOST_DEVICES = 1024  # Lightning lists them all
+LEAST = {"seed_everything": 0, "trainer.accumulate_grad_batches": 1, "trainer.log_every_n_steps": 0}
+MOST = 2**32 - 1  # of numpy's seeds
+
+
+def check_numbers(config: Any) -> None:
+    """Refuses numbers that Lightning uses unchecked.
+
+    Args:
+        config: The parsed config of the command.
+
+    Raises:
+        UserError: A number is out of its range.
+    """
+    for name, least in LEAST.items():
+        value = config.get(name)
+        if type(value) is int and not least <= value <= MOST:  # True: any seed; None: the default
+            raise UserError(f"expected --{name} from {least} to {MOST}, got {value}: correct it")
 
 
 def check_devices(devices: Any) -> None:

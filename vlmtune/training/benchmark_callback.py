@@ -49,7 +49,7 @@ class BenchmarkCallback(Callback):
         benchmarks: The benchmarks; names must differ.
         every_n_epochs: Evaluate after every so many epochs; 0 for never.
         every_n_steps: Evaluate after every so many optimizer steps as well; 0 for never.
-        log_every_n_steps: How often the loss becomes a point of the report's curve.
+        log_every_n_steps: How often the loss becomes a point of the report's curve; 0: never.
         store: Folder of feature stores, or None to hold features in memory.
         report: File of the final report, or None for `report.json` in the trainer's root folder.
         name: Name of the run in reports.
@@ -129,7 +129,7 @@ class BenchmarkCallback(Callback):
         batch_idx: int,
     ) -> None:
         step = trainer.global_step
-        if step and step % self.log_every_n_steps == 0:
+        if step and self.log_every_n_steps and step % self.log_every_n_steps == 0:
             for name, value in trainer.callback_metrics.items():
                 if name.startswith("train/"):
                     self._point(name, step, float(value))

@@ -1,6 +1,6 @@
 """What a run shows and logs besides losses: learning rate, gradient norm, temperature, throughput.
 
-In: the trainer's steps. Out: logged numbers, every `log_every_n_steps`.
+In: the trainer's steps. Out: logged numbers, every `log_every_n_steps` (0: never).
 Never: a number in the report, or a change of a gradient.
 """
 
@@ -54,7 +54,7 @@ class RunMonitor(pl.Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Optimizer
     ) -> None:
         every: int = cast(Any, trainer).log_every_n_steps  # an attribute that Lightning sets later
-        if (trainer.global_step + 1) % every:
+        if not every or (trainer.global_step + 1) % every:
             return
         groups = optimizer.param_groups
         gradients = [p.grad for group in groups for p in group["params"] if p.grad is not None]
