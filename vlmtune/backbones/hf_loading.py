@@ -26,6 +26,7 @@ from typing_extensions import TypedDict
 
 from vlmtune.backbones.config_sizes import MODEL, PROCESSOR, check_sizes, check_weights_fill
 from vlmtune.backbones.hf_types import supported_types
+from vlmtune.backbones.hub_connection import hub_or_cache
 from vlmtune.backbones.weight_checks import check_finite, not_loaded
 from vlmtune.config import find_path
 from vlmtune.errors import UserError
@@ -74,7 +75,8 @@ def load(
     # Else the library asks the hub, in a thread, to convert repositories without safetensors.
     os.environ.setdefault("DISABLE_SAFETENSORS_CONVERSION", "1")
     try:
-        with quiet():
+        asked = contextlib.nullcontext() if Path(name).is_dir() else hub_or_cache(model)
+        with asked, quiet():
             check_sizes(PreTrainedConfig.get_config_dict(name, **options)[0], MODEL, model)
             config = AutoConfig.from_pretrained(name, **options)
             _check_type(model, config.model_type, kind)

@@ -22,6 +22,7 @@ from torch import nn
 from transformers import PreTrainedConfig
 
 from vlmtune.backbones.config_sizes import MODEL, check_sizes, check_weights_fill
+from vlmtune.backbones.hub_connection import hub_or_cache
 from vlmtune.backbones.open_clip_context import extend_context
 from vlmtune.backbones.open_clip_weights import load_weights, preprocessing, warn_of_activation
 from vlmtune.backbones.state_dicts import is_torchscript
@@ -65,7 +66,7 @@ def load(
     tag, file = _weights(name, pretrained)
     ours = file is not None and file.suffix not in BIG_VISION
     try:
-        with _quiet():
+        with _asked(name, tag), _quiet():
             config = open_clip.get_model_config(name)
             _check_code(config or {}, name)
             check_sizes(config, MODEL, model)
@@ -111,6 +112,15 @@ def load(
         sha256 = hashlib.file_digest(opened, "sha256").hexdigest()
     source = {"file": file.name, "sha256": sha256, "architecture": name}
     return Loaded(network, tokenizer, config or {}, source)
+
+
+def _asked(name: str, tag: str | None) -> contextlib.AbstractContextManager[Any]:
+    """A block that asks the hub, if it has the weights or the tokenizer of a model."""
+    if name.startswith(HUB) or tag is not None:
+        return hub_or_cache(name if tag is None else f"{name} with pretrained={tag!r}")
+    text = (open_clip.get_model_config(name) or {}).get("text_cfg") or {}
+    parts = {"hf_model_name", "hf_tokenizer_name"} & {*text}
+    return hub_or_cache(f"the tokenizer of {name}") if parts else contextlib.nullcontext()
 
 
 def _check_image_size(network: nn.Module, name: str, size: int) -> None:

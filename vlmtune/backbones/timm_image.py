@@ -6,6 +6,7 @@ In: a model name, then images. Out: image features. Never: texts, or random weig
 import hashlib
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +26,7 @@ from typing_extensions import override
 from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.config_sizes import MODEL, PROCESSOR, check_sizes, check_weights_fill
 from vlmtune.backbones.hf_loading import HUB_ID
+from vlmtune.backbones.hub_connection import hub_or_cache
 from vlmtune.backbones.open_clip_towers import EvaImageTower, TimmImageTower, plain_eva
 from vlmtune.backbones.staging import no_such_layer, state_after, unmasked
 from vlmtune.backbones.state_dicts import SUFFIXES, read_state_dict
@@ -169,7 +171,9 @@ def _load(model: str, pretrained: str | None) -> tuple[Any, dict[str, str] | Non
     try:
         if name.startswith(f"{LOCAL}:"):
             _check_sizes(Path(name.removeprefix(f"{LOCAL}:")), name)
-        network: Any = timm.create_model(name, pretrained=pretrained is None)
+        hub = pretrained is None and not name.startswith(LOCAL)
+        with hub_or_cache(model) if hub else nullcontext():
+            network: Any = timm.create_model(name, pretrained=pretrained is None)
         network.reset_classifier(0)
     except UserError:
         raise

@@ -24,9 +24,16 @@ def hub_kind(name: str, revision: str | None = None) -> str:
     Raises:
         UserError: There is no such repository or it holds none of these, or the network is down.
     """
-    if _hub_file(name, CONFIG, revision):
-        return CONFIG
-    config, open_clip = (_hub_file(name, file, revision) for file in (HF, OPEN_CLIP))
+    from huggingface_hub.errors import LocalEntryNotFoundError  # a local folder does not need it
+
+    from vlmtune.backbones.hub_connection import hub_or_cache
+
+    with hub_or_cache(name) as answers:
+        if _hub_file(name, CONFIG, revision):
+            return CONFIG
+        config, open_clip = (_hub_file(name, file, revision) for file in (HF, OPEN_CLIP))
+        if not (answers or config or open_clip):
+            raise LocalEntryNotFoundError(name)
     kind = _type(Path(config)) if config else None
     if kind is not None and (kind in supported_types() or not open_clip):
         return HF

@@ -199,8 +199,13 @@ def _export_folder(source: str, revision: str | None) -> Path:
         )
     from huggingface_hub import snapshot_download  # a local folder does not need it
 
+    from vlmtune.backbones.hub_connection import hub_or_cache
+
     try:
-        folder = Path(snapshot_download(source, revision=revision, allow_patterns=list(FILES)))
+        with hub_or_cache(source):
+            folder = Path(snapshot_download(source, revision=revision, allow_patterns=list(FILES)))
+    except UserError:
+        raise
     except Exception as error:  # network, permission, name
         raise UserError(
             f"expected an export in a folder or on the Hugging Face hub, got {source!r} "

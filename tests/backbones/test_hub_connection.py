@@ -1,0 +1,104 @@
+"""Without an answer of the hub a model comes from its cache, or is one line at once."""
+
+import huggingface_hub.constants
+import pytest
+from PIL import Image
+
+from tests.refusals import refused
+from vlmtune.backbones import hub_connection
+from vlmtune.backbones.hf_clip import HFCLIP
+from vlmtune.backbones.hub_connection import hub_or_cache
+from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.backbones.timm_image import TimmImage
+from vlmtune.cli.main import main
+from vlmtune.export import load
+from vlmtune.export.loading import load_export
+
+
+class Session:
+    """Counts the questions, and answers if it has something to answer."""
+
+    def __init__(self, answer=None):
+        self.asked, self.answer = 0, answer
+
+    def head(self, url, timeout):
+        self.asked += 1
+        if self.answer is None:
+            raise ConnectionError(f"no route to {url} in {timeout} s")
+        return self.answer
+
+
+@pytest.fixture
+def session(hub, monkeypatch):
+    """A hub that does not answer, an empty cache, and no time to wait for a retry."""
+    one = Session()
+
+    def wait(seconds):
+        pytest.fail(f"a retry waits {seconds} s")
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(hub_connection, "get_session", lambda: one)
+    monkeypatch.setattr("time.sleep", wait)
+    hub_connection._silence.cache_clear()
+    yield one
+    hub_connection._silence.cache_clear()
+
+
+LINE = "^expected {} on the Hugging Face hub, got no answer from https://hugging.* no whole copy in"
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: load("someone/model"), "someone/model"),
+        (lambda: load("hf-hub:someone/model"), "hf-hub:someone/model"),
+        (lambda: load("ViT-B-16-SigLIP", "random"), "the tokenizer of ViT-B-16-SigLIP"),
+        (lambda: load_export("someone/model"), "someone/model"),
+        (lambda: HFCLIP("someone/model"), "someone/model"),
+        (lambda: TimmImage("someone/model"), "someone/model"),
+    ],
+)
+def test_a_model_that_is_not_here_is_one_line_at_once(make, name, session):
+    with refused(LINE.format(name)):
+        make()
+    assert session.asked == 1
+    assert not huggingface_hub.constants.HF_HUB_OFFLINE
+
+
+def test_a_model_of_the_cache_is_loaded(hub, session, model_folder):
+    hub("someone/model", model_folder)
+    fingerprint = OpenClip(str(model_folder)).fingerprint
+    assert session.asked == 0  # a folder needs no hub
+    assert OpenClip("hf-hub:someone/model").fingerprint == fingerprint
+    assert session.asked == 1
+
+
+def test_a_hub_that_answers_is_asked_for_the_files(session):
+    session.answer = "something"
+    for _ in range(2):
+        with hub_or_cache("someone/model") as answers:
+            assert answers
+            assert not huggingface_hub.constants.HF_HUB_OFFLINE
+    assert session.asked == 1
+
+
+def test_who_sets_the_hub_offline_is_not_asked(session, monkeypatch):
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    with hub_or_cache("someone/model"):
+        pass
+    assert session.asked == 0
+    assert huggingface_hub.constants.HF_HUB_OFFLINE
+
+
+def test_other_errors_stay_as_they_are(session):
+    with pytest.raises(ZeroDivisionError), hub_or_cache("someone/model"):
+        _ = 1 / 0
+    assert session.asked == 1
+    assert not huggingface_hub.constants.HF_HUB_OFFLINE
+
+
+def test_a_command_prints_nothing_else(session, tmp_path, capsys):
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    assert main(["score", "someone/model", str(tmp_path / "a.png"), "--text", "x"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("vlmtune: error: expected someone/model on the Hugging Face hub, got no")
