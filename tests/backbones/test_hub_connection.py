@@ -19,10 +19,10 @@ class Session:
     """Counts the questions, and answers if it has something to answer."""
 
     def __init__(self, answer=None):
-        self.asked, self.answer = 0, answer
+        self.requests, self.answer = 0, answer
 
     def head(self, url, timeout):
-        self.asked += 1
+        self.requests += 1
         if self.answer is None:
             raise ConnectionError(f"no route to {url} in {timeout} s")
         return self.answer
@@ -61,16 +61,16 @@ LINE = "^expected {} on the Hugging Face hub, got no answer from https://hugging
 def test_a_model_that_is_not_here_is_one_line_at_once(make, name, session):
     with refused(LINE.format(name)):
         make()
-    assert session.asked == 1
+    assert session.requests == 1
     assert not huggingface_hub.constants.HF_HUB_OFFLINE
 
 
 def test_a_model_of_the_cache_is_loaded(hub, session, model_folder):
     hub("someone/model", model_folder)
     fingerprint = OpenClip(str(model_folder)).fingerprint
-    assert session.asked == 0  # a folder needs no hub
+    assert session.requests == 0  # a folder needs no hub
     assert OpenClip("hf-hub:someone/model").fingerprint == fingerprint
-    assert session.asked == 1
+    assert session.requests == 1
 
 
 def test_a_hub_that_answers_is_asked_for_the_files(session):
@@ -79,21 +79,21 @@ def test_a_hub_that_answers_is_asked_for_the_files(session):
         with hub_or_cache("someone/model") as answers:
             assert answers
             assert not huggingface_hub.constants.HF_HUB_OFFLINE
-    assert session.asked == 1
+    assert session.requests == 1
 
 
 def test_who_sets_the_hub_offline_is_not_asked(session, monkeypatch):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     with hub_or_cache("someone/model"):
         pass
-    assert session.asked == 0
+    assert session.requests == 0
     assert huggingface_hub.constants.HF_HUB_OFFLINE
 
 
 def test_other_errors_stay_as_they_are(session):
     with pytest.raises(ZeroDivisionError), hub_or_cache("someone/model"):
         _ = 1 / 0
-    assert session.asked == 1
+    assert session.requests == 1
     assert not huggingface_hub.constants.HF_HUB_OFFLINE
 
 

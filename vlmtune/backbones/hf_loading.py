@@ -75,8 +75,8 @@ def load(
     # Else the library asks the hub, in a thread, to convert repositories without safetensors.
     os.environ.setdefault("DISABLE_SAFETENSORS_CONVERSION", "1")
     try:
-        asked = contextlib.nullcontext() if Path(name).is_dir() else hub_or_cache(model)
-        with asked, quiet():
+        connection = contextlib.nullcontext() if Path(name).is_dir() else hub_or_cache(model)
+        with connection, quiet():
             check_sizes(PreTrainedConfig.get_config_dict(name, **options)[0], MODEL, model)
             config = AutoConfig.from_pretrained(name, **options)
             _check_type(model, config.model_type, kind)

@@ -66,7 +66,7 @@ def load(
     tag, file = _weights(name, pretrained)
     ours = file is not None and file.suffix not in BIG_VISION
     try:
-        with _asked(name, tag), _quiet():
+        with _connection(name, tag), _quiet():
             config = open_clip.get_model_config(name)
             _check_code(config or {}, name)
             check_sizes(config, MODEL, model)
@@ -114,7 +114,7 @@ def load(
     return Loaded(network, tokenizer, config or {}, source)
 
 
-def _asked(name: str, tag: str | None) -> contextlib.AbstractContextManager[Any]:
+def _connection(name: str, tag: str | None) -> contextlib.AbstractContextManager[Any]:
     """A block that asks the hub, if it has the weights or the tokenizer of a model."""
     if name.startswith(HUB) or tag is not None:
         return hub_or_cache(name if tag is None else f"{name} with pretrained={tag!r}")
