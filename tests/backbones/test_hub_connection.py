@@ -38,6 +38,7 @@ def session(hub, monkeypatch):
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(hub_connection, "get_session", lambda: one)
+    monkeypatch.setattr(hub_connection, "AGAIN", 10**9)
     monkeypatch.setattr("time.sleep", wait)
     hub_connection._silence.cache_clear()
     yield one

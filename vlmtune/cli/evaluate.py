@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> None:
         if options.items is not None and rows is not None:
             write_items(options.items, rows)
         page = write_report(options.out, runs, {name: by_benchmark(rows or ())})
-        save_text_only(options.out, runs[1:])
+        save_text_only(options.out, runs[1:])  # last, as it removes those of an earlier evaluation
     show(runs)
     print(f"report: {page}")
 
