@@ -31,7 +31,7 @@ UPSTREAM = {
     | {"report.result", "storage.files"},
     "mining": {"types", "errors", "storage", "data", "features", "export.model"},
     "evaluation": {"types", "errors", "distributed", "storage", "features", "language"}
-    | {"report.result", "report.item_row", "benchmarks.base", "adapters.base"}
+    | {"report.result", "report.item_row", "metrics.value", "benchmarks.base", "adapters.base"}
     | {"backbones.base", "backbones.evaluation_mode"},
     "export": BASICS
     | {"backbones", "adapters", "evaluation", "storage", "report.result", "report.table"},

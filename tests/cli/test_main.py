@@ -452,6 +452,19 @@ def test_evaluate_takes_lists_and_open_clip_folders(benchmark, model_folder, tmp
     assert report["provenance"]["trainable_parameters"] == 0
     assert any((tmp_path / "store").iterdir())
     refused(capsys, [*evaluate, benchmark, benchmark, *out], "'tiny' twice")
+    assert "truncated" not in capsys.readouterr().out
+
+
+def test_evaluate_counts_captions_that_are_cut(model_folder, pictures, tmp_path, capsys):
+    first, second, *_ = (path.name for path in pictures)
+    rows = [f"{first},a red cube,dog", f"{second},{'red ' * 76},dog"]
+    table = pictures[0].with_name("mine.csv")
+    table.write_text("\n".join(["image,caption,negatives", *rows]))
+    words = ["evaluate", "--model", model_folder, "--benchmarks", table, "--out", tmp_path / "r"]
+    assert main([str(x) for x in words]) == 0, capsys.readouterr().err
+    line = "tiny: captions are longer than the model reads and truncated: mine (1 of 3)"
+    assert line in capsys.readouterr().out
+    assert "truncated captions: 1 of 3" in (tmp_path / "r" / "report.md").read_text()
 
 
 def test_one_that_cannot_be_run_does_not_stop_the_others(benchmark, model_folder, tmp_path, capsys):

@@ -52,6 +52,17 @@ def test_what_is_indexed_is_found(model_folder, photos, tmp_path, capsys):
     assert out.splitlines()[-1].startswith("of 3 images; higher is better")
 
 
+def test_captions_that_are_cut_are_named(model_folder, photos, capsys):
+    cut = " ".join(["red"] * 76)
+    assert run(capsys, "index", photos, "--model", model_folder, "--out", "index")[0] == 0
+    score = ("score", model_folder, photos / "red one.png", "--text", "a red cube", "--text", cut)
+    for words in (("search", "index", "a red cube", cut), score):
+        status, _, err = run(capsys, *words)
+        assert status == 0, err
+        warning = "vlmtune: warning: longer than the model reads, and truncated: "
+        assert err.splitlines() == [warning + repr(cut)]
+
+
 def test_mistakes_are_one_line(model_folder, other_folder, photos, capsys):
     index = ("index", photos, "--out", "index", "--device", "cpu", "--model")
     assert run(capsys, *index, model_folder)[0] == 0

@@ -360,6 +360,15 @@ def test_a_long_caption_is_cut_and_keeps_its_end(kind, backbone):
     assert got.ids[0, -1] == ends
 
 
+def test_captions_that_are_cut_are_known(backbone, kind):
+    if not backbone.encodes_texts:
+        return
+    room = kind.context - sum(backbone.text_special)
+    whole, cut = (" ".join(["cube"] * n) for n in (room, room + 1))
+    assert backbone.too_long([whole, "dog", cut, whole, cut]) == [cut, cut]
+    assert backbone.too_long([]) == []
+
+
 def test_longer_prompts_take_the_place_of_padding(backbone):
     if backbone.text_tower is None:
         return

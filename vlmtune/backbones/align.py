@@ -73,6 +73,10 @@ class Align(HFBackbone):
             return encode_with_tower(self._text, texts, spec)
 
     @override
+    def too_long(self, texts: Sequence[str]) -> list[str]:
+        return self._text.tokenizer.too_long(texts)
+
+    @override
     def fits(self, spec: FeatureSpec, modality: str) -> str | None:
         if modality == "text":
             return no_such_layer(spec, self._text.layers)

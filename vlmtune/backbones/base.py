@@ -220,6 +220,10 @@ class Backbone(Configured, nn.Module, ABC):
             UserError: A caption has no words.
         """
 
+    def too_long(self, texts: Sequence[str]) -> list[str]:
+        """Returns the captions of more tokens than the model reads; their ends are cut off."""
+        return []
+
     def fits(self, spec: FeatureSpec, modality: str) -> str | None:
         """Returns why "image" or "text" has no features for `spec`, or None if it has."""
         return None

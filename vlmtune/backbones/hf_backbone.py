@@ -185,6 +185,10 @@ class HFDualEncoder(HFBackbone):
             return encode_with_tower(self._text, texts, spec)
 
     @override
+    def too_long(self, texts: Sequence[str]) -> list[str]:
+        return self._text.tokenizer.too_long(texts)
+
+    @override
     def fits(self, spec: FeatureSpec, modality: str) -> str | None:
         if modality == "image" and spec.kind == "words":
             return "images have no words"

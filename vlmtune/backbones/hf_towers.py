@@ -21,6 +21,7 @@ from vlmtune.backbones.staging import (
     embed_words,
     masked,
     parameters_of,
+    too_long,
     unmasked,
 )
 from vlmtune.errors import UserError
@@ -54,13 +55,21 @@ class HFTokenizer:
         check_words(texts, mask, sum(self.special))
         return output["input_ids"], mask
 
+    def too_long(self, texts: Sequence[str]) -> list[str]:
+        """Returns the captions of more tokens than the model reads."""
+
+        def mask(some: list[str], length: int) -> Bool[Tensor, "n t"]:
+            return self._encode(some, max_length=length)["attention_mask"].bool()
+
+        return too_long(texts, self._positions, mask)
+
     def _encode(self, texts: list[str], **options: Any) -> Any:
         return self._tokenizer(
             [text.lower() for text in texts] if self._lower else texts,
             padding=True,
             padding_side="right",
             truncation=True,
-            max_length=self._positions,
+            max_length=options.pop("max_length", self._positions),
             return_attention_mask=True,
             return_tensors="pt",
             **options,

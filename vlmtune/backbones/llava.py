@@ -120,11 +120,16 @@ class Llava(HFBackbone):
     @override
     def encode_text(self, texts: Sequence[str], spec: FeatureSpec) -> Tokens:
         self.check_fits(spec, "text")
-        questions = [self.prompt.replace(CAPTION, text) for text in texts]
+        questions = self._questions(texts)
         with torch.set_grad_enabled(torch.is_grad_enabled() and not spec.frozen):
             words = self._words(questions, cut=True)
         check_words(texts, words.mask, sum(self.text_special))
         return words
+
+    @override
+    def too_long(self, texts: Sequence[str]) -> list[str]:
+        questions = zip(texts, self._questions(texts), strict=True)
+        return [text for text, question in questions if len(self._ids(question)) > self._longest]
 
     @override
     def fits(self, spec: FeatureSpec, modality: str) -> str | None:
@@ -156,6 +161,9 @@ class Llava(HFBackbone):
         output = self.model.model.get_image_features(pixels.to(self._dtype), return_dict=True)
         rows = list(output.pooler_output)
         return unmasked(torch.stack(rows) if rows else pixels.new_zeros(0, 1, self.embed_dim))
+
+    def _questions(self, texts: Sequence[str]) -> list[str]:
+        return [self.prompt.replace(CAPTION, text) for text in texts]
 
     def _ids(self, text: str) -> list[int]:
         return self._tokenizer(text)["input_ids"]

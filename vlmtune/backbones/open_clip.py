@@ -175,6 +175,10 @@ class OpenClip(Backbone):
             return self._text.encode(texts, spec)
 
     @override
+    def too_long(self, texts: Sequence[str]) -> list[str]:
+        return self.tokenizer.too_long(texts)
+
+    @override
     def fits(self, spec: FeatureSpec, modality: str) -> str | None:
         return (self._image if modality == "image" else self._text).fits(spec)
 

@@ -26,6 +26,7 @@ from vlmtune.backbones.staging import (
     no_such_layer,
     padded,
     parameters_of,
+    too_long,
 )
 from vlmtune.types import Features, FeatureSpec, Pooled, Tokens
 
@@ -49,15 +50,24 @@ class Tokenizer:
             self.pad, self.end = inner.pad_token_id, end
             self.special = frozenset(inner.all_special_ids)
 
-    def __call__(self, texts: list[str]) -> tuple[Int[Tensor, "n t"], Bool[Tensor, "n t"]]:
-        """Returns padded ids and True up to and including the end token."""
-        ids = self.encode(texts)
+    def __call__(
+        self, texts: list[str], length: int | None = None
+    ) -> tuple[Int[Tensor, "n t"], Bool[Tensor, "n t"]]:
+        """Returns padded ids and True up to and including the end token.
+
+        Captions are cut to `length` tokens, by default to those that the model reads.
+        """
+        ids = self.encode(texts, length)
         ends = ids == self.end
         # A tokenizer may strip its end token; the padding then tells the length.
         lengths = torch.where(
             ends.any(dim=1), ends.int().argmax(dim=1) + 1, (ids != self.pad).sum(dim=1)
         )
         return ids, torch.arange(ids.shape[1]) < lengths[:, None]
+
+    def too_long(self, texts: Sequence[str]) -> list[str]:
+        """Returns the captions of more tokens than the model reads."""
+        return too_long(texts, self.encode.context_length, lambda some, n: self(some, n)[1])
 
     def leading_and_trailing(self, word: str) -> tuple[int, int]:
         """How many special tokens stand before and after the words."""

@@ -4,7 +4,7 @@ In: tokens, masks and towers. Out: states and features.
 Never: a library's own names; those stay in the modules of that library.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -115,6 +115,22 @@ def check_words(texts: Sequence[str], mask: Bool[Tensor, "n t"], special: int) -
             f"expected captions with words, got {texts[empty[0]]!r} (number {empty[0]} of "
             f"{len(texts)}): remove or correct it"
         )
+
+
+def too_long(
+    texts: Sequence[str], positions: int, mask: Callable[[list[str], int], Bool[Tensor, "n t"]]
+) -> list[str]:
+    """Returns the captions of more than `positions` tokens.
+
+    Args:
+        texts: The captions.
+        positions: Tokens that a caption may have, special ones included.
+        mask: Gives the mask of the tokens of captions that are cut to a length.
+    """
+    # A token has at least one byte, besides two special ones and a blank before the first word.
+    long = [text for text in texts if len(text.encode()) + 3 > positions]
+    lengths = mask(long, positions + 1).sum(dim=1).tolist() if long else []
+    return [text for text, length in zip(long, lengths, strict=True) if length > positions]
 
 
 def padded(words: Tokens, pad: Float[Tensor, "w"], positions: int) -> Tokens:

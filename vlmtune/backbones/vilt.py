@@ -92,6 +92,10 @@ class Vilt(HFBackbone):
             return embed_words(table, *self._tokenizer(texts))
 
     @override
+    def too_long(self, texts: Sequence[str]) -> list[str]:
+        return self._tokenizer.too_long(texts)
+
+    @override
     def fits(self, spec: FeatureSpec, modality: str) -> str | None:
         return fits_fusion_alone(self._fusion, spec, modality)
 

@@ -1,6 +1,8 @@
 """`vlmtune score`: shows how well captions fit images. It writes nothing."""
 
 import argparse
+import sys
+from collections.abc import Sequence
 
 from rich.markup import escape
 from rich.table import Table
@@ -14,7 +16,9 @@ def run(options: argparse.Namespace) -> None:
 
     Of several captions the best of each image is marked; ties are all marked.
     """
-    scores = model_of(options).score(options.images, options.text)
+    model = model_of(options)
+    scores = model.score(options.images, options.text)
+    warn_truncated(model.backbone.too_long(options.text))
     several = len(options.text) > 1
     table = Table("image", box=frame())
     for text in options.text:
@@ -26,3 +30,12 @@ def run(options: argparse.Namespace) -> None:
     console().print(table)
     note = "higher is better" + ("; * is the best caption of an image" if several else "")
     console().print(f"{note}; scores are not probabilities", markup=False)
+
+
+def warn_truncated(captions: Sequence[str]) -> None:
+    """Warns of captions that are longer than the model reads."""
+    for caption in captions:
+        print(
+            f"vlmtune: warning: longer than the model reads, and truncated: {caption!r}",
+            file=sys.stderr,
+        )

@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from vlmtune.cli.plugins import find_device, model_of
+from vlmtune.cli.score import warn_truncated
 from vlmtune.errors import UserError
 from vlmtune.report.screen import console, frame
 from vlmtune.search.index import Index
@@ -32,6 +33,7 @@ def run(options: argparse.Namespace) -> None:
         return
     here = Path.cwd()
     results = index.search_all(options.queries, options.top, options.recall)
+    warn_truncated(index.too_long(options.queries))
     for query, hits in zip(options.queries, results, strict=True):
         table = Table("image", box=frame())
         table.add_column(escape(query), justify="right")

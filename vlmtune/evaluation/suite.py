@@ -18,6 +18,7 @@ from vlmtune.errors import ImageFileError, UserError
 from vlmtune.evaluation.item_rows import EmbeddingRecorder, Recorder, item_rows
 from vlmtune.evaluation.reading import readings
 from vlmtune.evaluation.scorer import Scorer
+from vlmtune.metrics.value import TRUNCATED, MetricValue, count
 from vlmtune.report.item_row import ItemRow
 from vlmtune.report.result import Result
 from vlmtune.storage.progress import work_of
@@ -107,12 +108,12 @@ def run_suite(
         UserError: No benchmark could be run, or two have one name.
     """
     contents, not_run = _load(benchmarks, scorer)
-    images = dict.fromkeys(image for some, _ in contents.values() for image in some)
-    texts = dict.fromkeys(text for _, some in contents.values() for text in some)
+    all_images = dict.fromkeys(image for some, _ in contents.values() for image in some)
+    all_texts = dict.fromkeys(text for _, some in contents.values() for text in some)
     done: dict[str, Result] = {}
     failed = dict(not_run)
     keeps = scorer if isinstance(scorer, Scorer) and contents else None
-    with keeps.session(list(images), list(texts)) if keeps else nullcontext():
+    with keeps.session(list(all_images), list(all_texts)) if keeps else nullcontext():
         for benchmark in benchmarks:
             if benchmark.name in failed:
                 continue
@@ -121,10 +122,12 @@ def run_suite(
             if reason := _first(ProcessGroup().objects(reason)):
                 failed[benchmark.name] = reason
             elif result is not None:
+                images, texts = contents[benchmark.name]
                 done[benchmark.name] = replace(
                     result,
+                    metrics=result.metrics | _truncated(texts, keeps),
                     kind=benchmark.kind,
-                    items_digest=_digest(*contents[benchmark.name]),
+                    items_digest=_digest(images, texts),
                     repeats=benchmark.repeats(),
                     readings=() if keeps is None else readings(keeps, benchmark, result),
                 )
@@ -191,6 +194,12 @@ def _measured(
     if items is not None and recorder is not None:
         items += item_rows(benchmark, result, recorder.scores)
     return result
+
+
+def _truncated(texts: Sequence[str], scorer: Scorer | None) -> dict[str, MetricValue]:
+    """Counts the captions whose ends the model does not read, if there are any."""
+    long = [] if scorer is None else scorer.backbone.too_long(texts)
+    return {TRUNCATED: count(len(long), len(texts))} if long else {}
 
 
 def _digest(images: Sequence[ImageRef], texts: Sequence[str]) -> str:

@@ -5,6 +5,9 @@ from typing import Literal
 
 Unit = Literal["fraction", "cosine", "rank", "count"]
 
+TRUNCATED = "truncated_captions"
+"""The metric that counts captions longer than the model reads, where there are any."""
+
 
 @dataclass(frozen=True)
 class MetricValue:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from vlmtune.metrics.value import MetricValue
+from vlmtune.metrics.value import TRUNCATED, MetricValue
 from vlmtune.report.caveats import RANDOM
 from vlmtune.report.result import Result
 from vlmtune.report.run_report import RunReport
@@ -53,6 +53,11 @@ def show(runs: Sequence[RunReport], title: str | None = None) -> None:
     for run in runs:
         if run.provenance.random_weights:
             console().print(f"{run.name}: {RANDOM}", markup=False, soft_wrap=True)
+        cut = [(x.benchmark, x.metrics[TRUNCATED]) for x in run.results if TRUNCATED in x.metrics]
+        if cut:
+            listed = ", ".join(f"{name} ({m.value:.0f} of {m.n})" for name, m in cut)
+            line = f"{run.name}: captions are longer than the model reads and truncated: {listed}"
+            console().print(line, markup=False, soft_wrap=True)
     show_not_run([(f"{name} of {run.name}", why) for run in runs for name, why in run.not_run])
 
 

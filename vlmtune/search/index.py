@@ -168,6 +168,10 @@ class Index:
                     results.append(self._best(texts[i : i + 1].trimmed(), sorted(row), top))
         return results
 
+    def too_long(self, captions: Sequence[str]) -> list[str]:
+        """Returns the captions that are longer than the model reads; it truncates them."""
+        return self._encoder.backbone.too_long(captions)
+
     def _best(self, text: Rows, chosen: list[int], top: int) -> list[Hit]:
         """The `top` of the chosen files for a caption."""
         scores = []
