@@ -142,7 +142,7 @@ def _load(
 ) -> tuple[Contents, tuple[NotRun, ...]]:
     """Returns the images and texts of each benchmark that can be run, and why others cannot.
 
-    It checks image files too, for plug-ins that do not.
+    It checks image files and texts too, for plug-ins that do not.
     """
     check_names(benchmarks)
     contents: Contents = {}
@@ -154,6 +154,7 @@ def _load(
             one.load()
             images, texts = one.items.images, one.items.texts
             check_images(images, one)
+            _check_texts(texts, one)
             return images, texts
 
         content, failures[benchmark.name] = _tried(benchmark, contained)
@@ -165,6 +166,15 @@ def _load(
     }
     contents = {name: some for name, some in contents.items() if name not in failed}
     return contents, _in_order(benchmarks, failed)
+
+
+def _check_texts(texts: Sequence[object], benchmark: Benchmark) -> None:
+    wrong = [text for text in texts if not isinstance(text, str) or not text.strip()]
+    if wrong:
+        raise UserError(
+            f"expected texts with words for {benchmark.name}, got {len(wrong)} without, first "
+            f"{wrong[0]!r}: correct its files"
+        )
 
 
 def _check_embeddings(benchmark: Benchmark, scorer: PairScorer | None) -> None:
