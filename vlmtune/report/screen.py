@@ -15,9 +15,9 @@ from vlmtune.metrics.value import TRUNCATED, MetricValue
 from vlmtune.report.caveats import RANDOM
 from vlmtune.report.result import Result
 from vlmtune.report.run_report import RunReport
-from vlmtune.report.table import KINDS, chance, interval, number, rows
+from vlmtune.report.table import KINDS, Row, chance, interval, number, rows
 
-WIDE = 400  # columns if the output is not a screen
+WIDE = 10_000  # columns if the output is not a screen
 
 
 def console() -> Console:
@@ -34,22 +34,20 @@ def show(runs: Sequence[RunReport], title: str | None = None) -> None:
     """Shows the primary metrics of the runs, one column a run, and what was not run.
 
     A single run has all metrics of all items, primary ones bold, unless there is a title above.
-    Counts and metrics of groups of items are in the report.
+    Counts and metrics of groups of items are in the report. Where the columns are wider than the
+    screen, the runs stand below each other.
     """
     whole = title is None and sum(not run.text_only for run in runs) == 1
-    table = Table("benchmark", "metric", box=frame())
-    for head in ("n", "chance", *[run.name for run in runs]):
-        table.add_column(escape(head), justify="right")
-    for row in rows(runs):
-        if not (row.primary or (whole and "/" not in row.metric and row.first.unit != "count")):
-            continue
-        cells = [_cell(cell) for cell in row.cells]
-        metric = f"{row.metric} {row.arrow}".strip()
-        facts = (escape(row.title), escape(metric), str(row.first.n), chance(row.first))
-        table.add_row(*facts, *cells, style="bold" if whole and row.primary else None)
+    shown = [
+        row
+        for row in rows(runs)
+        if row.primary or (whole and "/" not in row.metric and row.first.unit != "count")
+    ]
     if title is not None:
         console().print(title, markup=False)
-    console().print(table)
+    table, screen = _side_by_side(runs, shown, whole), console()
+    full = screen.measure(table, options=screen.options.update(width=WIDE)).maximum
+    screen.print(_stacked(runs, shown) if full > screen.width and len(runs) > 1 else table)
     for run in runs:
         if run.provenance.random_weights:
             console().print(f"{run.name}: {RANDOM}", markup=False, soft_wrap=True)
@@ -59,6 +57,35 @@ def show(runs: Sequence[RunReport], title: str | None = None) -> None:
             line = f"{run.name}: captions are longer than the model reads and truncated: {listed}"
             console().print(line, markup=False, soft_wrap=True)
     show_not_run([(f"{name} of {run.name}", why) for run in runs for name, why in run.not_run])
+
+
+def _side_by_side(runs: Sequence[RunReport], shown: Sequence[Row], whole: bool) -> Table:
+    """One column a run; of a narrow screen only names are folded."""
+    table = Table(box=frame())
+    for head in ("benchmark", "metric"):
+        table.add_column(head, overflow="fold")
+    for head in ("n", "chance", *[run.name for run in runs]):
+        table.add_column(escape(head), justify="right", no_wrap=True)
+    for row in shown:
+        metric = f"{row.metric} {row.arrow}".strip()
+        facts = (escape(row.title), escape(metric), str(row.first.n), chance(row.first))
+        style = "bold" if whole and row.primary else None
+        table.add_row(*facts, *map(_cell, row.cells), style=style)
+    return table
+
+
+def _stacked(runs: Sequence[RunReport], shown: Sequence[Row]) -> Table:
+    """One line a run, below a line for each metric."""
+    table = Table(box=frame())
+    table.add_column("", overflow="fold")
+    for head in ("n", "chance", ""):
+        table.add_column(head, justify="right", no_wrap=True)
+    for row in shown:
+        name = escape(f"{row.title} {row.metric} {row.arrow}".strip())
+        table.add_row(name, str(row.first.n), chance(row.first), style="bold")
+        for run, cell in zip(runs, row.cells, strict=True):
+            table.add_row(escape(f"  {run.name}"), "", "", _cell(cell))
+    return table
 
 
 def primary_line(result: Result) -> str:
