@@ -266,6 +266,21 @@ def test_numbers_that_lightning_does_not_check_are_refused(word, line, config, c
     refused(capsys, ["fit", "--config", config, word], wanted)
 
 
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ([], "mine"),
+        (["--model.adapter", "bottleneck"], "Bottleneck"),
+        (["--model.adapter=bottleneck", "--trainer.callbacks.0.name=other"], "other"),
+    ],
+)
+def test_a_report_never_names_an_adapter_that_was_not_trained(write_config, words, name):
+    path = write_config()
+    assert main(["fit", "--config", str(path), *words]) == 0
+    report = json.loads((path.parent / "run" / "report.json").read_text())
+    assert report["name"] == name
+
+
 def test_a_finished_run_says_that_nothing_was_left(write_config, capsys):
     path = write_config()
     assert main(["fit", "--config", str(path)]) == 0

@@ -37,7 +37,7 @@ from vlmtune.cli.fit_checks import (
     check_optimizer,
     names_module,
 )
-from vlmtune.cli.overrides import changed_lists, rewritten
+from vlmtune.cli.overrides import changed_lists, loses_name, rewritten
 from vlmtune.cli.run_folder import AtomicCheckpoints, alone_in
 from vlmtune.cli.run_progress import RunProgress
 from vlmtune.data.datamodule import ShardDataModule
@@ -211,6 +211,7 @@ class VlmtuneCLI(LightningCLI):
 
     def __init__(self, command: str, arguments: list[str]) -> None:
         self.command = command
+        self.nameless = loses_name(arguments)
         arguments, self.items = rewritten(arguments)
         strict = {"exit_on_error": False, "allow_abbrev": False}
         super().__init__(
@@ -287,6 +288,9 @@ class VlmtuneCLI(LightningCLI):
         optimizer = config.model.get("init_args", config.model).get("optimizer")
         check_optimizer(optimizer)
         check_clipping(config.trainer, optimizer)
+        for callback in config.trainer.callbacks or [] if self.nameless else []:
+            if str(getattr(callback, "class_path", "")).endswith(".BenchmarkCallback"):
+                callback.init_args.name = None  # the class of the adapter names the run
 
     def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
         """Makes the trainer, with errors of one line."""

@@ -65,6 +65,20 @@ def rewritten(arguments: Sequence[str]) -> tuple[list[str], list[Override]]:
     return words, items
 
 
+def loses_name(arguments: Sequence[str]) -> bool:
+    """Whether the arguments replace the adapter, so that a config's name of the run is wrong.
+
+    Example:
+        >>> loses_name(["--model.adapter=lora"]), loses_name(["--model.adapter.init_args.rank=2"])
+        (True, False)
+        >>> loses_name(["--model.adapter=lora", "--trainer.callbacks.BenchmarkCallback.name=mine"])
+        False
+    """
+    keys = {word.partition("=")[0] for word in arguments if word.startswith("--")}
+    named = any(key.startswith("--trainer.callbacks") and key.endswith("name") for key in keys)
+    return not named and bool(keys & {"--model", "--model.adapter", "--model.init_args.adapter"})
+
+
 def changed_lists(config: dict[str, Any], items: Sequence[Override]) -> list[str]:
     """Returns the arguments that give `config` its lists with the changed items.
 

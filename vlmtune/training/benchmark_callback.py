@@ -52,7 +52,7 @@ class BenchmarkCallback(Callback):
         log_every_n_steps: How often the loss becomes a point of the report's curve; 0: never.
         store: Folder of feature stores, or None to hold features in memory.
         report: File of the final report, or None for `report.json` in the trainer's root folder.
-        name: Name of the run in reports.
+        name: Name of the run in reports; None for the class of its adapter.
 
     Attributes:
         results: The latest results, by benchmark.
@@ -70,7 +70,7 @@ class BenchmarkCallback(Callback):
         log_every_n_steps: int = 20,
         store: str | None = None,
         report: str | None = None,
-        name: str = "run",
+        name: str | None = None,
     ) -> None:
         check_names(benchmarks)
         if every_n_epochs < 0 or every_n_steps < 0 or not (every_n_epochs or every_n_steps):
@@ -223,7 +223,7 @@ class BenchmarkCallback(Callback):
         )
         curves: dict[str, Curve] = {name: tuple(points) for name, points in self.curves.items()}
         results, not_run = tuple(self.results.values()), tuple(self.not_run.items())
-        return RunReport(self.name, origin, results, curves, not_run)
+        return RunReport(self.name or origin.adapter, origin, results, curves, not_run)
 
     def _provenance(self, trainer: pl.Trainer, module: AdaptationModule) -> dict[str, Any]:
         specs = {benchmark.name: benchmark.spec() for benchmark in self.benchmarks}
