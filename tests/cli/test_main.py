@@ -549,6 +549,12 @@ def test_missing_and_truncated_shards(write_config, tmp_path, shards, capsys):
     silent = [refused(capsys, ["fit", "--config", write_config(data={"train": []})], "in train")]
     none = ["fit", "--config", with_shards(tmp_path / "none")]
     silent.append(refused(capsys, none, "run `vlmtune build`"))
+    # Data is looked for before weights.
+    silent.append(
+        refused(
+            capsys, [*none, "--model.backbone.init_args.model=no"], repr(str(tmp_path / "none"))
+        )
+    )
     copy = tmp_path / "copy"
     copy.mkdir()
     for file in shards.iterdir():
@@ -558,7 +564,7 @@ def test_missing_and_truncated_shards(write_config, tmp_path, shards, capsys):
     lost = ["fit", "--config", with_shards(copy)]
     silent.append(refused(capsys, lost, "expected shard", "no such file"))
     # What is trained is said where training begins, and not before an error.
-    assert [len(lines) for lines in silent] == [1, 1, 1], silent
+    assert [len(lines) for lines in silent] == [1, 1, 1, 1], silent
 
 
 def test_missing_files_are_said_before_the_first_step(write_config, capsys, monkeypatch, benchmark):

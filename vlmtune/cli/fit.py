@@ -35,6 +35,7 @@ from vlmtune.cli.fit_checks import (
     check_devices,
     check_numbers,
     check_optimizer,
+    check_shards,
     names_module,
 )
 from vlmtune.cli.overrides import changed_lists, loses_name, rewritten
@@ -288,6 +289,8 @@ class VlmtuneCLI(LightningCLI):
         optimizer = config.model.get("init_args", config.model).get("optimizer")
         check_optimizer(optimizer)
         check_clipping(config.trainer, optimizer)
+        train = config.data.train if self.command == "fit" else []
+        check_shards([*train, *(config.data.val or [])])
         for callback in config.trainer.callbacks or [] if self.nameless else []:
             if str(getattr(callback, "class_path", "")).endswith(".BenchmarkCallback"):
                 callback.init_args.name = None  # the class of the adapter names the run

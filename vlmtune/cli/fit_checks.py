@@ -15,7 +15,9 @@ import yaml
 from torch.optim import Optimizer
 
 from vlmtune.cli.yaml_files import check_yaml
+from vlmtune.data.schema import read_manifest
 from vlmtune.errors import UserError
+from vlmtune.storage.remote.address import is_remote
 
 MOST_DEVICES = 1024  # Lightning lists them all
 LEAST = {"seed_everything": 0, "trainer.accumulate_grad_batches": 1, "trainer.log_every_n_steps": 0}
@@ -88,6 +90,21 @@ def check_clipping(trainer: Any, optimizer: Any) -> None:
             "expected an optimizer that is not fused to clip gradients of 16-mixed, got fused: set "
             "--model.optimizer.init_args.fused false, or --trainer.precision bf16-mixed"
         )
+
+
+def check_shards(sets: Sequence[Any]) -> None:
+    """Refuses folders without shards before a model is loaded, which takes longer to look for.
+
+    Args:
+        sets: Parsed shard sets.
+
+    Raises:
+        UserError: A folder on this machine has no manifest and no tar.
+    """
+    for one in sets:
+        path = getattr(getattr(one, "init_args", None), "path", None)
+        if isinstance(path, str) and not is_remote(path) and not any(Path(path).glob("*.tar")):
+            read_manifest(Path(path))
 
 
 def _makes_optimizer(maker: Any) -> bool:
