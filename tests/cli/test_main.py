@@ -1,3 +1,4 @@
+import csv
 import json
 import os
 import signal
@@ -341,6 +342,32 @@ def test_resuming_goes_on_from_the_checkpoint(write_config, capsys):
     content = torch.load(last, weights_only=True)
     assert content["global_step"] == 4
     assert any(not value.equal(weights[name]) for name, value in content["state_dict"].items())
+
+
+def test_a_run_leaves_its_metrics_as_a_table(write_config, capsys):
+    trainer = {"logger": None, "log_every_n_steps": 1, "callbacks": []}
+    path = write_config(trainer={"max_steps": 2, **trainer})
+    run = path.parent / "run"
+
+    def fit(*words):
+        assert main(["fit", "--config", str(path), *words]) == 0, capsys.readouterr().err
+        with (run / "metrics.csv").open(newline="") as file:
+            return list(csv.DictReader(file))
+
+    rows = fit()
+    for name in ("loss", "lr", "gradient_norm", "samples_per_second"):
+        assert sum(bool(row[f"train/{name}"]) for row in rows) == 2, name
+    first = str(checkpoint(path.parent))
+    assert len(fit()) == len(rows)  # a new run replaces the table
+    longer = fit("--ckpt_path", first, "--trainer.max_steps=3")
+    assert len(longer) > len(rows)  # one that resumes adds to it
+    assert [float(row["train/loss"]) for row in longer if row["train/loss"]][:2] == [
+        float(row["train/loss"]) for row in rows if row["train/loss"]
+    ]
+    written = {file.name for file in run.iterdir()}
+    assert written == {"checkpoints", "config.yaml", "metrics.csv"}
+    assert main(["validate", "--config", str(path)]) == 0
+    assert len(fit("--trainer.logger=false", "--trainer.max_steps=1")) == len(longer)
 
 
 def test_dotted_keys_of_sweep_agents(config, monkeypatch, tmp_path):

@@ -39,7 +39,7 @@ from vlmtune.cli.fit_checks import (
     names_module,
 )
 from vlmtune.cli.overrides import changed_lists, loses_name, rewritten
-from vlmtune.cli.run_folder import AtomicCheckpoints, alone_in
+from vlmtune.cli.run_folder import AtomicCheckpoints, alone_in, default_logger
 from vlmtune.cli.run_progress import RunProgress
 from vlmtune.data.datamodule import ShardDataModule
 from vlmtune.errors import UserError
@@ -289,17 +289,23 @@ class VlmtuneCLI(LightningCLI):
         optimizer = config.model.get("init_args", config.model).get("optimizer")
         check_optimizer(optimizer)
         check_clipping(config.trainer, optimizer)
-        train = config.data.train if self.command == "fit" else []
-        check_shards([*train, *(config.data.val or [])])
         for callback in config.trainer.callbacks or [] if self.nameless else []:
             if str(getattr(callback, "class_path", "")).endswith(".BenchmarkCallback"):
                 callback.init_args.name = None  # the class of the adapter names the run
+
+    def instantiate_classes(self) -> None:
+        """Makes all classes; what is missing of the data is said before a model is loaded."""
+        check_shards(self.command, self.config[self.command].data)
+        super().instantiate_classes()
 
     def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
         """Makes the trainer, with errors of one line."""
         check_devices(self.config_init[self.command].trainer.devices)
         # Before Lightning, which appends its bar to this very list.
-        given = [type(one) for one in self.config_init[self.command].trainer.callbacks or []]
+        config = self.config_init[self.command]
+        given = [type(one) for one in config.trainer.callbacks or []]
+        if config.trainer.logger is None:
+            kwargs["logger"] = default_logger(self.command, config)
         try:
             trainer = super().instantiate_trainer(**kwargs)
         except (ValueError, TypeError, MisconfigurationException, ImportError) as error:

@@ -92,16 +92,18 @@ def check_clipping(trainer: Any, optimizer: Any) -> None:
         )
 
 
-def check_shards(sets: Sequence[Any]) -> None:
-    """Refuses folders without shards before a model is loaded, which takes longer to look for.
+def check_shards(command: str, data: Any) -> None:
+    """Refuses folders without shards.
 
     Args:
-        sets: Parsed shard sets.
+        command: "fit", or one that does not read the training sets.
+        data: The parsed section of the data.
 
     Raises:
         UserError: A folder on this machine has no manifest and no tar.
     """
-    for one in sets:
+    train = data.train if command == "fit" else []
+    for one in (*train, *(data.val or ())):
         path = getattr(getattr(one, "init_args", None), "path", None)
         if isinstance(path, str) and not is_remote(path) and not any(Path(path).glob("*.tar")):
             read_manifest(Path(path))

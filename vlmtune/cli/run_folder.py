@@ -1,9 +1,11 @@
-"""The folder of a training run: who may write to it, and checkpoints that are whole.
+"""The folder of a training run: who may write to it, whole checkpoints, and `metrics.csv`.
 
-In: a trainer, and checkpoints. Out: the files. Never: two runs that write the same files.
+In: a trainer, checkpoints and logged numbers. Out: the files.
+Never: two runs that write the same files.
 """
 
 import contextlib
+import csv
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +14,9 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from filelock import FileLock, Timeout
+from pytorch_lightning.loggers import CSVLogger
+from pytorch_lightning.loggers.csv_logs import ExperimentWriter
+from pytorch_lightning.loggers.logger import rank_zero_experiment
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 from typing_extensions import override
 
@@ -46,6 +51,58 @@ class AtomicCheckpoints(TorchCheckpointIO):
         return super().load_checkpoint(path, *arguments, **options)
 
 
+class MetricsFile(CSVLogger):
+    """Writes what a run logs to `metrics.csv` in the run's folder.
+
+    Args:
+        folder: The folder.
+        appends: Whether the run resumes, so that lines of before stay; else they are replaced.
+    """
+
+    def __init__(self, folder: str | Path, appends: bool) -> None:
+        super().__init__(folder, name="", version="")
+        self._appends = appends
+
+    @property
+    @override
+    def log_dir(self) -> str:
+        return str(self.save_dir)
+
+    @property
+    @override
+    @rank_zero_experiment
+    def experiment(self) -> Any:
+        if self._experiment is None:
+            self._experiment = _Rows(self.log_dir, self._appends)
+        return self._experiment
+
+    @override
+    def log_hyperparams(self, *arguments: Any, **options: Any) -> None:
+        """Writes nothing: `config.yaml` has them."""
+
+
+class _Rows(ExperimentWriter):
+    """Lightning's writer, which would delete the lines of a run that is resumed."""
+
+    def __init__(self, folder: str, appends: bool) -> None:
+        self._appends = appends
+        super().__init__(folder)
+
+    def _check_log_dir_exists(self) -> None:
+        path = Path(self.metrics_file_path)
+        if self._appends and path.is_file():
+            with path.open(newline="", encoding="utf-8") as file:
+                self.metrics_keys = next(csv.reader(file), [])
+        else:
+            path.unlink(missing_ok=True)
+
+
+def default_logger(command: str, config: Any) -> MetricsFile | bool:
+    """Returns the logger of a command whose config names none: `fit` has one on this machine."""
+    folder, appends = str(config.trainer.default_root_dir), config.get("ckpt_path") is not None
+    return MetricsFile(folder, appends) if command == "fit" and "://" not in folder else False
+
+
 @contextlib.contextmanager
 def alone_in(trainer: pl.Trainer) -> Iterator[None]:
     """Refuses a second run in a folder while the first trains; its loggers may give each its own.
@@ -54,7 +111,8 @@ def alone_in(trainer: pl.Trainer) -> Iterator[None]:
         UserError: Another run trains there.
     """
     folder = Path(trainer.default_root_dir)
-    if trainer.loggers or not trainer.is_global_zero or "://" in str(folder):
+    others = [one for one in trainer.loggers if not isinstance(one, MetricsFile)]
+    if others or not trainer.is_global_zero or "://" in str(folder):
         yield
         return
     lock = FileLock(folder / ".fit.lock")
