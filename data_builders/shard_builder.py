@@ -243,7 +243,7 @@ class ShardBuilder(Builder):
                 first += f" ({measured} images are in `measured`)"
             raise UserError(
                 f"expected records from {type(self).__name__}, got none{first}: check the "
-                "annotation files and the images"
+                "annotation files and the folder of the images (--images)"
             )
         return ()
 

@@ -332,7 +332,7 @@ def check_images(images: Sequence[ImageRef], benchmark: Benchmark[Any]) -> None:
     if faults:
         raise UserError(
             f"expected {len(paths)} images for {benchmark.name}, {' and '.join(faults)}: "
-            f"{files_from(benchmark)}, or correct `images`"
+            f"{files_from(benchmark)}, or name their folder by `images`"
         )
 
 
