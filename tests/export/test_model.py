@@ -10,7 +10,7 @@ import vlmtune
 from tests.refusals import refused
 from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.backbones.open_clip import OpenClip
-from vlmtune.export import resolve, save_export
+from vlmtune.export import check_checkpoint, resolve, save_export
 
 
 @pytest.fixture
@@ -50,6 +50,11 @@ def test_an_unavailable_repository_is_one_line(hub, monkeypatch):
     for name in ("no-such-folder", "a/b/c"):
         with refused(f"hf-hub:org/repo or a folder, got '{name}'"):
             vlmtune.load(name)
+
+
+def test_a_folder_in_place_of_a_checkpoint_gets_advice(tmp_path):
+    with refused(r"got the folder .*: name the file, in .*checkpoints/last\.ckpt"):
+        check_checkpoint(tmp_path)
 
 
 def test_a_folder_of_the_project_is_no_hub_id(tmp_path, monkeypatch, pictures):

@@ -136,6 +136,11 @@ def check_checkpoint(path: str | Path) -> dict[str, Any]:
         UserError: It is not a vlmtune checkpoint, is damaged, or has weights that are not finite.
     """
     check_regular(path, "a vlmtune checkpoint", "correct the path")
+    if Path(path).is_dir():
+        raise UserError(
+            f"expected the file of a vlmtune checkpoint, got the folder {path}: name the file, in "
+            "the folder of a run checkpoints/last.ckpt"
+        )
     try:
         check_archive(Path(path))
         checkpoint = torch.load(Path(path), map_location="cpu", weights_only=True)
