@@ -3,8 +3,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from jsonargparse import Namespace
+from pytorch_lightning.plugins.environments import SLURMEnvironment
 
-from vlmtune.cli.run_folder import AtomicCheckpoints
+from vlmtune.cli.run_folder import AtomicCheckpoints, MetricsFile, default_logger
 
 
 def test_a_checkpoint_is_written_and_replaced(tmp_path):
@@ -46,3 +48,17 @@ def test_the_systems_temporary_folder_is_not_used(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "absent"))
     AtomicCheckpoints().save_checkpoint({"step": 1}, tmp_path / "last.ckpt")
     assert (tmp_path / "last.ckpt").is_file()
+
+
+@pytest.mark.parametrize(("requeued", "job"), [(True, True), (True, False), (False, True)])
+def test_a_requeued_job_of_slurm_adds_to_its_metrics(tmp_path, monkeypatch, requeued, job):
+    config = Namespace(trainer=Namespace(default_root_dir=str(tmp_path)), ckpt_path=None)
+    monkeypatch.setattr(SLURMEnvironment, "detect", lambda: job)
+    (tmp_path / "metrics.csv").write_text("train/loss\n0.5\n")
+    if requeued:
+        (tmp_path / "hpc_ckpt_1.ckpt").touch()
+    logger = default_logger("fit", config)
+    assert isinstance(logger, MetricsFile)
+    logger.log_metrics({"train/loss": 0.25}, step=1)
+    logger.save()
+    assert ("0.5" in (tmp_path / "metrics.csv").read_text()) == (requeued and job)

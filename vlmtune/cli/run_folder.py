@@ -17,6 +17,7 @@ from filelock import FileLock, Timeout
 from pytorch_lightning.loggers import CSVLogger
 from pytorch_lightning.loggers.csv_logs import ExperimentWriter
 from pytorch_lightning.loggers.logger import rank_zero_experiment
+from pytorch_lightning.plugins.environments import SLURMEnvironment
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 from typing_extensions import override
 
@@ -99,8 +100,11 @@ class _Rows(ExperimentWriter):
 
 def default_logger(command: str, config: Any) -> MetricsFile | bool:
     """Returns the logger of a command whose config names none: `fit` has one on this machine."""
-    folder, appends = str(config.trainer.default_root_dir), config.get("ckpt_path") is not None
-    return MetricsFile(folder, appends) if command == "fit" and "://" not in folder else False
+    folder = str(config.trainer.default_root_dir)
+    if command != "fit" or "://" in folder:
+        return False
+    requeued = SLURMEnvironment.detect() and any(Path(folder).glob("hpc_ckpt_*.ckpt"))
+    return MetricsFile(folder, appends=config.get("ckpt_path") is not None or requeued)
 
 
 @contextlib.contextmanager
