@@ -294,7 +294,7 @@ class VlmtuneCLI(LightningCLI):
                 callback.init_args.name = None  # the class of the adapter names the run
 
     def instantiate_classes(self) -> None:
-        """Makes all classes; what is missing of the data is said before a model is loaded."""
+        """Makes all classes, and reports missing data before it loads a model."""
         check_shards(self.command, self.config[self.command].data)
         super().instantiate_classes()
 
