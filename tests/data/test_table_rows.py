@@ -121,6 +121,12 @@ def test_wrong_columns(row, given, message, tmp_path):
         _ = table(tmp_path, row, given=given).columns
 
 
+def test_a_folder_of_images_without_captions(tmp_path):
+    (tmp_path / "a.png").touch()
+    with refused(r"expected a \.txt or \.json with captions next to the images"):
+        _ = Table(tmp_path).columns
+
+
 def test_an_empty_table(tmp_path):
     with refused("expected rows"):
         _ = table(tmp_path).columns

@@ -57,6 +57,14 @@ def test_a_folder_or_a_hub_id_is_loaded_by_its_type(kind, tmp_path, hub, picture
     assert again.equal(scores)
 
 
+def test_the_folder_of_a_run_gets_advice(tmp_path):
+    last = tmp_path / "run" / "checkpoints" / "last.ckpt"
+    last.parent.mkdir(parents=True)
+    last.touch()
+    with refused(f"the folder of a run: name one of its checkpoints, such as {last}"):
+        resolve(str(tmp_path / "run"))
+
+
 def test_a_type_that_is_not_supported(tmp_path, hub, capsys):
     folder = edit(hf_models.write_clip(tmp_path / "other"), model_type="qwen2_vl")
     hub("someone/other", folder)

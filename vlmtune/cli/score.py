@@ -10,6 +10,8 @@ from rich.table import Table
 from vlmtune.cli.plugins import model_of
 from vlmtune.report.screen import console, frame
 
+SHOWN = 80  # characters of a caption in a warning
+
 
 def run(options: argparse.Namespace) -> None:
     """Shows the score of each image in `options.images` with each caption of `options.text`.
@@ -36,6 +38,6 @@ def warn_truncated(captions: Sequence[str]) -> None:
     """Warns of captions that are longer than the model reads."""
     for caption in captions:
         print(
-            f"vlmtune: warning: longer than the model reads, and truncated: {caption!r}",
+            f"vlmtune: warning: longer than the model reads, and truncated: {caption[:SHOWN]!r}",
             file=sys.stderr,
         )

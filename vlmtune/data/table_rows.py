@@ -228,6 +228,11 @@ class Table:
                 f"expected a column of image files in {self.path}, got addresses in {urls[0]!r}: "
                 f"{_DOWNLOAD}"
             )
+        if self.path.is_dir() and {*names} <= {"image", "split"}:
+            return UserError(
+                f"expected a .txt or .json with captions next to the images of {self.path}, such "
+                "as a.txt for a.png, got none: add them, or build a table that names the images"
+            )
         return UserError(
             f"expected a column of {role}s in {self.path}, got the columns {', '.join(names)}: "
             f"name it by `columns.{role}`"

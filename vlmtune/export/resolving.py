@@ -167,7 +167,12 @@ def _shipped(name: str) -> str:
 
 
 def _check_file(name: str) -> None:
-    """Raises `UserError` for a missing file, which would be taken for the name of a model."""
+    """Raises `UserError` for a missing file, which would be taken for a model, and for a run."""
+    if written := sorted(Path(name).glob("checkpoints/*.ckpt")):
+        raise UserError(
+            f"expected a model, got {name}, the folder of a run: name one of its checkpoints, such "
+            f"as {written[-1]}"
+        )
     if Path(name).suffix in FILES and ":" not in name and not Path(name).exists():
         raise UserError(f"expected a model in {name}, got no such file: correct the path")
 
