@@ -62,7 +62,7 @@ def test_the_folder_of_a_run_gets_advice(tmp_path):
     last.parent.mkdir(parents=True)
     last.touch()
     with refused(f"the folder of a run: name one of its checkpoints, such as {last}"):
-        resolve(str(tmp_path / "run"))
+        vlmtune.load(tmp_path / "run")
 
 
 def test_a_type_that_is_not_supported(tmp_path, hub, capsys):
