@@ -66,8 +66,8 @@ def write_valid(folder: Path) -> dict[Path, Callable[[], object]]:
     )
     shards = folder / "shards"
     shards.mkdir()
-    (shards / "0.tar").write_bytes(b"tar")
-    shard = ShardInfo("0.tar", 4, 4, 3, "f00d")
+    (shards / "0.tar").write_bytes(b"tar " * 512)
+    shard = ShardInfo("0.tar", 4, 4, 2048, "f00d")
     (shards / "manifest.json").write_text(Manifest("b", {}, {}, (shard,)).to_json())
     key = StoreKey("f00d", "text", FeatureSpec("pooled", -1), "cafe")
     rows = [(["a", "b"], Pooled(torch.ones(2, 4)))]

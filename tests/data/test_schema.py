@@ -87,38 +87,48 @@ def test_whatever_is_in_a_record_only_a_record_error_comes_out() -> None:
 
 
 def shard(**changes: Any) -> dict[str, Any]:
-    sound = {"file": "s.tar", "records": 2, "images": 3, "bytes": 4, "sha256": "ab"}
+    sound = {"file": "s.tar", "records": 2, "images": 3, "bytes": 1024, "sha256": "ab"}
     return {**sound, **changes}
 
 
 def test_manifests(tmp_path: Path) -> None:
-    (tmp_path / "s.tar").write_bytes(b"1234")
+    (tmp_path / "s.tar").write_bytes(b"1" * 1024)
     manifest = schema.Manifest(
-        "b", {"x": 1}, {"f": "00"}, (schema.ShardInfo("s.tar", 2, 3, 4, "ab"),), {"n": 1}
+        "b", {"x": 1}, {"f": "00"}, (schema.ShardInfo("s.tar", 2, 3, 1024, "ab"),), {"n": 1}
     )
     (tmp_path / schema.MANIFEST).write_text(manifest.to_json())
     assert schema.read_manifest(tmp_path) == manifest
     assert (manifest.records, manifest.images) == (2, 3)
     for change, message in (
-        ({"schema_version": 0}, "schema version 1, got 0"),
-        ({"shards": []}, "at least one shard"),
-        ({"shards": [shard(records="2")]}, "malformed"),
-        ({"shards": [shard(records=-2)]}, "malformed"),
-        ({"shards": [shard(bytes=None)]}, "malformed"),
-        ({"shards": [shard(file=5)]}, "malformed"),
-        ({"shards": [shard(sha256=None)]}, "malformed"),
-        ({"shards": [shard(file=str(tmp_path / "s.tar"))]}, "malformed"),
-        ({"shards": [shard(file=f"../{tmp_path.name}/s.tar")]}, "malformed"),
+        ({"schema_version": 0}, "got 0 at schema_version: build"),
+        ({"builder": 3}, "got 3 at builder"),
+        ({"arguments": []}, "at arguments"),
+        ({"sources": {"a\nb": 3}}, r"got 3 at sources/a\\nb"),
+        ({"counts": {"n": "1"}}, "got '1' at counts/n"),
+        ({"shards": []}, "at shards"),
+        ({"shards": [shard(), shard()]}, "got a shard twice at shards"),
+        ({"shards": [shard(records="2")]}, "got '2' at shards/0/records"),
+        ({"shards": [shard(records=True)]}, "got True at shards/0/records"),
+        ({"shards": [shard(records=3)]}, "got 3 records in the 1024 bytes of s.tar at shards"),
+        ({"shards": [shard(records=10**15)]}, "at shards/0/records"),
+        ({"shards": [shard(records=10**30)]}, "at shards/0/records"),
+        ({"shards": [shard(images=-2)]}, "at shards/0/images"),
+        ({"shards": [shard(bytes=None)]}, "got None at shards/0/bytes"),
+        ({"shards": [shard(file=5)]}, "at shards/0/file"),
+        ({"shards": [shard(file="a\n.tar")]}, "at shards/0/file"),
+        ({"shards": [shard(sha256=None)]}, "at shards/0/sha256"),
+        ({"shards": [shard(file=str(tmp_path / "s.tar"))]}, "at shards/0/file"),
+        ({"shards": [shard(file=f"../{tmp_path.name}/s.tar")]}, "at shards/0/file"),
     ):
         changed = {**json.loads(manifest.to_json()), **change}
         (tmp_path / schema.MANIFEST).write_text(json.dumps(changed))
         with pytest.raises(UserError, match=message):
             schema.read_manifest(tmp_path)
-    texts = {"{": "expected a manifest", "[]": "version 1, got None", "{}": "schema version"}
+    texts = {"{": "expected a manifest", "[]": "no schema_version", "{}": "no schema_version"}
     for text, message in texts.items():
         (tmp_path / schema.MANIFEST).write_text(text)
         with pytest.raises(UserError, match=message):
             schema.read_manifest(tmp_path)
     (tmp_path / schema.MANIFEST).write_text('{"schema_version": 1, "shards": [{"nonsense": 1}]}')
-    with pytest.raises(UserError, match="malformed"):
+    with pytest.raises(UserError, match="got nothing at builder"):
         schema.read_manifest(tmp_path)

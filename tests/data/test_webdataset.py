@@ -238,3 +238,20 @@ def test_shards_without_a_record_that_can_be_decoded_are_an_error(folder):
         tar.write_bytes(bytes(tar.stat().st_size))
     with refused("expected records in .*, got none that can be decoded"):
         record_index([data])
+
+
+def test_an_empty_tar_beside_others_has_no_records(folder, caplog):
+    (folder / "empty.tar").write_bytes(b"")
+    with caplog.at_level(logging.WARNING):
+        assert ShardSet(str(folder)).counts == [4, 3, 0]
+    assert "1 of 8 records" in caplog.text
+    assert ShardSet(str(folder)).counts == [4, 3, 0]
+
+
+@pytest.mark.parametrize("shards", [[{}], 3, [{"file": "00000.tar", "bytes": "x"}]])
+def test_a_damaged_index_is_one_line(folder, shards):
+    _ = ShardSet(str(folder)).manifest
+    index = json.loads((folder / MANIFEST).read_text())
+    (folder / MANIFEST).write_text(json.dumps({**index, "shards": shards}))
+    with refused(f"{MANIFEST}, got .* at shards.*or remove the manifest of tars"):
+        _ = ShardSet(str(folder)).manifest

@@ -20,18 +20,22 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import AfterValidator, Field
 
 from vlmtune.errors import UserError
-from vlmtune.storage.files import read_json
+from vlmtune.storage.files import check_shape, read_json
 from vlmtune.types import Group
 
 VERSION = 1
 MANIFEST = "manifest.json"
 KEY = re.compile(r"[A-Za-z0-9_\-]+")
 EXTENSIONS = ("jpg", "jpeg", "png", "webp")
+AGAIN = "build the shards again, or remove the manifest of tars that others wrote"
+
+Count = Annotated[int, Field(strict=True, ge=0, le=2**44)]  # also of bytes: 16 TiB
 
 
 class RecordError(ValueError):
@@ -42,11 +46,21 @@ class RecordError(ValueError):
 class ShardInfo:
     """One tar of a shard set: file name, records in it, images in it, bytes and sha256."""
 
-    file: str
-    records: int
-    images: int
-    bytes: int
+    file: Annotated[str, Field(pattern=r"^[^/\\[:cntrl:]]+\.tar$")]
+    records: Count
+    images: Count
+    bytes: Count
     sha256: str
+
+
+def _consistent(shards: tuple[ShardInfo, ...]) -> tuple[ShardInfo, ...]:
+    """Raises an error if two shards have one name, or one is too small for its records."""
+    if len({shard.file for shard in shards}) < len(shards):
+        raise ValueError("a shard twice")
+    for shard in shards:
+        if shard.records > shard.bytes // 512:  # the header of a member
+            raise ValueError(f"{shard.records} records in the {shard.bytes} bytes of {shard.file}")
+    return shards
 
 
 @dataclass(frozen=True)
@@ -65,9 +79,9 @@ class Manifest:
     builder: str
     arguments: dict[str, Any]
     sources: dict[str, str]
-    shards: tuple[ShardInfo, ...]
-    counts: dict[str, int] = field(default_factory=dict)
-    schema_version: int = VERSION
+    shards: Annotated[tuple[ShardInfo, ...], Field(min_length=1), AfterValidator(_consistent)]
+    counts: dict[str, Count] = field(default_factory=dict)
+    schema_version: Literal[1] = VERSION
 
     @property
     def records(self) -> int:
@@ -110,35 +124,10 @@ def read_manifest(folder: Path, file: Path | None = None) -> Manifest:
 
 def parse_manifest(path: Path, shown: str) -> Manifest:
     """Reads a manifest, without a look at its shards; `shown` names it in errors."""
-    raw = read_json(path, "a manifest", "build the shards again")
-    version = raw.get("schema_version") if isinstance(raw, dict) else None
-    if version != VERSION:
-        raise UserError(
-            f"expected shards of schema version {VERSION}, got {version} in {shown}: "
-            "build the shards again"
-        )
-    try:
-        shards = tuple(_checked(ShardInfo(**shard)) for shard in raw.pop("shards"))
-        manifest = Manifest(shards=shards, **raw)
-    except (KeyError, TypeError) as error:
-        raise UserError(
-            f"expected a manifest in {shown}, got a malformed one ({error}): build the shards again"
-        ) from error
-    if not shards:
-        raise UserError(f"expected at least one shard in {shown}, got none: build the shards again")
-    return manifest
-
-
-def _checked(shard: ShardInfo) -> ShardInfo:
-    """Refuses a file name that leads outside the folder, and counts that are not counts."""
-    texts, counts = (shard.file, shard.sha256), (shard.records, shard.images, shard.bytes)
-    if (
-        all(isinstance(text, str) for text in texts)
-        and Path(shard.file).name == shard.file
-        and all(type(count) is int and count >= 0 for count in counts)
-    ):
-        return shard
-    raise TypeError(shard)
+    raw = read_json(path, "a manifest", AGAIN)
+    if not isinstance(raw, dict) or "schema_version" not in raw:
+        raise UserError(f"expected a manifest in {shown}, got no schema_version: {AGAIN}")
+    return check_shape(raw, Manifest, shown, "a manifest", AGAIN)
 
 
 def encode(group: Group, extensions: Sequence[str]) -> dict[str, Any]:

@@ -25,12 +25,13 @@ from vlmtune.data.schema import (
     RecordError,
     ShardInfo,
     check,
+    parse_manifest,
     read_manifest,
 )
 from vlmtune.data.table_rows import captions
 from vlmtune.data.tar_records import TEXTS, Damage, RawRecord, read_records
 from vlmtune.errors import UserError
-from vlmtune.storage.files import read_json, write_text
+from vlmtune.storage.files import write_text
 from vlmtune.storage.folder import locked
 from vlmtune.storage.progress import progress
 from vlmtune.types import Group
@@ -116,12 +117,12 @@ def _is_complete(folder: Path, path: Path) -> bool:
     tars = _tars(folder)
     if not path.is_file():
         return not tars
-    manifest = read_json(path, "a manifest")
-    if not isinstance(manifest, dict) or manifest.get("builder") != INDEX:
+    manifest = parse_manifest(path, str(path))
+    if manifest.builder != INDEX:
         return True
     # Tars are padded, so another one often has the same size.
-    listed = [(shard["file"], shard["bytes"]) for shard in manifest["shards"]]
-    return manifest["arguments"].get(CHANGED) == _changed(tars) and listed == [
+    listed = [(shard.file, shard.bytes) for shard in manifest.shards]
+    return manifest.arguments.get(CHANGED) == _changed(tars) and listed == [
         (tar.name, tar.stat().st_size) for tar in tars
     ]
 
@@ -154,9 +155,10 @@ def _index(folder: Path) -> Manifest:
                 except RecordError as error:
                     unusable.append(Damage(tar, raw.key, str(error)))
             size = tar.stat().st_size
+            records = min(records, size // 512)  # the rest of a tar that ends early has no header
             shards.append(ShardInfo(tar.name, records, images, size, state.hexdigest()))
             advance(1)
-    total = sum(shard.records for shard in shards)
+    total = sum(shard.images for shard in shards) + len(unusable)
     if len(unusable) == total:
         first = f" (first: {unusable[0]})" if unusable else ""
         raise UserError(

@@ -258,6 +258,9 @@ def check_shape(content: Any, shape: Any, path: str | Path, expected: str, fix: 
         return TypeAdapter(shape).validate_python(content)
     except ValidationError as error:
         first = error.errors()[0]
-        where = "/".join(str(key) for key in first["loc"] if "[" not in str(key)) or "the top"
+        keys = "/".join(str(key) for key in first["loc"] if "[" not in str(key))
+        where = repr(keys)[1:-1][:60] or "the top"  # keys of a file may have line breaks
         got = "nothing" if first["type"] == "missing" else repr(first["input"])[:60]
+        if "ctx" in first and first["type"] == "value_error":  # of a validator of ours
+            got = str(first["ctx"]["error"])
         raise UserError(f"expected {expected} in {path}, got {got} at {where}: {fix}") from None
