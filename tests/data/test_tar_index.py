@@ -76,20 +76,29 @@ def test_an_index_is_written_once_and_again_for_other_records(make_set):
     assert file.stat().st_mtime_ns != written
 
 
-@pytest.mark.parametrize("kind", ["flipped", "short", "empty", "no json", "another version"])
+DAMAGE = {
+    "flipped": lambda whole: whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:],
+    "short": lambda whole: whole[:-8],
+    "empty": lambda whole: b"",
+    "no json": lambda whole: b"x" + whole[1:],
+    "too deep": lambda whole: b"[" * 100_000,
+    "another version": lambda whole: whole.replace(b'"version": 3', b'"version": 0'),
+    "another sha256": lambda whole: whole.replace(b'"sha256": null', b'"sha256": "ab"'),
+    "a number as text": lambda whole: whole.replace(b'"members": 1', b'"members": "1"'),
+    "a huge number": lambda whole: whole.replace(
+        b'"members": 1', b'"members": 99999999999999999999'
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
 def test_a_damaged_index_is_made_again(make_set, kind):
     data = make_set(5)
     path, info = data.files[0], data.manifest.shards[0]
     open_index(path, info)
     file = path.with_suffix(SUFFIX)
     whole = file.read_bytes()
-    changed = {
-        "flipped": whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:],
-        "short": whole[:-8],
-        "empty": b"",
-        "no json": b"x" + whole[1:],
-        "another version": whole.replace(b'"version": 2', b'"version": 0'),
-    }[kind]
+    changed = DAMAGE[kind](whole)
     assert changed != whole
     file.write_bytes(changed)
     assert open_index(path, info).record(path, 0) == make_index(path, 5).record(path, 0)

@@ -115,3 +115,32 @@ def test_a_damaged_store_of_pieces_is_built_again(tmp_path):
     encoded: list[str] = []
     assert build(tmp_path, "pooled", encoded).features(["id 9"]).values.tolist() == [[9.5] * 3]
     assert encoded == IDS
+
+
+def truncate(folder):
+    os.truncate(folder / "values.bin", 7)
+
+
+def widen(folder):
+    text = (folder / "meta.json").read_text()
+    (folder / "meta.json").write_text(text.replace('"width": 3', '"width": 1'))
+
+
+def empty_ids(folder):
+    (folder / "ids.json").write_text("{}")
+
+
+@pytest.mark.parametrize("damage", [truncate, widen, empty_ids])
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_piece_damaged_after_a_kill_is_computed_again(tmp_path, damage):
+    child = os.fork()
+    if child == 0:
+        build(tmp_path, "pooled", [], die_after=9)
+        os._exit(0)
+    os.waitpid(child, 0)
+    (pieces_,) = tmp_path.glob(".*.pieces")
+    damage(pieces_ / "0001")
+    encoded: list[str] = []
+    store = build(tmp_path, "pooled", encoded)
+    assert encoded == [*IDS[12:], *IDS[4:8]]
+    assert store.features(IDS).values.equal(features(IDS, "pooled").values)

@@ -170,6 +170,9 @@ META = [
     in_meta(lambda meta: meta.update(width="x")),
     in_meta(lambda meta: meta.update(pieces=10**9)),
     in_meta(lambda meta: meta.update(pieces=-1)),
+    in_meta(lambda meta: meta.update(rows=5.0)),
+    in_meta(lambda meta: meta["files"]["values.bin"].update(bytes="224")),
+    in_meta(lambda meta: meta.update(width=2)),  # halves that are whole tokens, too
 ]
 FILES = {
     "truncated": lambda folder: os.truncate(folder / "values.bin", 7),
@@ -322,6 +325,20 @@ def test_rows_of_anything_else_are_not_copied(tmp_path, other):
 def test_a_damaged_store_is_not_copied_from(tmp_path, damage):
     damage(built(tmp_path, key(source="one"), ["a", "b"])[0].folder)
     assert built(tmp_path, key(source="two"), ["a", "b"])[1] == ["a", "b"]
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "[]", '{"key": 3}', "{}"])
+def test_a_foreign_folder_beside_stores_is_not_copied_from(tmp_path, text):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/meta.json").write_text(text)
+    encoded = list(copy_or_encode(tmp_path, key(), ["a"], lambda ids: [(ids, BLOCKS[0][1])]))
+    assert encoded == [(["a"], BLOCKS[0][1])]
+
+
+def test_an_id_with_half_a_surrogate_pair_is_stored(tmp_path):
+    rows = [(["a", "b", "\ud83d"], BLOCKS[0][1])]
+    store = open_or_build_store(tmp_path, key(), lambda: iter(rows), 3)
+    assert store.ids == ("a", "b", "\ud83d")
 
 
 def test_a_copy_into_half_precision_stays_what_it_was(tmp_path):

@@ -116,22 +116,44 @@ def test_parquet_without_pyarrow_is_refused(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "reason"),
     [
-        ("a.jsonl", "[1]\n", "TypeError in row 1"),
-        ("a.jsonl", "{}\n", "no cell 'benchmark'"),
+        ("a.jsonl", "[1]\n", "row 1 of .*a.jsonl, got \\[1\\] at the top"),
+        ("a.jsonl", "{}\n", "got nothing at benchmark"),
         ("a.jsonl", "no json\n", "JSONDecodeError"),
         (
             "a.jsonl",
             '{"benchmark": "b", "id": 1, "right": true}\n{"benchmark": "b"}\n',
-            "in row 2: no cell 'id'",
+            "row 2 of .*got nothing at id",
         ),
         ("a.jsonl", '{"benchmark": "b", "id": 1}\n', "neither a cell 'outcome' nor 'right'"),
-        ("a.jsonl", '{"benchmark": "b", "id": 1, "outcome": 2}\n', "the outcome 2.0"),
+        ("a.jsonl", '{"benchmark": "b", "id": 1, "outcome": 2}\n', "got 2 at outcome"),
         (
             "a.jsonl",
             '{"benchmark": "b", "id": 1, "right": true, "files": ["a"], "captions": ["x", "y"], '
             '"true": [[true]]}\n',
             "true that are not 1 lists of 2 values",
         ),
+        ("a.jsonl", '{"benchmark": "b", "id": 1, "right": "x"}\n', "got 'x' at right"),
+        ("a.jsonl", '{"benchmark": "b", "id": 1, "right": true, "rank": -1}\n', "got -1 at rank"),
+        ("a.jsonl", '{"benchmark": "b", "id": 1, "right": true, "rank": 1e999}\n', "at rank"),
+        ("a.jsonl", '{"benchmark": "b", "id": 1, "right": true, "upright": "x"}\n', "at upright"),
+        (
+            "a.jsonl",
+            '{"benchmark": "b", "id": 1, "right": true, "files": ["a"], "captions": ["x"], '
+            '"true": [["no such"]]}\n',
+            "got 'no such' at true/0/0",
+        ),
+        (
+            "a.jsonl",
+            '{"benchmark": "b", "id": 1, "right": true, "files": ["a"], "captions": ["x"], '
+            '"true": [[true]], "scores": [["0.5"]]}\n',
+            "got '0.5' at scores/0/0",
+        ),
+        (
+            "a.jsonl",
+            '{"benchmark": "b", "id": 1, "right": true, "files": ["a"], "boxes": [null, null]}\n',
+            "ValueError",
+        ),
+        ("a.jsonl", "[" * 100_000 + "\n", "RecursionError"),
         ("a.csv", "benchmark,id,right\nb,1,true,9\n", "another number of cells"),
         ("a.csv", "benchmark,id,right,captions\nb,1,true,a dog\n", "JSONDecodeError"),
         ("a.csv", "benchmark,id,right\nb,1,perhaps\n", "perhaps"),

@@ -448,7 +448,7 @@ def test_sizes_that_meta_json_claims_are_checked(joint, photos, tmp_path):
     meta = json.loads(path.read_text())
     for change in (
         {"rows": 10}, {"width": 17}, {"tokens": 10**9}, {"pooled": -1}, {"kind": "Evil"},
-        {"width": "x"}, {"rows": 0},
+        {"width": "x"}, {"rows": 0}, {"pooled": 0}, {"kind": None}, {"rows": "9"}, {"rows": 9.0},
     ):  # fmt: skip
         path.write_text(json.dumps(meta | change))
         with refused("part-00000 is damaged"):

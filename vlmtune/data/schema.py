@@ -26,7 +26,7 @@ import torch
 from pydantic import AfterValidator, Field
 
 from vlmtune.errors import UserError
-from vlmtune.storage.files import check_shape, read_json
+from vlmtune.storage.files import Count, check_shape, read_json
 from vlmtune.types import Group
 
 VERSION = 1
@@ -34,8 +34,6 @@ MANIFEST = "manifest.json"
 KEY = re.compile(r"[A-Za-z0-9_\-]+")
 EXTENSIONS = ("jpg", "jpeg", "png", "webp")
 AGAIN = "build the shards again, or remove the manifest of tars that others wrote"
-
-Count = Annotated[int, Field(strict=True, ge=0, le=2**44)]  # also of bytes: 16 TiB
 
 
 class RecordError(ValueError):

@@ -31,20 +31,34 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from typing_extensions import TypedDict
 
 from vlmtune.data.schema import ShardInfo
 from vlmtune.data.tar_records import Damage, RawRecord, Shard, locate_records, read_members
 from vlmtune.errors import UserError
-from vlmtune.storage.files import write_atomically
+from vlmtune.storage.files import Count, check_shape, write_atomically
 from vlmtune.storage.remote.folder import RemoteFile, RemoteFolder
 
-VERSION = 2
+VERSION = 3
 SUFFIX = ".offsets"
 OPEN_TARS = 128  # tars, with their indexes, that one reader keeps open
 AHEAD = 16  # remote tars that one reader downloads before it needs them
 
 log = logging.getLogger("vlmtune")
 _warned: set[Path] = set()
+
+
+class _Header(TypedDict):
+    """The line of JSON: of which tar the index is, with its sha256 if that was computed."""
+
+    version: Count
+    records: Count
+    bytes: Count
+    of: str
+    tar: list[int]
+    sha256: str | None
+    members: Count
+    crc32: Count
 
 
 @dataclass(frozen=True)
@@ -106,11 +120,11 @@ def open_index(shard: Path, info: ShardInfo, verify: bool = False) -> TarIndex:
             tar, where an index can be kept. If they differ, a warning names the tar.
     """
     candidates = _candidates(shard)
-    with suppress(OSError, ValueError, KeyError, TypeError):
+    with suppress(OSError, ValueError, RecursionError):
         return _first(candidates, shard, info, verify)
     # A tar in the cache of remote storage is locked by its readers, and is checked already.
     with _alone(shard) if verify else nullcontext():
-        with suppress(OSError, ValueError, KeyError, TypeError):
+        with suppress(OSError, ValueError, RecursionError):
             # Another reader has written it meanwhile.
             return _first(candidates, shard, info, verify)
         index = make_index(shard, info.records)
@@ -178,9 +192,9 @@ def _compare(shard: Path, info: ShardInfo, sha256: str | None) -> None:
 
 def _write(path: Path, index: TarIndex, facts: dict[str, Any]) -> None:
     body = b"".join(x.tobytes() for x in (index.rows, index.spans, index.ends, index.strings))
-    facts = {**facts, "members": len(index.spans), "crc32": zlib.crc32(body)}
+    facts = {**facts, "members": len(index.spans)}
     # Arrays of int64 must start at a multiple of 8 bytes.
-    header = json.dumps(facts, sort_keys=True).encode()
+    header = json.dumps({**facts, "crc32": _crc32(facts, body)}).encode()
     with write_atomically(path) as temporary:
         temporary.write_bytes(header + b" " * (-(len(header) + 1) % 8) + b"\n" + body)
 
@@ -188,7 +202,7 @@ def _write(path: Path, index: TarIndex, facts: dict[str, Any]) -> None:
 def _first(candidates: Sequence[Path], shard: Path, info: ShardInfo, verify: bool) -> TarIndex:
     """Returns the first index that is of this tar; raises an error if there is none."""
     for path in candidates:
-        with suppress(OSError, ValueError, KeyError, TypeError):
+        with suppress(OSError, ValueError, RecursionError):
             index, facts = _read(path, info)
             if facts["tar"] == _identity(shard) and not (verify and facts["sha256"] is None):
                 _compare(shard, info, facts["sha256"] if verify else None)
@@ -200,14 +214,19 @@ def _read(path: Path, info: ShardInfo) -> tuple[TarIndex, dict[str, Any]]:
     """Raises an error if the file is of other records or damaged."""
     with path.open("rb") as file:
         header = file.readline(4096)
-    facts = json.loads(header)
+    facts: dict[str, Any] = check_shape(json.loads(header), _Header, path, "an index")
     content = np.memmap(path, np.uint8, "r", len(header)).view(np.ndarray)
-    members, crc32 = facts.pop("members"), facts.pop("crc32")
-    if not _facts(info).items() <= facts.items() or crc32 != zlib.crc32(content.data):
+    crc32, members = facts.pop("crc32"), facts["members"]
+    if not _facts(info).items() <= facts.items() or crc32 != _crc32(facts, content.data):
         raise ValueError(path)
     counts = (info.records + 1, 2 * members, info.records + members + 1)
     rows, spans, ends = np.split(content[: 8 * sum(counts)].view("<i8"), np.cumsum(counts)[:2])
     return TarIndex(rows, spans.reshape(-1, 2), ends, content[8 * sum(counts) :]), facts
+
+
+def _crc32(facts: dict[str, Any], body: bytes | memoryview) -> int:
+    """The checksum of an index."""
+    return zlib.crc32(body, zlib.crc32(json.dumps(facts, sort_keys=True).encode()))
 
 
 class OpenTars:

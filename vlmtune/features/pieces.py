@@ -14,12 +14,14 @@ import json
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
 from vlmtune.features.store import (
     Chunks,
     EmptyStoreError,
+    Facts,
     FeatureStore,
     announce,
     copy_from,
@@ -31,8 +33,8 @@ from vlmtune.features.store import (
 )
 from vlmtune.features.store_key import StoreKey
 from vlmtune.storage import folder as folders
-from vlmtune.storage.files import read_json, remove
-from vlmtune.storage.folder import META, DamagedError, FolderWriter
+from vlmtune.storage.files import remove
+from vlmtune.storage.folder import META, DamagedError, FolderWriter, read_meta, read_names
 
 PIECE_ROWS = 2048
 """Rows of a piece; more in stores of more than a million rows."""
@@ -106,23 +108,31 @@ class _Pieces:
 
     def join(self, writer: FolderWriter) -> None:
         """Links the files of all pieces into the new store."""
-        self.compute()  # the store or a piece may have been removed since
-        folders_ = [self._folder(piece) for piece in range(len(self.ids))]
-        full = [folder for folder in folders_ if not (folder / EMPTY).exists()]
+        metas = {self._folder(piece): self._read(piece) for piece in range(len(self.ids))}
+        full = {folder: meta for folder, meta in metas.items() if EMPTY not in meta["files"]}
         if not full:
             remove(self.folder)
             raise EmptyStoreError(
                 f"expected rows to store in {self.path}, got none: check the data source"
             )
         ids: list[str] = []
-        metas = [read_json(folder / META, META) for folder in full]
-        for folder, meta, suffix in zip(full, metas, suffixes(len(full)), strict=True):
-            ids += json.loads((folder / "ids.json").read_text())
+        for (folder, meta), suffix in zip(full.items(), suffixes(len(full)), strict=True):
+            ids += read_names(folder, "ids.json")
             for name in ("values", "offsets"):
                 if entry := meta["files"].get(f"{name}.bin"):
                     writer.link(f"{name}{suffix}.bin", folder / f"{name}.bin", entry)
         writer.append("ids.json", json.dumps(ids).encode())
-        writer.finish(self.key.to_dict(), rows=len(ids), width=metas[0]["width"], pieces=len(full))
+        width = next(iter(full.values()))["width"]
+        writer.finish(self.key.to_dict(), rows=len(ids), width=width, pieces=len(full))
+
+    def _read(self, piece: int) -> dict[str, Any]:
+        """Returns `meta.json` of a piece; computes one that is missing or damaged since."""
+        folder = self._folder(piece)
+        with contextlib.suppress(DamagedError):
+            return _checked(folder, self.key)
+        remove(folder)
+        self._compute(piece, wait=True)
+        return _checked(folder, self.key)
 
     def _compute(self, piece: int, wait: bool) -> None:
         """Computes a piece, unless another process does."""
@@ -172,7 +182,14 @@ class _Pieces:
         return self.folder / f"{piece:04d}"
 
 
+def _checked(folder: Path, key: StoreKey) -> dict[str, Any]:
+    """Checks the files of a piece; returns its `meta.json`."""
+    if (folder / EMPTY).exists():
+        return read_meta(folder, key.to_dict(), (EMPTY,))
+    return read_meta(folder, key.to_dict(), ("ids.json",), Facts)
+
+
 def _opened(folder: Path) -> None:
-    """Checks that a piece is there; whoever opens the store checks its files."""
+    """Checks that a piece is there; whoever joins the pieces checks its files."""
     if not (folder / META).exists():
         raise DamagedError(f"{META}: No such file or directory")

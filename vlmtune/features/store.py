@@ -25,14 +25,13 @@ from pathlib import Path
 from typing import Any, NotRequired
 
 import torch
-from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 from typing_extensions import TypedDict
 
 from vlmtune.errors import UserError
 from vlmtune.features.store_key import StoreKey
 from vlmtune.storage import folder as folders
-from vlmtune.storage.files import check_shape, read_json
+from vlmtune.storage.files import Count, read_json
 from vlmtune.storage.folder import DamagedError, FolderWriter
 from vlmtune.storage.progress import progress
 from vlmtune.types import Features, Pooled, Tokens, concatenate
@@ -49,12 +48,12 @@ class EmptyStoreError(UserError):
     """There is no row to store."""
 
 
-class _Facts(TypedDict):
+class Facts(TypedDict):
     """What `meta.json` says of the rows."""
 
-    rows: PositiveInt
-    width: PositiveInt
-    pieces: NotRequired[NonNegativeInt]
+    rows: Count
+    width: Count
+    pieces: NotRequired[Count]
 
 
 class FeatureStore:
@@ -77,15 +76,10 @@ class FeatureStore:
     def __init__(self, folder: Path, key: StoreKey | None = None) -> None:
         self.folder = Path(folder)
         expected = None if key is None else key.to_dict()
-        self.meta = folders.read_meta(self.folder, expected, ("ids.json",))
-        try:
-            check_shape(self.meta, _Facts, self.folder, folders.META)
-            ids = read_json(self.folder / "ids.json", "ids", shape=tuple[str, ...])
-        except UserError as error:
-            raise DamagedError("meta.json or ids.json has another layout") from error
-        if len(ids) != self.meta["rows"] or self.meta.get("pieces", 0) > len(ids):
+        self.meta = folders.read_meta(self.folder, expected, ("ids.json",), Facts)
+        self.ids = folders.read_names(self.folder, "ids.json")
+        if len(self.ids) != self.meta["rows"] or self.meta.get("pieces", 0) > len(self.ids):
             raise DamagedError("meta.json contradicts itself")
-        self.ids: tuple[str, ...] = ids
         self._row = {name: row for row, name in enumerate(self.ids)}
         try:
             self._pieces = [self._piece(suffix) for suffix in suffixes(self.meta.get("pieces", 0))]
@@ -232,7 +226,7 @@ def similar_stores(root: Path, key: StoreKey) -> Iterator[FeatureStore]:
     for path in sorted(root.glob("*/meta.json")):
         # Skip a store that is damaged, or that another process removes.
         with contextlib.suppress(DamagedError, OSError, ValueError, KeyError, TypeError):
-            other = json.loads(path.read_text())["key"]
+            other = read_json(path, folders.META, shape=dict[str, Any])["key"]
             if other != key.to_dict() and {**other, "source": ""} == wanted:
                 yield FeatureStore(path.parent)
 

@@ -12,16 +12,18 @@ A cache is a folder with the n images, their captions and
     images.json, captions.json, meta.json
 """
 
-import json
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import StrictBool
+from typing_extensions import TypedDict
 
 from vlmtune.errors import UserError
 from vlmtune.storage import folder as folders
+from vlmtune.storage.files import Count
 from vlmtune.storage.names import Names
 
 ARRAYS: dict[str, Any] = {
@@ -32,6 +34,13 @@ ARRAYS: dict[str, Any] = {
     "false": np.int32,
 }
 FILES = (*(f"{name}.bin" for name in ARRAYS), "images.json", "captions.json")
+
+
+class _Facts(TypedDict):
+    """What `meta.json` says: the similar images of an image, and whether captions were scored."""
+
+    neighbours: Count
+    scored: StrictBool
 
 
 @dataclass(frozen=True)
@@ -100,14 +109,15 @@ class SimilarityCache:
 
     def __init__(self, folder: Path, key: CacheKey | None = None) -> None:
         self.folder = Path(folder)
-        self.meta = folders.read_meta(self.folder, None if key is None else key.to_dict(), FILES)
-        self.image_ids = Names(self._names("images.json"))
+        expected = None if key is None else key.to_dict()
+        self.meta = folders.read_meta(self.folder, expected, FILES, _Facts)
+        self.image_ids = Names(folders.read_names(self.folder, "images.json"))
         self._arrays = {name: _mapped(self.folder / f"{name}.bin", ARRAYS[name]) for name in ARRAYS}
 
     @cached_property
     def captions(self) -> tuple[str, ...]:
         """The captions, sorted."""
-        return self._names("captions.json")
+        return folders.read_names(self.folder, "captions.json")
 
     def __contains__(self, image: str) -> bool:
         return image in self.image_ids
@@ -180,9 +190,6 @@ class SimilarityCache:
                 "build the cache of this corpus"
             )
         return row
-
-    def _names(self, name: str) -> tuple[str, ...]:
-        return tuple(json.loads((self.folder / name).read_text(encoding="utf-8")))
 
 
 def _mapped(path: Path, dtype: Any) -> np.ndarray:

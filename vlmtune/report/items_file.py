@@ -8,28 +8,54 @@ import csv
 import importlib
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NotRequired
+
+from pydantic import Field, PositiveInt, StrictInt, TypeAdapter
+from typing_extensions import TypedDict
 
 from vlmtune.errors import UserError
 from vlmtune.report.item_row import ItemRow
-from vlmtune.storage.files import write_atomically
+from vlmtune.storage.files import check_regular, check_shape, write_atomically
 from vlmtune.types import ImageRef
 
 STEM = "items"  # of the file beside report.json
 Items = dict[str, tuple[ItemRow, ...]]  # by benchmark, in the order of the outcomes
 Cells = dict[str, Any]
 
+EXPECTED, FIX = "items as vlmtune evaluate --items writes them", "correct the file"
 COLUMNS = (
     *("benchmark", "id", "right", "outcome", "files", "captions", "true", "scores"),
     *("rank", "boxes", "upright"),
 )
-NEEDED = ("benchmark", "id")
 LISTS = ("files", "captions", "true", "scores", "boxes")
 NO_CELL = ("", "null", "None", "nan", "NaN")
 LONGEST_CELL = 2**30  # characters; the standard library refuses more than 2^17
 ROWS_AT_ONCE = 1024  # of a Parquet file in memory
+
+
+_Score = Annotated[float, Field(strict=True)] | None
+_Text = Annotated[str, Field(min_length=1)]
+
+
+class _Cells(TypedDict):
+    """A row of the file, without its empty cells."""
+
+    benchmark: _Text
+    id: _Text | StrictInt
+    right: NotRequired[bool]
+    outcome: NotRequired[Annotated[float, Field(strict=True, ge=-1, le=1)]]
+    files: NotRequired[list[str]]
+    captions: NotRequired[list[str]]
+    true: NotRequired[list[list[bool]] | list[bool]]
+    scores: NotRequired[list[list[_Score]] | list[_Score]]
+    rank: NotRequired[PositiveInt]
+    boxes: NotRequired[list[tuple[int, int, int, int] | None]]
+    upright: NotRequired[bool]
+
+
+_SHAPE = TypeAdapter(_Cells)
 
 
 def check_format(path: Path) -> None:
@@ -75,17 +101,18 @@ def read_items(path: Path) -> Items:
         UserError: The file holds something else; the error names the row.
     """
     check_format(path)
+    check_regular(path, EXPECTED, FIX)
     rows: list[ItemRow] = []
     try:
         for cells in _FORMATS[path.suffix.lower()][1](path):
-            rows.append(_row(cells))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, csv.Error) as error:
+            rows.append(_row(cells, f"row {len(rows) + 1} of {path}"))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, csv.Error) as error:
         if isinstance(error, UserError):
             raise
         reason = " ".join(str(error).split())
         raise UserError(
-            f"expected items as vlmtune evaluate --items writes them in {path}, got "
-            f"{type(error).__name__} in row {len(rows) + 1}: {reason}: correct the file"
+            f"expected {EXPECTED} in row {len(rows) + 1} of {path}, got {type(error).__name__} "
+            f"({reason}): {FIX}"
         ) from error
     return by_benchmark(rows)
 
@@ -154,64 +181,35 @@ def _cells(row: ItemRow) -> Cells:
     }
 
 
-def _row(cells: Any) -> ItemRow:
-    if not isinstance(cells, Mapping):
-        raise TypeError(f"{str(cells)[:40]!r} instead of an object")
-    if missing := [name for name in NEEDED if cells.get(name) in (None, "")]:
-        raise ValueError(f"no cell {missing[0]!r}")
-    files, captions = (list(cells.get(name) or ()) for name in ("files", "captions"))
-    boxes = cells.get("boxes") or [None] * len(files)
-    upright = cells.get("upright") is not False
+def _row(cells: Any, where: str) -> ItemRow:
+    if isinstance(cells, dict):
+        cells = {name: cell for name, cell in cells.items() if cell is not None}
+    row: _Cells = check_shape(cells, _SHAPE, where, EXPECTED, FIX)
+    outcome = row.get("outcome", row.get("right"))
+    if outcome is None:
+        raise ValueError("neither a cell 'outcome' nor 'right'")
+    files, captions = row.get("files", ()), row.get("captions", ())
+    boxes = row.get("boxes") or [None] * len(files)
     images = tuple(
-        ImageRef(Path(_text(file)), None if box is None else _box(box), upright)
+        ImageRef(Path(file), box, row.get("upright", True))
         for file, box in zip(files, boxes, strict=True)
     )
     sizes = len(files), len(captions)
-    return ItemRow(
-        str(cells["id"]),
-        str(cells["benchmark"]),
-        _outcome(cells),
-        images,
-        tuple(map(_text, captions)),
-        _grid(cells, "true", sizes, bool),
-        _grid(cells, "scores", sizes, lambda x: None if x is None else float(x)),
-        None if cells.get("rank") is None else int(cells["rank"]),
-    )
+    true = _grid("true", row.get("true", ()), sizes)
+    scores = _grid("scores", row.get("scores") or [[None] * sizes[1]] * sizes[0], sizes)
+    text, name, rank = str(row["id"]), row["benchmark"], row.get("rank")
+    return ItemRow(text, name, float(outcome), images, tuple(captions), true, scores, rank)
 
 
-def _outcome(cells: Mapping[str, Any]) -> float:
-    outcome, right = cells.get("outcome"), cells.get("right")
-    if outcome is None and right is None:
-        raise ValueError("neither a cell 'outcome' nor 'right'")
-    value = float(bool(right) if outcome is None else outcome)
-    if not -1 <= value <= 1:
-        raise ValueError(f"the outcome {value}, not one from -1 to 1")
-    return value
-
-
-def _grid(
-    cells: Mapping[str, Any], name: str, sizes: tuple[int, int], read: Callable[[Any], Any]
-) -> tuple[tuple[Any, ...], ...]:
+def _grid(name: str, lines: Sequence[Any], sizes: tuple[int, int]) -> tuple[tuple[Any, ...], ...]:
     """A list for each file with a value for each caption."""
-    lines = list(cells.get(name) or ())
     if len(lines) == sizes[1] and sizes[0] == 1 and not any(isinstance(x, list) for x in lines):
-        lines = [lines]
-    if not lines and name == "scores":
-        lines = [[None] * sizes[1] for _ in range(sizes[0])]
-    if len(lines) != sizes[0] or any(len(line) != sizes[1] for line in lines):
+        lines = [list(lines)]
+    if len(lines) != sizes[0] or any(
+        not isinstance(line, list) or len(line) != sizes[1] for line in lines
+    ):
         raise ValueError(f"{name} that are not {sizes[0]} lists of {sizes[1]} values")
-    return tuple(tuple(map(read, line)) for line in lines)
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} instead of a text")
-    return value
-
-
-def _box(value: Any) -> tuple[int, int, int, int]:
-    x, y, width, height = map(int, value)
-    return x, y, width, height
+    return tuple(map(tuple, lines))
 
 
 # -- formats ---------------------------------------------------------------------------------------

@@ -21,19 +21,30 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int, Int8
 from torch import Tensor
+from typing_extensions import TypedDict
 
 from vlmtune.errors import UserError
 from vlmtune.search.quantise import quantise, restore
-from vlmtune.storage.files import write_atomically
-from vlmtune.storage.folder import DamagedError, FolderWriter, read_meta
+from vlmtune.storage.files import Count, write_atomically
+from vlmtune.storage.folder import DamagedError, FolderWriter, read_meta, read_names
 from vlmtune.types import Pooled, PooledTokens, Rows, Tokens
 
 KINDS: dict[str, type[Rows]] = {x.__name__: x for x in (Pooled, Tokens, PooledTokens)}
+
+
+class _Facts(TypedDict):
+    """What `meta.json` says of the numbers: those of an image, by their file; 0 for no file."""
+
+    rows: Count
+    kind: Literal["Pooled", "Tokens", "PooledTokens"] | None
+    width: Count
+    pooled: Count
+    tokens: Count
 
 
 @dataclass(frozen=True)
@@ -104,15 +115,11 @@ class Part:
 
     def __init__(self, folder: Path, key: Mapping[str, Any]) -> None:
         self.folder = Path(folder)
-        self._meta = read_meta(self.folder, key, ("ids.json", "vectors.bin"))
-        try:
-            ids = json.loads((self.folder / "ids.json").read_text(encoding="utf-8"))
-            self.ids = tuple(str(name) for name in ids)
-            rows, width = int(self._meta["rows"]), int(self._meta["width"])
-            self.kind = None if self._meta["kind"] is None else KINDS[self._meta["kind"]]
-            pooled, tokens = int(self._meta["pooled"]), int(self._meta["tokens"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise DamagedError("meta.json contradicts itself") from error
+        self._meta = read_meta(self.folder, key, ("ids.json", "vectors.bin"), _Facts)
+        self.ids = read_names(self.folder, "ids.json")
+        rows, width = self._meta["rows"], self._meta["width"]
+        self.kind = None if self._meta["kind"] is None else KINDS[self._meta["kind"]]
+        pooled, tokens = self._meta["pooled"], self._meta["tokens"]
         if len(self.ids) != rows or rows < 1:
             raise DamagedError("meta.json contradicts itself")
         self.vectors = torch.zeros(rows, 0)

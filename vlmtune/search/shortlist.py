@@ -22,16 +22,14 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from pydantic import PositiveInt
 from torch import Tensor
 from torch.nn.functional import normalize
 from typing_extensions import TypedDict
 
-from vlmtune.errors import UserError
 from vlmtune.search.encoder import Encoder
 from vlmtune.search.parts import Part, as_bytes, mapped, read_prepared
-from vlmtune.storage.files import check_shape, write_atomically
-from vlmtune.storage.folder import META, DamagedError, FolderWriter, read_meta
+from vlmtune.storage.files import Count, write_atomically
+from vlmtune.storage.folder import FolderWriter, read_meta
 from vlmtune.storage.progress import progress
 from vlmtune.types import Rows
 
@@ -43,10 +41,10 @@ CHUNK = 128  # images projected at a time
 class _Facts(TypedDict):
     """What `meta.json` says of the numbers: n, D, d, and the n at which B was computed."""
 
-    rows: PositiveInt
-    recalled: PositiveInt
-    width: PositiveInt
-    fitted: PositiveInt
+    rows: Count
+    recalled: Count
+    width: Count
+    fitted: Count
 
 
 class Shortlist:
@@ -66,15 +64,11 @@ class Shortlist:
     """
 
     def __init__(self, folder: Path, key: Mapping[str, Any]) -> None:
-        meta = read_meta(folder, key, ("basis.bin", "vectors.bin"))
-        try:
-            facts: _Facts = check_shape(meta, _Facts, folder, META)
-        except UserError as error:
-            raise DamagedError(f"{META} has another layout") from error
-        rows, recalled, width = facts["rows"], facts["recalled"], facts["width"]
+        meta = read_meta(folder, key, ("basis.bin", "vectors.bin"), _Facts)
+        rows, recalled, width = meta["rows"], meta["recalled"], meta["width"]
         self.basis = mapped(folder, meta, "basis.bin", torch.float32, (recalled, width))
         self.vectors = mapped(folder, meta, "vectors.bin", torch.float32, (rows, width))
-        self.fitted = facts["fitted"]
+        self.fitted = meta["fitted"]
 
     def project(self, recalled: Float[Tensor, "m D"]) -> Float[Tensor, "m d"]:
         """Projects the recall vectors of captions."""

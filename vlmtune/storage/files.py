@@ -15,14 +15,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from vlmtune.errors import UserError, reason
 
 FULL = re.compile(r"No space left on device|Disk quota exceeded|File too large", re.I)
 AGAIN = "get the file again, or correct the path"
+Count = Annotated[int, Field(strict=True, ge=0, le=2**44)]
+"""The type of a number of rows or bytes in a file: neither text nor truth value; up to 16 TiB."""
 # Inside `all_or_none`: the temporary path of each path that is written.
 _WRITTEN: ContextVar[dict[Path, Path] | None] = ContextVar("written", default=None)
 
@@ -241,6 +243,8 @@ def check_regular(path: str | Path, expected: str, fix: str = AGAIN) -> None:
 def check_shape(content: Any, shape: Any, path: str | Path, expected: str, fix: str = AGAIN) -> Any:
     """Returns the content of a file if it has the type `shape`; lists become tuples.
 
+    A `TypeAdapter` as `shape` saves the time to make one, where many values have it.
+
     Raises:
         UserError: It has another type; the error names the first wrong value.
 
@@ -255,7 +259,8 @@ def check_shape(content: Any, shape: Any, path: str | Path, expected: str, fix: 
     if shape is Any:
         return content
     try:
-        return TypeAdapter(shape).validate_python(content)
+        adapter = shape if isinstance(shape, TypeAdapter) else TypeAdapter(shape)
+        return adapter.validate_python(content)
     except ValidationError as error:
         first = error.errors()[0]
         keys = "/".join(str(key) for key in first["loc"] if "[" not in str(key))

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from filelock import FileLock, Timeout
-from pydantic import NonNegativeInt
+from pydantic import InstanceOf
 from typing_extensions import TypedDict
 
 from vlmtune.errors import UserError
-from vlmtune.storage.files import check_shape, read_json, remove, write_atomically
+from vlmtune.storage.files import Count, check_shape, read_json, remove, write_atomically
 
 VERSION = 1
 """Version of the layouts; it is part of every key."""
@@ -35,7 +35,7 @@ log = logging.getLogger("vlmtune")
 class _Entry(TypedDict):
     """What a file of a folder must be."""
 
-    bytes: NonNegativeInt
+    bytes: Count
     sha256: str
     mtime_ns: int
 
@@ -83,7 +83,7 @@ class FolderWriter:
         self._linked[name] = dict(entry)
 
     def finish(self, key: Mapping[str, Any], **facts: Any) -> None:
-        """Writes `meta.json`: the key, the facts, and what all files must be."""
+        """Writes `meta.json`: the key, the facts, what all files must be, and its own sha256."""
         files = self._linked | {
             name: {
                 "bytes": (status := (self.folder / name).stat()).st_size,
@@ -94,6 +94,7 @@ class FolderWriter:
         }
         libraries = {name: version(name) for name in ("vlmtune", "torch")}
         meta = {"key": dict(key), **facts, "files": files, "written_with": libraries}
+        meta["sha256"] = digest(meta)
         (self.folder / META).write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
 
 
@@ -129,13 +130,16 @@ def open_or_build(
         return open_it()
 
 
-def read_meta(folder: Path, key: Mapping[str, Any] | None, files: Sequence[str]) -> dict[str, Any]:
+def read_meta(
+    folder: Path, key: Mapping[str, Any] | None, files: Sequence[str], shape: Any = Any
+) -> dict[str, Any]:
     """Returns the content of `meta.json` after checking the files.
 
     Args:
         folder: The folder.
         key: The key it must have; None accepts any.
         files: Files it must have.
+        shape: Type that the facts in `meta.json` must have, as in `check_shape`.
 
     Raises:
         DamagedError: The folder is incomplete, was changed or has another key.
@@ -146,8 +150,12 @@ def read_meta(folder: Path, key: Mapping[str, Any] | None, files: Sequence[str])
     try:
         meta = read_json(path, META)
         check_shape(meta, _Meta, path, META)
+        check_shape(meta, shape, path, META)
     except UserError as error:
         raise DamagedError(f"{META} has another layout") from error
+    # Earlier versions wrote no sha256.
+    if meta.pop("sha256", None) not in (None, digest(meta)):
+        raise DamagedError(f"{META} was changed after it was written")
     entries, written_key = meta["files"], meta["key"]
     if key is not None and written_key != key:
         raise DamagedError("it belongs to another key")
@@ -159,6 +167,18 @@ def read_meta(folder: Path, key: Mapping[str, Any] | None, files: Sequence[str])
         if reason := _damage(folder / name, entry, small):
             raise DamagedError(f"{name} {reason}")
     return meta
+
+
+def read_names(folder: Path, name: str) -> tuple[str, ...]:
+    """Returns the strings in a JSON file of a folder, which may have half a surrogate pair.
+
+    Raises:
+        DamagedError: The file holds something else.
+    """
+    try:
+        return read_json(folder / name, name, shape=tuple[InstanceOf[str], ...])
+    except UserError as error:
+        raise DamagedError(f"{name} has another layout") from error
 
 
 def _damage(path: Path, entry: Mapping[str, Any], small: bool) -> str | None:
