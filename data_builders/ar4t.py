@@ -14,6 +14,7 @@ from data_builders.annotations import inside
 from data_builders.measured import Measured, measured_sources
 from data_builders.shard_builder import Record, ShardBuilder
 from vlmtune.errors import UserError
+from vlmtune.storage.files import regular
 from vlmtune.types import Group
 
 _REQUIRED = ("caption", "alt_caption", "filename", "filename_neg", "filepath")
@@ -121,7 +122,7 @@ class AR4TBuilder(ShardBuilder):
 
     def _scenes(self) -> list[_Scene]:
         try:
-            with self.path.open(newline="", encoding="utf-8-sig") as file:
+            with regular(self.path).open(newline="", encoding="utf-8-sig") as file:
                 reader = csv.DictReader(file)
                 required = [*_REQUIRED, *(_ATTRIBUTES if self.subset in _KIND else ())]
                 missing = [c for c in required if c not in (reader.fieldnames or ())]

@@ -11,7 +11,7 @@ from typing_extensions import TypedDict, override
 from data_builders.videos.frame_pairs import Clip, FramePair, FramePairs
 from data_builders.videos.frames import Moment
 from vlmtune.errors import UserError
-from vlmtune.storage.files import check_shape, read_json
+from vlmtune.storage.files import check_shape, read_json, regular
 
 LAYOUT = "Action Genome's object_bbox_and_relationship.pkl"
 _KINDS = ("attention_relationship", "spatial_relationship", "contacting_relationship")
@@ -143,7 +143,7 @@ def read_plain_pickle(path: Path) -> Any:
         UserError: It cannot be read, or holds anything but plain values.
     """
     try:
-        with path.open("rb") as file:
+        with regular(path).open("rb") as file:
             return _PlainUnpickler(file).load()
     except FileNotFoundError:
         reason = "no file"

@@ -17,6 +17,7 @@ from data_builders.measured import Measured, measured_sources, named_images
 from vlmtune.data.images import SUFFIXES, open_image
 from vlmtune.data.schema import RecordError
 from vlmtune.errors import UserError
+from vlmtune.storage.files import regular
 
 NEAR = 4  # bits of 64 in which the hashes of similar images differ at most
 _SHOWN = 3  # similar images in the warning
@@ -156,7 +157,7 @@ def _parted(paths: Sequence[Path], every_name: bool = False) -> tuple[list[Path]
 
 def _content(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return regular(path).read_bytes()
     except OSError as error:
         raise UserError(
             f"expected the image {path}, got {error.strerror}: correct its file or the path"
@@ -165,7 +166,7 @@ def _content(path: Path) -> bytes:
 
 def _digest(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
+        with regular(path).open("rb") as file:
             return hashlib.file_digest(file, "sha256").digest()
     except OSError as error:
         raise UserError(

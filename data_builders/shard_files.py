@@ -18,7 +18,7 @@ from data_builders.missing_files import obtain
 from vlmtune.data.images import open_image
 from vlmtune.data.schema import RecordError, ShardInfo
 from vlmtune.errors import UserError
-from vlmtune.storage.files import remove, write_atomically
+from vlmtune.storage.files import regular, remove, write_atomically
 
 Source = bytes | Path
 _SIGNATURES = {b"\xff\xd8\xff": "jpg", b"\x89PNG\r\n\x1a\n": "png"}
@@ -127,7 +127,7 @@ def stored_image(content: bytes) -> bytes:
 def sha256(path: Path) -> str:
     """Returns the sha256 of a file, in hex; raises `UserError` if it cannot be read."""
     try:
-        with path.open("rb") as file:
+        with regular(path).open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise UserError(
@@ -164,7 +164,7 @@ def _read(source: Source) -> bytes | tuple[str, str]:
     """The content of an image, or the reason why it cannot be used, with details."""
     if isinstance(source, Path):
         try:
-            content = source.read_bytes()
+            content = regular(source).read_bytes()
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             return "image missing", ""
         except OSError as error:

@@ -22,7 +22,7 @@ UPSTREAM = {
     "backbones": BASICS | {"storage.files"},
     "features": {"types", "errors", "storage", "data.images"}
     | {"backbones.base", "backbones.evaluation_mode"},
-    "adapters": BASICS | {"backbones.base", "backbones.evaluation_mode"},
+    "adapters": BASICS | {"backbones.base", "backbones.evaluation_mode", "storage.files"},
     "objectives": BASICS | {"distributed"},
     "metrics": BASICS,
     "report": {"types", "errors", "metrics", "storage"},

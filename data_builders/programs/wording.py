@@ -14,6 +14,7 @@ from data_builders.programs.scene_graph import ATTRIBUTES
 from data_builders.programs.sentences import Texts
 from vlmtune.config import find_path
 from vlmtune.errors import UserError, reason
+from vlmtune.storage.files import regular
 
 Description = tuple[tuple[str, str], ...]  # (attribute, value), in the order of `ATTRIBUTES`
 
@@ -90,7 +91,7 @@ def read_vocabulary(path: Path | None) -> frozenset[str] | None:
         return None
     file = find_path(path) or path
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = regular(file).read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:
         raise UserError(
             f"expected a vocabulary in {path}, got {reason(error)}: correct the path"

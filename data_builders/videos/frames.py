@@ -11,6 +11,7 @@ from typing import Any
 from PIL import Image
 
 from vlmtune.errors import UserError
+from vlmtune.storage.files import regular
 
 SUFFIXES = (".mp4", ".mkv", ".webm", ".avi", ".mov", ".m4v")
 
@@ -61,7 +62,7 @@ def read_frames(path: Path, moments: Iterable[Moment]) -> dict[Moment, Image.Ima
     wanted = set(moments)
     frames: dict[Moment, Image.Image] = {}
     try:
-        with av.open(str(path)) as container:
+        with av.open(str(regular(path))) as container:
             previous: Any = None
             for number, frame in enumerate(container.decode(video=0), start=1):
                 for moment in wanted - frames.keys():
@@ -72,7 +73,7 @@ def read_frames(path: Path, moments: Iterable[Moment]) -> dict[Moment, Image.Ima
                 if len(frames) == len(wanted):
                     return frames
                 previous = frame
-    except (av.FFmpegError, IndexError, TypeError) as error:
+    except (av.FFmpegError, OSError, IndexError, TypeError) as error:
         raise UnreadableVideoError(f"{path}: {error}") from error
     for moment in wanted - frames.keys():  # the last frame is shown to the end of the video
         if moment.number is not None or previous is None or _end(previous) < (moment.seconds or 0):

@@ -6,17 +6,79 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from data_builders.shard_files import sha256
 from tests.refusals import refused
 from tests.tiny import fit_config
+from vlmtune.backbones.state_dicts import read_state_dict
+from vlmtune.benchmarks.files import read_csv, read_rows
 from vlmtune.cli.fit_checks import check_devices, check_optimizer, names_module
 from vlmtune.cli.main import main
+from vlmtune.cli.text_only import captions
 from vlmtune.cli.yaml_files import MOST_VALUES, check_yaml, read_yaml
+from vlmtune.data.images import digest
+from vlmtune.data.shards import ShardSet
+from vlmtune.errors import UserError
+from vlmtune.features.stored_pixels import turned
+from vlmtune.report.media import thumbnail
+from vlmtune.storage.files import read_json
+from vlmtune.types import ImageRef
 
 
 def test_a_pipe_is_no_config(tmp_path):
     os.mkfifo(tmp_path / "fit.yaml")
     with refused("expected a config in .*, got a pipe or a device: write it to a file"):
         names_module(["--config", str(tmp_path / "fit.yaml")])
+
+
+PIPES = {
+    "build": ["build", "table", "fifo.csv", "--out", "out"],
+    "parquet": ["build", "table", "fifo.parquet", "--out", "out"],
+    "requests": ["build", "requests", "--path=fifo.jsonl", "--out", "out"],
+    "score": ["score", "MODEL", "fifo.png", "--text", "x"],
+    "frame": ["score", "MODEL", "fifo.npy", "--text", "x"],
+    "device": ["score", "MODEL", "/dev/zero", "--text", "x"],
+    "index": ["index", "fifo.png", "--model", "MODEL", "--out", "out"],
+    "items": ["report", "fifo.jsonl", "--out", "out"],
+    "weights": ["score", "ViT-B-32", "fifo.png", "--pretrained", "fifo.pt", "--text", "x"],
+    "table": ["evaluate", "--model", "MODEL", "--benchmarks", "fifo.csv", "--out", "out"],
+}
+
+
+@pytest.mark.parametrize("words", PIPES.values(), ids=PIPES)
+def test_a_pipe_is_one_line(tmp_path, model_folder, capsys, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    for word in words:
+        if "fifo." in word:
+            os.mkfifo(word.partition("=")[2] or word)
+    assert main([str(model_folder) if word == "MODEL" else word for word in words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("vlmtune: error: expected ")
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda path: list(captions(path)),
+        lambda path: read_csv(path, ["a"], "there"),
+        lambda path: read_rows(f"{path}.jsonl", ["a"], "there"),
+        lambda path: read_json(path, "a list"),
+        lambda path: digest(ImageRef(path)),
+        lambda path: read_state_dict(path),
+        lambda path: sha256(path),
+        lambda path: ShardSet(str(path.parent)).manifest,
+    ],
+)
+def test_every_reader_refuses_a_pipe(tmp_path, read):
+    for name in ("fifo", "fifo.jsonl", "fifo.tar"):
+        os.mkfifo(tmp_path / name)
+    with pytest.raises((UserError, OSError), match="a pipe or a device"):
+        read(tmp_path / "fifo")
+
+
+def test_a_pipe_has_no_thumbnail_and_no_orientation(tmp_path):
+    os.mkfifo(tmp_path / "fifo.png")
+    assert thumbnail(ImageRef(tmp_path / "fifo.png")) is None
+    assert turned(tmp_path / "fifo.png") is None
 
 
 @pytest.mark.filterwarnings("ignore")

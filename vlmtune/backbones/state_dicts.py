@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from vlmtune.errors import UserError, reason
+from vlmtune.storage.files import regular
 
 SUFFIXES = (".pt", ".pth", ".bin", ".safetensors")
 # The entry of a training checkpoint that holds the weights: of open_clip, and of common loops.
@@ -86,7 +87,7 @@ def _without_prefixes(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _read(file: Path) -> Mapping[str, Any]:
     try:
-        if file.suffix == ".safetensors":
+        if regular(file).suffix == ".safetensors":
             content: Any = load_file(file)
         else:
             content = read_pickle(file)

@@ -14,7 +14,7 @@ from PIL import Image
 from pydantic import Field
 
 from vlmtune.errors import UserError, reason
-from vlmtune.storage.files import AGAIN, read_json
+from vlmtune.storage.files import AGAIN, read_json, regular
 
 Row = dict[str, Any]
 Text = Annotated[str, Field(pattern=r"\S")]  # not blank
@@ -68,7 +68,7 @@ def read_csv(path: str | Path, columns: Sequence[str], source: str) -> list[dict
     """Reads a csv with at least the given columns; a value may be blank."""
     layout = f"a csv with the columns {', '.join(columns)}"
     try:
-        with Path(path).open(newline="", encoding="utf-8-sig") as file:
+        with regular(path).open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file, strict=True)
             lacking = [name for name in columns if name not in (reader.fieldnames or ())]
             rows = [] if lacking else list(reader)
@@ -154,7 +154,7 @@ def _number(value: Any) -> float:
 def _json_lines(path: str | Path, layout: str, source: str) -> list[Any]:
     try:
         # Not splitlines: it would also split at characters that JSON allows within a line.
-        lines = Path(path).read_text(encoding="utf-8").split("\n")
+        lines = regular(path).read_text(encoding="utf-8").split("\n")
         return [json.loads(line) for line in lines if line.strip()]
     except (OSError, ValueError) as error:
         raise file_error(path, layout, reason(error), source) from error

@@ -16,7 +16,7 @@ from vlmtune.config import Spec
 from vlmtune.data.distinct_images import HELD_OUT, DistinctImages
 from vlmtune.data.table_rows import Table, TableRow
 from vlmtune.errors import UserError
-from vlmtune.storage.files import write_atomically
+from vlmtune.storage.files import regular, write_atomically
 from vlmtune.types import ImageRef
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
@@ -135,7 +135,7 @@ def _digests(row: TableRow) -> Iterator[bytes]:
     for image in (row.image, row.negative_image):
         try:
             if image is not None:
-                content = image if isinstance(image, bytes) else image.read_bytes()
+                content = image if isinstance(image, bytes) else regular(image).read_bytes()
                 yield hashlib.sha256(content).digest()
         except OSError as error:
             raise UserError(

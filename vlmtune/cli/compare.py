@@ -31,7 +31,7 @@ from vlmtune.data.shards import ShardSet
 from vlmtune.errors import UserError, reason
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.table import count, number
-from vlmtune.storage.files import all_or_none, write_text
+from vlmtune.storage.files import all_or_none, regular, write_text
 from vlmtune.storage.folder import locked
 from vlmtune.training.checkpoint_files import newest_checkpoint
 
@@ -77,7 +77,7 @@ class Task:
         paths = {
             word: find_path(word) or Path(word) for word in self.words if word.endswith(".yaml")
         }
-        digests = {word: sha256(path.read_bytes()).hexdigest() for word, path in paths.items()}
+        digests = {x: sha256(regular(path).read_bytes()).hexdigest() for x, path in paths.items()}
         return json.dumps({"command": self.words, "configs": digests}, indent=1) + "\n"
 
     @property

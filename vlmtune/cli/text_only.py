@@ -15,7 +15,7 @@ from vlmtune.evaluation.scorer import Scorer
 from vlmtune.evaluation.suite import run_suite
 from vlmtune.evaluation.text_only import ImageAveraged, TextOnlyScore
 from vlmtune.report.run_report import Provenance, RunReport
-from vlmtune.storage.files import all_or_none
+from vlmtune.storage.files import all_or_none, regular
 
 FILES = "text-only-*.json"  # next to report.json
 N_GRAM, AVERAGED = "text-only (n-gram)", "text-only (image averaged)"
@@ -32,7 +32,7 @@ def captions(source: Path | str) -> Iterator[str]:
             yield from (text for text, yes in zip(group.texts, true, strict=True) if yes)
         return
     try:
-        with source.open(encoding="utf-8") as file:
+        with regular(source).open(encoding="utf-8") as file:
             yield from (line.strip() for line in file if line.strip())
     except (OSError, ValueError) as error:
         raise UserError(

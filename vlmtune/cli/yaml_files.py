@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from vlmtune.errors import UserError, reason
-from vlmtune.storage.files import check_regular
+from vlmtune.storage.files import regular
 
 MOST_VALUES = 100_000
 """Values in a file, each counted as often as aliases repeat it."""
@@ -39,9 +39,14 @@ def check_yaml(path: str | Path) -> None:
     Raises:
         UserError: It is a named pipe or a device, or its aliases repeat too many values.
     """
-    check_regular(path, "a config", "write it to a file")
     try:
-        node = yaml.compose(Path(path).read_text(encoding="utf-8"), yaml.SafeLoader)
+        path = regular(path)
+    except OSError as error:
+        raise UserError(
+            f"expected a config in {path}, got {reason(error)}: write it to a file"
+        ) from error
+    try:
+        node = yaml.compose(path.read_text(encoding="utf-8"), yaml.SafeLoader)
         values = 0.0 if node is None else _values(node, {})
     except (OSError, ValueError, yaml.YAMLError):
         return

@@ -14,6 +14,7 @@ from PIL import Image, ImageOps
 
 from vlmtune.data.schema import RecordError
 from vlmtune.errors import ImageFileError
+from vlmtune.storage.files import regular
 from vlmtune.types import ImageRef
 
 MAX_PIXELS = 64_000_000
@@ -73,7 +74,7 @@ def read(ref: ImageRef) -> Image.Image:
 def digest(ref: ImageRef) -> str:
     """Returns the sha256 of the file's bytes and the box: equal digests mean equal pixels."""
     try:
-        with ref.path.open("rb") as file:
+        with regular(ref.path).open("rb") as file:
             state = hashlib.file_digest(file, "sha256")
     except OSError as error:
         raise ImageFileError(

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from vlmtune.data.images import SUFFIXES
 from vlmtune.errors import UserError, reason
-from vlmtune.storage.files import read_json
+from vlmtune.storage.files import read_json, regular
 
 Cells = dict[str, Any]
 NumberedRow = tuple[str, Cells | str]  # "line 2", with cells, or with what is wrong
@@ -83,7 +83,7 @@ def numbered_rows(path: Path) -> Iterator[NumberedRow]:
             f"expected a table ({', '.join(_READERS)}) or a folder, got {path}: convert it"
         )
     try:
-        yield from _READERS[path.suffix.lower()](path)
+        yield from _READERS[path.suffix.lower()](regular(path))
     except (OSError, ValueError, RecursionError, csv.Error) as error:
         if isinstance(error, UserError):
             raise

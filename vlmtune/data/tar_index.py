@@ -36,7 +36,7 @@ from typing_extensions import TypedDict
 from vlmtune.data.schema import ShardInfo
 from vlmtune.data.tar_records import Damage, RawRecord, Shard, locate_records, read_members
 from vlmtune.errors import UserError
-from vlmtune.storage.files import Count, check_shape, write_atomically
+from vlmtune.storage.files import Count, check_shape, regular, write_atomically
 from vlmtune.storage.remote.folder import RemoteFile, RemoteFolder
 
 VERSION = 3
@@ -212,7 +212,7 @@ def _first(candidates: Sequence[Path], shard: Path, info: ShardInfo, verify: boo
 
 def _read(path: Path, info: ShardInfo) -> tuple[TarIndex, dict[str, Any]]:
     """Raises an error if the file is of other records or damaged."""
-    with path.open("rb") as file:
+    with regular(path).open("rb") as file:
         header = file.readline(4096)
     facts: dict[str, Any] = check_shape(json.loads(header), _Header, path, "an index")
     content = np.memmap(path, np.uint8, "r", len(header)).view(np.ndarray)

@@ -31,7 +31,7 @@ from vlmtune.data.schema import (
 from vlmtune.data.table_rows import captions
 from vlmtune.data.tar_records import TEXTS, Damage, RawRecord, read_records
 from vlmtune.errors import UserError
-from vlmtune.storage.files import write_text
+from vlmtune.storage.files import regular, write_text
 from vlmtune.storage.folder import locked
 from vlmtune.storage.progress import progress
 from vlmtune.types import Group
@@ -133,7 +133,7 @@ def _changed(tars: list[Path]) -> dict[str, int]:
 
 
 def _tars(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*.tar"))
+    return [regular(tar) for tar in sorted(folder.glob("*.tar"))]
 
 
 def _index(folder: Path) -> Manifest:

@@ -20,7 +20,7 @@ from vlmtune.adapters.trained_state import load_trained_state
 from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.weight_checks import check_finite
 from vlmtune.config import instantiate
-from vlmtune.errors import UserError
+from vlmtune.errors import UserError, reason
 from vlmtune.export.files import (
     CONFIG,
     FILES,
@@ -33,7 +33,7 @@ from vlmtune.export.files import (
 )
 from vlmtune.export.hub_id import is_hub_id
 from vlmtune.export.model import Model
-from vlmtune.storage.files import check_regular, check_shape
+from vlmtune.storage.files import check_shape, regular
 
 TensorValue = Annotated[Tensor, InstanceOf]
 
@@ -135,20 +135,20 @@ def check_checkpoint(path: str | Path) -> dict[str, Any]:
     Raises:
         UserError: It is not a vlmtune checkpoint, is damaged, or has weights that are not finite.
     """
-    check_regular(path, "a vlmtune checkpoint", "correct the path")
     if Path(path).is_dir():
         raise UserError(
             f"expected the file of a vlmtune checkpoint, got the folder {path}: name the file, in "
             "the folder of a run checkpoints/last.ckpt"
         )
     try:
-        check_archive(Path(path))
+        check_archive(regular(path))
         checkpoint = torch.load(Path(path), map_location="cpu", weights_only=True)
     except Exception as error:  # zip, pickle and torch raise errors of their own
         if isinstance(error, UserError):
             raise
         raise UserError(
-            f"expected a vlmtune checkpoint in {path}, got {one_line(error)}: correct the path"
+            f"expected a vlmtune checkpoint in {path}, got "
+            f"{reason(error) if isinstance(error, OSError) else one_line(error)}: correct the path"
         ) from error
     specs = checkpoint.get("vlmtune") if isinstance(checkpoint, dict) else None
     if not (isinstance(specs, dict) and specs.keys() >= set(CHECKPOINT_KEYS)):

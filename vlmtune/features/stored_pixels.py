@@ -11,6 +11,7 @@ from PIL import Image
 
 from vlmtune.data.images import read
 from vlmtune.errors import ImageFileError
+from vlmtune.storage.files import regular
 from vlmtune.types import ImageRef
 
 ORIENTATION = 0x0112  # the EXIF tag
@@ -34,7 +35,7 @@ def turned(path: Path) -> int | None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            with Image.open(path) as image:
+            with Image.open(regular(path)) as image:
                 orientation = image.getexif().get(ORIENTATION)
         except Exception:  # on damaged bytes decoders raise anything
             return None

@@ -24,6 +24,7 @@ from PIL import Image
 from vlmtune.errors import UserError
 from vlmtune.probing.colours import to_image
 from vlmtune.probing.parameters import OneOf, Transformation, transformation
+from vlmtune.storage.files import regular
 
 SUFFIX = ".onnx"
 
@@ -49,7 +50,7 @@ def load_styles(folder: Path, names: Collection[str]) -> dict[str, Transformatio
         )
     graphs: dict[str, list[tuple[str, str]]] = {}
     for file in files:
-        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        digest = hashlib.sha256(regular(file).read_bytes()).hexdigest()
         _session(str(file.resolve()), digest)  # fails now rather than after the first images
         graphs.setdefault(_style(file), []).append((str(file.resolve()), digest))
     return {

@@ -15,9 +15,9 @@ from typing import Annotated, Any, NotRequired
 from pydantic import Field, PositiveInt, StrictInt, TypeAdapter
 from typing_extensions import TypedDict
 
-from vlmtune.errors import UserError
+from vlmtune.errors import UserError, reason
 from vlmtune.report.item_row import ItemRow
-from vlmtune.storage.files import check_regular, check_shape, write_atomically
+from vlmtune.storage.files import check_shape, regular, write_atomically
 from vlmtune.types import ImageRef
 
 STEM = "items"  # of the file beside report.json
@@ -101,18 +101,16 @@ def read_items(path: Path) -> Items:
         UserError: The file holds something else; the error names the row.
     """
     check_format(path)
-    check_regular(path, EXPECTED, FIX)
     rows: list[ItemRow] = []
     try:
-        for cells in _FORMATS[path.suffix.lower()][1](path):
+        for cells in _FORMATS[path.suffix.lower()][1](regular(path)):
             rows.append(_row(cells, f"row {len(rows) + 1} of {path}"))
     except (OSError, ValueError, KeyError, TypeError, RecursionError, csv.Error) as error:
         if isinstance(error, UserError):
             raise
-        reason = " ".join(str(error).split())
+        line = " ".join(reason(error).split())
         raise UserError(
-            f"expected {EXPECTED} in row {len(rows) + 1} of {path}, got {type(error).__name__} "
-            f"({reason}): {FIX}"
+            f"expected {EXPECTED} in row {len(rows) + 1} of {path}, got {line}: {FIX}"
         ) from error
     return by_benchmark(rows)
 

@@ -10,6 +10,7 @@ from io import BytesIO
 from PIL import Image, ImageOps
 
 from vlmtune.report.result import Example, Result
+from vlmtune.storage.files import regular
 from vlmtune.types import ImageRef
 
 SIDE = 192  # pixels of the longer side; twice the size on the page, for dense displays
@@ -24,7 +25,7 @@ def thumbnail(reference: ImageRef) -> Image.Image | None:
     box; pixels of the box outside the image are black.
     """
     try:
-        with Image.open(reference.path) as file:
+        with Image.open(regular(reference.path)) as file:
             image = (_upright(file) if reference.upright else file).convert("RGB")
     except (OSError, ValueError, Image.DecompressionBombError):
         return None

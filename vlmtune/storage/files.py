@@ -4,6 +4,7 @@ In: a path and its content. Out: the file, or the value in it. Never: a half-wri
 of several that belong together.
 """
 
+import errno
 import glob
 import json
 import os
@@ -220,24 +221,26 @@ def read_json(
     Raises:
         UserError: The file cannot be read, is not JSON or has another shape.
     """
-    check_regular(path, expected, fix)
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = regular(path).read_text(encoding="utf-8")
         content = json.loads(text, parse_constant=parse_constant)
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"expected {expected} in {path}, got {reason(error)}: {fix}") from error
     return check_shape(content, shape, path, expected, fix)
 
 
-def check_regular(path: str | Path, expected: str, fix: str = AGAIN) -> None:
-    """Refuses a named pipe or a device, which could be read for ever; a missing file passes.
+def regular(path: str | Path) -> Path:
+    """Returns the path of a file to open, unless that is a pipe or a device, read for ever.
+
+    A missing file and a folder pass, as opening them is an error at once.
 
     Raises:
-        UserError: It is neither a file nor a folder.
+        OSError: It is a pipe, a device or a socket.
     """
     path = Path(path)
     if path.exists() and not (path.is_file() or path.is_dir()):
-        raise UserError(f"expected {expected} in {path}, got a pipe or a device: {fix}")
+        raise OSError(errno.EINVAL, "a pipe or a device", str(path))
+    return path
 
 
 def check_shape(content: Any, shape: Any, path: str | Path, expected: str, fix: str = AGAIN) -> Any:

@@ -15,6 +15,7 @@ from typing import Any
 
 from data_builders.scenes.requests.fields import SceneRequest, parse, refusal
 from vlmtune.errors import UserError
+from vlmtune.storage.files import regular
 
 LIMIT = 10_000
 _STEP = re.compile(r"([a-z]+)(?:\[(\d+)\])?")
@@ -47,7 +48,7 @@ def read_requests(path: Path) -> list[Any]:
     """
     path, where = Path(path), ""
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = regular(path).read_text(encoding="utf-8-sig")
         if path.suffix.lower() == ".jsonl":
             requests = []
             for number, line in enumerate(text.splitlines(), start=1):
