@@ -155,11 +155,16 @@ def instantiate(spec: Spec, base: type[T]) -> T:
         >>> type(instantiate(spec, PairPolicy)).__name__
         'AllPairs'
     """
+    if not (isinstance(spec, dict) and isinstance(spec.get("init_args", {}), dict)):
+        raise UserError(
+            f"expected class_path and init_args of {base.__name__}, got {str(spec)[:60]!r}: "
+            "correct it"
+        )
     path = spec.get("class_path", "")
-    module, _, name = path.rpartition(".")
     try:
+        module, _, name = str(path).rpartition(".")
         cls = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise UserError(
             f"expected the dotted path of {base.__name__}, got {path!r} ({error}): correct it"
         ) from error
@@ -174,7 +179,30 @@ def instantiate(spec: Spec, base: type[T]) -> T:
             f"expected arguments {inspect.signature(cls)} for {path}, got {sorted(arguments)}: "
             f"{error}"
         ) from error
+    for name, parameter in inspect.signature(cls).parameters.items():
+        if name in arguments and not _fits(arguments[name], parameter.annotation):
+            raise UserError(
+                f"expected {inspect.formatannotation(parameter.annotation)} as {name} of {path}, "
+                f"got {str(arguments[name])[:60]!r}: correct it"
+            )
     return cls(**arguments)
+
+
+def _fits(value: Any, annotation: Any) -> bool:
+    """Whether an argument has the type of a parameter; true if pydantic does not know that type."""
+    from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError  # for --help
+
+    if annotation is inspect.Parameter.empty:
+        return True
+    try:
+        adapter = TypeAdapter(annotation, config=ConfigDict(arbitrary_types_allowed=True))
+    except (PydanticUserError, NameError, TypeError):
+        return True
+    try:
+        adapter.validate_python(value)
+    except ValidationError:
+        return False
+    return True
 
 
 def _instantiated(value: Any) -> Any:

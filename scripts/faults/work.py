@@ -18,7 +18,8 @@ from PIL import Image
 MODEL = Path("checkpoints/scenes-clip").resolve()
 COLOURS = ("red", "green", "blue", "yellow")
 STEPS = 40
-TIMES = re.compile(rb'"mtime_ns": \d+|\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:[\d.]+)?')
+# What differs between two runs: times, and the sha256 of a meta.json that holds times.
+TIMES = re.compile(rb'\n  "sha256": "\w+"|"mtime_ns": \d+|\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:[\d.]+)?')
 
 
 @dataclass(frozen=True)

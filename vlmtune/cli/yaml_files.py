@@ -37,7 +37,8 @@ def check_yaml(path: str | Path) -> None:
     """Refuses what would be read for ever or fill the memory; a malformed file passes.
 
     Raises:
-        UserError: It is a named pipe or a device, or its aliases repeat too many values.
+        UserError: It is a named pipe or a device, is not UTF-8, or its aliases repeat too many
+            values.
     """
     try:
         path = regular(path)
@@ -48,6 +49,8 @@ def check_yaml(path: str | Path) -> None:
     try:
         node = yaml.compose(path.read_text(encoding="utf-8"), yaml.SafeLoader)
         values = 0.0 if node is None else _values(node, {})
+    except UnicodeError as error:
+        raise UserError(f"expected YAML in UTF-8 in {path}, got {error}: correct it") from error
     except (OSError, ValueError, yaml.YAMLError):
         return
     except RecursionError:

@@ -167,7 +167,7 @@ def _json(path: Path) -> Iterator[NumberedRow]:
 def _parquet(path: Path) -> Iterator[NumberedRow]:
     arrow = _pyarrow(path)
     with arrow.parquet.ParquetFile(path) as file:
-        yield from _rows(row for x in file.iter_batches(_AT_ONCE) for row in x.to_pylist())
+        yield from _rows(row for x in file.iter_batches(_AT_ONCE) for row in _sound(x).to_pylist())
 
 
 def _arrow(path: Path) -> Iterator[NumberedRow]:
@@ -182,9 +182,19 @@ def _arrow_rows(path: Path) -> Iterator[Cells]:
         except arrow.ArrowInvalid:
             file = arrow.ipc.open_file(source)
             batches = (file.get_batch(i) for i in range(file.num_record_batches))
-        for batch in batches:
+        for batch in map(_sound, batches):
             for start in range(0, batch.num_rows, _AT_ONCE):
                 yield from batch.slice(start, _AT_ONCE).to_pylist()
+
+
+def _sound(batch: Any) -> Any:
+    """Returns a batch whose offsets were checked: damaged ones lie outside the file in memory.
+
+    Raises:
+        ArrowInvalid: It is damaged.
+    """
+    batch.validate(full=True)
+    return batch
 
 
 def _pyarrow(path: Path) -> Any:
