@@ -174,3 +174,24 @@ def test_differences_of_nested_specs():
 def test_the_article_fits_the_kind():
     with refused("expected an Adapter, got"):
         instantiate({"class_path": "vlmtune.errors.UserError"}, Adapter)
+
+
+BOX = "tests.test_config.Box"
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"class_path": BOX, "init_args": []}, "expected class_path and init_args of Configured"),
+        ({"class_path": True}, "expected the dotted path of Configured, got True"),
+        ({"class_path": "../../etc/passwd"}, "expected the dotted path of Configured"),
+        (
+            {"class_path": BOX, "init_args": {"side": "x"}},
+            f"expected int as side of {BOX}, got 'x'",
+        ),
+        ({"class_path": BOX, "init_args": {"side": 1, "colour": []}}, "expected str as colour of"),
+    ],
+)
+def test_specs_of_other_types_are_one_line(spec, message):
+    with refused(f"^{message}"):
+        instantiate(spec, Configured)

@@ -138,6 +138,13 @@ def test_what_may_be_read_or_fails_elsewhere_passes(tmp_path, text):
     check_yaml(tmp_path / "absent.yaml")
 
 
+def test_a_config_that_is_not_utf_8_is_one_line(tmp_path, capsys):
+    (tmp_path / "fit.yaml").write_bytes(b"model: \xa5")
+    assert main(["fit", "--config", str(tmp_path / "fit.yaml")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("vlmtune: error: expected YAML in UTF-8 in ")
+
+
 def test_an_absent_file_is_reported_in_a_few_words(tmp_path):
     with refused("expected YAML in .*absent.yaml, got no such file: correct it"):
         read_yaml(tmp_path / "absent.yaml")

@@ -146,3 +146,19 @@ def test_parquet_without_pyarrow_is_refused(tmp_path, monkeypatch):
         monkeypatch.setitem(sys.modules, module, None)
     with refused("expected the package pyarrow .* pip install pyarrow"):
         list(read_cells(written(tmp_path / "t.parquet", "")))
+
+
+def test_offsets_outside_an_arrow_file_are_an_error(tmp_path):
+    """Without a check the reader follows them out of the file, which ends the process."""
+    arrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    path = tmp_path / "rows.arrow"
+    table = arrow.Table.from_pylist([{"image": "a.png", "caption": "a dog"}] * 2)
+    with arrow.OSFile(str(path), "wb") as file, arrow.ipc.new_stream(file, table.schema) as out:
+        out.write_table(table)
+    offsets = b"".join(n.to_bytes(4, "little") for n in (0, 5, 10))
+    wrong = b"".join(n.to_bytes(4, "little", signed=True) for n in (0, -5, 2**30))
+    content = path.read_bytes()
+    assert offsets in content
+    path.write_bytes(content.replace(offsets, wrong))
+    with refused("expected a table in .*rows.arrow, got "):
+        list(numbered_rows(path))
