@@ -109,11 +109,11 @@ def main() -> int:
     total: dict[str, Counter[str]] = {}
     faults: list[str] = []
     for seed in options.seed:
-        counts, found = run(options.inputs, seed)
-        faults += found
+        counts, lines = run(options.inputs, seed)
+        faults += lines
         for name, by_kind in counts.items():
             total.setdefault(name, Counter()).update(by_kind)
-        right = options.inputs - len(found)
+        right = options.inputs - len(lines)
         print(f"seed {seed}: {right} of {options.inputs} inputs end in one line or are read")
     for name, by_kind in total.items():
         print(f"{name}: {by_kind['refused']} refused, {by_kind['read']} read, "

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from PIL import Image
+from webdataset.writer import TarWriter
 
 from scripts.faults import work
 from vlmtune.adapters.linear_probe import LinearProbe
@@ -172,8 +173,6 @@ def _shards(folder: Path) -> Iterator[Reader]:
 
 
 def _write_tar(path: Path, images: list[bytes]) -> None:
-    from webdataset import TarWriter
-
     with TarWriter(str(path), encoder=False) as writer:
         for number, image in enumerate(images):
             facts = json.dumps({"caption": f"a red cube {number}"}).encode()
@@ -200,9 +199,9 @@ def _stored(folder: Path) -> Iterator[Reader]:
         )
         return cache.folder, [(cache.similar(x), cache.false_captions(x)) for x in captions]
 
-    made = store().folder
+    built = store().folder
     for name in ("meta.json", "ids.json", "values.bin"):
-        yield Reader(made / name, stored, sealed=True)
+        yield Reader(built / name, stored, sealed=True)
     cache: Any = mined()
     for name in ("meta.json", "images.json", "captions.json", "neighbours.bin", "false.bin"):
         yield Reader(cache[0] / name, mined, sealed=True)
