@@ -4,7 +4,16 @@ from io import BytesIO
 import pytest
 from PIL import Image
 
-from vlmtune.report.media import COLUMNS, SIDE, caption, data_uri, metric_table, retrievals, strip
+from vlmtune.report.media import (
+    COLUMNS,
+    SIDE,
+    caption,
+    data_uri,
+    metric_table,
+    retrievals,
+    strip,
+    thumbnail,
+)
 from vlmtune.types import ImageRef
 
 
@@ -75,3 +84,9 @@ def test_an_unreadable_image_has_no_uri(tmp_path, path):
     assert data_uri(ImageRef(tmp_path / "b.png")) is None
     assert data_uri(ImageRef(tmp_path / "absent.png")) is None
     assert data_uri(ImageRef(path, (0, 0, 0, 5))) is None
+
+
+@pytest.mark.parametrize("box", [(0, 0, 4, 10**30), (0, 0, 10**6, 10**6), (0, 0, 0, 1)])
+def test_a_box_of_no_picture_has_no_thumbnail(tmp_path, box):
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    assert thumbnail(ImageRef(tmp_path / "a.png", box)) is None

@@ -27,13 +27,13 @@ def thumbnail(reference: ImageRef) -> Image.Image | None:
     try:
         with Image.open(regular(reference.path)) as file:
             image = (_upright(file) if reference.upright else file).convert("RGB")
-    except (OSError, ValueError, Image.DecompressionBombError):
+        if reference.box is not None:
+            x, y, width, height = reference.box
+            if width < 1 or height < 1:
+                return None
+            image = image.crop((x, y, x + width, y + height))
+    except (OSError, ValueError, OverflowError, Image.DecompressionBombError):
         return None
-    if reference.box is not None:
-        x, y, width, height = reference.box
-        if width < 1 or height < 1:
-            return None
-        image = image.crop((x, y, x + width, y + height))
     image.thumbnail((SIDE, SIDE))
     return image
 
