@@ -228,6 +228,8 @@ def test_before_and_after_is_one_page_as_documented(tmp_path, monkeypatch, capsy
         assert run(capsys, *words, "--out", f"runs/quickstart/{name}")[0] == 0
     for line in [line for block in blocks for line in block.splitlines()]:
         words = shlex.split(line)[1:]
+        if words[0] == "quickstart":  # its world is built above
+            continue
         words = ["2" if word == "100" else word for word in words]
         status, _, err = run(capsys, *words, *TINY.get(words[0], ()))
         assert status == 0, err
