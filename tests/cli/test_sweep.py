@@ -213,6 +213,7 @@ def test_a_resumed_training_continues_its_wandb_run(
     trial = [*words(sweep)[1:], *tiny(tmp_path, model_folder, shards)]
     assert main(trial) == 0, capfd.readouterr().err
     wandb.finish()
+    assert "anonymous" not in capfd.readouterr().err  # a warning of what Lightning passes
     (first,) = runs_of(tmp_path)
     last = tmp_path / "wandb/vlmtune" / first / "checkpoints/last.ckpt"
     resumed = [*trial, "--trainer.max_steps=3", "--ckpt_path"]

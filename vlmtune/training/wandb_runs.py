@@ -38,6 +38,9 @@ def continue_runs(trainer: pl.Trainer, ckpt_path: str | None) -> None:
         trainer: Its loggers are changed.
         ckpt_path: As for `Trainer.fit`. None also finds the checkpoint of a requeued job of Slurm.
     """
+    for logger in _loggers(trainer):
+        if logger._wandb_init.get("anonymous") is None:
+            logger._wandb_init.pop("anonymous", None)  # W&B warns even of None
     loggers = [logger for logger in _loggers(trainer) if logger.version is None]
     if not loggers or "WANDB_RUN_ID" in os.environ:
         return
