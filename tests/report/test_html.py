@@ -180,6 +180,7 @@ def test_text_only_rows_and_repeated_captions_are_caveats(rich):
     page = Page(to_html(rich))
     text = page.flat()
     assert "captions give some answers away without the image" in text
+    assert "Between two images they tie, and a tie counts as wrong." in text
     assert "mm <x> is no better than text-only (n-gram)" in text
     assert "identical candidates: 2 of 14" in text
     assert "Caveats" in text

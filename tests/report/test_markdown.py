@@ -28,6 +28,7 @@ def test_changes_are_tested(make_run):
 
     won, lost = (1.0,) * 10 + (0.0,) * 4, (0.0,) * 10 + (1.0,) * 4
     text = to_markdown([run("a", lost), run("b", won), run("c", won, text_only=True)])
+    assert "Between two images they tie, and a tie counts as wrong." in text
     lines = text.splitlines()
     retained = lines[lines.index("## Retained abilities, change from a") + 4]
     assert retained.startswith("| cola_multi | b | ±0.0 | ")

@@ -19,6 +19,10 @@ REPEATED = {
 }
 
 
+TEXT_ONLY = (
+    "Text-only runs never see the image and do not compete. Between two images they tie, and a tie "
+    "counts as wrong."
+)
 RANDOM = "the frozen model has random weights: these numbers say nothing about a pre-trained model"
 
 

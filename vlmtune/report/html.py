@@ -15,7 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from vlmtune.report import table
-from vlmtune.report.caveats import caveats
+from vlmtune.report.caveats import TEXT_ONLY, caveats
 from vlmtune.report.charts import Change, changes, charts
 from vlmtune.report.differences import LEVEL, Comparison, compare_with_first, items_alone
 from vlmtune.report.flips import flips
@@ -71,6 +71,7 @@ def to_html(runs: Sequence[RunReport], groups: Sequence[dict[str, Any]] = ()) ->
         script_digest=b64encode(sha256(script.encode()).digest()).decode(),
         runs=[_run(run, colour) for run, colour in zip(runs, colours(runs), strict=True)],
         baseline=None if first is None else runs[first].name,
+        text_only=TEXT_ONLY,
         level=LEVEL,
         single=items_alone(runs),
         tiles=[_tile(row, runs) for row in primary] if len(primary) <= TILES else [],

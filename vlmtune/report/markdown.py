@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from vlmtune.report import table
-from vlmtune.report.caveats import caveats
+from vlmtune.report.caveats import TEXT_ONLY, caveats
 from vlmtune.report.differences import LEVEL, Comparison, compare_with_first, items_alone
 from vlmtune.report.flips import flip_lines
 from vlmtune.report.run_report import RunReport
@@ -43,6 +43,8 @@ def to_markdown(runs: Sequence[RunReport], groups: Sequence[dict[str, Any]] = ()
     parts, comparisons = table.sections(runs), compare_with_first(runs)
     primary = [row for part in parts for row in part.primary]
     lines = ["# vlmtune report", "", *_primary(runs, primary), "", NOTE, ""]
+    if any(run.text_only for run in runs):
+        lines += [TEXT_ONLY, ""]
     lines += _not_run(runs)
     first = table.baseline(runs)
     if first is not None:

@@ -116,8 +116,8 @@ def build_index(
                 unread.append(Unread(file, _reason(file)))
         if not listed["images"]:
             raise UserError(
-                f"expected images that can be read, got {len(unread)} files and none of them "
-                f"({unread[0].reason}): correct the paths"
+                f"expected images that can be read, got none in {len(unread)} files (first: "
+                f"{unread[0].reason}): correct the paths"
             )
         old, shortlist = listed["shortlist"], _shortlist(out, listed, parts.names, encoder)
         listed["parts"], listed["shortlist"] = parts.names, shortlist
