@@ -98,7 +98,8 @@ def strip(example: Example) -> Image.Image | None:
     pictures = [picture for ref in example.images if (picture := thumbnail(ref)) is not None]
     if not pictures:
         return None
-    row = Image.new("RGB", (sum(p.width for p in pictures), SIDE), "white")
+    size = sum(p.width for p in pictures), max(p.height for p in pictures)
+    row = Image.new("RGB", size, "white")
     left = 0
     for picture in pictures:
         row.paste(picture, (left, 0))
