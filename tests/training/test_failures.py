@@ -110,10 +110,16 @@ def observer(request):
         process.wait()
     watch = _ChildProcessObserver(os.getpid(), [process], sleep_period=0)
     watch._terminate_all = lambda: None
-    released = threading.Event()
-    watch._run = released.wait
+    waiting, released = threading.Event(), threading.Event()
+
+    def wait():
+        waiting.set()
+        return released.wait()
+
+    watch._run = wait
     outlive_children()  # not started: nothing to see
     watch.start()
+    assert waiting.wait(60)  # else it would run what a test sets
     yield watch
     released.set()
     watch.join(10)
