@@ -31,7 +31,7 @@ from typing_extensions import TypedDict
 from vlmtune.errors import UserError
 from vlmtune.features.store_key import StoreKey
 from vlmtune.storage import folder as folders
-from vlmtune.storage.files import Count, read_json
+from vlmtune.storage.files import Count, PositiveCount, read_json
 from vlmtune.storage.folder import DamagedError, FolderWriter
 from vlmtune.storage.progress import progress
 from vlmtune.types import Features, Pooled, Tokens, concatenate
@@ -51,8 +51,8 @@ class EmptyStoreError(UserError):
 class Facts(TypedDict):
     """What `meta.json` says of the rows."""
 
-    rows: Count
-    width: Count
+    rows: PositiveCount
+    width: PositiveCount
     pieces: NotRequired[Count]
 
 

@@ -28,7 +28,7 @@ from typing_extensions import TypedDict
 
 from vlmtune.search.encoder import Encoder
 from vlmtune.search.parts import Part, as_bytes, mapped, read_prepared
-from vlmtune.storage.files import Count, write_atomically
+from vlmtune.storage.files import PositiveCount, write_atomically
 from vlmtune.storage.folder import FolderWriter, read_meta
 from vlmtune.storage.progress import progress
 from vlmtune.types import Rows
@@ -41,10 +41,10 @@ CHUNK = 128  # images projected at a time
 class _Facts(TypedDict):
     """What `meta.json` says of the numbers: n, D, d, and the n at which B was computed."""
 
-    rows: Count
-    recalled: Count
-    width: Count
-    fitted: Count
+    rows: PositiveCount
+    recalled: PositiveCount
+    width: PositiveCount
+    fitted: PositiveCount
 
 
 class Shortlist:

@@ -26,6 +26,7 @@ FULL = re.compile(r"No space left on device|Disk quota exceeded|File too large",
 AGAIN = "get the file again, or correct the path"
 Count = Annotated[int, Field(strict=True, ge=0, le=2**44)]
 """The type of a number of rows or bytes in a file: neither text nor truth value; up to 16 TiB."""
+PositiveCount = Annotated[Count, Field(gt=0)]
 # Inside `all_or_none`: the temporary path of each path that is written.
 _WRITTEN: ContextVar[dict[Path, Path] | None] = ContextVar("written", default=None)
 
