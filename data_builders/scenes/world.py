@@ -1,5 +1,6 @@
 """Options go in, rendered scenes in the formats of corpora come out. Never writes shards."""
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from data_builders.scenes.compositions import (
 from data_builders.scenes.formats import ar4t, clevr, cola, eqben, foils, karpathy, visual_genome
 from data_builders.scenes.formats.files import write_json
 from data_builders.scenes.grids import Singles
+from data_builders.scenes.held_out import HeldOut
 from data_builders.scenes.image_files import (
     SceneImage,
     Split,
@@ -79,15 +81,19 @@ class ScenesBuilder(Builder):
         min_visible: Smallest fraction of the image that each object must cover.
         unseen: Compositions to hold out of training, as rectangles (colors, shapes), or "A" or "B"
             for what CoGenT forbids in that condition (which leaves no swaps for `multi`).
+        unread_colors: Colours that training neither shows nor names, two or more of them for
+            `cola/multi_unread.json`.
+        held_out: Scenes for the tables in `held_out`, of sentences in forms that training lacks and
+            of single objects in sizes and textures that it may lack.
         single_attributes: Attributes in Cola's single-object queries, "color" among them.
         relational: Fraction of multi-object items with a relation, "a red cube behind a torus".
         processes: Rendering processes, by default as many as useful; the result is the same.
         device: Where to render, "cpu" or "cuda"; one process is enough for a GPU.
         benchmarks: Items in each further benchmark file; 40 is about 2,000 images, 0 is none.
         placements: At most this many captions per training image about sides of the picture.
-        foils: At most this many sentences with a foil per training image and per AR4T scene of one
-            object, in `foils/train.csv`: counts, absence, negation, an added object, exchanged
-            materials, colours after their nouns.
+        foils: At most this many sentences with a foil per image of `foils/train.csv` (training
+            images and AR4T scenes of one object) and `foils/val.csv`: counts, absence, negation, an
+            added object, exchanged materials, colours after their nouns.
         long_foils: At most this many further foils per image, of one to four sentences, some with
             relations or negation; one or two sentences of the foil are false.
         spar_repeats: Times to render PUG: SPAR's grid, of 540 images if `benchmarks` is 40 or more;
@@ -100,7 +106,7 @@ class ScenesBuilder(Builder):
 
     idle: ClassVar[Mapping[str, Any]] = {
         "processes": ..., "benchmarks": 0, "placements": 0, "foils": 0, "eqben_train": 0,
-        "classes": 0, "long_foils": 0, "spar_repeats": 1,
+        "classes": 0, "long_foils": 0, "spar_repeats": 1, "unread_colors": (), "held_out": 0,
     }  # fmt: skip
 
     def __init__(
@@ -115,12 +121,14 @@ class ScenesBuilder(Builder):
         single_attributes: Sequence[str] = ("color", "material"), relational: float = 0.0,
         processes: int | None = None, device: str = "cpu", benchmarks: int = 0,
         placements: int = 0, spar_repeats: int = 1, foils: int = 0, eqben_train: int = 0,
-        classes: int = 0, long_foils: int = 0,
+        classes: int = 0, long_foils: int = 0, unread_colors: Sequence[str] = (),
+        held_out: int = 0,
     ) -> None:  # fmt: skip
         _check_counts(train=train, val=val, test=test, cogent=cogent, multi=multi,
                       ar4t_train=ar4t_train, ar4t_test=ar4t_test,
                       benchmarks=benchmarks, placements=placements, foils=foils,
-                      eqben_train=eqben_train, classes=classes, long_foils=long_foils)  # fmt: skip
+                      eqben_train=eqben_train, classes=classes, long_foils=long_foils,
+                      held_out=held_out)  # fmt: skip
         if "color" not in single_attributes or not set(single_attributes) <= set(ATTRIBUTE_ORDER):
             raise UserError(
                 f"expected single_attributes out of {list(ATTRIBUTE_ORDER)} with 'color' among "
@@ -133,28 +141,34 @@ class ScenesBuilder(Builder):
         self.canvas = Canvas(image_size, samples, device)
         self.seed, self.relational = seed, relational
         self.single_attributes, self.processes = tuple(single_attributes), processes
-        self.unseen = unseen_compositions(unseen, colors, shapes)
         self.world = WorldSpec(
             min_objects, max_objects, tuple(shapes), tuple(colors), tuple(materials),
             tuple(textures), tuple(sizes), tuple(floors),
             stack_probability=stack, min_visible=min_visible,
         )  # fmt: skip
+        read = tuple(color for color in colors if color not in unread_colors)
+        self.unseen = unseen_compositions(unseen, read, shapes)
+        self.training = replace(self.world, colors=read, forbidden=self.unseen)
+        self.unread = frozenset(itertools.product(set(colors) - set(read), shapes))
         if spar_repeats < 1:
             raise UserError(f"expected spar_repeats >= 1, got {spar_repeats}: raise it")
         self.benchmarks, self.placements = benchmarks, placements
         self.spar_repeats, self.foils, self.eqben_train = spar_repeats, foils, eqben_train
-        self.classes, self.long_foils = classes, long_foils
-
-    def _at_least_two(self, forbidden: frozenset[Composition] = frozenset()) -> WorldSpec:
-        low, high = (max(2, count) for count in (self.world.min_objects, self.world.max_objects))
-        return replace(self.world, forbidden=forbidden, min_objects=low, max_objects=high)
+        self.classes, self.long_foils, self.held_out = classes, long_foils, held_out
 
     @override
     def write(self, folder: Path, tick: Callable[[], None]) -> Sequence[ShardInfo]:
-        spec = self._at_least_two() if self.benchmarks else None
-        options = self.unseen, self.seed, self.spar_repeats
-        suite = Suite(self.benchmarks, spec, *options) if spec else None
-        splits = self._splits() | (suite.splits if suite else {})
+        suites: list[Suite | HeldOut] = []
+        if self.benchmarks:
+            untrained = self.unseen | self.unread
+            options = untrained, self.seed, self.spar_repeats
+            suites.append(Suite(self.benchmarks, _at_least_two(self.world), *options))
+        if self.held_out:
+            trained = _at_least_two(self.training)
+            suites.append(HeldOut(self.held_out, trained, self.world, self.seed))
+        splits = self._splits()
+        for suite in suites:
+            splits |= suite.splits
         check_device(self.canvas.device)
         processes = self.processes or useful_processes(splits, self.canvas)
         work = chunks(splits, self.canvas, folder / "images")
@@ -163,32 +177,46 @@ class ScenesBuilder(Builder):
         self._write_pairs(folder, images, splits)
         if self.eqben_train:
             self._write_eqben(folder, images, splits)
-        if suite:
+        for suite in suites:
             suite.write(folder, images)
-        seen = replace(self.world, forbidden=self.unseen).compositions()
-        sides = {"unseen": sorted(map(list, self.unseen)), "seen": sorted(map(list, seen))}
+        untrained = sorted(map(list, self.unseen | self.unread))
+        sides = {"unseen": untrained, "seen": sorted(map(list, self.training.compositions()))}
         write_json(folder / "compositions.json", sides)
         self.counts.update({f"images: {split}": len(rows) for split, rows in images.items()})
         return ()
 
     def _splits(self) -> dict[str, Split]:
-        forbidden = {"train": self.unseen, "val": self.unseen, "test": frozenset()}
-        forbidden |= {split: cogent_forbidden(split[-1]) for split in _COGENT}
+        """All series to render but those of the suites, and their files, by the split's name."""
+        splits = self._scene_splits() | self._pair_splits()
+        if self.classes:
+            singles = Singles(self.training, self._seed("classes"), self.classes, "classes")
+            splits["classes"] = Split(singles, singles.files())
+        return splits
+
+    def _scene_splits(self) -> dict[str, Split]:
+        specs = {"train": self.training, "val": self.training, "test": self.world}
+        for split in _COGENT:
+            specs[split] = replace(self.world, forbidden=cogent_forbidden(split[-1]))
+        splits: dict[str, Split] = {}
+        for split, count in self.scenes.items():
+            if count:
+                series = SceneSeries(specs[split], self._seed(split))
+                splits[split] = Split(series, numbered(split, count))
+        return splits
+
+    def _pair_splits(self) -> dict[str, Split]:
         splits: dict[str, Split] = {}
 
         def add(name: str, series: Series, count: int) -> None:
             splits[name] = Split(series, numbered(name, count))
 
-        for split, count in self.scenes.items():
-            if count:
-                spec = replace(self.world, forbidden=forbidden[split])
-                add(split, SceneSeries(spec, self._seed(split)), count)
-        for side in ("seen", "unseen") if self.multi else ():
-            add(f"cola_{side}", self._cola(side), 2 * self.multi)
+        if self.multi:
+            for side, compositions in self._cola_sides().items():
+                add(f"cola_{side}", self._cola(side, compositions), 2 * self.multi)
         for split, count in self.ar4t.items():
             if count:
-                two = {"min_objects": 2, "max_objects": 2}
-                spec = replace(self.world, forbidden=forbidden[split], **two)
+                spec = self.training if split == "train" else self.world
+                spec = replace(spec, min_objects=2, max_objects=2)
                 name = f"ar4t_{split}"
                 add(name, AR4TPairs(spec, self._seed(name)), 2 * count)
                 if split == "train":
@@ -198,26 +226,28 @@ class ScenesBuilder(Builder):
                     add("ar4t_single", series, unary + isolated)
         for part, series in _ENGINE.items() if self.eqben_train else ():
             name = f"eqben_{part}"
-            spec = self._at_least_two(self.unseen)
+            spec = _at_least_two(self.training)
             add(name, series(spec, self._seed(name)), 2 * self.eqben_train)
-        if self.classes:
-            seen = replace(self.world, forbidden=self.unseen)
-            singles = Singles(seen, self._seed("classes"), self.classes, "classes")
-            splits["classes"] = Split(singles, singles.files())
         return splits
 
     def _seed(self, name: str) -> int:
         return sub_seed(self.seed, name)
 
-    def _cola(self, name: str) -> ColaPairs:
-        seen = frozenset(replace(self.world, forbidden=self.unseen).compositions())
-        chosen = swaps(seen if name == "seen" else self.unseen)
+    def _cola_sides(self) -> Mapping[str, frozenset[Composition]]:
+        """The compositions that the items of each of Cola's files exchange, by its name."""
+        sides = {"seen": frozenset(self.training.compositions()), "unseen": self.unseen}
+        if self.unread:
+            sides["unread"] = self.unread
+        return sides
+
+    def _cola(self, name: str, compositions: frozenset[Composition]) -> ColaPairs:
+        chosen = swaps(compositions)
         if not chosen:
             raise UserError(
                 f"expected two colours and two shapes whose four compositions are all {name}, got "
                 f"none: change `unseen`, add colors or shapes, or set `multi` to 0"
             )
-        spec = self._at_least_two(self.unseen if name == "seen" else frozenset())
+        spec = _at_least_two(self.training if name == "seen" else self.world)
         return ColaPairs(spec, self._seed(f"cola_{name}"), tuple(chosen), self.relational)
 
     def _write_scenes(self, folder: Path, images: Images) -> None:
@@ -238,11 +268,19 @@ class ScenesBuilder(Builder):
             first_id += len(rows)
         content = karpathy.dataset(captioned, self.seed, self.placements)
         write_json(folder / "karpathy/dataset_scenes.json", content)
-        if (self.foils or self.long_foils) and "train" in images:
-            spec = replace(self.world, forbidden=self.unseen)
-            shown = [*images["train"], *images.get("ar4t_single", ())]
-            content = foils.table(shown, spec, self.seed, self.foils, self.long_foils)
-            write_text(folder / "foils/train.csv", content)
+        if self.foils or self.long_foils:
+            self._write_foils(folder, images)
+
+    def _write_foils(self, folder: Path, images: Images) -> None:
+        """Writes the table to train on, and that of validation scenes to choose settings by."""
+        shown = {
+            "train": [*images.get("train", ()), *images.get("ar4t_single", ())],
+            "val": images.get("val", ()),
+        }
+        for split, rows in shown.items():
+            if rows:
+                content = foils.table(rows, self.training, self.seed, self.foils, self.long_foils)
+                write_text(folder / f"foils/{split}.csv", content)
 
     def _write_eqben(self, folder: Path, images: Images, splits: Mapping[str, Split]) -> None:
         parts = []
@@ -256,7 +294,8 @@ class ScenesBuilder(Builder):
         if "test" in images:
             content = cola.single(images["test"], self.single_attributes)
             write_json(folder / "cola/single.json", content)
-            sides = cola.single_split(images["test"], self.single_attributes, self.unseen)
+            untrained = self.unseen | self.unread
+            sides = cola.single_split(images["test"], self.single_attributes, untrained)
             write_json(folder / "cola/single_split.json", sides)
         for split, rows in images.items():
             kind, _, name = split.partition("_")
@@ -269,6 +308,11 @@ class ScenesBuilder(Builder):
                 alone = images["ar4t_single"] if singles else ()
                 table = ar4t.table(rows, series, alone, singles)
                 write_text(folder / f"ar4t/{_AR4T_FILES[name]}.csv", table)
+
+
+def _at_least_two(spec: WorldSpec) -> WorldSpec:
+    low, high = max(2, spec.min_objects), max(2, spec.max_objects)
+    return replace(spec, min_objects=low, max_objects=high)
 
 
 def _check_counts(**counts: int) -> None:

@@ -97,14 +97,14 @@ def naive(backbone, adapter, state, words, scale):
 
 
 @pytest.mark.parametrize("locations", [True, False])
-@pytest.mark.parametrize("scale", [None, 0.0, 7.0])
+@pytest.mark.parametrize("weight", [1.0, 0.0, 0.3])
 @torch.no_grad()
-def test_scores_are_those_of_the_formula(backbone, locations, scale):
-    adapter = attached(backbone, frozen_scale=scale, locations=locations)
+def test_scores_are_those_of_the_formula(backbone, locations, weight):
+    adapter = attached(backbone, frozen_weight=weight, locations=locations)
     awaken(adapter)
     image, text = states(backbone, adapter)
     scores = adapter(image, text).values
-    parts, factor = (backbone, adapter), backbone.logit_scale if scale is None else scale
+    parts, factor = (backbone, adapter), weight * backbone.logit_scale
     for i in range(2):
         for j, length in enumerate(text.lengths.tolist()):
             expected = naive(*parts, image[[i]], text[[j]].cut(length), factor)
@@ -113,7 +113,7 @@ def test_scores_are_those_of_the_formula(backbone, locations, scale):
 
 @pytest.mark.parametrize("memory", [1, 2**29])
 def test_training_reads_an_image_once_for_all_its_texts(backbone, memory):
-    adapter = attached(backbone, frozen_scale=0.0, memory=memory)
+    adapter = attached(backbone, frozen_weight=0.0, memory=memory)
     awaken(adapter)
     image, text = states(backbone, adapter, images=3)
     pairs = torch.tensor([[True, False, True], [False] * 3, [True] * 3])
@@ -128,10 +128,10 @@ def test_training_reads_an_image_once_for_all_its_texts(backbone, memory):
 
 
 @torch.no_grad()
-def test_texts_can_be_read_before_the_first_block(backbone):
+def test_it_reads_the_embeddings_of_words_by_default(backbone):
+    adapter = attached(backbone)
     first = -1 - backbone.text_tower.layers
-    adapter = attached(backbone, text_layer=first)
-    assert adapter.text_input == FeatureSpec("state", first)
+    assert adapter.text_input == attached(backbone, text_layer=first).text_input
     image, text = states(backbone, adapter)
     words = backbone.text_tower.start(backbone.text_tower.words(TEXTS))
     assert text.trimmed().values.equal(words.trimmed().values)
@@ -144,7 +144,7 @@ def test_texts_can_be_read_before_the_first_block(backbone):
 @torch.no_grad()
 def test_a_place_moves_with_what_is_read(backbone):
     """One word that reads a single patch, and weighs x alone, scores the column of that patch."""
-    adapter = attached(backbone, frozen_scale=0.0)
+    adapter = attached(backbone, frozen_weight=0.0)
     awaken(adapter)
     image, text = states(backbone, adapter, images=1)
     prepared_image, prepared_text = adapter.prepare_image(image), adapter.prepare_text(text)
@@ -229,19 +229,19 @@ def test_patches_make_a_square(backbone, monkeypatch):
 
 
 OUT_OF_RANGE = [
-    {"layer": -1},
+    {"image_layer": -1},
     {"text_layer": -1},
     {"text_layers": 0},
     {"image_layers": 0},
-    {"frozen_scale": -1.0},
+    {"frozen_weight": -1.0},
 ]
 
 
 @pytest.mark.parametrize("options", OUT_OF_RANGE)
 def test_numbers_out_of_range_are_refused(options):
-    with pytest.raises(UserError, match="correct"):
+    with pytest.raises(UserError, match=r"correct|raise it"):
         GroundedWords(**options)
 
 
 def test_it_reads_the_states_from_which_towers_go_on():
-    assert GroundedWords(layer=-3).text_input == FeatureSpec("state", -3)
+    assert GroundedWords(image_layer=-3).image_input == FeatureSpec("state", -3)

@@ -8,6 +8,7 @@ import torch
 
 from tests.tiny import Widths
 from vlmtune.adapters.mm_adapter import MMAdapter
+from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.errors import UserError
 from vlmtune.types import Tokens
 
@@ -142,6 +143,19 @@ def test_it_reads_the_layer_before_the_last():
     assert (adapter.image_input.layer, adapter.text_input.layer) == (-2, -2)
     adapter = MMAdapter(image_layer=-3, text_layer=-1)
     assert (adapter.image_input.layer, adapter.text_input.layer) == (-3, -1)
+
+
+@torch.no_grad()
+def test_it_can_read_the_embeddings_of_words(model_folder):
+    backbone = OpenClip(str(model_folder))
+    adapter = MMAdapter(text_layer="words")
+    adapter.attach(backbone)
+    tower, captions = backbone.text_tower, ["red cube", "cube red"]
+    assert tower is not None
+    texts = backbone.encode_text(captions, adapter.text_input)
+    assert isinstance(texts, Tokens)
+    words = tower.start(tower.words(captions))
+    assert texts.trimmed().values.equal(words.trimmed().values)
 
 
 def test_dropout_only_in_training():

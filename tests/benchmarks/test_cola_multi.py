@@ -69,6 +69,15 @@ def test_the_image_score_and_not_the_text_score_is_the_accuracy(tmp_path):
     assert metrics["text_accuracy"].value == metrics["group_accuracy"].value == 0.0
 
 
+def test_items_are_grouped_by_the_words_they_state(tmp_path):
+    fixture = ColaMulti.fixture(tmp_path)
+    benchmark = ColaMulti(fixture.path, fixture.images, words=["cup", "box", "man", "tree"])
+    assert benchmark.items.groups == ["box and cup", "box and cup", "man and tree"]
+    metrics = benchmark.run(oracle(benchmark)).metrics
+    assert metrics["accuracy/box and cup"].n == 2
+    assert metrics["accuracy/man and tree"].value == 1.0
+
+
 def test_items_that_share_an_image_are_one_cluster(tmp_path):
     benchmark = ColaMulti.fixture(tmp_path)
     assert benchmark.run(oracle(benchmark)).clusters == (0, 0, 1)

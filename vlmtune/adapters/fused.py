@@ -6,6 +6,7 @@ Never: a choice of pairs; the caller names them.
 
 from abc import abstractmethod
 from dataclasses import replace
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -17,6 +18,7 @@ from vlmtune.adapters.base import JointAdapter
 from vlmtune.adapters.fusion_styles.base import ClsOutputs, FusionStyle, JointEncoderStyle
 from vlmtune.adapters.fusion_styles.layers import LayerFactory, initialise
 from vlmtune.adapters.fusion_styles.mdetr import Mdetr
+from vlmtune.adapters.towers import word_embeddings
 from vlmtune.backbones.base import Backbone
 from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec, PooledTokens, Tokens
@@ -38,7 +40,8 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
             new pre-norm layer hardly moves them.
         masked: Hide padding from attention.
         image_layer: Layer of the image tokens, counted from the end.
-        text_layer: Layer of the text tokens, counted from the end.
+        text_layer: Layer of the text tokens, counted from the end, or "words" for the embeddings
+            of the tokens before the first block (ours).
         fusion: The fusion style, an object of `vlmtune.adapters.fusion_styles`; None for `Mdetr`.
         memory: Bytes that scoring a chunk of pairs may take.
         training_memory: Bytes of activations kept for the backward pass. Activations beyond them
@@ -56,7 +59,7 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
         normalize_tokens: bool = False,
         masked: bool = True,
         image_layer: int = -2,
-        text_layer: int = -2,
+        text_layer: int | Literal["words"] = -2,
         fusion: FusionStyle | None = None,
         memory: int = 512 * 2**20,
         training_memory: int = 3 * 2**30,
@@ -73,11 +76,15 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
         self.layers = _layers(self.style, encoder_layers, decoder_layers)
         self.normalize_tokens, self.masked = normalize_tokens, masked
         self.image_input = FeatureSpec("tokens", image_layer)
-        self.text_input = FeatureSpec("tokens", text_layer)
+        # The layer of the words is known once the backbone is.
+        self.text_input = FeatureSpec("tokens", -2 if text_layer == "words" else text_layer)
+        self.reads_words = text_layer == "words"
         self.memory, self.training_memory = memory, training_memory
 
     @override
     def attach(self, backbone: Backbone) -> None:
+        if self.reads_words:
+            self.text_input = word_embeddings(backbone)
         super().attach(backbone)
         width = backbone.text_width
         factory = LayerFactory(

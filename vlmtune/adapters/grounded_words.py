@@ -5,6 +5,7 @@ Never: a change of the towers.
 """
 
 import math
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -14,7 +15,7 @@ from typing_extensions import override
 
 from vlmtune.adapters.base import JointAdapter
 from vlmtune.adapters.fusion_styles.layers import LayerFactory, initialise
-from vlmtune.adapters.towers import image_tower, run_last, text_tower
+from vlmtune.adapters.towers import image_tower, run_last, text_tower, word_embeddings
 from vlmtune.backbones.base import ONE_SHAPE, Backbone, Tower
 from vlmtune.backbones.evaluation_mode import evaluation_mode
 from vlmtune.errors import UserError
@@ -24,8 +25,8 @@ from vlmtune.types import FeatureSpec, PooledTokens, Tokens
 class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
     r"""The frozen score plus the evidence of each word, in content and in location.
 
-    $s(I, T) = e^{\tau} \cos(v_I, t_T) + b + \frac{1}{2} \sum_{w, h} \Big( f_{wh}(T)^\top c_{wh} +
-    g_{wh}(T)^\top p_{wh} \Big)$
+    $s(I, T) = \lambda e^{\tau} \cos(v_I, t_T) + b + \frac{1}{2} \sum_{w, h} \Big(
+    f_{wh}(T)^\top c_{wh} + g_{wh}(T)^\top p_{wh} \Big)$
 
     Word w reads the patches with head h: $a_{wh} = \mathrm{softmax}_p(q_{wh}(T)^\top k_{ph}(I) /
     \sqrt{w_h})$. It reads the content $c_{wh} = \sum_p a_{whp} v_{ph}(I) / \sqrt{w_h}$ at the
@@ -54,10 +55,10 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         hidden: Width of the feed-forward layers, as a multiple of the token width.
         dropout: Dropout probability of these layers in training.
         locations: Whether coordinates are used; without them $g = 0$.
-        frozen_scale: $e^{\tau}$, fixed; None for the backbone's, 0 to leave the frozen score out.
-        layer: Layer of the states in both towers, counted from the end, -1 excluded.
-        text_layer: Layer of the text's states instead. The first one, -1 - the number of blocks,
-            holds the embeddings of the tokens: words that the text tower treats alike still differ.
+        frozen_weight: $\lambda$, the weight of the frozen score; 0 leaves it out.
+        image_layer: Layer of the image's states, counted from the end, -1 excluded.
+        text_layer: Layer of the text's states, likewise, or "words" for the embeddings of the
+            tokens before the first block: words that the text tower treats alike still differ.
         memory: Bytes that scoring a chunk of pairs may take.
 
     Example:
@@ -78,32 +79,33 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         hidden: int = 2,
         dropout: float = 0.0,
         locations: bool = True,
-        frozen_scale: float | None = None,
-        layer: int = -2,
-        text_layer: int | None = None,
+        frozen_weight: float = 1.0,
+        image_layer: int = -2,
+        text_layer: int | Literal["words"] = "words",
         memory: int = 512 * 2**20,
     ) -> None:
         super().__init__()
-        self.layer = {"image": layer, "text": layer if text_layer is None else text_layer}
-        if max(self.layer.values()) > -2 or min(text_layers, image_layers) < 1:
+        layers = [image_layer] if text_layer == "words" else [image_layer, text_layer]
+        if max(layers) > -2 or min(text_layers, image_layers) < 1:
             raise UserError(
-                f"expected layers of at most -2 and at least 1 text and image layer, got {layer=}, "
-                f"{text_layer=}, {text_layers=} and {image_layers=}: correct them"
+                f"expected layers of at most -2 and at least 1 text and image layer, got "
+                f"{image_layer=}, {text_layer=}, {text_layers=} and {image_layers=}: correct them"
             )
-        if frozen_scale is not None and not 0 <= frozen_scale < math.inf:
-            raise UserError(
-                f"expected a frozen_scale of at least 0, got {frozen_scale}: correct it, or leave "
-                "it out for the backbone's"
-            )
+        if not 0 <= frozen_weight < math.inf:
+            raise UserError(f"expected frozen_weight >= 0, got {frozen_weight}: raise it")
         self.heads, self.hidden, self.dropout = heads, hidden, dropout
         self.layers = {"image": image_layers, "text": text_layers}
         self.locations, self.memory = locations, memory
-        self.frozen_scale = frozen_scale
-        self.image_input = FeatureSpec("state", self.layer["image"])
-        self.text_input = FeatureSpec("state", self.layer["text"])
+        self.frozen_weight = frozen_weight
+        self.image_input = FeatureSpec("state", image_layer)
+        # The layer of the words is known once the backbone is.
+        self.text_input = FeatureSpec("state", -2 if text_layer == "words" else text_layer)
+        self.reads_words = text_layer == "words"
 
     @override
     def attach(self, backbone: Backbone) -> None:
+        if self.reads_words:
+            self.text_input = word_embeddings(backbone)
         super().attach(backbone)
         if backbone.images_differ:
             raise UserError(
@@ -129,7 +131,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
             self.location = nn.Linear(width, 2 * self.heads)
             nn.init.zeros_(self.location.weight)
             nn.init.zeros_(self.location.bias)
-        self.scale = backbone.logit_scale if self.frozen_scale is None else self.frozen_scale
+        self.scale = self.frozen_weight * backbone.logit_scale
         self.bias = nn.Parameter(torch.zeros(()))
 
     @override
@@ -226,8 +228,8 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
 
         With $u_{ph} = (v_{ph} / \sqrt{w_h}, x_p, y_p)$ and $e_{wh} = (f_{wh}, g_{wh})$,
         $\mathrm{softmax}_p(z) \approx (1 + z_p - \bar z) / P$ gives
-        $s(I, T) \approx e^{\tau} \cos(v_I, t_T) + b + \frac{1}{2} \sum_h \Big( \bar u_h^\top
-        \sum_w e_{wh} + \big\langle \mathrm{cov}_p(k_{ph}, u_{ph}) / \sqrt{w_h},
+        $s(I, T) \approx \lambda e^{\tau} \cos(v_I, t_T) + b + \frac{1}{2} \sum_h \Big(
+        \bar u_h^\top \sum_w e_{wh} + \big\langle \mathrm{cov}_p(k_{ph}, u_{ph}) / \sqrt{w_h},
         \sum_w q_{wh} e_{wh}^\top \big\rangle \Big)$,
         a sum of products of numbers of the image and numbers of the text. Without b, the vectors
         of both have d = D + H y + H w_h y numbers, with y = w_h + 2 where locations are used.
@@ -290,8 +292,9 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         if self.training:
             return state.values.new_zeros(len(state), 0)
         tower = self.towers[side]
+        spec = self.image_input if side == "image" else self.text_input
         with torch.no_grad(), evaluation_mode(*tower.blocks):
-            last = run_last(tower, state.trimmed(), -self.layer[side] - 1)
+            last = run_last(tower, state.trimmed(), -spec.layer - 1)
             return normalize(tower.finish(last), dim=-1)
 
     def _by_head(self, values: Float[Tensor, "P t x"]) -> Float[Tensor, "P heads t y"]:

@@ -42,6 +42,11 @@ def _without(backbone: Backbone, modality: Literal["image", "text"], other: str 
     )
 
 
+def word_embeddings(backbone: Backbone) -> FeatureSpec:
+    """The states of texts before the first block: embeddings of tokens and of their positions."""
+    return FeatureSpec("state", -1 - text_tower(backbone).layers)
+
+
 def run_last(tower: Tower, state: Tokens, count: int) -> Tokens:
     """Runs the last `count` layers on the state before them."""
     return tower.run(state, tower.layers - count, tower.layers)

@@ -7,6 +7,7 @@ end; an image is a URL or path of which only the file name counts. The released 
 over 218 Visual Genome images, and no votes. Source: Ray et al. 2023, sections 3 and 5.1.
 """
 
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import ClassVar
 from urllib.parse import urlsplit
@@ -28,6 +29,10 @@ class ColaMulti(VoteOptions, Paired):
     `f(I',M') > f(I,M')`. That is Winoground's image score, and `accuracy` here; `text_accuracy` and
     `group_accuracy` are Winoground's others, not part of Cola. Intervals resample images, which
     most items share.
+
+    Args:
+        words: Words to group items by: those of the list that an item's first caption has, such as
+            "cube and sphere" for shapes.
     """
 
     primary_metric: ClassVar[str] = "accuracy"
@@ -37,6 +42,7 @@ class ColaMulti(VoteOptions, Paired):
 
     path: str
     images: str
+    words: Sequence[str] = ()
 
     @override
     @classmethod
@@ -60,5 +66,9 @@ class ColaMulti(VoteOptions, Paired):
             if not all(names):
                 raise file_error(self.path, LAYOUT, f"{row[::2]} as images of {i}", self.source)
             first, second = (ImageRef(Path(self.images, name)) for name in names)
-            items.append(PairedItem((first, second), (row[1], row[3])))
+            items.append(PairedItem((first, second), (row[1], row[3]), self._group(row[1])))
         return items
+
+    def _group(self, caption: str) -> str:
+        stated = sorted(set(caption.split()) & set(self.words))
+        return " and ".join(stated)
