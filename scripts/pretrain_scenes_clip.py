@@ -4,11 +4,11 @@
     python scripts/pretrain_scenes_clip.py --out checkpoints/scenes-clip --measure
 
 Images are scenes of the embedded world, captions unbound words (`captions.web_caption`): the model
-knows every word but not which attribute belongs to which object. The loss is symmetric InfoNCE; the
-image embedding is the mean of the patch tokens, with `--pool tok` the class token. `--init FOLDER`
-starts from weights; `--new-words-only` trains only the embeddings of missing words, on
-`prompt_caption`. `--captions bound` trains on true captions instead, of scenes without the
-compositions that the quickstart holds out.
+knows every word but not which attribute belongs to which object. Only captions of scenes of one
+object, 5 % of all, state that. The loss is symmetric InfoNCE; the image embedding is the mean of
+the patch tokens, with `--pool tok` the class token. `--init FOLDER` starts from weights;
+`--new-words-only` trains only the embeddings of missing words, on `prompt_caption`. `--captions
+bound` trains on true captions instead, of scenes without red and blue cubes and spheres.
 """
 
 import argparse

@@ -128,10 +128,10 @@ def clear_direction(
 
 
 def web_caption(scene: Scene, rng: random.Random) -> str:
-    """Returns a web-like caption that binds nothing: "cube red blue metal sphere".
+    """Returns a web-like caption that binds no two objects: "cube red blue metal sphere".
 
     Shapes and attributes are sampled independently, so captions do not tell two scenes of the same
-    words apart. Half of the captions are phrases, with attributes assigned to shapes at random.
+    words apart. Of a scene of one object the caption can only state what is true of it. Half of the captions are phrases, with attributes assigned to shapes at random.
     """
     objects = scene.objects
     shapes = [o.shape for o in rng.sample(objects, rng.randint(1, min(4, len(objects))))]
@@ -153,7 +153,7 @@ def web_caption(scene: Scene, rng: random.Random) -> str:
 
 
 def prompt_caption(scene: Scene, rng: random.Random) -> str:
-    """Returns a caption in the wording of PUG's prompts that binds nothing, as `web_caption`.
+    """Returns a caption in the wording of PUG's prompts that binds no two objects.
 
     "a photo of a big sized cube textured with blue on a grass background" (PUG: Animals) or "this
     is a photo of a cube on the left ... in a grass environment" (PUG: SPAR).
