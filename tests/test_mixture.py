@@ -63,7 +63,7 @@ def test_a_method_trains_and_is_measured(method, place, tmp_path, monkeypatch):
     assert main(["fit", *config, *words]) == 0
     report = RunReport.load(tmp_path / "report.json")
     assert [result.benchmark for result in report.results] == [
-        "cola_multi_unseen", "cola_multi_seen", "cola_single", "aro_relation",
+        "cola_multi_unseen", "cola_multi_unread", "cola_multi_seen", "wordings",
     ]  # fmt: skip
 
 
