@@ -1,11 +1,13 @@
 """A spec and a seed go in, PUG:AR4T's scenes (Bordes et al. 2023, appendix B.5) come out."""
 
 import random
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from typing_extensions import override
 
+from data_builders.scenes.ar4t_captions import SceneCaptions, on_its_floor
 from data_builders.scenes.captions import clear_relation
 from data_builders.scenes.pairs import Pair, PairSeries, reversed_on_floor
 from data_builders.scenes.sampling import WorldSpec, on_floor, sample_scene, sample_twin
@@ -83,7 +85,7 @@ class AR4TPairs(PairSeries):
 
     @override
     def attempt(self, index: int, rng: random.Random) -> Pair | None:
-        relation, kind = self.relation(index), self.attribute(index)
+        relation = self.relation(index)
         spec = replace(self.spec, stack_probability=0.0)
         if relation in ("on", "under"):
             spec = replace(spec, shapes=self._flat, sizes=(rng.choice(spec.sizes),))
@@ -91,25 +93,49 @@ class AR4TPairs(PairSeries):
         a, b = scene.objects
         if a.shape == b.shape:
             return None
-        if kind is not None:
-            pairs = self._exchanges.get(kind)
-            turn = index // 2 // len(self._exchanges) if pairs else 0
-            return self._exchanged(scene, kind, pairs[turn % len(pairs)], rng) if pairs else None
+        if relation is None:
+            values = self.exchange(index, rng)
+            return self._exchanged(scene, values, rng) if values else None
         if relation in GROUND_RELATIONS:
             clear = clear_relation(scene, 0, 1) == relation
             return reversed_on_floor(scene) if clear else None
-        return _upright(scene, relation or "", rng)
+        return _upright(scene, relation, rng)
+
+    def exchange(self, index: int, rng: random.Random) -> Mapping[str, tuple[str, str]]:
+        """Returns the values of objects 0 and 1 that item `index` exchanges, by kind.
+
+        They are empty where no two values can be exchanged in this world.
+        """
+        kind = self.attribute(index) or "color"
+        pairs = self._exchanges.get(kind)
+        if not pairs:
+            return {}
+        turn = index // 2 // len(self._exchanges)
+        return {kind: pairs[turn % len(pairs)]}
+
+    def captions(self, index: int, pair: Sequence[Scene]) -> tuple[SceneCaptions, ...]:
+        """Returns the captions of both scenes of item `index`."""
+        return tuple(on_its_floor(scene, self.attribute(index)) for scene in pair)
 
     def _exchanged(
-        self, scene: Scene, kind: str, values: tuple[str, str], rng: random.Random
+        self, scene: Scene, values: Mapping[str, tuple[str, str]], rng: random.Random
     ) -> Pair | None:
-        a, b = (replace(o, **{kind: v}) for o, v in zip(scene.objects, values[::-1], strict=True))
+        first, second = scene.objects
+        a = replace(first, **{kind: pair[1] for kind, pair in values.items()})
+        b = replace(second, **{kind: pair[0] for kind, pair in values.items()})
         shown = {(color, o.shape) for color in (a.color, b.color) for o in (a, b)}
-        if kind == "color" and shown & self.spec.forbidden:
+        if "color" in values and shown & self.spec.forbidden:
             return None
         # The positions belong to the former sizes; exchanging the values lays the objects out.
-        first = sample_twin(replace(scene, objects=(a, b)), kind, rng)
-        return first, sample_twin(first, kind, rng)
+        shown_first = _twin(replace(scene, objects=(a, b)), values, rng)
+        return shown_first, _twin(shown_first, values, rng)
+
+
+def _twin(scene: Scene, kinds: Iterable[str], rng: random.Random) -> Scene:
+    """The scene with these attributes of its objects exchanged."""
+    for kind in kinds:
+        scene = sample_twin(scene, kind, rng)
+    return scene
 
 
 def _upright(scene: Scene, relation: str, rng: random.Random) -> Pair | None:
@@ -150,7 +176,7 @@ class AR4TSingles(Series):
 
     @cached_property
     def _values(self) -> list[tuple[str, str]]:
-        return _stated_values(self.spec)
+        return stated_values(self.spec)
 
     def attribute(self, index: int) -> str | None:
         """Returns the attribute that the caption of scene `index` states."""
@@ -158,6 +184,10 @@ class AR4TSingles(Series):
 
     def _value(self, index: int) -> tuple[str, str]:
         return self._values[(index - self.unary) % len(self._values)]
+
+    def captions(self, index: int, scene: Scene) -> SceneCaptions:
+        """Returns the caption of scene `index`."""
+        return on_its_floor(scene, self.attribute(index))
 
     @override
     def attempt(self, index: int, rng: random.Random) -> tuple[Scene, ...] | None:
@@ -170,8 +200,8 @@ class AR4TSingles(Series):
         return (sample_scene(replace(self.spec, **shown), rng),)
 
 
-def _stated_values(spec: WorldSpec) -> list[tuple[str, str]]:
-    """The kinds and values of attributes that a scene of one object can state."""
+def stated_values(spec: WorldSpec) -> list[tuple[str, str]]:
+    """Returns the kinds and values of attributes that a scene of one object can state."""
     colors = {color for color, _ in spec.compositions()}
     return [
         (kind, value)
@@ -181,16 +211,22 @@ def _stated_values(spec: WorldSpec) -> list[tuple[str, str]]:
     ]
 
 
-def singles_beside(pairs: int, spec: WorldSpec) -> tuple[int, int]:
+def singles_beside(pairs: int, spec: WorldSpec, repeats: int = 1) -> tuple[int, int]:
     """Returns how many scenes of one object PUG renders beside so many items of two scenes.
 
     Unary ones are 3/10 of the scenes with a relation. PUG shows an attribute alone as often as with
-    each of the n attributes: one scene for n with exchanged attributes.
+    each of the n attributes: one scene for n with exchanged attributes, and five in the test split
+    (20 scenes of an attribute alone, 4 with each other one).
+
+    Args:
+        pairs: The items of two scenes.
+        spec: The world.
+        repeats: Scenes of an attribute alone for n with exchanged attributes.
 
     Example:
         >>> singles_beside(500, WorldSpec(max_objects=2))  # 14 values of attributes are stated
         (150, 35)
     """
     relations, attributes = pairs - pairs // 2, pairs // 2
-    values = len(_stated_values(spec))
-    return round(_UNARY * 2 * relations), 2 * attributes // values if values else 0
+    values = len(stated_values(spec))
+    return round(_UNARY * 2 * relations), repeats * 2 * attributes // values if values else 0

@@ -13,6 +13,7 @@ from PIL import Image
 from typing_extensions import override
 
 from data_builders.scenes.ar4t_scenes import AR4TPairs
+from data_builders.scenes.ar4t_splits import pairs_of_form
 from data_builders.scenes.captions import clear_relation, sentences
 from data_builders.scenes.compositions import (
     RECTANGLES,
@@ -21,7 +22,7 @@ from data_builders.scenes.compositions import (
     swaps,
     unseen_compositions,
 )
-from data_builders.scenes.formats import ar4t, cola, eqben
+from data_builders.scenes.formats import cola, eqben
 from data_builders.scenes.image_files import check_device, sub_seed
 from data_builders.scenes.pairs import (
     ChangedPairs,
@@ -37,7 +38,7 @@ from vlmtune.data.rendered import RenderedSet
 from vlmtune.errors import UserError
 from vlmtune.types import Group
 
-Kind = Literal["captions", "cola", "ar4t", "location", "counting", "attribute"]
+Kind = Literal["captions", "cola", "ar4t", "ar4t_paper", "location", "counting", "attribute"]
 _EPOCH = 1 << 32  # numbers of groups in an epoch: no two epochs share one
 _ENGINE: dict[str, type[PairSeries]] = {"location": MovedPairs, "counting": CountedPairs,
                                         "attribute": ChangedPairs}  # fmt: skip
@@ -51,6 +52,7 @@ class RenderedScenes(RenderedSet):
     - captions: a scene and five sentences (1 x 5).
     - cola: two scenes whose objects have exchanged colours, Cola's multi-object items (2 x 2).
     - ar4t: PUG:AR4T's pairs, the objects or an attribute exchanged, two captions each (2 x 4).
+    - ar4t_paper: the same with the words of the paper's appendix B.5.
     - location, counting, attribute: EqBen's pairs from an engine (2 x 2).
 
     Args:
@@ -96,8 +98,9 @@ class RenderedScenes(RenderedSet):
         seed = sub_seed(self.seed, f"rendered_{self.kind}")
         if self.kind == "captions":
             return SceneSeries(spec, seed)
-        if self.kind == "ar4t":
-            return AR4TPairs(replace(spec, min_objects=2, max_objects=2), seed)
+        if self.kind in ("ar4t", "ar4t_paper"):
+            series = pairs_of_form("paper" if self.kind == "ar4t_paper" else "world")
+            return series(replace(spec, min_objects=2, max_objects=2), seed)
         two = replace(
             spec, min_objects=max(2, spec.min_objects), max_objects=max(2, spec.max_objects)
         )
@@ -132,8 +135,8 @@ class RenderedScenes(RenderedSet):
             relation = clear_relation(scenes[0], 0, 1) if stated else None
             return [(cola.caption(scene, relation),) for scene in scenes]
         if isinstance(series, AR4TPairs):
-            kind = series.attribute(index)
-            return [ar4t.captions(scene, kind)[1:] for scene in scenes]
+            both = series.captions(index, scenes)
+            return [(text.caption, text.alternative) for text in both]
         if isinstance(series, PairSeries):
             first, second = scenes
             pair = first, second

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 from typing_extensions import override
 
-from data_builders.scenes.ar4t_scenes import AR4TPairs, AR4TSingles, singles_beside
+from data_builders.scenes.ar4t_scenes import AR4TPairs, AR4TSingles
+from data_builders.scenes.ar4t_splits import SINGLES, AR4TForm, ar4t_splits
 from data_builders.scenes.benchmark_files import Suite
 from data_builders.scenes.captions import ATTRIBUTE_ORDER
 from data_builders.scenes.compositions import (
@@ -71,6 +72,9 @@ class ScenesBuilder(Builder):
         ar4t_train: PUG:AR4T items (two scenes each) of seen compositions; scenes of one object are
             added in PUG's proportions.
         ar4t_test: PUG:AR4T items of all compositions.
+        ar4t_form: "paper" states AR4T's scenes as appendix B.5 of the paper does: attributes of
+            two kinds in a pair, several words for a relation, places after at, in or inside; scenes
+            of one object are then in both splits. "world" has one word for each.
         image_size: Side of the images in pixels.
         samples: Rays per pixel and axis.
         seed: Seed of the world; the same arguments give the same bytes.
@@ -107,6 +111,7 @@ class ScenesBuilder(Builder):
     idle: ClassVar[Mapping[str, Any]] = {
         "processes": ..., "benchmarks": 0, "placements": 0, "foils": 0, "eqben_train": 0,
         "classes": 0, "long_foils": 0, "spar_repeats": 1, "unread_colors": (), "held_out": 0,
+        "ar4t_form": "world",
     }  # fmt: skip
 
     def __init__(
@@ -122,7 +127,7 @@ class ScenesBuilder(Builder):
         processes: int | None = None, device: str = "cpu", benchmarks: int = 0,
         placements: int = 0, spar_repeats: int = 1, foils: int = 0, eqben_train: int = 0,
         classes: int = 0, long_foils: int = 0, unread_colors: Sequence[str] = (),
-        held_out: int = 0,
+        held_out: int = 0, ar4t_form: AR4TForm = "world",
     ) -> None:  # fmt: skip
         _check_counts(train=train, val=val, test=test, cogent=cogent, multi=multi,
                       ar4t_train=ar4t_train, ar4t_test=ar4t_test,
@@ -138,6 +143,7 @@ class ScenesBuilder(Builder):
             raise UserError(f"expected processes >= 1, got {processes}: raise it or leave it out")
         self.scenes = {"train": train, "val": val, "test": test, "valA": cogent, "valB": cogent}
         self.multi, self.ar4t = multi, {"train": ar4t_train, "test": ar4t_test}
+        self.ar4t_form: AR4TForm = ar4t_form
         self.canvas = Canvas(image_size, samples, device)
         self.seed, self.relational = seed, relational
         self.single_attributes, self.processes = tuple(single_attributes), processes
@@ -216,14 +222,8 @@ class ScenesBuilder(Builder):
         for split, count in self.ar4t.items():
             if count:
                 spec = self.training if split == "train" else self.world
-                spec = replace(spec, min_objects=2, max_objects=2)
-                name = f"ar4t_{split}"
-                add(name, AR4TPairs(spec, self._seed(name)), 2 * count)
-                if split == "train":
-                    one = replace(spec, min_objects=1, max_objects=1)
-                    unary, isolated = singles_beside(count, one)
-                    series = AR4TSingles(one, self._seed("ar4t_single"), unary)
-                    add("ar4t_single", series, unary + isolated)
+                for part in ar4t_splits(self.ar4t_form, split, count, spec, self._seed):
+                    add(*part)
         for part, series in _ENGINE.items() if self.eqben_train else ():
             name = f"eqben_{part}"
             spec = _at_least_two(self.training)
@@ -303,10 +303,10 @@ class ScenesBuilder(Builder):
             if kind == "cola" and isinstance(series, ColaPairs):
                 write_json(folder / f"cola/multi_{name}.json", cola.multi(rows, series))
             elif isinstance(series, AR4TPairs) and kind == "ar4t":
-                singles = splits["ar4t_single"].series if name == "train" else None
+                alone = SINGLES[name]
+                singles = splits[alone].series if alone in splits else None
                 assert isinstance(singles, AR4TSingles | None)
-                alone = images["ar4t_single"] if singles else ()
-                table = ar4t.table(rows, series, alone, singles)
+                table = ar4t.table(rows, series, images.get(alone, ()), singles)
                 write_text(folder / f"ar4t/{_AR4T_FILES[name]}.csv", table)
 
 

@@ -1,9 +1,12 @@
+import itertools
 import math
 import random
+import re
 from collections import Counter
 
 import pytest
 
+from data_builders.scenes.ar4t_paper import PaperPairs, PaperSingles
 from data_builders.scenes.ar4t_scenes import AR4TPairs, AR4TSingles, singles_beside
 from data_builders.scenes.captions import INVERSE, clear_relation
 from data_builders.scenes.compositions import RECTANGLES, unseen_compositions
@@ -127,8 +130,9 @@ def test_exchanged_attributes_and_their_values_come_equally_often():
     assert Counter(values["size"]) == {("small", "large"): 4, ("large", "small"): 4}
 
 
-def test_training_never_shows_an_unseen_composition():
-    series = AR4TPairs(SPEC, 4)
+@pytest.mark.parametrize("kind", [AR4TPairs, PaperPairs])
+def test_training_never_shows_an_unseen_composition(kind):
+    series = kind(SPEC, 4)
     for index in range(64):
         for scene in item(series, index):
             assert UNSEEN.isdisjoint((o.color, o.shape) for o in scene.objects)
@@ -173,13 +177,113 @@ def test_how_many_scenes_of_one_object():
     # 1,000 scenes with a relation, 1,000 with one of 14 values of attributes.
     assert singles_beside(1000, ONE) == (300, 71)
     assert singles_beside(0, ONE) == (0, 0)
+    assert singles_beside(1000, ONE, 5) == (300, 357)
     bare = WorldSpec(max_objects=1, colors=("red",), materials=("metal",), sizes=("large",),
                      textures=("plain",))  # fmt: skip
     assert singles_beside(1000, bare) == (300, 0)
 
 
+# Table 7 of PUG's appendix B.5.
+TABLE_7 = {
+    "above": {"below", "beneath", "under"},
+    "on top of": {"below", "beneath", "under"},
+    "on": {"below", "beneath", "under"},
+    "below": {"above", "on top of", "on"},
+    "beneath": {"above", "on top of", "on"},
+    "under": {"above", "on top of", "on"},
+    "behind": {"in front of"},
+    "in front of": {"behind"},
+    "to the left of": {"to the right of"},
+    "to the right of": {"to the left of"},
+}
+TAIL = r"(at|in|inside) (grass|sand|tiles|concrete floor|wood floor)"
+
+
+def holds(scene, caption):
+    """Whether "cube beneath torus in sand" is true of the positions of two shapes."""
+    words = "|".join(sorted(TABLE_7, key=len, reverse=True))
+    first, word, second, *_ = re.fullmatch(rf"(\w+) ({words}) (\w+) {TAIL}", caption).groups()
+    a, b = (next(o for o in scene.objects if o.shape == name) for name in (first, second))
+    view = camera(scene.jitter)
+    across, up = (view.project(a.center)[k] - view.project(b.center)[k] for k in (0, 1))
+    if word in ("to the left of", "to the right of"):
+        return (across < 0) == (word == "to the left of")
+    if word in ("behind", "in front of"):
+        return (up > 0) == (word == "behind")
+    over = word in ("above", "on", "on top of")
+    high, low = (a, b) if over else (b, a)
+    gap = high.center[2] - half_height(high) - low.center[2] - half_height(low)
+    touches = gap == pytest.approx(0.0, abs=1e-9)
+    return touches or (gap > 0 and word not in ("on", "on top of"))
+
+
+def test_words_of_the_paper_have_the_negatives_of_table_7():
+    series, firsts, negatives = PaperPairs(SPEC, 4), Counter(), {}
+    for index in range(0, 2 * 10 * 12, 2):
+        scene, twin = item(series, index)
+        captions = series.captions(index, (scene, twin))
+        own, other = (text.relation for text in captions)
+        firsts[own] += 1
+        negatives.setdefault(own, set()).add(other)
+        for shown, false, text in ((scene, twin, captions[0]), (twin, scene, captions[1])):
+            assert holds(shown, text.caption)
+            assert holds(shown, text.alternative)
+            assert not holds(false, text.caption)
+        tails = {re.search(TAIL, x).group() for c in captions for x in (c.caption, c.alternative)}
+        assert len(tails) == 1
+    assert firsts == dict.fromkeys(TABLE_7, 12)
+    assert negatives == TABLE_7
+
+
+def test_a_world_without_stacks_says_nothing_of_contact():
+    series = PaperPairs(WorldSpec(min_objects=2, max_objects=2, shapes=("sphere", "cube")), 0)
+    pairs = [series.pair_of_words(index) for index in range(0, 200, 2)]
+    assert {word for pair in pairs for word in pair} == set(TABLE_7) - {"on", "on top of"}
+
+
+def test_attributes_of_two_kinds_are_exchanged():
+    plain = WorldSpec(min_objects=2, max_objects=2)
+    series = PaperPairs(plain, 4)
+    stated = [series.stated(index) for index in range(1, 2 * 14 * 13, 2)]
+    assert len(set(stated)) == 14 * 13  # all ordered pairs of 14 values
+    firsts, seconds = (Counter(pair[k] for pair in stated[:28]) for k in (0, 1))
+    assert set(firsts.values()) == set(seconds.values()) == {2}
+    kinds = set()
+    for index in range(1, 80, 2):
+        scene, twin = item(series, index)
+        captions = series.captions(index, (scene, twin))
+        (kind, value), (other_kind, other) = series.stated(index)
+        kinds.add((kind, other_kind))
+        a, b = (obj.shape for obj in scene.objects)
+        assert captions[0].caption.startswith(f"{value} {a} and {other} {b} ")
+        assert captions[1].caption.startswith(f"{other} {a} and {value} {b} ")
+        assert captions[0].alternative.startswith(f"{other} {b} and {value} {a} ")
+        # True of the own scene, and of the other scene neither half is.
+        first, second = scene.objects
+        assert (getattr(first, kind), getattr(second, other_kind)) == (value, other)
+        assert getattr(first, other_kind) != other
+        assert getattr(second, kind) != value
+        first, second = twin.objects
+        assert (getattr(first, other_kind), getattr(second, kind)) == (other, value)
+        assert getattr(first, kind) != value
+        assert getattr(second, other_kind) != other
+    assert len(kinds) > 8
+
+
+def test_unary_relations_of_the_paper_take_turns():
+    series = PaperSingles(ONE, 3, 30)
+    relations = Counter()
+    for index in range(30):
+        (scene,) = item(series, index)
+        captions = series.captions(index, scene)
+        assert re.fullmatch(rf"{scene.objects[0].shape} {TAIL}", captions.caption)
+        assert not captions.alternative
+        relations[captions.relation, scene.objects[0].shape] += 1
+    assert relations == dict.fromkeys(itertools.product(("at", "in", "inside"), SHAPES), 2)
+
+
 def test_the_same_items_again():
-    for series in (AR4TPairs(SPEC, 5), AR4TSingles(ONE, 5, 4)):
+    for series in (AR4TPairs(SPEC, 5), PaperPairs(SPEC, 5), AR4TSingles(ONE, 5, 4)):
         assert [item(series, k) for k in range(16)] == [item(series, k) for k in range(16)]
         whole, half = series.render(0, 16, Canvas(32, 1)), series.render(8, 8, Canvas(32, 1))
         assert whole[0][8:] == half[0]

@@ -11,7 +11,7 @@ from data_builders.scenes.rendered import RenderedScenes
 from tests.refusals import refused
 from vlmtune.data.schema import check
 
-KINDS = ("captions", "cola", "ar4t", "location", "counting", "attribute")
+KINDS = ("captions", "cola", "ar4t", "ar4t_paper", "location", "counting", "attribute")
 UNSEEN = [f"{color} {shape}" for rows in RECTANGLES for color in rows[0] for shape in rows[1]]
 
 
@@ -43,7 +43,7 @@ def test_groups_are_valid_and_show_seen_compositions(kind):
         if kind == "captions":
             assert group.truth.shape == (1, 5)
             assert group.truth.all()
-        elif kind == "ar4t":
+        elif kind.startswith("ar4t"):
             expected = torch.eye(2, dtype=torch.bool).repeat_interleave(2, dim=1)
             assert (group.truth == expected).all()
         else:

@@ -1,9 +1,11 @@
+import re
 from collections import Counter
 
 import pytest
 
 from data_builders.ar4t import AR4TBuilder
 from data_builders.scenes.captions import vocabulary
+from data_builders.scenes.world import ScenesBuilder
 from tests.data_builders.conftest import RICH, SMALL, rows_of
 from vlmtune.benchmarks.pug_ar4t import PugAR4T
 
@@ -116,3 +118,44 @@ def test_the_benchmark_reports_every_relation_by_name(rich):
 def test_a_small_world_has_its_scenes_of_one_object(world):
     rows = rows_of(world / "ar4t/PUG_AR_train.csv")
     assert len(rows) == 2 * SMALL["ar4t_train"] + UNARY + ISOLATED
+
+
+@pytest.fixture(scope="module")
+def paper(tmp_path_factory):
+    """Pairs and scenes of one object as in appendix B.5, 28 pairs of both kinds in each split."""
+    out = tmp_path_factory.mktemp("paper") / "world"
+    counts = {**RICH, "ar4t_train": 28, "ar4t_test": 28, "image_size": 16}
+    ScenesBuilder(**counts, ar4t_form="paper").build(out, progress=False)
+    return out
+
+
+@pytest.mark.parametrize(("name", "isolated"), [("PUG_AR_train", 2), ("PUG_ARmerged_test", 10)])
+def test_the_papers_form_has_scenes_of_one_object_in_both_splits(paper, name, isolated):
+    rows = rows_of(paper / f"ar4t/{name}.csv")
+    singles = [row for row in rows if not row["filename_neg"]]
+    unary = [row for row in singles if not row["Actor1Attribute"]]
+    # Three unary relations beside ten binary ones; attributes: 28 scenes, of 14 values.
+    assert (len(rows) - len(singles), len(unary), len(singles) - len(unary)) == (56, 8, isolated)
+    assert {row["Relation"] for row in singles} == {"at", "in", "inside"}
+    for row in rows:
+        assert (paper / "images" / row["filepath"]).is_file()
+        assert re.search(" (at|in|inside) [a-z]+( floor)?$", row["caption"])
+    pairs = [row for row in pairs_of(rows) if row["Relation"] == "and"]
+    stated = [(row["Actor1Attribute"], row["Actor2Attribute"]) for row in pairs]
+    assert len(stated) == 28
+    assert any({"rubber", "metal"} & {a} and b not in ("rubber", "metal") for a, b in stated)
+
+
+def test_the_builder_and_the_benchmark_read_the_papers_form(paper, tmp_path):
+    builder = AR4TBuilder(paper / "ar4t/PUG_AR_train.csv", paper / "images")
+    builder.build(tmp_path / "all", progress=False)
+    expected = {"pairs": 28, "without negative": 10, "relations": 28 + 8, "attributes": 28 + 2}
+    assert {name: builder.counts[name] for name in expected} == expected
+    benchmark = PugAR4T(str(paper / "ar4t/PUG_ARmerged_test.csv"), str(paper / "images"))
+    metrics = benchmark.run(lambda *_: benchmark.items.truth.float()).metrics
+    assert metrics["group_accuracy/relations"].n == metrics["group_accuracy/attributes"].n == 14
+    assert metrics["pairs_alike"].value == metrics["negatives_missing"].value == 0
+    # Every word of table 7 opens a pair once or twice, and is a negative of others.
+    for word in ("above", "on top of", "on", "below", "beneath", "under", "behind"):
+        assert metrics[f"group_accuracy/{word}"].value == 1.0
+    assert metrics["group_accuracy/colour"].n + metrics["group_accuracy/material"].n > 8
