@@ -30,7 +30,8 @@ class QuestionsBuilder(Builder):
     keys: `image_index`, `image_filename`, `split`, `question`, `answer`, `program` (a list of
     `{"function", "inputs", "value_inputs"}`), `question_family_index` and `question_index`. Beside
     them are `family`, `structure`, `type` (the outermost function), `size` and `effective_size`
-    (numbers of functions), `topology`, `relation`, and a `statement` that the answer makes true,
+    (numbers of functions), `topology`, `relation`, `absolute` (whether halves of the image in the
+    place of spatial relations give the same answer), and a `statement` that the answer makes true,
     with the same for a `false_answer`: the benchmark `clevr_statements` reads them.
 
     Prints the number of questions and of each answer by family.

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from data_builders.programs.absolute import answered_by_halves
 from data_builders.programs.effective import effective_question
 from data_builders.programs.program import Program, answer_word, encode
 from data_builders.programs.scene_graph import SceneGraph
@@ -59,10 +60,17 @@ class Question:
         """Number of functions of the effective question."""
         return len(effective_question(self.program, self.scene))
 
+    @property
+    def absolute(self) -> str:
+        """Whether absolute positions answer it, "yes" or "no"; "none" without spatial relations."""
+        if not any(step.function == "relate" for step in self.program):
+            return "none"
+        return answer_word(answered_by_halves(self.program, self.scene))
+
     def row(self, number: int, family_number: int) -> dict[str, Any]:
         """The question as a row of a questions JSON: CLEVR's keys, then ours."""
         family = self.instance.family
-        return {
+        row = {
             "image_index": self.scene.index,
             "program": encode(self.program),
             "question_index": number,
@@ -82,6 +90,9 @@ class Question:
             "statement": self.statement,
             "false_statement": self.false_statement,
         }
+        if self.scene.halves:
+            row["absolute"] = self.absolute
+        return row
 
 
 def worded(

@@ -5,7 +5,7 @@ graphs. Never: an image, or a relation that the file does not state.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from vlmtune.storage.files import read_json
 
 ATTRIBUTES = ("size", "color", "material", "shape")  # in the order of words: "small red metal cube"
 RELATIONS = ("left", "right", "front", "behind")
+SIZE = (480, 320)  # of CLEVR's images, in pixels; the embedded world's scenes state theirs
 Objects = frozenset[int]
 
 
@@ -28,6 +29,8 @@ class SceneGraph:
         split: Name of the split.
         objects: The value of each attribute, of each object.
         related: `related[r][i]` are the objects that are `r` of object i.
+        halves: The objects in the half of the image for each relation: at the bottom for "front",
+            at the top for "behind". Empty where the file does not state pixels.
 
     Example:
         >>> red, blue = ({"size": "small", "color": c, "material": "metal", "shape": "cube"}
@@ -44,6 +47,7 @@ class SceneGraph:
     split: str
     objects: tuple[Mapping[str, str], ...]
     related: Mapping[str, tuple[Objects, ...]]
+    halves: Mapping[str, Objects] = field(default_factory=dict)
 
     @cached_property
     def all(self) -> Objects:
@@ -102,7 +106,34 @@ def _scene(path: Path, where: str, row: Any) -> SceneGraph:
             name: _lists(path, f"{where}.relationships.{name}", table.get(name), len(objects))
             for name in RELATIONS
         },
+        _halves(path, where, row),
     )
+
+
+def _halves(path: Path, where: str, row: Mapping[str, Any]) -> dict[str, Objects]:
+    """The objects of each half; those on the line between two halves are in neither."""
+    width, height = _numbers(path, f"{where}.image_size", row.get("image_size", SIZE))
+    offsets = []
+    for number, obj in enumerate(row["objects"]):
+        if "pixel_coords" not in obj:
+            return {}
+        pixels = f"{where}.objects[{number}].pixel_coords"
+        x, y = _numbers(path, pixels, obj["pixel_coords"])
+        offsets.append((x - width / 2, y - height / 2))
+    return {
+        "left": frozenset(i for i, (x, _) in enumerate(offsets) if x < 0),
+        "right": frozenset(i for i, (x, _) in enumerate(offsets) if x > 0),
+        "front": frozenset(i for i, (_, y) in enumerate(offsets) if y > 0),
+        "behind": frozenset(i for i, (_, y) in enumerate(offsets) if y < 0),
+    }
+
+
+def _numbers(path: Path, where: str, value: Any) -> tuple[float, float]:
+    """The first two numbers of a list."""
+    try:
+        return float(value[0]), float(value[1])
+    except (TypeError, ValueError, LookupError):
+        raise _error(path, where, "two numbers of pixels", value) from None
 
 
 def _lists(path: Path, where: str, lists: Any, count: int) -> tuple[Objects, ...]:

@@ -238,7 +238,9 @@ def _location(scene: Scene, rng: random.Random) -> str:
     return f"a {_random_query(rng.choice(scene.objects), rng)} {where}"
 
 
-def _count(scene: Scene, rng: random.Random) -> str:
+def _count(scene: Scene, rng: random.Random) -> str | None:
+    if len(scene.objects) >= len(NUMBERS):
+        return None  # no word for their number
     if rng.random() < 0.5:
         return counting(len(scene.objects), None)
     shape = rng.choice(scene.objects).shape

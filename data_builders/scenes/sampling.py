@@ -2,12 +2,16 @@
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from data_builders.scenes.scene import (
     BACKGROUNDS,
     CAMERA_AZIMUTH,
+    CAMERA_DISTANCE,
+    CAMERA_PITCH,
+    CLEVR_OBJECTS,
     COLORS,
     FLOORS,
     FOCAL,
@@ -25,6 +29,7 @@ from data_builders.scenes.scene import (
     SceneObject,
     Vector,
     camera,
+    camera_position,
     directions,
     dot,
     floats_over,
@@ -38,6 +43,12 @@ from vlmtune.errors import UserError
 Composition = tuple[str, str]  # color, shape
 CLEARANCE = 0.15  # minimum distance between two bounding circles
 _SEPARATION = 0.6  # minimum projected distance of two objects, in units of their summed radii
+# Of CLEVR's generator: the minimum distance of two centres along each ground axis, the clearance,
+# the positions from the origin, and the visible fraction (200 pixels of 320 x 240).
+_AXIS_MARGIN, _CLEVR_CLEARANCE, _CLEVR_RANGE = 0.4, 0.25, (-3.0, 3.0)
+_CLEVR_VISIBLE = 200 / (320 * 240)
+_CLEVR_TRIES = 300  # of the last of ten objects one in a hundred may fit
+_CLEVR_DISTANCE = 28.0  # of the camera, which has all of these positions in view
 SIDE_RANGE, DEPTH_RANGE = (-2.4, 2.4), (-2.6, 3.2)  # of positions, from the origin
 _VOCABULARY = {"shapes": SHAPES, "colors": COLORS, "materials": MATERIALS, "textures": TEXTURES,
                "sizes": SIZES, "floors": FLOORS, "backgrounds": BACKGROUNDS}  # fmt: skip
@@ -49,6 +60,9 @@ class WorldSpec:
 
     `forbidden` compositions never occur, `stack_probability` is that of a small object on a free
     support, `min_visible` the fraction of pixels, `min_exposed` of a silhouette, that must show.
+
+    `clevr` scenes are as those of CLEVR's generator: up to ten objects that may share colour and
+    shape, of which any two are 0.4 apart both to the side and in depth, seen from farther away.
     """
 
     min_objects: int = 1
@@ -64,11 +78,13 @@ class WorldSpec:
     stack_probability: float = 0.0
     min_visible: float = 0.006
     min_exposed: float = 0.5
+    clevr: bool = False
 
     def __post_init__(self) -> None:
-        if not 1 <= self.min_objects <= self.max_objects <= MAX_OBJECTS:
+        most = CLEVR_OBJECTS if self.clevr else MAX_OBJECTS
+        if not 1 <= self.min_objects <= self.max_objects <= most:
             raise UserError(
-                f"min_objects, max_objects: expected 1 <= min <= max <= {MAX_OBJECTS}, got "
+                f"min_objects, max_objects: expected 1 <= min <= max <= {most}, got "
                 f"{self.min_objects}, {self.max_objects}; choose counts in that range"
             )
         for name, allowed in _VOCABULARY.items():
@@ -82,11 +98,17 @@ class WorldSpec:
             value = getattr(self, name)
             if not 0.0 <= value <= 1.0:
                 raise UserError(f"{name}: expected 0 to 1, got {value}; pass a fraction")
-        if len(self.compositions()) < self.max_objects:
+        needed = 1 if self.clevr else self.max_objects
+        if len(self.compositions()) < needed:
             raise UserError(
-                f"forbidden: expected at least {self.max_objects} allowed (color, shape) pairs, "
+                f"forbidden: expected at least {needed} allowed (color, shape) pairs, "
                 f"got {len(self.compositions())}; forbid fewer, or lower max_objects"
             )
+
+    def as_clevr(self) -> "WorldSpec":
+        """Returns the spec of scenes as CLEVR's: 3 to 10 objects, some of them nearly hidden."""
+        return replace(self, clevr=True, min_objects=3, max_objects=CLEVR_OBJECTS,
+                       min_visible=_CLEVR_VISIBLE, min_exposed=0.0)  # fmt: skip
 
     def compositions(self) -> tuple[Composition, ...]:
         """Returns the allowed (color, shape) pairs, shape by shape."""
@@ -118,19 +140,51 @@ def crowded(a: SceneObject, b: SceneObject, view: Camera) -> bool:
     return math.hypot(ua - ub, va - vb) < _SEPARATION * FOCAL * (a.radius / da + b.radius / db)
 
 
+def level(a: SceneObject, b: SceneObject, axes: Mapping[str, Vector]) -> bool:
+    """Tells whether two objects are about equally far to the side, or equally far behind."""
+    offset = subtract(a.center, b.center)
+    return any(abs(dot(offset, axes[name])) < _AXIS_MARGIN for name in ("right", "behind"))
+
+
 def _supports(base: SceneObject, top: SceneObject) -> bool:
     return base.shape in SUPPORTS and base.size == "large" and top.size == "small"
 
 
+@dataclass(frozen=True)
+class _Room:
+    """Where objects may stand: from the origin to the right and behind it, and how far apart."""
+
+    view: Camera
+    side: tuple[float, float]
+    depth: tuple[float, float]
+    clearance: float  # between two bounding circles
+    close: Callable[[SceneObject, SceneObject], bool]  # in another way
+    tries: int = 30  # positions of an object before all are placed again
+
+    def fits(self, obj: SceneObject, others: Sequence[SceneObject]) -> bool:
+        """Tells whether the object is in view and far enough from the others."""
+        return in_view(obj, self.view) and not any(
+            overlap(obj, other, self.clearance) or self.close(obj, other) for other in others
+        )
+
+
+def _room(jitter: Vector, clevr: bool) -> _Room:
+    view = camera(jitter)
+    if clevr:
+        close = partial(level, axes=directions(jitter))
+        return _Room(view, _CLEVR_RANGE, _CLEVR_RANGE, _CLEVR_CLEARANCE, close, _CLEVR_TRIES)
+    return _Room(view, SIDE_RANGE, DEPTH_RANGE, CLEARANCE, partial(crowded, view=view))
+
+
 def _sample_position(
-    placed: Sequence[SceneObject | None], obj: SceneObject, rng: random.Random
+    placed: Sequence[SceneObject | None], obj: SceneObject, room: _Room, rng: random.Random
 ) -> SceneObject:
     base = None if obj.on is None else placed[obj.on]
     if base is not None:
         x, y = (base.center[k] + rng.uniform(-0.05, 0.05) for k in (0, 1))
         z = base.center[2] + half_height(base) + half_height(obj)
         return replace(obj, center=(x, y, z))
-    side, back = rng.uniform(*SIDE_RANGE), rng.uniform(*DEPTH_RANGE)
+    side, back = rng.uniform(*room.side), rng.uniform(*room.depth)
     return on_floor(obj, side, back)
 
 
@@ -142,16 +196,14 @@ def on_floor(obj: SceneObject, right: float, behind: float) -> SceneObject:
 
 
 def _try_layout(
-    objects: Sequence[SceneObject], view: Camera, rng: random.Random
+    objects: Sequence[SceneObject], room: _Room, rng: random.Random
 ) -> tuple[SceneObject, ...] | None:
     placed: list[SceneObject | None] = [None] * len(objects)
     for index in sorted(range(len(objects)), key=lambda k: objects[k].on is not None):
-        for _ in range(30):
-            candidate = _sample_position(placed, objects[index], rng)
+        for _ in range(room.tries):
+            candidate = _sample_position(placed, objects[index], room, rng)
             others = [p for k, p in enumerate(placed) if p is not None and k != candidate.on]
-            if in_view(candidate, view) and not any(
-                overlap(candidate, p, CLEARANCE) or crowded(candidate, p, view) for p in others
-            ):
+            if room.fits(candidate, others):
                 placed[index] = candidate
                 break
         else:
@@ -160,11 +212,11 @@ def _try_layout(
 
 
 def _layout(
-    objects: Sequence[SceneObject], jitter: Vector, rng: random.Random
+    objects: Sequence[SceneObject], jitter: Vector, rng: random.Random, clevr: bool = False
 ) -> tuple[SceneObject, ...]:
-    view = camera(jitter)
+    room = _room(jitter, clevr)
     for _ in range(500):
-        placed = _try_layout(objects, view, rng)
+        placed = _try_layout(objects, room, rng)
         if placed is not None:
             return placed
     raise UserError(
@@ -180,7 +232,8 @@ def _sample_objects(spec: WorldSpec, rng: random.Random) -> list[SceneObject]:
         # Shape first, so that forbidding colours of a shape does not make the shape rarer.
         shape = rng.choice([s for s in spec.shapes if any(p[1] == s for p in free)])
         composition = rng.choice([p for p in free if p[1] == shape])
-        free.remove(composition)
+        if not spec.clevr:
+            free.remove(composition)
         size = rng.choice(spec.sizes)
         objects.append(SceneObject(
             shape=shape, color=composition[0], material=rng.choice(spec.materials),
@@ -209,6 +262,14 @@ def sample_jitter(rng: random.Random) -> Vector:
     return rng.uniform(-0.4, 0.4), rng.uniform(-0.4, 0.4), rng.uniform(-0.4, 0.4)
 
 
+def _stepped_back(jitter: Vector) -> Vector:
+    """The offset of a camera that has all positions of CLEVR's scenes in view."""
+    usual = camera_position(CAMERA_AZIMUTH, CAMERA_PITCH, CAMERA_DISTANCE)
+    far = camera_position(CAMERA_AZIMUTH, CAMERA_PITCH, _CLEVR_DISTANCE)
+    x, y, z = subtract(far, usual)
+    return jitter[0] + x, jitter[1] + y, jitter[2] + z
+
+
 def sample_scene(spec: WorldSpec, rng: random.Random) -> Scene:
     """Samples attributes, then positions by rejection until nothing intersects.
 
@@ -216,9 +277,12 @@ def sample_scene(spec: WorldSpec, rng: random.Random) -> Scene:
     """
     objects = _stack(_sample_objects(spec, rng), spec.stack_probability, rng)
     jitter = sample_jitter(rng)
+    if spec.clevr:
+        jitter = _stepped_back(jitter)
     floor, background = rng.choice(spec.floors), rng.choice(spec.backgrounds)
     azimuth = CAMERA_AZIMUTH + rng.uniform(-75.0, 75.0)
-    return Scene(_layout(objects, jitter, rng), floor, background, azimuth, jitter)
+    placed = _layout(objects, jitter, rng, spec.clevr)
+    return Scene(placed, floor, background, azimuth, jitter)
 
 
 def _reseat(objects: Sequence[SceneObject]) -> list[SceneObject]:

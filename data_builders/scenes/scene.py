@@ -36,6 +36,7 @@ EXTENTS: dict[str, tuple[float, float]] = {
 SUPPORTS = ("cube", "cylinder")  # shapes with a flat top that another object can stand on
 GROUND_RELATIONS = ("left", "right", "front", "behind")
 MAX_OBJECTS = 8  # more do not fit into the view without heavy occlusion
+CLEVR_OBJECTS = 10  # with CLEVR's occlusion
 
 CAMERA_DISTANCE = 16.0
 CAMERA_PITCH = 30.0  # degrees below the horizon

@@ -103,7 +103,16 @@ class SceneSeries(Series):
 
     @override
     def attempt(self, index: int, rng: random.Random) -> tuple[Scene, ...] | None:
-        return (sample_scene(self.spec, rng),)
+        return (sample_scene(self._spec(index), rng),)
+
+    def _spec(self, index: int) -> WorldSpec:
+        """The spec of a scene; as CLEVR's generator does, other attempts keep its object count."""
+        spec = self.spec
+        if not spec.clevr:
+            return spec
+        rng = random.Random(f"{self.seed}:{index}:objects")
+        count = rng.randint(spec.min_objects, spec.max_objects)
+        return replace(spec, min_objects=count, max_objects=count)
 
 
 @dataclass(frozen=True)

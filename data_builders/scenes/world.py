@@ -106,12 +106,15 @@ class ScenesBuilder(Builder):
             attribute), of seen compositions, in the table `eqben/train.csv`.
         classes: Training images per shape, each of one object of a seen composition, in the folders
             `images/classes/<shape>`; the classification benchmark has other images.
+        clevr: Whether scenes of train, val, test and CoGenT are as those of CLEVR's generator: 3 to
+            10 objects that may share colour and shape, apart along both ground axes.
+            `min_objects`, `max_objects` and `min_visible` then concern other images alone.
     """
 
     idle: ClassVar[Mapping[str, Any]] = {
         "processes": ..., "benchmarks": 0, "placements": 0, "foils": 0, "eqben_train": 0,
         "classes": 0, "long_foils": 0, "spar_repeats": 1, "unread_colors": (), "held_out": 0,
-        "ar4t_form": "world",
+        "ar4t_form": "world", "clevr": False,
     }  # fmt: skip
 
     def __init__(
@@ -127,7 +130,7 @@ class ScenesBuilder(Builder):
         processes: int | None = None, device: str = "cpu", benchmarks: int = 0,
         placements: int = 0, spar_repeats: int = 1, foils: int = 0, eqben_train: int = 0,
         classes: int = 0, long_foils: int = 0, unread_colors: Sequence[str] = (),
-        held_out: int = 0, ar4t_form: AR4TForm = "world",
+        held_out: int = 0, ar4t_form: AR4TForm = "world", clevr: bool = False,
     ) -> None:  # fmt: skip
         _check_counts(train=train, val=val, test=test, cogent=cogent, multi=multi,
                       ar4t_train=ar4t_train, ar4t_test=ar4t_test,
@@ -144,6 +147,7 @@ class ScenesBuilder(Builder):
         self.scenes = {"train": train, "val": val, "test": test, "valA": cogent, "valB": cogent}
         self.multi, self.ar4t = multi, {"train": ar4t_train, "test": ar4t_test}
         self.ar4t_form: AR4TForm = ar4t_form
+        self.clevr = clevr
         self.canvas = Canvas(image_size, samples, device)
         self.seed, self.relational = seed, relational
         self.single_attributes, self.processes = tuple(single_attributes), processes
@@ -206,7 +210,8 @@ class ScenesBuilder(Builder):
         splits: dict[str, Split] = {}
         for split, count in self.scenes.items():
             if count:
-                series = SceneSeries(specs[split], self._seed(split))
+                spec = specs[split].as_clevr() if self.clevr else specs[split]
+                series = SceneSeries(spec, self._seed(split))
                 splits[split] = Split(series, numbered(split, count))
         return splits
 

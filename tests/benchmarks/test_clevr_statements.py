@@ -78,6 +78,17 @@ def test_accuracy_is_reported_by_every_property(tmp_path):
     assert {name for name in metrics if "=" in name} == {name for name in expected if "=" in name}
 
 
+def test_questions_that_absolute_positions_answer_can_be_left_out(tmp_path):
+    absolute = ["yes", "no", "none", "no", "no"]
+    rows = [one | {"absolute": x} for one, x in zip(ROWS, absolute, strict=False)]
+    metrics = measured(benchmark(tmp_path, [*rows, ROWS[5]], seed=None), [True, False, *[True] * 4])
+    expected = {"absolute=yes": (1, 1), "absolute=no": (2, 3), "absolute=none": (1, 1),
+                "relative=one_hop": (1, 2), "relative=single_or": (1, 1)}  # fmt: skip
+    for name, (won, n) in expected.items():
+        metric = metrics[f"accuracy/{name}"]
+        assert (metric.value, metric.n) == (pytest.approx(won / n), n), name
+
+
 def test_the_mode_of_a_family_is_counted_on_the_other_half(tmp_path):
     # Images 0 and 2 are one half, 1 and 3 the other. In each, family a says yes and no:
     # half 0/2: yes 1, no 1 (a tie for the other half); half 1/3: yes 2, so 0 wins and 2 loses.

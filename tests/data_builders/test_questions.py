@@ -6,8 +6,9 @@ import pytest
 from data_builders.programs.program import answer_word, decode, execute
 from data_builders.programs.scene_graph import read_scenes
 from data_builders.questions import QuestionsBuilder
+from data_builders.scenes.world import ScenesBuilder
 from tests.data_builders.conftest import hashes, load
-from tests.data_builders.programs.raw_scenes import content, naive, word
+from tests.data_builders.programs.raw_scenes import IllPosed, content, naive, seen_along, word
 from tests.refusals import refused
 from vlmtune.cli.main import main
 
@@ -53,6 +54,48 @@ def test_the_embedded_worlds_scenes_are_read(world, tmp_path):
             answer_word(execute(decode(row["program"]), scenes[row["image_index"]]))
             == row["answer"]
         )
+
+
+@pytest.fixture(scope="module")
+def like_clevr(tmp_path_factory):
+    """Scenes of the embedded world as CLEVR's generator makes them."""
+    out = tmp_path_factory.mktemp("like_clevr") / "world"
+    none = dict.fromkeys(("train", "test", "cogent", "multi", "ar4t_train", "ar4t_test"), 0)
+    shapes = ("cube", "sphere", "cylinder")
+    builder = ScenesBuilder(**none, val=24, image_size=32, shapes=shapes, unseen=[], clevr=True)
+    builder.build(out, progress=False)
+    return out
+
+
+def test_questions_about_scenes_as_clevrs_are_right(like_clevr, tmp_path):
+    path = like_clevr / "clevr/scenes_val.json"
+    raw = load(path)["scenes"]
+    counts = Counter(len(scene["objects"]) for scene in raw)
+    assert min(counts) == 3
+    assert max(counts) == 10
+    alike = [{(obj["color"], obj["shape"]) for obj in scene["objects"]} for scene in raw]
+    repeated = sum(len(one) < len(s["objects"]) for one, s in zip(alike, raw, strict=True))
+    assert 6 < repeated < 24
+    QuestionsBuilder(path, per_image=20).build(tmp_path / "out", progress=False)
+    rows = load(tmp_path / "out/questions_val.json")["questions"]
+    counted = Counter()
+    for row in rows:
+        scene = raw[row["image_index"]]
+        # The naive executor raises IllPosed where a reference fits two equal objects.
+        assert word(naive(row["program"], seen_along(scene))) == row["answer"]
+        assert scene["image_size"] == [32, 32]
+        counted[row["type"], row["answer"]] += 1
+        if row["absolute"] != "none":
+            assert row["absolute"] == by_halves(row, seen_along(scene))
+    assert any(kind == "count" and int(n) > 2 for kind, n in counted)
+
+
+def by_halves(row, scene):
+    try:
+        answer = word(naive(row["program"], scene, absolute=True))
+    except IllPosed:
+        return "no"
+    return "yes" if answer == row["answer"] else "no"
 
 
 def test_equal_seeds_give_equal_bytes(scenes, tmp_path):

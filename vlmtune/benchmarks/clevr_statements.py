@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NotRequired
 
 import torch
 from jaxtyping import Float
@@ -28,7 +28,10 @@ from vlmtune.storage.files import read_json
 from vlmtune.types import ImageRef
 
 LAYOUT = "questions with statements"
-PROPERTIES = ("structure", "type", "topology", "relation", "size", "effective_size")
+PROPERTIES = (
+    *("structure", "type", "topology", "relation", "size", "effective_size"),
+    *("absolute", "relative"),
+)
 
 
 class Row(TypedDict):
@@ -46,6 +49,7 @@ class Row(TypedDict):
     relation: Text
     size: int
     effective_size: int
+    absolute: NotRequired[Text]
 
 
 class File(TypedDict):
@@ -69,7 +73,9 @@ class ClevrStatements(MultipleChoice):
     - `accuracy/structure=one_hop`, `/type=count`, `/size=7`, `/effective_size=5`,
       `/topology=tree`, `/relation=spatial` and so on: over the statements with that property.
       `type` is the outermost function, `size` the number of functions of the program,
-      `effective_size` that of the smallest pruned program with the same answer.
+      `effective_size` that of the smallest pruned program with the same answer. `absolute` says
+      whether halves of the image in the place of spatial relations give the answer, too;
+      `/relative=one_hop` is a structure without the questions that they answer.
     - `family_mode_accuracy`: what the more frequent answer of a family reaches without the image
       (Q-type mode in the paper), and `n_gram_accuracy`, what a trigram model of true statements
       reaches. Both are counted on one half of the images and measured on the other; a tie has half
@@ -121,7 +127,7 @@ class ClevrStatements(MultipleChoice):
                 (row["statement"], row["false_statement"]),
                 row["family"],
                 answers=(row["answer"], row["false_answer"]),
-                properties=tuple((name, str(row[name])) for name in PROPERTIES),
+                properties=_properties(row),
             )
             for row in content["questions"]
         ]
@@ -166,6 +172,13 @@ class ClevrStatements(MultipleChoice):
         return {
             name: cluster_robust_mean(credit, clusters, 1 / 2) for name, credit in named.items()
         }
+
+
+def _properties(row: Row) -> tuple[tuple[str, str], ...]:
+    properties = [(name, str(row[name])) for name in PROPERTIES if name in row]
+    if row.get("absolute") == "no":
+        properties.append(("relative", row["structure"]))
+    return tuple(properties)
 
 
 def _credit(true: int | float, false: int | float) -> float:

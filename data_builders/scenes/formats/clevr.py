@@ -34,14 +34,16 @@ def scene_graph(split: str, image: SceneImage) -> dict[str, Any]:
             name: [round(x, 9) for x in axis] for name, axis in directions(scene.jitter).items()
         },
         "relationships": {name: table[name] for name in GROUND_RELATIONS},
+        "image_size": [image.size, image.size],
         "floor": scene.floor,
         "background": scene.background,
     }
 
 
 def scenes(split: str, images: Sequence[SceneImage]) -> dict[str, Any]:
-    """Returns the content of `scenes_<split>.json`; "texture", "on" and "box" are added to CLEVR's.
+    """Returns the content of `scenes_<split>.json`.
 
+    CLEVR's objects lack "texture", "on" and "box", and its scenes "image_size" and what follows it.
     `relationships[r][i]` lists the objects that are `r` of object i, by more than 0.2.
     """
     info = {"split": split, "date": "", "version": "1.0", "license": "CC0 1.0 (rendered)"}

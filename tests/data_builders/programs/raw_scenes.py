@@ -32,7 +32,18 @@ def scene(rng: random.Random, index: int, low: int = 3, high: int = 10) -> dict[
         | {"3d_coords": [rng.uniform(-3, 3), rng.uniform(-3, 3), 0.5]}
         for _ in range(rng.randint(low, high))
     ]
+    for obj in objects:
+        obj["pixel_coords"] = pixels(obj["3d_coords"])
     return with_relations(objects, index)
+
+
+def pixels(point: list[float]) -> list[float]:
+    """Where a camera far above sees a point, in 480 x 320 pixels, and a depth."""
+    right, front = (
+        sum(a * b for a, b in zip(point, DIRECTIONS[name], strict=True))
+        for name in ("right", "front")
+    )
+    return [240 + 40 * right, 160 + 30 * front, 10.0]
 
 
 def with_relations(objects: list[dict[str, Any]], index: int = 0) -> dict[str, Any]:
@@ -60,6 +71,19 @@ def stands(objects: list[dict[str, Any]], name: str, j: int, i: int) -> bool:
 def content(count: int, seed: int = 0, low: int = 3, high: int = 10) -> dict[str, Any]:
     rng = random.Random(seed)
     return {"info": {"split": "val"}, "scenes": [scene(rng, i, low, high) for i in range(count)]}
+
+
+def seen_along(scene: dict[str, Any]) -> dict[str, Any]:
+    """A scene of the embedded world, turned to `DIRECTIONS`."""
+    turned = []
+    for obj in scene["objects"]:
+        right, behind = (
+            sum(a * b for a, b in zip(obj["3d_coords"], scene["directions"][name], strict=True))
+            for name in ("right", "behind")
+        )
+        axes = zip(DIRECTIONS["right"], DIRECTIONS["behind"], strict=True)
+        turned.append(obj | {"3d_coords": [right * a + behind * b for a, b in axes]})
+    return scene | {"objects": turned}
 
 
 def only(objects: list[int]) -> int:
@@ -91,14 +115,29 @@ OPERATIONS = {  # verb -> of all objects, the rest of the function's name, the s
 }
 
 
-def naive(program: list[dict[str, Any]], scene: dict[str, Any]) -> Any:
-    """The answer of a program of a questions JSON."""
+def in_half(scene: dict[str, Any], side: str) -> list[int]:
+    """The objects in that half of the image."""
+    width, height = scene.get("image_size", (480, 320))
+    found = []
+    for j, obj in enumerate(scene["objects"]):
+        x, y, *_ = obj["pixel_coords"]
+        across = {"left": x < width / 2, "right": x > width / 2}
+        if (across | {"front": y > height / 2, "behind": y < height / 2})[side]:
+            found.append(j)
+    return found
+
+
+def naive(program: list[dict[str, Any]], scene: dict[str, Any], absolute: bool = False) -> Any:
+    """The answer of a program of a questions JSON; `absolute` takes relations for halves."""
 
     def value(number: int) -> Any:
-        step = program[number]
+        step, objects = program[number], scene["objects"]
         verb, _, kind = step["function"].partition("_")
         side = step["value_inputs"][0] if step["value_inputs"] else None
-        return OPERATIONS[verb](scene["objects"], kind, side, *map(value, step["inputs"]))
+        inputs = [value(i) for i in step["inputs"]]
+        if absolute and verb == "relate":
+            return in_half(scene, side)
+        return OPERATIONS[verb](objects, kind, side, *inputs)
 
     return value(len(program) - 1)
 

@@ -254,6 +254,33 @@ def test_some_questions_need_all_steps_and_most_do_not(rows):
     assert 0.05 < needed < 0.5
 
 
+# -- absolute positions --------------------------------------------------------------------------
+
+
+def test_halves_of_the_image_answer_some_questions(rows, raw):
+    answered = Counter()
+    for row in rows:
+        scene, program = raw[row["image_index"]], row["program"]
+        if all(step["function"] != "relate" for step in program):
+            assert row["absolute"] == "none"
+            continue
+        try:
+            by_halves = word(naive(program, scene, absolute=True))
+        except IllPosed:
+            by_halves = None
+        assert row["absolute"] == ("yes" if by_halves == row["answer"] else "no")
+        answered[row["absolute"]] += 1
+    assert min(answered.values()) > 0.1 * answered.total()
+
+
+def test_scenes_without_pixels_leave_absolute_positions_open(raw, tmp_path):
+    scene = raw[0] | {"objects": [dict(obj) for obj in raw[0]["objects"]]}
+    del scene["objects"][1]["pixel_coords"]
+    path = tmp_path / "scenes.json"
+    path.write_text(json.dumps({"scenes": [scene]}))
+    assert not any("absolute" in row for row in generated(read_scenes(path)))
+
+
 # -- balance -------------------------------------------------------------------------------------
 
 

@@ -57,6 +57,15 @@ def test_five_different_sentences_even_of_one_object():
         assert len(set(captions.sentences(scene, rng))) == 5
 
 
+def test_nine_objects_or_more_are_not_counted_in_words():
+    spec = replace(SPEC, clevr=True, min_objects=10, max_objects=10)
+    for seed in range(4):
+        rng = random.Random(seed)
+        texts = captions.sentences(sample_scene(spec, rng), rng)
+        assert len(set(texts)) == 5
+        assert not [text for text in texts if "there" in text]
+
+
 def naive_relation(scene: Scene, i: int, j: int) -> set[str]:
     """Relations of i to j by CLEVR's rule."""
     table = relations(scene)

@@ -1,5 +1,6 @@
 """Sampling, twins and relations of the embedded world."""
 
+import itertools
 import random
 
 import pytest
@@ -15,6 +16,7 @@ from data_builders.scenes.scene import (
     in_view,
     overlap,
 )
+from data_builders.scenes.series import SceneSeries
 
 
 def _scenes(spec: WorldSpec, count: int = 60) -> list[Scene]:
@@ -49,6 +51,37 @@ def test_counts_and_distinct_pairs() -> None:
         pairs = [(o.color, o.shape) for o in scene.objects]
         assert 2 <= len(pairs) <= 4
         assert len(set(pairs)) == len(pairs)
+
+
+CLEVR = WorldSpec(shapes=("cube", "sphere", "cylinder")).as_clevr()
+
+
+def test_scenes_as_clevrs_keep_a_margin_along_both_axes() -> None:
+    repeated = 0
+    for scene in _scenes(CLEVR, 24):
+        axes = directions(scene.jitter)
+        for a, b in itertools.combinations(scene.objects, 2):
+            offset = [p - q for p, q in zip(a.center, b.center, strict=True)]
+            for name in ("right", "behind"):
+                along = sum(p * q for p, q in zip(offset, axes[name], strict=True))
+                assert abs(along) >= 0.4
+            assert not overlap(a, b, 0.25)
+        assert all(in_view(obj, camera(scene.jitter)) for obj in scene.objects)
+        table = relations(scene)
+        for i, j in itertools.permutations(range(len(scene.objects)), 2):
+            assert (j in table["left"][i]) != (j in table["right"][i])
+            assert (j in table["front"][i]) != (j in table["behind"][i])
+        repeated += len({(o.color, o.shape) for o in scene.objects}) < len(scene.objects)
+    assert repeated > 4
+
+
+def test_scenes_as_clevrs_have_three_to_ten_objects_equally_often() -> None:
+    series = SceneSeries(CLEVR, 0)
+    counts = [len(series.attempt(k, random.Random(k))[0].objects) for k in range(160)]
+    again = [len(series.attempt(k, random.Random(-k - 1))[0].objects) for k in range(20)]
+    assert again == counts[:20]  # another attempt does not make scenes smaller
+    assert set(counts) == set(range(3, 11))
+    assert all(8 < counts.count(n) < 40 for n in range(3, 11))
 
 
 def test_stacked_objects_touch_their_support() -> None:
