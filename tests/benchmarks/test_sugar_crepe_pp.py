@@ -36,30 +36,41 @@ def cosine(a, b):
     return sum(x * y for x, y in zip(a, b, strict=True)) / (math.hypot(*a) * math.hypot(*b))
 
 
+@pytest.mark.parametrize("convention", ["strict", "reference"])
 @pytest.mark.parametrize("seed", range(3))
-def test_against_a_loop(tmp_path, seed):
+def test_against_the_rule_of_the_published_scripts(tmp_path, convention, seed):
+    strict = convention == "strict"
     model, expected, texts = Dual(seed), {}, []
     for i in range(4):
         Image.new("RGB", (4, 4)).save(tmp_path / f"{i}.jpg")
     for subset in SUBSETS:
         rows = []
-        for i in range(9):
+        for i in range(12):
             captions = [f"{subset} {i} {kind}" for kind in "abc"]
+            if i >= 9:  # the false caption repeats a true one, as in two rows of swap_obj
+                captions[2] = captions[i % 2]
             keys = ("filename", "caption", "caption2", "negative_caption")
             rows.append({"id": i, **dict(zip(keys, (f"{i % 4}.jpg", *captions), strict=True))})
+            if i >= 9 and strict:
+                continue
             one, two, false = (model.look(f"{i % 4}.jpg", text) for text in captions)
             expected.setdefault(subset, []).append(one > false and two > false)
             first, second, other = (model.vector(text) for text in captions)
-            texts.append(cosine(first, second) > cosine(first, other))
+            closer = cosine(first, second) > cosine(first, other)
+            both = closer and cosine(second, first) > cosine(second, other)
+            texts.append(closer if strict else both)
         (tmp_path / f"{subset}.json").write_text(json.dumps(rows))
-    metrics = SugarCrepePP(str(tmp_path), str(tmp_path)).run(model).metrics
+    benchmark = SugarCrepePP(str(tmp_path), str(tmp_path), convention=convention)
+    metrics = benchmark.run(model).metrics
     every = [win for wins in expected.values() for win in wins]
     assert metrics["accuracy"].value == pytest.approx(sum(every) / len(every))
+    assert metrics["accuracy"].n == 5 * (9 if strict else 12)
     assert metrics["accuracy"].chance == pytest.approx(1 / 3)
+    assert metrics["identical_candidates"].value == 15
     for subset, wins in expected.items():
         assert metrics[f"accuracy/{subset}"].value == pytest.approx(sum(wins) / len(wins))
     assert metrics["text_to_text_accuracy"].value == pytest.approx(sum(texts) / len(texts))
-    assert metrics["text_to_text_accuracy"].chance == 0.5
+    assert metrics["text_to_text_accuracy"].chance == pytest.approx(1 / 2 if strict else 1 / 3)
 
 
 def test_a_joint_model_has_no_text_to_text_accuracy(tmp_path):

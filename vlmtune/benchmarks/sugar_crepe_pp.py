@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from typing_extensions import override
 
+from vlmtune.benchmarks.base import Convention
 from vlmtune.benchmarks.files import write_image, write_json
 from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, MultipleChoice
 from vlmtune.types import ImageRef
@@ -19,11 +20,19 @@ KEYS = ("filename", "caption", "caption2", "negative_caption")
 
 
 class SugarCrepePP(MultipleChoice):
-    """ITT and TOT, strict as in the published evaluation, over all items and by subset.
+    """ITT and TOT, over all items and by subset; a tie is wrong.
 
-    `accuracy` (ITT): both true captions score above the false one; chance 1/3.
-    `text_to_text_accuracy` (TOT, of a dual model): the first true caption is closer to the second
-    than to the false one; chance 1/2.
+    - `accuracy` (ITT): both true captions score above the false one; chance 1/3.
+    - `text_to_text_accuracy` (TOT, of a dual model): the two true captions are closest to each
+      other, with c the cosine of their embeddings.
+
+    Conventions, of true captions p1 and p2 and a false one n:
+
+    - "strict": TOT compares from the first caption alone, c(p1, p2) > c(p1, n); chance 1/2. Two
+      rows of swap_obj, whose false caption repeats a true one, are left out: 4,755 items.
+    - "reference", as the published scripts do: TOT needs both c(p1, p2) > c(p1, n) and
+      c(p1, p2) > c(p2, n); chance 1/3. All 4,757 rows count, these two as wrong. Numbers of the
+      paper compare with these.
     """
 
     citation: ClassVar[str] = "Dumpala et al. 2024, SugarCrepe++, section 4 (ITT and TOT)"
@@ -31,6 +40,7 @@ class SugarCrepePP(MultipleChoice):
 
     path: str
     images: str
+    convention: Convention = "strict"
 
     @override
     @classmethod

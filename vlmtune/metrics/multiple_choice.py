@@ -1,6 +1,7 @@
 """One true candidate among several: its rank and credit; a tie is lost, won or half (`ties`).
 
-Column 0 of the scores is the true candidate; -inf pads a row with fewer candidates.
+Column 0 of the scores is the true candidate; -inf pads a row with fewer candidates. Two true texts
+and their false ones are also compared among themselves, by their embeddings.
 """
 
 from typing import Literal
@@ -66,6 +67,32 @@ def recall_chance(sizes: Int[Tensor, "n"], k: int) -> float:
         0.75
     """
     return float((k / sizes.double()).clamp(max=1).mean())
+
+
+def text_to_text_correct(
+    texts: Float[Tensor, "n m d"], false: Bool[Tensor, "n m"], anchors: int
+) -> Bool[Tensor, "n"]:
+    r"""Whether the first two texts of n items, both true, are closest to each other.
+
+    For each of the first `anchors` texts, the cosine of the two must exceed its cosine with every
+    false text: $\cos(t_0, t_1) > \cos(t_a, t_f)$. Random cosines do so for a fraction of
+    $1 / (1 + \text{anchors} \cdot f)$ of items with f false texts. A tie is wrong.
+
+    Args:
+        texts: Embeddings of length 1; the first two of each item are true.
+        false: Which texts are false.
+        anchors: 1 compares from the first text alone, 2 from both.
+
+    Example:
+        >>> texts = torch.tensor([[[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]]])
+        >>> false = torch.tensor([[False, False, True]])
+        >>> [bool(text_to_text_correct(texts, false, anchors)) for anchors in (1, 2)]
+        [True, False]
+    """
+    # Sums of products, not a matrix product: equal texts must get equal cosines.
+    cosines = torch.stack([(texts[:, a, None] * texts).sum(dim=2) for a in range(anchors)], dim=1)
+    rivals = torch.where(false[:, None], cosines, -torch.inf)
+    return cosines[:, 0, 1] > rivals.amax(dim=(1, 2))
 
 
 def _compared(scores: Float[Tensor, "n m"]) -> tuple[Int[Tensor, "n"], Int[Tensor, "n"]]:

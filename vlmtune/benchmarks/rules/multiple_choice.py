@@ -19,7 +19,13 @@ from vlmtune.benchmarks.base import Benchmark, Embedder, PairScorer, embedded, g
 from vlmtune.benchmarks.items import Comparison, Items, distinct_pairs, number
 from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_robust import cluster_robust_mean, cluster_robust_rank, macro_mean
-from vlmtune.metrics.multiple_choice import Ties, choice_credit, choice_ranks, recall_chance
+from vlmtune.metrics.multiple_choice import (
+    Ties,
+    choice_credit,
+    choice_ranks,
+    recall_chance,
+    text_to_text_correct,
+)
 from vlmtune.metrics.value import MetricValue, count
 from vlmtune.report.result import Example, Result
 from vlmtune.types import ImageRef
@@ -98,7 +104,7 @@ class MultipleChoice(Benchmark[ChoiceItems]):
     - `mean_rank` and `median_rank` (rounded down) of the true caption, where an item has more than
       two candidates, and `recall@<k>` for each k of `recalls`.
     - `text_to_text_accuracy`, where items have several true captions and the model is dual: how
-      often the first true caption is closer to the second than to any false one.
+      often the first is closer to the second than to any false one; in "reference", each to each.
     - `identical_candidates`: how many items have a candidate that repeats the true one, as shuffles
       and swaps at times do; only where there are any.
 
@@ -205,26 +211,23 @@ class MultipleChoice(Benchmark[ChoiceItems]):
     def run(self, score: PairScorer) -> Result:
         result = super().run(score)
         several = (self.items.true_counts > 1).nonzero()[:, 0]
-        if (
-            not len(several)
-            or not isinstance(score, Embedder)
-            or not getattr(score, "embeds", True)
-        ):
+        dual = getattr(score, "embeds", True)
+        if not len(several) or not dual or not isinstance(score, Embedder):
             return result
         key, value = "text_to_text_accuracy", self._text_to_text(score, several)
         return replace(result, metrics={**result.metrics, key: value})
 
     def _text_to_text(self, score: Embedder, rows: Int[Tensor, "k"]) -> MetricValue:
-        """How often the first true caption is closer to the second than to any false one."""
+        """How often the first two true captions are closer to each other than to a false one."""
         items = self.items
         assert items.pairs is not None
         unit = normalize(embedded(score.embed_texts(items.texts), len(items.texts), self.name))
         texts = unit[items.pairs[items.positions[rows].clamp(min=0), 1]]
-        cosines = torch.einsum("nd,nmd->nm", texts[:, 0], texts[:, 1:])
-        column = torch.arange(1, items.positions.shape[1])
-        false = (column >= items.true_counts[rows, None]) & (items.positions[rows, 1:] >= 0)
-        wins = cosines[:, 0] > torch.where(false, cosines, -torch.inf).amax(dim=1)
-        chance = (1 / (1 + false.sum(dim=1).double())).mean()
+        column = torch.arange(items.positions.shape[1])
+        false = (column >= items.true_counts[rows, None]) & (items.positions[rows] >= 0)
+        anchors = 1 if self.strict else 2
+        wins = text_to_text_correct(texts, false, anchors)
+        chance = (1 / (1 + anchors * false.sum(dim=1).double())).mean()
         return cluster_robust_mean(wins.double(), items.clusters[rows], float(chance))
 
     @override
