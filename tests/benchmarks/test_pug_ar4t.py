@@ -4,7 +4,7 @@ import itertools
 import pytest
 from PIL import Image
 
-from tests.benchmarks.models import by_name, drawn, oracle
+from tests.benchmarks.models import by_name, drawn, oracle, scorer
 from tests.refusals import refused
 from vlmtune.benchmarks.pug_ar4t import COLUMNS, KINDS, PugAR4T
 
@@ -36,25 +36,6 @@ PAIRS = [
 ]
 
 
-def test_scores_against_a_loop(tmp_path):
-    benchmark = make(tmp_path, PAIRS)
-    for seed in range(20):
-        look = drawn(seed, values=3)
-        result = benchmark.run(by_name(look))
-        wins = {"text": [], "image": [], "group": []}
-        for a, b in ((0, 1), (2, 3), (4, 5)):
-            own = look(f"{a}.png", PAIRS[a][1]), look(f"{b}.png", PAIRS[b][1])
-            crossed = look(f"{a}.png", PAIRS[b][1]), look(f"{b}.png", PAIRS[a][1])
-            wins["text"].append(own[0] > crossed[0] and own[1] > crossed[1])
-            wins["image"].append(own[0] > crossed[1] and own[1] > crossed[0])
-            wins["group"].append(wins["text"][-1] and wins["image"][-1])
-        for kind, won in wins.items():
-            parts = {"": won, "/relations": won[:1], "/attributes": won[1:], "/material": won[2:]}
-            for part, own in parts.items():
-                value = result.metrics[f"{kind}_accuracy{part}"].value
-                assert value == pytest.approx(sum(own) / len(own))
-
-
 def test_parts_are_relations_and_kinds_of_attributes(tmp_path):
     result = make(tmp_path, PAIRS).run(by_name(lambda *_: 0.0))
     sizes = {k.split("/")[1]: m.n for k, m in result.metrics.items() if "group_accuracy/" in k}
@@ -82,6 +63,35 @@ ALIKE = [
     ("Above", "Cat above cat at beach", "Cat under cat at beach", "3.png", "2.png"),
     ("Under", "Cat under cat at beach", "Cat above cat at beach", "2.png", "3.png"),
 ]
+
+
+@pytest.mark.parametrize("convention", ["strict", "reference"])
+def test_scores_against_a_loop(tmp_path, convention):
+    rows = [*PAIRS, *((*row[:4], f"b/{row[4]}") for row in ALIKE)]
+    benchmark = make(tmp_path, rows, convention=convention)
+    relations, attributes, material = [(0, 1)], [(2, 3)], [(4, 5)]
+    if convention == "reference":  # every pair counts, also one that no model can tell apart
+        attributes.append((7, 8))
+        relations.append((9, 10))
+    parts = {"/relations": relations, "/attributes": attributes + material, "/material": material}
+    parts[""] = relations + attributes + material
+    for seed in range(20):
+        look = drawn(seed, values=3)
+        result = benchmark.run(scorer(lambda image, text, look=look: look(image.path, text)))
+
+        def score(image, text, look=look):
+            return look(tmp_path / rows[image][-1], rows[text][1])
+
+        for part, pairs in parts.items():
+            text, image, group = [], [], []
+            for a, b in pairs:
+                own, crossed = (score(a, a), score(b, b)), (score(a, b), score(b, a))
+                text.append(own[0] > crossed[0] and own[1] > crossed[1])
+                image.append(own[0] > crossed[1] and own[1] > crossed[0])
+                group.append(text[-1] and image[-1])
+            for kind, wins in (("text", text), ("image", image), ("group", group)):
+                value = result.metrics[f"{kind}_accuracy{part}"].value
+                assert value == pytest.approx(sum(wins) / len(wins))
 
 
 def test_pairs_no_one_can_tell_apart_are_left_out_unless_all_are_wanted(tmp_path):

@@ -4,6 +4,11 @@ Eleven JSON files, each an object of rows by id: `{"dataset", "image_file", "cap
 "linguistic_phenomena", "mturk": {"caption", "foil", "other"}, ...}`. A row is valid where at least
 two of three annotators chose the caption and not the foil: 7,702 of 8,782 rows. Ids recur in other
 files, so a row is known by file and id. Source: Parcalabescu et al. 2022, sections 3 and 4.
+
+Table 1 of EqSim (Wang et al. 2023) counts 6,795 rows of VALSE. No choice of the files has so many,
+valid rows or all. Without `foil-it`, which was an earlier data set, 6,759 rows are valid, so 6,795
+may be a slip of two digits. EqSim's evaluation read a merged file that was never published; whether
+it held `foil-it` is not known.
 """
 
 from collections.abc import Sequence
@@ -82,7 +87,8 @@ class Valse(MultipleChoice):
         path: The folder with the eleven JSON files.
         images: The folder with all images, or for each piece the folder with its images, or the
             folders that are searched for them in turn.
-        pieces: The pieces to evaluate, names of files without `.json`.
+        pieces: The pieces to evaluate, names of files without `.json`. All are 7,702 rows; all but
+            "foil-it" are 6,759, the closest to the 6,795 that EqSim's table 1 states.
         threshold: The score above which a caption counts as true.
     """
 
