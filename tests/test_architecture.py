@@ -32,6 +32,7 @@ UPSTREAM = {
     "mining": {"types", "errors", "storage", "data", "features", "export.model"},
     "evaluation": {"types", "errors", "distributed", "storage", "features", "language"}
     | {"report.result", "report.item_row", "metrics.value", "benchmarks.base", "adapters.base"}
+    | {"benchmarks.rules.classification"}
     | {"backbones.base", "backbones.evaluation_mode"},
     "export": BASICS
     | {"backbones", "adapters", "evaluation", "storage", "report.result", "report.table"},

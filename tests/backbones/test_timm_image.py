@@ -6,6 +6,7 @@ from safetensors.torch import save_file
 from tests.backbones.hf_models import pixels, write_timm
 from tests.refusals import refused
 from vlmtune.adapters.zero_shot import ZeroShot
+from vlmtune.backbones.timm_classifier import TimmClassifier, take_classifier
 from vlmtune.backbones.timm_image import TimmImage
 from vlmtune.export import load
 from vlmtune.types import FeatureSpec
@@ -53,6 +54,29 @@ def test_features_are_timms(name, side):
     assert backbone.fits(FeatureSpec("tokens", -len(maps) - 1), "image")
 
 
+@pytest.mark.parametrize("name", ["test_vit3", "test_convnext", "test_efficientnet"])
+def test_the_classifier_is_timms(name):
+    torch.manual_seed(0)
+    backbone = TimmImage(name, "random")
+    torch.manual_seed(0)
+    network, images = timm.create_model(name).eval(), torch.randn(2, 3, 160, 160)
+    with torch.no_grad():
+        got = backbone.classify(backbone.encode_image(images, POOLED).values)
+        torch.testing.assert_close(got, network(images), **CLOSE)
+    assert backbone.labels[:2] == ("n01440764", "n01443537")
+    assert len(backbone.labels) == 1000
+
+
+def test_a_classifier_may_be_a_convolution_a_pair_or_absent():
+    convolution = torch.nn.Conv2d(4, 3, 1)
+    features = torch.randn(2, 4)
+    got = TimmClassifier(convolution, ("a", "b", "c"))(features)
+    wanted = features @ convolution.weight[:, :, 0, 0].T + convolution.bias
+    torch.testing.assert_close(got, wanted)
+    for name, classes in (("test_vit", 0), ("levit_128s", 1000)):
+        assert take_classifier(timm.create_model(name, num_classes=classes)) is None
+
+
 def test_states_have_the_class_token(folder):
     backbone = TimmImage(str(folder))
     network = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
@@ -76,6 +100,9 @@ def test_a_file_fills_all_but_the_classifier(folder, tmp_path):
         torch.testing.assert_close(backbone.encode_image(images, POOLED).values, network(images))
     assert backbone.title == "test_vit (mine.safetensors)"
     assert backbone.weights_file["architecture"] == "test_vit"
+    assert backbone.labels == ()
+    with refused("a model with a classifier"):
+        backbone.classify(torch.zeros(1, 64))
     with refused("other names or sizes"):
         TimmImage("test_vit2", str(file))
 

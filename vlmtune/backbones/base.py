@@ -170,6 +170,7 @@ class Backbone(Configured, nn.Module, ABC):
         fusion: The part that sees both modalities, or None.
         no_fusion: Why `fusion` is None.
         encodes_texts: Whether it encodes texts; without, it has no text sizes and no `logit_scale`.
+        labels: What the outputs of its own classifier are called; empty without one.
         random_weights: Whether the weights are random, not pre-trained.
         weights_file: The `file`, its `sha256` and the `architecture`, if the weights come from a
             single file rather than a published model; else None.
@@ -188,6 +189,7 @@ class Backbone(Configured, nn.Module, ABC):
     fusion: Fusion | None = None
     no_fusion: str = "it is a dual encoder"
     encodes_texts: bool = True
+    labels: Sequence[str] = ()
     random_weights: bool = False
     weights_file: dict[str, str] | None = None
 
@@ -219,6 +221,14 @@ class Backbone(Configured, nn.Module, ABC):
         Raises:
             UserError: A caption has no words.
         """
+
+    def classify(self, embeddings: Float[Tensor, "n d"]) -> Float[Tensor, "n C"]:
+        """Scores the classes `labels` of n images by their pooled features, on the CPU.
+
+        Raises:
+            UserError: The model has no classifier.
+        """
+        raise UserError(f"expected a model with a classifier, got {self.title}: choose another")
 
     def too_long(self, texts: Sequence[str]) -> list[str]:
         """Returns the captions of more tokens than the model reads; their ends are cut off."""

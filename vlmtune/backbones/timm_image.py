@@ -30,6 +30,7 @@ from vlmtune.backbones.hub_connection import hub_or_cache
 from vlmtune.backbones.open_clip_towers import EvaImageTower, TimmImageTower, plain_eva
 from vlmtune.backbones.staging import no_such_layer, state_after, unmasked
 from vlmtune.backbones.state_dicts import SUFFIXES, read_state_dict
+from vlmtune.backbones.timm_classifier import TimmClassifier, take_classifier
 from vlmtune.backbones.weight_checks import check_precision, digest, not_loaded
 from vlmtune.config import find_path
 from vlmtune.errors import UserError
@@ -41,11 +42,11 @@ HUB, LOCAL = "hf-hub", "local-dir"
 
 
 class TimmImage(Backbone):
-    """An image model of timm, loaded frozen and in evaluation mode, without its classifier.
+    """An image model of timm, loaded frozen and in evaluation mode.
 
-    The embedding is what the classifier would read. Tokens are the patches of a transformer's
-    block, or the places of a feature map of a convolutional stage, row by row; widths of stages
-    may differ. A plain vision transformer also has states, class token included.
+    The embedding is what the classifier reads; the classifier stands apart. Tokens are the patches
+    of a transformer's block, or the places of a feature map of a convolutional stage, row by row;
+    widths of stages may differ. A plain vision transformer also has states, class token included.
 
     Args:
         model: A name of timm with the tag of its weights ("vit_base_patch16_224.mae"), a hub id
@@ -56,7 +57,11 @@ class TimmImage(Backbone):
         precision: Type of the weights.
 
     Attributes:
-        model: The module of timm.
+        model: The module of timm, without its classifier.
+        labels: The classes of the classifier: those that the model's config names, ImageNet's
+            WordNet ids for as many outputs as it has classes, or else numbers from "0" on. Empty
+            without a classifier: for self-supervised weights, for weights from a file, whose
+            classifier is left out, and for models that average two classifiers.
 
     Raises:
         UserError: There is no such model, tag or file, a name comes without weights, or the weights
@@ -80,7 +85,9 @@ class TimmImage(Backbone):
         super().__init__()
         self._dtype = check_precision(precision)
         self.random_weights = pretrained == RANDOM
-        network, self.weights_file = _load(model, pretrained)
+        network, classifier, self.weights_file = _load(model, pretrained)
+        self.labels = () if classifier is None else classifier.labels
+        self._classifier = classifier
         self.model: Any = network.to(self._dtype).eval().requires_grad_(False)
         self._data = resolve_model_data_config(network)
         self.transform: Any = create_transform(**self._data, is_training=False)
@@ -118,6 +125,12 @@ class TimmImage(Backbone):
             if spec.kind == "tokens" or self._tower is None:
                 return unmasked(self._tokens(pixels, spec.layer))
             return state_after(self._tower, self._tower.start(pixels), spec.layer)
+
+    @override
+    def classify(self, embeddings: Float[Tensor, "n d"]) -> Float[Tensor, "n C"]:
+        if self._classifier is None:
+            return super().classify(embeddings)
+        return self._classifier(embeddings)
 
     def _pooled(self, pixels: Pixels) -> Float[Tensor, "n d"]:
         return self.model.forward_head(self.model.forward_features(pixels), pre_logits=True)
@@ -162,8 +175,10 @@ def _tower(network: nn.Module, dtype: torch.dtype) -> TimmImageTower | None:
     return EvaImageTower(visual, dtype) if plain_eva(network) else None
 
 
-def _load(model: str, pretrained: str | None) -> tuple[Any, dict[str, str] | None]:
-    """Returns the network without its classifier, and the facts of a weights file."""
+def _load(
+    model: str, pretrained: str | None
+) -> tuple[Any, TimmClassifier | None, dict[str, str] | None]:
+    """Returns the network without its classifier, that, and the facts of a weights file."""
     name = _located(model)
     built_in = parse_model_name(name)[0] is None
     file = None if pretrained in (None, RANDOM) else Path(str(pretrained)).expanduser()
@@ -174,17 +189,17 @@ def _load(model: str, pretrained: str | None) -> tuple[Any, dict[str, str] | Non
         hub = pretrained is None and not name.startswith(LOCAL)
         with hub_or_cache(model) if hub else nullcontext():
             network: Any = timm.create_model(name, pretrained=pretrained is None)
-        network.reset_classifier(0)
+        classifier = take_classifier(network)
     except UserError:
         raise
     except Exception as error:  # timm raises anything from RuntimeError to HTTP errors
         raise not_loaded(f"weights of {model}", error) from error
     if file is None:
-        return network, None
+        return network, classifier, None
     _fill(network, file, name)
     with file.open("rb") as opened:
         sha256 = hashlib.file_digest(opened, "sha256").hexdigest()
-    return network, {"file": file.name, "sha256": sha256, "architecture": name}
+    return network, None, {"file": file.name, "sha256": sha256, "architecture": name}
 
 
 def _check_sizes(folder: Path, name: str) -> None:

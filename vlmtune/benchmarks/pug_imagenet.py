@@ -67,6 +67,9 @@ class PugImageNet(Classification):
     OpenCLIP's own templates). The notebook crops the middle 256 x 256 of an image before it
     resizes; here the backbone's own preprocessing applies.
 
+    An image classifier of ImageNet's 1,000 classes (`--model timm:...`) reads no prompts. It is
+    measured in "reference", as the paper's supervised models are: candidate i is its output i.
+
     Args:
         images: The folder with a folder for each factor.
         prompt: The prompt, with {} for the name of the class.
@@ -153,6 +156,17 @@ class PugImageNet(Classification):
     def candidates(self, group: str) -> list[Candidate]:
         named = self._folder_names() if self.strict else self._imagenet_names()
         return [Candidate((self.prompt.format(name),), label, name) for name, label in named]
+
+    @override
+    def outputs(self, labels: Sequence[str]) -> Sequence[int]:
+        if self.strict or len(labels) != IDS:
+            came = "strict" if self.strict else "reference"
+            raise UserError(
+                f"expected a classifier of {IDS} classes and the convention 'reference' for "
+                f"{self.name}, got {len(labels)} and {came!r}: choose another model, or set "
+                "`convention`, `mapping` and `imagenet_names`"
+            )
+        return range(IDS)
 
     def _folder_names(self) -> list[tuple[str, str | None]]:
         layout = "a JSON object {folder: words}"

@@ -23,7 +23,12 @@ from vlmtune.benchmarks.files import (
     write_image,
     write_json,
 )
-from vlmtune.benchmarks.rules.classification import Candidate, Classification, ClassItem
+from vlmtune.benchmarks.rules.classification import (
+    Candidate,
+    Classification,
+    ClassItem,
+    ImageClassifier,
+)
 from vlmtune.errors import UserError
 from vlmtune.report.result import Result
 from vlmtune.storage.files import read_json
@@ -44,6 +49,10 @@ class ZeroShotClassification(Classification):
     a dual model. For cosines the former is the latter times the length of that mean, which differs
     from class to class, so published numbers of several templates need the latter. With one
     template they agree.
+
+    An image classifier (`--model timm:...`) reads no prompts: each folder is the class of its name
+    (ImageNet's WordNet ids, "n01440764"), or, with as many folders as classes, of its place among
+    the sorted folders. With fewer folders only their classes are candidates.
 
     Args:
         images: The folder with a folder for each class.
@@ -132,6 +141,19 @@ class ZeroShotClassification(Classification):
             for label, name in self._names().items()
         ]
 
+    @override
+    def outputs(self, labels: Sequence[str]) -> Sequence[int]:
+        folders = list(self._paths)
+        if set(folders) <= set(labels):
+            return [labels.index(folder) for folder in folders]
+        if len(folders) == len(labels):
+            return range(len(labels))
+        raise UserError(
+            f"expected a folder in {self.images} for each of the classifier's {len(labels)} "
+            f"classes, or folders called as they are (such as {labels[0]}), got {len(folders)}, "
+            f"first {folders[0]!r}: rename them, or choose another model"
+        )
+
     def _names(self) -> dict[str, str]:
         """The name of the class of each folder, no two alike."""
         folders = list(self._paths)
@@ -165,7 +187,7 @@ class ZeroShotClassification(Classification):
 
     @override
     def run(self, score: PairScorer) -> Result:
-        if self.ensemble == "scores":
+        if self.ensemble == "scores" or isinstance(score, ImageClassifier):
             return super().run(score)
         items, prompts = self.items, self.items.banks[0].prompts
         images, texts = embed(score, items, self.name)

@@ -12,6 +12,7 @@ from vlmtune.benchmarks.base import Benchmark
 from vlmtune.cli.plugins import make_list, model_of
 from vlmtune.cli.provenance import provenance_of
 from vlmtune.cli.text_only import captions, save_text_only, text_only_runs
+from vlmtune.errors import UserError
 from vlmtune.evaluation.suite import load_all, run_suite
 from vlmtune.evaluation.text_only import TextOnlyScore
 from vlmtune.export.model import Model
@@ -36,7 +37,12 @@ def run(options: argparse.Namespace) -> None:
         check_format(options.items)
     texts = options.text_only
     n_gram = None if texts is None else TextOnlyScore.fitted(captions(texts))
-    model = model_of(options)
+    model = model_of(options, texts=False)
+    if n_gram is not None and not model.backbone.encodes_texts:
+        raise UserError(
+            f"expected a model that reads texts with --text-only, got {model.backbone.title}, "
+            "which only reads images: leave --text-only out"
+        )
     scorer = model.scorer(options.store)
     options.out.mkdir(parents=True, exist_ok=True)  # fails now rather than after the work
     rows: list[ItemRow] | None = None if options.items is None else []

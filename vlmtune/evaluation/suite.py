@@ -13,8 +13,10 @@ from hashlib import sha256
 from typing import NamedTuple, TypeVar
 
 from vlmtune.benchmarks.base import Benchmark, Embedder, PairScorer, check_images, files_from
+from vlmtune.benchmarks.rules.classification import Classification
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import ImageFileError, UserError
+from vlmtune.evaluation.class_scorer import ClassScorer
 from vlmtune.evaluation.item_rows import EmbeddingRecorder, Recorder, item_rows
 from vlmtune.evaluation.reading import readings
 from vlmtune.evaluation.scorer import Scorer
@@ -151,6 +153,7 @@ def _load(
 
         def contained(one: Benchmark = benchmark) -> tuple[Sequence[ImageRef], Sequence[str]]:
             _check_embeddings(one, scorer)
+            _check_reads_texts(one, scorer)
             one.load()
             images, texts = one.items.images, one.items.texts
             check_images(images, one)
@@ -186,12 +189,27 @@ def _check_embeddings(benchmark: Benchmark, scorer: PairScorer | None) -> None:
         )
 
 
+def _check_reads_texts(benchmark: Benchmark, scorer: PairScorer | None) -> None:
+    """A model that reads no texts is measured where its own classifier knows the candidates."""
+    if not isinstance(scorer, Scorer) or scorer.backbone.encodes_texts:
+        return
+    if isinstance(scorer, ClassScorer) and isinstance(benchmark, Classification):
+        benchmark.outputs(scorer.labels)
+        return
+    raise UserError(
+        f"expected a model that reads texts for {benchmark.name}, got {scorer.backbone.title}, "
+        "which only reads images: use it with vlmtune probe, or with a classifier of its own on "
+        "pug_imagenet or zero_shot_classification"
+    )
+
+
 def _measured(
     benchmark: Benchmark, scorer: PairScorer, items: list[ItemRow] | None = None
 ) -> Result:
     """Runs a benchmark and checks that its numbers are finite."""
     kind = EmbeddingRecorder if isinstance(scorer, Embedder) else Recorder
-    recorder = None if items is None else kind(scorer)
+    recorded = items is not None and not isinstance(scorer, ClassScorer)
+    recorder = kind(scorer) if recorded else None
     with work_of(benchmark.name):
         result = benchmark.run(recorder or scorer)
     for name, metric in result.metrics.items():
@@ -201,8 +219,8 @@ def _measured(
                 f"expected finite numbers for {name} of {benchmark.name}, got {metric.value}: "
                 "correct the benchmark"
             )
-    if items is not None and recorder is not None:
-        items += item_rows(benchmark, result, recorder.scores)
+    if items is not None:
+        items += item_rows(benchmark, result, None if recorder is None else recorder.scores)
     return result
 
 

@@ -19,6 +19,7 @@ from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.weight_checks import digest
 from vlmtune.config import instantiate
 from vlmtune.errors import UserError
+from vlmtune.evaluation.class_scorer import ClassScorer
 from vlmtune.evaluation.reading import Reading, read_words
 from vlmtune.evaluation.scorer import Scorer
 from vlmtune.export.images import Images, Picture, as_images
@@ -114,7 +115,9 @@ class Model:
 
     def scorer(self, store: Path | None = None, batch_size: int | None = None) -> Scorer:
         """Returns a scorer with an empty cache; `store` is a folder that keeps encoded features."""
-        return Scorer(
+        classifies = not self.backbone.encodes_texts and self.backbone.labels
+        kind = ClassScorer if classifies else Scorer
+        return kind(
             self.backbone,
             self.adapter,
             store,

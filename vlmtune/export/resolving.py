@@ -262,7 +262,7 @@ def attached(spec: dict[str, Spec], texts: bool = True) -> tuple[Backbone, Adapt
     if texts and not backbone.encodes_texts:
         raise UserError(
             f"expected a model that reads texts, got {backbone.title}, which only reads images: "
-            "use it with vlmtune probe, or choose another"
+            "use it with vlmtune probe or evaluate, or choose another"
         )
     if "adapter" in spec:
         adapter = instantiate(spec["adapter"], Adapter)

@@ -7,7 +7,7 @@ groups, and top-k. Never: files.
 from abc import abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -16,6 +16,7 @@ from typing_extensions import override
 
 from vlmtune.benchmarks.base import SHOWN, Benchmark, PairScorer, check_scores, gallery
 from vlmtune.benchmarks.items import Items, number
+from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_robust import cluster_robust_mean, macro_mean
 from vlmtune.metrics.ranking import true_ranks
 from vlmtune.metrics.value import MetricValue
@@ -24,6 +25,22 @@ from vlmtune.types import ImageRef
 
 COMPARED = 4_000_000  # scores that are compared at a time
 HELD = 2**28  # scores held at a time; more images are scored in parts
+
+
+@runtime_checkable
+class ImageClassifier(Protocol):
+    """A model that scores classes of its own; it reads no prompts."""
+
+    @property
+    def labels(self) -> Sequence[str]:
+        """What its classes are called."""
+        ...
+
+    def class_scores(
+        self, images: Sequence[ImageRef], outputs: Sequence[int]
+    ) -> Float[Tensor, "N C"]:
+        """Scores N images for C of the classes, given by their positions in `labels`."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -131,6 +148,17 @@ class Classification(Benchmark[ClassItems]):
     def candidates(self, group: str) -> Sequence[Candidate]:
         """The candidates of a group; of every group without `bank_per_group`."""
 
+    def outputs(self, labels: Sequence[str]) -> Sequence[int]:
+        """The class of an image classifier, by its position in `labels`, of each candidate.
+
+        Raises:
+            UserError: The candidates are no classes of the classifier.
+        """
+        raise UserError(
+            f"expected a model that reads texts for {self.name}, got an image classifier: leave "
+            "the benchmark out"
+        )
+
     def group_clusters(self, group: str, items: Int[Tensor, "n"]) -> Int[Tensor, "n"]:
         """The clusters of the items of a group."""
         return self.items.clusters[items]
@@ -185,6 +213,8 @@ class Classification(Benchmark[ClassItems]):
     @override
     def run(self, score: PairScorer) -> Result:
         items = self.items
+        if isinstance(score, ImageClassifier):
+            return self._by_classifier(score)
         ranks = []
         for bank in items.banks:
             texts = [items.texts[j] for j in bank.texts.tolist()]
@@ -207,6 +237,12 @@ class Classification(Benchmark[ClassItems]):
         return self._evaluate_ranks(
             [self._ranks(v, bank) for v, bank in zip(values, banks, strict=True)]
         )
+
+    def _by_classifier(self, score: ImageClassifier) -> Result:
+        images, outputs = self.items.images, self.outputs(score.labels)
+        values = score.class_scores(images, outputs)
+        check_scores(values, (len(images), len(outputs)), self.name)
+        return self.ranked(values[self.items.banks[0].images])
 
     def ranked(self, values: Float[Tensor, "n C"]) -> Result:
         """Evaluates the scores of the candidates of the only bank."""
