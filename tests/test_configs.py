@@ -321,7 +321,8 @@ def check_recipe(words: list[str], path: Path | None = None) -> None:
             assert model == Path(run["default_root_dir"], "checkpoints/last.ckpt")
             assert run.get("logger") is None  # another logger has its own folder
         else:
-            assert model.exists() if "/" in options.model else options.pretrained
+            tagged = options.pretrained or options.model.startswith("timm:")
+            assert model.exists() if "/" in options.model else tagged
     elif options.command in ("report", "shuffles", "neighbours"):
         assert rest == []
     else:

@@ -99,6 +99,13 @@ def test_the_mode_of_a_family_is_counted_on_the_other_half(tmp_path):
         sum(map(sum, credits.values())) / 6
     )
     assert metrics["family_mode_accuracy"].n == 6
+    # Here each family is of one type; in what follows both are.
+    assert metrics["type_mode_accuracy"] == metrics["family_mode_accuracy"]
+    rows = [one | {"type": "query"} for one in ROWS]
+    rows[1] |= {"answer": "no", "false_answer": "yes"}
+    metrics = measured(benchmark(tmp_path, rows, seed=None), [True] * 6)
+    # Half 0/2 says yes 1, no 2; half 1/3 says yes 2, 3 once.
+    assert metrics["type_mode_accuracy"].value == pytest.approx((1 + 0 + 0 + 0 + 0.5 + 0) / 6)
     assert metrics["n_gram_accuracy"].n == 6
 
 

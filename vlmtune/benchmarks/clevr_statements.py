@@ -6,7 +6,7 @@ of its program. In: that file and the images. Out: accuracies, by each property.
 that a model writes. Source of questions and properties: Johnson et al. 2017, sections 3 and 4.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,9 +18,9 @@ from jaxtyping import Float
 from torch import Tensor
 from typing_extensions import TypedDict, override
 
+from vlmtune.benchmarks.blind_baselines import mode_credit, n_gram_credit
 from vlmtune.benchmarks.files import Text, file_error, get_file, write_image, write_json
 from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, ChoiceItems, MultipleChoice
-from vlmtune.language.ngram import NGram
 from vlmtune.metrics.cluster_robust import cluster_robust_mean
 from vlmtune.metrics.value import MetricValue
 from vlmtune.report.result import Result
@@ -76,10 +76,11 @@ class ClevrStatements(MultipleChoice):
       `effective_size` that of the smallest pruned program with the same answer. `absolute` says
       whether halves of the image in the place of spatial relations give the answer, too;
       `/relative=one_hop` is a structure without the questions that they answer.
-    - `family_mode_accuracy`: what the more frequent answer of a family reaches without the image
-      (Q-type mode in the paper), and `n_gram_accuracy`, what a trigram model of true statements
-      reaches. Both are counted on one half of the images and measured on the other; a tie has half
-      a credit. Chance is 1/2: what lies above can be solved without looking.
+    - `type_mode_accuracy`: what the more frequent answer of a type reaches without the image (the
+      paper's Q-type mode), `family_mode_accuracy` the same of a family, and `n_gram_accuracy`, what
+      a trigram model of true statements reaches. All are counted on one half of the images and
+      measured on the other; a tie has half a credit. Chance is 1/2: what lies above can be solved
+      without looking.
 
     Args:
         path: The file that `vlmtune build questions` writes.
@@ -157,20 +158,17 @@ class ClevrStatements(MultipleChoice):
     def _without_images(self) -> dict[str, MetricValue]:
         """The baselines that see no image; none where all items have one image."""
         clusters, items = self.items.clusters, self._statements
-        halves = [[i for i, c in enumerate(clusters.tolist()) if c % 2 == k] for k in (0, 1)]
-        if not all(halves):
-            return {}
-        mode, n_gram = (torch.zeros(len(items), dtype=torch.float64) for _ in range(2))
-        for half, other in (halves, halves[::-1]):
-            model = NGram().fit(items[i].candidates[0] for i in other)
-            counts = Counter((items[i].group, items[i].answers[0]) for i in other)
-            for i in half:
-                item = items[i]
-                mode[i] = _credit(*(counts[item.group, answer] for answer in item.answers))
-                n_gram[i] = _credit(*map(model.log_probability, item.candidates))
-        named = {"family_mode_accuracy": mode, "n_gram_accuracy": n_gram}
+        answers = [item.answers for item in items]
+        types = [dict(item.properties)["type"] for item in items]
+        credits = {
+            "type_mode": mode_credit(types, answers, clusters),
+            "family_mode": mode_credit([item.group for item in items], answers, clusters),
+            "n_gram": n_gram_credit([item.candidates for item in items], clusters),
+        }
         return {
-            name: cluster_robust_mean(credit, clusters, 1 / 2) for name, credit in named.items()
+            f"{name}_accuracy": cluster_robust_mean(credit, clusters, 1 / 2)
+            for name, credit in credits.items()
+            if credit is not None
         }
 
 
@@ -179,8 +177,3 @@ def _properties(row: Row) -> tuple[tuple[str, str], ...]:
     if row.get("absolute") == "no":
         properties.append(("relative", row["structure"]))
     return tuple(properties)
-
-
-def _credit(true: int | float, false: int | float) -> float:
-    """1 where the true one is larger, 1/2 for a tie."""
-    return (1 + (true > false) - (true < false)) / 2

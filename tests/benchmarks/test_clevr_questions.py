@@ -1,0 +1,106 @@
+import json
+import random
+from collections import Counter, defaultdict
+
+import pytest
+
+from tests.benchmarks.models import by_name, drawn
+from tests.refusals import refused
+from vlmtune.benchmarks.clevr_questions import ANSWERS, YES_OR_NO, ClevrQuestions
+from vlmtune.benchmarks.files import write_image
+
+
+def row(image, kind, question, answer, key="function"):
+    program = [{key: "scene", "inputs": []}, {key: kind, "inputs": [0]}]
+    name = f"{image}.png"
+    return {"image_filename": name, "question": question, "answer": answer, "program": program}
+
+
+def write(folder, rows, **options):
+    for image in range(6):
+        write_image(folder / f"{image}.png", 40 * image, 0, 0)
+    path = folder / "CLEVR_val_questions.json"
+    path.write_text(json.dumps({"info": {}, "questions": rows}))
+    return ClevrQuestions(str(path), str(folder), **options)
+
+
+def random_rows(seed):
+    """Questions of all types, half of them in the form of CLEVR's generator."""
+    rng = random.Random(seed)
+    rows = []
+    for i in range(120):
+        kind = rng.choice(list(ANSWERS))
+        answer = rng.choice(ANSWERS[kind][:3])
+        key = rng.choice(["function", "type"])
+        rows.append(row(i % 6, kind, f"What of {i}?", answer, key))
+    return rows
+
+
+def mode_of_types(rows):
+    """The mean credit of the most frequent answer of each type on the other half of the images."""
+    counts = defaultdict(Counter)
+    for i, kind, answer in rows:
+        counts[i % 2, kind][answer] += 1
+    credits = []
+    for i, kind, answer in rows:
+        seen = counts[1 - i % 2, kind]
+        most = max(seen[other] for other in ANSWERS[kind])
+        modes = [other for other in ANSWERS[kind] if seen[other] == most]
+        credits.append((answer in modes) / len(modes))
+    return sum(credits) / len(credits)
+
+
+@pytest.mark.parametrize("types", [YES_OR_NO, tuple(ANSWERS)])
+@pytest.mark.parametrize("seed", range(3))
+def test_against_a_loop(tmp_path, types, seed):
+    rows, look = random_rows(seed), drawn(seed, values=4)
+    result = write(tmp_path, rows, types=types).run(by_name(look))
+    wins, chances, known = defaultdict(list), [], []
+    for i, one in enumerate(rows):
+        last = one["program"][-1]
+        kind = last.get("function") or last["type"]
+        if kind not in types:
+            continue
+        score = {
+            answer: look(one["image_filename"], f"Question: What of {i}? Answer: {answer}")
+            for answer in ANSWERS[kind]
+        }
+        true = score.pop(one["answer"])
+        wins[kind].append(true > max(score.values()))
+        chances.append(1 / len(ANSWERS[kind]))
+        known.append((result.clusters[len(known)], kind, one["answer"]))
+    metrics = result.metrics
+    every = [win for own in wins.values() for win in own]
+    assert metrics["accuracy"].value == pytest.approx(sum(every) / len(every))
+    assert metrics["accuracy"].chance == pytest.approx(sum(chances) / len(chances))
+    for kind, own in wins.items():
+        assert metrics[f"accuracy/{kind}"].value == pytest.approx(sum(own) / len(own))
+        assert metrics[f"accuracy/{kind}"].chance == pytest.approx(1 / len(ANSWERS[kind]))
+    assert metrics["type_mode_accuracy"].value == pytest.approx(mode_of_types(known))
+    assert metrics["type_mode_accuracy"].n == metrics["n_gram_accuracy"].n == len(every)
+
+
+def test_the_prompt_is_the_users(tmp_path):
+    rows = [row(0, "exist", "Are there any cubes?", "no")]
+    made = write(tmp_path, rows, prompt="{question} {answer}.")
+    assert made.items.texts == ("Are there any cubes? no.", "Are there any cubes? yes.")
+    with refused("{question} and {answer} once each"):
+        ClevrQuestions("x", "y", prompt="{question}")
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"answer": "perhaps"}, r"the answer 'perhaps' to 'exist' in questions\[1\]"),
+        ({"program": [{"function": "dance"}]}, "the answer 'yes' to 'dance'"),
+        ({"program": []}, "questions/1/program"),
+        ({"answer": None}, "questions/1/answer"),
+    ],
+)
+def test_a_wrong_row_is_named(tmp_path, change, fault):
+    rows = [row(i, "exist", "Any?", "yes") for i in range(2)]
+    rows[1] |= change
+    with refused(fault):
+        write(tmp_path, rows).load()
+    with refused(r"got \['dance'\]"):
+        ClevrQuestions("x", "y", types=["dance"])

@@ -1,0 +1,169 @@
+"""CLEVR's released questions: each with its answer, against the same with other answers.
+
+File: `CLEVR_val_questions.json`, `{"questions": [{"image_filename", "question", "answer",
+"program", ...}]}`, some ten questions about each of 15,000 images; the test split has no answers.
+Files of `vlmtune build questions` have the same keys. Source: Johnson et al. 2017, CLEVR, sections
+3 and 4.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor
+from typing_extensions import TypedDict, override
+
+from vlmtune.benchmarks.blind_baselines import mode_credit, n_gram_credit
+from vlmtune.benchmarks.files import Text, file_error, get_file, write_image, write_json
+from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, ChoiceItems, MultipleChoice
+from vlmtune.errors import UserError
+from vlmtune.metrics.cluster_robust import cluster_robust_mean
+from vlmtune.report.result import Result
+from vlmtune.storage.files import read_json
+from vlmtune.types import ImageRef
+
+LAYOUT = "CLEVR's questions with image_filename, question, answer and program"
+ATTRIBUTES = {
+    "size": ("large", "small"),
+    "color": ("blue", "brown", "cyan", "gray", "green", "purple", "red", "yellow"),
+    "material": ("metal", "rubber"),
+    "shape": ("cube", "cylinder", "sphere"),
+}
+YES_OR_NO = (
+    "exist",
+    *(f"equal_{attribute}" for attribute in ATTRIBUTES),
+    *("equal_integer", "less_than", "greater_than"),
+)
+# Type of a question -> its possible answers.
+ANSWERS = {
+    **dict.fromkeys(YES_OR_NO, ("yes", "no")),
+    "count": tuple(map(str, range(11))),
+    **{f"query_{attribute}": values for attribute, values in ATTRIBUTES.items()},
+}
+
+
+class Row(TypedDict):
+    """A question; the file holds more."""
+
+    image_filename: Text
+    question: Text
+    answer: Text
+    program: Annotated[list[dict[str, Any]], Field(min_length=1)]
+
+
+class File(TypedDict):
+    """The whole file."""
+
+    questions: list[Row]
+
+
+@dataclass(frozen=True)
+class Question(ChoiceItem):
+    """An item; `answers` are those of its candidates, the true one first."""
+
+    answers: tuple[str, ...] = ()
+
+
+class ClevrQuestions(MultipleChoice):
+    """How often a question with its true answer scores higher than with any other answer.
+
+    A candidate is a text such as "Question: Are there any blue cubes? Answer: yes". CLIP was not
+    trained to answer questions, so `clevr_statements`, whose candidates are plain sentences, suits
+    it better; this one has CLEVR's own questions.
+
+    - `accuracy`: over all questions; `accuracy/<type>` and `macro_accuracy` over the types.
+    - `type_mode_accuracy`: what the most frequent answer of a type reaches without the image (the
+      paper's Q-type mode), and `n_gram_accuracy`, what a trigram model of questions with their true
+      answers reaches. Both are counted on one half of the images and measured on the other; ties
+      share the credit.
+
+    Args:
+        path: The questions.
+        images: Folder with the images of the split.
+        types: Types of questions, the outermost functions of their programs. By default those whose
+            answer is yes or no; the others are "count", with the answers 0 to 10, and
+            "query_size", "query_color", "query_material" and "query_shape".
+        prompt: The candidate, with {question} and {answer}.
+    """
+
+    citation: ClassVar[str] = "Johnson et al. 2017, CLEVR, section 4 (accuracy by question type)"
+    source: ClassVar[str] = "cs.stanford.edu/people/jcjohns/clevr, CLEVR_v1.0.zip"
+    subsets_of: ClassVar[Mapping[str, Sequence[object]]] = {"types": tuple(ANSWERS)}
+
+    path: str
+    images: str
+    types: Sequence[str] = YES_OR_NO
+    prompt: str = "Question: {question} Answer: {answer}"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not all(self.prompt.count(field) == 1 for field in ("{question}", "{answer}")):
+            raise UserError(
+                f"expected {{question}} and {{answer}} once each in the prompt of {self.name}, got "
+                f"{self.prompt!r}: correct it"
+            )
+
+    @override
+    @classmethod
+    def fixture(cls, folder: Path) -> "ClevrQuestions":
+        rows = [
+            ("Are there any cubes?", "yes", "exist"),
+            ("Is the ball the same color as the cube?", "no", "equal_color"),
+            ("Are there more cubes than balls?", "no", "greater_than"),
+            ("How many balls are there?", "1", "count"),
+        ]
+        questions = []
+        for i, (question, answer, function) in enumerate(rows):
+            file = f"CLEVR_val_{i % 2:06d}.png"
+            write_image(folder / file, 90 * i, 20, 200)
+            steps = [
+                {"function": name, "inputs": [], "value_inputs": []} for name in ("scene", function)
+            ]
+            row = {"image_index": i % 2, "split": "val", "question_index": i, "program": steps}
+            row |= {"image_filename": file, "question": question, "answer": answer}
+            questions.append(row | {"question_family_index": i})
+        path = write_json(folder / "CLEVR_val_questions.json", {"info": {}, "questions": questions})
+        return cls(path, str(folder))
+
+    @override
+    def read(self) -> list[Question]:
+        content: File = read_json(self.path, LAYOUT, get_file(self.source), File)
+        items = []
+        for number, row in enumerate(content["questions"]):
+            last = row["program"][-1]
+            # CLEVR's generator writes "type", its released files "function".
+            kind = last.get("function", last.get("type"))
+            if row["answer"] not in ANSWERS.get(str(kind), ()):
+                came = f"the answer {row['answer']!r} to {kind!r} in questions[{number}]"
+                raise file_error(self.path, LAYOUT, came, self.source)
+            if kind in self.types:
+                items.append(self._item(row, str(kind)))
+        return items
+
+    def _item(self, row: Row, kind: str) -> Question:
+        true = row["answer"]
+        answers = (true, *(answer for answer in ANSWERS[kind] if answer != true))
+        asked = self.prompt.replace("{question}", row["question"])
+        candidates = tuple(asked.replace("{answer}", answer) for answer in answers)
+        image = ImageRef(Path(self.images, row["image_filename"]))
+        return Question(image, candidates, kind, answers=answers)
+
+    @override
+    def arrange(self, items: Sequence[ChoiceItem]) -> ChoiceItems:
+        self._questions = [item for item in items if isinstance(item, Question)]
+        return super().arrange(items)
+
+    @override
+    def evaluate(self, scores: Float[Tensor, "P"]) -> Result:
+        result, items = super().evaluate(scores), self._questions
+        clusters, chance = self.items.clusters, float(self.items.chance().mean())
+        mode = mode_credit([x.group for x in items], [x.answers for x in items], clusters)
+        n_gram = n_gram_credit([x.candidates for x in items], clusters)
+        for name, credit in (("type_mode", mode), ("n_gram", n_gram)):
+            if credit is not None:
+                metric = cluster_robust_mean(credit, clusters, chance)
+                result.metrics[f"{name}_accuracy"] = metric
+        return result
