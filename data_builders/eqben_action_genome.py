@@ -44,7 +44,8 @@ class ActionGenomePairs(FramePairs):
 
     "The person is <attention> <object> which is <spatial> him/her." Two frames make a pair where at
     least two of the three relations differ; the frame after a chosen one is skipped. Objects whose
-    attention is "unsure" are left out.
+    attention is "unsure" are left out. Of several relations of a kind the caption states the first,
+    and of several names of an object ("cup/glass/bottle") as well; the paper does not say which.
 
     `annotations` is `object_bbox_and_relationship.pkl`, or the same content as JSON. The pickle is
     read as plain values; one that names a class or a function is an error. `videos` are those of

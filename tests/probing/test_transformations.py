@@ -69,7 +69,7 @@ def test_hsl_is_read_as_rgb():
 def test_values_are_mapped_one_by_one():
     ramp = Image.fromarray(np.arange(256, dtype=np.uint8)[None, :, None].repeat(3, axis=2))
     row = np.arange(256)
-    inverted = np.where(row >= 192, 255 - row, row)
+    inverted = np.where(row > 192, 255 - row, row)
     assert (values(colours.solarize(ramp, 192))[0, :, 0] == inverted).all()
     assert (values(colours.invert(ramp))[0, :, 1] == 255 - row).all()
     assert (values(colours.posterize(ramp, 2))[0, :, 2] == row // 64 * 64).all()
@@ -85,8 +85,9 @@ def test_as_many_colours_are_left(count):
     image = noisy(40, 40)
     quantized = colours.quantize(image, count)
     assert len(quantized.getcolors()) == count
-    near = np.abs(values(quantized) - values(image)).mean()
-    assert near < np.abs(values(image) - values(image).mean()).mean()
+    for _, colour in quantized.getcolors():
+        members = values(image)[(values(quantized) == colour).all(axis=2)]
+        assert np.abs(members.mean(axis=0) - colour).max() <= 0.6  # a centroid, rounded
     with pytest.raises(UserError, match="expected 1 to 256 colours, got 0"):
         colours.quantize(image, 0)
 

@@ -96,9 +96,9 @@ def invert(image: Image.Image) -> Image.Image:
     return ImageOps.invert(image)
 
 
-def solarize(image: Image.Image, threshold: float | int) -> Image.Image:
-    """Inverts every value of at least `threshold`."""
-    return ImageOps.solarize(image, threshold)  # type: ignore[arg-type]
+def solarize(image: Image.Image, threshold: int) -> Image.Image:
+    """Inverts every value above `threshold`."""
+    return ImageOps.solarize(image, threshold + 1)  # PIL inverts its threshold, too
 
 
 def posterize(image: Image.Image, bits: int) -> Image.Image:
@@ -107,11 +107,16 @@ def posterize(image: Image.Image, bits: int) -> Image.Image:
 
 
 def quantize(image: Image.Image, colours: int) -> Image.Image:
-    """Replaces the colours by the centroids of so many clusters of them (median cut).
+    """Replaces the colours by the centroids of so many clusters of them.
+
+    The clusters are those of k-means, which starts from the parts of a median cut. The paper names
+    no algorithm of clustering.
 
     Raises:
         UserError: `colours` is not between 1 and 256.
     """
     if not 1 <= colours <= MAX_COLOURS:
         raise UserError(f"expected 1 to {MAX_COLOURS} colours, got {colours}: correct it")
-    return image.quantize(colours, Image.Quantize.MEDIANCUT).convert("RGB")
+    # A median cut alone gives pixels colours that are not their mean. 1 is the number of pixels that
+    # may still change their cluster when k-means stops.
+    return image.quantize(colours, Image.Quantize.MEDIANCUT, kmeans=1).convert("RGB")

@@ -23,7 +23,11 @@ def gaussian_blur(image: Image.Image, radius: float | int) -> Image.Image:
 
 
 def motion_blur(image: Image.Image, length: float | int, angle: float | int) -> Image.Image:
-    """Averages the image along a line of `length` pixels at `angle` degrees, edges repeated."""
+    """Averages the image along a line of `length` pixels at `angle` degrees, edges repeated.
+
+    Appendix C.3 moves an image "by a given length (in pixels)" and calls the parameter a radius;
+    here it is the length, as in C.2.
+    """
     kernel = motion_kernel(length, angle)
     reach = len(kernel) // 2
     values = np.asarray(image, dtype=np.float32)

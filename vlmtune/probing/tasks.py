@@ -17,7 +17,7 @@ from PIL import Image
 from vlmtune.errors import UserError
 from vlmtune.probing.parameters import Transformation
 
-VERSION = 2
+VERSION = 3
 """Of the transformations; a change of their pixels raises it, so that nothing stored is reused."""
 IDENTITY = "identity"
 Split = Literal["train", "test"]
