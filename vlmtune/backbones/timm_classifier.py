@@ -15,7 +15,7 @@ from torch import Tensor, nn
 class TimmClassifier:
     """Scores classes by pooled features, on the CPU.
 
-    It is no module: weights of a backbone are those that make its features.
+    It is not a module: weights of a backbone are those that make its features.
 
     Attributes:
         head: A linear layer, or a small network.

@@ -146,8 +146,8 @@ class ClevrQuestions(MultipleChoice):
     def _item(self, row: Row, kind: str) -> Question:
         true = row["answer"]
         answers = (true, *(answer for answer in ANSWERS[kind] if answer != true))
-        asked = self.prompt.replace("{question}", row["question"])
-        candidates = tuple(asked.replace("{answer}", answer) for answer in answers)
+        before, _, after = self.prompt.replace("{question}", row["question"]).partition("{answer}")
+        candidates = tuple(f"{before}{answer}{after}" for answer in answers)
         image = ImageRef(Path(self.images, row["image_filename"]))
         return Question(image, candidates, kind, answers=answers)
 

@@ -153,7 +153,7 @@ def _load(
 
         def contained(one: Benchmark = benchmark) -> tuple[Sequence[ImageRef], Sequence[str]]:
             _check_embeddings(one, scorer)
-            _check_reads_texts(one, scorer)
+            _check_image_model(one, scorer)
             one.load()
             images, texts = one.items.images, one.items.texts
             check_images(images, one)
@@ -189,7 +189,7 @@ def _check_embeddings(benchmark: Benchmark, scorer: PairScorer | None) -> None:
         )
 
 
-def _check_reads_texts(benchmark: Benchmark, scorer: PairScorer | None) -> None:
+def _check_image_model(benchmark: Benchmark, scorer: PairScorer | None) -> None:
     """A model that reads no texts is measured where its own classifier knows the candidates."""
     if not isinstance(scorer, Scorer) or scorer.backbone.encodes_texts:
         return

@@ -117,6 +117,6 @@ def quantize(image: Image.Image, colours: int) -> Image.Image:
     """
     if not 1 <= colours <= MAX_COLOURS:
         raise UserError(f"expected 1 to {MAX_COLOURS} colours, got {colours}: correct it")
-    # A median cut alone gives pixels colours that are not their mean. 1 is the number of pixels that
-    # may still change their cluster when k-means stops.
+    # A median cut alone gives pixels colours that are not their mean. 1 is the number of pixels
+    # that may still change their cluster when k-means stops.
     return image.quantize(colours, Image.Quantize.MEDIANCUT, kmeans=1).convert("RGB")

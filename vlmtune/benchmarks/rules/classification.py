@@ -152,7 +152,7 @@ class Classification(Benchmark[ClassItems]):
         """The class of an image classifier, by its position in `labels`, of each candidate.
 
         Raises:
-            UserError: The candidates are no classes of the classifier.
+            UserError: The candidates are not classes of the classifier.
         """
         raise UserError(
             f"expected a model that reads texts for {self.name}, got an image classifier: leave "
