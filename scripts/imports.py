@@ -1,6 +1,7 @@
 """A checkout goes in; source files and the modules they import come out. Imports none of them."""
 
 import ast
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,6 +30,19 @@ def sources(*packages: str) -> dict[str, str]:
     }
 
 
+@cache
+def offered() -> dict[str, str]:
+    """The module behind each name that a room of vlmtune offers, such as `vlmtune.export.load`."""
+    modules = {}
+    for stub in sorted((ROOT / "vlmtune").glob("*/__init__.pyi")):
+        room = name_of(stub.relative_to(ROOT))
+        for node in ast.parse(stub.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ImportFrom):
+                names = [alias.name for alias in node.names]
+                modules |= {f"{room}.{name}": f"{room}.{node.module}" for name in names}
+    return modules
+
+
 def imports(source: str, modules: dict[str, str]) -> set[Import]:
     """Everything that a source imports, also inside functions and by `importlib`."""
     imported = set()
@@ -40,6 +54,7 @@ def imports(source: str, modules: dict[str, str]) -> set[Import]:
             assert node.level == 0, "a relative import: write the full path"
             for alias in node.names:
                 full = f"{node.module}.{alias.name}"
+                full = offered().get(full, full)
                 imported.add(Import(full if full in modules else str(node.module), at_once))
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
             if isinstance(node.args[0], ast.Constant):

@@ -1,21 +1,27 @@
 """vlmtune: fine-tunes vision-language models so that they understand compositions.
 
-`vlmtune.load(folder)` gives a model that scores images against texts.
+`vlmtune.load(name)` gives a model that scores images against texts. The rooms of the package offer
+their public names, such as `vlmtune.adapters.LoRA`:
+
+    data          shards to batches
+    backbones     pre-trained models: images and texts to features
+    adapters      features to scores: the trained part
+    pairs         which pairs a joint adapter is trained on
+    objectives    scores to a loss
+    metrics       scores to numbers
+    benchmarks    annotation files to results
+    training      modules and callbacks for Lightning
+    evaluation    many benchmarks on one model, each input encoded once
+    export        trained weights in a folder, and back
+    report        results as tables and a page
+    search        images found by captions
+    probing       what embeddings know of transformations
+
+A room and its names are imported on use: `import vlmtune` imports no torch.
 """
 
-from typing import TYPE_CHECKING, Any
+import lazy_loader
 
-if TYPE_CHECKING:
-    from vlmtune.export import load as load
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "load"]
-
-
-def __getattr__(name: str) -> Any:
-    # Imported on use: `vlmtune --help` must answer before torch could have been imported.
-    if name == "load":
-        from vlmtune.export import load
-
-        return load
-    raise AttributeError(f"module 'vlmtune' has no attribute {name!r}")

@@ -10,7 +10,7 @@ from tests.ranks import run_ranks
 from tests.refusals import refused
 from vlmtune.adapters.base import DualAdapter, JointAdapter
 from vlmtune.backbones.base import Backbone
-from vlmtune.benchmarks.base import Embedder
+from vlmtune.benchmarks.pair_scorer import Embedder
 from vlmtune.errors import UserError
 from vlmtune.evaluation.scorer import Scorer
 from vlmtune.types import FeatureSpec, ImageRef, Pooled, Scores, Tokens

@@ -101,6 +101,23 @@ def test_any_score_can_be_measured(cola):
     assert result.metrics["accuracy"].value == 0.0
 
 
+def test_a_plain_function_of_images_and_texts_is_measured(cola, scorer):
+    score, _ = scorer()
+    calls = []
+
+    def function(images, texts):
+        calls.append((len(images), len(texts)))
+        return score(images, texts).tolist()
+
+    result = cola().run(score)
+    (suite,) = run_suite([cola()], function).results
+    assert cola().run(function).outcomes == result.outcomes
+    assert suite.metrics == result.metrics
+    assert calls == [(18, 18), (18, 18)]
+    with refused(r"scores of shape \(18, 18\) from a function .* got \(18,\)"):
+        cola().run(lambda images, texts: [0.0] * len(images))
+
+
 def test_the_same_suite_reads_one_store(cola, scorer, tmp_path):
     def benchmarks():
         return [cola("first", limit=5), cola("all")]

@@ -17,13 +17,11 @@ from typing import (
     ClassVar,
     Generic,
     Literal,
-    Protocol,
     TypeVar,
     dataclass_transform,
     get_args,
     get_origin,
     get_type_hints,
-    runtime_checkable,
 )
 
 import torch
@@ -32,6 +30,7 @@ from torch import Tensor
 
 from vlmtune.benchmarks.files import Row, check_chosen, read_rows
 from vlmtune.benchmarks.items import Items, as_stored, find_repeats, sample
+from vlmtune.benchmarks.pair_scorer import Embedder, MatrixFunction, PairScorer, pair_scorer
 from vlmtune.benchmarks.queries import Query
 from vlmtune.config import Configured
 from vlmtune.errors import UserError
@@ -42,33 +41,6 @@ from vlmtune.types import ImageRef
 Convention = Literal["strict", "reference"]
 I = TypeVar("I", bound=Items)  # noqa: E741
 SHOWN = 4  # right and wrong items each in the gallery
-
-
-@runtime_checkable
-class PairScorer(Protocol):
-    """Anything that scores images against texts."""
-
-    def __call__(
-        self,
-        images: Sequence[ImageRef],
-        texts: Sequence[str],
-        pairs: Int[Tensor, "P 2"] | None = None,
-    ) -> Float[Tensor, "P"] | Float[Tensor, "N M"]:
-        """Scores the P pairs (row of `images`, row of `texts`), or all N x M without `pairs`."""
-        ...
-
-
-@runtime_checkable
-class Embedder(Protocol):
-    """Anything that embeds images and texts in one space; rows need not be normalised."""
-
-    def embed_images(self, images: Sequence[ImageRef]) -> Float[Tensor, "N d"]:
-        """Embeds N images."""
-        ...
-
-    def embed_texts(self, texts: Sequence[str]) -> Float[Tensor, "M d"]:
-        """Embeds M texts."""
-        ...
 
 
 @dataclass_transform(eq_default=False, field_specifiers=(field,))
@@ -206,10 +178,10 @@ class Benchmark(Configured, ABC, Generic[I]):
         """Reads the rows of a JSON file, each with a text under every key."""
         return read_rows(path, keys, self.source)
 
-    def run(self, score: PairScorer) -> Result:
+    def run(self, score: PairScorer | MatrixFunction) -> Result:
         """Scores everything once and evaluates the scores."""
         items = self.items
-        scores = score(items.images, items.texts, items.pairs).detach().cpu()
+        scores = pair_scorer(score)(items.images, items.texts, items.pairs).detach().cpu()
         check_scores(scores, items.shape, self.name)
         return self.evaluate(scores)
 
@@ -284,7 +256,7 @@ def check_scores(scores: Tensor, shape: tuple[int, ...], name: str) -> None:
 
 
 def embed(
-    score: PairScorer, items: Items, name: str
+    score: PairScorer | MatrixFunction, items: Items, name: str
 ) -> tuple[Float[Tensor, "N d"], Float[Tensor, "M d"]]:
     """Embeds all images and texts, in double precision.
 

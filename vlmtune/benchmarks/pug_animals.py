@@ -18,9 +18,10 @@ from torch import Tensor
 from torch.nn.functional import normalize
 from typing_extensions import override
 
-from vlmtune.benchmarks.base import Benchmark, Convention, PairScorer, embed
+from vlmtune.benchmarks.base import Benchmark, Convention, embed
 from vlmtune.benchmarks.files import read_csv, write_csv, write_image
 from vlmtune.benchmarks.items import Items, number
+from vlmtune.benchmarks.pair_scorer import MatrixFunction, PairScorer
 from vlmtune.benchmarks.pug_animals_samples import (
     COLUMNS,
     DESCRIBED,
@@ -152,7 +153,7 @@ class PugAnimals(Benchmark[AnimalItems]):
         )
 
     @override
-    def run(self, score: PairScorer) -> Result:
+    def run(self, score: PairScorer | MatrixFunction) -> Result:
         return self.evaluate_embeddings(*embed(score, self.items, self.name))
 
     def evaluate_embeddings(

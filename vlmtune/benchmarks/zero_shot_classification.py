@@ -14,7 +14,7 @@ import torch
 from torch.nn.functional import normalize
 from typing_extensions import override
 
-from vlmtune.benchmarks.base import Convention, PairScorer, embed, files_from
+from vlmtune.benchmarks.base import Convention, embed, files_from
 from vlmtune.benchmarks.files import (
     file_error,
     find_images,
@@ -23,6 +23,7 @@ from vlmtune.benchmarks.files import (
     write_image,
     write_json,
 )
+from vlmtune.benchmarks.pair_scorer import MatrixFunction, PairScorer
 from vlmtune.benchmarks.rules.classification import (
     Candidate,
     Classification,
@@ -186,7 +187,7 @@ class ZeroShotClassification(Classification):
         return [names.get(folder) for folder in folders]
 
     @override
-    def run(self, score: PairScorer) -> Result:
+    def run(self, score: PairScorer | MatrixFunction) -> Result:
         if self.ensemble == "scores" or isinstance(score, ImageClassifier):
             return super().run(score)
         items, prompts = self.items, self.items.banks[0].prompts

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from vlmtune.benchmarks.base import Benchmark, PairScorer
+from vlmtune.benchmarks.base import Benchmark
+from vlmtune.benchmarks.pair_scorer import PairScorer
 from vlmtune.data.shards import ShardSet, read_headers
 from vlmtune.errors import UserError, reason
 from vlmtune.evaluation.scorer import Scorer

@@ -3,6 +3,6 @@
 It never trains, and never changes a weight.
 """
 
-from vlmtune.evaluation.scorer import Scorer
+import lazy_loader
 
-__all__ = ["Scorer"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

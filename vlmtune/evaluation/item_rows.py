@@ -12,7 +12,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vlmtune.benchmarks.base import Benchmark, PairScorer, Query
+from vlmtune.benchmarks.base import Benchmark, Query
+from vlmtune.benchmarks.pair_scorer import PairScorer
 from vlmtune.report.item_row import ItemRow
 from vlmtune.report.result import Result
 from vlmtune.types import ImageRef

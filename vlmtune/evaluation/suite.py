@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import NamedTuple, TypeVar
 
-from vlmtune.benchmarks.base import Benchmark, Embedder, PairScorer, check_images, files_from
+from vlmtune.benchmarks.base import Benchmark, check_images, files_from
+from vlmtune.benchmarks.pair_scorer import Embedder, MatrixFunction, PairScorer, pair_scorer
 from vlmtune.benchmarks.rules.classification import Classification
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import ImageFileError, UserError
@@ -91,7 +92,7 @@ def load_all(
 
 def run_suite(
     benchmarks: Sequence[Benchmark],
-    scorer: PairScorer,
+    scorer: PairScorer | MatrixFunction,
     at_least_one: bool = True,
     items: list[ItemRow] | None = None,
 ) -> SuiteResult:
@@ -102,13 +103,15 @@ def run_suite(
 
     Args:
         benchmarks: The benchmarks; names must differ.
-        scorer: A `Scorer` or any other function that scores. Its weights may not change meanwhile.
+        scorer: A `Scorer`, or any function `(images, texts)` that returns a row of scores for each
+            image: images are `ImageRef`s. Its weights may not change meanwhile.
         at_least_one: Whether to raise if no benchmark could be run.
         items: A list that gets a row for each item, or None.
 
     Raises:
         UserError: No benchmark could be run, or two have one name.
     """
+    scorer = pair_scorer(scorer)
     contents, not_run = _load(benchmarks, scorer)
     all_images = dict.fromkeys(image for some, _ in contents.values() for image in some)
     all_texts = dict.fromkeys(text for _, some in contents.values() for text in some)

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vlmtune.benchmarks.base import PairScorer
+from vlmtune.benchmarks.pair_scorer import PairScorer
 from vlmtune.errors import UserError
 from vlmtune.language.ngram import NGram
 from vlmtune.types import ImageRef

@@ -9,8 +9,6 @@ An export is a folder (or a Hugging Face hub repository) with
 It never holds frozen weights or a pickle, and loading is strict both ways.
 """
 
-from vlmtune.export.files import FILES, save_export
-from vlmtune.export.loading import check_checkpoint, read_checkpoint
-from vlmtune.export.resolving import load, resolve
+import lazy_loader
 
-__all__ = ["FILES", "check_checkpoint", "load", "read_checkpoint", "resolve", "save_export"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -4,7 +4,6 @@ In: image files and a model; later a caption. Out: the files that fit it best, w
 Never: an image read again to answer a query, or anything unpickled.
 """
 
-from vlmtune.search.build import build_index
-from vlmtune.search.index import Hit, Index
+import lazy_loader
 
-__all__ = ["Hit", "Index", "build_index"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

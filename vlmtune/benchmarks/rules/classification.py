@@ -14,8 +14,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from typing_extensions import override
 
-from vlmtune.benchmarks.base import SHOWN, Benchmark, PairScorer, check_scores, gallery
+from vlmtune.benchmarks.base import SHOWN, Benchmark, check_scores, gallery
 from vlmtune.benchmarks.items import Items, number
+from vlmtune.benchmarks.pair_scorer import MatrixFunction, PairScorer, pair_scorer
 from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_robust import cluster_robust_mean, macro_mean
 from vlmtune.metrics.ranking import true_ranks
@@ -211,10 +212,10 @@ class Classification(Benchmark[ClassItems]):
         )
 
     @override
-    def run(self, score: PairScorer) -> Result:
-        items = self.items
+    def run(self, score: PairScorer | MatrixFunction) -> Result:
         if isinstance(score, ImageClassifier):
             return self._by_classifier(score)
+        items, score = self.items, pair_scorer(score)
         ranks = []
         for bank in items.banks:
             texts = [items.texts[j] for j in bank.texts.tolist()]

@@ -15,8 +15,9 @@ from torch import Tensor
 from torch.nn.functional import normalize
 from typing_extensions import override
 
-from vlmtune.benchmarks.base import Benchmark, Embedder, PairScorer, embedded, gallery
+from vlmtune.benchmarks.base import Benchmark, embedded, gallery
 from vlmtune.benchmarks.items import Comparison, Items, distinct_pairs, number
+from vlmtune.benchmarks.pair_scorer import Embedder, MatrixFunction, PairScorer
 from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_robust import cluster_robust_mean, cluster_robust_rank, macro_mean
 from vlmtune.metrics.multiple_choice import (
@@ -208,7 +209,7 @@ class MultipleChoice(Benchmark[ChoiceItems]):
         return checked, identical
 
     @override
-    def run(self, score: PairScorer) -> Result:
+    def run(self, score: PairScorer | MatrixFunction) -> Result:
         result = super().run(score)
         several = (self.items.true_counts > 1).nonzero()[:, 0]
         dual = getattr(score, "embeds", True)

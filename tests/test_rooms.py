@@ -1,0 +1,57 @@
+"""The rooms offer their public names, on use: `from vlmtune.adapters import LoRA`."""
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+import vlmtune
+from scripts.imports import offered
+from vlmtune.config import ROOT
+
+ROOMS = sorted({name.rpartition(".")[0] for name in offered()})
+PLUGINS = sorted(
+    path
+    for path in ROOT.glob("configs/plugins/*/*.yaml")
+    if path.parent.name not in ("builders", "models")
+)
+FRESH = """
+import sys
+import vlmtune
+assert {"load", "adapters", "search", "types"} <= set(dir(vlmtune))
+assert "LoRA" in dir(vlmtune.adapters)
+print(sorted({"torch", "numpy", "open_clip"} & set(sys.modules)))
+"""
+
+
+def test_the_names_cost_no_import_until_they_are_used():
+    done = subprocess.run([sys.executable, "-c", FRESH], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("path", PLUGINS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_a_room_offers_each_plug_in(path):
+    class_path = yaml.safe_load(path.read_text("utf-8"))["class_path"]
+    module, _, name = class_path.rpartition(".")
+    room = importlib.import_module(".".join(module.split(".")[:2]))
+    assert getattr(room, name) is getattr(importlib.import_module(module), name)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_each_name_of_a_room_is_there(room):
+    names = {name.rpartition(".")[2] for name in offered() if name.startswith(f"{room}.")}
+    module = importlib.import_module(room)
+    assert set(dir(module)) == set(module.__all__) == names
+    for name in names:
+        assert getattr(module, name) is getattr(
+            importlib.import_module(offered()[f"{room}.{name}"]), name
+        )
+
+
+def test_help_documents_the_package():
+    assert vlmtune.load is vlmtune.export.load
+    assert "shards to batches" in str(vlmtune.__doc__)
+    rooms = {f"vlmtune.{name}" for name in dir(vlmtune)}
+    assert set(ROOMS) <= rooms

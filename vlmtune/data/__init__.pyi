@@ -1,0 +1,9 @@
+# The public names of this room: type checkers and `__init__.py` read them here.
+
+from .augmentation import augmented as augmented
+from .caption_negatives import CaptionNegatives as CaptionNegatives
+from .datamodule import ShardDataModule as ShardDataModule
+from .images import open_image as open_image
+from .loader import BatchNeighbours as BatchNeighbours
+from .rendered import RenderedSet as RenderedSet
+from .shards import ShardSet as ShardSet

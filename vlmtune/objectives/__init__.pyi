@@ -1,0 +1,17 @@
+# The public names of this room: type checkers and `__init__.py` read them here.
+
+from .base import Objective as Objective
+from .base import ShardedObjective as ShardedObjective
+from .ce_clip import CEClip as CEClip
+from .cyclip import CyClip as CyClip
+from .distillation import Distillation as Distillation
+from .eqsim import EqSim as EqSim
+from .fsc_clip import FSCClip as FSCClip
+from .hard_negative import HardNegative as HardNegative
+from .info_nce import InfoNCE as InfoNCE
+from .itm import ITM as ITM
+from .on_embeddings import OnEmbeddings as OnEmbeddings
+from .pair_bce import PairBCE as PairBCE
+from .read_alignment import ReadAlignment as ReadAlignment
+from .sigmoid import Sigmoid as Sigmoid
+from .triplet_clip import TripletClip as TripletClip
