@@ -1,6 +1,9 @@
 """The one error a person sees: what was expected, what came, what to do."""
 
 import re
+from typing import TypeVar
+
+T = TypeVar("T")
 
 # What torch advises where a file needs code: to run it.
 RUN_CODE = re.compile(
@@ -21,6 +24,22 @@ class UserError(ValueError):
 
 class ImageFileError(UserError):
     """An image file that cannot be read; who knows what it belongs to adds where to get it."""
+
+
+def expect(kind: type[T], value: object, use: str) -> T:
+    """Returns a value of a kind.
+
+    Raises:
+        TypeError: It is of another kind; the line says what makes the right one.
+
+    Example:
+        >>> expect(float, "0.5", "float(text)")
+        Traceback (most recent call last):
+        TypeError: expected float, got str: use float(text)
+    """
+    if not isinstance(value, kind):
+        raise TypeError(f"expected {kind.__name__}, got {type(value).__name__}: use {use}")
+    return value
 
 
 def reason(error: Exception) -> str:

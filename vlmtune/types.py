@@ -92,6 +92,17 @@ class Targets:
     same_group: Bool[Tensor, "N M"]
     mined_negatives: Bool[Tensor, "N M"] | None = None
 
+    @staticmethod
+    def diagonal(n: int) -> "Targets":
+        """Targets of n images and n texts: text i is true of image i, presumably of no other.
+
+        Example:
+            >>> Targets.diagonal(2).truth.tolist()
+            [[True, False], [False, True]]
+        """
+        truth = torch.eye(n, dtype=torch.bool)
+        return Targets(truth, truth, truth)
+
     def to(self, device: torch.device | str) -> "Targets":
         """Returns the targets on `device`."""
         return self.map(lambda matrix: matrix.to(device))

@@ -122,6 +122,21 @@ def test_trimmed():
     assert len(wide[:0].trimmed()) == 0
 
 
+def test_what_is_no_features_or_options_is_said_in_one_line(backbone):
+    with pytest.raises(TypeError, match=r"options of LinearProbe, got a backbone: use adapter ="):
+        LinearProbe(backbone)
+    adapter = LinearProbe()
+    adapter.attach(backbone)
+    pooled = Pooled(torch.ones(2, 3))
+    for given in ((["a.png"], pooled), (Tokens.full(torch.ones(2, 4, 3)), pooled)):
+        with pytest.raises(TypeError, match=r"expected Pooled, got \w+: use backbone.encode_image"):
+            adapter(*given)
+    with pytest.raises(TypeError, match=r"expected Pooled, got list: use backbone.encode_text"):
+        adapter(pooled, ["a dog"])
+    with pytest.raises(TypeError, match=r"expected Tokens, got Pooled: use backbone.encode_image"):
+        Lengths()(pooled, pooled)
+
+
 def test_a_backbone_without_the_layer_is_refused(backbone):
     adapter = Plain()
     adapter.image_input = FeatureSpec("tokens", -9)

@@ -19,6 +19,16 @@ def naive(values, truth, computed):
     return (naive_contrast(values, true, false) + naive_contrast(values.T, true.T, false.T)) / 2
 
 
+def test_a_matrix_alone_gets_advice():
+    matrix, diagonal = torch.eye(3), Targets.diagonal(3)
+    with pytest.raises(TypeError, match=r"expected Scores, got Tensor: use Scores.full\(matrix\)"):
+        InfoNCE()(matrix, diagonal)
+    with pytest.raises(TypeError, match=r"Targets, got Tensor: use Targets.diagonal\(n\), or"):
+        InfoNCE()(Scores.full(matrix), torch.arange(3))
+    expected = cross_entropy(matrix, torch.arange(3))
+    torch.testing.assert_close(InfoNCE()(Scores.full(matrix), diagonal), expected)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_with_one_true_caption_per_image_it_is_the_loss_of_clip(seed):
     values = random_values(seed, (5, 5), scale=5.0)

@@ -10,6 +10,7 @@ does not matter; export and load change nothing.
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any, ClassVar, Generic
 
 import torch
@@ -21,7 +22,7 @@ from typing_extensions import TypeVar, override
 
 from vlmtune.backbones.base import EMBEDDING, TOKENS, TOWERS, Backbone
 from vlmtune.config import Configured
-from vlmtune.errors import UserError
+from vlmtune.errors import UserError, expect
 from vlmtune.types import Embedded, Features, FeatureSpec, Pooled, Rows, Scores, Tokens, concatenate
 
 ImageT = TypeVar("ImageT", bound=Features, default=Any)
@@ -31,6 +32,8 @@ PreparedT = TypeVar("PreparedT", bound=Rows, default=Any)
 PairMask = Bool[Tensor, "N M"]
 TEXT_GROUPS, TEXT_GROUP = 4, 32  # groups of texts of similar length, and texts in each at least
 REUSE_FROM = 4  # texts an image from which scoring image by image pays
+IMAGE_FEATURES = "backbone.encode_image(pixels, adapter.image_input)"
+TEXT_FEATURES = "backbone.encode_text(texts, adapter.text_input)"
 CPU_CHUNK = 64 * 2**20  # bytes; larger chunks are slower on a CPU
 
 
@@ -48,6 +51,13 @@ class Adapter(Configured, nn.Module, ABC, Generic[ImageT, TextT]):
     text_input: FeatureSpec
     identity_at_init: ClassVar[bool] = True
     joint: ClassVar[bool] = False
+
+    @override
+    def check_arguments(self, arguments: Mapping[str, Any]) -> None:
+        if any(isinstance(value, Backbone) for value in arguments.values()):
+            name = type(self).__name__
+            use = f"adapter = {name}(), then adapter.attach(backbone)"
+            raise TypeError(f"expected options of {name}, got a backbone: use {use}")
 
     def attach(self, backbone: Backbone) -> None:
         """Makes the layers, in the backbone's widths. Called once, before training or loading."""
@@ -70,6 +80,12 @@ class Adapter(Configured, nn.Module, ABC, Generic[ImageT, TextT]):
     def lr_scales(self) -> list[tuple[nn.Parameter, float]]:
         """Factors on the learning rate, once attached; parameters not named have 1."""
         return []
+
+    @override
+    def __call__(self, image: Any, text: Any, pairs: PairMask | None = None) -> Scores:
+        expect(_kind(self.image_input), image, IMAGE_FEATURES)
+        expect(_kind(self.text_input), text, TEXT_FEATURES)
+        return super().__call__(image, text, pairs)
 
     @abstractmethod
     def forward(self, image: ImageT, text: TextT, pairs: PairMask | None = None) -> Scores:
@@ -107,13 +123,11 @@ class DualAdapter(Adapter[ImageT, TextT]):
 
     def embed_image(self, image: ImageT) -> Float[Tensor, "n d"]:
         """Embeds images, by default with the backbone's embeddings; need not be normalised."""
-        assert isinstance(image, Pooled)
-        return image.values
+        return expect(Pooled, image, IMAGE_FEATURES).values
 
     def embed_text(self, text: TextT) -> Float[Tensor, "n d"]:
         """Embeds texts, by default with the backbone's embeddings; need not be normalised."""
-        assert isinstance(text, Pooled)
-        return text.values
+        return expect(Pooled, text, TEXT_FEATURES).values
 
     def embed_patches(self, image: Tokens) -> Tokens:
         """Embeds patch tokens in the shared space (n, t, d), where `gives_tokens` is True."""
@@ -281,6 +295,10 @@ def _gather(prepared: PreparedT, rows: Int[Tensor, "P"]) -> PreparedT:
     prepared = prepared.cut(int(prepared.lengths[rows].max()))
     # Not by [rows], whose gradient is added up in one thread.
     return prepared.map(lambda tensor: tensor.index_select(0, rows))
+
+
+def _kind(spec: FeatureSpec) -> type[Features]:
+    return Pooled if spec.kind == "pooled" else Tokens
 
 
 def log_of_scale(initial: float) -> float:

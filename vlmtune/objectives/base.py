@@ -10,7 +10,7 @@ images and texts does not matter; ranking true pairs first costs less than ranki
 
 import math
 from abc import ABC, abstractmethod
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from vlmtune.config import Configured
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.errors import UserError
+from vlmtune.errors import UserError, expect
 from vlmtune.types import Scores, ScoreShard, Targets
 
 Need = Literal["embedded", "tokens", "reference", "contrast"]
@@ -45,6 +45,12 @@ class Objective(Configured, nn.Module, ABC):
         if not 0 <= weight < math.inf:
             raise UserError(f"expected a weight >= 0, got {weight}: correct the objective's weight")
         self.weight = weight
+
+    @override
+    def __call__(self, scores: Any, targets: Any) -> Float[Tensor, ""]:
+        expect(Scores, scores, "Scores.full(matrix)")
+        expect(Targets, targets, "Targets.diagonal(n), or Targets(truth, known, same_group)")
+        return super().__call__(scores, targets)
 
     @abstractmethod
     def forward(self, scores: Scores, targets: Targets) -> Float[Tensor, ""]:
