@@ -5,6 +5,7 @@ import json
 import pytest
 import yaml
 
+from tests.backbones import hf_models
 from tests.refusals import refused
 from tests.tiny import cola_plugin, plugin, write_cola
 from vlmtune.cli.main import main
@@ -85,6 +86,29 @@ def test_stems(parsed):
     assert parsed("--model.pairs", "null")["model"]["pairs"] is None
 
 
+def test_a_backbone_goes_by_the_name_of_a_model(parsed, tmp_path, model_folder, hub, monkeypatch):
+    weights = tmp_path / "negclip.pt"
+    weights.touch()
+    clip = hf_models.write_clip(tmp_path / "clip")
+    hub("someone/clip", clip)
+    monkeypatch.chdir(tmp_path)
+    named = {
+        "ViT-B-32-quickgelu:openai": ("OpenClip", "ViT-B-32-quickgelu", "openai"),
+        "RN50:negclip.pt": ("OpenClip", "RN50", "negclip.pt"),
+        str(model_folder): ("OpenClip", str(model_folder), None),
+        "checkpoints/scenes-clip": ("OpenClip", "checkpoints/scenes-clip", None),
+        "clip": ("HFCLIP", "clip", None),
+        "someone/clip": ("HFCLIP", "someone/clip", None),
+        "timm:resnet18": ("TimmImage", "resnet18", None),
+        "OpenClip": ("OpenClip", "some", None),
+    }
+    for name, expected in named.items():
+        backbone = parsed("--model.backbone", name)["model"]["backbone"]
+        options = backbone["init_args"]
+        made = (*names([backbone]), options["model"], options.get("pretrained"))
+        assert made == expected, name
+
+
 @pytest.mark.parametrize(
     "one", ["info_nce", "configs/plugins/objectives/info_nce.yaml", "[InfoNCE]", "InfoNCE"]
 )
@@ -113,6 +137,12 @@ def test_a_method_goes_by_its_stem(parsed, tmp_path):
 @pytest.mark.parametrize(
     ("word", "parts"),
     [
+        ("--model.backbone=none.pt", ["expected a model in none.pt, got no such file"]),
+        ("--model.backbone=negclip.pt", ["write ARCHITECTURE:negclip.pt, for example"]),
+        (
+            "--model.backbone=checkpoints/scenes-grounded-words",
+            ["which vlmtune trained", "vlmtune export --merged"],
+        ),
         ("--model.adapter=lorra", ["one of bottleneck, ", "did you mean 'lora'?"]),
         ("--trainer.callbacks.7.every_n_steps=3", ["0 (BenchmarkCallback, mine), 1 (EMA)", "'7'"]),
         ("--trainer.callbacks.Emma.decay=3", ["0 (BenchmarkCallback, mine), 1 (EMA)", "'Emma'"]),
@@ -124,7 +154,9 @@ def test_a_method_goes_by_its_stem(parsed, tmp_path):
         ("--model.objectives.0.weight", ["a value after --model.objectives.0.weight"]),
     ],
 )
-def test_what_cannot_be_reached_is_said(parsed, tmp_path, capsys, word, parts):
+def test_what_cannot_be_reached_is_said(parsed, tmp_path, capsys, monkeypatch, word, parts):
+    (tmp_path / "negclip.pt").touch()
+    monkeypatch.chdir(tmp_path)
     assert main(["fit", "--config", str(tmp_path / "config.yaml"), word]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     for part in parts:

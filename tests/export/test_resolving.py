@@ -162,6 +162,8 @@ def test_a_weights_file_of_a_named_architecture(tiny_vl, tmp_path, pictures, rec
     model = vlmtune.load(file, architecture="Tiny-VL-quickgelu", device="cpu")
     want = vlmtune.load("Tiny-VL-quickgelu", str(file), device="cpu").score(pictures, TEXTS)
     assert model.score(pictures, TEXTS).equal(want)
+    tagged = vlmtune.load(f"Tiny-VL-quickgelu:{file}", device="cpu")
+    assert tagged.score(pictures, TEXTS).equal(want)
     assert not recwarn.list
     assert "OpenClip 'Tiny-VL-quickgelu (negclip.pt)'" in repr(model)
 

@@ -59,12 +59,13 @@ usage: vlmtune {command} --config YAML [--ckpt_path CKPT] [--key value ...]
   --debug                show the traceback of an error
 
 A plug-in is given as a class path, a YAML, or its stem in configs/plugins, for example
---model.adapter lora --model.objectives "[info_nce, eqsim]". In a config, the path of a YAML is
-relative to that config."""
+--model.adapter lora --model.objectives "[info_nce, eqsim]". A backbone may also go by the name of a
+model, for example --model.backbone ViT-B-32-quickgelu:openai, a hub id or a folder. In a config,
+the path of a YAML is relative to that config."""
 
 MODEL = """an export, a .ckpt, a hub id (of an export, of transformers or of open_clip), a
-save_pretrained folder, an open_clip name or folder, a weights file with --architecture, a YAML, or
-its stem in configs/plugins/models or backbones"""
+save_pretrained folder, an open_clip name or folder, a name with its weights such as
+ViT-B-32-quickgelu:openai, a weights file with --architecture, a YAML, or its stem in configs/plugins/models or backbones"""
 SCORER = "as for `vlmtune evaluate`, or a YAML with backbone and adapter; it scores captions"
 PRETRAINED = "weights of an open_clip name: a tag such as openai, a file, or random"
 ARCHITECTURE = """the open_clip name of the weights in the file --model (.pt, .pth, .bin,

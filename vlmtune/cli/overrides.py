@@ -3,9 +3,9 @@
 In: words of a command line, and the config they change. Out: words.
 Never: a plug-in, or a check of a value; the parser makes and checks both.
 
-Two things are rewritten. A plug-in may go by the stem of its YAML (`--model.adapter lora`), and an
-item of a list by its position, class or name
-(`--trainer.callbacks.BenchmarkCallback.every_n_steps 30`).
+Three things are rewritten. A plug-in may go by the stem of its YAML (`--model.adapter lora`), a
+backbone by the name of a model (`--model.backbone ViT-B-32-quickgelu:openai`), and an item of a
+list by its position, class or name (`--trainer.callbacks.BenchmarkCallback.every_n_steps 30`).
 """
 
 import json
@@ -19,6 +19,7 @@ import yaml
 from vlmtune.cli.plugins import find
 from vlmtune.cli.yaml_files import read_yaml
 from vlmtune.errors import UserError
+from vlmtune.export.resolving import FILES, backbone_spec
 
 # Last part of a key -> folder of configs/plugins.
 KINDS = {
@@ -33,6 +34,7 @@ LISTS = ("objectives", "benchmarks")
 SHARDS = ("data.train", "data.val")
 POSITION = re.compile(r"\[(\d+)\](?=\.|$)")  # callbacks[0] is callbacks.0
 STEM = re.compile(r"[a-z][a-z0-9_]*")
+CLASS = re.compile(r"[A-Za-z_][\w.]*")
 Override = tuple[str, Any]
 
 
@@ -138,7 +140,9 @@ def _expanded(key: str, text: str) -> str:
     if isinstance(content, str):
         item = _item(key, content)
         whole = key in SHARDS or key.endswith(LISTS)
-        return json.dumps([item]) if whole and not _holds_list(content) else str(item)
+        if whole and not _holds_list(content):
+            return json.dumps([item])
+        return item if isinstance(item, str) else json.dumps(item)
     return json.dumps([_item(key, x) for x in content]) if isinstance(content, list) else text
 
 
@@ -148,7 +152,17 @@ def _item(key: str, item: Any) -> Any:
         return item
     if key in SHARDS:
         return item if item.endswith((".yaml", ".yml")) else {"path": item}
+    if _last(key) == "backbone" and _is_model(item):
+        return backbone_spec(item)
     return find(KINDS[_last(key)], item) if STEM.fullmatch(item) else item
+
+
+def _is_model(name: str) -> bool:
+    """Whether a backbone goes by the name of a model: a path, a hub id, or a name with a dash."""
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml", ".json"):
+        return False
+    return path.exists() or path.suffix in FILES or not CLASS.fullmatch(name)
 
 
 def _holds_list(path: str) -> bool:

@@ -68,8 +68,7 @@ def hf_spec(name: str, revision: str | None = None) -> Spec:
             f"expected a model of a supported type ({', '.join(types)}), got {name} of type "
             f"{kind}: use another model"
         )
-    pinned = {} if revision is None else {"revision": revision}
-    return {"class_path": types[kind], "init_args": {"model": name, **pinned}}
+    return {"class_path": types[kind], "init_args": {"model": name, "revision": revision}}
 
 
 def _type(config: Path) -> str | None:

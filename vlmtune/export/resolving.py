@@ -26,6 +26,7 @@ from vlmtune.types import FeatureSpec
 
 OPEN_CLIP = "vlmtune.backbones.open_clip.OpenClip"
 TIMM, TIMM_IMAGE = "timm:", "vlmtune.backbones.timm_image.TimmImage"
+PREFIXES = ("hf-hub", "local-dir", "timm")  # before a colon: no name of open_clip
 POOLED = FeatureSpec("pooled")
 STEM = re.compile(r"[a-z][a-z0-9_]*")
 FILES = (*SUFFIXES, ".ckpt", ".yaml", ".yml")
@@ -49,7 +50,8 @@ def load(
     Args:
         source: An export (folder or hub id), a `.ckpt` of a run, a model of Hugging Face (hub id,
             or a folder that `save_pretrained` wrote) of a supported type, an open_clip name
-            ("ViT-B-32-quickgelu", "hf-hub:org/repo") or folder, "timm:" and a name of timm or its
+            ("ViT-B-32-quickgelu", with its weights "ViT-B-32-quickgelu:openai", or
+            "hf-hub:org/repo") or folder, "timm:" and a name of timm or its
             folder, the YAML of a backbone or one with `backbone` and `adapter`, or the stem of one
             in configs/plugins/models or backbones, or, with `architecture`, a weights file. A model
             without an adapter is zero-shot: by its embeddings, or by its matching head if it has
@@ -76,7 +78,7 @@ def load(
             it names a class of another package, the weights do not fit, or the model has its own
             weights besides `pretrained`.
     """
-    name = str(source)
+    name, pretrained = _tagged(_shipped(str(source)), pretrained)
     if revision is not None and not is_hub_id(name, pretrained):
         raise UserError(
             f"expected a hub id org/name with a revision, got {name!r}: leave the revision out"
@@ -186,47 +188,101 @@ def _named(
     texts: bool,
 ) -> tuple[Model, bool]:
     """A model by its name, and whether it was trained by vlmtune."""
-    name = _shipped(name)
     _check_file(name)
+    hub = _hub(name, pretrained, revision)
+    if _is_export(name, hub):
+        return load_export(name, revision=revision, pretrained=pretrained, packages=packages), True
+    if _is_checkpoint(name):
+        _check_none(name, pretrained)
+        return read_checkpoint(Path(name), packages), True
+    spec = _spec(name, pretrained, revision, hub)
+    if precision is not None:
+        spec["backbone"].setdefault("init_args", {})["precision"] = precision
+    return Model(*attached(spec, texts)), False
+
+
+def backbone_spec(name: str) -> Spec:
+    """Returns the spec of the backbone called `name`, for a training; see `load` for names.
+
+    Raises:
+        UserError: There is no such model, or it is one that vlmtune trained.
+
+    Example:
+        >>> backbone_spec("ViT-B-32-quickgelu:openai")["init_args"]
+        {'model': 'ViT-B-32-quickgelu', 'pretrained': 'openai'}
+    """
+    name, pretrained = _tagged(_shipped(name), None)
+    _check_file(name)
+    if _is_weights(Path(name)):
+        raise UserError(
+            f"expected the open_clip architecture of the weights in {name}, got none: write "
+            f"ARCHITECTURE:{name}, for example ViT-B-32-quickgelu:{name} for a ViT-B/32 that was "
+            "fine-tuned from OpenAI's weights"
+        )
+    hub = _hub(name, pretrained, None)
+    if _is_export(name, hub) or _is_checkpoint(name):
+        raise UserError(
+            f"expected a backbone without an adapter, got {name}, which vlmtune trained: name the "
+            "folder that `vlmtune export --merged` writes, or continue a run with --ckpt_path"
+        )
+    return _spec(name, pretrained, None, hub)["backbone"]
+
+
+def _tagged(name: str, pretrained: str | None) -> tuple[str, str | None]:
+    """Splits an open_clip name with its weights, such as "ViT-B-32-quickgelu:openai"."""
+    first, colon, tag = name.partition(":")
+    is_path = tag.startswith("//") or Path(name).exists()
+    if pretrained is not None or not colon or first in PREFIXES or is_path:
+        return name, pretrained
+    return first, tag
+
+
+def _hub(name: str, pretrained: str | None, revision: str | None) -> str | None:
+    """What a repository of the hub holds; None for any other name."""
+    if Path(name).exists() or name.startswith(TIMM) or not is_hub_id(name, pretrained):
+        return None
+    return hub_kind(name, revision)
+
+
+def _is_export(name: str, hub: str | None) -> bool:
+    return hub == CONFIG or any((Path(name) / file).is_file() for file in (CONFIG, WEIGHTS))
+
+
+def _is_checkpoint(name: str) -> bool:
+    return Path(name).is_file() and Path(name).suffix not in (".yaml", ".yml")
+
+
+def _spec(
+    name: str, pretrained: str | None, revision: str | None, hub: str | None
+) -> dict[str, Spec]:
+    """The backbone and, if its YAML names one, the adapter of a model that is not yet trained."""
     path = Path(name)
     stem = STEM.fullmatch(name) and next(filter(None, map(find_path, _plugins(name))), None)
-    known = path.exists()
-    timm = name.startswith(TIMM)
-    hub = None if known or timm or not is_hub_id(name, pretrained) else hub_kind(name, revision)
-    trained: Model | None = None
-    spec: dict[str, Spec] = {}
-    if hub == CONFIG or any((path / file).is_file() for file in (CONFIG, WEIGHTS)):
-        trained = load_export(name, revision=revision, pretrained=pretrained, packages=packages)
-        pretrained = None
-    elif path.is_file() and path.suffix not in (".yaml", ".yml"):
-        trained = read_checkpoint(path, packages)
-    elif path.is_file() or (stem and not known):
-        spec = _untrained_spec(path if path.is_file() else Path(str(stem)))
-    elif hub == HF or is_hf_folder(path):
-        spec = {"backbone": hf_spec(name, revision)}
-    elif revision is not None:
+    if path.is_file() or (stem and not path.exists()):
+        _check_none(name, pretrained)
+        return _untrained_spec(path if path.is_file() else Path(str(stem)))
+    if hub == HF or is_hf_folder(path):
+        _check_none(name, pretrained)
+        return {"backbone": hf_spec(name, revision)}
+    if revision is not None:
         raise UserError(
             f"expected an export or a model of transformers with a revision, got {name} of "
             "open_clip, which only loads main branches: leave it out, or download that revision"
         )
-    elif timm:
-        options = {"model": name.removeprefix(TIMM), "pretrained": pretrained}
-        spec = {"backbone": {"class_path": TIMM_IMAGE, "init_args": options}}
-        pretrained = None
-    else:
-        options = {"model": f"hf-hub:{name}" if hub else name, "pretrained": pretrained}
-        spec = {"backbone": {"class_path": OPEN_CLIP, "init_args": options}}
-        pretrained = None
+    class_path, model = OPEN_CLIP, f"hf-hub:{name}" if hub else name
+    if name.startswith(TIMM):
+        class_path, model = TIMM_IMAGE, name.removeprefix(TIMM)
+    options = {"model": model, "pretrained": pretrained}
+    return {"backbone": {"class_path": class_path, "init_args": options}}
+
+
+def _check_none(name: str, pretrained: str | None) -> None:
+    """Raises `UserError` for `pretrained` beside a model with its own weights."""
     if pretrained is not None:
         raise UserError(
             f"expected no pretrained for {name}, which has its own weights, got {pretrained!r}: "
             "leave it out"
         )
-    if trained is not None:
-        return trained, True
-    if precision is not None:
-        spec["backbone"].setdefault("init_args", {})["precision"] = precision
-    return Model(*attached(spec, texts)), False
 
 
 def _plugins(stem: str) -> list[Path]:
