@@ -13,7 +13,6 @@ import pytest
 import torch
 import yaml
 from PIL import Image
-from pytorch_lightning import Trainer
 
 from data_builders.scenes.requests import render
 from data_builders.shard_builder import Builder
@@ -28,11 +27,8 @@ from vlmtune.cli.commands import EPILOG, TRAINING, command_parser
 from vlmtune.cli.fit import NOISE
 from vlmtune.cli.main import main
 from vlmtune.cli.plugins import find, make, make_list
-from vlmtune.data.datamodule import ShardDataModule
-from vlmtune.data.shards import ShardSet
 from vlmtune.export import load, save_export
 from vlmtune.search import build_index
-from vlmtune.training.methods import MMAdapterModule
 from vlmtune.types import Pooled
 
 ROOT = Path(__file__).parents[1]
@@ -285,20 +281,51 @@ def test_the_adapter_of_the_documents_works(backbone, tmp_path, monkeypatch):
     assert adapter.spec() == {"class_path": f"{name}.Gate", "init_args": {"initial": 1.0}}
 
 
-def test_the_five_lines_of_a_module_train(model_folder, shards, tmp_path, monkeypatch):
-    (code,) = blocks(TEXTS["docs/train.md"], "python", "module")
-    small = {"max_epochs": 1, "accelerator": "cpu", "logger": False, "enable_progress_bar": False}
-    names = {
-        "OpenClip": lambda model, pretrained: OpenClip(str(model_folder)),
-        "ShardSet": lambda path: ShardSet(str(shards)),
-        "ShardDataModule": lambda sets, batch_size: ShardDataModule(sets, batch_size=4),
-        "MMAdapterModule": MMAdapterModule,
-        "Trainer": lambda **arguments: Trainer(**arguments | small),
-    }
+SMALL = {  # what a test cannot wait for
+    "batch_size=256": "batch_size=4",
+    "max_epochs=20": "max_steps=1, accelerator='cpu', logger=False, enable_progress_bar=False",
+}
+
+
+def python_page(mark: str, **replaced: str) -> dict:
+    """Runs a block of docs/python.md, some of its words replaced; returns its names."""
+    (code,) = blocks(TEXTS["docs/python.md"], "python", mark)
+    for long, short in (SMALL | replaced).items():
+        code = code.replace(long, short)
+    return execute(code)
+
+
+def test_an_adapter_trains_in_the_loop_of_the_documents(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert len(code.splitlines()) == 5
-    exec(compile(code, "docs/train.md", "exec"), names)
-    assert names["trainer"].global_step > 0
+    names = python_page("loop")
+    loaded = load("exports/mine", device="cpu")
+    assert loaded.score(names["images"], names["texts"]).equal(names["scores"])
+    assert names["loss"] < 0.6
+
+
+def test_an_objective_and_a_metric_work_alone_as_documented(capsys):
+    assert python_page("objective")["loss"].isfinite()
+    assert 0 <= float(python_page("metric")["accuracy"].compute()) <= 1
+    assert "chance=0.01" in capsys.readouterr().out
+
+
+def test_a_function_is_measured_as_documented(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for side in (9, 5):
+        Image.new("RGB", (side, 9)).save(f"{side}.png")
+    Path("mine.csv").write_text("image,caption\n9.png,a dog\n5.png,a long caption\n")
+    assert python_page("function")["result"].metrics["text_to_image_recall@1"].n == 2
+    assert "text_to_image_recall@1" in capsys.readouterr().out
+
+
+def test_the_modules_of_the_documents_train(model_folder, shards, tmp_path, monkeypatch):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/mine-shards").symlink_to(shards)
+    monkeypatch.chdir(tmp_path)
+    pretrained = '"ViT-B-32-quickgelu", "openai"'
+    names = python_page("module", **{pretrained: repr(str(model_folder))})
+    assert type(names["module"].adapter).__name__ == "LoRA"
+    assert names["module"].global_step == 1
     assert (tmp_path / "runs/features").is_dir()
 
 
@@ -329,10 +356,14 @@ def test_no_python_is_left_unchecked():
     ]
     assert sorted(marks) == [
         "adapter",
+        "function",
         "index",
         *["journey"] * 4,
+        "loop",
+        "metric",
         "metrics",
         "module",
+        "objective",
         "onnx",
         "open_clip",
         "pictures",

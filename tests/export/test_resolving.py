@@ -19,6 +19,7 @@ from vlmtune.adapters.matching import Matching
 from vlmtune.adapters.zero_shot import ZeroShot
 from vlmtune.backbones.hf_types import supported_types
 from vlmtune.cli.main import main
+from vlmtune.types import ImageRef
 
 TEXTS = [f"a {WORDS[1]} {WORDS[4]}", "dog"]
 WRITERS = {
@@ -137,6 +138,15 @@ def test_images_of_every_kind_score_alike(model_folder, pictures):
     }
     for kind, images in kinds.items():
         assert model.score(images, TEXTS).equal(want), kind
+    references = [ImageRef(path) for path in pictures]
+    (tall,) = model.score(ImageRef(pictures[0], (0, 0, 1, 4)), TEXTS)
+    assert model.score(references, TEXTS).equal(want)
+    assert not tall.equal(want[0])
+    pixels = torch.stack([model.preprocess(image) for image in opened])
+    assert pixels.shape[0] == len(opened)
+    model.to("cpu")
+    cosines = model.similarity(model.encode_image(opened), model.encode_text(TEXTS))
+    torch.testing.assert_close(cosines * model.backbone.logit_scale, want)
     grey = np.asarray(opened[0].convert("L"))
     assert model.score(grey, TEXTS).equal(model.score(opened[0].convert("L"), TEXTS))
 
@@ -148,6 +158,10 @@ def test_images_of_every_kind_score_alike(model_folder, pictures):
         (b"no picture", "bytes of an image file"),
         (np.zeros((3, 4, 5), np.uint8), r"uint8 of shape \(3, 4, 5\)"),
         (np.full((4, 4, 3), -1.5, np.float32), "its range -1.5 to -1.5: undo the normalisation"),
+        (
+            "checkpoints",
+            r"an image file, got the folder checkpoints: .* sorted\(",
+        ),
         (np.zeros((0, 4, 3), np.uint8), r"shape \(0, 4, 3\)"),
     ],
 )

@@ -126,6 +126,11 @@ class ShardDataModule(LightningDataModule):
             check_sets(self.sets["val"], "val")
 
     @override
+    def teardown(self, stage: str) -> None:
+        # The next module may have no store.
+        self._decodes, self._stored = True, None
+
+    @override
     def train_dataloader(self) -> EpochLoader:
         """Returns the loader of training batches."""
         stream = self._training_stream()

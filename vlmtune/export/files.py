@@ -58,7 +58,7 @@ SIZES = ("embed_dim", "image_width", "text_width", "image_tokens", "logit_scale"
 
 
 def save_export(
-    folder: Path,
+    folder: str | Path,
     backbone: Backbone,
     adapter: Adapter,
     *,

@@ -1,6 +1,6 @@
 """What people have as images, as what the scorer takes.
 
-In: files, PIL images, arrays, tensors, encoded bytes. Out: paths and PIL images.
+In: files, `ImageRef`s, PIL images, arrays, tensors, encoded bytes. Out: the first three alone.
 Never: a download.
 """
 
@@ -14,19 +14,20 @@ import torch
 from PIL import Image, UnidentifiedImageError
 
 from vlmtune.errors import UserError
+from vlmtune.types import ImageRef
 
-Picture = str | Path | Image.Image | np.ndarray | torch.Tensor | bytes
+Picture = str | Path | ImageRef | Image.Image | np.ndarray | torch.Tensor | bytes
 Images = Picture | Sequence[Picture]
 
 
-def as_images(images: Images) -> list[str | Path | Image.Image]:
-    """Returns one image or several as a list of paths and PIL images.
+def as_images(images: Images) -> list[str | Path | ImageRef | Image.Image]:
+    """Returns one image or several as a list of paths, references and PIL images.
 
     Arrays are (height, width, 3), or (height, width) of grey, tensors (3, height, width); numbers
     are bytes from 0 to 255, or fractions from 0 to 1. Of four dimensions they are several images.
 
     Raises:
-        UserError: It is none of these, or a URL.
+        UserError: It is none of these, a URL or a folder.
 
     Example:
         >>> as_images(np.zeros((4, 6, 3), np.uint8))[0].size
@@ -34,14 +35,19 @@ def as_images(images: Images) -> list[str | Path | Image.Image]:
     """
     if isinstance(images, np.ndarray | torch.Tensor) and images.ndim == 4:
         images = list(images)
-    one = isinstance(images, str | Path | Image.Image | np.ndarray | torch.Tensor | bytes)
-    return [_as_image(image) for image in ([images] if one else images)]  # type: ignore[union-attr]
+    several = [images] if isinstance(images, Picture) else images
+    return [_as_image(image) for image in several]
 
 
-def _as_image(image: Any) -> str | Path | Image.Image:
+def _as_image(image: Any) -> str | Path | ImageRef | Image.Image:
     if isinstance(image, str) and image.partition("://")[0] in ("http", "https", "ftp", "s3", "gs"):
         raise UserError(f"expected an image file, got the URL {image}: download it first")
-    if isinstance(image, str | Path | Image.Image):
+    if isinstance(image, str | Path) and Path(image).is_dir():
+        raise UserError(
+            f"expected an image file, got the folder {image}: pass its files, such as "
+            f"sorted(Path({str(image)!r}).glob('*.jpg'))"
+        )
+    if isinstance(image, str | Path | Image.Image | ImageRef):
         return image
     if isinstance(image, bytes):
         try:

@@ -3,12 +3,13 @@
 In: images and captions. Out: scores, ranks, embeddings. Never: gradients.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from jaxtyping import Float
+from PIL import Image
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
@@ -84,7 +85,12 @@ class Model:
         """Where the weights are."""
         return next(self.backbone.parameters()).device
 
-    def to(self, device: torch.device) -> "Model":
+    @property
+    def preprocess(self) -> Callable[[Image.Image], Float[Tensor, "3 height width"]]:
+        """What turns an RGB image into the pixels that the backbone encodes."""
+        return self.backbone.preprocess
+
+    def to(self, device: torch.device | str) -> "Model":
         """Moves the weights; returns the model itself."""
         self.backbone.to(device)
         self.adapter.to(device)
@@ -145,6 +151,20 @@ class Model:
         self._check_dual()
         captions = _captions(texts)
         return normalize(self._scorer_for(len(captions)).embed_texts(captions), dim=-1)
+
+    def similarity(
+        self, first: Float[Tensor, "N d"], second: Float[Tensor, "M d"]
+    ) -> Float[Tensor, "N M"]:
+        """Returns the cosines of embeddings; `score` is these times a scale, plus a bias.
+
+        Example:
+            >>> import vlmtune
+            >>> model = vlmtune.load("checkpoints/scenes-clip", device="cpu")
+            >>> texts = model.encode_text(["a red cube", "a blue cube"])
+            >>> model.similarity(texts[:1], texts).shape
+            torch.Size([1, 2])
+        """
+        return normalize(first, dim=-1) @ normalize(second, dim=-1).T
 
     def reading(self, image: Picture, caption: str) -> Reading:
         """Returns the words of a caption and which patches of an image each one reads.
