@@ -10,6 +10,7 @@ from PIL import Image
 from tests.benchmarks.models import by_name, drawn, fixed, oracle
 from tests.refusals import refused
 from vlmtune.benchmarks.cola_multi import ColaMulti
+from vlmtune.benchmarks.files import write_image
 
 SHARED = Path(__file__).parents[2].parent / "shared"
 REAL = SHARED / "data/cola/COLA_multiobjects_matching_benchmark.json"
@@ -45,6 +46,25 @@ def test_accuracy_against_a_loop_whatever_the_order(tmp_path):
         assert again.metrics.keys() == result.metrics.keys()
         for key, metric in again.metrics.items():
             assert asdict(metric) == pytest.approx(asdict(result.metrics[key]))
+
+
+def test_many_images_of_two_pairs_of_captions_say_little(tmp_path):
+    captions = [("red cup on box", "red box on cup"), ("old man", "young man")]
+    rows = []
+    for i in range(24):
+        for k in (2 * i, 2 * i + 1):
+            write_image(tmp_path / f"{k}.png", k, 9, 200 - k)
+        first, second = captions[i % 2][:: 1 - 2 * (i % 3 == 0)]  # in either order
+        rows.append([f"{2 * i}.png", first, f"{2 * i + 1}.png", second])
+    path = tmp_path / "pairs.json"
+    path.write_text(json.dumps(rows))
+    benchmark = ColaMulti(str(path), str(tmp_path))
+    result = benchmark.evaluate(torch.randn(96, generator=torch.Generator().manual_seed(0)))
+    assert len(set(result.clusters)) == 24
+    assert len(set(result.caption_sets)) == 2
+    metric = result.metrics["accuracy"]
+    assert (metric.n, metric.clusters) == (24, 2)
+    assert metric.high - metric.low > 0.6  # of 24 items: 0.4 at most
 
 
 def test_keys_and_chance_of_all_three_scores(tmp_path):

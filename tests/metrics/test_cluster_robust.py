@@ -2,6 +2,7 @@ import math
 import random
 
 import pytest
+import scipy.stats
 import torch
 
 from tests.refusals import refused
@@ -11,6 +12,7 @@ from vlmtune.metrics.cluster_robust import (
     connected_components,
     macro_mean,
 )
+from vlmtune.metrics.cluster_variance import cluster_variance, degrees_of_freedom
 from vlmtune.metrics.intervals import Z95, wilson_interval
 
 
@@ -26,9 +28,10 @@ def test_copies_of_an_item_add_no_certainty():
     once = cluster_robust_mean(wins, torch.arange(30))
     copies = cluster_robust_mean(wins.repeat(20), torch.arange(30).repeat(20))
     assert copies.value == once.value
-    # Up to n against n - 1 in the variance of independent items.
-    assert copies.low == pytest.approx(once.low, abs=0.005)
-    assert copies.high == pytest.approx(once.high, abs=0.005)
+    # How much 30 clusters vary is itself uncertain; of 30 single items the law is known.
+    assert copies.low == pytest.approx(once.low, abs=0.01)
+    assert copies.high == pytest.approx(once.high, abs=0.01)
+    assert (once.clusters, copies.clusters) == (30, 30)
     apart = cluster_robust_mean(wins.repeat(20), torch.arange(600))
     assert apart.high - apart.low < 0.3 * (copies.high - copies.low)
 
@@ -48,6 +51,57 @@ def test_at_the_ends_an_image_counts_once(value):
     assert (metric.low, metric.high) == pytest.approx(wilson_interval(value, 10))
 
 
+def test_ten_clusters_by_hand():
+    # Totals of ten images with four items each, of which 4 or 2 are right: p = 0.75.
+    wins = torch.tensor([[1.0] * 4, [1.0, 1.0, 0.0, 0.0]] * 5).flatten()
+    metric = cluster_robust_mean(wins, torch.arange(10).repeat_interleave(4))
+    # Each mean is 0.25 off: V = 10 / 9 * 10 * 0.025^2 = 0.00694, D = 39 * V / 0.1875 = 1.444;
+    # T = (2.2622 / 2.0227)^2 = 1.2508; 40 / (D T) = 22.14 items.
+    low, high = wilson_interval(0.75, 22.14)
+    assert (metric.low, metric.high) == pytest.approx((low, high), abs=1e-4)
+    # Ten images never say more than ten items that are all right: 10 / (10 + 1.96^2).
+    wins = torch.ones(400)
+    wins[0] = 0
+    metric = cluster_robust_mean(wins, torch.arange(10).repeat_interleave(40))
+    assert metric.low == pytest.approx(0.7225, abs=1e-4)
+
+
+@pytest.mark.parametrize("sizes", [[1, 1], [5, 5, 5], [7, 2, 1], [40, 1, 1, 1, 1, 3]])
+def test_degrees_of_freedom_are_those_of_the_covariance(sizes):
+    shares = torch.tensor(sizes, dtype=torch.float64) / sum(sizes)
+    count = len(shares)
+    # Of each cluster the total of its deviations, as weights on the means of all clusters.
+    weights = shares[:, None] * (torch.eye(count) - shares[None, :]) / (1 - shares[:, None]).sqrt()
+    covariance = weights @ weights.T
+    expected = covariance.trace() ** 2 / (covariance @ covariance).trace()
+    assert degrees_of_freedom(shares) == pytest.approx(float(expected))
+
+
+def test_two_ways_are_both_less_what_they_share():
+    generator = torch.Generator().manual_seed(4)
+    values = torch.randn(60, generator=generator, dtype=torch.float64)
+    ways = torch.stack([torch.randint(k, (60,), generator=generator) for k in (12, 5)], dim=1)
+    shares = torch.full((60,), 1 / 60, dtype=torch.float64)
+    deviations = shares * (values - values.mean())
+    cells = ways[:, 0] * 5 + ways[:, 1]
+    image, caption, cell = (
+        cluster_variance(deviations, shares, x) for x in (*ways.unbind(1), cells)
+    )
+    both = cluster_variance(deviations, shares, ways)
+    value = image.value + caption.value - cell.value
+    assert both.value == pytest.approx(max(value, image.value, caption.value))
+    assert both.freedom == min(image.freedom, caption.freedom)
+    assert both.clusters == 5
+
+
+def test_one_set_of_captions_says_what_one_item_does():
+    ways = torch.stack([torch.arange(50), torch.zeros(50, dtype=torch.int64)], dim=1)
+    metric = cluster_robust_mean(torch.tensor([1.0, 0.0] * 25), ways)
+    assert (metric.low, metric.high) == pytest.approx(wilson_interval(0.5, 1), abs=0.2)
+    assert metric.clusters == 1
+    assert metric.high - metric.low > 0.85
+
+
 def test_coverage_of_images_that_hang_together():
     rng, hits, trials = random.Random(1), 0, 300
     for _ in range(trials):
@@ -65,8 +119,8 @@ def test_coverage_of_images_that_hang_together():
 def test_macro_against_a_loop():
     rng = random.Random(2)
     groups = [rng.randint(0, 5) for _ in range(200)]
-    values = [float(rng.random() < 0.3 + 0.1 * g) for g in groups]
     clusters = [rng.randint(0, 60) for _ in groups]
+    values = [float(rng.random() < (0.3 if c % 2 else 0.8)) for c in clusters]
     metric = macro_mean(torch.tensor(values), torch.tensor(groups), torch.tensor(clusters), 0.5)
     by_group: dict[int, list[float]] = {}
     for group, value in zip(groups, values, strict=True):
@@ -75,14 +129,17 @@ def test_macro_against_a_loop():
     mean = sum(means.values()) / 6
     assert metric.value == pytest.approx(mean)
     assert (metric.n, metric.chance) == (6, 0.5)
-    totals = dict.fromkeys(clusters, 0.0)
+    totals, shares = dict.fromkeys(clusters, 0.0), dict.fromkeys(clusters, 0.0)
     for group, value, cluster in zip(groups, values, clusters, strict=True):
         size = len(by_group[group])
-        spread = math.sqrt(size / (size - 1))
-        totals[cluster] += spread * (value - means[group]) / (6 * size)
-    images = len(totals)
-    variance = images / (images - 1) * sum(total**2 for total in totals.values())
-    n = 200 * min(1.0, mean * (1 - mean) / (199 * variance))
+        totals[cluster] += (value - means[group]) / (6 * size)
+        shares[cluster] += 1 / (6 * size)
+    variance = sum(total**2 / (1 - shares[cluster]) for cluster, total in totals.items())
+    design = 199 * variance / (mean * (1 - mean))
+    freedom = degrees_of_freedom(torch.tensor(list(shares.values())))
+    n = 200 / design / (scipy.stats.t.ppf(0.975, freedom) / scipy.stats.t.ppf(0.975, 199)) ** 2
+    assert design > 1.2
+    assert metric.clusters == len(totals)
     centre = (mean + Z95**2 / (2 * n)) / (1 + Z95**2 / n)
     assert (metric.low + metric.high) / 2 == pytest.approx(centre)
 
@@ -100,7 +157,7 @@ def test_macro_leaves_out_and_single_items_have_a_spread():
 def test_ranks():
     ranks = torch.tensor([1.0, 2.0, 6.0, 3.0])
     metric = cluster_robust_rank(ranks, torch.arange(4), 3.5)
-    half = Z95 * float(ranks.double().std()) / 2
+    half = 3.182446 * float(ranks.double().std()) / 2  # Student's, of 3 degrees of freedom
     assert (metric.value, metric.unit, metric.higher_is_better) == (3.0, "rank", False)
     assert metric.high == pytest.approx(3 + half)
     assert metric.low == pytest.approx(max(1, 3 - half))

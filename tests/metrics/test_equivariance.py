@@ -64,10 +64,10 @@ def test_one_sample_has_no_pair():
             compute(torch.ones(1, 3))
 
 
-def test_the_interval_of_a_mean_is_the_normal_one():
+def test_the_interval_of_a_mean_is_students():
     values = torch.rand(40, generator=torch.Generator().manual_seed(1), dtype=torch.float64) / 2
     metric = mean_cosine(values, torch.arange(40))
-    half = 1.959964 * float(values.std()) / math.sqrt(40)
+    half = 2.022691 * float(values.std()) / math.sqrt(40)
     assert metric.chance == 0.0
     assert metric.low == pytest.approx(metric.value - half)
     assert metric.high == pytest.approx(metric.value + half)

@@ -6,7 +6,7 @@ import torch
 from tests.refusals import refused
 from vlmtune.metrics.item_groups import ItemGroups
 from vlmtune.metrics.seed_significance import seeded_difference
-from vlmtune.metrics.significance import paired_bootstrap
+from vlmtune.metrics.significance import paired_difference
 
 
 def outcomes(rates, n=200, seed=0):
@@ -15,12 +15,12 @@ def outcomes(rates, n=200, seed=0):
     return (torch.rand(len(rates), n, generator=generator) < torch.tensor(rates)[:, None]).double()
 
 
-def test_one_seed_each_is_the_paired_bootstrap():
+def test_one_seed_each_is_the_test_of_the_items():
     new, old = outcomes([0.7]), outcomes([0.5], seed=1)
     clusters = torch.arange(200) // 2
     got = seeded_difference(new, old, clusters)
-    low, high, p = paired_bootstrap(new[0] - old[0], clusters)
-    assert (got.low, got.high, got.p) == pytest.approx((low, high, p))
+    items = paired_difference(new[0], old[0], clusters)
+    assert (got.low, got.high, got.p) == pytest.approx((items.low, items.high, items.p))
     assert got.difference == pytest.approx(float(new.mean() - old.mean()))
     assert got.won == int((new > old).sum())
     assert got.lost == int((new < old).sum())
@@ -29,8 +29,7 @@ def test_one_seed_each_is_the_paired_bootstrap():
 def test_seeds_that_disagree_are_no_difference():
     """The items alone would be sure: 2000 of them, and a mean higher by 14 points."""
     new, old = outcomes([0.9, 0.5, 0.52], 2000), outcomes([0.5, 0.5, 0.5], 2000, 1)
-    items_alone = paired_bootstrap(new.mean(dim=0) - old.mean(dim=0), torch.arange(2000))
-    assert items_alone[2] < 0.01
+    assert paired_difference(new.mean(dim=0), old.mean(dim=0)).p < 0.01
     got = seeded_difference(new, old)
     assert got.p > 0.05
     assert got.low < 0 < got.high
@@ -43,18 +42,43 @@ def test_seeds_that_agree_are_a_difference():
 
 
 def test_the_width_is_that_of_the_two_variances():
-    """Against the sum of the variances of means over seeds and over items, for a normal law."""
     generator = torch.Generator().manual_seed(3)
     seeds, n, between, within = 8, 400, 0.2, 1.0
     shift = between * torch.randn(seeds, 1, generator=generator, dtype=torch.float64)
     item = within * torch.randn(1, n, generator=generator, dtype=torch.float64)
     new, old = shift + item, torch.zeros(1, n, dtype=torch.float64)
-    got = seeded_difference(new, old, resamples=20_000)
-    assert got.low is not None
-    assert got.high is not None
-    variance = float(shift.var()) / seeds + float(item.var(correction=0)) / n
-    want = 2 * 1.96 * math.sqrt(variance)
-    assert got.high - got.low == pytest.approx(want, rel=0.06)
+    over_items = 1.966 * float(item.std()) / math.sqrt(n)
+    for varies, factor in ((False, 1 / seeds), (True, 1 / seeds + 1)):
+        got = seeded_difference(new, old, varies=(True, varies))
+        over_seeds = 2.365 * float(shift.std()) * math.sqrt(factor)
+        want = 2 * math.hypot(over_items, over_seeds)
+        assert got.high - got.low == pytest.approx(want, rel=1e-3)
+    # Two recipes of several seeds: their variance is pooled, with S + R - 2 degrees of freedom.
+    same = seeded_difference(new, new[:3])
+    pooled = math.sqrt((7 * float(shift.var()) + 2 * float(shift[:3].var())) / 9)
+    want = 2.262 * pooled * math.sqrt(1 / 8 + 1 / 3)
+    assert (same.high - same.low) / 2 == pytest.approx(want, rel=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("seeds", "others"), [(3, 1), (2, 1), (3, 3), (5, 2)])
+@pytest.mark.parametrize("varies", [True, False])
+def test_true_nulls_are_rarely_rejected(seeds, others, varies):
+    """Accuracies of two equal recipes, whose seeds differ by some 5 points."""
+    generator = torch.Generator().manual_seed(seeds + 10 * others)
+
+    def runs(count, hardness, deviation):
+        shift = deviation * torch.randn(count, 1, generator=generator)
+        noise = torch.randn(count, len(hardness), generator=generator)
+        return (hardness + shift + noise > 0).double()
+
+    rejected, trials = 0, 300
+    for _ in range(trials):
+        hardness = 0.8 * torch.randn(400, generator=generator)
+        new = runs(seeds, hardness, 0.15)
+        old = runs(others, hardness, 0.15 if varies or others > 1 else 0.0)
+        rejected += seeded_difference(new, old, varies=(True, varies)).p < 0.05
+    assert rejected / trials <= 0.08
 
 
 def test_means_over_groups_are_weighted():
@@ -89,8 +113,7 @@ def test_runs_that_belong_together_are_drawn_together():
     assert (pairs.test, apart.test) == ("runs and items", "seeds and items")
     assert pairs.high - pairs.low < 0.05 < apart.high - apart.low
     assert 0 < pairs.low < pairs.difference < pairs.high
-    (row,) = new[:1] - old[:1]
-    one = seeded_difference(new[:1], old[:1], paired=True)
-    assert (one.low, one.high, one.p) == pytest.approx(paired_bootstrap(row, torch.arange(2000)))
+    one, items = seeded_difference(new[:1], old[:1], paired=True), paired_difference(new[0], old[0])
+    assert (one.low, one.high) == pytest.approx((items.low, items.high))
     same = seeded_difference(old, old, paired=True)
     assert (same.difference, same.low, same.high, same.p) == (0, None, None, 1)

@@ -2,11 +2,18 @@ import itertools
 import math
 
 import pytest
+import scipy.stats
 import torch
 
 from tests.refusals import refused
+from vlmtune.metrics.cluster_variance import degrees_of_freedom
 from vlmtune.metrics.item_groups import ItemGroups
-from vlmtune.metrics.significance import RESAMPLES, mcnemar, paired_bootstrap, paired_difference
+from vlmtune.metrics.significance import (
+    difference_variance,
+    interval_and_p,
+    mcnemar,
+    paired_difference,
+)
 
 
 @pytest.mark.parametrize(("won", "lost"), list(itertools.product(range(7), repeat=2)))
@@ -44,42 +51,40 @@ def test_mcnemar_changes_nothing_where_its_computation_does():
         mcnemar(-1, 2)
 
 
-def test_the_bootstrap_is_that_of_a_loop():
-    values = torch.tensor([1.0, -1.0, 0.0, 1.0, 1.0, 0.5, -0.5])
-    clusters = torch.tensor([7, 7, 7, 2, 4, 4, 9])
-    members = [values[clusters == c] for c in clusters.unique()]
-    generator = torch.Generator().manual_seed(5)
-    drawn = torch.randint(4, (300, 4), generator=generator).tolist()
-    means = sorted(float(torch.cat([members[i] for i in row]).mean()) for row in drawn)
-    low, high, p = paired_bootstrap(values, clusters, seed=5, resamples=300)
-
-    def quantile(q):
-        position = q * (len(means) - 1)
-        below = math.floor(position)
-        return means[below] + (position - below) * (means[below + 1] - means[below])
-
-    assert low == pytest.approx(quantile(0.025), abs=1e-6)
-    assert high == pytest.approx(quantile(0.975), abs=1e-6)
-    few = min(sum(mean <= 1e-9 for mean in means), sum(mean >= -1e-9 for mean in means))
-    assert p == pytest.approx(min(1.0, 2 * (few + 1) / 301))
+@pytest.mark.parametrize("copies", [1, 6])
+def test_equal_clusters_are_students_test_of_their_means(copies):
+    generator = torch.Generator().manual_seed(copies)
+    means = torch.randn(8, generator=generator, dtype=torch.float64) + 0.5
+    noise = torch.randn(8, copies, generator=generator, dtype=torch.float64)
+    items = (means[:, None] + noise - noise.mean(dim=1, keepdim=True)).flatten()
+    clusters = torch.arange(8).repeat_interleave(copies)
+    result = paired_difference(items, torch.zeros_like(items), clusters)
+    expected = scipy.stats.ttest_1samp(means.numpy(), 0)
+    low, high = expected.confidence_interval()
+    assert (result.low, result.high) == pytest.approx((low, high))
+    assert (result.p, result.test) == (pytest.approx(expected.pvalue), "t")
 
 
-def test_the_bootstrap_repeats_and_leaves_the_global_state_alone():
-    values = torch.randn(50, generator=torch.Generator().manual_seed(0))
-    before = torch.get_rng_state()
-    first = paired_bootstrap(values, torch.arange(50), seed=3)
-    assert first == paired_bootstrap(values, torch.arange(50), seed=3)
-    assert first != paired_bootstrap(values, torch.arange(50), seed=4)
-    assert torch.get_rng_state().equal(before)
+def test_few_clusters_that_agree_are_not_certain():
+    # Three images, all of whose items were won: no spread, but no certainty either.
+    new, old = torch.ones(30), torch.zeros(30)
+    result = paired_difference(new, old, torch.arange(3).repeat(10))
+    assert result.low == pytest.approx(1 - 4.3027 / 6, abs=1e-4)  # t of 2 degrees, 1/2 of 1/3
+    assert result.p == pytest.approx(0.0267, abs=1e-3)
 
 
 def test_items_that_hang_together_widen_the_interval():
     values = torch.tensor([1.0, 0.0, -1.0, 1.0, 0.0, 1.0, 1.0, -1.0]).repeat_interleave(10)
-    low, high, p = paired_bootstrap(values, torch.arange(80))
+    none = torch.zeros(80)
+    apart = paired_difference(values, none)
     eights = torch.arange(8).repeat_interleave(10)
-    low_together, high_together, p_together = paired_bootstrap(values, eights)
-    assert high_together - low_together > 2 * (high - low)
-    assert p_together > p
+    together = paired_difference(values, none, eights)
+    assert together.high - together.low > 2 * (apart.high - apart.low)
+    assert together.p > apart.p
+    # As wide where the eight are captions and images of their own, or the other way round.
+    for ways in ([torch.arange(80), eights], [eights, torch.arange(80)]):
+        two_way = paired_difference(values, none, torch.stack(ways, dim=1))
+        assert (two_way.low, two_way.high) == pytest.approx((together.low, together.high))
 
 
 def test_its_p_is_rarely_small_where_there_is_no_difference():
@@ -101,11 +106,11 @@ def test_right_or_wrong_on_images_of_their_own_is_mcnemars(sign):
     assert result.low < result.difference < result.high
 
 
-def test_other_outcomes_are_the_bootstraps():
+def test_other_outcomes_are_students():
     new, old = torch.tensor([1.0, 0.5, 1.0, 0.0]), torch.tensor([0.0, 0.5, 0.0, 0.0])
-    assert paired_difference(new, old).test == "bootstrap"
+    assert paired_difference(new, old).test == "t"
     shared = paired_difference(new.round(), old.round(), torch.tensor([0, 0, 1, 2]))
-    assert shared.test == "bootstrap"
+    assert shared.test == "t"
     assert shared.p is not None
     one = paired_difference(new, old, torch.zeros(4, dtype=torch.int64))
     assert (one.low, one.high, one.p) == (None, None, None)
@@ -123,28 +128,12 @@ def test_items_that_cannot_be_compared_raise():
     with refused("got none"):
         paired_difference(torch.zeros(0), torch.zeros(0))
     with refused("finite"):
-        paired_bootstrap(torch.tensor([0.0, torch.nan]), torch.arange(2))
-    with refused("two clusters"):
-        paired_bootstrap(torch.zeros(2), torch.zeros(2, dtype=torch.int64))
-
-
-def resampled(differences, clusters, weights, degree, seed, resamples):
-    """Weighted means of the items of drawn clusters, one by one, sorted."""
-    members = [(clusters == c).nonzero().flatten().tolist() for c in clusters.unique()]
-    generator = torch.Generator().manual_seed(seed)
-    drawn = torch.randint(len(members), (resamples, len(members)), generator=generator)
-    w, d = weights.tolist(), differences.tolist()
-    mean = sum(a * b for a, b in zip(w, d, strict=True)) / sum(w)
-    means = []
-    for row in drawn.tolist():
-        own = [i for c in row for i in members[c]]
-        means.append(sum(w[i] * d[i] for i in own) / sum(w[i] for i in own))
-    return sorted(mean + degree * (one - mean) for one in means)
+        paired_difference(torch.tensor([0.0, torch.nan]), torch.zeros(2))
 
 
 @pytest.mark.parametrize("degree", [1, 2])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_mean_over_groups_is_resampled_with_the_weights_of_its_items(seed, degree):
+def test_a_mean_over_groups_has_the_weights_of_its_items(seed, degree):
     generator = torch.Generator().manual_seed(seed)
     new, old = torch.randint(2, (2, 30), generator=generator).double()
     clusters = torch.randint(12, (30,), generator=generator)
@@ -156,17 +145,24 @@ def test_a_mean_over_groups_is_resampled_with_the_weights_of_its_items(seed, deg
     sizes = torch.bincount(members[counted])
     weights = (group_weights / sizes)[members[counted]]
     differences = (new - old)[counted]
-    means = resampled(differences, clusters[counted], weights, degree, 0, RESAMPLES)
-    expected = torch.tensor(means).quantile(torch.tensor([0.025, 0.975])).tolist()
-    assert (result.low, result.high) == pytest.approx(tuple(expected), abs=1e-6)
-    few = min(sum(mean <= 1e-9 for mean in means), sum(mean >= -1e-9 for mean in means))
-    assert result.p == pytest.approx(min(1.0, 2 * (few + 1) / (RESAMPLES + 1)))
+    shares = weights / weights.sum()
+    mean = float((shares * differences).sum())
+    totals, sizes = {}, {}
+    for share, value, cluster in zip(shares, differences, clusters[counted].tolist(), strict=True):
+        totals[cluster] = totals.get(cluster, 0.0) + degree * float(share * (value - mean))
+        sizes[cluster] = sizes.get(cluster, 0.0) + float(share)
+    variance = sum(total**2 / (1 - sizes[cluster]) for cluster, total in totals.items())
+    variance = max(variance, (degree * max(sizes.values()) / 2) ** 2)
+    freedom = degrees_of_freedom(torch.tensor(list(sizes.values()), dtype=torch.float64))
+    law = scipy.stats.t(freedom, mean, math.sqrt(variance))
+    assert (result.low, result.high) == pytest.approx(law.interval(0.95))
+    assert result.p == pytest.approx(2 * min(law.cdf(0), law.sf(0)))
     assert result.difference == pytest.approx(
         ItemGroups(members, group_weights).mean(new) - ItemGroups(members, group_weights).mean(old),
         abs=1e-12,
     )
     assert (result.won, result.lost) == (int((differences > 0).sum()), int((differences < 0).sum()))
-    assert (result.n, result.test) == (int(counted.sum()), "bootstrap")
+    assert (result.n, result.test) == (int(counted.sum()), "t")
 
 
 def test_equal_weights_are_those_of_a_plain_mean():
@@ -192,13 +188,14 @@ def test_one_group_is_a_plain_mean_and_others_do_not_count():
 
 
 def test_groups_of_one_item_are_not_taken_for_certain():
-    # Equal models; a bootstrap within groups would call 87 % of these differences shown.
+    # Equal models; a variance within groups would call 87 % of these differences shown.
     generator = torch.Generator().manual_seed(2)
     members = torch.cat([torch.arange(20), torch.arange(20, 23).repeat_interleave(40)])
     weights = ItemGroups(members).item_weights()
     shown = 0
     for _ in range(100):
         differences = torch.randint(-1, 2, (len(members),), generator=generator).double()
-        clusters = torch.arange(len(members))
-        shown += paired_bootstrap(differences, clusters, 0, 400, weights)[2] < 0.05
+        variance = difference_variance(differences, torch.arange(len(members)), weights)
+        mean = float((weights * differences).sum())
+        shown += interval_and_p(mean, variance)[2] < 0.05
     assert shown <= 15

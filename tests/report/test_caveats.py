@@ -103,3 +103,20 @@ def test_what_occurs_twice_is_listed(run_of):
     assert [one.text for one in caveats([made("x", image, text_only=True)])] == [
         "items with the same image twice: 30 of 99"
     ]
+
+
+def test_few_clusters_and_few_captions_are_named(run_of):
+    def made(clusters, sets=()):
+        group = {f"accuracy/{i}": score(0.9, 0.5, 0.95, clusters=3) for i in range(5)}
+        run = run_of("mm", accuracy=score(0.9, 0.2, 0.95, clusters=clusters), **group)
+        outcomes = (1.0,) * len(sets)
+        result = replace(run.results[0], outcomes=outcomes, caption_sets=sets)
+        return replace(run, results=(result,))
+
+    first, second = (one.text for one in caveats([made(2, (0, 1) * 50)]))
+    assert first.startswith("fewer than 20 independent clusters")
+    assert "accuracy 2, accuracy/0 3, accuracy/1 3, accuracy/2 3, accuracy/3 3, 1 more" in first
+    assert second == "only 2 different sets of captions for 100 items"
+    many = run_of("mm", accuracy=score(0.9, 0.8, 0.95, clusters=20))
+    unknown = run_of("mm", accuracy=score(0.9, 0.8, 0.95))  # of an earlier version
+    assert caveats([many]) == caveats([unknown]) == ()

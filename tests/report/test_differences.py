@@ -52,12 +52,12 @@ def test_chance_alone_is_no_difference(against):
     assert (comparison.direction, comparison.verdict) == ("worse", "not significant")
 
 
-def test_items_of_one_image_are_resampled_together(against):
+def test_items_of_one_image_count_together(against):
     clusters = tuple(i // 2 for i in range(14))
     (comparison,) = against(result(OLD, clusters=clusters), result(NEW, clusters=clusters))
     new, old = (torch.tensor(x, dtype=torch.float64) for x in (NEW, OLD))
     assert comparison.paired == paired_difference(new, old, torch.tensor(clusters))
-    assert comparison.paired.test == "bootstrap"
+    assert comparison.paired.test == "t"
 
 
 def test_a_mean_over_groups_is_tested_with_their_weights(against):
@@ -71,7 +71,8 @@ def test_a_mean_over_groups_is_tested_with_their_weights(against):
     assert comparison.paired == paired_difference(new, old, groups=groups)
     assert comparison.paired.difference == pytest.approx(comparison.change, abs=1e-15)
     assert (comparison.paired.won, comparison.paired.lost, comparison.paired.n) == (10, 1, 13)
-    assert (comparison.paired.test, comparison.verdict) == ("bootstrap", "better")
+    # A quarter of the weight lies on one item.
+    assert (comparison.paired.test, comparison.verdict) == ("t", "not significant")
     for other in ({"groups": (0,) * 13 + (-1,)}, {"group_weights": (1.0, 1.0, 3.0)}, {"degree": 2}):
         (comparison,) = against(runs[0], replace(runs[1], **other))
         assert comparison.paired is None

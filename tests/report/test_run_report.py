@@ -22,7 +22,7 @@ def test_values_in_the_file(tmp_path, make_run):
     raw = json.loads((tmp_path / "report.json").read_text())
     assert raw["schema"] == SCHEMA
     interval = {"low": pytest.approx(0.35), "high": pytest.approx(0.45)}
-    rest = {"higher_is_better": True, "unit": "fraction"}
+    rest = {"higher_is_better": True, "unit": "fraction", "clusters": None}
     accuracy = {"value": 0.4, "n": 210, "chance": 0.25, **interval, **rest}
     assert raw["results"][0]["metrics"]["accuracy"] == accuracy
     assert raw["results"][0]["examples"][0]["images"][1]["box"] == [250, 0, 100, 100]
@@ -38,6 +38,7 @@ def test_a_whole_result_is_kept(tmp_path, make_run):
         items_digest="c0ffee",
         outcomes=(1.0, 0.0, 0.5),
         clusters=(0, 0, 3),
+        caption_sets=(1, 0, 0),
         series={"equivariance": (-0.5, 2.0, 0.0)},
         groups=(0, -1, 1),
         group_weights=(1.0, 1 / 3),
@@ -49,6 +50,18 @@ def test_a_whole_result_is_kept(tmp_path, make_run):
     whole = replace(run, results=first_and_rest, not_run=lost, text_only=True)
     whole.save(tmp_path / "report.json")
     assert RunReport.load(tmp_path / "report.json") == whole
+
+
+def test_a_report_of_before_clusters_were_counted_is_read(tmp_path, make_run):
+    path = tmp_path / "report.json"
+    make_run().save(path)
+    raw = json.loads(path.read_text())
+    for result in raw["results"]:
+        del result["caption_sets"]
+        for metric in result["metrics"].values():
+            del metric["clusters"]
+    path.write_text(json.dumps(raw))
+    assert RunReport.load(path) == make_run()
 
 
 @pytest.mark.parametrize(

@@ -76,11 +76,24 @@ def test_the_test_counts_seeds(seed):
     assert comparison.verdict == "better"
 
 
+def test_one_seed_is_no_recipe(seed):
+    """One lucky seed of a training against three others of it; of a frozen model, it counts."""
+    rows = [(1.0,) * k + (0.0,) * (100 - k) for k in (70, 60, 65)]
+    trained = [seed(i, row) for i, row in enumerate(rows)]
+    lone = (1.0,) * 80 + (0.0,) * 20
+    for parameters, verdict in ((4, "not significant"), (0, "worse")):
+        first = seed(9, lone, "a", parameters)
+        (comparison,) = compare_with_first([first, over_seeds("mm", trained)])
+        assert comparison.verdict == verdict
+
+
 def test_a_run_of_one_seed_says_that_items_alone_were_tested(seed):
     frozen = seed(None, (0.0, 1.0), "zero-shot", trained=0)
     single, several = seed(0, (1.0, 1.0)), over_seeds("mm", [seed(i, (1.0, 1.0)) for i in (0, 1)])
     assert items_alone([frozen, single]) == ("mm",)
     assert items_alone([frozen, several]) == ()
+    assert items_alone([several, single]) == ()  # one seed is taken to vary as the others do
+    assert items_alone([single, replace(single, name="lora")]) == ("mm", "lora")
     note = "Other seeds of the training were not tested"
     for write in (to_markdown, to_html):
         assert note in write([frozen, single])

@@ -27,8 +27,8 @@ class ColaMulti(VoteOptions, Paired):
 
     An item is right where both captions prefer their image, `f(I,M) > f(I',M)` and
     `f(I',M') > f(I,M')`. That is Winoground's image score, and `accuracy` here; `text_accuracy` and
-    `group_accuracy` are Winoground's others, not part of Cola. Intervals resample images, which
-    most items share.
+    `group_accuracy` are Winoground's others, not part of Cola. Intervals count images, which
+    most items share, and captions.
 
     Args:
         words: Words to group items by: those of the list that an item's first caption has, such as

@@ -118,7 +118,7 @@ class EqBen(Paired):
 
     @override
     def more_metrics(
-        self, accuracy: PairedAccuracy, groups: Sequence[str], clusters: Int[Tensor, "n"]
+        self, accuracy: PairedAccuracy, groups: Sequence[str], clusters: Int[Tensor, "n *ways"]
     ) -> dict[str, MetricValue]:
         parts = torch.tensor([PARTS.index(group) for group in groups])
         kubric = torch.tensor([part.startswith(KUBRIC) for part in PARTS])

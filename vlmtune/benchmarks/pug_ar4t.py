@@ -139,7 +139,7 @@ class PugAR4T(Paired):
 
     @override
     def more_metrics(
-        self, accuracy: PairedAccuracy, groups: Sequence[str], clusters: Int[Tensor, "n"]
+        self, accuracy: PairedAccuracy, groups: Sequence[str], clusters: Int[Tensor, "n *ways"]
     ) -> dict[str, MetricValue]:
         return self._read[1]
 

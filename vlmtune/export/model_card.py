@@ -9,7 +9,7 @@ from typing import Any
 
 from vlmtune.export.hub_id import is_hub_id
 from vlmtune.report.result import Result
-from vlmtune.report.table import chance, interval, number
+from vlmtune.report.table import chance, interval, number, size
 
 CARD = """\
 ---
@@ -127,7 +127,7 @@ def _scores(results: Sequence[Result]) -> str:
                 number(metric.value, metric.unit),
                 interval(metric) or "–",
                 chance(metric),
-                str(metric.n),
+                size(metric),
             ]
             lines.append(f"| {' | '.join(' '.join(c.split()).replace('|', '/') for c in cells)} |")
     return "\n".join(lines)

@@ -1,14 +1,11 @@
 """How well scores separate true captions from false ones, at any threshold; a tie counts half."""
 
-import math
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from vlmtune.errors import UserError
-from vlmtune.metrics.cluster_robust import cluster_totals
-from vlmtune.metrics.intervals import Z95
+from vlmtune.metrics.cluster_variance import cluster_variance
 from vlmtune.metrics.value import MetricValue
 
 
@@ -17,8 +14,8 @@ def auroc(
 ) -> MetricValue:
     r"""Area under the ROC curve: how often a true caption scores more than a false one.
 
-    $A = \frac{1}{nm} \sum_{i,j} [s_i > s_j] + \frac12 [s_i = s_j]$. The interval is normal, cut to
-    [0, 1]. Its variance sums the placements $V_i = \frac1m \sum_j \ldots$ within clusters, so
+    $A = \frac{1}{nm} \sum_{i,j} [s_i > s_j] + \frac12 [s_i = s_j]$. The interval is Student's, cut
+    to [0, 1]. Its variance sums the placements $V_i = \frac1m \sum_j \ldots$ within clusters, so
     scores of one image need not be independent. Random scores reach 1/2.
     Source: DeLong et al. 1988; Obuchowski 1997 (clustered data).
 
@@ -41,13 +38,12 @@ def auroc(
     below = 1 - _placements(false, true)
     area = float(above.mean())
     deviations = torch.cat([(above - area) / len(true), (below - area) / len(false)])
-    totals = cluster_totals(deviations, clusters)
-    count = len(totals)
-    low = high = None
-    if count > 1:
-        half = Z95 * math.sqrt(float((totals**2).sum()) * count / (count - 1))
-        low, high = max(0.0, area - half), min(1.0, area + half)
-    return MetricValue(area, len(true) + len(false), 0.5, low, high)
+    fractions = torch.cat([torch.full_like(x, 1 / (2 * len(x))) for x in (true, false)])
+    variance = cluster_variance(deviations, fractions, clusters)
+    half = variance.half_width
+    low, high = (None, None) if half is None else (max(0.0, area - half), min(1.0, area + half))
+    n = len(true) + len(false)
+    return MetricValue(area, n, 0.5, low, high, clusters=variance.clusters)
 
 
 def _placements(values: Float[Tensor, "n"], others: Float[Tensor, "m"]) -> Float[Tensor, "n"]:

@@ -1,36 +1,42 @@
-"""Means over items that share images, with cluster-robust 95 % intervals.
+r"""Means over items that share images or captions, with cluster-robust 95 % intervals.
 
-Items of one image are not independent: a model that misreads the image errs on all of them. The
-variance is therefore that of the totals of clusters (images), linearised for the mean:
-`V = C / (C - 1) * sum_c (sum_{i in c} w_i (y_i - ybar))^2` for C clusters and weights w that sum
-to 1. The interval of a mean in [0, 1] is Wilson's with the effective number of items n / D. The
-design effect D is V over the variance of independent items, `p (1 - p) / (n - 1)`, and at least 1.
-So the interval never leaves [0, 1], is never narrower than for independent items, and equals
-Wilson's if no two items share an image.
+The interval of a mean in [0, 1] is Wilson's with an effective number of items $n / (D T)$. The
+design effect D is the variance of `cluster_variance` over that of independent items,
+$p (1 - p) / (n - 1)$, and at least 1. $T = (t_f / t_{n-1})^2$ holds Student's quantiles: a variance
+with few degrees of freedom f is itself uncertain. C clusters never say more than C items that are
+all right, or all wrong: near 1 and 0 the dependence within clusters cannot be seen. So the interval
+never leaves [0, 1], is never narrower than for independent items, and equals Wilson's if no two
+items share anything.
 Source: Dean and Pagano 2015, "Evaluating Confidence Interval Methods for Binomial Proportions in
-Clustered Surveys".
-"""
+Clustered Surveys"; T, Korn and Graubard 1998.
 
-import math
+Simulated, 95 % intervals of 5 to 80 clusters of one size cover 93 to 99 % (p .5 and .9, correlation
+within clusters .3 and .8). With sizes from 1 to 40 they do too, but for 92 % where p is .9, the
+correlation .8 and clusters are 80.
+"""
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from vlmtune.errors import UserError
-from vlmtune.metrics.intervals import Z95, wilson_interval
+from vlmtune.metrics.cluster_variance import Variance, cluster_variance
+from vlmtune.metrics.intervals import wilson_interval
 from vlmtune.metrics.item_groups import group_means
+from vlmtune.metrics.student import t_quantile
 from vlmtune.metrics.value import MetricValue
+
+ROUNDING = 1e-20  # a smaller variance is that of sums in floating point
 
 
 def cluster_robust_mean(
-    values: Float[Tensor, "n"], clusters: Int[Tensor, "n"], chance: float | None = None
+    values: Float[Tensor, "n"], clusters: Int[Tensor, "n *ways"], chance: float | None = None
 ) -> MetricValue:
     """The mean of n values in [0, 1] with its interval.
 
     Args:
         values: The outcome of each item, in [0, 1].
-        clusters: The image of each item, as integers from 0.
+        clusters: The image of each item as any integers; (n, 2) for its image and its captions.
         chance: What random scores reach.
 
     Example:
@@ -42,15 +48,16 @@ def cluster_robust_mean(
     """
     values = _checked(values)
     mean = float(values.mean())
-    variance = _variance((values - mean) / len(values), clusters)
-    low, high = _interval(mean, variance, len(values), clusters)
-    return MetricValue(mean, len(values), chance, low, high)
+    fractions = torch.full_like(values, 1 / len(values))
+    variance = cluster_variance((values - mean) * fractions, fractions, clusters)
+    low, high = proportion_interval(mean, variance, len(values))
+    return MetricValue(mean, len(values), chance, low, high, clusters=variance.clusters)
 
 
 def macro_mean(
     values: Float[Tensor, "n"],
     groups: Int[Tensor, "n"],
-    clusters: Int[Tensor, "n"],
+    clusters: Int[Tensor, "n *ways"],
     chance: float | None = None,
     weights: Float[Tensor, "g"] | None = None,
 ) -> MetricValue:
@@ -59,7 +66,7 @@ def macro_mean(
     Args:
         values: The outcome of each item, in [0, 1].
         groups: The group of each item; -1 leaves the item out.
-        clusters: The image of each item, as integers from 0.
+        clusters: The image of each item as any integers; (n, 2) for its image and its captions.
         chance: What random scores reach.
         weights: Weight of each group that has items, in the order of their numbers, up to
             a factor; None gives all groups the same weight.
@@ -76,15 +83,15 @@ def macro_mean(
     # Divide last, so that means of 1 give exactly 1.
     mean = float((weights * means).sum() / weights.sum())
     item_weights = (weights / weights.sum() / sizes)[member]
-    variance = _variance(item_weights * (values - means[member]), clusters)
-    low, high = _interval(mean, variance, len(values), clusters)
-    return MetricValue(mean, len(sizes), chance, low, high)
+    variance = cluster_variance(item_weights * (values - means[member]), item_weights, clusters)
+    low, high = proportion_interval(mean, variance, len(values))
+    return MetricValue(mean, len(sizes), chance, low, high, clusters=variance.clusters)
 
 
 def cluster_robust_rank(
-    ranks: Float[Tensor, "n"], clusters: Int[Tensor, "n"], chance: float | None = None
+    ranks: Float[Tensor, "n"], clusters: Int[Tensor, "n *ways"], chance: float | None = None
 ) -> MetricValue:
-    """The mean of n ranks, lower being better, with the normal interval (never below 1).
+    """The mean of n ranks, lower being better, with the interval by Student's t (never below 1).
 
     Example:
         >>> cluster_robust_rank(torch.tensor([1.0, 2.0, 6.0]), torch.arange(3)).value
@@ -94,15 +101,31 @@ def cluster_robust_rank(
         raise UserError(f"expected ranks from 1, got {len(ranks)} values: check the benchmark")
     ranks = ranks.detach().double()
     mean = float(ranks.mean())
-    half = Z95 * math.sqrt(_variance((ranks - mean) / len(ranks), clusters))
-    low, high = (max(1.0, mean - half), mean + half) if len(clusters.unique()) > 1 else (None, None)
-    return MetricValue(mean, len(ranks), chance, low, high, higher_is_better=False, unit="rank")
+    fractions = torch.full_like(ranks, 1 / len(ranks))
+    variance = cluster_variance((ranks - mean) * fractions, fractions, clusters)
+    half = variance.half_width
+    low, high = (None, None) if half is None else (max(1.0, mean - half), mean + half)
+    return MetricValue(mean, len(ranks), chance, low, high, False, "rank", variance.clusters)
 
 
-def cluster_totals(values: Float[Tensor, "n"], clusters: Int[Tensor, "n"]) -> Float[Tensor, "c"]:
-    """Sums the values of each cluster, in the order of the clusters' numbers."""
-    numbers, member = torch.unique(clusters, return_inverse=True)
-    return torch.zeros(len(numbers), dtype=values.dtype).index_add(0, member, values)
+def proportion_interval(mean: float, variance: Variance, n: int) -> tuple[float, float]:
+    """The 95 % interval of a mean of n values in [0, 1]: Wilson's of as many items as it is worth.
+
+    Example:
+        >>> low, high = proportion_interval(0.5, Variance(0.0025, 9, 10), 400)
+        >>> round(low, 3), round(high, 3)  # half as wide as the mean of 100 items: 0.5 / sqrt(100)
+        (0.39, 0.61)
+    """
+    spread = mean * (1 - mean)
+    # Without spread the dependence is unknown, so each cluster counts once.
+    effective = float(variance.clusters)
+    if variance.value > ROUNDING and spread > 0 and variance.freedom > 0:
+        design = max(1.0, (n - 1) * variance.value / spread)
+        uncertainty = (t_quantile(variance.freedom) / t_quantile(n - 1)) ** 2
+        effective = n / (design * uncertainty)
+    low, high = wilson_interval(mean, effective)
+    least, _ = wilson_interval(1.0, variance.clusters)
+    return min(low, least), max(high, 1 - least)
 
 
 def connected_components(members: Int[Tensor, "n k"]) -> Int[Tensor, "n"]:
@@ -144,20 +167,3 @@ def _checked(values: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
             "check the benchmark's files"
         )
     return values.detach().double()
-
-
-def _variance(deviations: Float[Tensor, "n"], clusters: Int[Tensor, "n"]) -> float:
-    totals = cluster_totals(deviations, clusters)
-    return float((totals**2).sum()) * len(totals) / max(1, len(totals) - 1)
-
-
-def _interval(
-    mean: float, variance: float, n: int, clusters: Int[Tensor, "n"]
-) -> tuple[float, float]:
-    """Wilson's interval with the effective number of items."""
-    spread = mean * (1 - mean)
-    # Without spread the dependence is unknown, so each image counts once.
-    effective = float(len(clusters.unique()))
-    if variance > 0 and spread > 0 and n > 1:
-        effective = n * min(1.0, spread / ((n - 1) * variance))
-    return wilson_interval(mean, effective)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from statistics import StatisticsError, correlation
 
 from vlmtune.errors import UserError
+from vlmtune.metrics.student import two_sided_p
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ def pearson(first: Sequence[float], second: Sequence[float]) -> Correlation:
     exact if the pairs are drawn independently from a normal distribution. Models of one family are
     not independent, so it is then too small.
 
-    Source: Student 1908; the distribution as in Abramowitz and Stegun, 26.7.3 and 26.7.4.
+    Source: Student 1908.
 
     Args:
         first: A number of each model.
@@ -59,23 +60,10 @@ def pearson(first: Sequence[float], second: Sequence[float]) -> Correlation:
         r = max(-1.0, min(1.0, correlation(first, second)))
     except StatisticsError:  # a number that never changes
         return Correlation(None, None, n)
-    return Correlation(r, _two_sided(abs(r), n - 2) if n > 2 else None, n)
+    return Correlation(r, _p_value(r, n - 2) if n > 2 else None, n)
 
 
-def _two_sided(r: float, freedom: int) -> float:
-    """The probability of a larger coefficient by chance.
-
-    With t / sqrt(freedom) = tan(a), sin(a) is r and cos(a)^2 is 1 - r^2.
-    """
-    square = max(0.0, 1.0 - r * r)
-    if freedom % 2 == 0:
-        term = total = 1.0
-        for k in range(1, freedom // 2):
-            term *= square * (2 * k - 1) / (2 * k)
-            total += term
-        return max(0.0, 1.0 - r * total)
-    term = total = math.sqrt(square) if freedom > 1 else 0.0
-    for k in range(1, (freedom - 1) // 2):
-        term *= square * (2 * k) / (2 * k + 1)
-        total += term
-    return max(0.0, 1.0 - 2.0 / math.pi * (math.asin(r) + r * total))
+def _p_value(r: float, freedom: int) -> float:
+    if abs(r) == 1:
+        return 0.0
+    return two_sided_p(r * math.sqrt(freedom / (1 - r * r)), freedom)

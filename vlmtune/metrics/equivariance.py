@@ -9,16 +9,13 @@ A difference of zero length has no direction: its cosines count as 0.
 Source: Bordes et al. 2023, PUG, section 3.2, equations 1 and 2, and appendix C.1.
 """
 
-import math
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from vlmtune.errors import UserError
-from vlmtune.metrics.cluster_robust import cluster_totals
-from vlmtune.metrics.intervals import Z95
+from vlmtune.metrics.cluster_variance import cluster_variance
 from vlmtune.metrics.value import MetricValue
 
 
@@ -70,7 +67,7 @@ def mean_cosine(
 ) -> MetricValue:
     r"""The mean of the cosines of n samples, with a 95 % interval over clusters of them.
 
-    The interval is normal, with the variance of the totals of clusters. A mean over pairs varies
+    The interval is Student's, with the variance of the totals of clusters. A mean over pairs varies
     with both samples of a pair: to first order its deviation is twice that of the mean over samples
     (Hoeffding 1948, section 5), so `degree` is 2.
 
@@ -87,14 +84,11 @@ def mean_cosine(
         raise UserError(f"expected finite cosines to average, got {len(values)}: check the model")
     values = values.detach().double()
     mean = float(values.mean())
-    totals = cluster_totals(values - mean, clusters)
-    count = len(totals)
-    if count < 2:
-        return MetricValue(mean, len(values), 0.0, unit="cosine")
-    variance = float((totals**2).sum()) / len(values) ** 2 * count / (count - 1)
-    half = Z95 * degree * math.sqrt(variance)
-    low, high = max(-1.0, mean - half), min(1.0, mean + half)
-    return MetricValue(mean, len(values), 0.0, low, high, unit="cosine")
+    fractions = torch.full_like(values, 1 / len(values))
+    variance = cluster_variance(degree * (values - mean) * fractions, fractions, clusters)
+    half = variance.half_width
+    low, high = (None, None) if half is None else (max(-1.0, mean - half), min(1.0, mean + half))
+    return MetricValue(mean, len(values), 0.0, low, high, unit="cosine", clusters=variance.clusters)
 
 
 def _units(differences: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:

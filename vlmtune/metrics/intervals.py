@@ -1,6 +1,6 @@
 """95 % intervals of independent items: Wilson's for proportions, the bootstrap for other means.
 
-Use `cluster_robust` for items that share images.
+Use `cluster_robust` for items that share images or captions.
 """
 
 import math
@@ -50,7 +50,7 @@ def wilson_proportion(correct: Bool[Tensor, "n"], chance: float | None = None) -
     """
     n = len(correct)
     p = int(correct.sum()) / max(1, n)
-    return MetricValue(p, n, chance, *wilson_interval(p, n))
+    return MetricValue(p, n, chance, *wilson_interval(p, n), clusters=n)
 
 
 def bootstrap_interval(
@@ -101,4 +101,5 @@ def bootstrap_mean(
     if not n:
         raise UserError("expected values to average, got none: check the benchmark's files")
     low, high = bootstrap_interval(values) if n > 1 else (None, None)
-    return MetricValue(float(values.double().mean()), n, chance, low, high, higher_is_better, unit)
+    mean = float(values.double().mean())
+    return MetricValue(mean, n, chance, low, high, higher_is_better, unit, clusters=n)

@@ -5,7 +5,7 @@ two models are equal; the paired interval shows a difference if it leaves out ze
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -13,11 +13,16 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vlmtune.errors import UserError
-from vlmtune.metrics.cluster_robust import cluster_totals
-from vlmtune.metrics.intervals import ENDS, resampled_rows
+from vlmtune.metrics.cluster_variance import (
+    Variance,
+    cluster_totals,
+    cluster_variance,
+    count_clusters,
+)
 from vlmtune.metrics.item_groups import ItemGroups
+from vlmtune.metrics.student import two_sided_p
 
-RESAMPLES = 2000
+ROUNDING = 1e-12  # a smaller difference is that of sums in another order
 
 
 @dataclass(frozen=True)
@@ -33,8 +38,8 @@ class PairedDifference:
         n: Number of items.
         p: Two-sided p value, or None with a single cluster.
         test: The test that gives `p`: "McNemar" for a plain mean of right and wrong answers to
-            items that share no image, else "bootstrap"; "seeds and items" where several seeds are
-            resampled, too, "runs and items" where runs of both models are, in pairs.
+            items that share nothing, else Student's "t"; "seeds and items" where seeds vary, too,
+            "runs and items" where runs of both models do, in pairs.
     """
 
     difference: float
@@ -44,7 +49,7 @@ class PairedDifference:
     lost: int
     n: int
     p: float | None
-    test: Literal["McNemar", "bootstrap", "seeds and items", "runs and items"]
+    test: Literal["McNemar", "t", "seeds and items", "runs and items"]
 
 
 def mcnemar(won: int, lost: int) -> float:
@@ -71,71 +76,73 @@ def mcnemar(won: int, lost: int) -> float:
     return min(1.0, 2 * float(torch.exp(torch.logsumexp(logs, 0) - trials * math.log(2))))
 
 
-def paired_bootstrap(
+def difference_variance(
     differences: Float[Tensor, "n"],
-    clusters: Int[Tensor, "n"],
-    seed: int = 0,
-    resamples: int = RESAMPLES,
+    clusters: Int[Tensor, "n *ways"],
     weights: Float[Tensor, "n"] | None = None,
     degree: int = 1,
-) -> tuple[float, float, float]:
-    r"""95 % percentile interval of a mean difference and its p value, resampling whole clusters.
+) -> Variance:
+    r"""The variance of a mean difference over items, by `cluster_variance`.
 
-    Each resample draws C of the C clusters with replacement; the statistic is the mean over all
-    items of the drawn ones. The p value is $2 \min(P(\bar d^* \le 0), P(\bar d^* \ge 0))$, at
-    most 1; adding one to counts and resamples keeps it above 0. The same input and seed give the
-    same numbers.
+    With weights it is that of $\sum_i w_i d_i / \sum_i w_i$. Groups vary, too: held fixed, a group
+    with a single item would look as if it were known exactly, and some benchmarks have many of
+    those. If the difference varies between groups, this makes the interval wider than necessary.
 
-    With weights the statistic is the weighted mean over the items of the drawn clusters,
-    $\bar d^* = \sum^* w_i d_i / \sum^* w_i$. Groups are resampled too: held fixed, a group with a
-    single item would look as if it were known exactly, and some benchmarks have many of those. If
-    the difference varies between groups, this makes the interval wider than necessary.
-    Source: Efron and Tibshirani 1993, sections 13.3 and 15.4; clusters as in Davison and Hinkley
-    1997, section 3.8.
+    Where clusters happen to agree, a few of them say little of how much others vary. The standard
+    error is therefore at least half of the largest cluster's share times the largest difference.
+    Simulated, intervals of 5 to 80 clusters of one size then cover 93 to 100 % (p .5 and .9,
+    correlation within clusters .3 and .8); without it 87 % of those of 5 clusters.
 
     Args:
         differences: The outcome of one model minus that of the other, for each item.
-        clusters: The image of each item, as any integers.
-        seed: Seed of the resampling.
-        resamples: Number of resamples.
+        clusters: The image of each item as any integers; (n, 2) for its image and its captions.
         weights: Weight of each item, up to a factor; None gives all the same weight.
         degree: Factor on deviations from the mean: 2 if each difference is a mean over pairs of its
             item with others (Hoeffding 1948, section 5).
 
-    Returns:
-        The interval's lower and upper end, and p.
-
     Example:
-        >>> low, high, p = paired_bootstrap(torch.tensor([1.0, 1.0, 0.0] * 20), torch.arange(60))
-        >>> low > 0.5 and high < 0.8 and p < 0.01
-        True
+        >>> variance = difference_variance(torch.tensor([1.0, 1.0, 0.0] * 20), torch.arange(60))
+        >>> round(variance.value, 4), round(variance.freedom)
+        (0.0038, 59)
     """
     if not bool(torch.isfinite(differences).all()):
-        raise UserError("expected finite differences to resample, got others: evaluate again")
-    count = len(clusters.unique())
-    if count < 2:
-        raise UserError(f"expected at least two clusters to resample, got {count}: add items")
+        raise UserError("expected finite differences to compare, got others: evaluate again")
     differences = differences.detach().double().cpu()
     weights = torch.ones_like(differences) if weights is None else weights.double()
-    mean = (weights * differences).sum() / weights.sum()
-    totals = cluster_totals(degree * weights * (differences - mean), clusters)
-    sizes = cluster_totals(weights, clusters)
-    means = torch.cat(
-        [
-            mean + totals[rows].sum(dim=1) / sizes[rows].sum(dim=1)
-            for rows in resampled_rows(count, resamples, seed)
-        ]
-    )
-    low, high = means.quantile(ENDS).tolist()
-    # Sums in another order leave 1e-17 for equal models.
-    below, above = (int((sign * means <= 1e-12).sum()) for sign in (1, -1))
-    return low, high, min(1.0, 2 * (min(below, above) + 1) / (resamples + 1))
+    fractions = weights / weights.sum()
+    mean = (fractions * differences).sum()
+    variance = cluster_variance(degree * fractions * (differences - mean), fractions, clusters)
+    ways = clusters.reshape(len(clusters), -1)
+    largest = max(float(cluster_totals(fractions, way).max()) for way in ways.unbind(dim=1))
+    least = (degree * largest * float(differences.abs().max()) / 2) ** 2
+    return replace(variance, value=max(variance.value, least))
+
+
+def interval_and_p(
+    difference: float, variance: Variance
+) -> tuple[float | None, float | None, float | None]:
+    """The 95 % interval of a difference by Student's t, and its two-sided p value.
+
+    All three are None with a single cluster.
+
+    Example:
+        >>> low, high, p = interval_and_p(0.2, Variance(0.01, 9, 10))
+        >>> round(low, 3), round(high, 3), round(p, 3)
+        (-0.026, 0.426, 0.077)
+    """
+    half = variance.half_width
+    if half is None:
+        return None, None, None
+    if not variance.value:
+        return difference, difference, 1.0 if abs(difference) < ROUNDING else 0.0
+    p = two_sided_p(difference / math.sqrt(variance.value), variance.freedom)
+    return difference - half, difference + half, p
 
 
 def paired_difference(
     outcomes: Float[Tensor, "n"],
     baseline: Float[Tensor, "n"],
-    clusters: Int[Tensor, "n"] | None = None,
+    clusters: Int[Tensor, "n *ways"] | None = None,
     groups: ItemGroups | None = None,
     degree: int = 1,
 ) -> PairedDifference:
@@ -144,7 +151,8 @@ def paired_difference(
     Args:
         outcomes: The outcome of each item under the model.
         baseline: The outcome of each item under the other model.
-        clusters: The image of each item; None if no two items share one.
+        clusters: The image of each item, or (n, 2) its image and its captions; None if no two items
+            share any.
         groups: The groups, if the metric is a mean over groups of the mean within each. Items
             without a group are left out.
         degree: 2 if an outcome is a mean over pairs of its item with others.
@@ -166,14 +174,13 @@ def paired_difference(
         raise UserError("expected items to compare, got none: evaluate again")
     differences = outcomes.double() - baseline.double()
     won, lost = int((differences > 0).sum()), int((differences < 0).sum())
-    independent = len(torch.unique(clusters)) == n
+    independent = count_clusters(clusters) == n
     binary = all(bool(((x == 0) | (x == 1)).all()) for x in (outcomes, baseline))
-    low = high = p = None
-    if len(torch.unique(clusters)) > 1:
-        weights = None if groups is None else groups.item_weights()
-        low, high, p = paired_bootstrap(differences, clusters, weights=weights, degree=degree)
-    test: Literal["McNemar", "bootstrap"] = "bootstrap"
+    mean = float(differences.mean()) if groups is None else groups.mean(differences)
+    weights = None if groups is None else groups.item_weights()
+    variance = difference_variance(differences, clusters, weights, degree)
+    low, high, p = interval_and_p(mean, variance)
+    test: Literal["McNemar", "t"] = "t"
     if binary and independent and groups is None and degree == 1:
         test, p = "McNemar", mcnemar(won, lost)
-    mean = float(differences.mean()) if groups is None else groups.mean(differences)
     return PairedDifference(mean, low, high, won, lost, n, p, test)

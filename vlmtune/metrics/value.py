@@ -21,6 +21,8 @@ class MetricValue:
         high: Upper end of the 95 % interval, or None.
         higher_is_better: The direction.
         unit: "fraction", "cosine" (-1 to 1), "rank" or "count".
+        clusters: How many of the items are independent: those that share an image, or captions,
+            are one cluster. None if unknown.
     """
 
     value: float
@@ -30,6 +32,7 @@ class MetricValue:
     high: float | None = None
     higher_is_better: bool = True
     unit: Unit = "fraction"
+    clusters: int | None = None
 
 
 def count(value: int, n: int) -> MetricValue:

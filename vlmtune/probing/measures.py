@@ -6,41 +6,32 @@ matrices. Never: a model.
 Predictions are (r, n, c): r runs, n images, each under c transformations.
 """
 
-import math
-
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vlmtune.errors import UserError
-from vlmtune.metrics.intervals import ENDS, resampled_rows, wilson_interval
-from vlmtune.metrics.seed_significance import seeded_difference
+from vlmtune.metrics.cluster_robust import proportion_interval
+from vlmtune.metrics.cluster_variance import add_variances, cluster_variance
+from vlmtune.metrics.seed_significance import seeded_difference, variance_over_seeds
 from vlmtune.metrics.value import MetricValue
-
-RESAMPLES = 2000
 
 
 def accuracy(
     right: Bool[Tensor, "r n c"],
     counted: Bool[Tensor, "n c"],
     chance: float,
-    seed: int = 0,
-    resamples: int = RESAMPLES,
 ) -> MetricValue:
     r"""The fraction of right predictions among those that count, as a mean over runs.
 
-    The 95 % interval is that of a bootstrap which draws runs and, apart, images, each image with
-    all its transformations. A mean of r sampled runs varies too little by $(r - 1) / r$, so its
-    deviation from the mean of all runs is scaled by $\sqrt{r / (r - 1)}$; a single run is not
-    resampled. Where all or none are right it is Wilson's, of the images. Source: Owen 2007,
-    section 3; Efron 1982, section 5.7.
+    The variance of its 95 % interval is that over images, each with all its transformations, plus
+    $s^2 / r$, that over runs; `proportion_interval` turns it into an interval. With a single run it
+    is that over images.
 
     Args:
         right: Whether each prediction is right.
         counted: Which predictions count.
         chance: What guessing reaches.
-        seed: Of the resampling.
-        resamples: Number of resamples.
 
     Returns:
         The accuracy; n is the number of predictions that count in a run.
@@ -56,33 +47,29 @@ def accuracy(
     """
     totals, sizes = _totals(right, counted)
     value = float(totals.sum() / (len(totals) * sizes.sum()))
-    n, images = int(sizes.sum()), len(sizes)
-    if value in (0, 1):  # no resample would differ
-        return MetricValue(value, n, chance, *wilson_interval(value, images))
-    if images == 1:
-        return MetricValue(value, n, chance)
-    low, high = _bootstrap(totals, sizes, seed, resamples).clamp(0, 1).tolist()
-    return MetricValue(value, n, chance, low, high)
+    fractions = sizes / sizes.sum()
+    deviations = (totals.mean(dim=0) - value * sizes) / sizes.sum()
+    over_images = cluster_variance(deviations, fractions, torch.arange(len(sizes)))
+    over_runs = variance_over_seeds([totals.sum(dim=1) / sizes.sum()], [True])
+    variance = add_variances(over_images, over_runs) if over_runs else over_images
+    low, high = proportion_interval(value, variance, int(sizes.sum()))
+    return MetricValue(value, int(sizes.sum()), chance, low, high, clusters=len(sizes))
 
 
 def difference(
     after: Bool[Tensor, "r n c"],
     before: Bool[Tensor, "r n c"],
     counted: Bool[Tensor, "n c"],
-    seed: int = 0,
-    resamples: int = RESAMPLES,
 ) -> MetricValue:
     """The accuracy of `after` minus that of `before`, paired by run and by image.
 
-    The interval is that of `seeded_difference` with paired runs: a run is drawn for both, and so is
-    an image, of which equally many predictions count. It is the one that the report shows.
+    The interval is that of `seeded_difference` with paired runs; of each image equally many
+    predictions count. It is the one that the report shows.
 
     Args:
         after: Whether each prediction is right, of runs with the seeds of `before`.
         before: The same of the embedding that it is compared with.
         counted: Which predictions count.
-        seed: Of the resampling.
-        resamples: Number of resamples.
 
     Raises:
         UserError: No prediction counts.
@@ -94,8 +81,9 @@ def difference(
         (0.5, True)
     """
     new, old = (torch.tensor(outcomes(x, counted), dtype=torch.float64) for x in (after, before))
-    one = seeded_difference(new, old, seed=seed, resamples=resamples, paired=True)
-    return MetricValue(one.difference, int(counted.sum()), None, one.low, one.high)
+    one = seeded_difference(new, old, paired=True)
+    n, images = int(counted.sum()), new.shape[1]
+    return MetricValue(one.difference, n, None, one.low, one.high, clusters=images)
 
 
 def _totals(
@@ -107,24 +95,6 @@ def _totals(
         raise UserError("expected predictions to count, got none: add images")
     sizes = counted[kept].sum(dim=1).double()
     return (right[:, kept] & counted[kept]).sum(dim=2).double(), sizes
-
-
-def _bootstrap(
-    totals: Float[Tensor, "r m"], sizes: Float[Tensor, "m"], seed: int, resamples: int
-) -> Float[Tensor, "2"]:
-    """The ends of the interval of the mean over runs and images."""
-    runs, images = totals.shape
-    generator, sampled = torch.Generator().manual_seed(seed + 1), []
-    for rows in resampled_rows(images, resamples, seed):
-        by_run = torch.stack([total[rows].sum(dim=1) for total in totals])
-        by_run /= sizes[rows].sum(dim=1)
-        centre = by_run.mean(dim=0)
-        if runs > 1:
-            draws = torch.randint(runs, by_run.shape, generator=generator)
-            mean = by_run.gather(0, draws).mean(dim=0)
-            centre = centre + math.sqrt(runs / (runs - 1)) * (mean - centre)
-        sampled.append(centre)
-    return torch.cat(sampled).quantile(ENDS)
 
 
 def by_run(right: Bool[Tensor, "r n c"], counted: Bool[Tensor, "n c"]) -> list[float]:

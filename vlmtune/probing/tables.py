@@ -18,12 +18,12 @@ FINE, CATEGORIES = "fine", "categories"
 MAIN_WIDTH = 2048
 NOT_RUN = "not run"
 NOTE = (
-    "Percent, the mean over {runs} runs. Brackets: 95 % interval of a bootstrap over runs and test "
+    "Percent, the mean over {runs} runs. Brackets: 95 % interval over runs and test "
     "images; ±: standard deviation over runs. {train} images for training, {test} for testing."
 )
 CHANGES_NOTE = (
     "Percentage points, {after} minus {before}: runs of the same seed and the same images, "
-    "paired. Brackets: 95 % interval of the paired bootstrap."
+    "paired. Brackets: 95 % interval of the paired difference."
 )
 
 

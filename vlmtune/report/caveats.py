@@ -1,4 +1,4 @@
-"""What limits a number: text-only scores above chance, missing intervals, repeated items, limits.
+"""What limits a number: text-only scores above chance, few clusters, repeated items, limits.
 
 In: the runs of a report. Out: one sentence a caveat. Never: a change of a number.
 """
@@ -23,6 +23,8 @@ TEXT_ONLY = (
     "Text-only runs never see the image and do not compete. Between two images they tie, and a tie "
     "counts as wrong."
 )
+FEW = 20  # clusters: with fewer an interval is rough
+NAMED = 5  # numbers of few clusters that are named
 RANDOM = "the frozen model has random weights: these numbers say nothing about a pre-trained model"
 
 
@@ -53,6 +55,7 @@ def caveats(runs: Sequence[RunReport]) -> tuple[Caveat, ...]:
         out += [Caveat(title, text, text_only=True) for text in lines]
         lines = [text for row in section.primary for text in _missing(row)]
         lines += [text for row in section.rows for text in _counts(row, runs)]
+        lines += _few_clusters(section.rows) + _few_captions(section.head, runs)
         lines += _limits(section.head.benchmark, runs)
         out += [Caveat(title, text) for text in lines]
         repeats = _repeats(section.head, runs)
@@ -100,6 +103,32 @@ def _missing(row: Row) -> list[str]:
     if all(cell is None or cell.low is None for cell in row.cells):
         lines.append(f"{row.metric} has no interval")
     return lines
+
+
+def _few_clusters(rows: Sequence[Row]) -> list[str]:
+    """Numbers whose interval rests on few independent clusters."""
+    few = [row for row in rows if row.sized.low is not None and (row.sized.clusters or FEW) < FEW]
+    if not few:
+        return []
+    names = [f"{row.metric} {row.sized.clusters}" for row in few[:NAMED]]
+    names += [f"{len(few) - NAMED} more"] if len(few) > NAMED else []
+    return [
+        f"fewer than {FEW} independent clusters (items that share an image or captions are one): "
+        f"{', '.join(names)}. The 95 % interval of so few is rough"
+    ]
+
+
+def _few_captions(head: Row, runs: Sequence[RunReport]) -> list[str]:
+    """Benchmarks whose items have few captions, however many images."""
+    results = [
+        result for run in runs for result in run.results if result.benchmark == head.benchmark
+    ]
+    sizes = {(len(one.caption_sets), len(set(one.caption_sets))) for one in results}
+    return [
+        f"only {sets} different sets of captions for {n} items"
+        for n, sets in sorted(sizes)
+        if 0 < sets < FEW and sets < n
+    ]
 
 
 def _counts(row: Row, runs: Sequence[RunReport]) -> list[str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from vlmtune.metrics.value import MetricValue
-from vlmtune.report.table import Row, chance, interval, number
+from vlmtune.report.table import Row, chance, interval, number, size
 
 TICKS = 4
 Change = tuple[Literal["less", "more"], float]  # a bar: its side of zero and its length
@@ -51,7 +51,8 @@ def charts(rows: Sequence[Row], names: Sequence[str], colours: Sequence[int]) ->
     for unit in ("fraction", "cosine", "rank"):
         part = [row for row in rows if row.first.unit == unit]
         if part:
-            labels = [(row.title, f"{row.metric} {row.arrow} · n = {row.first.n}") for row in part]
+            notes = [f"{row.metric} {row.arrow} · n = {size(row.sized)}" for row in part]
+            labels = [(row.title, note) for row, note in zip(part, notes, strict=True)]
             out.append(chart(part, labels, names, colours))
     return out
 

@@ -95,24 +95,38 @@ def _compare(
     if reason := _unpaired(result, base):
         return Comparison(i, result, change, None, reason)
     new, old = (_outcomes(one, result.benchmark) for one in (run, first))
-    clusters = torch.tensor(result.clusters) if result.clusters else None
+    # A report of an earlier version knows no sets of captions.
+    ways = max(result.cluster_ways, base.cluster_ways, key=len)
+    clusters = torch.tensor(ways).T if ways else None
     options = {"groups": _groups(result), "degree": result.degree}
     if result.runs and len(result.runs) == len(base.runs):
         paired = seeded_difference(new, old, clusters, paired=True, **options)
     elif len(new) == len(old) == 1:
         paired = paired_difference(new[0], old[0], clusters, **options)
     else:
-        paired = seeded_difference(new, old, clusters, **options)
+        varies = (_varies(run), _varies(first))
+        paired = seeded_difference(new, old, clusters, varies=varies, **options)
     return Comparison(i, result, change, paired, "")
 
 
 def items_alone(runs: Sequence[RunReport]) -> tuple[str, ...]:
-    """Names of the trained runs of one seed: tests know nothing of how their seeds would differ."""
-    return tuple(
-        run.name
-        for run in runs
-        if run.provenance.trainable_parameters and not run.text_only and len(seeds_of(run)) == 1
-    )
+    """Names of the trained runs of one seed that are tested against a run of one seed.
+
+    Such a test knows nothing of how other seeds would differ.
+    """
+    position = baseline(runs)
+    if position is None or len(seeds_of(runs[position])) > 1:
+        return ()
+    first = runs[position]
+    others = [run for run in runs if run is not first and not run.text_only]
+    single = [run for run in others if len(seeds_of(run)) == 1]
+    tested = [first, *single] if single else []
+    return tuple(run.name for run in tested if run.provenance.trainable_parameters)
+
+
+def _varies(run: RunReport) -> bool:
+    """Whether another seed would change the run; of another tool's run that is unknown."""
+    return bool(run.provenance.trainable_parameters) or not run.provenance.known
 
 
 def _outcomes(run: RunReport, benchmark: str) -> Float[Tensor, "S n"]:

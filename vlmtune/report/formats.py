@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.seeds import seeds_of
-from vlmtune.report.table import Row, chance, check_runs, interval, number, sections
+from vlmtune.report.table import Row, chance, check_runs, interval, number, sections, size
 
 COLUMNS = (
-    *("run", "benchmark", "version", "convention", "kind", "metric", "value", "n", "chance"),
-    *("low", "high", "unit", "higher_is_better", "primary", "text_only", "seed"),
+    *("run", "benchmark", "version", "convention", "kind", "metric", "value", "n", "clusters"),
+    *("chance", "low", "high", "unit", "higher_is_better", "primary", "text_only", "seed"),
 )
 SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -36,7 +36,7 @@ def to_csv(runs: Sequence[RunReport]) -> str:
         for result in run.results:
             origin = (result.benchmark, result.version, result.convention, result.kind)
             for name, m in result.metrics.items():
-                numbers = (m.value, m.n, m.chance, m.low, m.high, m.unit)
+                numbers = (m.value, m.n, m.clusters, m.chance, m.low, m.high, m.unit)
                 marks = (m.higher_is_better, name == result.primary, run.text_only)
                 flags = [str(mark).lower() for mark in marks]
                 seed = run.provenance.seed
@@ -71,7 +71,7 @@ def to_latex(runs: Sequence[RunReport]) -> str:
         r"\midrule",
     ]
     for row in rows:
-        facts = [row.title, f"{row.metric} {row.arrow}".strip(), str(row.first.n)]
+        facts = [row.title, f"{row.metric} {row.arrow}".strip(), size(row.sized)]
         scores = [_score(row, i) for i in range(len(runs))]
         cells = [escaped(text) for text in [*facts, chance(row.first)]] + scores
         lines.append(" & ".join(cells) + r" \\")

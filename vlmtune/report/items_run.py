@@ -85,7 +85,8 @@ def _result(rows: Sequence[ItemRow], like: Result | None) -> Result:
     outcomes = tuple(row.outcome for row in rows)
     if like is None:
         clusters = _clusters(rows)
-        metric = _mean(outcomes, clusters, None, "fraction" if min(outcomes) >= 0 else "cosine")
+        unit = "fraction" if min(outcomes) >= 0 else "cosine"
+        metric = _mean(outcomes, (clusters,), None, unit)
         name = "accuracy" if all(row.right is not None for row in rows) else "outcome"
         source = "items of another tool"
         return Result(
@@ -102,24 +103,27 @@ def _result(rows: Sequence[ItemRow], like: Result | None) -> Result:
         weights = torch.tensor(like.group_weights, dtype=torch.float64)
         groups = ItemGroups(torch.tensor(like.groups), weights if len(weights) else None)
     base = like.metrics[like.primary]
-    clusters = like.clusters or tuple(range(len(rows)))
-    mean = _mean(outcomes, clusters, groups, base.unit)
+    ways = like.cluster_ways or (tuple(range(len(rows))),)
+    mean = _mean(outcomes, ways, groups, base.unit)
     ends = (mean.low, mean.high) if like.degree == 1 else (None, None)  # of a plain mean only
-    metric = replace(base, value=mean.value, low=ends[0], high=ends[1])
+    metric = replace(base, value=mean.value, low=ends[0], high=ends[1], clusters=mean.clusters)
     return replace(
         like, metrics={like.primary: metric}, examples=(), outcomes=outcomes, series={}, repeats=()
     )
 
 
 def _mean(
-    outcomes: Sequence[float], clusters: Sequence[int], groups: ItemGroups | None, unit: str
+    outcomes: Sequence[float],
+    ways: Sequence[Sequence[int]],
+    groups: ItemGroups | None,
+    unit: str,
 ) -> MetricValue:
-    values, images = torch.tensor(outcomes, dtype=torch.float64), torch.tensor(clusters)
+    values, clusters = torch.tensor(outcomes, dtype=torch.float64), torch.tensor(ways).T
     if unit == "cosine":
         return bootstrap_mean(values, unit="cosine")
     if groups is None:
-        return cluster_robust_mean(values, images)
-    return macro_mean(values, groups.members, images, weights=groups.present_weights())
+        return cluster_robust_mean(values, clusters)
+    return macro_mean(values, groups.members, clusters, weights=groups.present_weights())
 
 
 def _clusters(rows: Sequence[ItemRow]) -> tuple[int, ...]:

@@ -14,15 +14,17 @@ from vlmtune.report.table import Row, Section
 
 TAG = re.compile(r"<(?=[A-Za-z/!?])")
 NOTE = (
-    "Brackets hold 95 % intervals (Wilson for proportions, wider if items share images; bootstrap "
-    "for other means); of several seeds they hold the lowest and the highest. ↑ and ↓ give the "
-    "direction; the best run is bold. Numbers share a row only if benchmark, version of the "
-    "metric, convention and number of items agree."
+    "Brackets hold 95 % intervals (Wilson for proportions, wider if items share images or "
+    "captions; bootstrap or Student's t for other means); of several seeds they hold the lowest "
+    "and the highest. n counts items; those that share an image or captions are one cluster. "
+    "↑ and ↓ give the direction; the best run is bold. Numbers share a row only if benchmark, "
+    "version of the metric, convention and number of items agree."
 )
 TEST = (
-    "p: McNemar's exact test if every item is right or wrong and no two items share an image; else "
-    "a bootstrap that resamples images, with the items' weights if the metric is a mean over "
-    "groups; it also resamples seeds where a run has several, and the runs of probes. "
+    "p: McNemar's exact test if every item is right or wrong and no two items share an image or "
+    "captions; else Student's t over clusters of such items, with their weights if the metric is a "
+    "mean over groups. Where a run has several seeds, these count, too, and one seed of another "
+    "training is taken to vary as much; so do the runs of probes. "
     f"A difference is significant if p is below {LEVEL}; p values are not corrected for "
     "multiple tests."
 )
@@ -74,7 +76,8 @@ def _primary(runs: Sequence[RunReport], rows: Sequence[Row]) -> list[str]:
     lines.append(_line(["*trainable parameters*", "", "", "", *parameters]))
     for row in rows:
         scores = [_score(row, i) for i in range(len(runs))]
-        facts = [row.title, f"{row.metric} {row.arrow}", str(row.first.n), table.chance(row.first)]
+        size, chance = table.size(row.sized), table.chance(row.first)
+        facts = [row.title, f"{row.metric} {row.arrow}", size, chance]
         lines.append(_line([*facts, *scores]))
     return lines
 
@@ -135,7 +138,7 @@ def _section(runs: Sequence[RunReport], part: Section) -> list[str]:
     for row in part.rows:
         scores = [_score(row, i) for i in range(len(runs))]
         metric = f"{row.metric} {row.arrow}".strip()
-        lines.append(_line([metric, str(row.first.n), table.chance(row.first), *scores]))
+        lines.append(_line([metric, table.size(row.sized), table.chance(row.first), *scores]))
     return lines
 
 

@@ -104,7 +104,10 @@ class Result:
             [0, 1] (a cosine in [-1, 1]); empty where it is not a mean over items. Two runs are
             compared item by item.
         runs: Outcomes of each run of a measurement that is repeated; `outcomes` is their mean.
-        clusters: Of each item the number of its image, so that intervals resample images.
+        clusters: Of each item the number of its image: intervals count items that share one as
+            dependent.
+        caption_sets: Of each item the number of its captions where items share these, too, and
+            intervals count it; else empty.
         groups: Where the primary metric is a mean over groups of the mean within each: of each
             item the number of its group, -1 where it counts in none. Empty for a plain mean.
         group_weights: Weight of each group by its number, up to a factor; empty if all groups that
@@ -138,3 +141,9 @@ class Result:
     repeats: tuple[Repeat, ...] = ()
     readings: tuple[WordMaps, ...] = ()
     runs: tuple[tuple[float, ...], ...] = ()
+    caption_sets: tuple[int, ...] = ()
+
+    @property
+    def cluster_ways(self) -> tuple[tuple[int, ...], ...]:
+        """The clusters of the items by image, and by captions where these count, too."""
+        return tuple(way for way in (self.clusters, self.caption_sets) if way)

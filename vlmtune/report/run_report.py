@@ -170,6 +170,7 @@ def _check_groups(result: Result) -> None:
     n, weights = len(result.outcomes), len(result.group_weights)
     largest = max(result.groups, default=-1)
     rows = {"clusters": result.clusters, "groups": result.groups}
+    rows |= {"caption_sets": result.caption_sets}
     rows |= {f"run {i}": numbers for i, numbers in enumerate(result.runs, 1)}
     for name, numbers in rows.items():
         if numbers and len(numbers) != n:

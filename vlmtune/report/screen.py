@@ -15,7 +15,7 @@ from vlmtune.metrics.value import TRUNCATED, MetricValue
 from vlmtune.report.caveats import RANDOM
 from vlmtune.report.result import Result
 from vlmtune.report.run_report import RunReport
-from vlmtune.report.table import KINDS, Row, chance, interval, number, rows
+from vlmtune.report.table import KINDS, Row, chance, interval, number, rows, size
 
 WIDE = 10_000  # columns if the output is not a screen
 
@@ -68,7 +68,7 @@ def _side_by_side(runs: Sequence[RunReport], shown: Sequence[Row], whole: bool) 
         table.add_column(escape(head), justify="right", no_wrap=True)
     for row in shown:
         metric = f"{row.metric} {row.arrow}".strip()
-        facts = (escape(row.title), escape(metric), str(row.first.n), chance(row.first))
+        facts = (escape(row.title), escape(metric), size(row.sized), chance(row.first))
         style = "bold" if whole and row.primary else None
         table.add_row(*facts, *map(_cell, row.cells), style=style)
     return table
@@ -82,7 +82,7 @@ def _stacked(runs: Sequence[RunReport], shown: Sequence[Row]) -> Table:
         table.add_column(head, justify="right", no_wrap=True)
     for row in shown:
         name = escape(f"{row.title} {row.metric} {row.arrow}".strip())
-        table.add_row(name, str(row.first.n), chance(row.first), style="bold")
+        table.add_row(name, size(row.sized), chance(row.first), style="bold")
         for run, cell in zip(runs, row.cells, strict=True):
             table.add_row(escape(f"  {run.name}"), "", "", _cell(cell))
     return table

@@ -49,6 +49,12 @@ class Row:
         return next(cell for cell in self.cells if cell is not None)
 
     @property
+    def sized(self) -> MetricValue:
+        """The first metric that knows its clusters: in earlier versions' reports none does."""
+        known = [cell for cell in self.cells if cell is not None and cell.clusters is not None]
+        return known[0] if known else self.first
+
+    @property
     def best(self) -> frozenset[int]:
         """Positions of the best runs; empty for counts and for a single run."""
         present = {
@@ -196,6 +202,18 @@ def interval(metric: MetricValue) -> str:
         return ""
     low, high = (number(x, metric.unit).removesuffix(" %") for x in (metric.low, metric.high))
     return f"{low}–{high}"
+
+
+def size(metric: MetricValue) -> str:
+    """Formats the number of items, and that of their clusters if it is smaller.
+
+    Example:
+        >>> size(MetricValue(0.5, 12)), size(MetricValue(0.5, 500, clusters=2))
+        ('12', '500 (2 clusters)')
+    """
+    if metric.clusters is None or metric.clusters >= metric.n:
+        return str(metric.n)
+    return f"{metric.n} ({metric.clusters} cluster{'s' if metric.clusters > 1 else ''})"
 
 
 def change(difference: float, unit: str) -> str:

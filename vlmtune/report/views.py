@@ -131,7 +131,7 @@ class Views:
             "metric": row.metric,
             "arrow": row.arrow,
             "primary": row.primary,
-            "n": row.first.n,
+            "n": table.size(row.sized),
             "chance": table.chance(row.first),
             "cells": [self._cell(row, i) for i in range(len(self.runs))],
         }
@@ -175,7 +175,7 @@ class Views:
         if positions is not None:
             drawing["svg"] = safe(line_plot(positions, rows, self.colours, family.axis, self.key()))
         else:
-            labels = [(group, f"n = {row.first.n}") for group, row in family.members]
+            labels = [(group, f"n = {table.size(row.sized)}") for group, row in family.members]
             drawing["chart"] = chart(rows, labels, self.names, self.colours)
         return {
             "name": family.name,

@@ -18,7 +18,6 @@ from vlmtune.benchmarks.base import Benchmark, gallery
 from vlmtune.benchmarks.items import Comparison, Items, distinct_pairs, number
 from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_robust import cluster_robust_mean, connected_components
-from vlmtune.metrics.intervals import wilson_proportion
 from vlmtune.metrics.item_groups import ItemGroups
 from vlmtune.metrics.paired_accuracy import (
     GROUP_CHANCE,
@@ -68,12 +67,18 @@ class PairedItems(Items):
     """The n items as arrays."""
 
     positions: Int[Tensor, "n 2 2"]  # positions in `pairs` of image i with caption j
+    caption_sets: Int[Tensor, "n"]  # items of one number have the same two captions
     listed: tuple[PairedItem, ...]  # the items as they were read
 
     @property
     @override
     def true(self) -> Int[Tensor, "T"]:
         return self.positions.diagonal(dim1=1, dim2=2).flatten()
+
+    @property
+    def ways(self) -> Int[Tensor, "n 2"]:
+        """The clusters of each item, by image and by captions."""
+        return torch.stack([self.clusters, self.caption_sets], dim=1)
 
     @property
     def groups(self) -> list[str]:
@@ -100,6 +105,9 @@ class Paired(Benchmark[PairedItems]):
     (`equivariance_deviations` of the metrics) and, as `mean_scores`, the mean 2 x 2 matrix: image 0
     with captions 0 and 1, image 1 with captions 0 and 1.
 
+    Items that share an image are not independent, nor are items of the same two captions: many
+    images of few captions tell little of others. Intervals count both.
+
     A reader returns `PairedItem`s and may override the hooks after it.
     """
 
@@ -115,7 +123,7 @@ class Paired(Benchmark[PairedItems]):
         """Reads the annotation files: all items, in the order of the file."""
 
     def more_metrics(
-        self, accuracy: PairedAccuracy, groups: Sequence[str], clusters: Int[Tensor, "n"]
+        self, accuracy: PairedAccuracy, groups: Sequence[str], clusters: Int[Tensor, "n *ways"]
     ) -> dict[str, MetricValue]:
         """Further metrics, such as averages that the source defines over groups."""
         return {}
@@ -139,6 +147,7 @@ class Paired(Benchmark[PairedItems]):
         pairs, positions = distinct_pairs(
             rows[:, :, None].expand(-1, 2, 2), columns[:, None, :].expand(-1, 2, 2)
         )
+        set_of = number(frozenset(item.texts) for item in items)
         # Crops of one file are not independent either.
         file_of = number(image.path for image in row_of)
         files = torch.tensor([file_of[image.path] for image in row_of])
@@ -149,6 +158,7 @@ class Paired(Benchmark[PairedItems]):
             clusters=connected_components(files[rows]),
             compared=tuple(Comparison(item.images, item.texts) for item in items),
             positions=positions,
+            caption_sets=torch.tensor([set_of[frozenset(item.texts)] for item in items]),
             listed=tuple(items),
         )
 
@@ -158,7 +168,7 @@ class Paired(Benchmark[PairedItems]):
         values = scores.detach().cpu().double()[items.positions]
         accuracy = PairedAccuracy(text_correct(values), image_correct(values))
         metrics = self._rates(accuracy, torch.arange(len(values)))
-        metrics |= self.more_metrics(accuracy, items.groups, items.clusters)
+        metrics |= self.more_metrics(accuracy, items.groups, items.ways)
         for name, rows in items.members().items():
             metrics |= self._rates(accuracy, rows, f"/{name}")
         groups = self.weighted_groups(items.groups)
@@ -169,6 +179,7 @@ class Paired(Benchmark[PairedItems]):
             metrics,
             self.outcomes(accuracy),
             items.clusters,
+            caption_sets=tuple(items.caption_sets.tolist()),
             groups=() if groups is None else tuple(groups.members.tolist()),
             group_weights=() if weights is None else tuple(weights.tolist()),
             series={
@@ -186,13 +197,10 @@ class Paired(Benchmark[PairedItems]):
     def _rates(
         self, accuracy: PairedAccuracy, rows: Int[Tensor, "k"], suffix: str = ""
     ) -> dict[str, MetricValue]:
-        """The three accuracies of some items, with Wilson's interval; wider for shared images."""
-        clusters = self.items.clusters[rows]
-        alone = len(clusters.unique()) == len(clusters)
+        """The three accuracies of some items."""
+        ways = self.items.ways[rows]
         return {
-            key + suffix: wilson_proportion(wins[rows], chance)
-            if alone
-            else cluster_robust_mean(wins[rows].double(), clusters, chance)
+            key + suffix: cluster_robust_mean(wins[rows].double(), ways, chance)
             for key, wins, chance in zip(self.keys, accuracy.sides, CHANCES, strict=True)
         }
 

@@ -1,0 +1,152 @@
+r"""How much a mean varies if items share images or captions, and how well that is known.
+
+Items of one image or caption are not independent: a model that misreads it errs on all of them.
+The variance of a mean $\sum_i w_i y_i$ is therefore that of the totals of clusters,
+$V = \sum_c (\sum_{i \in c} w_i (y_i - \bar y))^2 / (1 - s_c)$ with the share $s_c$ of a cluster in
+the weights, which sum to 1. For C clusters of one size that is the familiar factor C / (C - 1).
+Source: Bell and McCaffrey 2002, "Bias reduction in standard errors for linear regression with
+multi-stage samples" (CR2).
+
+Items that share images and, apart, captions have clusters of two ways. V is then the sum of both
+variances less that of the items which share both, and never less than either of the two.
+Source: Cameron, Gelbach and Miller 2011, "Robust inference with multiway clustering", section 2.1.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from vlmtune.metrics.student import freedom_of, t_quantile
+
+
+@dataclass(frozen=True)
+class Variance:
+    """The estimated variance of a mean.
+
+    Attributes:
+        value: The variance.
+        freedom: Its degrees of freedom: few if few clusters, or one large one, tell of it; 0 if a
+            single cluster tells nothing.
+        clusters: The number of clusters, of two ways the smaller one.
+    """
+
+    value: float
+    freedom: float | int
+    clusters: int
+
+    @property
+    def half_width(self) -> float | None:
+        """Half the width of the mean's 95 % interval by Student's t; None with a single cluster."""
+        if not self.freedom:
+            return None
+        return t_quantile(self.freedom) * math.sqrt(self.value)
+
+
+def cluster_variance(
+    deviations: Float[Tensor, "n"], fractions: Float[Tensor, "n"], clusters: Int[Tensor, "n *ways"]
+) -> Variance:
+    """The variance of a mean over n items.
+
+    Args:
+        deviations: Of each item the weight times the deviation of its value.
+        fractions: Of each item the weight; all sum to 1.
+        clusters: The cluster of each item as any integers, (n,); or (n, 2), its image and its
+            captions.
+
+    Example:
+        >>> deviations, fractions = torch.tensor([0.5, -0.5, 0.5, -0.5]) / 4, torch.full((4,), 0.25)
+        >>> together = cluster_variance(deviations, fractions, torch.tensor([0, 1, 0, 1]))
+        >>> apart = cluster_variance(deviations, fractions, torch.arange(4))
+        >>> together.value > apart.value, together.freedom < apart.freedom
+        (True, True)
+    """
+    ways = clusters.reshape(len(clusters), -1)
+    each = [_one_way(deviations, fractions, way) for way in ways.unbind(dim=1)]
+    if len(each) == 1:
+        return each[0]
+    _, cells = torch.unique(ways, dim=0, return_inverse=True)
+    both = _one_way(deviations, fractions, cells)
+    values = [one.value for one in each]
+    value = max(sum(values) - both.value, *values)
+    return Variance(value, min(one.freedom for one in each), min(one.clusters for one in each))
+
+
+def degrees_of_freedom(fractions: Float[Tensor, "C"]) -> float:
+    r"""The degrees of freedom of the variance over C clusters, C - 1 if all have the same share.
+
+    Satterthwaite's $(\sum_c M_{cc})^2 / \sum_{cd} M_{cd}^2$, where M is the covariance of the
+    totals' deviations $a_c (y_c - \bar y)$, $a_c = s_c / \sqrt{1 - s_c}$:
+    $M_{cd} = a_c a_d ([c = d] - s_c - s_d + \sum_k s_k^2)$ for clusters whose items all agree. A
+    cluster with most of the items leaves few degrees of freedom.
+    Source: Bell and McCaffrey 2002, section 4; Pustejovsky and Tipton 2018, equation 11.
+
+    Args:
+        fractions: The share of each cluster in the weights, above 0; all sum to 1.
+
+    Example:
+        >>> round(degrees_of_freedom(torch.full((10,), 0.1)), 6)
+        9.0
+        >>> round(degrees_of_freedom(torch.tensor([0.91] + [0.01] * 9)), 1)
+        1.0
+    """
+    fractions = fractions.double()
+    factor = fractions**2 / (1 - fractions)
+    total = (fractions**2).sum()
+    variances = factor * (1 - 2 * fractions + total)
+    # Products of different clusters: those of all pairs, less those of each with itself.
+    sums = [(factor * fractions**k).sum() for k in range(3)]
+    pairs = total**2 * sums[0] ** 2 - 4 * total * sums[0] * sums[1]
+    pairs = pairs + 2 * sums[0] * sums[2] + 2 * sums[1] ** 2
+    itself = (factor**2 * (total - 2 * fractions) ** 2).sum()
+    return float(variances.sum() ** 2 / ((variances**2).sum() + pairs - itself))
+
+
+def add_variances(one: Variance, other: Variance) -> Variance:
+    """The variance of a sum of two independent means; its clusters are those of the first one.
+
+    Half its 95 % interval is the root of the sum of both halves' squares, and the degrees of
+    freedom are those that give this interval. So the interval of either mean is kept where the
+    other one does not vary; Satterthwaite's degrees of freedom are too many if one has only 1 or 2.
+    Source: Zou and Donner 2008 ("method of variance estimates recovery").
+
+    Example:
+        >>> total = add_variances(Variance(1.0, 2.0, 5), Variance(1.0, 1000.0, 9))
+        >>> total.value, round(total.freedom, 1), total.clusters
+        (2.0, 2.8, 5)
+    """
+    total = one.value + other.value
+    if not one.freedom or not other.freedom or not total:
+        return Variance(total, min(one.freedom, other.freedom), one.clusters)
+    squared = [t_quantile(part.freedom) ** 2 * part.value for part in (one, other)]
+    return Variance(total, freedom_of(math.sqrt(sum(squared) / total)), one.clusters)
+
+
+def count_clusters(clusters: Int[Tensor, "n *ways"]) -> int:
+    """The number of clusters; of two ways, the smaller number.
+
+    Example:
+        >>> count_clusters(torch.tensor([[0, 5], [1, 5], [2, 5]]))
+        1
+    """
+    ways = clusters.reshape(len(clusters), -1)
+    return min(len(way.unique()) for way in ways.unbind(dim=1))
+
+
+def cluster_totals(values: Float[Tensor, "n"], clusters: Int[Tensor, "n"]) -> Float[Tensor, "c"]:
+    """Sums the values of each cluster, in the order of the clusters' numbers."""
+    numbers, member = torch.unique(clusters, return_inverse=True)
+    return torch.zeros(len(numbers), dtype=values.dtype).index_add(0, member, values)
+
+
+def _one_way(
+    deviations: Float[Tensor, "n"], fractions: Float[Tensor, "n"], clusters: Int[Tensor, "n"]
+) -> Variance:
+    totals, sizes = cluster_totals(deviations, clusters), cluster_totals(fractions, clusters)
+    totals, sizes = totals[sizes > 0], sizes[sizes > 0]
+    if len(totals) < 2:
+        return Variance(0.0, 0.0, len(totals))
+    value = float((totals**2 / (1 - sizes)).sum())
+    return Variance(value, degrees_of_freedom(sizes), len(totals))
