@@ -77,7 +77,7 @@ class BoundaryGrounding(Benchmark[GroundingItems]):
     less than 0.5 s off; `mean_accuracy` the mean over the thresholds. Chance is that of a candidate
     drawn at random, and high: videos are short. A candidate may be half a frame's time off, so at 5
     frames a second `accuracy@0.1` cannot reach 1. Of boundaries of one video with the same
-    captions, which a model cannot tell apart, any is right for each. Intervals resample videos.
+    captions, which a model cannot tell apart, any is right for each. Intervals count videos.
 
     The paper names neither its split nor its wording, so both are options. Its thresholds come from
     GEB+, whose script reports the F1 of several predictions, as many as it draws at random for a

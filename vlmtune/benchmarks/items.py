@@ -51,7 +51,7 @@ class Items(ABC):
     texts: tuple[str, ...]
     # The distinct pairs (image, caption) that need a score; None for all N x M
     pairs: Int[Tensor, "P 2"] | None
-    clusters: Int[Tensor, "n"]  # items of one number share an image; intervals resample clusters
+    clusters: Int[Tensor, "n"]  # items of one number share an image; intervals count clusters
     # The items, for the list of repeats; empty where nothing can repeat
     compared: tuple[Comparison, ...]
 

@@ -63,7 +63,7 @@ class PugAnimals(Benchmark[AnimalItems]):
 
     over samples and then over changes (both directions of a change give the same). They are
     cosines, from -1 to 1; vectors with nothing in common reach 0. `series` has the mean of
-    each sample; intervals resample animals. See `vlmtune.metrics.equivariance`.
+    each sample; intervals count animals. See `vlmtune.metrics.equivariance`.
 
     Captions are "A photo of a [size] sized [animal] textured with [texture] on a [background]
     background", without the texture where it is Default; sizes 0.7, 1.0 and 1.3 are small, medium

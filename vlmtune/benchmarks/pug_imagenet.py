@@ -47,7 +47,7 @@ class PugImageNet(Classification):
     """Top-1 accuracy by factor: the class whose prompt scores best.
 
     `accuracy/<factor>` is micro over the images of a factor, `accuracy` over all of them (more than
-    half are `Worlds`), and `macro_accuracy` the mean over factors. Intervals resample classes,
+    half are `Worlds`), and `macro_accuracy` the mean over factors. Intervals count classes,
     whose images show the same few objects and share a prompt. `series` has the accuracy of each
     class as `class_accuracy`, in the order of their names.
 

@@ -39,7 +39,7 @@ class PugSparRetrieval(Classification):
 
     `accuracy/<set-up>` and `recall@5/<set-up>`; `accuracy` over all, an image counting once in each
     set-up it is in, and `macro_accuracy`, the mean over set-ups (the paper prints neither).
-    Intervals of `scene` resample backgrounds, all others images. Chance is 1 over the number of
+    Intervals of `scene` count backgrounds, all others images. Chance is 1 over the number of
     candidates. The script's candidates stay, so one that is never true, "This is a photo of a
     blank", stands among those of single animals without a side (33 names, not 32).
 

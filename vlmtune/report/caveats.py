@@ -120,10 +120,9 @@ def _few_clusters(rows: Sequence[Row]) -> list[str]:
 
 def _few_captions(head: Row, runs: Sequence[RunReport]) -> list[str]:
     """Benchmarks whose items have few captions, however many images."""
-    results = [
-        result for run in runs for result in run.results if result.benchmark == head.benchmark
-    ]
-    sizes = {(len(one.caption_sets), len(set(one.caption_sets))) for one in results}
+    results = [result for run in runs for result in run.results]
+    numbered = [one.caption_sets for one in results if one.benchmark == head.benchmark]
+    sizes = {(len(sets), len(set(sets))) for sets in numbered}
     return [
         f"only {sets} different sets of captions for {n} items"
         for n, sets in sorted(sizes)

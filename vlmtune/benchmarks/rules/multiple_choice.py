@@ -116,7 +116,7 @@ class MultipleChoice(Benchmark[ChoiceItems]):
     - "reference": ties as `reference_ties` says, identical candidates stay, groups as
       `reference_groups` says.
 
-    Intervals resample images: items of one image file do not vary independently.
+    Intervals count images: items of one image file do not vary independently.
     """
 
     # Names of accuracy and macro accuracy

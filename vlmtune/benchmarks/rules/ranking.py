@@ -80,7 +80,7 @@ class Ranking(Benchmark[RankingItems]):
     - `image_to_text_median_rank`, `text_to_image_median_rank`: of the best true partner.
     - With `folds`, each recall again as `.../<folds> folds`.
 
-    Intervals resample images, with their captions.
+    Intervals count images, with their captions.
 
     Conventions:
 
