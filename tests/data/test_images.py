@@ -92,6 +92,13 @@ def test_a_bomb_is_refused_by_its_header(side: int) -> None:
         open_image(bomb(side, side))
 
 
+def test_a_jpeg_is_decoded_no_larger_than_wanted() -> None:
+    whole = Image.new("RGB", (1024, 512), "red")
+    image = open_image(encoded(whole, "JPEG"), smallest=250)
+    assert (image.size, image.mode) == ((512, 256), "RGB")
+    assert open_image(encoded(whole), smallest=250).size == (1024, 512)
+
+
 def test_the_limit_is_inclusive() -> None:
     assert open_image(encoded(two_pixels()), max_pixels=2).size == (2, 1)
     with pytest.raises(RecordError, match="2 x 1 pixels"):

@@ -1,6 +1,9 @@
 """The search page: what it shows, escapes and refuses."""
 
+import socket
+import struct
 import threading
+import time
 from http.client import HTTPConnection
 from io import BytesIO
 from urllib.parse import quote
@@ -13,7 +16,7 @@ from tests.tiny import halves
 from vlmtune.adapters.zero_shot import ZeroShot
 from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.export.model import Model
-from vlmtune.search import Index, build_index
+from vlmtune.search import Index, build_index, page
 from vlmtune.search.page import PageServer
 
 
@@ -51,10 +54,13 @@ def get(server, path, host=None):
 def test_it_shows_the_images_found(server):
     answer, page = get(server, "/?q=red")
     assert (answer.status, page.count(b"<img")) == (200, 2)
-    assert answer.headers["Content-Security-Policy"].startswith("default-src 'none'")
+    policy = answer.headers["Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'")
+    assert policy.endswith("frame-ancestors 'none'")
     for number in (0, 1, 2):
         answer, content = get(server, f"/image/{number}")
         assert (answer.status, answer.headers["Content-Type"]) == (200, "image/png")
+        assert answer.headers["Cross-Origin-Resource-Policy"] == "same-origin"
         assert Image.open(BytesIO(content)).size <= (256, 256)
 
 
@@ -82,6 +88,62 @@ def test_only_this_machine_is_answered(server):
     assert get(server, "/", f"localhost:{port}")[0].status == 200
     for host in ("evil.example", f"evil.example:{port}", "localhost"):
         assert get(server, "/image/0", host)[0].status == 403
+
+
+def test_a_client_that_goes_away_prints_nothing(server, capfd):
+    threads = threading.active_count()
+    client = socket.create_connection(server.server_address)
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()  # with a reset
+    assert get(server, "/")[0].status == 200  # so the other was accepted before
+    deadline = time.monotonic() + 60
+    while threading.active_count() > threads and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert capfd.readouterr().err == ""
+
+
+def test_another_error_is_shown(server, capfd, monkeypatch):
+    monkeypatch.setattr(server, "page", lambda query: 1 / 0)
+    with pytest.raises(OSError):  # noqa: PT011
+        get(server, "/")
+    assert "ZeroDivisionError" in capfd.readouterr().err
+
+
+def test_a_silent_client_is_left_after_a_while(server, monkeypatch):
+    monkeypatch.setattr(page._Handler, "timeout", 0.1)
+    with socket.create_connection(server.server_address, timeout=60) as client:
+        client.sendall(b"GET / HT")
+        assert client.recv(1) == b""
+
+
+def test_no_more_clients_are_answered_at_a_time(server, monkeypatch):
+    monkeypatch.setattr(page, "PATIENCE", 0.1)
+    server._clients = threading.BoundedSemaphore(1)
+    with socket.create_connection(server.server_address, timeout=60) as silent:
+        silent.sendall(b"GET / HT")
+        with socket.create_connection(server.server_address, timeout=60) as other:
+            assert other.recv(1) == b""
+    monkeypatch.setattr(page, "PATIENCE", 60)
+    assert get(server, "/")[0].status == 200
+
+
+def test_few_images_are_decoded_at_a_time(server, monkeypatch):
+    decoding, most = [], []
+
+    def slow(path):
+        decoding.append(path)
+        most.append(len(decoding))
+        time.sleep(0.05)
+        decoding.remove(path)
+        return b""
+
+    monkeypatch.setattr(page, "thumbnail", slow)
+    threads = [threading.Thread(target=get, args=(server, f"/image/{n % 3}")) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(most), max(most)) == (6, page.MOST_DECODED)
 
 
 def test_a_port_in_use_is_refused(model_folder, server, tmp_path):

@@ -29,7 +29,10 @@ Box = tuple[int, int, int, int]
 
 
 def open_image(
-    source: bytes | Path, box: Box | None = None, max_pixels: int = MAX_PIXELS
+    source: bytes | Path,
+    box: Box | None = None,
+    max_pixels: int = MAX_PIXELS,
+    smallest: int | None = None,
 ) -> Image.Image:
     """Decodes an image to RGB, turned upright by its EXIF orientation, then cropped.
 
@@ -41,6 +44,8 @@ def open_image(
         box: `(x, y, width, height)` in pixels of the upright image. It may reach outside, where the
             result is black.
         max_pixels: Largest width x height, of the file and of the box.
+        smallest: Width and height that suffice, without a box: a JPEG is then decoded at the
+            smallest of its sizes that has both, in a fraction of the time and memory.
 
     Raises:
         ImageFileError: `source` is a path without such an image.
@@ -57,7 +62,7 @@ def open_image(
             raise _RefusedError("it is not a file" if source.exists() else "it is missing")
         if isinstance(source, Path) and source.suffix == ".npy":
             return _crop(_frame(source, max_pixels), box, max_pixels)
-        return _crop(_decode(source, max_pixels), box, max_pixels)
+        return _crop(_decode(source, max_pixels, smallest), box, max_pixels)
     except _RefusedError as error:
         if isinstance(source, Path):
             raise ImageFileError(
@@ -101,7 +106,7 @@ class _BoxError(_RefusedError):
     advice = "correct the box, or use convention: reference if the boxes are of stored pixels"
 
 
-def _decode(source: bytes | Path, max_pixels: int) -> Image.Image:
+def _decode(source: bytes | Path, max_pixels: int, smallest: int | None) -> Image.Image:
     file = io.BytesIO(source) if isinstance(source, bytes) else source
     # On damaged bytes decoders raise anything (SyntaxError, struct.error, zlib.error, ...), so
     # every Exception means: not an image. Their warnings are about harmless details (broken EXIF).
@@ -110,6 +115,8 @@ def _decode(source: bytes | Path, max_pixels: int) -> Image.Image:
         try:
             with Image.open(file, formats=FORMATS) as image:
                 _check_size(image.size, max_pixels, "pixels")
+                if smallest is not None:
+                    image.draft("RGB", (smallest, smallest))
                 image.load()
                 _turn_upright(image)
                 return image if image.mode == "RGB" else image.convert("RGB")

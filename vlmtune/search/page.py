@@ -5,6 +5,7 @@ Never: a file that is not in the index, a text that is not escaped, or an answer
 """
 
 import io
+import sys
 import threading
 from html import escape
 from http import HTTPStatus
@@ -13,12 +14,27 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
 
+from typing_extensions import override
+
 from vlmtune.data.images import open_image
 from vlmtune.errors import UserError
 from vlmtune.search.index import Index
 
 HOST, PIXELS = "127.0.0.1", 256
-POLICY = "default-src 'none'; img-src 'self'; style-src 'unsafe-inline'; form-action 'self'"
+MOST_CLIENTS = 64
+"""Connections that are answered at a time, each by its thread; others wait."""
+PATIENCE = 5.0
+"""Seconds that a client may be silent in a request, and that others wait for a free thread."""
+MOST_DECODED = 2
+"""Images decoded at a time: the largest takes 192 MB."""
+# Other sites can neither show the images nor put the page into a frame.
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; img-src 'self'; style-src 'unsafe-inline'; "
+    "form-action 'self'; frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
 PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>vlmtune search</title>
 <style>
@@ -68,6 +84,8 @@ class PageServer(ThreadingHTTPServer):
         self._names = {path: f"/image/{i}" for i, path in enumerate(index.paths)}
         self._paths = {name: path for path, name in self._names.items()}
         self._lock = threading.Lock()  # the model answers one query at a time
+        self._clients = threading.BoundedSemaphore(MOST_CLIENTS)
+        self._decoders = threading.BoundedSemaphore(MOST_DECODED)
 
     def page(self, query: str) -> str:
         """Returns the page with what the index finds for a query."""
@@ -88,10 +106,37 @@ class PageServer(ThreadingHTTPServer):
 
     def image(self, name: str) -> bytes | None:
         """Returns the thumbnail of the image that the page names so, if there is one."""
-        return thumbnail(self._paths[name]) if name in self._paths else None
+        if name not in self._paths:
+            return None
+        with self._decoders:
+            return thumbnail(self._paths[name])
+
+    @override
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Starts a thread for a connection once one is free, or closes the connection."""
+        if self._clients.acquire(timeout=PATIENCE):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    @override
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answers a connection in its thread."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._clients.release()
+
+    @override
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Says nothing of a client that went away, as a browser does that stops loading."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
+    timeout = PATIENCE
+
     def do_GET(self) -> None:
         server = cast(PageServer, self.server)
         if self.headers.get("Host") not in server.hosts:
@@ -111,20 +156,24 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(content)))
-        self.send_header("Content-Security-Policy", POLICY)
-        self.send_header("X-Content-Type-Options", "nosniff")
-        self.send_header("Referrer-Policy", "no-referrer")
         self.end_headers()
         self.wfile.write(content)
+
+    @override
+    def end_headers(self) -> None:
+        """Adds what every answer has, those to damaged requests too."""
+        for name, value in HEADERS.items():
+            self.send_header(name, value)
+        super().end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:
         """Logs nothing: queries are private."""
 
 
 def thumbnail(path: Path) -> bytes | None:
-    """Returns a small PNG of an image file, decoded here; None if it cannot be read any more."""
+    """Returns a small PNG of an image file; None if it cannot be read any more, or is too large."""
     try:
-        image = open_image(path)
+        image = open_image(path, smallest=PIXELS)
     except UserError:
         return None
     image.thumbnail((PIXELS, PIXELS))
