@@ -9,7 +9,8 @@ import pytest
 
 from tests.tiny import fit_config
 from vlmtune.cli.explain import explain
-from vlmtune.cli.streams import Output, Stream, printable, sturdy
+from vlmtune.cli.streams import Output, Stream, sturdy
+from vlmtune.report.printable import printable
 
 
 def pipe():

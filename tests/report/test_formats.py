@@ -55,6 +55,13 @@ def test_a_missing_number_is_a_dash_and_conventions_are_named(make_run):
     )
 
 
+def test_a_name_cannot_command_a_terminal(make_run):
+    text = to_csv([make_run("\x1b[31mred\x1b]0;t\x07", 0.2)])
+    assert {line["run"] for line in csv.DictReader(io.StringIO(text))} == {
+        r"\x1b[31mred\x1b]0;t\x07"
+    }
+
+
 def test_a_name_is_no_formula_of_a_spreadsheet(make_run):
     for name in ('=HYPERLINK("evil")', "+1", "-1", "@SUM(A1)"):
         lines = list(csv.DictReader(io.StringIO(to_csv([make_run(name, 0.2)]))))

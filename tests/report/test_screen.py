@@ -44,6 +44,19 @@ def test_runs_stand_side_by_side_where_they_fit(shown):
     assert narrow[row + 2].split() == ["mm-adapter", "20.0", "%", "[15.0–25.0]"]
 
 
+@pytest.mark.parametrize("columns", [100, 160, None])
+def test_a_name_cannot_command_a_terminal(make_run, monkeypatch, capsys, columns):
+    name = "\x1b[31mred\x1b]0;owned\x07"
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", str(columns))
+        monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("NO_COLOR", "1")
+    show([make_run(name, 0.1), make_run("clip", 0.2)])
+    out = re.sub(r"\x1b\[[01]m", "", capsys.readouterr().out)  # bold
+    assert "\\x1b[31mred\\x1b]0;owned\\x07" in out
+    assert not {"\x1b", "\x07"} & {*out}
+
+
 def test_a_pipe_has_one_column_a_run(shown):
     heads = [line for line in shown(6, None) if "benchmark" in line]
     assert [[name in line for name in NAMES] for line in heads] == [[True] * 6]

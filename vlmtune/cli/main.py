@@ -18,9 +18,10 @@ from typing_extensions import override
 
 from vlmtune.cli.commands import TRAINING, TRAINING_HELP, command_parser, sentence
 from vlmtune.cli.explain import explain, is_expected, warning_line
-from vlmtune.cli.streams import printable, sturdy_streams
+from vlmtune.cli.streams import sturdy_streams
 from vlmtune.config import find_path
 from vlmtune.errors import UserError
+from vlmtune.report.printable import printable
 
 
 def main(argv: list[str] | None = None) -> int:

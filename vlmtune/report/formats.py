@@ -4,6 +4,7 @@ import csv
 import io
 from collections.abc import Sequence
 
+from vlmtune.report.printable import printable
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.seeds import seeds_of
 from vlmtune.report.table import Row, chance, check_runs, interval, number, sections, size
@@ -40,7 +41,7 @@ def to_csv(runs: Sequence[RunReport]) -> str:
                 marks = (m.higher_is_better, name == result.primary, run.text_only)
                 flags = [str(mark).lower() for mark in marks]
                 seed = run.provenance.seed
-                texts = map(no_formula, (run.name, *origin, name))
+                texts = [no_formula(printable(text)) for text in (run.name, *origin, name)]
                 writer.writerow([*texts, *numbers, *flags, seed])
     return file.getvalue()
 

@@ -5,14 +5,18 @@ In: runs and their results. Out: lines on stdout. Never: a number that report.js
 
 import sys
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
+from typing_extensions import override
 
 from vlmtune.metrics.value import TRUNCATED, MetricValue
 from vlmtune.report.caveats import RANDOM
+from vlmtune.report.printable import printable
 from vlmtune.report.result import Result
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.table import KINDS, Row, chance, interval, number, rows, size
@@ -20,9 +24,17 @@ from vlmtune.report.table import KINDS, Row, chance, interval, number, rows, siz
 WIDE = 10_000  # columns if the output is not a screen
 
 
+class _Screen(Console):
+    """A console whose texts have no control characters; only its own styles have."""
+
+    @override
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(printable(text), **options)
+
+
 def console() -> Console:
     """The standard output."""
-    return Console(file=sys.stdout, width=None if sys.stdout.isatty() else WIDE, highlight=False)
+    return _Screen(file=sys.stdout, width=None if sys.stdout.isatty() else WIDE, highlight=False)
 
 
 def frame() -> box.Box:
