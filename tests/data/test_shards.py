@@ -78,7 +78,7 @@ def test_places_point_at_the_encoded_images(make_set: MakeSet) -> None:
             assert content[offset : offset + size] == whole.members[name]
 
 
-@pytest.mark.parametrize("name", ["/etc/b.0.png", "../b.0.png", "x/../../b.0.png", "x/b.0.png"])
+@pytest.mark.parametrize("name", ["/etc/b.0.png", "../b.0.png", "x/../../b.0.png"])
 def test_paths_in_names_are_damage_of_their_record_alone(name, tmp_path, encoded_png):
     members: list[tuple[str, bytes | str]] = []
     for key in "abc":
@@ -86,7 +86,7 @@ def test_paths_in_names_are_damage_of_their_record_alone(name, tmp_path, encoded
         members.append((f"{key}.json", record_json(key)))
     items = list(read_records(write_tar(tmp_path / "s.tar", members), 0, 3))
     assert keys(items) == ["a", "!", "c"]
-    assert "a path where a plain name belongs" in str(items[1])
+    assert "a path that leaves the tar" in str(items[1])
 
 
 def test_links_are_damage(tmp_path: Path, encoded_png: Callable[..., bytes]) -> None:

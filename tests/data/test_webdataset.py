@@ -182,6 +182,9 @@ def test_nothing_to_train_on(tmp_path):
         ({"json": b'{"caption": null}', "txt": b"a dog"}, ("a dog",), ()),
         ({"json": b'{"captions": ["a", "b"], "negative": "c"}', "txt": b"x"}, ("a", "b"), ("c",)),
         ({"json": b'{"caption": "a", "hard_negatives": ["a", "b"]}'}, ("a",), ("b",)),
+        ({"caption.txt": b"a dog\n", "negative.txt": b"a cat"}, ("a dog",), ("a cat",)),
+        ({"caption.json": b'["a", "b"]', "url.txt": b"x.org"}, ("a", "b"), ()),
+        ({"meta.json": b'{"text": "a"}', "json": b"[1]", "negatives.json": b'"b"'}, ("a",), ("b",)),
     ],
 )
 def test_captions_of_a_record(texts, true, false, encoded_png):
@@ -209,6 +212,15 @@ def test_unusable_records(texts, reason):
     raw = RawRecord(Path("s.tar"), "a", held, {name: (0, len(x)) for name, x in held.items()})
     with pytest.raises(RecordError, match=reason):
         decode_sample(raw)
+
+
+def test_keys_may_have_folders(tmp_path, encoded_png):
+    held = [(f"{part}/{n}", x) for part in "ab" for n, x in members(0, encoded_png(ord(part)))]
+    write_tar(tmp_path / "a.tar", held)
+    stream = GroupStream((ShardSet(str(tmp_path)),), 1, train=False)
+    groups = [group for batch, _ in stream.batches() for group in batch]
+    assert [group.key for group in groups] == ["a_000000000", "b_000000000"]
+    assert len({group.image_ids for group in groups}) == 2
 
 
 def test_names_may_start_with_a_dot_and_a_slash(tmp_path, encoded_png):

@@ -15,7 +15,7 @@ from typing_extensions import override
 from vlmtune.data.schema import RecordError
 from vlmtune.data.shards import ShardSet, decode_group, read_headers
 from vlmtune.data.tar_index import TarIndex
-from vlmtune.data.tar_records import TEXTS, RawRecord, Shard
+from vlmtune.data.tar_records import RawRecord, Shard, is_text
 from vlmtune.errors import UserError
 from vlmtune.types import Group
 
@@ -34,7 +34,7 @@ class RecordLocation:
         try:
             with self.shard.open("rb") as file:
                 for name, (offset, size) in self.spans.items():
-                    if images or name in TEXTS:
+                    if images or is_text(name):
                         file.seek(offset)
                         members[name] = file.read(size)
         except OSError as error:

@@ -20,7 +20,17 @@ from vlmtune.storage.remote.folder import RemoteFile
 Shard = Path | RemoteFile
 """A tar: both have a name, and open for reading."""
 TEXTS = ("json", "txt")
-"""Members that are read even where images are not."""
+"""Ends of the names of members that are read even where images are not."""
+
+
+def is_text(member: str) -> bool:
+    """Whether a member of a record is a text, by its name.
+
+    Example:
+        >>> is_text("json"), is_text("caption.txt"), is_text("0.png")
+        (True, True, False)
+    """
+    return member.rpartition(".")[2] in TEXTS
 
 
 @dataclass(frozen=True)
@@ -54,9 +64,9 @@ def read_records(
     """Yields records `first` to `last` (exclusive) of a tar: always `last - first` items.
 
     Records before `first` are skipped by their headers alone. An unusable record (the tar ends
-    early, a member is a link or has a path) comes as `Damage`, so that every other record keeps its
-    position. Without `images` only the texts are read. With `last` None all records come, and one
-    `Damage` for an unreadable rest.
+    early, a member is a link or its path leaves the tar) comes as `Damage`, so that every other
+    record keeps its position. Without `images` only the texts are read. With `last` None all records come,
+    and one `Damage` for an unreadable rest.
     """
     file: BinaryIO | None = None
     with contextlib.ExitStack() as stack:
@@ -87,7 +97,7 @@ def read_members(file: int, record: RawRecord, images: bool = True) -> RawRecord
     """Returns a located record with its members, or with its texts alone, from an open file."""
     members = {}
     for name, (offset, size) in record.spans.items():
-        if images or name in TEXTS:
+        if images or is_text(name):
             try:
                 members[name] = os.pread(file, size, offset)
             except OSError as error:
@@ -102,11 +112,13 @@ def _members(tar: tarfile.TarFile) -> Iterator[dict[str, Any]]:
     while (member := tar.next()) is not None:
         # TarFile keeps every header it has read: thousands in a shard, never needed again.
         tar.members = []  # type: ignore[attr-defined]
-        # Grouping by the last part of the name keeps a refused member in its record.
-        name = PurePosixPath(member.name).name
+        path = PurePosixPath(member.name)  # without "./" in front
         header: tarfile.TarInfo | str = member
-        if name != member.name.removeprefix("./"):
-            header = f"has member {member.name!r}, a path where a plain name belongs"
+        name = str(path)  # WebDataset allows keys with folders
+        if path.is_absolute() or ".." in path.parts:
+            # Grouping by the last part of the name keeps a refused member in its record.
+            name = path.name
+            header = f"has member {member.name!r}, a path that leaves the tar"
         elif not member.isreg() or member.issparse():
             header = f"has member {member.name!r}, which is a link or a special file"
         yield {"fname": name, "data": header, "__url__": tar.name}

@@ -1,7 +1,8 @@
 """WebDataset tars that others wrote, trained on as they are: an index, and records as groups.
 
 In: a folder of tars whose records are an image (jpg, png, webp) and its captions (txt, json), as
-img2dataset writes them. Out: a manifest, made once, and groups. Never: a changed tar.
+img2dataset writes them; the name of a text may say what it holds (`caption.txt`). Out: a manifest,
+made once, and groups. Never: a changed tar.
 
 The manifest counts the records of each tar, as that of a builder does, so order, resuming and
 reports of damage are those of our own shards. It lies beside the tars or, where that
@@ -29,7 +30,7 @@ from vlmtune.data.schema import (
     read_manifest,
 )
 from vlmtune.data.table_rows import captions
-from vlmtune.data.tar_records import TEXTS, Damage, RawRecord, read_records
+from vlmtune.data.tar_records import TEXTS, Damage, RawRecord, is_text, read_records
 from vlmtune.errors import UserError
 from vlmtune.storage.files import regular, write_text
 from vlmtune.storage.folder import locked
@@ -51,9 +52,9 @@ def decode_sample(raw: RawRecord) -> tuple[Group, tuple[str, ...]]:
     """Returns the group of a record of others, without the image, and the name of its image.
 
     Captions are those of the json, with the columns of a table (`caption`, `captions`, ...), else
-    the lines of the txt. Hard negatives of the json are false captions. A caption is its own id;
-    the id of the image holds a hash of where it lies and of its texts, so that equal keys of two
-    folders are two images.
+    the lines of the txt. A member `caption.txt` or `caption.json` is such a column, too. Hard
+    negatives are false captions. A caption is its own id; the id of the image holds a hash of where
+    it lies and of its texts, so that equal keys of two folders are two images.
 
     Raises:
         RecordError: It has no caption, several images or a malformed text.
@@ -66,7 +67,7 @@ def decode_sample(raw: RawRecord) -> tuple[Group, tuple[str, ...]]:
         raise RecordError("has no caption")
     texts = (*true, *(text for text in false if text not in true))
     facts = json.dumps([raw.shard.name, raw.key, raw.spans[images[0]]]).encode()
-    name = hashlib.sha256(facts + b"".join(raw.members.get(x, b"") for x in TEXTS))
+    name = hashlib.sha256(facts + b"".join(raw.members[x] for x in _texts(raw)))
     group = Group(
         key=re.sub(r"[^A-Za-z0-9_\-]", "_", raw.key),
         image_ids=(f"{raw.key} {name.hexdigest()[:12]}",),
@@ -79,15 +80,41 @@ def decode_sample(raw: RawRecord) -> tuple[Group, tuple[str, ...]]:
     return group, (images[0],)
 
 
+def _texts(raw: RawRecord) -> list[str]:
+    """The names of the texts of a record, plain ones first."""
+    plain = [name for name in TEXTS if name in raw.members]
+    return plain + sorted(name for name in raw.members if is_text(name) and name not in TEXTS)
+
+
 def _captions(raw: RawRecord) -> tuple[tuple[str, ...], tuple[str, ...]]:
     try:
-        cells: Any = json.loads((raw.members.get("json") or b"{}").decode())
-        true, false = captions(cells) if isinstance(cells, dict) else ((), ())
+        true, false = captions(_cells(raw))
         lines = raw.members.get("txt", b"").decode("utf-8-sig").splitlines()
+        return true or captions({"caption": lines})[0], false
     except (ValueError, RecursionError) as error:
         line = " ".join(str(error).split())
         raise RecordError(f"has a malformed text ({line})") from error
-    return true or captions({"caption": lines})[0], false
+
+
+def _cells(raw: RawRecord) -> dict[str, Any]:
+    """The texts of a record by column, without its plain txt; those of the plain json come first.
+
+    Raises:
+        ValueError: A text is malformed.
+    """
+    cells: dict[str, Any] = {}
+    for name in _texts(raw):
+        column, _, kind = name.rpartition(".")
+        text = raw.members[name].decode("utf-8-sig")
+        value = json.loads(text or "null") if kind == "json" else text.splitlines()
+        if column:
+            value = value if isinstance(value, dict) else {column: value}
+        elif not isinstance(value, dict):  # a plain text has no column
+            continue
+        for key, cell in value.items():
+            if cell is not None:
+                cells.setdefault(key, cell)
+    return cells
 
 
 def open_manifest(folder: Path) -> Manifest:
