@@ -16,7 +16,7 @@ from data_builders.scenes.captions import ATTRIBUTE_ORDER, PHRASES, clear_direct
 from data_builders.scenes.scene import subtract
 from vlmtune.config import Configured
 from vlmtune.errors import UserError
-from vlmtune.storage.files import read_json
+from vlmtune.storage.files import read_json, reading
 
 T = TypeVar("T")
 Center = tuple[float, float] | None  # (x, y) in the picture, from 0 to 1, down from the top left
@@ -89,15 +89,8 @@ class SceneReader(Configured, ABC):
 def parse_json(path: Path, expected: str, parse: Callable[[Any], T]) -> T:
     """Returns `parse` of a JSON file; raises `UserError` if the file has another layout."""
     content = read_json(path, expected, obtain(path))
-    try:
+    with reading(path, expected, "pass the file as distributed"):
         return parse(content)
-    except UserError:
-        raise
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(
-            f"expected {expected} at {path}, got another layout ({type(error).__name__}: {error}): "
-            "pass the file as distributed"
-        ) from error
 
 
 def inside(folder: Path, name: str | PurePath, source: Path, entry: str) -> Path:

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NotRequired
 
-from typing_extensions import override
+from typing_extensions import TypedDict, override
 
 from data_builders.annotations import inside, parse_json
 from data_builders.measured_images import (
@@ -15,9 +15,31 @@ from data_builders.measured_images import (
 )
 from data_builders.shard_builder import Record, ShardBuilder, image_group
 from vlmtune.errors import UserError
+from vlmtune.storage.files import check_shape
 
 Row = tuple[str | None, str, list[str]]
 """Split, file and captions of an image; None as split is always written."""
+
+
+class Sentence(TypedDict):
+    """A caption."""
+
+    raw: str
+
+
+class Image(TypedDict):
+    """An image with its captions."""
+
+    filename: str
+    filepath: NotRequired[str | None]
+    split: str
+    sentences: list[Sentence]
+
+
+class Listed(TypedDict):
+    """The content of the JSON."""
+
+    images: list[Image]
 
 
 class KarpathyBuilder(ShardBuilder):
@@ -62,12 +84,13 @@ class KarpathyBuilder(ShardBuilder):
             raise UserError(
                 f"expected {self.layout} at {self.path}, got COCO's own: use `vlmtune build coco`"
             )
+        listed: Listed = check_shape(content, Listed, self.path, self.layout)
         rows: list[Row] = []
-        for image in content["images"]:
-            folder = image.get("filepath") or ""
-            file = f"{folder}/{image['filename']}" if folder else str(image["filename"])
-            raws = (sentence["raw"] for sentence in image["sentences"])
-            rows.append((image["split"], file, distinct_captions(raws)))
+        for image in listed["images"]:
+            folder, name = image.get("filepath"), image["filename"]
+            file = f"{folder}/{name}" if folder else name
+            captions = distinct_captions(sentence["raw"] for sentence in image["sentences"])
+            rows.append((image["split"], file, captions))
         return rows
 
     @override

@@ -24,12 +24,13 @@ from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.trained_state import trained_state
 from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.benchmarks.cola_multi import ColaMulti
+from vlmtune.benchmarks.retrieval import Retrieval
 from vlmtune.cli.main import main as vlmtune
 from vlmtune.data.images import open_image
 from vlmtune.data.schema import read_manifest
 from vlmtune.data.shards import ShardSet
 from vlmtune.data.stream import GroupStream
-from vlmtune.data.tables import numbered_rows
+from vlmtune.data.tables import numbered_rows, source_files
 from vlmtune.data.tar_index import SUFFIX, open_index
 from vlmtune.errors import UserError
 from vlmtune.export import check_checkpoint, save_export
@@ -102,7 +103,8 @@ def write_valid(folder: Path) -> list[Reader]:
     """Writes the files; returns their readers."""
     work.prepare(folder)
     Image.open(folder / PICTURE).save(folder / "0.jpg")
-    parts = (_models, _reports, _shards, _stored, _index, _tables, _configs, _images)
+    parts = (_models, _reports, _shards, _stored, _index, _tables, _saved_datasets, _karpathy)
+    parts += (_configs, _images)
     return [reader for part in parts for reader in part(folder)]
 
 
@@ -245,6 +247,47 @@ def _tables(folder: Path) -> Iterator[Reader]:
     cola = folder / "cola.json"
     cola.write_text(json.dumps([["0.png", "a cube", "1.png", "a sphere"]] * 3))
     yield Reader(cola, lambda: ColaMulti(str(cola), str(folder)).read())
+
+
+def _saved_datasets(folder: Path) -> Iterator[Reader]:
+    """A dataset of two splits as `save_to_disk` writes it, if pyarrow is installed."""
+    if not importlib.util.find_spec("pyarrow"):
+        return
+    import pyarrow as arrow
+
+    saved = folder / "saved"
+    for number, split in enumerate(("train", "test")):
+        table = arrow.Table.from_pylist([{"image": f"{number}.png", "caption": CAPTION}])
+        (saved / split).mkdir(parents=True)
+        part = saved / split / "data-00000-of-00001.arrow"
+        with arrow.ipc.new_stream(part, table.schema) as writer:
+            writer.write_table(table)
+        state = {"_data_files": [{"filename": part.name}], "_split": split}
+        (saved / split / "state.json").write_text(json.dumps(state))
+    (saved / "dataset_dict.json").write_text(json.dumps({"splits": ["train", "test"]}))
+    for path in (saved / "dataset_dict.json", saved / "train/state.json"):
+        yield Reader(path, lambda: list(numbered_rows(saved)))
+        yield Reader(path, lambda: source_files(saved), how="source_files")
+        words = ("--images", folder, "--splits", "[train]", "--out", "OUT")
+        yield command(path, "build", "table", saved, *words)
+
+
+def _karpathy(folder: Path) -> Iterator[Reader]:
+    """The caption JSON, whose builder and whose benchmark read it."""
+    path = folder / "karpathy.json"
+    images = []
+    for number in range(4):
+        sentences = [{"raw": f"{CAPTION} {word}", "tokens": []} for word in ("here", "there")]
+        row = {"filename": f"{number}.png", "split": "train", "sentences": sentences}
+        images.append({**row, "imgid": number})
+    path.write_text(json.dumps({"images": images, "dataset": "ours"}))
+    words = ("--images", folder, "--max_left_out", "1", "--out", "OUT")
+    yield command(path, "build", "karpathy", path, *words)
+    yield Reader(path, Retrieval(str(path), str(folder), "train").read, how="retrieval")
+    shuffled = folder / "captions.json"
+    rows = [{"image": PICTURE, "caption": [CAPTION, "a red cube"]}]
+    shuffled.write_text(json.dumps(rows))
+    yield command(shuffled, "shuffles", "--annotations", shuffled, "--out", "OUT")
 
 
 def _configs(folder: Path) -> Iterator[Reader]:

@@ -5,12 +5,15 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 import torch
 from PIL import Image
+from pytorch_lightning import Trainer
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.cli import LightningArgumentParser
+from pytorch_lightning.loggers import CSVLogger
 
 import vlmtune
 from tests.tiny import cola_plugin, fit_config, plugin, write_cola
@@ -28,6 +31,13 @@ class Falling(Callback):
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
         pl_module.log("score", -float(trainer.global_step))
+
+
+class NotInstalled(CSVLogger):
+    """A logger without its package, as Lightning's say it."""
+
+    def __init__(self):
+        raise ModuleNotFoundError("Neither `one` nor `other` is available. Try pip install it")
 
 
 ROOT = Path(vlmtune.__file__).parent.parent
@@ -260,6 +270,8 @@ def test_a_run_of_no_steps_says_why(name, config, capsys):
         ("--trainer.log_every_n_steps=-1", "from 0 to 4294967295, got -1"),
         ("--seed_everything=-1", "from 0 to 4294967295, got -1"),
         ("--seed_everything=4294967296", "from 0 to 4294967295, got 4294967296"),
+        ("--model.seed=18446744073709551616", "from 0 to 4294967295, got 18446744073709551616"),
+        ("--trainer.val_check_interval=0", "from 1 to 4294967295, got 0"),
     ],
 )
 def test_numbers_that_lightning_does_not_check_are_refused(word, line, config, capsys):
@@ -539,14 +551,19 @@ UNKNOWN = [
     (["--model.adapter=vlmtune.adapters.nope.Nope"], "'vlmtune.adapters.nope.Nope'"),
     (["--model.adapter=vlmtune.objectives.info_nce.InfoNCE"], "a subclass of Adapter"),
     (["--model.warmup=abc"], "model.warmup: Expected a <class 'float'>. Got value: abc"),
-    (["--trainer.accelerator=abacus"], "a valid trainer section, got: "),
+    (["--trainer.accelerator=abacus"], "a valid config, got: "),
     (["--trainer.precision=17"], "got: trainer.precision: "),
     (["stray"], "unrecognized arguments: stray"),
     (["--model.warmup=7"], "warmup and final_lr in [0, 1]"),
     (["--model.optimizer.init_args.lrr=1"], "did you mean 'lr'?"),
     (SCALED_AND_CLIPPED, "an optimizer that is not fused"),
-    (["--config", "nowhere.yaml"], "File does not exist: "),
+    (["--config", "nowhere.yaml"], "nowhere.yaml, there is no such file: correct the path"),
+    (["--config", "configs/experiments/quickstart/mm_adapter.yml"], "did you mean mm_adapter.yaml"),
     (["--ckpt_path", "nowhere.ckpt"], "nowhere.ckpt"),
+    (["--ckpt_path", "best"], "got 'best' ("),
+    (["--ckpt_path", "hpc"], "got 'hpc' ("),
+    (["--ckpt_path="], "expected a checkpoint that this run can use, got ''"),
+    (["--trainer.logger", "tests.cli.test_main.NotInstalled"], "pip install it"),
     (["--data.train=[]"], "at least one shard set in train"),
 ]
 
@@ -554,6 +571,55 @@ UNKNOWN = [
 @pytest.mark.parametrize(("arguments", "part"), UNKNOWN)
 def test_wrong_arguments_are_said_before_the_first_step(config, capsys, arguments, part):
     refused(capsys, ["fit", "--config", config, *arguments], part)
+
+
+def test_a_method_is_no_optimizer(write_config, capsys):
+    path = write_config(model={"optimizer": {"class_path": "pathlib.Path.touch"}})
+    refused(capsys, ["fit", "--config", path], "pathlib.Path.touch", "optimizer")
+
+
+DAMAGES = [
+    {"pytorch-lightning_version": None},
+    {"loops": "x"},
+    {"callbacks": "x"},
+    {"optimizer_states": "x"},
+    {"ShardDataModule": "x"},
+    {"wandb_runs": ["../../evil"]},
+    {"wandb_runs": ["a/b"]},
+    {"wandb_runs": [""]},
+]
+
+
+@pytest.mark.parametrize("changes", DAMAGES)
+def test_a_damaged_checkpoint_is_one_line(fitted, config, capsys, tmp_path, changes):
+    content = torch.load(checkpoint(fitted), weights_only=True) | changes
+    path = tmp_path / "damaged.ckpt"
+    torch.save({key: value for key, value in content.items() if value is not None}, path)
+    words = ["fit", "--config", config, "--ckpt_path", path, "--trainer.max_steps=4"]
+    refused(capsys, words, str(path))
+
+
+def test_what_lightning_itself_raises_is_of_the_config(config, capsys, monkeypatch):
+    def fail(trainer):
+        raise KeyError("a")
+
+    # As if it stood in a file of Lightning.
+    theirs = FunctionType(fail.__code__, {"__name__": "pytorch_lightning.loops.fit_loop"})
+    monkeypatch.setattr(Trainer, "_run_stage", theirs)
+    refused(capsys, ["fit", "--config", config], "config that Lightning can run, got KeyError")
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["evalute"], "got 'evalute': did you mean 'evaluate'?"),
+        (["evaluate", "--benchmrks", "x"], "'--benchmrks': did you mean --benchmarks?"),
+        (["score", "m", "i.png", "--text", "a", "--nothing=1"], "got '--nothing': leave it out"),
+        (["quickstart", "--size", "smal"], "--size, got 'smal': did you mean 'small'?"),
+    ],
+)
+def test_a_word_that_no_command_knows(words, part, capsys):
+    refused(capsys, words, part)
 
 
 def test_wrong_keys_of_a_config_are_named(write_config, capsys):
@@ -673,7 +739,7 @@ def test_every_command_with_a_model_has_the_same_options_for_it():
 
 def test_unknown_benchmarks_commands_and_devices(model_folder, benchmark, capsys):
     evaluate = ["evaluate", "--model", model_folder, "--out", "out", "--benchmarks"]
-    refused(capsys, [*evaluate, "cola_mutli"], "cola_multi", "'cola_mutli'")
+    refused(capsys, [*evaluate, "cola_mutli"], "got 'cola_mutli': did you mean 'cola_multi'? Oth")
     refused(capsys, [*evaluate, "nowhere.yaml"], "nowhere.yaml")
     refused(capsys, [*evaluate, "vlmtune.benchmarks.nope.Nope"], "nope")
     refused(capsys, [*evaluate, "vlmtune.objectives.info_nce.InfoNCE"], "InfoNCE")

@@ -2,6 +2,7 @@ from argparse import Namespace
 
 import pytest
 
+from tests.refusals import refused
 from vlmtune.cli import report
 from vlmtune.metrics.value import MetricValue
 from vlmtune.report.result import Result
@@ -67,6 +68,20 @@ def test_only_what_is_asked_for_is_written(tmp_path, evaluated):
     report.run(options)
     lines = (tmp_path / "a.csv").read_text().splitlines()
     assert len(lines) == 1 + 2
+
+
+@pytest.mark.parametrize("name", ["report.json", "text-only-n-gram.json"])
+def test_what_is_read_is_not_written_over(tmp_path, evaluated, name):
+    folder = evaluated("x", 0.3)
+    before = (folder / name).read_bytes()
+    (tmp_path / "link").symlink_to(folder)
+    options = Namespace(runs=[folder], out=tmp_path / "out", csv=None, latex=None)
+    for path in (folder / name, tmp_path / "link" / name):
+        for key in ("csv", "latex"):
+            with refused("expected a new file to write, got .*, which is read"):
+                report.run(Namespace(**{**vars(options), key: path}))
+    assert (folder / name).read_bytes() == before
+    assert not (tmp_path / "out").exists()
 
 
 def test_seeds_of_a_recipe_are_one_column(tmp_path, evaluated, capsys):

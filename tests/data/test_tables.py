@@ -75,7 +75,7 @@ def test_a_row_is_at_the_line_where_it_begins(tmp_path):
 
 
 def test_a_missing_table(tmp_path):
-    with refused("No such file"):
+    with refused("no such file"):
         list(read_cells(tmp_path / "t.csv"))
 
 
@@ -139,6 +139,28 @@ def test_parquet_and_saved_datasets(tmp_path):
         (b"1", "1.jpg"),
         (saved / "train/2.jpg", "2.jpg"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("dataset_dict.json", "{}"),
+        ("dataset_dict.json", '{"splits": [3]}'),
+        ("dataset_dict.json", '{"splits": ["."]}'),
+        ("dataset_dict.json", '{"splits": ["../saved"]}'),
+        ("state.json", "[]"),
+        ("state.json", "{}"),
+        ("state.json", '{"_data_files": 3}'),
+        ("state.json", '{"_data_files": [{}]}'),
+        ("state.json", '{"_data_files": [{"filename": ["a"]}]}'),
+        ("state.json", '{"_data_files": [{"filename": "../../a.arrow"}]}'),
+        ("state.json", '{"_data_files": [{"filename": "none.arrow"}]}'),
+    ],
+)
+def test_a_damaged_saved_dataset_is_one_line(name, content, tmp_path):
+    path = written(tmp_path / "saved" / name, content)
+    with refused(f"in {tmp_path / 'saved'}.*, got "):
+        list(numbered_rows(path.parent))
 
 
 def test_parquet_without_pyarrow_is_refused(tmp_path, monkeypatch):

@@ -142,7 +142,7 @@ def test_errors(tmp_path):
     with refused("expected records from KarpathyBuilder, got none"):
         KarpathyBuilder(path, tmp_path).build(tmp_path / "out", progress=False)
     path.write_text('{"images": [{"filename": "1.jpg"}]}')
-    with refused("another layout"):
+    with refused("got nothing at images/0/"):
         list(KarpathyBuilder(path, tmp_path).records())
     with refused("No such file"):
         KarpathyBuilder(tmp_path / "no.json", tmp_path).build(tmp_path / "out", False)

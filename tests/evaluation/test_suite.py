@@ -46,6 +46,17 @@ class Counted(OpenClip):
         return super().encode_text(texts, reads)
 
 
+def test_an_unknown_word_is_said_before_an_image_is_encoded(cola, scorer, tmp_path):
+    one = cola()
+    rows = json.loads(Path(one.path).read_text())
+    rows[0][1] = "a zebra"
+    Path(one.path).write_text(json.dumps(rows))
+    scorer, backbone = scorer(tmp_path / "store")
+    with refused("got 'zebra' in 'a zebra': use its words, or a model that reads any"):
+        run_suite([one], scorer)
+    assert (backbone.images, backbone.captions) == (0, 0)
+
+
 @pytest.fixture
 def scorer(model_folder):
     """Returns a function that makes a scorer of a zero-shot model, and the model's backbone."""

@@ -33,8 +33,10 @@ METRICS = {
     "accuracy": MetricValue(0.625, 40, 0.25, 0.47, 0.758),
     "rank": MetricValue(3.5, 40, higher_is_better=False, unit="rank"),
 }
+OPTIMIZER = {"class_path": "torch.optim.AdamW", "init_args": {"lr": 0.01, "fused": None}}
 PROVENANCE = {
-    "config": {"objectives": ["InfoNCE"], "steps": 3},
+    "config": {"objectives": ["InfoNCE"], "steps": 3, "fit": {"model": {"optimizer": OPTIMIZER}}},
+    "seed": 0,
     "versions": {"torch": "9.9"},
     "commit": "cafe",
     "date": "2030-01-01",
@@ -132,6 +134,8 @@ def test_the_card_claims_what_was_measured_and_no_more(exported, model_folder, t
     head = card.split("---")[1]
     assert "pipeline_tag: zero-shot-image-classification" in head
     assert "base_model" not in head  # a local folder is nobody's base model
+    recipe = ["data: cubes", "steps: 3", "objectives: InfoNCE", "optimizer: AdamW (lr 0.01)"]
+    assert "\n".join(f"- {line}" for line in [*recipe, "seed: 0", "date: 2030-01-01"]) in card
     parts = trained(model_folder, LinearProbe())
     save_export(tmp_path / "unmeasured", *parts, provenance={})
     unmeasured = (tmp_path / "unmeasured" / "README.md").read_text()

@@ -54,6 +54,8 @@ def test_open_clip_loads_it(kind, model_folder, tmp_path, pictures):
     untrained = vlmtune.load(model_folder, device="cpu").score(pictures, TEXTS)
     assert not torch.allclose(want, untrained, atol=0.1)
     assert save_merged(tmp_path / "merged", model) == ""
+    line = f"load it with open_clip.create_model_and_transforms('local-dir:{tmp_path}/merged')"
+    assert line in capsys.readouterr().out
     got = vlmtune.load(tmp_path / "merged", device="cpu").score(pictures, TEXTS)
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
 

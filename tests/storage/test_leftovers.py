@@ -8,7 +8,7 @@ import pytest
 from tests.refusals import refused
 from tests.runs import quiet_trainer
 from vlmtune.cli.run_folder import alone_in
-from vlmtune.storage.files import _host, write_atomically, write_text
+from vlmtune.storage.files import _host, all_or_none, write_atomically, write_text
 
 
 @pytest.fixture
@@ -40,6 +40,33 @@ def test_a_folder_that_was_renamed_away_comes_back(tmp_path, dead):
         fail()
     assert (tmp_path / "a.txt").read_text() == "old"
     assert os.listdir(tmp_path) == ["a.txt"]
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_of_a_link_the_target_is_written(tmp_path, there):
+    (tmp_path / "far").mkdir()
+    for name in ("text", "folder"):
+        (tmp_path / name).symlink_to(f"far/{name}")
+    if there:
+        (tmp_path / "far/text").write_text("old")
+        (tmp_path / "far/folder").mkdir()
+    with all_or_none():
+        write_text(tmp_path / "text", "new")
+    with write_atomically(tmp_path / "folder") as new:
+        new.mkdir()
+        write_text(new / "a", "new")
+    for file in ("text", "folder/a"):
+        assert (tmp_path / "far" / file).read_text() == (tmp_path / file).read_text() == "new"
+    assert (tmp_path / "text").is_symlink()
+    assert (tmp_path / "folder").is_symlink()
+    assert sorted(os.listdir(tmp_path / "far")) == ["folder", "text"]
+
+
+def test_a_pipe_is_not_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with refused(f"expected to write {tmp_path / 'pipe'}, got .*a pipe or a device"):
+        write_text(tmp_path / "pipe", "new")
+    assert os.listdir(tmp_path) == ["pipe"]
 
 
 def test_a_second_run_in_a_folder_is_refused(tmp_path):

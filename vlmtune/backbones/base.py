@@ -5,7 +5,7 @@ Never: knowledge of the adapter that uses it.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -233,6 +233,9 @@ class Backbone(Configured, nn.Module, ABC):
     def too_long(self, texts: Sequence[str]) -> list[str]:
         """Returns the captions of more tokens than the model reads; their ends are cut off."""
         return []
+
+    def check_words(self, texts: Iterable[str]) -> None:
+        """Raises a `UserError` if a caption has a word that a closed vocabulary lacks."""
 
     def fits(self, spec: FeatureSpec, modality: str) -> str | None:
         """Returns why "image" or "text" has no features for `spec`, or None if it has."""

@@ -5,7 +5,7 @@ Never: finding files, which is open_clip_loading's; nor running towers, which is
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -24,7 +24,7 @@ from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.open_clip_loading import CONFIG, RANDOM, VOCABULARY, load
 from vlmtune.backbones.open_clip_text import TextSide, Tokenizer
 from vlmtune.backbones.open_clip_towers import ImageSide
-from vlmtune.backbones.weight_checks import check_precision, digest
+from vlmtune.backbones.weight_checks import check_precision, digest, not_loaded
 from vlmtune.backbones.word_tokenizer import WordTokenizer
 from vlmtune.errors import UserError
 from vlmtune.storage.files import write_text
@@ -108,11 +108,14 @@ class OpenClip(Backbone):
         self.model = network.eval().requires_grad_(False)
         self.preprocessing = dict(get_model_preprocess_cfg(network)) | (preprocessing or {})
         self.tokenizer = Tokenizer(tokenizer)
-        config = PreprocessCfg(**self.preprocessing)
-        self.transform: Any = image_transform_v2(config, is_train=False)
+        try:
+            config = PreprocessCfg(**self.preprocessing)
+            self.transform: Any = image_transform_v2(config, is_train=False)
+            blank = self.transform(Image.new("RGB", (8, 8)))[None].to(self._dtype)
+        except Exception as error:  # of values that open_clip does not check, an AssertionError
+            raise not_loaded(f"preprocess_cfg of {model}", error) from error
         # Shadows the method: a bound method would carry the weights into every worker process.
         vars(self)["preprocess"] = self.transform
-        blank = self.transform(Image.new("RGB", (8, 8)))[None].to(self._dtype)
         self._image = ImageSide(self.model, self._dtype, blank)
         self._text = TextSide(self.model, self.tokenizer, self._dtype)
         self.image_tower, self.text_tower = self._image.tower, self._text.tower
@@ -177,6 +180,11 @@ class OpenClip(Backbone):
     @override
     def too_long(self, texts: Sequence[str]) -> list[str]:
         return self.tokenizer.too_long(texts)
+
+    @override
+    def check_words(self, texts: Iterable[str]) -> None:
+        if isinstance(self.tokenizer.encode, WordTokenizer):
+            self.tokenizer.encode.check(texts)
 
     @override
     def fits(self, spec: FeatureSpec, modality: str) -> str | None:

@@ -81,7 +81,7 @@ def siglip_text_tower(text: Any, loaded: Loaded, dtype: torch.dtype) -> SiglipTe
     """Makes the text tower of SigLIP and of SigLIP 2."""
     table = text.embeddings.position_embedding
     tokenizer = HFTokenizer(loaded.tokenizer, table.num_embeddings, lower=True)
-    _check_end(tokenizer, loaded.tokenizer.eos_token_id)
+    _check_end(tokenizer, loaded.tokenizer)
     return SiglipTextTower(
         tokenizer=tokenizer,
         embedding=text.embeddings.token_embedding,
@@ -107,11 +107,13 @@ def siglip_tokenizer(tokenizer: Any) -> Any:
     return tokenizer
 
 
-def _check_end(tokenizer: HFTokenizer, end: int | None) -> None:
+def _check_end(tokenizer: HFTokenizer, loaded: Any) -> None:
     """Raises a `UserError` unless captions are words and an end token, as in training."""
     ids, _ = tokenizer(["a"])
+    end = loaded.eos_token_id
     if tokenizer.special != (0, 1) or int(ids[0, -1]) != end:
         raise UserError(
             f"expected captions that are words and one end token (id {end}), got "
-            f"{ids[0].tolist()} for 'a': use the model's own tokenizer"
+            f"{ids[0].tolist()} for 'a': correct the post_processor of tokenizer.json in "
+            f"{loaded.name_or_path}, or use the model's own tokenizer"
         )

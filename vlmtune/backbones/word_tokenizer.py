@@ -1,7 +1,7 @@
 """A word-level tokenizer for models with a small closed vocabulary."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -67,6 +67,11 @@ class WordTokenizer:
             row[: len(ids)] = torch.tensor(ids)
         return result
 
+    def check(self, texts: Iterable[str]) -> None:
+        """Raises a `UserError` if a word is not in the vocabulary."""
+        for text in texts:
+            self._encode(text)
+
     def portable(self) -> Any:
         """Returns a tokenizer of transformers that gives the same ids.
 
@@ -91,6 +96,8 @@ class WordTokenizer:
         if unknown:
             raise UserError(
                 f"expected words of the model's {len(self.words)}-word vocabulary, got "
-                f"{', '.join(map(repr, unknown))} in {text!r}: use its words or another backbone"
+                f"{', '.join(map(repr, unknown))} in {text!r}: use its words, or a model that "
+                "reads any, such as ViT-B-32-quickgelu of openai (--model and --pretrained; of fit "
+                "--model.backbone.init_args.model and --model.backbone.init_args.pretrained)"
             )
         return [self.ids[word] for word in words]

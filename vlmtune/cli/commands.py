@@ -5,11 +5,14 @@ Never: a command that runs.
 """
 
 import argparse
+import difflib
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
+
+from typing_extensions import override
 
 from vlmtune.cli import probe_options
 from vlmtune.config import ROOT, stems
@@ -125,8 +128,49 @@ An interrupted run resumes. Then train with the folder it prints:
 class _Parser(argparse.ArgumentParser):
     """Raises an error of one line instead of exiting."""
 
+    @override
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message} (see `{self.prog} --help`)")
+
+    @override
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        known = [str(choice) for choice in action.choices or ()]
+        if str(value) not in known and (near := difflib.get_close_matches(str(value), known, 1)):
+            what = "/".join(action.option_strings) or action.metavar or action.dest
+            self.error(f"expected a known {what}, got {value!r}: did you mean {near[0]!r}?")
+        super()._check_value(action, value)
+
+
+class _CommandParser(_Parser):
+    """The parser of one command; it names an unknown option before one that is missing.
+
+    Args:
+        overrides: Whether unknown options are for whom the command calls.
+        options: As for `ArgumentParser`.
+    """
+
+    def __init__(self, *, overrides: bool = False, **options: Any) -> None:
+        super().__init__(**options)
+        self._overrides = overrides
+
+    @override
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        for word in [] if self._overrides else args or ():
+            name = word.partition("=")[0]
+            if name == "--":  # texts follow
+                break
+            if name.startswith("--") and " " not in name:
+                self._check_option(name)
+        return super().parse_known_args(args, namespace)
+
+    def _check_option(self, name: str) -> None:
+        known = self._option_string_actions
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            advice = f"did you mean {near[0]}?" if near else "leave it out"
+            self.error(f"expected a known argument, got {name!r}: {advice}")
 
 
 def sentence(summary: str) -> str:
@@ -147,11 +191,12 @@ def command_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"vlmtune {version('vlmtune')}")
     shipped = "show the folder of the configs that come with vlmtune and exit"
     parser.add_argument("--configs", action="version", version=str(ROOT / "configs"), help=shipped)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    subcommands: Any = {"dest": "command", "required": True, "metavar": "COMMAND"}
+    commands = parser.add_subparsers(**subcommands, parser_class=_CommandParser)
 
-    def command(name: str, summary: str, epilog: str = "") -> Callable[..., Any]:
+    def command(name: str, summary: str, epilog: str = "", **more: bool) -> Callable[..., Any]:
         texts = {"help": summary, "description": sentence(summary), "epilog": epilog}
-        return commands.add_parser(name, **texts, **plain).add_argument
+        return commands.add_parser(name, **texts, **plain, **more).add_argument
 
     path: Any = {"type": Path}
     many: Any = {"nargs": "+", "required": True}
@@ -164,9 +209,8 @@ def command_parser() -> argparse.ArgumentParser:
     for name, summary in TRAINING.items():
         commands.add_parser(name, help=summary, add_help=False)  # run before this parser
 
-    add = command(
-        "build", "convert a corpus into shards", _with_names(BUILD, "builders", "Corpora")
-    )
+    names = _with_names(BUILD, "builders", "Corpora")
+    add = command("build", "convert a corpus into shards", names, overrides=True)
     add("corpus", help="a stem of configs/plugins/builders, a YAML or a class path")
     add("--config", metavar="YAML", help="arguments that override those of the corpus")
     add("--out", required=True, **path, help="folder to write")

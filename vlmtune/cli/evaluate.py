@@ -21,7 +21,7 @@ from vlmtune.report.item_row import ItemRow
 from vlmtune.report.items_file import by_benchmark, check_format, write_items
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.screen import show
-from vlmtune.storage.files import all_or_none
+from vlmtune.storage.files import all_or_none, check_outputs
 
 
 def run(options: argparse.Namespace) -> None:
@@ -30,6 +30,7 @@ def run(options: argparse.Namespace) -> None:
     A benchmark that cannot be run is reported as not run. Missing files are reported before the
     first image is encoded. With `options.text_only` the text-only runs are reported too.
     """
+    check_outputs([options.items], map(Path, options.benchmarks))
     benchmarks = make_list(Benchmark, "benchmarks", options.benchmarks)  # type: ignore[type-abstract]
     for name, why in load_all(benchmarks):
         print(f"not run: {name}: {why}", file=sys.stderr)
@@ -67,6 +68,14 @@ def run(options: argparse.Namespace) -> None:
 
 
 def default_name(model: Model, given: str) -> str:
-    """The name of a run: the last part of what was typed; random weights are named."""
-    name = Path(given).stem or given
+    """The name of a run: the last part of what was typed; random weights are named.
+
+    The last checkpoint of a run has the run's name, which is that of its folder; others have both.
+    """
+    path = Path(given)
+    name = path.stem or given
+    if path.suffix == ".ckpt" and path.is_file():
+        folder = path.resolve().parent
+        run = folder.parent.name if folder.name == "checkpoints" else folder.name
+        name = run if name == "last" else f"{run} {name}"
     return f"{name} (random weights)" if model.backbone.random_weights else name

@@ -14,8 +14,8 @@ import sys
 import traceback
 from collections.abc import Iterable
 
-from vlmtune.cli.streams import printable
 from vlmtune.errors import UserError
+from vlmtune.report.printable import printable
 
 LONGEST = 600
 EXPECTED = {"RecordError", "MisconfigurationException"}
@@ -131,7 +131,8 @@ def configuration_error(error: Exception, keys: Iterable[str]) -> UserError:
     known = [*keys, *(name for path in CLASS.findall(text) for name in _names(*path))]
     wrong = WRONG.search(text)
     near = difflib.get_close_matches(wrong[1], known, 1) if wrong else []
-    advice = f"did you mean {near[0]!r}?" if near else "correct it"
+    correct = "install it" if "pip install" in text else "correct it"
+    advice = f"did you mean {near[0]!r}?" if near else correct
     is_class = wrong is not None and wrong[0].startswith("attribute")
     if wrong and not is_class and (listed := LISTED.search(text)):
         advice += f" (of another item: --{listed[1]}.0.{wrong[1]}, or its class in place of 0)"

@@ -18,13 +18,14 @@ from vlmtune.evaluation.scorer import Scorer
 from vlmtune.evaluation.suite import SuiteResult, load_all, run_suite
 from vlmtune.export import FILES, read_checkpoint, save_export
 from vlmtune.export.files import check_target
-from vlmtune.export.merging import save_merged
+from vlmtune.export.merging import loading_line, save_merged
 from vlmtune.export.model import Model
 from vlmtune.export.publishing import check_repository, push
 from vlmtune.export.wise_ft import WiseFT, check_alpha
 from vlmtune.report.environment import code_commit, library_versions, now
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.screen import show_alphas, show_not_run
+from vlmtune.report.table import size
 
 
 def run(options: argparse.Namespace) -> None:
@@ -57,7 +58,8 @@ def run(options: argparse.Namespace) -> None:
         note = f" ({left_out})" if left_out else ""
         library = options.format or "the model's own library"
         kind = "two graphs of ONNX" if library == "onnx" else f"a checkpoint of {library}"
-        print(f"{options.merged}: {kind}{note}")
+        line = loading_line(options.merged, model.backbone, options.format)
+        print(f"{options.merged}: {kind}{note}; load it with {line}")
     if options.out is None:
         return
     today = {"versions": library_versions(), "commit": code_commit(), "date": now()}
@@ -70,8 +72,8 @@ def run(options: argparse.Namespace) -> None:
         alpha=alpha,
         licence=options.licence,
     )
-    size = sum((options.out / name).stat().st_size for name in FILES)
-    print(f"{options.out}: {size / 1e6:.1f} MB; load it with vlmtune.load({str(options.out)!r})")
+    written = size(sum((options.out / name).stat().st_size for name in FILES))
+    print(f"{options.out}: {written}; load it with vlmtune.load({str(options.out)!r})")
     if options.push_to_hub is not None:
         commit = push(options.out, options.push_to_hub, options.public)
         print(f"{options.push_to_hub}: commit {commit}; vlmtune.load({options.push_to_hub!r})")

@@ -23,13 +23,12 @@ from pytorch_lightning.cli import (
     SaveConfigCallback,
 )
 from pytorch_lightning.plugins.io import TorchCheckpointIO
-from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 from torch.nn import ModuleList
 from typing_extensions import override
 
 from vlmtune.cli.contamination import unchecked
-from vlmtune.cli.explain import configuration_error, explain, warning_line
+from vlmtune.cli.explain import configuration_error, explain, is_expected, warning_line
 from vlmtune.cli.fit_checks import (
     check_clipping,
     check_devices,
@@ -38,17 +37,18 @@ from vlmtune.cli.fit_checks import (
     check_shards,
     names_module,
 )
+from vlmtune.cli.fit_failures import lightning_runs
 from vlmtune.cli.overrides import changed_lists, loses_name, rewritten
 from vlmtune.cli.run_folder import AtomicCheckpoints, alone_in, default_logger
 from vlmtune.cli.run_progress import RunProgress
 from vlmtune.data.datamodule import ShardDataModule
-from vlmtune.errors import UserError
 from vlmtune.export import check_checkpoint
 from vlmtune.report.screen import show
 from vlmtune.report.table import count
 from vlmtune.training.benchmark_callback import BenchmarkCallback
 from vlmtune.training.failures import failure_of_others, is_lost, publish_failure
 from vlmtune.training.module import AdaptationModule
+from vlmtune.training.run_log import Origin
 from vlmtune.training.run_monitor import RunMonitor
 from vlmtune.training.signals import Stopped
 from vlmtune.training.wandb_runs import WandbRuns, continue_runs
@@ -224,7 +224,7 @@ class VlmtuneCLI(LightningCLI):
             trainer_defaults={
                 "default_root_dir": "runs",
                 "enable_model_summary": False,
-                "callbacks": [Announcement(), RunMonitor(), WandbRuns()],
+                "callbacks": [Announcement(), RunMonitor(), WandbRuns(), Origin()],
                 "use_distributed_sampler": False,  # shards are split over ranks by the DataModule
             },
             seed_everything_default=0,
@@ -239,12 +239,14 @@ class VlmtuneCLI(LightningCLI):
         return {self.command: LightningCLI.subcommands()[self.command]}
 
     def _run_subcommand(self, subcommand: str) -> None:
-        if subcommand != "fit":
-            super()._run_subcommand(subcommand)
-            return
-        continue_runs(self.trainer, self.config_init[subcommand].ckpt_path)
-        with alone_in(self.trainer):
-            super()._run_subcommand(subcommand)
+        path = self.config_init[subcommand].ckpt_path
+        with lightning_runs(path):
+            if subcommand != "fit":
+                super()._run_subcommand(subcommand)
+                return
+            continue_runs(self.trainer, path)
+            with alone_in(self.trainer):
+                super()._run_subcommand(subcommand)
 
     def _prepare_subcommand_parser(
         self, klass: type, subcommand: str, **kwargs: Any
@@ -294,23 +296,24 @@ class VlmtuneCLI(LightningCLI):
                 callback.init_args.name = None  # the class of the adapter names the run
 
     def instantiate_classes(self) -> None:
-        """Makes all classes, and reports missing data before it loads a model."""
+        """Makes all classes, with errors of one line, and reports missing data before any model."""
         check_shards(self.command, self.config[self.command].data)
-        super().instantiate_classes()
+        try:
+            super().instantiate_classes()
+        except (ValueError, TypeError, OverflowError, ImportError) as error:
+            if is_expected(error):
+                raise
+            raise configuration_error(error, ()) from error
 
     def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
-        """Makes the trainer, with errors of one line."""
+        """Makes the trainer."""
         check_devices(self.config_init[self.command].trainer.devices)
         # Before Lightning, which appends its bar to this very list.
         config = self.config_init[self.command]
         given = [type(one) for one in config.trainer.callbacks or []]
         if config.trainer.logger is None:
             kwargs["logger"] = default_logger(self.command, config)
-        try:
-            trainer = super().instantiate_trainer(**kwargs)
-        except (ValueError, TypeError, MisconfigurationException, ImportError) as error:
-            line = " ".join(str(error).split())
-            raise UserError(f"expected a valid trainer section, got: {line}: correct it") from error
+        trainer = super().instantiate_trainer(**kwargs)
         _show_steps(trainer, given)
         if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
             trainer.strategy.checkpoint_io = AtomicCheckpoints()

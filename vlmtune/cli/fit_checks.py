@@ -4,8 +4,8 @@ In: the words of the command, and values of the parsed config. Out: errors of on
 Never: an object that a config names.
 """
 
-import importlib
 import inspect
+import pkgutil
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -14,13 +14,20 @@ from typing import Any
 import yaml
 from torch.optim import Optimizer
 
-from vlmtune.cli.yaml_files import check_yaml
+from vlmtune.cli.yaml_files import check_exists, check_yaml
 from vlmtune.data.schema import read_manifest
 from vlmtune.errors import UserError
 from vlmtune.storage.remote.address import is_remote
 
 MOST_DEVICES = 1024  # Lightning lists them all
-LEAST = {"seed_everything": 0, "trainer.accumulate_grad_batches": 1, "trainer.log_every_n_steps": 0}
+LEAST = {
+    "seed_everything": 0,
+    "model.seed": 0,
+    "model.init_args.seed": 0,
+    "trainer.accumulate_grad_batches": 1,
+    "trainer.log_every_n_steps": 0,
+    "trainer.val_check_interval": 1,
+}
 MOST = 2**32 - 1  # of numpy's seeds
 
 
@@ -64,8 +71,7 @@ def check_optimizer(optimizer: Any) -> None:
     path = getattr(optimizer, "class_path", None)
     maker = optimizer
     if path is not None:
-        module, _, name = path.rpartition(".")
-        maker = getattr(importlib.import_module(module), name)
+        maker = pkgutil.resolve_name(path)
     if maker is None or _makes_optimizer(maker):
         return
     raise UserError(
@@ -130,6 +136,7 @@ def names_module(arguments: Sequence[str]) -> bool:
     words = [part for word in arguments for part in word.split("=", 1)]
     configs = [path for word, path in pairwise(words) if word in ("--config", "-c")]
     for path in configs:
+        check_exists(path)
         check_yaml(path)
     return bool({"--model", "--model.class_path"} & {*words}) or any(map(_has_class, configs))
 

@@ -91,9 +91,9 @@ def find(kind: str, name: str) -> str:
         return name
     known = stems(kind)
     near = difflib.get_close_matches(name, known, 1)
-    advice = f"did you mean {near[0]!r}?" if near else "correct it"
+    advice = f"did you mean {near[0]!r}? Others" if near else "name one of these"
     raise UserError(
-        f"expected a YAML or one of {', '.join(known) or folder}, got {name!r}: {advice}"
+        f"expected a YAML or a name, got {name!r}: {advice}: {', '.join(known) or folder}"
     )
 
 

@@ -22,7 +22,7 @@ from vlmtune.report.merging import merged, same_model
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.screen import show
 from vlmtune.report.seeds import over_seeds, seeds_of
-from vlmtune.storage.files import all_or_none, write_text
+from vlmtune.storage.files import all_or_none, check_outputs, write_text
 
 # Keys of a config that may differ between the seeds of a recipe.
 SEEDS = re.compile(r"seed|default_root_dir|ckpt_path|\.config\b|logger")
@@ -36,6 +36,7 @@ def run(options: argparse.Namespace) -> None:
     Text-only runs beside a run come last, each once.
     """
     files = [path / "report.json" if path.is_dir() else path for path in options.runs]
+    check_outputs([options.csv, options.latex], _inputs(files))
     read, read_rows = _loaded(files)
     groups = same_model(read)
     loaded = [merged([read[i] for i in group]) for group in groups]
@@ -51,6 +52,14 @@ def run(options: argparse.Namespace) -> None:
             write_text(options.latex, to_latex(runs))
     show(runs)
     print(f"report: {page}")
+
+
+def _inputs(files: Sequence[Path]) -> list[Path]:
+    """The files of runs, and what is read beside them."""
+    reports = [file for file in files if not is_items_file(file)]
+    items = [file for report in reports if (file := items_beside(report)) is not None]
+    texts = [text for report in reports for text in report.parent.glob(FILES)]
+    return [*files, *items, *texts]
 
 
 def _loaded(files: Sequence[Path]) -> tuple[list[RunReport], list[Items]]:

@@ -11,11 +11,14 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import Field
+from typing_extensions import TypedDict
 
 from vlmtune.data.images import SUFFIXES
 from vlmtune.errors import UserError, reason
-from vlmtune.storage.files import read_json, regular
+from vlmtune.storage.files import read_json, reading, regular
 
 Cells = dict[str, Any]
 NumberedRow = tuple[str, Cells | str]  # "line 2", with cells, or with what is wrong
@@ -23,7 +26,26 @@ NumberedRow = tuple[str, Cells | str]  # "line 2", with cells, or with what is w
 SPLIT_FOLDERS = ("train", "val", "valid", "validation", "dev", "test")
 _DICT, _STATE = "dataset_dict.json", "state.json"  # of a Hugging Face dataset saved to disk
 _PART = re.compile(r"(\w+?)-\d+(-of-\d+)?")  # "train-00000-of-00002"
+_Name = Annotated[str, Field(pattern=r"^\w[\w.\-]*$")]  # of a file in the same folder
 _AT_ONCE = 256  # rows of a Parquet or Arrow file in memory
+
+
+class _Splits(TypedDict):
+    """The content of `dataset_dict.json`: names of folders."""
+
+    splits: list[_Name]
+
+
+class _File(TypedDict):
+    """A file of a split."""
+
+    filename: _Name
+
+
+class _State(TypedDict):
+    """The content of `state.json` that is read."""
+
+    _data_files: list[_File]
 
 
 def read_cells(path: Path) -> Iterator[Cells]:
@@ -75,22 +97,15 @@ def numbered_rows(path: Path) -> Iterator[NumberedRow]:
         [('line 2', {'image': 'a.jpg', 'caption': 'a dog'}), ('line 3', '3 cells for 2 columns')]
     """
     path = Path(path)
-    if path.is_dir():
-        yield from _rows(_folder(path))
-        return
-    if path.suffix.lower() not in _READERS:
+    if not path.is_dir() and path.suffix.lower() not in _READERS:
         raise UserError(
             f"expected a table ({', '.join(_READERS)}) or a folder, got {path}: convert it"
         )
-    try:
-        yield from _READERS[path.suffix.lower()](regular(path))
-    except (OSError, ValueError, RecursionError, csv.Error) as error:
-        if isinstance(error, UserError):
-            raise
-        line = " ".join(str(error).split())
-        raise UserError(
-            f"expected a table in {path}, got {line}: correct the file or the path"
-        ) from error
+    with reading(path, "a table", "correct the file or the path"):
+        if path.is_dir():
+            yield from _rows(_folder(path))
+        else:
+            yield from _READERS[path.suffix.lower()](regular(path))
 
 
 def column_names(path: Path) -> list[str]:
@@ -230,11 +245,11 @@ def source_files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
     if (path / _DICT).is_file():
-        splits = read_json(path / _DICT, "a dataset", shape=dict[str, list[str]])["splits"]
-        return [file for split in splits for file in source_files(path / split)]
+        listed: _Splits = read_json(path / _DICT, "a dataset", shape=_Splits)
+        return [file for split in listed["splits"] for file in source_files(path / split)]
     if (path / _STATE).is_file():
-        state = read_json(path / _STATE, "a dataset", shape=dict[str, Any])
-        return [path / Path(str(part["filename"])).name for part in state["_data_files"]]
+        state: _State = read_json(path / _STATE, "a dataset", shape=_State)
+        return [path / part["filename"] for part in state["_data_files"]]
     if parts := sorted(path.rglob("*.parquet")):
         return parts
     beside = (image.with_suffix(x) for image in _images(path) for x in (".txt", ".json"))

@@ -161,6 +161,8 @@ def _load(
             images, texts = one.items.images, one.items.texts
             check_images(images, one)
             _check_texts(texts, one)
+            if isinstance(scorer, Scorer):
+                scorer.backbone.check_words(texts)
             return images, texts
 
         content, failures[benchmark.name] = _tried(benchmark, contained)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, NotRequired
 
 import torch
-from pydantic import InstanceOf
+from pydantic import Field, InstanceOf
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
@@ -36,6 +36,7 @@ from vlmtune.export.model import Model
 from vlmtune.storage.files import check_shape, regular
 
 TensorValue = Annotated[Tensor, InstanceOf]
+RunId = Annotated[str, Field(pattern=r"^[^:;,#?/\\'\s]+$")]  # W&B names a folder by it
 
 LIVE = "live_state_dict"  # in a checkpoint of averaged weights: those to train on from
 CHECKPOINT_KEYS = ("version", "backbone", "fingerprint", "adapter")
@@ -57,7 +58,7 @@ class CheckpointContent(TypedDict):
     state_dict: dict[str, TensorValue]
     global_step: NotRequired[int]
     live_state_dict: NotRequired[dict[str, TensorValue]]
-    wandb_runs: NotRequired[list[str]]
+    wandb_runs: NotRequired[list[RunId]]
     provenance: NotRequired[Any]  # a file may hold anything here
 
 

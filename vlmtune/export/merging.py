@@ -12,10 +12,11 @@ from torch.nn.utils import parametrize
 
 from vlmtune.adapters.base import DualAdapter
 from vlmtune.backbones.base import Backbone
+from vlmtune.backbones.hf_backbone import HFBackbone
 from vlmtune.errors import UserError
 from vlmtune.export.folding import fold
 from vlmtune.export.model import Model
-from vlmtune.export.to_onnx import save_onnx
+from vlmtune.export.to_onnx import IMAGE, TEXT, save_onnx
 from vlmtune.export.to_sentence_transformers import save_sentence_transformers
 from vlmtune.storage.files import write_atomically
 
@@ -72,6 +73,23 @@ def save_merged(folder: Path, model: Model, form: str | None = None) -> str:
         for weights in new.glob("*.safetensors"):
             shutil.copymode(files[0], weights)  # safetensors gives its owner alone the right
     return left_out
+
+
+def loading_line(folder: Path, backbone: Backbone, form: str | None) -> str:
+    """Returns the call that loads a merged checkpoint without vlmtune.
+
+    Args:
+        folder: As for `save_merged`.
+        backbone: The backbone that was saved.
+        form: As for `save_merged`.
+    """
+    if form == ONNX:
+        return f"onnxruntime.InferenceSession({str(folder / IMAGE)!r}) and {TEXT}"
+    if form == SENTENCE_TRANSFORMERS:
+        return f"sentence_transformers.SentenceTransformer({str(folder)!r})"
+    if isinstance(backbone, HFBackbone):
+        return f"transformers.{type(backbone.model).__name__}.from_pretrained({str(folder)!r})"
+    return f"open_clip.create_model_and_transforms({f'local-dir:{folder}'!r})"
 
 
 def _set_scale(backbone: Backbone, adapter: DualAdapter) -> str:

@@ -99,8 +99,9 @@ def _training(config: Mapping[str, Any]) -> str:
             f"- weights: {1 - alpha:.4g} times the initial plus {alpha:.4g} times the trained ones "
             f"(WiSE-FT, Wortsman et al. 2022; alpha {alpha:.4g})"
         )
-    for key in ("data", "date", "commit"):
-        if facts.get(key):
+    lines += [f"- {name}: {value}" for name, value in _recipe(facts).items() if value != ""]
+    for key in ("date", "commit"):
+        if facts.get(key) not in (None, "", "unknown"):
             lines.append(f"- {key}: {facts[key]}")
     if facts.get("versions"):
         versions = (f"{library} {version}" for library, version in facts["versions"].items())
@@ -108,6 +109,46 @@ def _training(config: Mapping[str, Any]) -> str:
     if facts.get("config"):
         lines.append("- configuration: `provenance.config` of `adapter_config.json`")
     return "\n".join(lines)
+
+
+def _recipe(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """What was trained on what and how; "" for what is not known."""
+    config = _mapping(facts, "config")
+    model = _mapping(_mapping(config, "fit"), "model")
+    model = _mapping(model, "init_args") or model
+    objectives = config.get("objectives")
+    listed = objectives if isinstance(objectives, list) else []
+    seed = facts.get("seed")
+    return {
+        "data": facts.get("data") or "",
+        "steps": config.get("steps", ""),
+        "objectives": ", ".join(map(_plugin, listed)),
+        "optimizer": _plugin(model["optimizer"]) if model.get("optimizer") else "",
+        "seed": "" if seed is None else seed,
+    }
+
+
+def _mapping(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """A mapping in a mapping; empty if a file holds something else there."""
+    inner = values.get(key)
+    return inner if isinstance(inner, Mapping) else {}
+
+
+def _plugin(spec: Any) -> str:
+    """A class with its arguments, of a spec; a name as it is.
+
+    Example:
+        >>> _plugin({"class_path": "torch.optim.AdamW", "init_args": {"lr": 0.01, "foreach": None}})
+        'AdamW (lr 0.01)'
+        >>> _plugin("InfoNCE")
+        'InfoNCE'
+    """
+    if not isinstance(spec, Mapping):
+        return str(spec)
+    arguments = _mapping(spec, "init_args")
+    given = ", ".join(f"{key} {value}" for key, value in arguments.items() if value is not None)
+    name = _short(str(spec.get("class_path", "")))
+    return f"{name} ({given})" if given else name
 
 
 def _scores(results: Sequence[Result]) -> str:

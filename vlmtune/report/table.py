@@ -269,6 +269,18 @@ def count(n: int) -> str:
     return str(n)
 
 
+def size(number: int) -> str:
+    """Formats a number of bytes.
+
+    Example:
+        >>> size(512), size(2_149), size(5_889_164)
+        ('512 bytes', '2.1 kB', '5.9 MB')
+    """
+    if number < 1000:
+        return f"{number} bytes"
+    return f"{number / 1e3:.1f} kB" if number < 10**5 else f"{number / 1e6:.1f} MB"
+
+
 def duration(seconds: float) -> str:
     """Formats a time span.
 

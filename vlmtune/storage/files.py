@@ -12,7 +12,7 @@ import re
 import shutil
 import socket
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -67,10 +67,11 @@ def all_or_none() -> Iterator[None]:
 def write_atomically(path: Path) -> Iterator[Path]:
     """Gives a temporary path beside `path` and renames it to `path` when the block succeeds.
 
-    The block writes a file or a folder there. If it fails, `path` stays as it was.
+    The block writes a file or a folder there. If it fails, `path` stays as it was. Of a link the
+    target is written, and the link stays.
 
     Raises:
-        UserError: The file or its folder cannot be written.
+        UserError: The file or its folder cannot be written, or it is a pipe or a device.
 
     Example:
         >>> import tempfile
@@ -81,9 +82,10 @@ def write_atomically(path: Path) -> Iterator[Path]:
         ...     [file.name for file in Path(folder).iterdir()]
         ['a.txt']
     """
-    path = Path(path)
-    temporary, written = _beside(path, "part"), _WRITTEN.get()
+    path, written = Path(path), _WRITTEN.get()
     with _reported(path):
+        path = regular(path.resolve() if path.is_symlink() else path)
+        temporary = _beside(path, "part")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             remove_leftovers(path)
@@ -195,12 +197,68 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
+def check_outputs(outputs: Iterable[Path | None], inputs: Iterable[Path]) -> None:
+    """Refuses to write over a file that is read.
+
+    Args:
+        outputs: What is to be written; None is not.
+        inputs: What is read.
+
+    Raises:
+        UserError: A file is both, by whatever path.
+
+    Example:
+        >>> check_outputs([Path("b"), None], [Path("a")])
+        >>> check_outputs([Path("./a")], [Path("a")])
+        Traceback (most recent call last):
+        ...
+        vlmtune.errors.UserError: expected a new file to write, got a, which is read: choose another
+    """
+    read = {path.resolve() for path in inputs}
+    for path in outputs:
+        if path is not None and path.resolve() in read:
+            raise UserError(
+                f"expected a new file to write, got {path}, which is read: choose another"
+            )
+
+
 def remove(path: Path) -> None:
     """Removes a file or a folder, if there is one."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
+
+
+@contextmanager
+def reading(path: str | Path, expected: str, fix: str = AGAIN) -> Iterator[None]:
+    """The boundary between a person's file and vlmtune: what fails in the block is the file's.
+
+    Args:
+        path: The file, or the folder.
+        expected: Its content, for the error ("a JSON list of ...").
+        fix: The advice, for the error.
+
+    Raises:
+        UserError: The block failed; the one line names the file and the reason.
+
+    Example:
+        >>> with reading("a", "rows", "mend it"):
+        ...     {}["id"]
+        Traceback (most recent call last):
+        ...
+        vlmtune.errors.UserError: expected rows in a, got another layout (KeyError ('id')): mend it
+    """
+    try:
+        yield
+    except (UserError, MemoryError):
+        raise
+    except Exception as error:
+        why = reason(error)
+        if isinstance(error, LookupError | TypeError | AttributeError):
+            why = f"another layout ({why})"
+        why = " ".join(why.split())
+        raise UserError(f"expected {expected} in {path}, got {why}: {fix}") from error
 
 
 def read_json(
@@ -222,11 +280,9 @@ def read_json(
     Raises:
         UserError: The file cannot be read, is not JSON or has another shape.
     """
-    try:
+    with reading(path, expected, fix):
         text = regular(path).read_text(encoding="utf-8")
         content = json.loads(text, parse_constant=parse_constant)
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"expected {expected} in {path}, got {reason(error)}: {fix}") from error
     return check_shape(content, shape, path, expected, fix)
 
 

@@ -106,7 +106,8 @@ class BatchFeatures:
             dtype: The type of stored numbers.
 
         Raises:
-            UserError: The disk is too small, or features are not finite in `dtype`.
+            UserError: The disk is too small, a caption has a word that the backbone does not know,
+                or features are not finite in `dtype`.
         """
         image, text = self.specs["image"], self.specs["text"]
         source = FeatureSource(
@@ -114,6 +115,7 @@ class BatchFeatures:
         )
         self.source = source
         if source.uses_store("image"):
+            self.backbone.check_words(corpus.distinct_texts())  # before all images are encoded
             content = source_digest([corpus.digest("train"), corpus.digest("val")])
             digests = image_digests(root, content, corpus.image_ids(), corpus.image_digests)
             first: dict[str, str] = {}

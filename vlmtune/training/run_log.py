@@ -11,11 +11,12 @@ from typing import Any, Protocol, runtime_checkable
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.loggers import WandbLogger
+from typing_extensions import override
 
 from vlmtune.report.environment import code_commit, library_versions, now
 from vlmtune.report.media import COLUMNS, metric_table, retrievals
 from vlmtune.report.result import Result
-from vlmtune.training.module import AdaptationModule
+from vlmtune.training.module import AdaptationModule, adaptation
 from vlmtune.training.monitors import benchmark_of
 
 
@@ -98,6 +99,21 @@ def provenance(
         "seed": module.seed,
         "seconds": seconds,
     }
+
+
+class Origin(pl.Callback):
+    """Records in each checkpoint where its weights come from, for `vlmtune export`.
+
+    A `BenchmarkCallback` records more: the benchmarks, and the time without them.
+    """
+
+    @override
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        if "provenance" not in checkpoint:
+            known = provenance(trainer, adaptation(pl_module), {}, 0.0)
+            checkpoint["provenance"] = {k: v for k, v in known.items() if k != "seconds"}
 
 
 @functools.cache
