@@ -194,7 +194,7 @@ def command_parser() -> argparse.ArgumentParser:
     subcommands: Any = {"dest": "command", "required": True, "metavar": "COMMAND"}
     commands = parser.add_subparsers(**subcommands, parser_class=_CommandParser)
 
-    def command(name: str, summary: str, epilog: str = "", **more: bool) -> Callable[..., Any]:
+    def command(name: str, summary: str, epilog: str = "", **more: Any) -> Callable[..., Any]:
         texts = {"help": summary, "description": sentence(summary), "epilog": epilog}
         return commands.add_parser(name, **texts, **plain, **more).add_argument
 
