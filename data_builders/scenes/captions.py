@@ -131,7 +131,8 @@ def web_caption(scene: Scene, rng: random.Random) -> str:
     """Returns a web-like caption that binds no two objects: "cube red blue metal sphere".
 
     Shapes and attributes are sampled independently, so captions do not tell two scenes of the same
-    words apart. Of a scene of one object the caption can only state what is true of it. Half of the captions are phrases, with attributes assigned to shapes at random.
+    words apart. Of a scene of one object the caption can only state what is true of it. Half of the
+    captions are phrases, with attributes assigned to shapes at random.
     """
     objects = scene.objects
     shapes = [o.shape for o in rng.sample(objects, rng.randint(1, min(4, len(objects))))]

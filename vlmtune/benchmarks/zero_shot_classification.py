@@ -187,7 +187,7 @@ class ZeroShotClassification(Classification):
         return [names.get(folder) for folder in folders]
 
     @override
-    def run(self, score: PairScorer | MatrixFunction) -> Result:
+    def run(self, score: PairScorer | MatrixFunction | ImageClassifier) -> Result:
         if self.ensemble == "scores" or isinstance(score, ImageClassifier):
             return super().run(score)
         items, prompts = self.items, self.items.banks[0].prompts

@@ -25,7 +25,7 @@ from vlmtune.export.wise_ft import WiseFT, check_alpha
 from vlmtune.report.environment import code_commit, library_versions, now
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.screen import show_alphas, show_not_run
-from vlmtune.report.table import size
+from vlmtune.report.table import file_size
 
 
 def run(options: argparse.Namespace) -> None:
@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> None:
         alpha=alpha,
         licence=options.licence,
     )
-    written = size(sum((options.out / name).stat().st_size for name in FILES))
+    written = file_size(sum((options.out / name).stat().st_size for name in FILES))
     print(f"{options.out}: {written}; load it with vlmtune.load({str(options.out)!r})")
     if options.push_to_hub is not None:
         commit = push(options.out, options.push_to_hub, options.public)

@@ -19,7 +19,6 @@ from .retrieval import bank_ranks as bank_ranks
 from .seed_significance import seeded_difference as seeded_difference
 from .significance import PairedDifference as PairedDifference
 from .significance import mcnemar as mcnemar
-from .significance import paired_bootstrap as paired_bootstrap
 from .significance import paired_difference as paired_difference
 from .torchmetrics import ColaMeanAveragePrecision as ColaMeanAveragePrecision
 from .torchmetrics import MultipleChoiceAccuracy as MultipleChoiceAccuracy

@@ -269,11 +269,11 @@ def count(n: int) -> str:
     return str(n)
 
 
-def size(number: int) -> str:
+def file_size(number: int) -> str:
     """Formats a number of bytes.
 
     Example:
-        >>> size(512), size(2_149), size(5_889_164)
+        >>> file_size(512), file_size(2_149), file_size(5_889_164)
         ('512 bytes', '2.1 kB', '5.9 MB')
     """
     if number < 1000:

@@ -212,7 +212,7 @@ class Classification(Benchmark[ClassItems]):
         )
 
     @override
-    def run(self, score: PairScorer | MatrixFunction) -> Result:
+    def run(self, score: PairScorer | MatrixFunction | ImageClassifier) -> Result:
         if isinstance(score, ImageClassifier):
             return self._by_classifier(score)
         items, score = self.items, pair_scorer(score)
