@@ -134,6 +134,16 @@ def test_a_method_goes_by_its_stem(parsed, tmp_path):
     assert names([model["model"]]) == ["MMAdapterModule"]
 
 
+def test_a_null_of_a_named_module_is_not_a_text(parsed, tmp_path):
+    (tmp_path / "config.yaml").write_text("data: {train: [{path: old}], batch_size: 4}")
+    backbone = ("--model.backbone", "open_clip", "--model.backbone.model=some")
+    nulls = ("--model.backbone.pretrained", "null", "--model.objectives=[on_embeddings, info_nce]")
+    change = ("--model.init_args.objectives.1.weight", "2")
+    model = parsed("--model", "eqsim", *backbone, *nulls, *change)["model"]["init_args"]
+    assert model["backbone"]["init_args"]["pretrained"] is None
+    assert [one["init_args"]["weight"] for one in model["objectives"]] == [None, 2]
+
+
 @pytest.mark.parametrize(
     ("word", "parts"),
     [

@@ -198,11 +198,14 @@ def test_each_module_has_one_config_that_states_its_command():
 def test_the_command_of_a_module_parses_with_the_parts_of_the_method(path, monkeypatch):
     monkeypatch.chdir(ROOT)
     words = path.read_text().splitlines()[0].split()[3:]
-    model = Parsed("fit", words).config["fit"].model
+    nulls = ["--model.backbone.init_args.pretrained=null", "--model.backbone.preprocessing", "null"]
+    model = Parsed("fit", [*words, *nulls]).config["fit"].model
     assert model.class_path == f"vlmtune.training.methods.{named(path).__name__}"
     options = model.init_args
     assert (options.adapter, options.objectives, options.pairs) == (None, None, None)
-    assert options.backbone.init_args.model == "ViT-B-32-quickgelu"
+    backbone = options.backbone.init_args
+    assert backbone.model == "ViT-B-32-quickgelu"
+    assert (backbone.pretrained, backbone.preprocessing) == (None, None)
     assert options.store == "runs/features"
 
 

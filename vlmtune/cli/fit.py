@@ -38,7 +38,7 @@ from vlmtune.cli.fit_checks import (
     names_module,
 )
 from vlmtune.cli.fit_failures import lightning_runs
-from vlmtune.cli.overrides import changed_lists, loses_name, rewritten
+from vlmtune.cli.overrides import changed_lists, loses_name, rewritten, with_nulls
 from vlmtune.cli.run_folder import AtomicCheckpoints, alone_in, default_logger
 from vlmtune.cli.run_progress import RunProgress
 from vlmtune.data.datamodule import ShardDataModule
@@ -214,11 +214,12 @@ class VlmtuneCLI(LightningCLI):
         self.command = command
         self.nameless = loses_name(arguments)
         arguments, self.items = rewritten(arguments)
+        self.named = names_module(arguments)
         strict = {"exit_on_error": False, "allow_abbrev": False}
         super().__init__(
             AdaptationModule,
             ShardDataModule,
-            subclass_mode_model=names_module(arguments),
+            subclass_mode_model=self.named,
             save_config_callback=SaveConfig,
             save_config_kwargs={"overwrite": True},
             trainer_defaults={
@@ -261,13 +262,14 @@ class VlmtuneCLI(LightningCLI):
 
         Items of lists can be changed once the lists are known, so those are parsed first.
         """
-        words: Any = args
+        words: Any = with_nulls(args) if self.named else args
         try:
             if self.items:
                 shown = [word for word in words if not word.startswith("--print_config")]
                 known = parser.parse_args(shown)[self.command]
                 content = yaml.safe_load(self._parser(self.command).dump(known))
-                words = [*words, *changed_lists(content, self.items)]
+                changed = changed_lists(content, self.items)
+                words = [*words, *(with_nulls(changed) if self.named else changed)]
             self.config = parser.parse_args(words)
         except (argparse.ArgumentError, TypeError) as error:
             keys = _keys(self._parser(self.command))

@@ -6,6 +6,7 @@ Never: a plug-in, or a check of a value; the parser makes and checks both.
 Three things are rewritten. A plug-in may go by the stem of its YAML (`--model.adapter lora`), a
 backbone by the name of a model (`--model.backbone ViT-B-32-quickgelu:openai`), and an item of a
 list by its position, class or name (`--trainer.callbacks.BenchmarkCallback.every_n_steps 30`).
+A null below a named module stays a null.
 """
 
 import json
@@ -114,6 +115,42 @@ def changed_lists(config: dict[str, Any], items: Sequence[Override]) -> list[str
             else:
                 node[part] = value
     return [f"--{key}={json.dumps(value)}" for key, value in lists.items()]
+
+
+def with_nulls(arguments: Sequence[str]) -> list[str]:
+    """Returns the arguments of a named module with each null inside an object.
+
+    jsonargparse hands a value down two classes as Python writes it, and so a null as a text: None.
+
+    Example:
+        >>> with_nulls(["--model.backbone.pretrained=null", "--model.seed", "1"])
+        ['--model={"backbone": {"pretrained": null}}', '--model.seed', '1']
+    """
+    words, waiting = [], list(arguments)
+    while waiting:
+        word = waiting.pop(0)
+        key, equals, value = word.partition("=")
+        below = key.startswith("--model.")
+        if below and not equals and waiting:
+            value = waiting[0]
+        content = _read(value)
+        if not (below and value and _holds_null(content)):
+            words.append(word)
+            continue
+        if not equals:
+            waiting.pop(0)
+        for part in reversed(key.split(".")[1:]):
+            content = {part: content}
+        words.append(f"--model={json.dumps(content)}")
+    return words
+
+
+def _holds_null(content: Any) -> bool:
+    if isinstance(content, dict):
+        return any(map(_holds_null, content.values()))
+    if isinstance(content, list):
+        return any(map(_holds_null, content))
+    return content is None
 
 
 def _is_item(key: str) -> bool:
