@@ -79,16 +79,19 @@ def test_a_trial_is_a_run_with_the_values_drawn(path, monkeypatch):
     sweep = yaml.safe_load(path.read_text())
     command = words(sweep)
     assert command[:2] == ["vlmtune", "fit"]
+    folder = f"runs/sweeps/{name(path)}"
+    assert f"--trainer.default_root_dir={folder}" in command  # no other sweep's
+    assert header(path)[1] == f"vlmtune report {folder}/*/report.json --out {folder}-report"
     config = Parsed("fit", command[2:]).config["fit"]
-    for name, value in (word[2:].split("=", 1) for word in command if "=" in word):
-        if name.startswith("model.objectives."):
+    for key, value in (word[2:].split("=", 1) for word in command if "=" in word):
+        if key.startswith("model.objectives."):
             continue  # of the last objective, see the grid of EqSim below
-        if name == "config":
+        if key == "config":
             train = yaml.safe_load(Path(value).read_text())["data"]["train"]
             assert [data.init_args.path for data in config.data.train] == [d["path"] for d in train]
             continue
-        found = config[name]
-        assert str(getattr(found, "class_path", found)) == str(yaml.safe_load(value)), name
+        found = config[key]
+        assert str(getattr(found, "class_path", found)) == str(yaml.safe_load(value)), key
     callbacks = [callback.init_args for callback in config.trainer.callbacks]
     measured = [b for c in callbacks for b in c.get("benchmarks", ())]
     names = {f"{b.init_args.name}/{locate(b.class_path).primary_metric}" for b in measured}
@@ -182,6 +185,8 @@ def test_a_trial_trains_and_is_logged_without_a_network(
     monkeypatch.chdir(ROOT)
     sweep = yaml.safe_load((ROOT / "configs/sweeps/mm_adapter.yaml").read_text())
     trial = [*words(sweep)[1:], *tiny(tmp_path, model_folder, shards)]
+    monkeypatch.setenv("WANDB_SWEEP_ID", "sweep")  # both as an agent sets them
+    monkeypatch.setenv("WANDB_RUN_ID", "trial7")
     logged: set[str] = set()
     log = wandb.Run.log
 
@@ -194,7 +199,9 @@ def test_a_trial_trains_and_is_logged_without_a_network(
     wandb.finish()
     assert {sweep["metric"]["name"], "train/loss"} <= logged
     checkpoint = next((tmp_path / "wandb" / "vlmtune").glob("*/checkpoints/last.ckpt"))
-    assert (tmp_path / "root" / "report.json").is_file()
+    assert [path.name for path in (tmp_path / "root").iterdir()] == ["trial7"]
+    assert {"report.json", "config.yaml"} <= {p.name for p in (tmp_path / "root/trial7").iterdir()}
+    assert not (tmp_path / "wandb/config.yaml").exists()  # all trials share that folder
     (run,) = (tmp_path / "wandb" / "wandb").glob("offline-run-*")
     assert next(iter(run.glob("*.wandb"))).stat().st_size > 0
     assert checkpoint.parts[-3] in run.name

@@ -44,4 +44,4 @@ def test_an_agents_trial_on_two_ranks_is_one_run(tmp_path, monkeypatch, model_fo
     assert (agent._finished, agent._failed) == (1, 0)
     assert runs_of(tmp_path) == ["trial7"]
     assert (tmp_path / "wandb/vlmtune/trial7/checkpoints/last.ckpt").is_file()
-    assert (tmp_path / "root/report.json").is_file()
+    assert (tmp_path / "root/trial7/report.json").is_file()

@@ -38,13 +38,15 @@ from vlmtune.cli.fit_checks import (
     names_module,
 )
 from vlmtune.cli.fit_failures import lightning_runs
-from vlmtune.cli.overrides import changed_lists, loses_name, rewritten, with_nulls
-from vlmtune.cli.run_folder import AtomicCheckpoints, alone_in, default_logger
+from vlmtune.cli.nulls import with_nulls
+from vlmtune.cli.overrides import changed_lists, loses_name, rewritten
+from vlmtune.cli.run_folder import AtomicCheckpoints, alone_in, default_logger, trial_folder
 from vlmtune.cli.run_progress import RunProgress
 from vlmtune.data.datamodule import ShardDataModule
 from vlmtune.export import check_checkpoint
 from vlmtune.report.screen import show
 from vlmtune.report.table import count
+from vlmtune.storage.files import write_atomically
 from vlmtune.training.benchmark_callback import BenchmarkCallback
 from vlmtune.training.failures import failure_of_others, is_lost, publish_failure
 from vlmtune.training.module import AdaptationModule
@@ -122,18 +124,15 @@ class SaveConfig(SaveConfigCallback):
 
     @override
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        # Whole or not at all: written to a temporary name, then renamed.
-        folder, whole = str(trainer.log_dir), self.config_filename  # the same folder on all ranks
-        if self.already_saved or "://" in folder:  # an object store writes whole files itself
+        folder = str(trainer.default_root_dir)  # Lightning's is the logger's, which runs may share
+        if "://" in folder:  # an object store writes whole files itself
             super().setup(trainer, pl_module, stage)
             return
-        self.config_filename = f".{whole}.{os.getpid()}.part"  # two runs may share the folder
-        try:
-            super().setup(trainer, pl_module, stage)
-            if trainer.is_global_zero:
-                os.replace(Path(folder) / self.config_filename, Path(folder) / whole)
-        finally:
-            self.config_filename = whole
+        if trainer.is_global_zero and not self.already_saved:
+            with write_atomically(Path(folder, self.config_filename)) as temporary:
+                self.parser.save(self.config, temporary, skip_none=False, overwrite=True)
+            self.save_config(trainer, pl_module, stage)
+        self.already_saved = True
 
     @override
     def save_config(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
@@ -215,6 +214,7 @@ class VlmtuneCLI(LightningCLI):
         self.nameless = loses_name(arguments)
         arguments, self.items = rewritten(arguments)
         self.named = names_module(arguments)
+        arguments = with_nulls(arguments, "model") if self.named else arguments
         strict = {"exit_on_error": False, "allow_abbrev": False}
         super().__init__(
             AdaptationModule,
@@ -262,14 +262,15 @@ class VlmtuneCLI(LightningCLI):
 
         Items of lists can be changed once the lists are known, so those are parsed first.
         """
-        words: Any = with_nulls(args) if self.named else args
+        words: Any = args
         try:
             if self.items:
                 shown = [word for word in words if not word.startswith("--print_config")]
                 known = parser.parse_args(shown)[self.command]
                 content = yaml.safe_load(self._parser(self.command).dump(known))
                 changed = changed_lists(content, self.items)
-                words = [*words, *(with_nulls(changed) if self.named else changed)]
+                changed = with_nulls(changed, "model") if self.named else changed
+                words = [*words, *changed]
             self.config = parser.parse_args(words)
         except (argparse.ArgumentError, TypeError) as error:
             keys = _keys(self._parser(self.command))
@@ -286,6 +287,7 @@ class VlmtuneCLI(LightningCLI):
     def before_instantiate_classes(self) -> None:
         """Seeds model and data as everything else, and refuses what makes no optimizer."""
         config = self.config[self.command]
+        config.trainer.default_root_dir = trial_folder(config.trainer.default_root_dir)
         for section in (config.model, config.data):
             values = section.get("init_args", section)
             if values.get("seed") is None and not isinstance(config.seed_everything, bool):

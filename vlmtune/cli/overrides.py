@@ -6,7 +6,6 @@ Never: a plug-in, or a check of a value; the parser makes and checks both.
 Three things are rewritten. A plug-in may go by the stem of its YAML (`--model.adapter lora`), a
 backbone by the name of a model (`--model.backbone ViT-B-32-quickgelu:openai`), and an item of a
 list by its position, class or name (`--trainer.callbacks.BenchmarkCallback.every_n_steps 30`).
-A null below a named module stays a null.
 """
 
 import json
@@ -15,10 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
-import yaml
-
 from vlmtune.cli.plugins import find
-from vlmtune.cli.yaml_files import read_yaml
+from vlmtune.cli.yaml_files import read_value, read_yaml
 from vlmtune.errors import UserError
 from vlmtune.export.resolving import FILES, backbone_spec
 
@@ -62,7 +59,7 @@ def rewritten(arguments: Sequence[str]) -> tuple[list[str], list[Override]]:
             value = waiting.pop(0)
         value = _expanded(key, value)
         if of_item:
-            items.append((key, _read(value)))
+            items.append((key, read_value(value)))
         else:
             words += [f"--{key}={value}"] if equals else [f"--{key}", value]
     return words, items
@@ -117,42 +114,6 @@ def changed_lists(config: dict[str, Any], items: Sequence[Override]) -> list[str
     return [f"--{key}={json.dumps(value)}" for key, value in lists.items()]
 
 
-def with_nulls(arguments: Sequence[str]) -> list[str]:
-    """Returns the arguments of a named module with each null inside an object.
-
-    jsonargparse hands a value down two classes as Python writes it, and so a null as a text: None.
-
-    Example:
-        >>> with_nulls(["--model.backbone.pretrained=null", "--model.seed", "1"])
-        ['--model={"backbone": {"pretrained": null}}', '--model.seed', '1']
-    """
-    words, waiting = [], list(arguments)
-    while waiting:
-        word = waiting.pop(0)
-        key, equals, value = word.partition("=")
-        below = key.startswith("--model.")
-        if below and not equals and waiting:
-            value = waiting[0]
-        content = _read(value)
-        if not (below and value and _holds_null(content)):
-            words.append(word)
-            continue
-        if not equals:
-            waiting.pop(0)
-        for part in reversed(key.split(".")[1:]):
-            content = {part: content}
-        words.append(f"--model={json.dumps(content)}")
-    return words
-
-
-def _holds_null(content: Any) -> bool:
-    if isinstance(content, dict):
-        return any(map(_holds_null, content.values()))
-    if isinstance(content, list):
-        return any(map(_holds_null, content))
-    return content is None
-
-
 def _is_item(key: str) -> bool:
     """Whether a key goes through an item of a list, by its position or its class."""
     parts = key.split(".")[1:]
@@ -171,7 +132,7 @@ def _last(key: str) -> str:
 
 def _expanded(key: str, text: str) -> str:
     """The value of a key with the YAML of each stem; a list where a single plug-in was given."""
-    content = _read(text)
+    content = read_value(text)
     if not _changes(key):
         return text
     if isinstance(content, str):
@@ -204,16 +165,6 @@ def _is_model(name: str) -> bool:
 
 def _holds_list(path: str) -> bool:
     return Path(path).is_file() and isinstance(read_yaml(Path(path)), list)
-
-
-def _read(text: str) -> Any:
-    """The value that a text stands for."""
-    for read in (json.loads, yaml.safe_load):  # YAML 1.1 takes 1e-5 for a text
-        try:
-            return read(text)
-        except (ValueError, yaml.YAMLError):
-            continue
-    return text
 
 
 def _arguments(node: Any, part: str) -> Any:

@@ -20,6 +20,7 @@ from jsonargparse import ArgumentParser
 
 from vlmtune.benchmarks.table_files import SUFFIXES, table_benchmark
 from vlmtune.cli.explain import configuration_error
+from vlmtune.cli.nulls import with_nulls
 from vlmtune.cli.yaml_files import check_yaml, read_yaml
 from vlmtune.config import Configured, find_path, stems
 from vlmtune.data.tables import is_dataset
@@ -42,7 +43,7 @@ def make(base: type[T], source: str, overrides: Sequence[str] = ()) -> T:
     parser = _parser(base)
     prefixed = [f"--{NAME}.{x[2:]}" if x.startswith("--") else x for x in overrides]
     try:
-        parsed = parser.parse_args([f"--{NAME}={source}", *prefixed])
+        parsed = parser.parse_args([f"--{NAME}={source}", *with_nulls(prefixed, NAME)])
     except argparse.ArgumentError as error:
         raise _argument_error(error) from error
     return parser.instantiate(parsed)[NAME]

@@ -1,4 +1,4 @@
-"""The folder of a training run: who may write to it, whole checkpoints, and `metrics.csv`.
+"""The folder of a training run: which, who may write to it, whole checkpoints, and `metrics.csv`.
 
 In: a trainer, checkpoints and logged numbers. Out: the files.
 Never: two runs that write the same files.
@@ -105,6 +105,17 @@ def default_logger(command: str, config: Any) -> MetricsFile | bool:
         return False
     requeued = SLURMEnvironment.detect() and any(Path(folder).glob("hpc_ckpt_*.ckpt"))
     return MetricsFile(folder, appends=config.get("ckpt_path") is not None or requeued)
+
+
+def trial_folder(folder: str | None) -> str | None:
+    """Returns the folder of a run: for a trial that a W&B agent runs, one below named by its id.
+
+    Example:
+        >>> trial_folder("runs/mine")
+        'runs/mine'
+    """
+    trial = os.environ.get("WANDB_RUN_ID") if "WANDB_SWEEP_ID" in os.environ else None
+    return folder if trial is None else os.path.join(folder or "", trial)
 
 
 @contextlib.contextmanager

@@ -1,10 +1,11 @@
-"""YAML files that people write: configs, plug-ins and experiments.
+"""YAML that people write: files of configs, plug-ins and experiments, and values of options.
 
-In: a path. Out: the values in it. Never: a named pipe, or aliases that multiply to more values than
-memory holds.
+In: a path or a text. Out: the values in it. Never: a named pipe, or aliases that multiply to more
+values than memory holds.
 """
 
 import difflib
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,21 @@ def read_yaml(path: Path) -> Any:
     except (ValueError, yaml.YAMLError, RecursionError) as error:
         line = " ".join(str(error).split())
         raise UserError(f"expected YAML in {path}, got {line}: correct it") from error
+
+
+def read_value(text: str) -> Any:
+    """Returns the value that the text of an option stands for.
+
+    Example:
+        >>> read_value("1e-5"), read_value("null"), read_value("[a, 2]"), read_value("a: [")
+        (1e-05, None, ['a', 2], 'a: [')
+    """
+    for read in (json.loads, yaml.safe_load):  # YAML 1.1 takes 1e-5 for a text
+        try:
+            return read(text)
+        except (ValueError, yaml.YAMLError):
+            continue
+    return text
 
 
 def check_yaml(path: str | Path) -> None:
