@@ -205,16 +205,18 @@ class GraphReader(SceneReader):
     Args:
         path: The annotation file.
         images: Folder with the images.
-        single: Maximum number of attributes that a single-object query states.
+        single: Maximum number of attributes that a single-object query states; None for all.
         multi: Maximum number of attributes that a two-object query states of each object.
     """
 
     exhaustive = False
 
-    def __init__(self, path: Path, images: Path, single: int = 2, multi: int = 1) -> None:
-        if min(single, multi) < 1:
+    def __init__(
+        self, path: Path, images: Path, single: int | None = 2, multi: int = 1
+    ) -> None:
+        if multi < 1 or (single is not None and single < 1):
             raise UserError(
-                f"expected single >= 1 and multi >= 1, got {single} and {multi}: raise them"
+                f"expected single >= 1 or null and multi >= 1, got {single} and {multi}: raise them"
             )
         self.path, self.folder = Path(path), Path(images)
         self.single, self.multi = single, multi
@@ -242,7 +244,8 @@ class GraphReader(SceneReader):
         if not words or not name:
             return None
         order = tuple(sorted(words))
-        readings = (itertools.combinations(order, n) for n in range(1, self.single + 1))
+        longest = len(order) if self.single is None else self.single
+        readings = (itertools.combinations(order, n) for n in range(1, longest + 1))
         return AnnotatedObject(
             name,
             frozenset(words),
@@ -288,8 +291,8 @@ class VisualGenomeGraphs(GraphReader):
     content = "Visual Genome scene graphs"
     corpus = VISUAL_GENOME
 
-    def __init__(self, path: Path, images: Path, image_data: Path | None = None, single: int = 2,
-                 multi: int = 1) -> None:  # fmt: skip
+    def __init__(self, path: Path, images: Path, image_data: Path | None = None,
+                 single: int | None = 2, multi: int = 1) -> None:  # fmt: skip
         super().__init__(path, images, single, multi)
         self.image_data = None if image_data is None else Path(image_data)
 

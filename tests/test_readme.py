@@ -101,28 +101,31 @@ def test_the_tree_is_the_repository():
 # -- commands ---------------------------------------------------------------------------------
 
 
-def commands(text: str) -> list[list[str]]:
-    """The commands of a shell block."""
+def lines_of(text: str) -> list[str]:
+    """The commands of a shell block, as they are typed."""
     lines = text.replace("\\\n", " ").splitlines()
-    return [words for line in lines if (words := shlex.split(line, comments=True))]
+    return [line for line in lines if shlex.split(line, comments=True)]
 
 
-def documented() -> list[tuple[str, list[str]]]:
+def commands(text: str) -> list[list[str]]:
+    """The words of the commands of a shell block."""
+    return [shlex.split(line, comments=True) for line in lines_of(text)]
+
+
+def documented() -> list[tuple[str, str]]:
     """Every command of the documents and of the comments configs start with, with its file."""
     listed = [
-        (name, words)
+        (name, line)
         for name, text in TEXTS.items()
         for content in blocks(text, "sh")
-        for words in commands(content)
+        for line in lines_of(content)
     ]
     examples = [line for line in EPILOG.splitlines() if line.startswith("  vlmtune ")]
-    listed += [("vlmtune --help", shlex.split(line)) for line in examples]
+    listed += [("vlmtune --help", line) for line in examples]
     for path in sorted(ROOT.glob("configs/**/*.yaml")):
         lines = (line.removeprefix("#").strip() for line in path.read_text().splitlines())
         name = path.relative_to(ROOT).as_posix()
-        listed += [
-            (name, shlex.split(x)) for x in lines if re.match(r"(vlmtune|wandb) \w+ .*--", x)
-        ]
+        listed += [(name, x) for x in lines if re.match(r"(vlmtune|wandb) \w+ .*--", x)]
     return listed
 
 
@@ -140,7 +143,8 @@ def check_vlmtune(words: list[str]) -> None:
     assert not {"ViT-B-32", "openai"} <= {*words}, "OpenAI's weights need ViT-B-32-quickgelu"
     options, rest = command_parser().parse_known_args(words)
     if options.command == "build":
-        make(Builder, find("builders", options.corpus), build.arguments(options.config, rest))
+        source = find("builders", options.corpus)
+        make(Builder, source, build.arguments(source, options.config, rest))
         return
     assert rest == []
     if options.command == "compare":
@@ -150,8 +154,14 @@ def check_vlmtune(words: list[str]) -> None:
         assert len(make_list(Benchmark, "benchmarks", shipped)) >= len(shipped)
 
 
-def check(words: list[str]) -> None:
+QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
+EXPANDED = re.compile(r"\[.*\]|\{.*\}")  # by a shell: names of files, or several words
+
+
+def check(line: str) -> None:
     """Fails unless a command of the documents can be run."""
+    assert not EXPANDED.search(QUOTED.sub("", line)), "quote what a shell takes for a pattern"
+    words = shlex.split(line, comments=True)
     program = words[0]
     if program == "vlmtune":
         check_vlmtune(words[1:])
@@ -167,13 +177,11 @@ def check(words: list[str]) -> None:
         assert (ROOT / words[-1]).is_file()
 
 
-@pytest.mark.parametrize(
-    ("place", "words"), documented(), ids=lambda x: " ".join(x)[:60] if isinstance(x, list) else x
-)
-def test_a_documented_command_is_one(place, words, monkeypatch):
+@pytest.mark.parametrize(("place", "line"), documented(), ids=lambda text: text[:60])
+def test_a_documented_command_is_one(place, line, monkeypatch):
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(sys, "argv", ["vlmtune"])
-    check(words)
+    check(line)
 
 
 @pytest.mark.parametrize(
@@ -181,6 +189,7 @@ def test_a_documented_command_is_one(place, words, monkeypatch):
     [
         "vlmtune evaluate --model x --benchmark cola_multi --out y",
         "vlmtune build coco --split '[train]' --out x",
+        "vlmtune build coco --splits [train] --out x",
         "vlmtune fit --config configs/experiments/quickstart/mm_adapter.yaml --model.optimiser lr",
         "vlmtune evaluat --model x",
         "make quick",
@@ -191,7 +200,7 @@ def test_a_wrong_command_is_found(line, monkeypatch):
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(sys, "argv", ["vlmtune"])
     with pytest.raises((Exception, SystemExit)):
-        check(shlex.split(line))
+        check(line)
 
 
 def test_the_readme_trains_in_an_empty_folder_and_after_the_quickstart(

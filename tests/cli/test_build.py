@@ -2,14 +2,18 @@ import argparse
 import inspect
 import json
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from data_builders.shard_builder import Builder
 from data_builders.table import TableBuilder
+from data_builders.videos.frame_pairs import FramePairs
 from tests.data_builders.pictures import encoded
 from tests.refusals import refused
-from vlmtune.cli.build import run
+from vlmtune.cli.build import arguments, run
 from vlmtune.cli.main import main
+from vlmtune.cli.plugins import find, make
 from vlmtune.data.schema import read_manifest
 
 
@@ -53,6 +57,14 @@ def test_help_lists_the_arguments_of_a_builder(capsys):
     assert lines[path].index("The table") == len(lines[path + 1]) - len(lines[path + 1].lstrip())
     assert main(["build", "no_builder", "--help"]) == 2
     assert "one of ar4t" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("part", ["youcook2", "gebc", "action_genome"])
+@pytest.mark.parametrize("words", [["a.json"], ["--annotations=a.json"]])
+def test_the_file_of_a_builder_is_its_first_word(part, words):
+    source = find("builders", f"eqben_{part}")
+    made = cast(FramePairs, make(Builder, source, arguments(source, None, words)))
+    assert made.annotations == Path("a.json")
 
 
 @pytest.mark.parametrize(

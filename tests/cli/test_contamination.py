@@ -82,7 +82,7 @@ def test_a_line_names_the_benchmarks_that_a_corpus_was_not_checked_against(folde
     files = ",".join(str(folder / name) for name in ("sugar", "cola.json", "crepe"))
     assert line == (
         f"warning: {sets[0].path} may have images of sugar_crepe, cola_multi, crepe_productivity: "
-        f"build it with --measured [{files}] to leave them out"
+        f"build it with --measured '[{files}]' to leave them out"
     )
 
 

@@ -26,6 +26,9 @@ def test_graphs_as_distributed(tmp_path):
     (chair,) = image.objects
     assert (chair.name, chair.single, chair.multi) == ("chair", ("brown", "small"), ("brown",))
     assert ("small", "wooden") in chair.readings
+    (image,) = GQAGraphs(path, tmp_path / "images", single=None).images()
+    assert image.objects[0].single == ("brown", "small", "wooden")
+    assert len(image.objects[0].readings) == 7
     assert reader.sources() == {"train_sceneGraphs.json": path}
     assert GQAGraphs(**reader.spec()["init_args"]).spec() == reader.spec()
 

@@ -4,8 +4,10 @@ In: a builder and its arguments. Out: shards with a manifest. It never changes a
 """
 
 import argparse
+import inspect
 import json
 from pathlib import Path
+from pydoc import locate
 from typing import Any
 
 from vlmtune.cli.plugins import arguments_of, find, make
@@ -53,7 +55,7 @@ def _build(options: argparse.Namespace) -> str | None:
 
     _check_corpus(options.corpus)
     source = find("builders", options.corpus)
-    words = arguments(options.config, options.overrides)
+    words = arguments(source, options.config, options.overrides)
     builder: Any = make(Builder, source, words)  # type: ignore[type-abstract]
     if source != options.corpus and _excludes_of_others(builder, words):
         builder = make(Builder, source, [*words, "--exclude=null"])  # type: ignore[type-abstract]
@@ -126,17 +128,24 @@ def show_help(corpus: str) -> None:
     print(f"usage: vlmtune build {corpus} --out OUT [--config YAML] [ARGUMENTS]\n\n{text}")
 
 
-def arguments(config: str | None, words: list[str]) -> list[str]:
-    """The overrides of a YAML and of the command line, whose first word may be the path.
+def arguments(source: str, config: str | None, words: list[str]) -> list[str]:
+    """The overrides of a YAML and of the command line, whose first word may be the builder's file.
 
     Example:
-        >>> arguments(None, ["mine.csv", "--held_out", "0.1"])
+        >>> arguments("data_builders.table.TableBuilder", None, ["mine.csv", "--held_out", "0.1"])
         ['--path=mine.csv', '--held_out', '0.1']
     """
     given = [] if config is None else changes(Path(config))
     if words and not words[0].startswith("-"):
-        words = [f"--path={words[0]}", *words[1:]]
+        words = [f"--{_first_argument(source)}={words[0]}", *words[1:]]
     return [*given, *words]
+
+
+def _first_argument(source: str) -> str:
+    """The name of a builder's first argument; `path` if there is no such builder."""
+    content = read_yaml(Path(source)) if Path(source).is_file() else {"class_path": source}
+    builder = locate(content["class_path"]) if "class_path" in content else None
+    return next(iter(inspect.signature(builder).parameters)) if inspect.isclass(builder) else "path"
 
 
 def changes(path: Path) -> list[str]:

@@ -38,7 +38,7 @@ def unchecked(sets: Sequence[ShardSet], benchmarks: Sequence[Benchmark[Any]]) ->
             files = ",".join(dict.fromkeys(map(str, named.values())))
             lines.append(
                 f"warning: {data.path} may have images of {', '.join(named)}: build it with "
-                f"--measured [{files}] to leave them out"
+                f"--measured '[{files}]' to leave them out"
             )
     return lines
 
