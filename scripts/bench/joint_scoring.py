@@ -88,14 +88,15 @@ def naive_fusion(adapter: FusedAdapter, image: Tensor, text: Tensor, mask: Tenso
 
 
 def naive_score_head(adapter: FusedAdapter, fused: Tensor, text: Tensor, mask: Tensor) -> Tensor:
-    """Scores (P,) of the [CLS] outputs, a cosine for each word where there is one output."""
+    """Scores (P,) of the [CLS] outputs, a cosine for each word unless they are compared."""
     parts = cast(Any, adapter)
     if isinstance(adapter, MMPred):
         return parts.predict(fused.flatten(1))[:, 0]
-    if fused.shape[1] == 2:
+    if adapter.style.two_sided:
         cosines = cosine_similarity(fused[:, 0], fused[:, 1], dim=-1)
         return parts.log_scale.exp() * cosines + parts.bias
-    cosines = cosine_similarity(fused, text, dim=-1)[:, :, None]
+    each = cosine_similarity(fused[:, :, None], text[:, None], dim=-1)
+    cosines = each.mean(dim=1)[:, :, None]
     mean = masked_mean(cosines, word_mask(mask, adapter.special))[:, 0]
     return parts.log_scale.exp() * mean + parts.bias
 

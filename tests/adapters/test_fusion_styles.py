@@ -29,6 +29,11 @@ COUNTS = {
 }
 
 
+def several():
+    """Cola's section 10.1 tried 100 [CLS] tokens."""
+    return Mdetr(cls_tokens=3)
+
+
 def depth(style, layers):
     decoder = {} if style is Flava else {"decoder_layers": layers}
     return {"encoder_layers": layers, **decoder}
@@ -46,7 +51,7 @@ def compared(adapter, image, text):
 @pytest.mark.parametrize("cls", [MMAdapter, MMPred])
 @pytest.mark.parametrize("layers", DEPTHS)
 @pytest.mark.parametrize("norm_first", [True, False])
-@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("style", [*STYLES, several])
 def test_values_and_gradients_are_those_of_the_whole_stack(style, norm_first, layers, cls):
     adapter = made(style, cls, norm_first=norm_first, **depth(style, layers))
     (got, ours), (want, theirs) = compared(adapter.train(), *features())
@@ -200,7 +205,7 @@ def test_a_style_is_chosen_by_its_class_path(style, cls, tmp_path):
     assert type(adapter) is cls
     assert type(adapter.style) is style
     spec = adapter.spec()
-    assert spec["init_args"]["fusion"] == {"class_path": path, "init_args": {}}
+    assert spec["init_args"]["fusion"] == style().spec()
     again = instantiate(spec, Adapter)
     assert type(again.style) is style
     assert again.spec() == spec

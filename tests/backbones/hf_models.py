@@ -174,13 +174,13 @@ def _bert():
     )  # fmt: skip
 
 
-def write_flava(path, seed=0, kind=transformers.FlavaForPreTraining, image_width=24):
+def write_flava(path, seed=0, kind=transformers.FlavaForPreTraining, image_width=24, blocks=2):
     """FLAVA with BERT's special tokens; as `FlavaModel` without its matching head."""
     words = _bert()
     config = transformers.FlavaConfig(
         text_config=_transformer(16, vocab_size=len(words), max_position_embeddings=12),
         image_config=_transformer(image_width, image_size=32, patch_size=8, vocab_size=32),
-        multimodal_config=_transformer(16, num_hidden_layers=2),
+        multimodal_config=_transformer(16, num_hidden_layers=blocks),
         image_codebook_config={"hidden_size": 4, "num_blocks_per_group": 1, "vocab_size": 32},
         projection_dim=16,
         hidden_size=16,

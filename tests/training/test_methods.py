@@ -13,6 +13,7 @@ from pytorch_lightning import Trainer
 from tests.runs import QUIET, Watch, fit
 from tests.test_configs import Parsed
 from tests.tiny import write_cola
+from vlmtune.adapters.base import Adapter
 from vlmtune.adapters.context_prompts import ContextPrompts
 from vlmtune.adapters.last_blocks import LastBlocks
 from vlmtune.adapters.linear_probe import LinearProbe
@@ -20,12 +21,13 @@ from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.adapters.trained_state import trained_state
 from vlmtune.backbones.open_clip import OpenClip
 from vlmtune.cli.main import main
+from vlmtune.config import instantiate
 from vlmtune.data.datamodule import ShardDataModule
 from vlmtune.data.shards import ShardSet
 from vlmtune.errors import UserError
+from vlmtune.objectives.base import Objective
 from vlmtune.objectives.info_nce import InfoNCE
 from vlmtune.pairs.all_pairs import AllPairs
-from vlmtune.pairs.mixed_pairs import MixedPairs
 from vlmtune.report.run_report import RunReport
 from vlmtune.training.methods import (
     EqSimModule,
@@ -40,7 +42,13 @@ pytestmark = QUIET
 
 ROOT = Path(__file__).parents[2]
 ALL = (EqSimModule, LateLayerModule, LinearProbeModule, MMAdapterModule, PromptTuningModule)
-CONFIGS = {MMAdapterModule: "mm_adapter.yaml", LinearProbeModule: "linear_probe.yaml"}
+CONFIGS = {
+    MMAdapterModule: ("cola/base.yaml", "cola/mm_adapter.yaml"),
+    LinearProbeModule: ("cola/base.yaml", "cola/linear_probe.yaml"),
+    PromptTuningModule: ("cola/base.yaml", "cola/word_prompts.yaml"),
+    LateLayerModule: ("cola/base.yaml", "cola/ft_late.yaml"),
+    EqSimModule: ("eqsim/base.yaml", "eqsim/v1_all_v2_close.yaml"),
+}
 PARTS = ("adapter", "objectives", "pairs", "optimizer")  # whose defaults are a module's own
 
 
@@ -79,29 +87,44 @@ def test_other_adapters_of_the_family(cls, adapter, model_folder, shards, tmp_pa
     assert watch.decoded == [False] * 2  # what is frozen was stored
 
 
+def told(*files):
+    """The `model` of experiments laid over each other, with the plug-ins that they name by path."""
+    model = {}
+    for file in files:
+        path = ROOT / "configs/experiments" / file
+        for key, value in yaml.safe_load(path.read_text())["model"].items():
+            listed = value if isinstance(value, list) else [value]
+            read = [plugin(path.parent, item) for item in listed]
+            model[key] = read if isinstance(value, list) else read[0]
+    return model
+
+
+def plugin(folder, item):
+    """The content of a plug-in's YAML where `item` is its path."""
+    named = isinstance(item, str) and item.endswith(".yaml")
+    return yaml.safe_load((folder / item).read_text()) if named else item
+
+
 @pytest.mark.parametrize("cls", CONFIGS)
-def test_its_defaults_are_those_of_the_experiment(cls, backbone):
-    cola = ROOT / "configs/experiments/cola"
-    layers = [yaml.safe_load((cola / name).read_text()) for name in ("base.yaml", CONFIGS[cls])]
-    told = {key: value for layer in layers for key, value in layer["model"].items()}
+def test_its_defaults_are_those_of_the_papers_experiment(cls, backbone):
+    paper = told(*CONFIGS[cls])
     module = cls(backbone)
-    adapter = told["adapter"]
-    if isinstance(adapter, str):
-        adapter = yaml.safe_load((cola / adapter).read_text())
-    wanted = type(module.adapter)(**adapter["init_args"])
-    assert module.adapter.spec() == wanted.spec()
-    (loss,) = told["objectives"]
-    if isinstance(loss, str):
-        loss = yaml.safe_load((cola / loss).read_text())
-    (objective,) = module.objectives
-    assert objective.spec()["init_args"].items() >= loss["init_args"].items()
-    assert objective.spec()["class_path"] == loss["class_path"]
-    if cls is MMAdapterModule:  # the quickstart's; Cola's code scores all pairs
-        pairs = yaml.safe_load((ROOT / "configs/plugins/pairs/mixed_pairs.yaml").read_text())
-        assert module.pairs.spec() == MixedPairs(**pairs["init_args"]).spec()
-        assert module.pairs.spec()["class_path"] == pairs["class_path"]
+    assert module.adapter.spec() == instantiate(paper["adapter"], Adapter).spec()
+    objectives = [instantiate(spec, Objective).spec() for spec in paper["objectives"]]
+    assert [one.spec() for one in module.objectives] == objectives
+    assert "pairs" not in paper
+    assert isinstance(module.pairs, AllPairs)
     settings = module.make_optimizer([torch.nn.Parameter(torch.ones(1))]).defaults
-    assert settings.items() >= told["optimizer"]["init_args"].items()
+    assert settings.items() >= paper["optimizer"]["init_args"].items()
+
+
+def test_the_learning_rate_over_flava_is_colas(model_folder):
+    class Flava(OpenClip): ...
+
+    wanted = told("cola/backbones/flava.yaml")["optimizer"]["init_args"]
+    module = MMAdapterModule(Flava(str(model_folder)))
+    settings = module.make_optimizer([torch.nn.Parameter(torch.ones(1))]).defaults
+    assert settings.items() >= wanted.items()
 
 
 CONFIG = {
@@ -109,10 +132,6 @@ CONFIG = {
     "model": {
         "adapter": {"class_path": "vlmtune.adapters.mm_adapter.MMAdapter"},
         "objectives": [{"class_path": "vlmtune.objectives.pair_bce.PairBCE"}],
-        "pairs": {
-            "class_path": "vlmtune.pairs.mixed_pairs.MixedPairs",
-            "init_args": {"positives": 2, "hard_negatives": 3, "random_negatives": 1},
-        },
         "optimizer": {
             "class_path": "torch.optim.AdamW",
             "init_args": {"lr": 1e-5, "weight_decay": 1e-4},
@@ -207,12 +226,22 @@ def test_the_command_of_a_module_parses_with_the_parts_of_the_method(path, monke
     assert backbone.model == "ViT-B-32-quickgelu"
     assert (backbone.pretrained, backbone.preprocessing) == (None, None)
     assert options.store == "runs/features"
+    settings = told(*CONFIGS[named(path)])["optimizer"]["init_args"]
+    assert options.optimizer.init_args.as_dict().items() >= settings.items()
+
+
+def test_configs_without_an_optimizer_leave_the_methods(model_folder, shards, tmp_path):
+    config = plain(tmp_path, model_folder, shards)
+    path = str(ROOT / "configs/plugins/modules/mm_adapter.yaml")
+    model = Parsed("fit", ["--config", config, "--model", path]).config["fit"].model
+    assert model.init_args.optimizer is None
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
 def test_fit_trains_a_named_module_as_python_does(path, model_folder, shards, tmp_path):
     config = plain(tmp_path, model_folder, shards)
-    sgd = ["--model.optimizer", "torch.optim.SGD", "--model.optimizer.init_args.lr=0.1"]
+    sgd = ["--model.optimizer", '{"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}}']
+    sgd += ["--model.optimizer.init_args.weight_decay=0"]  # EqSim's YAML sets one
     assert main(["fit", "--config", config, "--model", str(path), *sgd]) == 0
     (checkpoint,) = (tmp_path / "run").rglob("*.ckpt")
     wanted = torch.load(checkpoint, weights_only=True)["state_dict"]
@@ -253,6 +282,7 @@ def test_a_named_module_resumes_exports_and_is_measured_like_any_other(
     }
     (tmp_path / "named.yaml").write_text(yaml.safe_dump(callbacks))
     words = ["--config", plain(tmp_path, model_folder, shards), "--config", "named.yaml"]
+    words += ["--model.optimizer", "vlmtune.training.module.default_optimizer"]  # a function
     assert main(["fit", *words]) == 0
     report = RunReport.load(tmp_path / "run/report.json")
     assert report.provenance.adapter == "MMAdapter"

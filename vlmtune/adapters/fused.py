@@ -15,9 +15,15 @@ from torch.nn.functional import layer_norm
 from typing_extensions import override
 
 from vlmtune.adapters.base import JointAdapter
-from vlmtune.adapters.fusion_styles.base import ClsOutputs, FusionStyle, JointEncoderStyle
+from vlmtune.adapters.fusion_styles.base import (
+    ClsOutputs,
+    FusionStyle,
+    JointEncoderStyle,
+    tokens_only,
+)
 from vlmtune.adapters.fusion_styles.layers import LayerFactory, initialise
 from vlmtune.adapters.fusion_styles.mdetr import Mdetr
+from vlmtune.adapters.joined_tokens import JoinedTokens
 from vlmtune.adapters.towers import word_embeddings
 from vlmtune.backbones.base import Backbone
 from vlmtune.errors import UserError
@@ -42,6 +48,10 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
         image_layer: Layer of the image tokens, counted from the end.
         text_layer: Layer of the text tokens, counted from the end, or "words" for the embeddings
             of the tokens before the first block (ours).
+        replaces: Number of the last blocks of the backbone's own fusion that the new layers replace
+            (Cola, section 6.1, with 2 of FLAVA's). They then read patches and words that the blocks
+            before have joined, pair by pair and frozen, and `project` maps both; a target is made
+            of the text tower's last layer. 0 reads the layers of both towers.
         fusion: The fusion style, an object of `vlmtune.adapters.fusion_styles`; None for `Mdetr`.
         memory: Bytes that scoring a chunk of pairs may take.
         training_memory: Bytes of activations kept for the backward pass. Activations beyond them
@@ -60,6 +70,7 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
         masked: bool = True,
         image_layer: int = -2,
         text_layer: int | Literal["words"] = -2,
+        replaces: int = 0,
         fusion: FusionStyle | None = None,
         memory: int = 512 * 2**20,
         training_memory: int = 3 * 2**30,
@@ -70,8 +81,10 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
                 f"expected memory above 0 and training_memory of at least 0 bytes, got {memory} "
                 f"and {training_memory}: raise them"
             )
+        if replaces < 0:
+            raise UserError(f"expected replaces >= 0, got {replaces}: pass a number of blocks")
         self.style = Mdetr() if fusion is None else fusion
-        self.gives_reading = isinstance(self.style, JointEncoderStyle)
+        self.gives_reading = isinstance(self.style, JointEncoderStyle) and not replaces
         self.heads, self.hidden, self.dropout, self.norm_first = heads, hidden, dropout, norm_first
         self.layers = _layers(self.style, encoder_layers, decoder_layers)
         self.normalize_tokens, self.masked = normalize_tokens, masked
@@ -79,19 +92,26 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
         # The layer of the words is known once the backbone is.
         self.text_input = FeatureSpec("tokens", -2 if text_layer == "words" else text_layer)
         self.reads_words = text_layer == "words"
+        self.replaces = replaces
+        self.joined: JoinedTokens | None = None
         self.memory, self.training_memory = memory, training_memory
 
     @override
     def attach(self, backbone: Backbone) -> None:
         if self.reads_words:
             self.text_input = word_embeddings(backbone)
+        if self.replaces:
+            self.joined = JoinedTokens(backbone, self.replaces)
+            fusion = self.joined.fusion
+            self.image_input, self.text_input = fusion.image_input, fusion.text_input
         super().attach(backbone)
         width = backbone.text_width
         factory = LayerFactory(
             width, self.heads, self.hidden * width, self.dropout, self.norm_first
         )
         self.special = backbone.text_special
-        self.project = nn.Linear(backbone.image_width, width)
+        read_width = backbone.image_width if self.joined is None else self.joined.width
+        self.project = nn.Linear(read_width, width)
         layers = self.style.build(factory, *self.layers)
         for name, module in layers.items():
             self.add_module(name, module)
@@ -100,16 +120,25 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
 
     @override
     def prepare_image(self, image: Tokens) -> PooledTokens:
-        return self.style.prepare_image(
-            self._fusible(replace(image, values=self.project(image.values))), self.query
-        )
+        if self.joined is not None:
+            return tokens_only(self.joined.fusion.prepare_image(image))
+        return self._image_side(image)
 
     @override
     def prepare_text(self, text: Tokens) -> PooledTokens:
         text = text.trimmed()
-        prepared = self.style.prepare_text(self._fusible(text), self.query)
+        if self.joined is None:
+            prepared = self.style.prepare_text(self._fusible(text), self.query)
+        else:
+            prepared = tokens_only(self.joined.fusion.prepare_text(text))
         # The target comes first, then what the style keeps beside its tokens.
         return replace(prepared, pooled=torch.cat([self.target(text), prepared.pooled], dim=1))
+
+    def _image_side(self, image: Tokens) -> PooledTokens:
+        return self.style.prepare_image(self._fusible(self._projected(image)), self.query)
+
+    def _projected(self, tokens: Tokens) -> Tokens:
+        return replace(tokens, values=self.project(tokens.values))
 
     def _fusible(self, tokens: Tokens) -> Tokens:
         mask = tokens.mask if self.masked else torch.ones_like(tokens.mask)
@@ -121,8 +150,13 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
 
     def cls_outputs(self, image: PooledTokens, text: PooledTokens) -> ClsOutputs:
         """Returns the [CLS] outputs of text i with image i, which the score is made of."""
-        pooled = text.pooled[:, self.target_width :]
-        return self.style.fuse(image, replace(text, pooled=pooled), self.query)
+        if self.joined is None:
+            pooled = text.pooled[:, self.target_width :]
+            return self.style.fuse(image, replace(text, pooled=pooled), self.query)
+        patches, words = self.joined.read(image.tokens, text.tokens)
+        words = self._fusible(self._projected(words))
+        prepared = self.style.prepare_text(words, self.query)
+        return self.style.fuse(self._image_side(patches), prepared, self.query)
 
     @override
     def reading(self, image: PooledTokens, text: PooledTokens) -> Float[Tensor, "P words patches"]:
@@ -148,7 +182,10 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
         # Without a backward pass: the prepared rows twice (gathered, and side by side), and for the
         # layer with most tokens its hidden units and 6 widths a token. With one: the rows once, and
         # for each layer its hidden units and 15 widths a token.
-        counts = self.style.tokens_per_layer(image.tokens.mask.shape[1], text.tokens.mask.shape[1])
+        lengths = image.tokens.mask.shape[1], text.tokens.mask.shape[1]
+        counts = self.style.tokens_per_layer(*lengths)
+        if self.joined is not None:  # its blocks, and what a style else prepares once
+            counts = [*counts, sum(lengths)]
         gathered = sum(
             values.numel() // max(len(values), 1)
             for side in (image, text)

@@ -23,7 +23,8 @@ class MMAdapter(FusedAdapter):
     r"""Scores image I against query Q by the cosine of one fused token to the query's own tokens.
 
     $f(I, Q) = e^{\tau} \frac{1}{N_q} \sum_i \cos(\mathrm{out}, q_i) + b$, with out the [CLS] output
-    of the fusion. A style with two [CLS] tokens (FIBER, FIBER-MM) is scored by their cosine,
+    of the fusion, or its mean over several (`Mdetr.cls_tokens`). A style with a [CLS] token of
+    each modality (FIBER, FIBER-MM) is scored by their cosine,
     $f(I, Q) = e^{\tau} \cos(\mathrm{out}_T, \mathrm{out}_I) + b$, as section 10.1 says; there the
     frozen text is not a target.
 
@@ -64,7 +65,7 @@ class MMAdapter(FusedAdapter):
     @property
     @override
     def target_width(self) -> int:
-        return self.query.shape[2] if self.style.queries == 1 else 0
+        return 0 if self.style.two_sided else self.query.shape[2]
 
     @override
     def target(self, text: Tokens) -> Float[Tensor, "n g"]:
@@ -78,6 +79,8 @@ class MMAdapter(FusedAdapter):
     def score_head(self, fused: ClsOutputs, target: Float[Tensor, "P g"]) -> Float[Tensor, "P"]:
         if self.cosine:
             fused = normalize(fused, dim=-1)
-        other = target if self.target_width else fused[:, 1]
-        products = (fused[:, 0] * other).sum(dim=-1)
+        if self.style.two_sided:
+            products = (fused[:, 0] * fused[:, 1]).sum(dim=-1)
+        else:
+            products = (fused * target[:, None]).sum(dim=-1).mean(dim=1)
         return self.log_scale.exp() * products + self.bias if self.cosine else products

@@ -13,7 +13,7 @@ class MMPred(FusedAdapter):
     r"""Scores image I against query Q by $f(I, Q) = u^\top \mathrm{out} + b$, as log-odds.
 
     out is the [CLS] output of the fusion, as in `MMAdapter`, which compares it with the frozen
-    text instead. A style with two [CLS] tokens (FIBER, FIBER-MM) has both outputs, one after the
+    text instead. A style with several [CLS] tokens (FIBER, FIBER-MM) has all outputs, one after the
     other, as out. The paper names their cosine as the score of those styles, which here is the
     MM-Adapter, and leaves MM-Pred open; a linear layer on both is our reading. Options are those of
     `FusedAdapter`.

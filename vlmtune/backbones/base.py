@@ -116,6 +116,7 @@ class Fusion(ABC):
         blocks: The blocks, first to last.
         tail: The parameters used after the last block: final norm and matching head.
         image_input, text_input: The features it takes.
+        width: w of `joined` tokens; 0 if its blocks do not read patches and words in one sequence.
         reuses_image: True if `match` saves work when all pairs share one image.
     """
 
@@ -123,6 +124,7 @@ class Fusion(ABC):
     tail: Sequence[nn.Parameter]
     image_input: FeatureSpec
     text_input: FeatureSpec
+    width: int = 0
     reuses_image: bool = False
 
     def prepare_image(self, image: Tokens) -> Tokens:
@@ -139,6 +141,10 @@ class Fusion(ABC):
 
         A single row of `image` stands for all P.
         """
+
+    def joined(self, image: Tokens, text: Tokens, left_out: int) -> tuple[Tokens, Tokens]:
+        """Returns patches and words of P prepared rows before the last `left_out` blocks."""
+        raise NotImplementedError
 
     def cls_outputs(self, image: Tokens, text: Tokens) -> Float[Tensor, "P w"]:
         """Returns what the matching head reads of P prepared rows: the joint [CLS].

@@ -97,6 +97,7 @@ class FlavaFusion(Fusion):
         self._flava, self._head, self._dtype = model.flava, model.itm_head, dtype
         self._encoder = model.flava.multimodal_model
         self.blocks = list(self._encoder.encoder.layer)
+        self.width = self._encoder.config.hidden_size
         self.tail = parameters_of(self._encoder.layernorm, self._head)
 
     @override
@@ -117,8 +118,17 @@ class FlavaFusion(Fusion):
 
     @override
     def cls_outputs(self, image: Tokens, text: Tokens) -> Float[Tensor, "P w"]:
-        joined = side_by_side(image, text)
-        tokens = through(
-            self.blocks, joined.values.to(self._dtype), hide_padding(joined.mask, self._dtype)
-        )
+        tokens = self._run(side_by_side(image, text), len(self.blocks))
         return self._encoder.layernorm(tokens)[:, 0]  # the one that its head pools
+
+    @override
+    def joined(self, image: Tokens, text: Tokens, left_out: int) -> tuple[Tokens, Tokens]:
+        tokens = self._run(side_by_side(image, text), len(self.blocks) - left_out)
+        special = 1 + self._encoder.use_cls_token  # the image tower's [CLS], after the fusion's own
+        length = image.token_count
+        return unmasked(tokens[:, special:length]), masked(tokens[:, length:], text.mask)
+
+    def _run(self, joined: Tokens, stop: int) -> Float[Tensor, "P t w"]:
+        """All tokens after the first `stop` blocks."""
+        hidden = hide_padding(joined.mask, self._dtype)
+        return through(self.blocks[:stop], joined.values.to(self._dtype), hidden)

@@ -130,7 +130,8 @@ class SaveConfig(SaveConfigCallback):
             return
         if trainer.is_global_zero and not self.already_saved:
             with write_atomically(Path(folder, self.config_filename)) as temporary:
-                self.parser.save(self.config, temporary, skip_none=False, overwrite=True)
+                options = {"skip_none": False, "overwrite": True, "multifile": False}
+                self.parser.save(self.config, temporary, **options)
             self.save_config(trainer, pl_module, stage)
         self.already_saved = True
 

@@ -69,8 +69,8 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
         adapter: The trained part.
         objectives: Losses; the total is their weighted sum.
         pairs: Which pairs a joint adapter is trained on; all of them by default.
-        optimizer: Makes the optimizer from parameter groups. Vectors and scalars (biases, norms)
-            have weight decay 0.
+        optimizer: Makes the optimizer from parameter groups; `default_optimizer` by default.
+            Vectors and scalars (biases, norms) have weight decay 0.
         warmup: Fraction of all steps over which the learning rate rises linearly.
         final_lr: Learning rate at the end of the cosine, as a fraction of the peak.
         store: Folder of feature stores, or None to run the backbone in each step.
@@ -92,7 +92,7 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
         adapter: Adapter,
         objectives: list[Objective],
         pairs: PairPolicy | None = None,
-        optimizer: Callable[[Iterable[Any]], torch.optim.Optimizer] = default_optimizer,
+        optimizer: Callable[[Iterable[Any]], torch.optim.Optimizer] | None = None,
         warmup: float = 0.05,
         final_lr: float = 0.0,
         store: str | None = None,
@@ -118,7 +118,7 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
         needs = frozenset[Need]().union(*(objective.needs for objective in objectives))
         self.backbone, self.adapter = backbone, adapter
         self.objectives = nn.ModuleList(objectives)
-        self.make_optimizer = optimizer
+        self.make_optimizer = optimizer or default_optimizer
         self.warmup, self.final_lr, self.seed = warmup, final_lr, seed or 0
         self.store = store
         self.store_dtype: StoreDType = store_dtype

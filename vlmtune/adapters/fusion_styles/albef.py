@@ -37,7 +37,7 @@ class Albef(FusionStyle):
     @override
     def prepare_image(self, image: Tokens, query: ClsTokens) -> PooledTokens:
         states = self.image_encoder.all(image.values, image.mask)
-        return tokens_only(self.decoder.prepare_memory(states), image.mask)
+        return tokens_only(Tokens(self.decoder.prepare_memory(states), image.mask))
 
     @override
     def prepare_text(self, text: Tokens, query: ClsTokens) -> PooledTokens:

@@ -22,7 +22,7 @@ ClsOutputs = Float[Tensor, "P c w"]
 
 
 class FusionStyle(Configured, ABC):
-    """Fuses image tokens and text tokens into one or two [CLS] tokens.
+    """Fuses image tokens and text tokens into [CLS] tokens.
 
     `prepare_image` and `prepare_text` run once per image and once per text, `fuse` once per pair.
     Masked tokens never change an output.
@@ -39,13 +39,16 @@ class FusionStyle(Configured, ABC):
         encoders: Names of the encoders.
         decoders: Names of the decoders.
         queries: c, the number of [CLS] tokens.
+        two_sided: Whether MM-Adapter compares its two [CLS] tokens, one of each modality, with each
+            other rather than [CLS] with the text.
     """
 
     encoder_layers: ClassVar[int] = 1
     decoder_layers: ClassVar[int] = 1
     encoders: ClassVar[tuple[str, ...]]
     decoders: ClassVar[tuple[str, ...]]
-    queries: ClassVar[int] = 1
+    queries: int = 1
+    two_sided: ClassVar[bool] = False
 
     def build(
         self, factory: LayerFactory, encoder_layers: int, decoder_layers: int
@@ -82,11 +85,11 @@ class JointEncoderStyle(FusionStyle):
 
     @override
     def prepare_image(self, image: Tokens, query: ClsTokens) -> PooledTokens:
-        return tokens_only(self.encoder.pack(image.values), image.mask)
+        return tokens_only(Tokens(self.encoder.pack(image.values), image.mask))
 
     @override
     def prepare_text(self, text: Tokens, query: ClsTokens) -> PooledTokens:
-        return tokens_only(self.encoder.pack(text.values), text.mask)
+        return tokens_only(Tokens(self.encoder.pack(text.values), text.mask))
 
     def reading(self, image: Tokens, text: Tokens, heads: int) -> Float[Tensor, "P words patches"]:
         r"""How much each text token attends to each patch in the first layer of the encoder.
@@ -107,9 +110,9 @@ class JointEncoderStyle(FusionStyle):
         return read / read.sum(dim=2, keepdim=True)
 
 
-def tokens_only(values: Float[Tensor, "n t w"], mask: Bool[Tensor, "n t"]) -> PooledTokens:
+def tokens_only(tokens: Tokens) -> PooledTokens:
     """Prepared tokens without a vector beside them."""
-    return PooledTokens(values.new_zeros(len(values), 0), Tokens(values, mask))
+    return PooledTokens(tokens.values.new_zeros(len(tokens), 0), tokens)
 
 
 def side_by_side(*parts: Tokens) -> tuple[Float[Tensor, "P t w"], Bool[Tensor, "P t"] | None]:

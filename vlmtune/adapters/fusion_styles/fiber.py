@@ -33,6 +33,7 @@ class Fiber(FusionStyle):
     encoders = ("image_encoder", "text_encoder")
     decoders = ("image_decoder", "text_decoder")
     queries = 2
+    two_sided = True
     image_encoder: Encoder
     text_encoder: Encoder
     image_decoder: Decoder

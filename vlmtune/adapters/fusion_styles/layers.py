@@ -170,19 +170,29 @@ class Encoder(nn.TransformerEncoder):
 
 
 class Decoder(nn.TransformerDecoder):
-    """Decoder layers and a final norm; only the first target token, [CLS], comes out."""
+    """Decoder layers and a final norm; only [CLS] comes out."""
 
     norm: nn.LayerNorm
 
     def read(
-        self, query: Float[Tensor, "one_or_n 1 w"], states: Memory, mask: MemoryMask
-    ) -> Float[Tensor, "n 1 w"]:
+        self, query: Float[Tensor, "one_or_n c w"], states: Memory, mask: MemoryMask
+    ) -> Float[Tensor, "n c w"]:
         """[CLS] after it read `states` alone; a single row of `query` stands for all P."""
+        if query.shape[1] > 1:
+            return self._read_by_several(query.expand(len(states), -1, -1), states, mask)
         for layer in self._layers:
             query = layer.self_attend_first(query, None)
             folded = layer.folded_cross_query(query)
             query = layer.cross_attend_folded(query, folded, states, mask)
         return self.norm(query)
+
+    def _read_by_several(
+        self, x: Float[Tensor, "n c w"], states: Memory, mask: MemoryMask
+    ) -> Float[Tensor, "n c w"]:
+        for layer in self._layers:
+            x = layer.self_attend(x, None)
+            x = layer.cross_attend(x, layer.cross_query(x), layer.keys_values(states), mask)
+        return self.norm(x)
 
     def prepare_target(
         self, tokens: States, mask: Mask

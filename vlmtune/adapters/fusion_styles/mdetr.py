@@ -9,6 +9,7 @@ from vlmtune.adapters.fusion_styles.base import (
     side_by_side,
 )
 from vlmtune.adapters.fusion_styles.layers import Decoder
+from vlmtune.errors import UserError
 from vlmtune.types import PooledTokens
 
 
@@ -19,16 +20,26 @@ class Mdetr(JointEncoderStyle):
     main results. Letters as in `FusionStyle`.
 
     Once per image and once per text: W I, and queries, keys and values of the first encoder layer.
-    [CLS] is one token, the same for all pairs, so the decoder projects no keys and no values
-    (see `attention.attend_folded`).
+    A single [CLS] is the same for all pairs, so the decoder projects no keys and no values (see
+    `attention.attend_folded`).
 
     Parameters: W 393,728, encoder layer 3,152,384, decoder layer 4,204,032, two final norms 2,048,
     [CLS] 512: 7,752,704. Table 5 says 7.8M.
+
+    Args:
+        cls_tokens: Number of [CLS] tokens, each with its own start. They also attend to each other,
+            and MM-Adapter averages their scores (ours). Section 10.1 tried 100, which learned the
+            same thing.
     """
 
     encoders = ("encoder",)
     decoders = ("decoder",)
     decoder: Decoder
+
+    def __init__(self, cls_tokens: int = 1) -> None:
+        if cls_tokens < 1:
+            raise UserError(f"expected cls_tokens of at least 1, got {cls_tokens}: raise it")
+        self.queries = cls_tokens
 
     @override
     def fuse(self, image: PooledTokens, text: PooledTokens, query: ClsTokens) -> ClsOutputs:
@@ -41,4 +52,6 @@ class Mdetr(JointEncoderStyle):
     @override
     def tokens_per_layer(self, image_tokens: int, text_tokens: int) -> list[int]:
         both = image_tokens + text_tokens
-        return [both] * len(self.encoder.layers) + [1] * len(self.decoder.layers)
+        # Several [CLS] read keys and values of all tokens.
+        read = 1 if self.queries == 1 else self.queries + both
+        return [both] * len(self.encoder.layers) + [read] * len(self.decoder.layers)
