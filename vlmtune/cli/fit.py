@@ -130,8 +130,9 @@ class SaveConfig(SaveConfigCallback):
             return
         if trainer.is_global_zero and not self.already_saved:
             with write_atomically(Path(folder, self.config_filename)) as temporary:
-                options = {"skip_none": False, "overwrite": True, "multifile": False}
-                self.parser.save(self.config, temporary, **options)
+                self.parser.save(
+                    self.config, temporary, skip_none=False, overwrite=True, multifile=False
+                )
             self.save_config(trainer, pl_module, stage)
         self.already_saved = True
 
