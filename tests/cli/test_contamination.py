@@ -13,6 +13,7 @@ from data_builders.cola_pairs import BENCHMARK, ColaPairsBuilder
 from data_builders.flickr30k import Flickr30kBuilder
 from data_builders.karpathy import KarpathyBuilder
 from data_builders.scenes.world import ScenesBuilder
+from data_builders.table import TableBuilder
 from tests.data_builders.pictures import encoded
 from vlmtune.benchmarks.base import Benchmark
 from vlmtune.benchmarks.cola_multi import ColaMulti
@@ -20,6 +21,7 @@ from vlmtune.benchmarks.crepe_productivity import CrepeProductivity
 from vlmtune.benchmarks.eqben import EqBen
 from vlmtune.benchmarks.retrieval import Retrieval
 from vlmtune.benchmarks.sugar_crepe import SugarCrepe
+from vlmtune.benchmarks.table_multiple_choice import TableMultipleChoice
 from vlmtune.benchmarks.zero_shot_classification import ZeroShotClassification
 from vlmtune.cli.contamination import unchecked
 from vlmtune.cli.fit import NOISE, Announcement
@@ -119,6 +121,27 @@ def test_the_split_that_is_measured_was_trained_on(folder):
     builder.build(out, progress=False)
     (line,) = unchecked([ShardSet(str(out))], [Retrieval(str(folder / "dataset.json"), "")])
     assert "may have images of retrieval" in line
+
+
+def test_arguments_of_a_build_that_are_null_name_nothing(folder):
+    (folder / "mine.csv").write_text("image,caption\nCOCO_val2014_000000000009.jpg,a cup\n")
+    out = folder / "shards"
+    TableBuilder(folder / "mine.csv").build(out, progress=False)
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert manifest["arguments"]["splits"] is None
+    manifest["arguments"]["measured"] = None
+    (out / "manifest.json").write_text(json.dumps(manifest))
+    sets = [ShardSet(str(out))]
+    assert unchecked(sets, [TableMultipleChoice(str(folder / "mine.csv"))]) == []
+    assert len(unchecked(sets, [SugarCrepe(str(folder / "sugar"), "")])) == 1
+
+
+def test_a_check_that_fails_is_a_line(folder, monkeypatch):
+    broken = SugarCrepe(str(folder / "sugar"), "")
+    monkeypatch.setattr(broken, "path", 3)
+    (line,) = unchecked(sets := coco(folder), [broken])
+    assert line.startswith(f"warning: could not check whether {sets[0].path} has images of bench")
+    assert "TypeError" in line
 
 
 def test_rendered_scenes_are_divided_by_their_build(folder):

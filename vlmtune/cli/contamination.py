@@ -26,21 +26,34 @@ _RENDERED = ("data_builders.scenes.world.ScenesBuilder", "data_builders.requests
 
 
 def unchecked(sets: Sequence[ShardSet], benchmarks: Sequence[Benchmark[Any]]) -> list[str]:
-    """Returns a line for each set that may hold images of benchmarks."""
-    lines = []
-    for data in sets:
-        if isinstance(data, RenderedSet):
-            continue
-        folder, manifest = Path(data.path), data.manifest
-        named = {b.name: file for b in benchmarks for file in _files(b)
-                 if not _apart(folder, manifest, b, file)}  # fmt: skip
-        if named:
-            files = ",".join(dict.fromkeys(map(str, named.values())))
-            lines.append(
-                f"warning: {data.path} may have images of {', '.join(named)}: build it with "
-                f"--measured '[{files}]' to leave them out"
-            )
-    return lines
+    """Returns a line for each set that may hold images of benchmarks, or could not be checked."""
+    lines = [_checked(data, benchmarks) for data in sets if not isinstance(data, RenderedSet)]
+    return [line for line in lines if line]
+
+
+def _checked(data: ShardSet, benchmarks: Sequence[Benchmark[Any]]) -> str:
+    """The line of a set; empty if it has no images of benchmarks."""
+    try:
+        named = _overlapping(data, benchmarks)
+    except Exception as error:  # a check that only warns never stops a training
+        return (
+            f"warning: could not check whether {data.path} has images of benchmarks "
+            f"({type(error).__name__}: {error})"
+        )
+    if not named:
+        return ""
+    files = ",".join(dict.fromkeys(map(str, named.values())))
+    return (
+        f"warning: {data.path} may have images of {', '.join(named)}: build it with "
+        f"--measured '[{files}]' to leave them out"
+    )
+
+
+def _overlapping(data: ShardSet, benchmarks: Sequence[Benchmark[Any]]) -> dict[str, Path]:
+    """The benchmarks of which a set may have images, by name, with a file of each."""
+    folder, manifest = Path(data.path), data.manifest
+    return {b.name: file for b in benchmarks for file in _files(b)
+            if not _apart(folder, manifest, b, file)}  # fmt: skip
 
 
 def _apart(folder: Path, manifest: Manifest, benchmark: Benchmark[Any], file: Path) -> bool:
@@ -50,9 +63,9 @@ def _apart(folder: Path, manifest: Manifest, benchmark: Benchmark[Any], file: Pa
         return True
     if _rendered(folder) or _rendered(file):
         return True
-    if getattr(benchmark, "split", None) in manifest.arguments.get("splits", ()):
+    if getattr(benchmark, "split", None) in (manifest.arguments.get("splits") or ()):
         return False
-    measured = [Path(path).resolve() for path in manifest.arguments.get("measured", ())]
+    measured = [Path(path).resolve() for path in manifest.arguments.get("measured") or ()]
     if not set(measured).isdisjoint(_folders(file)):
         return True
     listed = _listed(file) if hasattr(benchmark, "path") else []
