@@ -1,4 +1,4 @@
-"""docs/own-data.md: its script, its builds with what they print, and its five commands."""
+"""docs/own-data.md: its script, all of its commands with what they print, and the first five."""
 
 import csv
 import json
@@ -36,7 +36,8 @@ def transcript() -> list[tuple[list[str], list[str]]]:
     return steps
 
 
-BUILDS = [(words[1:], lines) for words, lines in transcript() if words[:2] == ["vlmtune", "build"]]
+COMMANDS = [(words[1:], lines) for words, lines in transcript()]
+BUILDS = [(words, lines) for words, lines in COMMANDS if words[0] == "build"]
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +115,33 @@ def test_a_build_prints_what_the_page_says(words, lines, pictures, monkeypatch, 
     assert main(words) == 0
     printed = capsys.readouterr()
     assert (printed.err + printed.out).splitlines() == lines
+
+
+def test_the_training_of_the_page_runs_and_is_measured(pictures, tmp_path, monkeypatch, capsys):
+    """Fit, evaluate and export as the page does, in two steps; numbers depend on the steps."""
+    folder = tmp_path / "own"
+    shutil.copytree(pictures, folder, ignore=shutil.ignore_patterns("shards*", "runs", "exports"))
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "argv", ["vlmtune"])
+    config, _ = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    Path("mine.yaml").write_text(config)
+    rest = [(words, lines) for words, lines in COMMANDS if words[0] != "build"]
+    assert [words[0] for words, _ in rest] == ["fit", "evaluate", "export", "evaluate"]
+    assert main(BUILDS[0][0]) == 0
+    capsys.readouterr()
+    for words, lines in rest:
+        short = ["--trainer.max_steps", "2", "--trainer.accelerator", "cpu"]
+        added = short if words[0] == "fit" else []
+        assert main([*words, *added]) == 0, capsys.readouterr().err
+        printed = capsys.readouterr()
+        assert shape(printed.err + printed.out) == shape("\n".join(lines))
+
+
+def shape(printed: str) -> list[str]:
+    """The lines of a command in any order, without numbers, hashes, widths and steps on the way."""
+    lines = [line for line in printed.splitlines() if not re.match(r"step \d+:|weights of", line)]
+    plain = [re.sub(r"-[0-9a-f]{16}\b|[ \-|]+", " ", line).strip() for line in lines]
+    return sorted(re.sub(r"[\d.]+", "0", line) for line in plain if line)
 
 
 def test_the_benchmarks_of_the_page_can_be_made(pictures, monkeypatch):

@@ -1,0 +1,185 @@
+"""Every command of the documentation runs, in the order of its page, on a tiny world.
+
+Each page starts in a folder in which `vlmtune quickstart` has run and in which pictures, tables and
+files of the reader lie where the page has them. What is not run is in `UNRUN`, with the reason;
+`test_readme` parses those too. docs/own-data.md and docs/examples.md have tests of their own.
+"""
+
+import json
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.test_examples import PAGE as EXAMPLES
+from tests.test_own_data import PAGE as OWN_DATA
+from tests.test_own_data import SCRIPT
+from tests.test_readme import FENCE, TEXTS, blocks
+from vlmtune.cli import quickstart
+from vlmtune.cli.fit import NOISE
+from vlmtune.cli.main import main
+
+pytestmark = [pytest.mark.filterwarnings(f"ignore:{pattern}") for pattern in NOISE]
+WORLD = quickstart.SIZES["tiny"]["world"]
+LEAST = 8  # scenes of a kind, where a page names their number
+# What follows a command to make it small, by its first words.
+TINY: Mapping[str, Sequence[str]] = {
+    "fit": ["--trainer.max_steps=2", "--data.batch_size=8", "--trainer.accelerator=cpu",
+            "--trainer.devices=1", "--trainer.logger=false"],
+    "probe": ["--limit=6", "--steps=2", "--runs=2", "--widths", "0", "--side=32"],
+}  # fmt: skip
+# Weights that are not here, and the random ones that stand for them.
+OPENAI = "--model ViT-B-32-quickgelu --pretrained openai"
+OPENAI_OF_COLA = "--config configs/experiments/cola/base.yaml"
+PUBLISHED = "--model negclip.pth --architecture ViT-B-32-quickgelu"
+RANDOM = "--model negclip.pth --architecture Tiny-VL-quickgelu"
+RANDOM_OF_COLA = (
+    f"{OPENAI_OF_COLA} --model.backbone.init_args.model=checkpoints/scenes-clip"
+    " --model.backbone.init_args.pretrained=null"
+)
+# A part of a command or the name of a page, and why it is not run.
+UNRUN = {
+    "vlmtune quickstart": "has run where each page starts",
+    "--format onnx": "torch cannot export what checks shapes; test_to_onnx runs it without",
+    "pip install": "installs; test_wheel does",
+    "wandb sweep": "needs an account; test_sweep runs its trials",
+    "python -m scripts.": "measures for minutes, or asks a language model",
+    "docs/cluster.md": "needs GPUs, nodes, Slurm, W&B agents or a bucket",
+    "docs/compare.md": "half an hour; test_compare runs a tiny comparison",
+    "docs/experiments.md": "the published experiments; other pages have commands of each kind",
+    "docs/fusion.md": "needs weights of BLIP; test_fusion_styles trains tiny ones",
+    "configs/experiments/eqsim/data/flickr30k.yaml": "needs Flickr30K",
+    "vlmtune build flickr30k": "needs Flickr30K",
+    "vlmtune build coco": "needs COCO",
+    "data/pug": "needs PUG",
+    "PUG_ANIMAL": "needs PUG",
+    "shards/animals": "needs PUG",
+    "data/visual_genome": "needs Visual Genome",
+    "data/gqa": "needs GQA",
+    "data/paco": "needs PACO",
+    "data/clevr/": "needs CLEVR",
+    "build eqben_": "needs videos; tests/data_builders/videos encode some",
+    "eqben-youcook2": "needs videos",
+    "data/scenes/eqben": "needs a world with --eqben_train; tests/data_builders/scenes builds one",
+    "ViT-L-14": "needs weights",
+    "align-base": "needs weights",
+    "timm:": "needs weights of timm; test_timm_image writes some",
+    "configs/plugins/models/": "needs weights; test_families writes tiny ones",
+    "runs/families/": "needs weights",
+    "runs/lora": "test_probe runs this section",
+    "runs/evaluate/": "test_probe runs this section",
+    "--packages mypackage": "the reader's package; test_extension writes one",
+}
+ELSEWHERE = {"docs/examples.md": EXAMPLES, "docs/own-data.md": OWN_DATA}
+
+
+def commands(name: str) -> list[str]:
+    """The commands in all shell blocks of a page, one a line."""
+    lines = []
+    for _, language, content in FENCE.findall(TEXTS[name]):
+        if language in ("sh", "bash", "console"):
+            lines += re.sub(r"\\\n\s*", "", content).splitlines()
+    return [line.strip() for line in lines if line.strip()]
+
+
+def is_run(name: str, line: str) -> bool:
+    return not any(part == name or part in line for part in UNRUN)
+
+
+PAGES = [name for name in TEXTS if name not in ELSEWHERE
+         and any(is_run(name, line) for line in commands(name))]  # fmt: skip
+
+
+def test_each_reason_not_to_run_a_command_is_needed():
+    listed = [(name, line) for name in TEXTS for line in commands(name)]
+    for part in UNRUN:
+        assert any(part == name or part in line for name, line in listed), part
+
+
+def test_the_pages_that_a_newcomer_reads_are_run():
+    assert {"README.md", "docs/train.md", "docs/retrieve.md", "docs/measure.md"} <= {*PAGES}
+    assert all(TEXTS[name] == text for name, text in ELSEWHERE.items())
+
+
+def tiny(line: str) -> list[str]:
+    """The words of a command, made small."""
+    line = line.replace(OPENAI, RANDOM).replace(PUBLISHED, RANDOM)
+    line = line.replace(OPENAI_OF_COLA, RANDOM_OF_COLA)
+    program, *words = shlex.split(line)
+    assert program == "vlmtune", f"no way to run {line}"
+    if words[:2] == ["build", "scenes"]:
+        given = [str(min(int(word), LEAST)) if word.isdecimal() else word for word in words]
+        return [*given, *(f"--{name}={n}" for name, n in WORLD.items() if f"--{name}" not in words)]
+    return [*words, *TINY.get(words[0], ())]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the tiny quickstart and the files of a reader."""
+    folder = tmp_path_factory.mktemp("documented")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(sys, "argv", ["vlmtune"])
+        patch.setattr(quickstart, "cores", lambda: 1)  # a second process imports all anew
+        assert main(["quickstart", "--size", "tiny"]) == 0
+        exec(compile(SCRIPT, "own-data.md", "exec"), {})
+        write_own_files()
+        write_cola(Path("runs/quickstart/world"))
+    return folder
+
+
+def write_own_files() -> None:
+    mine = Path("data/mine")
+    mine.mkdir(parents=True)
+    shutil.copytree("photos", mine / "photos")
+    shutil.copy("mine.csv", mine / "train.csv")
+    for name in ("image.png", "more/image.png", "a.png", "b.png"):
+        Path(name).parent.mkdir(exist_ok=True)
+        shutil.copy("photos/000.png", name)
+    theirs = "benchmark,id,right\ncola_multi_seen,cola_multi_seen/0,true\n"
+    Path("theirs.csv").write_text(theirs)
+    (request,) = (x for x in blocks(TEXTS["docs/corpora.md"], "json") if '"relation"' in x)
+    Path("data/requests.json").write_text(request)
+    Path("data/coco").mkdir()
+    captioned = [{"image": "a.jpg", "caption": ["a red dog runs on a green field"]}]
+    Path("data/coco/coco_karpathy_test.json").write_text(json.dumps(captioned))
+
+
+def write_cola(world: Path) -> None:
+    """The world's pairs and queries where Cola's files are."""
+    cola = Path("data/cola")
+    shutil.copytree(world / "images/cola", cola / "vg_gqa_images")
+    shutil.copytree(world / "images/test", cola / "vg_gqa_images/test")
+    for source, name in (("multi_unseen", "multiobjects_matching_benchmark"),
+                         ("single", "singleobjects_benchmark_GQA")):  # fmt: skip
+        shutil.copy(world / f"cola/{source}.json", cola / f"COLA_{name}.json")
+
+
+# What a reader of a page has done before: trained weights that can be interpolated, built a world.
+LAST_BLOCKS = "--model.adapter last_blocks --model.objectives [info_nce]"
+FINE_TUNED = (
+    "vlmtune fit --config configs/experiments/quickstart/mm_adapter.yaml"
+    f" {LAST_BLOCKS} --trainer.default_root_dir runs/mine"
+)
+BEFORE = {
+    "docs/retrieve.md": [FINE_TUNED],
+    "docs/corpora.md": ["vlmtune build scenes --out data/scenes"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PAGES)
+def test_the_commands_of_a_page_run(name, place, tiny_vl, tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "page"
+    shutil.copytree(place, folder)
+    torch.save(tiny_vl, folder / "negclip.pth")
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "argv", ["vlmtune"])
+    for line in [*BEFORE.get(name, ()), *commands(name)]:
+        if is_run(name, line):
+            assert main(tiny(line)) == 0, f"{line}\n{capsys.readouterr().err}"
