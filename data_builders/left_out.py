@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vlmtune.errors import UserError
+from vlmtune.storage.files import remove, write_text
 
 FILE = "left_out.txt"  # beside the shards
 SHOWN = 20  # lines on the screen
@@ -84,23 +85,34 @@ def report(lines: Sequence[Line]) -> None:
         print(f"left out: {more} more, see {FILE} next to the shards", file=sys.stderr)
 
 
-def check_fraction(lines: Iterable[Line], total: int, unit: str, allowed: float) -> None:
-    """Checks how much is unusable.
+def check_fraction(lines: Sequence[Line], total: int, unit: str, allowed: float, out: Path) -> None:
+    """Checks how much is unusable; if it is too much, writes the list beside `out`.
+
+    A list that an earlier build left there is removed.
 
     Raises:
         UserError: It is more than the share `allowed` of `total`.
     """
+    file = out.with_name(f"{out.name}.{FILE}")
     unusable = [line for line in lines if line.unusable]
-    if len(unusable) > allowed * total:
-        raise UserError(
-            f"expected at most {allowed:.0%} of {total} {unit} to be unusable, got "
-            f"{len(unusable)}, first {unusable[0].text()}: correct them, or allow more by "
-            "--max_left_out"
-        )
+    if len(unusable) <= allowed * total:
+        remove(file)
+        return
+    write_text(file, _text(lines))
+    reasons = Counter(line.reason for line in unusable)
+    counted = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common())
+    raise UserError(
+        f"expected at most {allowed:.0%} of {total} {unit} to be unusable, got "
+        f"{len(unusable)}, first {unusable[0].text()} (all in {file}: {counted}): correct them, or "
+        "allow more by --max_left_out"
+    )
 
 
 def write_lines(lines: Sequence[Line], folder: Path) -> None:
     """Writes all lines into the folder of the shards, if there are any."""
     if lines:
-        text = "\n".join([*(line.text() for line in lines), ""])
-        (folder / FILE).write_text(text, encoding="utf-8")
+        (folder / FILE).write_text(_text(lines), encoding="utf-8")
+
+
+def _text(lines: Sequence[Line]) -> str:
+    return "\n".join([*(line.text() for line in lines), ""])

@@ -89,15 +89,16 @@ def finish(
     contents: Contents,
     states: Sequence[ShardState],
     limit: float,
+    out: Path,
 ) -> None:
-    """Writes the manifest and the list of what was left out beside all shards of a build.
+    """Writes the manifest and the list of what was left out beside all shards of a build of `out`.
 
     Raises:
         UserError: More than the share `limit` is unusable, or no record is left.
     """
     lines, shards, counts = _summary(contents, states)
+    check_fraction(lines, contents.total, contents.unit, limit, out)
     report(lines)
-    check_fraction(lines, contents.total, contents.unit, limit)
     if states and not shards:
         raise UserError(f"expected records from {identity['builder']}, got none: check the images")
     write_lines(lines, folder)
@@ -112,6 +113,7 @@ def finish_part(
     contents: Contents,
     states: Sequence[ShardState],
     limit: float,
+    out: Path,
 ) -> None:
     """Writes `part.json` beside the shards of one part.
 
@@ -119,7 +121,7 @@ def finish_part(
         UserError: More than the share `limit` of the whole corpus is already unusable.
     """
     lines, _, _ = _summary(contents, states)
-    check_fraction(lines, contents.total, contents.unit, limit)
+    check_fraction(lines, contents.total, contents.unit, limit, out)
     report(ordered(line for state in states for line in state.lines))
     content = {
         **identity,
@@ -169,7 +171,7 @@ def merge(folders: Sequence[Path], out: Path, limit: float = LIMIT) -> None:
                     _take(file, temporary / file.name, shards[file.name])
                 elif folder == first and file.name != PART:
                     shutil.copy2(file, temporary / file.name)  # what a builder writes beside them
-        finish(temporary, identity, content["contents"], states, limit)
+        finish(temporary, identity, content["contents"], states, limit, out)
 
 
 def _summary(

@@ -219,9 +219,9 @@ class ShardBuilder(Builder):
             contents = chunks.contents(self.left_out)
             states = [state for n, state in sorted(build.states.items()) if n < contents.shards]
             if part is None:
-                finish(build.shards, identity, contents, states, max_left_out)
+                finish(build.shards, identity, contents, states, max_left_out, out)
             else:
-                finish_part(build.shards, identity, part, contents, states, max_left_out)
+                finish_part(build.shards, identity, part, contents, states, max_left_out, out)
             build.finish(out, contents.shards)
 
     @override

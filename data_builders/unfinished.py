@@ -133,7 +133,7 @@ def _leave(build: Unfinished) -> None:
         return
     stay = "complete shard stays" if len(build.states) == 1 else "complete shards stay"
     print(
-        f"{len(build.states)} {stay} in {build.folder}; the same command resumes from there",
+        f"{len(build.states)} {stay} in {build.folder}; a build of the same data resumes there",
         file=sys.stderr,
     )
 

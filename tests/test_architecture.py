@@ -20,12 +20,12 @@ UPSTREAM = {
     "pairs": BASICS,
     "data": BASICS | {"language", "storage"},
     "backbones": BASICS | {"storage.files"},
-    "features": {"types", "errors", "storage", "data.images"}
+    "features": {"types", "errors", "storage", "data.images", "data.rgb"}
     | {"backbones.base", "backbones.evaluation_mode"},
     "adapters": BASICS | {"backbones.base", "backbones.evaluation_mode", "storage.files"},
     "objectives": BASICS | {"distributed"},
     "metrics": BASICS,
-    "report": {"types", "errors", "metrics", "storage"},
+    "report": {"types", "errors", "metrics", "storage", "data.rgb"},
     "benchmarks": BASICS
     | {"metrics", "language", "data.schema", "data.table_rows", "data.distinct_images"}
     | {"report.result", "storage.files"},

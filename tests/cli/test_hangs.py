@@ -18,7 +18,7 @@ from vlmtune.cli.yaml_files import MOST_VALUES, check_yaml, read_yaml
 from vlmtune.data.images import digest
 from vlmtune.data.shards import ShardSet
 from vlmtune.errors import UserError
-from vlmtune.features.stored_pixels import turned
+from vlmtune.features.stored_pixels import differs
 from vlmtune.report.media import thumbnail
 from vlmtune.storage.files import read_json
 from vlmtune.types import ImageRef
@@ -78,7 +78,7 @@ def test_every_reader_refuses_a_pipe(tmp_path, read):
 def test_a_pipe_has_no_thumbnail_and_no_orientation(tmp_path):
     os.mkfifo(tmp_path / "fifo.png")
     assert thumbnail(ImageRef(tmp_path / "fifo.png")) is None
-    assert turned(tmp_path / "fifo.png") is None
+    assert not differs(tmp_path / "fifo.png")
 
 
 @pytest.mark.filterwarnings("ignore")

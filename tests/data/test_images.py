@@ -11,6 +11,7 @@ from PIL import Image
 from tests.refusals import refused
 from vlmtune.data.images import digest, open_image, read
 from vlmtune.data.schema import RecordError
+from vlmtune.features.pictures import read_picture
 from vlmtune.types import ImageRef
 
 
@@ -46,6 +47,8 @@ KINDS = [
         "WEBP": ("RGB", "RGBA"),
         "GIF": ("P", "L"),
         "TIFF": ("RGB", "CMYK"),
+        "AVIF": ("RGB", "RGBA"),
+        "JPEG2000": ("RGB", "L"),
     }.items()
     for mode in modes
 ]
@@ -56,6 +59,48 @@ def test_every_kind_of_image_becomes_rgb(kind: str, mode: str) -> None:
     opened = open_image(encoded(Image.new("RGB", (3, 2), "white").convert(mode), kind))
     assert (opened.mode, opened.size) == ("RGB", (3, 2))
     assert min(opened.getpixel((1, 1))) > 250
+
+
+@pytest.mark.parametrize("kind", ["PNG", "TIFF", "JPEG2000", "PPM"])
+def test_grey_of_16_bits_is_scaled(kind: str) -> None:
+    wide = Image.fromarray(np.array([[0, 257 * 30, 40_000, 65_535]], dtype=np.uint16))
+    source = encoded(wide, kind, **({"irreversible": False} if kind == "JPEG2000" else {}))
+    opened = open_image(source)
+    assert [opened.getpixel((x, 0))[0] for x in range(4)] == [0, 30, 156, 255]
+    assert open_image(source, plain=True).getpixel((2, 0)) == (255, 255, 255)
+
+
+@pytest.mark.parametrize("mode", ["I", "F"])
+def test_pixels_without_a_range_are_refused(mode: str, tmp_path: Path) -> None:
+    Image.new(mode, (2, 2), 1).save(tmp_path / "a.tif")
+    with refused(f"got none .pixels of mode '{mode}', whose range is unknown.: save it with 8 or"):
+        open_image(tmp_path / "a.tif")
+    with refused(f"expected a picture of 8 or 16 bits, got pixels of mode '{mode}'"):
+        read_picture(Image.new(mode, (2, 2)))
+
+
+@pytest.mark.parametrize("kind", ["PNG", "WEBP", "GIF", "TIFF"])
+def test_transparent_pixels_are_white(kind: str) -> None:
+    image = Image.new("RGBA", (2, 1), (255, 0, 0, 0))
+    image.putpixel((1, 0), (0, 0, 255, 255))
+    opened = open_image(encoded(image, kind))
+    assert opened.getpixel((0, 0)) == (255, 255, 255)
+    assert opened.getpixel((1, 0))[2] > 200
+    assert read_picture(image).getpixel((0, 0)) == (255, 255, 255)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (encoded(Image.new("RGB", (2, 2)), "SGI"), "format SGI is not read.: convert the file"),
+        (b"\0\0\0\x18ftypheic" + bytes(16), "format HEIF is not read without .*pillow-heif"),
+        (b"no image at all", "cannot identify image file"),
+    ],
+)
+def test_a_format_that_is_not_read_is_named(source: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(source)
+    with refused(message):
+        open_image(tmp_path / "a.png")
 
 
 def test_exif_orientation_is_applied_before_the_box() -> None:

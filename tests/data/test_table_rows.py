@@ -71,14 +71,19 @@ def test_cells_of_captions(cell, captions, tmp_path):
     assert row.captions == captions
 
 
-def test_names_start_from_the_table_or_the_images(tmp_path):
+def test_names_start_from_the_table_or_the_images(tmp_path, monkeypatch):
     row = {"image": "sub/a.jpg", "caption": "a"}
     (read,) = table(tmp_path, row).rows()
     assert read.image == tmp_path / "sub/a.jpg"
     (read,) = table(tmp_path, row, images=tmp_path / "x").rows()
     assert read.image == tmp_path / "x/sub/a.jpg"
-    inside = {"image": str(tmp_path / "sub/a.jpg"), "caption": "a"}
-    assert next(table(tmp_path, inside).rows()).image == tmp_path / "sub/a.jpg"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in (str(tmp_path / "sub/a.jpg"), "sub\\a.jpg", ".\\sub\\a.jpg", "~/sub/a.jpg"):
+        inside = {"image": name, "caption": "a"}
+        assert next(table(tmp_path, inside).rows()).image == tmp_path / "sub/a.jpg"
+    (tmp_path / "sub\\b.jpg").touch()  # a name with a backslash is one here
+    inside = {"image": "sub\\b.jpg", "caption": "a"}
+    assert next(table(tmp_path, inside).rows()).image == tmp_path / "sub\\b.jpg"
 
 
 @pytest.mark.parametrize(

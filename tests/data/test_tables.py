@@ -20,6 +20,9 @@ def written(path: Path, text: str) -> Path:
 TEXTS = {
     "t.csv": 'image,caption\na.jpg,a dog\n\nb/c.jpg,"a, b\nand c"\n',
     "t.CSV": '\ufeffimage,caption\r\na.jpg,a dog\r\nb/c.jpg,"a, b\nand c"\r\n',
+    "excel.csv": '\ufeffimage;caption\na.jpg;a dog\nb/c.jpg;"a, b\nand c"\n',
+    "tabs.csv": 'image\tcaption\na.jpg\ta dog\nb/c.jpg\t"a, b\nand c"\n',
+    "bars.csv": 'image|caption\na.jpg|a dog\nb/c.jpg|"a, b\nand c"\n',
     "t.tsv": 'image\tcaption\na.jpg\ta dog\nb/c.jpg\t"a, b\nand c"\n',
     "t.jsonl": "\n\n".join(map(json.dumps, ROWS)),
     "t.json": json.dumps(ROWS),

@@ -369,6 +369,23 @@ def test_bad_rows_are_listed_by_line_and_counted(tmp_path, capsys):
     assert not (tmp_path / "less").exists()
 
 
+def test_a_build_that_fails_says_where_all_it_could_not_use_is_listed(tmp_path, capsys):
+    named = [{"image": f"{i}.png", "caption": "a"} for i in range(30)]
+    path, out = table(tmp_path, *named), tmp_path / "out"
+    (tmp_path / "0.png").write_bytes(b"no image")
+    for number in range(2, 30):
+        (tmp_path / f"{number}.png").unlink()
+    listed = tmp_path / "out.left_out.txt"
+    capsys.readouterr()
+    with refused(rf"\(all in {listed}: image missing 28, image broken 1\): correct them"):
+        TableBuilder(path).build(out, progress=False)
+    assert "0.png (cannot identify image file)" in listed.read_text()
+    assert "left out: " not in capsys.readouterr().err  # the error is the line that matters
+    TableBuilder(path).build(out, progress=False, max_left_out=1.0)
+    assert not listed.exists()
+    assert (out / "left_out.txt").is_file()
+
+
 def test_a_long_list_is_cut_on_the_screen_alone(tmp_path, capsys):
     rows = [{"image": "1.png", "caption": "a"}, *({"image": "1.png"} for _ in range(30))]
     TableBuilder(table(tmp_path, *rows)).build(tmp_path / "out", progress=False)

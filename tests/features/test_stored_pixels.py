@@ -12,7 +12,7 @@ from vlmtune.benchmarks.sugar_crepe import SugarCrepe
 from vlmtune.data.images import read
 from vlmtune.evaluation.suite import run_suite
 from vlmtune.features.pictures import Failures, PictureReader
-from vlmtune.features.stored_pixels import read_stored, turned
+from vlmtune.features.stored_pixels import differs, read_stored
 from vlmtune.report.media import thumbnail
 from vlmtune.types import ImageRef
 
@@ -60,7 +60,20 @@ def test_the_gallery_shows_upright_images_where_they_are_scored(turned_file):
 def test_digests_differ_where_pixels_do(turned_file):
     reader = PictureReader(lambda image: image, 4, Failures())
     upright, stored = reader.digests([ImageRef(turned_file), ImageRef(turned_file, upright=False)])
-    assert (upright == stored) == (turned(turned_file) is None)
+    assert (upright == stored) == (not differs(turned_file))
+
+
+def test_hidden_colours_are_those_of_published_scripts(tmp_path):
+    Image.new("RGBA", (8, 8), (255, 0, 0, 0)).save(tmp_path / "a.png")
+    upright, stored = ImageRef(tmp_path / "a.png"), ImageRef(tmp_path / "a.png", upright=False)
+    assert read(upright).getpixel((0, 0)) == (255, 255, 255)
+    assert read_stored(stored).getpixel((0, 0)) == (255, 0, 0)
+    for ref, pixels in ((upright, read(upright)), (stored, read_stored(stored))):
+        shown = thumbnail(ref)
+        assert shown is not None
+        assert equal(shown, pixels)
+    reader = PictureReader(lambda image: image, 4, Failures())
+    assert len({*reader.digests([upright, stored])}) == 2
 
 
 def test_a_box_outside_the_stored_image(tmp_path):

@@ -460,7 +460,7 @@ def test_sizes_that_meta_json_claims_are_checked(joint, photos, tmp_path):
     [
         (lambda x: x[:-5], "expected an index of vlmtune in .*index.json"),
         (lambda x: "[]", "expected an index of vlmtune"),
-        (lambda x: x.replace('"version": 2', '"version": 1'), "of version 2 in .*, got 1"),
+        (lambda x: x.replace('"version": 3', '"version": 2'), "of version 3 in .*, got 2"),
         (lambda x: x.replace("part-00000", "../part-00000"), "got the folder '../part-00000'"),
         (lambda x: x.replace("part-00000", "part-00007"), "part-00007 is damaged"),
         (lambda x: x.replace('"images": {', '"images": {"x": "none", '), "it has no row for x"),

@@ -4,14 +4,18 @@ The size is checked before anything is decoded, and nothing is ever unpickled.
 """
 
 import contextlib
+import functools
 import hashlib
+import importlib
 import io
 import warnings
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
+from vlmtune.data.rgb import PixelError, to_rgb
 from vlmtune.data.schema import RecordError
 from vlmtune.errors import ImageFileError
 from vlmtune.storage.files import regular
@@ -21,8 +25,12 @@ MAX_PIXELS = 64_000_000
 """Largest image to decode: 64 megapixels are 192 MB of RGB."""
 
 # Formats of image corpora; plug-ins that run other programs (EPS) or fetch data are left out.
-FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
-SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
+FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
+HEIF = "HEIF"  # read if the package pillow-heif is installed
+SUFFIXES = (
+    *(".avif", ".bmp", ".gif", ".heic", ".heif", ".j2k", ".jp2", ".jpeg", ".jpg"),
+    *(".png", ".ppm", ".tif", ".tiff", ".webp"),
+)
 """Ends of the names of image files, in lower case."""
 
 Box = tuple[int, int, int, int]
@@ -33,8 +41,9 @@ def open_image(
     box: Box | None = None,
     max_pixels: int = MAX_PIXELS,
     smallest: int | None = None,
+    plain: bool = False,
 ) -> Image.Image:
-    """Decodes an image to RGB, turned upright by its EXIF orientation, then cropped.
+    """Decodes an image to RGB (`vlmtune.data.rgb`), turned upright by its EXIF, then cropped.
 
     A file that ends in `.npy` is a video frame from OpenCV, as EqBen stores it: an array of bytes,
     height x width x 3, blue first.
@@ -46,6 +55,8 @@ def open_image(
         max_pixels: Largest width x height, of the file and of the box.
         smallest: Width and height that suffice, without a box: a JPEG is then decoded at the
             smallest of its sizes that has both, in a fraction of the time and memory.
+        plain: Whether pixels become RGB as by Pillow's `convert`, which published scripts call: it
+            drops transparency, and makes 16 bits white.
 
     Raises:
         ImageFileError: `source` is a path without such an image.
@@ -62,7 +73,7 @@ def open_image(
             raise _RefusedError("it is not a file" if source.exists() else "it is missing")
         if isinstance(source, Path) and source.suffix == ".npy":
             return _crop(_frame(source, max_pixels), box, max_pixels)
-        return _crop(_decode(source, max_pixels, smallest), box, max_pixels)
+        return _crop(_decode(source, max_pixels, smallest, plain), box, max_pixels)
     except _RefusedError as error:
         if isinstance(source, Path):
             raise ImageFileError(
@@ -72,8 +83,8 @@ def open_image(
 
 
 def read(ref: ImageRef) -> Image.Image:
-    """Opens the image of a benchmark, or the part of it in the box."""
-    return open_image(ref.path, ref.box)
+    """Opens the image of a benchmark, or the part of it in the box; plain if not `upright`."""
+    return open_image(ref.path, ref.box, plain=not ref.upright)
 
 
 def digest(ref: ImageRef) -> str:
@@ -106,28 +117,72 @@ class _BoxError(_RefusedError):
     advice = "correct the box, or use convention: reference if the boxes are of stored pixels"
 
 
-def _decode(source: bytes | Path, max_pixels: int, smallest: int | None) -> Image.Image:
+class _FormatError(_RefusedError):
+    """A format that is not read."""
+
+    advice = "convert the file to PNG or JPEG"
+
+
+class _DepthError(_RefusedError):
+    """Pixels that do not say how bright they are."""
+
+    advice = "save it with 8 or 16 bits"
+
+
+@functools.cache
+def formats() -> tuple[str, ...]:
+    """Returns the formats that are read on this machine, by Pillow's names."""
+    if find_spec("pillow_heif") is None:
+        return FORMATS
+    importlib.import_module("pillow_heif").register_heif_opener()
+    return (*FORMATS, HEIF)
+
+
+def _decode(
+    source: bytes | Path, max_pixels: int, smallest: int | None, plain: bool
+) -> Image.Image:
     file = io.BytesIO(source) if isinstance(source, bytes) else source
     # On damaged bytes decoders raise anything (SyntaxError, struct.error, zlib.error, ...), so
     # every Exception means: not an image. Their warnings are about harmless details (broken EXIF).
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            with Image.open(file, formats=FORMATS) as image:
+            with Image.open(file, formats=formats()) as image:
                 _check_size(image.size, max_pixels, "pixels")
                 if smallest is not None:
                     image.draft("RGB", (smallest, smallest))
                 image.load()
                 _turn_upright(image)
-                return image if image.mode == "RGB" else image.convert("RGB")
+                return image.convert("RGB") if plain else to_rgb(image)
         except _RefusedError:
             raise
+        except PixelError as error:
+            raise _DepthError(str(error)) from error
+        except UnidentifiedImageError as error:
+            raise _unidentified(source) from error
         except Image.DecompressionBombError as error:
             raise _RefusedError(f"more than {max_pixels} pixels") from error
         except Exception as error:
             reason = " ".join(str(error).split()) or type(error).__name__
-            # Cut an address: `cannot identify image file <_io.BytesIO object at 0x7f…>`.
-            raise _RefusedError(reason.partition(" <")[0]) from error
+            raise _RefusedError(reason) from error
+
+
+def _unidentified(source: bytes | Path) -> _RefusedError:
+    """Why no reader knows a file: its format is another one, or it is not an image."""
+    if isinstance(source, Path):
+        with source.open("rb") as file:
+            start = file.read(16)
+    else:
+        start = source[:16]
+    if start[4:8] == b"ftyp":
+        return _FormatError("format HEIF is not read without the package pillow-heif")
+    Image.init()
+    for name, (_, accepts) in Image.OPEN.items():
+        # Only the first bytes are looked at; nothing of another format is opened.
+        with contextlib.suppress(Exception):
+            if name not in FORMATS and accepts and accepts(start) is True:
+                return _FormatError(f"format {name} is not read")
+    return _RefusedError("cannot identify image file")
 
 
 def _frame(path: Path, max_pixels: int) -> Image.Image:

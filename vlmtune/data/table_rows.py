@@ -207,7 +207,8 @@ class Table:
                 f"{cell[:60]!r}: {_DOWNLOAD}"
             )
         # Shards copy every file that a table names; a downloaded table must not name others.
-        folder, path = (os.path.abspath(x) for x in (self.folder, self.folder / cell.strip()))
+        named = self.folder / _as_path(cell.strip(), self.folder)
+        folder, path = (os.path.abspath(x) for x in (self.folder, named))
         if os.path.commonpath((folder, path)) != folder:
             raise UserError(
                 f"expected an image file inside {self.folder} in {where}, column {column!r}, got "
@@ -322,6 +323,13 @@ def _list(cell: str) -> Any:
 
 def _is_too_long(name: str) -> bool:
     return any(len(part.encode(errors="replace")) > _LONGEST for part in Path(name).parts)
+
+
+def _as_path(name: str, folder: Path) -> str:
+    """The name of a file, with the home folder for ~ and slashes for the backslashes of Windows."""
+    if "\\" in name and not (folder / name).exists():
+        name = name.replace("\\", "/")
+    return os.path.expanduser(name)
 
 
 def _cell_error(where: str, column: str, expected: str, cell: Any) -> UserError:

@@ -51,7 +51,7 @@ class _State(TypedDict):
 def read_cells(path: Path) -> Iterator[Cells]:
     r"""Yields the cells of each row of a table, by column.
 
-    - `.csv`, `.tsv`: the first line names the columns.
+    - `.csv`, `.tsv`: the first line names the columns; commas, semicolons, tabs or bars between.
     - `.jsonl`: an object a line. `.json`: a list of objects, or an object of objects.
     - `.parquet`, `.arrow`: through pyarrow.
     - A folder that `datasets` saved (`save_to_disk`), or one of Parquet files. The name of the
@@ -133,8 +133,8 @@ def _object(row: Any) -> Cells | str:
 
 def _csv(path: Path) -> Iterator[NumberedRow]:
     with path.open(newline="", encoding="utf-8-sig") as file:
-        delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
-        rows = csv.reader(file, delimiter=delimiter, strict=True)
+        rows = csv.reader(file, delimiter=_delimiter(file.readline(), path), strict=True)
+        file.seek(0)
         names = next(rows, [])
         if len(set(names)) < len(names):
             raise ValueError(f"columns {names}, one of them twice")
@@ -152,6 +152,16 @@ def _csv(path: Path) -> Iterator[NumberedRow]:
             if row:
                 fits = len(row) == len(names)
                 yield f"line {first}", dict(zip(names, row, strict=True)) if fits else wrong
+
+
+def _delimiter(header: str, path: Path) -> str:
+    """What separates the names of the columns: tabs in a .tsv, or as spreadsheets export them."""
+    if path.suffix.lower() == ".tsv":
+        return "\t"
+    try:
+        return csv.Sniffer().sniff(header, ",;\t|").delimiter
+    except csv.Error:  # one column
+        return ","
 
 
 def _json_lines(path: Path) -> Iterator[NumberedRow]:

@@ -19,8 +19,9 @@ from PIL import Image
 from torch import Tensor
 
 from vlmtune.data.images import digest, read
+from vlmtune.data.rgb import PixelError, to_rgb
 from vlmtune.errors import UserError
-from vlmtune.features.stored_pixels import read_stored, turned
+from vlmtune.features.stored_pixels import differs, read_stored
 from vlmtune.types import ImageRef
 
 Picture = ImageRef | Image.Image
@@ -101,14 +102,14 @@ class PictureReader:
 
     def _digest(self, picture: Picture) -> str:
         if not isinstance(picture, ImageRef):
-            picture = picture.convert("RGB")
+            picture = _rgb(picture)
             return hashlib.sha256(repr(picture.size).encode() + picture.tobytes()).hexdigest()
         state = _file_state(picture)
         if state is None:
             return digest(picture)  # raises with the reason
         if state not in self._digests:
             name = digest(picture)
-            if not picture.upright and turned(picture.path):
+            if not picture.upright and differs(picture.path):
                 name = hashlib.sha256(f"{name} as stored".encode()).hexdigest()
             self._digests[state] = name
         return self._digests[state]
@@ -154,8 +155,15 @@ def read_picture(picture: Picture) -> Image.Image:
         UserError: A file cannot be read.
     """
     if not isinstance(picture, ImageRef):
-        return picture.convert("RGB")
+        return _rgb(picture)
     return read(picture) if picture.upright else read_stored(picture)
+
+
+def _rgb(picture: Image.Image) -> Image.Image:
+    try:
+        return to_rgb(picture)
+    except PixelError as error:
+        raise UserError(f"expected a picture of 8 or 16 bits, got {error}: convert it") from error
 
 
 def _file_state(picture: Picture) -> tuple[Any, ...] | None:

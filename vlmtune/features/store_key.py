@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from vlmtune.data.rgb import DECODING
 from vlmtune.errors import UserError
 from vlmtune.storage import folder as folders
 from vlmtune.types import FeatureSpec
@@ -59,6 +60,8 @@ class StoreKey:
         key = asdict(self)
         if self.spec.kind == "pooled":
             del key["spec"]["layer"]
+        if self.modality == "image":
+            key["decoding"] = DECODING
         return {**key, "version": folders.VERSION}
 
     @property

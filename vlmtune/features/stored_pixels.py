@@ -1,6 +1,8 @@
 """Images as their files store them, not turned by EXIF: what published benchmark scripts score.
 
-In: a reference to an image with `upright` False. Out: its pixels, and its orientation.
+Transparent pixels keep their hidden colours, and 16 bits are clipped, as in those scripts.
+
+In: a reference to an image with `upright` False. Out: its pixels, and whether they are others.
 Never: other checks than those of every image file.
 """
 
@@ -9,7 +11,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from vlmtune.data.images import read
+from vlmtune.data.images import formats, read
+from vlmtune.data.rgb import is_plain
 from vlmtune.errors import ImageFileError
 from vlmtune.storage.files import regular
 from vlmtune.types import ImageRef
@@ -27,19 +30,26 @@ UNDO = {
 }
 
 
-def turned(path: Path) -> int | None:
-    """The orientation that turns an image upright; None if it is stored upright.
+def differs(path: Path) -> bool:
+    """Tells whether the pixels of a file are others as stored than upright.
 
     A file that is not an image has none: reading it reports the error.
     """
+    orientation, plain = _header(path)
+    return orientation is not None or not plain
+
+
+def _header(path: Path) -> tuple[int | None, bool]:
+    """The orientation that turns an image upright, if it has one, and whether it is plain."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            with Image.open(regular(path)) as image:
+            with Image.open(regular(path), formats=formats()) as image:
                 orientation = image.getexif().get(ORIENTATION)
+                plain = is_plain(image)
         except Exception:  # on damaged bytes decoders raise anything
-            return None
-    return orientation if orientation in UNDO else None
+            return None, True
+    return (orientation if orientation in UNDO else None), plain
 
 
 def read_stored(ref: ImageRef) -> Image.Image:
@@ -48,10 +58,10 @@ def read_stored(ref: ImageRef) -> Image.Image:
     Raises:
         ImageFileError: There is no such image, or the box lies outside it.
     """
-    orientation = turned(ref.path)
+    orientation, _ = _header(ref.path)
     if orientation is None:
         return read(ref)
-    image = read(ImageRef(ref.path)).transpose(UNDO[orientation])
+    image = read(ImageRef(ref.path, upright=False)).transpose(UNDO[orientation])
     if ref.box is None:
         return image
     x, y, width, height = ref.box

@@ -9,6 +9,7 @@ from io import BytesIO
 
 from PIL import Image, ImageOps
 
+from vlmtune.data.rgb import to_rgb
 from vlmtune.report.result import Example, Result
 from vlmtune.storage.files import regular
 from vlmtune.types import ImageRef
@@ -26,7 +27,8 @@ def thumbnail(reference: ImageRef) -> Image.Image | None:
     """
     try:
         with Image.open(regular(reference.path)) as file:
-            image = (_upright(file) if reference.upright else file).convert("RGB")
+            file.load()
+            image = to_rgb(_upright(file)) if reference.upright else file.convert("RGB")
         if reference.box is not None:
             x, y, width, height = reference.box
             if width < 1 or height < 1:

@@ -24,7 +24,7 @@ from vlmtune.errors import UserError
 from vlmtune.storage.files import check_shape, read_json, write_text
 
 LIST = "index.json"
-VERSION = 2
+VERSION = 3
 PART, SHORTLIST = re.compile(r"part-\d{5,9}"), re.compile(r"recall-\d{5,9}")
 FOLDER = f"({PART.pattern}|{SHORTLIST.pattern})"
 WRITTEN = re.compile(rf"{FOLDER}|\.({FOLDER}|index\.json)\.\d+\.(part|old)")
