@@ -211,9 +211,7 @@ class GraphReader(SceneReader):
 
     exhaustive = False
 
-    def __init__(
-        self, path: Path, images: Path, single: int | None = 2, multi: int = 1
-    ) -> None:
+    def __init__(self, path: Path, images: Path, single: int | None = 2, multi: int = 1) -> None:
         if multi < 1 or (single is not None and single < 1):
             raise UserError(
                 f"expected single >= 1 or null and multi >= 1, got {single} and {multi}: raise them"
