@@ -40,6 +40,13 @@ class NotInstalled(CSVLogger):
         raise ModuleNotFoundError("Neither `one` nor `other` is available. Try pip install it")
 
 
+class Uploading(CSVLogger):
+    """A logger that takes credentials."""
+
+    def __init__(self, save_dir: str, api_key: str, uri: str) -> None:
+        super().__init__(save_dir, name="csv")
+
+
 ROOT = Path(vlmtune.__file__).parent.parent
 
 
@@ -199,6 +206,23 @@ def test_fit_leaves_config_checkpoint_and_report(fitted):
     content = torch.load(checkpoint(fitted), weights_only=True)  # plain types only
     assert all(name.startswith("adapter.") for name in content["state_dict"])
     assert content["global_step"] == 2
+
+
+def test_credentials_of_a_logger_are_in_no_file(write_config, tmp_path, capsys):
+    secret = "hunter2"
+    arguments = {"save_dir": str(tmp_path), "api_key": secret, "uri": f"https://u:{secret}@host/a"}
+    logger = {"class_path": f"{__name__}.Uploading", "init_args": arguments}
+    path = write_config(trainer={"max_steps": 2, "logger": [logger]})
+    words = ["--trainer.default_root_dir", str(tmp_path / "run")]
+    assert main(["fit", "--config", str(path), *words]) == 0, capsys.readouterr().err
+    (saved,) = tmp_path.rglob("*.ckpt")
+    assert main(["export", str(saved), "--out", str(tmp_path / "export")]) == 0
+    written = [file for file in tmp_path.rglob("*") if file.is_file()]
+    assert {"config.yaml", "hparams.yaml", "report.json", "adapter_config.json"} <= {
+        file.name for file in written
+    }
+    assert [file for file in written if secret.encode() in file.read_bytes()] == []
+    assert "https://host/a" in (tmp_path / "export/adapter_config.json").read_text()
 
 
 def test_one_seed_changes_weights_and_data(write_config, monkeypatch, tmp_path):

@@ -16,12 +16,7 @@ from typing import Any, cast
 import pytorch_lightning as pl
 import yaml
 from pytorch_lightning.callbacks import ModelCheckpoint
-from pytorch_lightning.cli import (
-    ArgsType,
-    LightningArgumentParser,
-    LightningCLI,
-    SaveConfigCallback,
-)
+from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCLI
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 from torch.nn import ModuleList
@@ -42,11 +37,11 @@ from vlmtune.cli.nulls import with_nulls
 from vlmtune.cli.overrides import changed_lists, loses_name, rewritten
 from vlmtune.cli.run_folder import AtomicCheckpoints, alone_in, default_logger, trial_folder
 from vlmtune.cli.run_progress import RunProgress
+from vlmtune.cli.saved_config import SaveConfig
 from vlmtune.data.datamodule import ShardDataModule
 from vlmtune.export import check_checkpoint
 from vlmtune.report.screen import show
 from vlmtune.report.table import count
-from vlmtune.storage.files import write_atomically
 from vlmtune.training.benchmark_callback import BenchmarkCallback
 from vlmtune.training.failures import failure_of_others, is_lost, publish_failure
 from vlmtune.training.module import AdaptationModule
@@ -117,35 +112,6 @@ def stop_line(stop: Stopped, command: str, arguments: Sequence[str]) -> str:
         skip = not skip and word == "--ckpt_path"
     resume = shlex.join([*words, "--ckpt_path", str(stop.path)])
     return f"vlmtune: stopped by {stop.signal.name} at step {stop.step}, resume with: {resume}"
-
-
-class SaveConfig(SaveConfigCallback):
-    """Writes the complete config into the run's folder, and to the loggers (W&B shows it)."""
-
-    @override
-    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        folder = str(trainer.default_root_dir)  # Lightning's is the logger's, which runs may share
-        if "://" in folder:  # an object store writes whole files itself
-            super().setup(trainer, pl_module, stage)
-            return
-        if trainer.is_global_zero and not self.already_saved:
-            with write_atomically(Path(folder, self.config_filename)) as temporary:
-                self.parser.save(
-                    self.config, temporary, skip_none=False, overwrite=True, multifile=False
-                )
-            self.save_config(trainer, pl_module, stage)
-        self.already_saved = True
-
-    @override
-    def save_config(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        del pl_module, stage
-        for logger in trainer.loggers:
-            logger.log_hyperparams(self.configuration)
-
-    @property
-    def configuration(self) -> dict[str, Any]:
-        """The complete config of the run, which its report repeats."""
-        return yaml.safe_load(self.parser.dump(self.config, format="yaml"))
 
 
 class Announcement(pl.Callback):
@@ -223,7 +189,7 @@ class VlmtuneCLI(LightningCLI):
             ShardDataModule,
             subclass_mode_model=self.named,
             save_config_callback=SaveConfig,
-            save_config_kwargs={"overwrite": True},
+            save_config_kwargs={"save_to_log_dir": False},  # `SaveConfig` leaves secrets out
             trainer_defaults={
                 "default_root_dir": "runs",
                 "enable_model_summary": False,

@@ -21,6 +21,7 @@ from vlmtune.errors import UserError, without_advice
 from vlmtune.export.model_card import model_card
 from vlmtune.report.result import Result
 from vlmtune.storage.files import check_shape, read_json, write_atomically
+from vlmtune.storage.secrets import without_secrets
 
 VERSION = 1
 WEIGHTS, CONFIG, CARD = "adapter.safetensors", "adapter_config.json", "README.md"
@@ -87,6 +88,7 @@ def save_export(
     check_target(folder, overwrite)
     check_finite(trained_state(backbone, adapter), "train or export again")
     results = cast("Sequence[Result]", provenance.get("results", ()))
+    recorded = {key: value for key, value in provenance.items() if key != "results"}
     state = {
         name: value.detach().cpu().contiguous().clone()
         for name, value in trained_state(backbone, adapter).items()
@@ -103,7 +105,7 @@ def save_export(
         "alpha": alpha,
         "licence": licence,
         "trained_values": sum(value.numel() for value in state.values()),
-        "provenance": {key: value for key, value in provenance.items() if key != "results"},
+        "provenance": without_secrets(recorded),
         "scores": [_scores(result) for result in results],
     }
     with write_atomically(folder) as new:

@@ -17,6 +17,7 @@ from vlmtune.errors import UserError
 from vlmtune.metrics.value import MetricValue
 from vlmtune.report.result import Result
 from vlmtune.storage.files import read_json, write_text
+from vlmtune.storage.secrets import without_secrets
 
 SCHEMA = 5  # version of the layout, the field `schema` of the file
 Curve = tuple[tuple[int, float | None], ...]
@@ -35,6 +36,7 @@ class Provenance:
         config: For training: objectives, pairs and steps, and under "fit" the complete config of
             `vlmtune fit` (empty for a run from Python). For an evaluation: the model, and its
             training if known; under "benchmarks" the class path and arguments of each benchmark.
+            Without passwords, tokens and keys.
         versions: Version of each library and of Python.
         commit: Git commit of the code, with "-dirty" if files were changed; "unknown" outside a
             repository.
@@ -56,6 +58,11 @@ class Provenance:
     seed: int | None
     trainable_parameters: int
     seconds: float
+
+    def __post_init__(self) -> None:
+        # The checkpoint or export that is measured may be one of before secrets were left out.
+        for name in ("data", "model", "config"):
+            object.__setattr__(self, name, without_secrets(getattr(self, name)))
 
     @property
     def known(self) -> bool:

@@ -16,6 +16,7 @@ from typing_extensions import override
 from vlmtune.report.environment import code_commit, library_versions, now
 from vlmtune.report.media import COLUMNS, metric_table, retrievals
 from vlmtune.report.result import Result
+from vlmtune.storage.secrets import without_secrets
 from vlmtune.training.module import AdaptationModule, adaptation
 from vlmtune.training.monitors import benchmark_of
 
@@ -84,7 +85,7 @@ def provenance(
     data = getattr(trainer, "datamodule", None)
     callbacks = trainer.callbacks  # type: ignore[attr-defined]
     configs = (c.configuration for c in callbacks if isinstance(c, HasConfiguration))
-    return {
+    facts = {
         "data": ", ".join(str(s.path) for s in data.sets["train"]) if data else "",
         "config": {
             "objectives": [o.spec() for o in module.objectives],  # type: ignore[operator]
@@ -99,6 +100,7 @@ def provenance(
         "seed": module.seed,
         "seconds": seconds,
     }
+    return without_secrets(facts)
 
 
 class Origin(pl.Callback):

@@ -13,8 +13,11 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from vlmtune.errors import UserError
 
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://")
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://[^\s'\"<>]+")
+_NAME = r"[A-Za-z][A-Za-z0-9+.\-]*"
+_SCHEME = re.compile(rf"(?:{_NAME}::)*({_NAME}://)")  # of a chain too: "simplecache::https://"
+_CHAIN = re.compile(rf"^{_NAME}::|::{_NAME}://")
+_URL = re.compile(rf"{_NAME}://[^\s'\"<>]+")
+_PARAMETERS = re.compile(r";[^/;]*")  # of a path, as in "https://host/set;sig=..."
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 _SHORT = 4  # a shorter value of a variable is not a secret, and replacing it would garble messages
 _LONGEST = 200  # characters of a message of another library
@@ -26,6 +29,8 @@ def is_remote(path: str) -> bool:
     Example:
         >>> is_remote("s3://bucket/shards"), is_remote("runs/shards"), is_remote("C:/shards")
         (True, False, False)
+        >>> is_remote("simplecache::https://host/shards")
+        True
     """
     return _SCHEME.match(path) is not None
 
@@ -51,7 +56,8 @@ class Address:
         given: The URL, as a config has it.
 
     Raises:
-        UserError: The URL itself holds a password or a query string.
+        UserError: The URL itself holds a password, a query string or parameters, or it is a chain
+            of fsspec ("simplecache::https://...").
 
     Example:
         >>> address = Address("https://reader:$PASSWORD@host/shards/")
@@ -62,17 +68,23 @@ class Address:
     given: str
 
     def __post_init__(self) -> None:
-        parts = _split(self.given)
-        user, at, _ = parts.netloc.rpartition("@")
-        secret = user.rpartition(":")[2] if at else ""
-        if _VARIABLE.sub("", secret) or _VARIABLE.sub("", parts.query):
+        if _CHAIN.search(self.given):
+            raise UserError(
+                "expected the URL of one storage, got a chain with '::': name the last URL alone, "
+                "as vlmtune caches what it reads"
+            )
+        try:
+            secret = _has_secret(self.given)
+        except ValueError:
+            raise UserError("expected a URL, got one that cannot be parsed: correct it") from None
+        if secret:
             raise UserError(
                 f"expected a URL without a password or a query string, got one for {self}: put it "
                 "into an environment variable, as in https://user:$PASSWORD@host/shards?$QUERY"
             )
 
     def __str__(self) -> str:
-        return _without_secrets(self.given)
+        return _public(self.given)
 
     @property
     def scheme(self) -> str:
@@ -107,7 +119,7 @@ class Address:
             >>> Address("https://host/a").clean("GET 'https://u:p@host/a?key=1'\n failed")
             "GET 'https://host/a' failed"
         """
-        text = _URL.sub(lambda url: _without_secrets(url[0]), text)
+        text = _URL.sub(lambda url: _public(url[0]), text)
         for name, value in self._values.items():
             forms = {value, quote(value), quote(value, safe=""), unquote(value)}
             for form in sorted(forms, key=len, reverse=True):
@@ -130,15 +142,43 @@ def join(folder: str, name: str) -> str:
     return urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{quote(name)}"))
 
 
-def _split(url: str):  # noqa: ANN202
+def without_credentials(text: str) -> str:
+    """Returns a text whose URLs hold no password, query string or parameters.
+
+    Names of environment variables stay.
+
+    Example:
+        >>> without_credentials("see https://user:1234@host/a?key=1 and https://$TOKEN@host/b")
+        'see https://host/a and https://$TOKEN@host/b'
+    """
+    if whole := _SCHEME.match(text):  # all of it: a password may have spaces and quotes
+        start = whole.start(1)
+        return text[:start] + _unless_public(text[start:])
+    return _URL.sub(lambda url: _unless_public(url[0]), text)
+
+
+def _unless_public(url: str) -> str:
     try:
-        return urlsplit(url)
-    except ValueError:
-        raise UserError("expected a URL, got one that cannot be parsed: correct it") from None
+        secret = _has_secret(url)
+    except ValueError:  # any part of it may be a secret
+        return f"{url.partition('://')[0]}://"
+    return _public(url) if secret else url
 
 
-def _without_secrets(url: str) -> str:
+def _has_secret(url: str) -> bool:
+    """Whether a URL itself holds a secret; raises a `ValueError` if it cannot be parsed."""
+    # The port is a number: the secret of "https://user:a/b@host" would look like one.
+    _ = urlsplit(_VARIABLE.sub("0", url)).port
+    parts = urlsplit(url)
+    user, at, _ = parts.netloc.rpartition("@")
+    secret = user.rpartition(":")[2] if at else ""
+    parameters = "".join(_PARAMETERS.findall(parts.path)).replace(";", "")
+    return any(_VARIABLE.sub("", part) for part in (secret, parts.query, parameters))
+
+
+def _public(url: str) -> str:
+    """A URL without user, password, query string, fragment and parameters."""
     scheme, _, rest = url.partition("://")
     rest = re.split(r"[?#]", rest, maxsplit=1)[0]
     host, slash, path = rest.partition("/")
-    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}".rstrip("/")
+    return f"{scheme}://{host.rpartition('@')[2]}{slash}{_PARAMETERS.sub('', path)}".rstrip("/")

@@ -1,0 +1,47 @@
+"""The config of a run, in its folder and with its loggers.
+
+In: what was parsed. Out: `config.yaml`, whole, and the hyperparameters of the loggers.
+Never: a password, a token or a key.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytorch_lightning as pl
+import yaml
+from pytorch_lightning.cli import SaveConfigCallback
+from typing_extensions import override
+
+from vlmtune.storage.files import write_text
+from vlmtune.storage.secrets import without_secrets
+
+
+class SaveConfig(SaveConfigCallback):
+    """Writes the config into the run's folder, and to the loggers (W&B shows it).
+
+    It is complete but for passwords, tokens and keys.
+    """
+
+    @override
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        self._folder = str(trainer.default_root_dir)  # a logger's own may be shared by runs
+        super().setup(trainer, pl_module, stage)
+
+    @override
+    def save_config(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        del pl_module, stage
+        text = yaml.safe_dump(self.configuration, sort_keys=False, allow_unicode=True)
+        if "://" in self._folder:  # an object store writes whole files itself
+            with fsspec.open(f"{self._folder}/{self.config_filename}", "w") as file:
+                file.write(text)
+        else:
+            write_text(Path(self._folder) / self.config_filename, text)
+        for logger in trainer.loggers:
+            logger.log_hyperparams(self.configuration)
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """The config of the run without secrets, which its report repeats."""
+        text = self.parser.dump(self.config, format="yaml", skip_none=False)
+        return without_secrets(yaml.safe_load(text))
