@@ -1,16 +1,27 @@
 """Digests of the images of a corpus, computed once and kept in a file.
 
 In: a digest of the corpus and its image ids. Out: the digest of each image.
-Never: a second reading of an unchanged corpus.
+Never: a second reading of an unchanged corpus, or digests of a file that was changed: a training
+would take the features of other images.
 """
 
+import hashlib
 import json
 from collections.abc import Callable, Collection
 from pathlib import Path
 
+from typing_extensions import TypedDict
+
 from vlmtune.errors import UserError
 from vlmtune.storage.files import read_json, write_text
 from vlmtune.storage.folder import locked
+
+
+class _Stored(TypedDict):
+    """The content of the file: the digest of each image by its id, and the sha256 of them all."""
+
+    sha256: str
+    digests: dict[str, str]
 
 
 def image_digests(
@@ -22,7 +33,8 @@ def image_digests(
         root: Folder of stores; a JSON file in it holds the digests.
         source: Digest of the corpus.
         ids: Ids of all its images.
-        compute: Reads the images and returns their digests; called if the file lacks them.
+        compute: Reads the images and returns their digests; called if the file lacks them, or is
+            not the one that was written.
 
     Raises:
         UserError: `root` cannot be made.
@@ -31,10 +43,12 @@ def image_digests(
 
     def stored() -> dict[str, str] | None:
         try:
-            known = read_json(path, "digests of images", shape=dict[str, str])
+            known: _Stored = read_json(path, "digests of images", shape=_Stored)
         except UserError:  # missing or damaged
             return None
-        return known if known.keys() == set(ids) else None
+        if known["sha256"] != _sha256(known["digests"]) or known["digests"].keys() != set(ids):
+            return None
+        return known["digests"]
 
     digests = stored()  # without a lock, so in a folder that cannot be written, too
     if digests is None:
@@ -42,5 +56,10 @@ def image_digests(
             digests = stored()  # another process may have written it meanwhile
             if digests is None:
                 digests = compute()
-                write_text(path, json.dumps(digests))
+                content: _Stored = {"sha256": _sha256(digests), "digests": digests}
+                write_text(path, json.dumps(content))
     return digests
+
+
+def _sha256(digests: dict[str, str]) -> str:
+    return hashlib.sha256(json.dumps(digests).encode()).hexdigest()
