@@ -18,7 +18,7 @@ class FaultyServer(ThreadingHTTPServer):
     Faults: "500", "403", "drop" (closes before the answer), "truncate" (closes in the middle),
     "short" (half the bytes as if they were all), "repeat" (all bytes twice), "endless" (bytes
     without end), "lie" (one bit flipped), "stall" (half, then silence), "hold" (nothing until
-    `released` is set, then the file).
+    `released` is set, then the file), "busy ..." (503 with this in `Retry-After`).
     """
 
     daemon_threads = True
@@ -53,6 +53,10 @@ class _Handler(BaseHTTPRequestHandler):
         file = server.folder / name
         if fault.isdigit() or not file.is_file():
             return self.send_error(int(fault or 404))
+        if fault.startswith("busy"):
+            self.send_response(503)
+            self.send_header("Retry-After", fault.removeprefix("busy "))
+            return self.end_headers()
         if fault == "drop":
             return None
         if fault == "hold":

@@ -1,5 +1,6 @@
 """A cache that several processes share: its limit, its locks, and what a kill leaves."""
 
+import hashlib
 import os
 import signal
 import subprocess
@@ -95,9 +96,9 @@ def test_files_in_use_stay_and_the_excess_is_warned_of_once(tmp_path, caplog):
         assert not caplog.messages
         put(cache, D, 15)
         assert names(cache) == {"a", "d"}
+        assert first.read() == b"a" * 10
         put(cache, B, 15)
         assert names(cache) == {"a", "b"}
-        assert first.read() == b"a" * 10
     (line,) = caplog.messages
     assert f"{tmp_path} takes 25 bytes, more than its limit of 20" in line
     put(cache, C)
@@ -144,6 +145,30 @@ def test_a_file_that_was_cut_in_the_cache_is_downloaded_again(tmp_path):
     put(cache, A)
     (tmp_path / A).write_bytes(b"x" * 9)
     put(cache, A)
+
+
+def test_a_file_that_was_changed_in_the_cache_is_downloaded_again(tmp_path, monkeypatch, caplog):
+    cache, content = FileCache(tmp_path, 100), b"x" * 10
+    sha256 = hashlib.sha256(content).hexdigest()
+
+    def read(download):
+        with cache.open(sha256, 10, download, sha256=sha256) as file:
+            assert file.read() == content
+
+    read(writes(content))
+    with monkeypatch.context() as patch:
+        patch.setattr(hashlib, "file_digest", must_not_run)
+        read(must_not_run)  # nobody reads it as long as it is as it was
+    (tmp_path / sha256).write_bytes(b"x" * 9 + b"y")
+    assert not caplog.messages
+    read(writes(content))
+    assert caplog.messages == [
+        f"{tmp_path / sha256} was changed after its download: it is downloaded again"
+    ]
+    (tmp_path / sha256).write_bytes(content)  # such as by a copy of the folder
+    read(must_not_run)
+    (tmp_path / f"{sha256}.checked").unlink()  # of a cache that wrote none
+    read(must_not_run)
 
 
 def test_a_failed_download_leaves_nothing_and_is_tried_again(tmp_path):

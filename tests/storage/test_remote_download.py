@@ -5,6 +5,8 @@ import hashlib
 import logging
 import os
 import threading
+import time
+from email.utils import formatdate
 from functools import partial
 from pathlib import Path
 from urllib.parse import parse_qs
@@ -180,6 +182,30 @@ def test_pauses_double_up_to_a_limit_with_jitter():
         assert len(pauses) > 100
         assert 0.5 * most <= min(pauses) < 0.75 * most
         assert 1.25 * most < max(pauses) <= 1.5 * most
+
+
+@pytest.mark.parametrize(
+    ("said", "least", "most"),
+    [
+        ("3", 3.0, 4.5),
+        ("3600", 5.0, 7.5),  # no longer than the longest wait
+        (formatdate(time.time() + 3600, usegmt=True), 5.0, 7.5),
+        ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0, 0.1),
+        ("soon", 0.0, 0.1),
+    ],
+)
+def test_a_server_that_asks_for_time_gets_it(server, part, monkeypatch, said, least, most):
+    waited, pause = [], Patience.pause
+
+    def noted(patience, failed, asked):
+        waited.append(pause(patience, failed, asked))
+        return 0.0
+
+    monkeypatch.setattr(Patience, "pause", noted)
+    server.faults["a.tar"] = [f"busy {said}"]
+    get(server, part, Patience(tries=2, timeout=10.0, wait=0.001, longest=5.0))
+    (seconds,) = waited
+    assert least <= seconds <= most
 
 
 def test_names_are_quoted_and_queries_kept(server, part, monkeypatch):

@@ -2,7 +2,10 @@
 
 import json
 import pickle
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -178,10 +181,49 @@ def test_a_broken_manifest_is_read_again(remote, server, fault):
     assert json.loads(remote.copy("manifest.json").read_text()) == {"version": 1}
 
 
-def test_a_set_without_a_manifest_is_refused(remote, server):
-    (server.folder / "manifest.json").unlink()
+@pytest.mark.parametrize("copied", [False, True])
+@pytest.mark.parametrize("fault", ["403", "404"])
+def test_a_set_without_a_manifest_is_refused(remote, server, copied, fault):
+    if copied:  # its copy is no answer: the storage did not fail
+        remote.copy("manifest.json")
+    server.faults["manifest.json"] = [fault]
     with pytest.raises(UserError, match=r"^expected manifest.json in http://127[^ ]+, got none: "):
         remote.copy("manifest.json")
+
+
+def test_the_copy_of_another_user_or_query_does_not_serve(server, tmp_path, digest, monkeypatch):
+    monkeypatch.setenv("FIRST", "token=a")
+    monkeypatch.setenv("SECOND", "token=b")
+    (server.folder / "manifest.json").write_text("{}")
+    (server.folder / "a").write_text("a")
+    first, second = (
+        RemoteFolder(f"{server.url}?${name}", tmp_path, patience=QUICK)
+        for name in ("FIRST", "SECOND")
+    )
+    first.copy("manifest.json")
+    server.faults["manifest.json"] = ["500", "500"]
+    with pytest.raises(UserError, match=r"^expected manifest.json in http"):
+        second.copy("manifest.json")
+    sha256 = digest(server.folder / "a")
+    assert first.file("a", 1, sha256).key == second.file("a", 1, sha256).key
+    unchecked = [x.file("a", 1, sha256, checked=False).key for x in (first, second)]
+    assert len({*unchecked, sha256}) == 3
+
+
+def test_what_a_killed_download_of_a_manifest_left_is_removed(server, tmp_path):
+    (server.folder / "manifest.json").write_text("{}")
+    server.faults["manifest.json"] = ["stall"]
+    code = "import sys; from vlmtune.storage.remote.folder import RemoteFolder\n"
+    code += "RemoteFolder(*sys.argv[1:]).copy('manifest.json')"
+    killed = subprocess.Popen([sys.executable, "-c", code, server.url, str(tmp_path / "cache")])
+    copies, end = tmp_path / "cache/copies", time.monotonic() + 60
+    while not any(copies.glob(".*")) and time.monotonic() < end:
+        time.sleep(0.01)
+    killed.kill()
+    killed.wait()
+    assert len(list(copies.iterdir())) == 1
+    kept = RemoteFolder(server.url, tmp_path / "cache", patience=QUICK).copy("manifest.json")
+    assert list(copies.iterdir()) == [kept]
 
 
 @pytest.mark.parametrize("sha256", ["../../etc/passwd", "", "A" * 64, "a" * 63])

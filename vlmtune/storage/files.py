@@ -85,7 +85,7 @@ def write_atomically(path: Path) -> Iterator[Path]:
     path, written = Path(path), _WRITTEN.get()
     with _reported(path):
         path = regular(path.resolve() if path.is_symlink() else path)
-        temporary = _beside(path, "part")
+        temporary = beside(path, "part")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             remove_leftovers(path)
@@ -99,13 +99,16 @@ def write_atomically(path: Path) -> Iterator[Path]:
                 remove(temporary)
 
 
-def _beside(path: Path, kind: str) -> Path:
-    """The path beside `path` that this process uses meanwhile."""
+def beside(path: Path, kind: str) -> Path:
+    """Returns the path beside `path` that this process uses meanwhile: "part" or "old".
+
+    If it is killed, `remove_leftovers` knows that path, also with a number behind it.
+    """
     return path.with_name(f".{path.name}.{_host()}{os.getpid():010d}.{kind}")
 
 
 def _rename(temporary: Path, path: Path) -> None:
-    old = _beside(path, "old")
+    old = beside(path, "old")
     try:
         if temporary.is_dir() and path.exists():
             path.replace(old)  # a folder cannot replace one that has files
@@ -140,7 +143,7 @@ def remove_leftovers(path: Path) -> None:
     Other machines may share the folder, so their files stay: whether their processes live is not
     known here.
     """
-    pattern = re.compile(rf"\.{re.escape(path.name)}\.{_host()}(\d{{10}})\.(part|old)")
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.{_host()}(\d{{10}})\.(part|old)(\.\d+)?")
     for leftover in path.parent.glob(f".{glob.escape(path.name)}.*"):
         match = pattern.fullmatch(leftover.name)
         if match is None or _is_alive(int(match[1])):

@@ -1,27 +1,32 @@
 """A folder of whole files with a limit of bytes, which several processes share.
 
 In: a key, a size, and a function that downloads the file. Out: the file, open for reading.
-Never: a half-written file, two downloads of one file at a time, or the removal of a file in use.
+Never: a half-written or changed file, two downloads of one file at a time, or the removal of a
+file in use.
 
-A file lies there under its key and was checked before it got that name. Whoever downloads it holds
-the lock `<key>.lock`. Whoever reads it holds a shared lock on the file itself. The kernel frees
-both when a process ends, whatever ended it. The time of a file's last change is that of its
-last use.
+A file lies there under its key and was checked before it got that name. `<key>.checked` says at
+which size, time of change and inode; at others it is checked again. Whoever downloads it holds the
+lock `<key>.lock`. Whoever reads it holds a shared lock on the file itself. The kernel frees both
+when a process ends, whatever ended it. The time of a file's last access is that of its last use.
 """
 
 import contextlib
+import hashlib
+import json
 import logging
 import os
 import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from filelock import FileLock, Timeout
 
 from vlmtune.errors import UserError
+from vlmtune.storage.files import beside, remove_leftovers
 from vlmtune.storage.remote.download import DownloadError
 
 KEY = "[0-9a-f]{64}"
@@ -54,9 +59,14 @@ class FileCache:
         self._warned = False
 
     def open(
-        self, key: str, size: int, download: Callable[[Path], None], wait: bool = True
+        self,
+        key: str,
+        size: int,
+        download: Callable[[Path], None],
+        wait: bool = True,
+        sha256: str | None = None,
     ) -> BinaryIO | None:
-        """Opens a file, after downloading it if it is not there.
+        """Opens a file, after downloading it if it is not there or not as it was downloaded.
 
         Args:
             key: The file's name in the cache; equal keys are equal files.
@@ -64,6 +74,7 @@ class FileCache:
             download: Writes the checked file to a path, or raises.
             wait: Whether the caller needs it now. If so, the call waits while somebody else
                 downloads the file, and the cache may exceed its limit.
+            sha256: The sha256 of its content; None if it is not known.
 
         Returns:
             The file, which is in use until it is closed. With `wait` False: None if somebody else
@@ -72,12 +83,13 @@ class FileCache:
         Raises:
             UserError: The folder cannot be written or locked.
         """
-        file = self.stored(key, size)
+        file = self._stored(key, size, partial(self._is_checked, key, sha256))
         if file is not None:
             return file
         started = time.time_ns()
         with self._reported(), contextlib.suppress(Timeout), self._locked(key, wait):
-            file = self.stored(key, size)  # another process may have downloaded it meanwhile
+            # Another process may have downloaded it meanwhile.
+            file = self._stored(key, size, partial(self._is_whole, key, sha256))
             if file is not None:
                 return file
             failure = self.folder / f"{key}.failed"
@@ -96,8 +108,8 @@ class FileCache:
             return file
         return None
 
-    def stored(self, key: str, size: int) -> BinaryIO | None:
-        """Opens a file if it is there; None if it is not."""
+    def _stored(self, key: str, size: int, accepts: Callable[[BinaryIO], bool]) -> BinaryIO | None:
+        """Opens a file if it is there and accepted; None if not."""
         path = self.folder / key
         with self._reported():
             try:
@@ -106,13 +118,39 @@ class FileCache:
                 return None
             _hold(file)
             status = os.fstat(file.fileno())
-            if status.st_nlink == 0 or status.st_size != size:
-                # It was removed before it was locked, or something else has changed it.
+            # It may have been removed before it was locked, or something else has changed it.
+            if status.st_nlink == 0 or status.st_size != size or not accepts(file):
                 file.close()
                 return None
             with contextlib.suppress(PermissionError):  # another user's file
-                os.utime(file.fileno())
+                os.utime(file.fileno(), ns=(time.time_ns(), status.st_mtime_ns))
             return file
+
+    def _is_checked(self, key: str, sha256: str | None, file: BinaryIO) -> bool:
+        """Whether a file is the one that was checked last under this key, or cannot be checked."""
+        if sha256 is None:
+            return True
+        with contextlib.suppress(OSError, ValueError):
+            note = (self.folder / f"{key}.checked").read_text(encoding="utf-8")
+            return json.loads(note) == _identity(file)
+        return False
+
+    def _is_whole(self, key: str, sha256: str | None, file: BinaryIO) -> bool:
+        """Whether a file has its sha256, which is computed unless it was checked."""
+        if self._is_checked(key, sha256, file):
+            return True
+        if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
+            log.warning(
+                "%s was changed after its download: it is downloaded again", self.folder / key
+            )
+            return False
+        file.seek(0)
+        self._note_checked(key, file)
+        return True
+
+    def _note_checked(self, key: str, file: BinaryIO) -> None:
+        note = self.folder / f"{key}.checked"
+        note.write_text(json.dumps(_identity(file)), encoding="utf-8")
 
     def renew(self, key: str, download: Callable[[Path], None]) -> Path:
         """Downloads a file that no check describes, such as a manifest, at each call.
@@ -120,9 +158,10 @@ class FileCache:
         It does not count towards the limit. If `download` raises, the earlier file stays.
         """
         path = self._unchecked(key)
-        part = path.with_suffix(f".{os.getpid()}.part")
+        part = beside(path, "part")
         with self._reported():
             path.parent.mkdir(parents=True, exist_ok=True)
+            remove_leftovers(path)
             download(part)
             part.replace(path)
             return path
@@ -162,6 +201,7 @@ class FileCache:
             file = part.open("rb")
             _hold(file)  # it is in use before others can see it
             part.replace(self.folder / key)
+            self._note_checked(key, file)
             return file
         finally:
             part.unlink(missing_ok=True)
@@ -193,7 +233,7 @@ class FileCache:
             if re.fullmatch(KEY, entry.name):
                 with contextlib.suppress(FileNotFoundError):
                     status = entry.stat()
-                    yield _Stored(Path(entry.path), status.st_mtime_ns, status.st_size)
+                    yield _Stored(Path(entry.path), status.st_atime_ns, status.st_size)
 
     def _reserved(self) -> int:
         """Bytes of the downloads that go on; what killed processes left is removed."""
@@ -225,6 +265,12 @@ class FileCache:
                 f"expected a cache folder that can be written and locked, got {self.folder} "
                 f"({error.strerror}): name another one in `cache`"
             ) from error
+
+
+def _identity(file: BinaryIO) -> list[int]:
+    """What changes when a file is written again or copied."""
+    status = os.fstat(file.fileno())
+    return [status.st_size, status.st_mtime_ns, status.st_ino]
 
 
 def _hold(file: BinaryIO) -> None:

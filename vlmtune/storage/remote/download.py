@@ -4,6 +4,7 @@ In: an address, and the size and sha256 that the file must have. Out: the file o
 Never: a file with other content, a wait without end, or a secret in a message.
 """
 
+import contextlib
 import errno
 import hashlib
 import logging
@@ -13,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +48,17 @@ class DownloadError(OSError):
         self.strerror = reason  # as the errors of local files have it
 
 
+class RefusedError(DownloadError):
+    """The storage answers that it has no such file, or gives it to nobody of these credentials."""
+
+
 @dataclass(frozen=True)
 class Patience:
     """How long a download goes on.
 
     Before try k + 1 it waits `wait x 2^(k - 1) x u` seconds, with u random from 0.5 to 1.5, so
-    that many readers do not ask a tired server at once.
+    that many readers do not ask a tired server at once. It waits longer if the server asks for it
+    (Retry-After).
 
     Attributes:
         tries: Tries before the file is given up.
@@ -65,9 +72,10 @@ class Patience:
     wait: float = 1.0
     longest: float = 60.0
 
-    def pause(self, failed: int) -> float:
-        """Returns the seconds to wait after `failed` failed tries."""
-        return min(self.longest, self.wait * 2 ** (failed - 1)) * _RANDOM.uniform(0.5, 1.5)
+    def pause(self, failed: int, asked: float = 0.0) -> float:
+        """Returns the seconds to wait after `failed` failed tries, of `asked` ones at least."""
+        usual = min(self.longest, self.wait * 2 ** (failed - 1)) * _RANDOM.uniform(0.5, 1.5)
+        return max(usual, min(self.longest, asked) * _RANDOM.uniform(1.0, 1.5))
 
 
 def download(
@@ -89,14 +97,14 @@ def download(
         patience: When to give up.
 
     Raises:
-        DownloadError: All tries failed, or no try can succeed.
+        DownloadError: All tries failed, or no try can succeed (a `RefusedError`).
         UserError: A package is missing, or the disk refuses the file.
     """
-    reason = ""
+    reason, asked = "", 0.0
     for failed in range(patience.tries):
         if failed:
             log.info("%s: %s; trying again", address.shown(name), reason)
-            time.sleep(patience.pause(failed))
+            time.sleep(patience.pause(failed, asked))
         # A try that was given up may still write, so each has its own file.
         file = part.with_name(f"{part.name}.{failed}")
         try:
@@ -113,9 +121,9 @@ def download(
                     f"{type(error).__name__} ({os.strerror(error.errno)}): free the disk, or name "
                     "another folder or a lower limit for the cache"
                 ) from None
-            reason = _reason(error, address)
+            reason, asked = _reason(error, address), _retry_after(error)
             if _is_permanent(error):
-                raise DownloadError(f"cannot be read: {reason}") from None
+                raise RefusedError(f"cannot be read: {reason}") from None
         finally:
             file.unlink(missing_ok=True)
     raise DownloadError(f"cannot be read after {patience.tries} tries: {reason}") from None
@@ -240,6 +248,16 @@ def _is_permanent(error: Exception) -> bool:
         return True
     status = getattr(error, "status", None)
     return isinstance(status, int) and 400 <= status < 500 and status not in _TEMPORARY
+
+
+def _retry_after(error: Exception) -> float:
+    """The seconds after which the server wants to be asked again; 0 if it does not say."""
+    said = (getattr(error, "headers", None) or {}).get("Retry-After", "")
+    with contextlib.suppress(ValueError):
+        return max(0.0, float(said))
+    with contextlib.suppress(ValueError, TypeError):
+        return max(0.0, parsedate_to_datetime(said).timestamp() - time.time())
+    return 0.0
 
 
 def _reason(error: Exception, address: Address) -> str:

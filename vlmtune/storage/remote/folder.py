@@ -21,7 +21,13 @@ from typing import BinaryIO
 from vlmtune.errors import UserError
 from vlmtune.storage.remote.address import Address
 from vlmtune.storage.remote.cache import KEY, FileCache
-from vlmtune.storage.remote.download import DownloadError, Patience, check_content, download
+from vlmtune.storage.remote.download import (
+    DownloadError,
+    Patience,
+    RefusedError,
+    check_content,
+    download,
+)
 
 CACHE = "~/.cache/vlmtune/shards"
 CACHE_BYTES = 50 * 2**30
@@ -66,21 +72,22 @@ class RemoteFolder:
     def copy(self, name: str) -> Path:
         """Returns the local copy of a small JSON file without a checksum, such as a manifest.
 
-        It is downloaded at each call. If that fails, the copy of an earlier call serves.
+        It is downloaded at each call. If the storage fails, the copy of an earlier call serves.
 
         Raises:
-            UserError: It cannot be downloaded, and there is no copy.
+            UserError: It is not there or refused, or cannot be downloaded and there is no copy.
         """
         shown = self.address.shown(name)
+        key = self._digest(name)
 
         def fetch(part: Path) -> None:
             download(self.address, name, part, None, _check_json, self.patience)
 
         try:
-            return self.cache.renew(hashlib.sha256(shown.encode()).hexdigest(), fetch)
+            return self.cache.renew(key, fetch)
         except DownloadError as error:
-            path = self.cache.renewed(hashlib.sha256(shown.encode()).hexdigest())
-            if path is None:
+            path = self.cache.renewed(key)
+            if path is None or isinstance(error, RefusedError):
                 raise UserError(
                     f"expected {name} in {self}, got none: it {error}; correct the address, or "
                     "try again when the storage answers"
@@ -105,12 +112,15 @@ class RemoteFolder:
                 f"expected the sha256 of {name} in the manifest of {self}, got {sha256[:80]!r}: "
                 "build the shards again"
             )
-        facts = f"{self.address.shown(name)} {size} {sha256}".encode()
-        key = sha256 if checked else hashlib.sha256(facts).hexdigest()
+        key = sha256 if checked else self._digest(f"{name} {size} {sha256}")
         return RemoteFile(self, name, size, key, sha256 if checked else None)
 
+    def _digest(self, what: str) -> str:
+        """Identifies something of this folder: another user or query may get another content."""
+        return hashlib.sha256(f"{self.address.given}/{what}".encode()).hexdigest()
+
     def open(self, file: "RemoteFile") -> BinaryIO:
-        """Opens a file, after downloading it if the cache lacks it.
+        """Opens a file, after downloading it if the cache lacks it, or has it changed.
 
         It is in use, and stays in the cache, until it is closed.
 
@@ -148,7 +158,7 @@ class RemoteFolder:
             download(self.address, file.name, part, file.size, check, self.patience)
 
         try:
-            return self.cache.open(file.key, file.size, fetch, wait)
+            return self.cache.open(file.key, file.size, fetch, wait, file.sha256)
         except DownloadError as error:
             self._failed[file.key] = time.monotonic() + FORGIVEN, str(error)
             raise
