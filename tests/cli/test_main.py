@@ -394,16 +394,18 @@ def test_a_run_leaves_its_metrics_as_a_table(write_config, capsys):
     for name in ("loss", "lr", "gradient_norm", "samples_per_second"):
         assert sum(bool(row[f"train/{name}"]) for row in rows) == 2, name
     first = str(checkpoint(path.parent))
-    assert len(fit()) == len(rows)  # a new run replaces the table
+    assert len(fit()) == len(rows)  # a new run has a table of its own
     longer = fit("--ckpt_path", first, "--trainer.max_steps=3")
     assert len(longer) > len(rows)  # one that resumes adds to it
     assert [float(row["train/loss"]) for row in longer if row["train/loss"]][:2] == [
         float(row["train/loss"]) for row in rows if row["train/loss"]
     ]
     written = {file.name for file in run.iterdir()}
-    assert written == {"checkpoints", "config.yaml", "metrics.csv"}
+    assert written == {"checkpoints", "config.yaml", "metrics.csv", "earlier_0"}
+    assert {file.name for file in (run / "earlier_0").iterdir()} == written - {"earlier_0"}
     assert main(["validate", "--config", str(path)]) == 0
-    assert len(fit("--trainer.logger=false", "--trainer.max_steps=1")) == len(longer)
+    assert main(["fit", "--config", str(path), "--trainer.logger=false"]) == 0
+    assert {file.name for file in run.iterdir()} == {*written, "earlier_1"} - {"metrics.csv"}
 
 
 def test_dotted_keys_of_sweep_agents(config, monkeypatch, tmp_path):

@@ -350,6 +350,21 @@ def test_a_killed_run_leaves_the_index_and_the_next_goes_on(
     assert {hit.path for hit in opened(out, joint).search("red", 9)} == set(files)
 
 
+def test_an_index_that_grows_while_it_is_opened_is_whole(joint, photos, tmp_path, monkeypatch):
+    out, files, read = tmp_path / "index", images(photos), opening.read_list
+    build_index(files[:3], joint, out, "x")
+    before = read(out)
+    for count, found in ((5, 3), (7, 7)):  # the second run removes the shortlist of the first
+        build_index(files[:count], joint, out, "x")
+        answers = [before, read(out)]
+        monkeypatch.setattr(opening, "read_list", lambda _: answers.pop(0))  # noqa: B023
+        assert len(opened(out, joint)) == found
+        monkeypatch.undo()
+    (out / "part-00000/meta.json").unlink()
+    with refused("expected an index of vlmtune in .*, part-00000 is damaged"):
+        opened(out, joint)
+
+
 def test_a_killed_first_run_may_be_followed_by_another_model(dual, joint, photos, tmp_path):
     out = tmp_path / "index"
     build_index([photos], dual, out, "x")

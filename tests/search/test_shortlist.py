@@ -64,7 +64,8 @@ def test_directions_are_computed_anew_when_the_images_have_doubled(
         assert index._shortlist is not None
         name = json.loads((out / "index.json").read_text())["shortlist"]
         seen.append((name, index._shortlist.fitted, len(index._shortlist.vectors)))
-        assert [path.name for path in out.glob("recall-*")] == [name]
+        kept = {name} if (count, len(seen)) == (7, 4) else {one for one, *_ in seen[-2:]}
+        assert {path.name for path in out.glob("recall-*")} == kept
     assert seen == [
         ("recall-00000", 3, 3),  # too few to keep
         ("recall-00001", 4, 4),

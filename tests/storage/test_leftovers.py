@@ -4,6 +4,7 @@ import os
 import subprocess
 
 import pytest
+from pytorch_lightning.loggers import CSVLogger
 
 from tests.refusals import refused
 from tests.runs import quiet_trainer
@@ -69,12 +70,36 @@ def test_a_pipe_is_not_replaced(tmp_path):
     assert os.listdir(tmp_path) == ["pipe"]
 
 
-def test_a_second_run_in_a_folder_is_refused(tmp_path):
-    trainer = quiet_trainer(default_root_dir=tmp_path)
-    with alone_in(trainer):
-        second = alone_in(trainer)
+@pytest.mark.parametrize("logger", [False, CSVLogger("elsewhere")])
+def test_a_second_run_in_a_folder_is_refused(tmp_path, logger):
+    trainer = quiet_trainer(default_root_dir=tmp_path, logger=logger)
+    with alone_in(trainer, None):
+        second = alone_in(trainer, None)
         with refused(f"expected a folder of its own for this run, got {tmp_path}"):
             second.__enter__()
     assert os.listdir(tmp_path) == []
-    with alone_in(trainer):  # it is free again
+    with alone_in(trainer, None):  # it is free again
         pass
+
+
+def test_what_an_earlier_run_left_is_set_aside_unless_it_is_resumed(tmp_path, caplog):
+    trainer, own = quiet_trainer(default_root_dir=tmp_path), ["config.yaml", "my notes"]
+    for name in own:
+        (tmp_path / name).write_text("first")
+    with alone_in(trainer, None):  # a config alone is of a run that did not begin
+        pass
+    for number in range(2):
+        (tmp_path / "config.yaml").write_text(f"{number}")
+        (tmp_path / "checkpoints").mkdir()
+        (tmp_path / "checkpoints/last.ckpt").write_text(f"{number}")
+        before = sorted(os.listdir(tmp_path))
+        with alone_in(trainer, "last"):
+            assert sorted(set(os.listdir(tmp_path)) - {".fit.lock"}) == before
+        assert len(caplog.messages) == number
+        with alone_in(trainer, None):
+            assert not (tmp_path / "checkpoints").exists()
+        kept = tmp_path / f"earlier_{number}"
+        assert (kept / "checkpoints/last.ckpt").read_text() == f"{number}"
+        assert sorted(os.listdir(kept)) == ["checkpoints", "config.yaml"]
+        assert f"{tmp_path} had another run, which is in {kept} now" in caplog.messages[-1]
+    assert sorted(os.listdir(tmp_path)) == ["earlier_0", "earlier_1", "my notes"]

@@ -43,6 +43,7 @@ NO_YAML = re.compile(
     r"- Expected a path but (\[?\{.*?\}\]?|[\w.]+(?<!\.json|\.yaml)(?<!\.yml)) "
     r"either not accessible or invalid (- )?"
 )
+NO_KEYS = re.compile(r"Unexpected config:\s*(.*)")  # an empty file, or one that is no mapping
 LISTED = re.compile(r"(trainer\.callbacks|model\.objectives): ")
 # jsonargparse loads a faulty YAML twice and reports a loop. The cause is the real error.
 LOOP = re.compile(r"Config file loop detected: (\S+) -> .*", re.DOTALL)
@@ -125,9 +126,12 @@ def configuration_error(error: Exception, keys: Iterable[str]) -> UserError:
         >>> error = ValueError("Option 'sed' is not accepted")
         >>> print(configuration_error(error, ["seed"]))
         expected a valid config, got: Option 'sed' is not accepted: did you mean 'seed'?
+        >>> print(configuration_error(ValueError("Unexpected config: "), []))
+        expected a valid config, got: a file without keys (empty): correct it
     """
     text = KEY.sub(r"\1:", PLUGIN.sub(_named, " ".join(_without_loop(error).split())))
     text = COMMAND.sub("", _one_line(NO_YAML.sub("", OTHERS.sub("", text))))
+    text = NO_KEYS.sub(lambda config: f"a file without keys ({config[1] or 'empty'})", text)
     known = [*keys, *(name for path in CLASS.findall(text) for name in _names(*path))]
     wrong = WRONG.search(text)
     near = difflib.get_close_matches(wrong[1], known, 1) if wrong else []

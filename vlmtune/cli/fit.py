@@ -214,7 +214,7 @@ class VlmtuneCLI(LightningCLI):
                 super()._run_subcommand(subcommand)
                 return
             continue_runs(self.trainer, path)
-            with alone_in(self.trainer):
+            with alone_in(self.trainer, path):
                 super()._run_subcommand(subcommand)
 
     def _prepare_subcommand_parser(

@@ -1,11 +1,13 @@
 """The folder of a training run: which, who may write to it, whole checkpoints, and `metrics.csv`.
 
 In: a trainer, checkpoints and logged numbers. Out: the files.
-Never: two runs that write the same files.
+Never: two runs that write the same files, at once or one after the other.
 """
 
 import contextlib
 import csv
+import itertools
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +26,12 @@ from typing_extensions import override
 from vlmtune.errors import UserError
 from vlmtune.export import check_checkpoint
 from vlmtune.storage.files import write_atomically
+from vlmtune.training.checkpoint_files import LAST, ON_SIGNAL
+
+CHECKPOINTS = LAST.split("/")[0]
+WRITTEN = ("config.yaml", "metrics.csv", "report.json", CHECKPOINTS, ON_SIGNAL)
+"""What a run writes into its folder, besides its loggers."""
+log = logging.getLogger("vlmtune")
 
 
 class AtomicCheckpoints(TorchCheckpointIO):
@@ -103,8 +111,13 @@ def default_logger(command: str, config: Any) -> MetricsFile | bool:
     folder = str(config.trainer.default_root_dir)
     if command != "fit" or "://" in folder:
         return False
+    return MetricsFile(folder, appends=resumes(folder, config.get("ckpt_path")))
+
+
+def resumes(folder: str | Path, ckpt_path: str | None) -> bool:
+    """Whether a fit goes on from a checkpoint: a named one, or that of a requeued job of Slurm."""
     requeued = SLURMEnvironment.detect() and any(Path(folder).glob("hpc_ckpt_*.ckpt"))
-    return MetricsFile(folder, appends=config.get("ckpt_path") is not None or requeued)
+    return ckpt_path is not None or requeued
 
 
 def trial_folder(folder: str | None) -> str | None:
@@ -119,15 +132,19 @@ def trial_folder(folder: str | None) -> str | None:
 
 
 @contextlib.contextmanager
-def alone_in(trainer: pl.Trainer) -> Iterator[None]:
-    """Refuses a second run in a folder while the first trains; its loggers may give each its own.
+def alone_in(trainer: pl.Trainer, ckpt_path: str | None) -> Iterator[None]:
+    """Refuses a second run in a folder while the first trains, and keeps what one of before left.
+
+    Args:
+        trainer: Its root folder is meant. Loggers may have others, but all runs in this one write
+            the same report and checkpoints.
+        ckpt_path: As for `Trainer.fit`.
 
     Raises:
-        UserError: Another run trains there.
+        UserError: Another run trains there, or the folder cannot be written.
     """
     folder = Path(trainer.default_root_dir)
-    others = [one for one in trainer.loggers if not isinstance(one, MetricsFile)]
-    if others or not trainer.is_global_zero or "://" in str(folder):
+    if not trainer.is_global_zero or "://" in str(folder):
         yield
         return
     lock = FileLock(folder / ".fit.lock")
@@ -145,7 +162,28 @@ def alone_in(trainer: pl.Trainer) -> Iterator[None]:
             "another --trainer.default_root_dir"
         ) from error
     try:
+        if not resumes(folder, ckpt_path):
+            set_aside(folder)
         yield
     finally:
         Path(lock.lock_file).unlink(missing_ok=True)
         lock.release()
+
+
+def set_aside(folder: Path) -> None:
+    """Moves what an earlier run left into `earlier_N` of its folder, and says so.
+
+    A config alone is of a run that did not begin: it is replaced.
+    """
+    left = [folder / name for name in WRITTEN if (folder / name).exists()]
+    if not left or [path.name for path in left] == ["config.yaml"]:
+        return
+    numbers = itertools.count()
+    kept = next(path for n in numbers if not (path := folder / f"earlier_{n}").exists())
+    kept.mkdir()
+    for path in left:
+        path.rename(kept / path.name)
+    log.warning(
+        "%s had another run, which is in %s now; --ckpt_path and its checkpoint would resume it",
+        *(folder, kept),
+    )

@@ -119,11 +119,10 @@ def build_index(
                 f"expected images that can be read, got none in {len(unread)} files (first: "
                 f"{unread[0].reason}): correct the paths"
             )
-        old, shortlist = listed["shortlist"], _shortlist(out, listed, parts.names, encoder)
-        listed["parts"], listed["shortlist"] = parts.names, shortlist
+        # Whoever has read the list of before opens its shortlist: the next run removes that.
+        listed["shortlist"] = _shortlist(out, listed, parts.names, encoder)
+        listed["parts"] = parts.names
         write_list(out, listed)
-        if old is not None and old != shortlist:
-            remove(out / old)
     added = sum(before.get(path) != digest for path, digest in listed["images"].items())
     return Built(len(listed["images"]), added, tuple(unread))
 

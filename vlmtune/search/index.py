@@ -17,7 +17,15 @@ from vlmtune.errors import UserError
 from vlmtune.export import load
 from vlmtune.export.model import Model
 from vlmtune.search.encoder import Encoder
-from vlmtune.search.files import AGAIN, EXPECTED, damaged, part_key, read_list, shortlist_key
+from vlmtune.search.files import (
+    AGAIN,
+    EXPECTED,
+    Listed,
+    damaged,
+    part_key,
+    read_list,
+    shortlist_key,
+)
 from vlmtune.search.parts import Part, read_prepared
 from vlmtune.search.shortlist import Shortlist
 from vlmtune.storage.folder import DamagedError
@@ -83,7 +91,8 @@ class Index:
             UserError: There is no index, it is damaged, the model has other weights, or faiss is
                 not installed.
         """
-        folder, faiss = Path(folder), _faiss()
+        folder = Path(folder)
+        _faiss()
         listed = read_list(folder)
         source = listed["model"]
         if model is None:
@@ -101,6 +110,19 @@ class Index:
                 f"expected the model that encoded the index {folder}, {source['name']}, got other "
                 "weights or preprocessing: name that model, or build the index again"
             )
+        while True:
+            try:
+                return cls._read(folder, listed, encoder)
+            except UserError:
+                before, listed = listed, read_list(folder)
+                if listed == before:
+                    raise
+                # It has grown meanwhile, and a folder of the list of before was removed.
+
+    @classmethod
+    def _read(cls, folder: Path, listed: Listed, encoder: Encoder) -> "Index":
+        """Opens the folders of a list."""
+        source, faiss = listed["model"], _faiss()
         index = cls(folder, [Path(path) for path in listed["images"]], encoder)
         positions: dict[str, tuple[int, int]] = {}
         for number, name in enumerate(listed["parts"]):
