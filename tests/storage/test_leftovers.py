@@ -84,6 +84,7 @@ def test_a_second_run_in_a_folder_is_refused(tmp_path, logger):
 
 def test_what_an_earlier_run_left_is_set_aside_unless_it_is_resumed(tmp_path, caplog):
     trainer, own = quiet_trainer(default_root_dir=tmp_path), ["config.yaml", "my notes"]
+    caplog.clear()  # what Lightning says of devices
     for name in own:
         (tmp_path / name).write_text("first")
     with alone_in(trainer, None):  # a config alone is of a run that did not begin
