@@ -45,7 +45,7 @@ UPSTREAM = {
     "training": BASICS
     | {"distributed", "pairs", "features", "backbones.base", "adapters.base", "objectives.base"}
     | {"adapters.trained_state"}
-    | {"benchmarks.base", "report", "export", "evaluation"},
+    | {"benchmarks.base", "report", "export", "evaluation", "storage.secrets"},
     # The one file of training that names methods.
     "training.methods": BASICS | {"pairs", "backbones.base", "adapters", "objectives", "training"},
     "cli": BASICS

@@ -7,9 +7,9 @@ Never: a password, a token or a key.
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pytorch_lightning as pl
 import yaml
+from fsspec.core import url_to_fs
 from pytorch_lightning.cli import SaveConfigCallback
 from typing_extensions import override
 
@@ -33,8 +33,8 @@ class SaveConfig(SaveConfigCallback):
         del pl_module, stage
         text = yaml.safe_dump(self.configuration, sort_keys=False, allow_unicode=True)
         if "://" in self._folder:  # an object store writes whole files itself
-            with fsspec.open(f"{self._folder}/{self.config_filename}", "w") as file:
-                file.write(text)
+            system, folder = url_to_fs(self._folder)
+            system.pipe_file(f"{folder}/{self.config_filename}", text.encode())
         else:
             write_text(Path(self._folder) / self.config_filename, text)
         for logger in trainer.loggers:

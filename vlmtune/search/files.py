@@ -9,8 +9,8 @@ An index is a folder with
     recall-00000/  short vectors of all images (see `shortlist`), if the adapter has some
 
 `index.json` is replaced at the end of a run. A part that it does not list is of a run that was
-killed; the next run takes its images over. A shortlist that it does not list, such as the one that it
-listed last, is removed by the next run.
+killed; the next run takes its images over. The next run also removes a shortlist that it does not
+list, such as the one that it listed before.
 """
 
 import json

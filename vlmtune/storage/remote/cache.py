@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 from filelock import FileLock, Timeout
 
@@ -139,7 +139,7 @@ class FileCache:
         """Whether a file has its sha256, which is computed unless it was checked."""
         if self._is_checked(key, sha256, file):
             return True
-        if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
+        if hashlib.file_digest(cast(Any, file), "sha256").hexdigest() != sha256:
             log.warning(
                 "%s was changed after its download: it is downloaded again", self.folder / key
             )
