@@ -34,6 +34,7 @@ class SaveConfig(SaveConfigCallback):
         text = yaml.safe_dump(self.configuration, sort_keys=False, allow_unicode=True)
         if "://" in self._folder:  # an object store writes whole files itself
             system, folder = url_to_fs(self._folder)
+            system.makedirs(folder, exist_ok=True)
             system.pipe_file(f"{folder}/{self.config_filename}", text.encode())
         else:
             write_text(Path(self._folder) / self.config_filename, text)
