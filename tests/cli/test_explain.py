@@ -5,6 +5,7 @@ import json
 
 import pytest
 from pytorch_lightning.loggers import CSVLogger
+from wandb.errors import UsageError
 
 from tests.refusals import refused
 from tests.tiny import fit_config
@@ -35,6 +36,7 @@ from vlmtune.cli.plugins import make_list
         (ValueError("Invalid learning rate: nan"), "expected a valid optimizer, got: Invalid lear"),
         (ValueError("Invalid beta parameter at index 0: 2.0"), "expected a valid optimizer, got: "),
         (MemoryError(), "expected enough memory, got MemoryError: lower the batch size"),
+        (UsageError("No API key configured."), "expected a run of Weights & Biases, got: No API"),
     ],
 )  # fmt: skip
 def test_what_the_machine_lacks_is_no_fault_of_vlmtune(error, line):

@@ -97,6 +97,11 @@ def _known_line(error: Exception) -> str | None:
             f"expected the data workers to run on, got {worker[0].strip()}: free memory or lower "
             "data.num_workers, then resume with --ckpt_path and the last checkpoint"
         )
+    if type(error).__module__.startswith("wandb."):
+        return (
+            f"expected a run of Weights & Biases, got: {text}: run `wandb login`, set "
+            "WANDB_MODE=offline, or leave the logger out"
+        )
     if isinstance(error, ValueError) and OPTIMIZER.match(text):
         return f"expected a valid optimizer, got: {text}: correct --model.optimizer"
     return None
