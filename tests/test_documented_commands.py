@@ -67,6 +67,7 @@ UNRUN = {
     "eqben-youcook2": "needs videos",
     "data/scenes/eqben": "needs a world with --eqben_train; tests/data_builders/scenes builds one",
     "ViT-L-14": "needs weights",
+    "--model.backbone ViT-B-32-quickgelu:openai": "needs weights",
     "align-base": "needs weights",
     "timm:": "needs weights of timm; test_timm_image writes some",
     "configs/plugins/models/": "needs weights; test_families writes tiny ones",

@@ -122,7 +122,7 @@ def test_one_file_and_one_yaml_are_enough(plugin, model_folder, shards, capsys):
             ("vlmtune.pairs.all_pairs.AllPairs", "subclass of Adapter"),
         ),
         ("my_adapter.yaml", "0.5", "much", ("ratio: ", "'float'", "much")),
-        ("my_adapter.yaml", "init_args", "init_arg", ("vlmtune.adapters.base.Adapter",)),
+        ("my_adapter.yaml", "init_args", "init_arg", ("vlmtune.adapters.Adapter",)),
         ("my_adapter.yaml", "0.5}", "0.5", ("Invalid content in sub-config file",)),
         ("run.yaml", "my_adapter.yaml", "your.yaml", ("'your.yaml'", "No module named 'your'")),
     ],

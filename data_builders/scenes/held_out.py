@@ -194,8 +194,8 @@ def _stated_twice(objects: tuple[Noun, Noun, Noun], names: Sequence[str]) -> str
 
 def _predicate(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     """Writes "the cube is red and the sphere is blue", against both colours exchanged."""
-    places = range(len(context.scene.objects))
-    for i, j in context.shuffled(list(permutations(places, 2))):
+    count = len(context.scene.objects)
+    for i, j in context.shuffled(list(permutations(range(count), 2))):
         exchanged = exchange(context.scene, i, j, "color")
         if exchanged is None:
             continue
@@ -257,13 +257,13 @@ def _abilities(image: SceneImage, spec: WorldSpec) -> list[dict[str, str]]:
     """Rows about the size, the texture and the shape of an object, against all other values."""
     obj = image.scene.objects[0]
     textures = [texture for texture in TEXTURES if texture != "plain"]
-    choices = {
+    questions = {
         "size": (f"a photo of a {{}} {obj.shape}", obj.size, list(SIZES)),
         "texture": (f"a photo of a {{}} {obj.shape}", obj.texture, textures),
         "shape": ("an image of a {}", obj.shape, list(spec.shapes)),
     }
     rows = []
-    for group, (sentence, value, values) in choices.items():
+    for group, (sentence, value, values) in questions.items():
         if value not in values:
             continue
         false = [sentence.format(other) for other in values if other != value]

@@ -71,8 +71,8 @@ WRONG_CLASSES = [
     ),
     (
         "vlmtune.training.emma.EMA",
-        "Problem with given class_path 'vlmtune.training.emma.EMA': module 'vlmtune.training' has "
-        "no attribute 'emma': did you mean 'ema'?",
+        "Problem with given class_path 'vlmtune.training.emma.EMA': No vlmtune.training attribute "
+        "emma: did you mean 'ema'?",
     ),
     (
         "nowhere.Callback",

@@ -153,7 +153,7 @@ def test_a_null_of_a_named_module_is_not_a_text(parsed, tmp_path):
             "--model.backbone=checkpoints/scenes-grounded-words",
             ["which vlmtune trained", "vlmtune export --merged"],
         ),
-        ("--model.adapter=lorra", ["one of bottleneck, ", "did you mean 'lora'?"]),
+        ("--model.adapter=lorra", ["Others: bottleneck, ", "did you mean 'lora'?"]),
         ("--trainer.callbacks.7.every_n_steps=3", ["0 (BenchmarkCallback, mine), 1 (EMA)", "'7'"]),
         ("--trainer.callbacks.Emma.decay=3", ["0 (BenchmarkCallback, mine), 1 (EMA)", "'Emma'"]),
         ("--model.objectives.PairBCE.wight=3", ["'wight' is not accepted", "'weight'"]),

@@ -90,7 +90,9 @@ def test_seeds_of_a_recipe_are_one_column(tmp_path, evaluated, capsys):
     columns = heads(tmp_path, other, *folders)
     assert columns == ["probe", "mm (mean and range of 3 seeds)", "text-only (n-gram)"]
     assert capsys.readouterr().err == ""
-    assert "Other seeds of the training were not tested" in (tmp_path / "out/report.md").read_text()
+    text = (tmp_path / "out/report.md").read_text()
+    assert "one seed of another training is taken to vary as much" in text
+    assert "Other seeds of the training were not tested" not in text
 
 
 def test_seeds_that_differ_in_more_are_named(tmp_path, evaluated, capsys):

@@ -115,7 +115,7 @@ def test_the_folder_holds_no_frozen_weights(exported, model_folder):
     assert config["backbone"]["sizes"]["text_width"] == 16
     assert config["adapter"]["class_path"] == "vlmtune.adapters.linear_probe.LinearProbe"
     assert config["provenance"]["commit"] == "cafe"
-    assert config["provenance"]["config"] == {"objectives": ["InfoNCE"], "steps": 3}
+    assert config["provenance"]["config"] == PROVENANCE["config"]
     assert config["scores"][0]["metrics"]["accuracy"]["low"] == 0.47
     card = (exported / "README.md").read_text()
     assert "| bench (v2) | **accuracy** ↑ | 62.5 % | 47.0–75.8 | 25.0 % | 40 |" in card

@@ -154,6 +154,6 @@ def test_the_command(library, tmp_path, capsys):
     assert main(arguments) == 2
     assert "expected --merged FOLDER with --format" in capsys.readouterr().err
     assert main([*arguments, "--merged", str(tmp_path / "merged")]) == 0
-    assert "merged: a checkpoint of sentence-transformers\n" in capsys.readouterr().out
+    assert "merged: a checkpoint of sentence-transformers; load it with" in capsys.readouterr().out
     got = library.SentenceTransformer(str(tmp_path / "merged"), device="cpu").encode(TEXTS)
     torch.testing.assert_close(torch.from_numpy(got), want, rtol=0, atol=1e-5)

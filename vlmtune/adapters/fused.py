@@ -91,14 +91,14 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
         self.image_input = FeatureSpec("tokens", image_layer)
         # The layer of the words is known once the backbone is.
         self.text_input = FeatureSpec("tokens", -2 if text_layer == "words" else text_layer)
-        self.reads_words = text_layer == "words"
+        self.from_words = text_layer == "words"
         self.replaces = replaces
         self.joined: JoinedTokens | None = None
         self.memory, self.training_memory = memory, training_memory
 
     @override
     def attach(self, backbone: Backbone) -> None:
-        if self.reads_words:
+        if self.from_words:
             self.text_input = word_embeddings(backbone)
         if self.replaces:
             self.joined = JoinedTokens(backbone, self.replaces)

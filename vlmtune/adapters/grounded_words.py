@@ -100,11 +100,11 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         self.image_input = FeatureSpec("state", image_layer)
         # The layer of the words is known once the backbone is.
         self.text_input = FeatureSpec("state", -2 if text_layer == "words" else text_layer)
-        self.reads_words = text_layer == "words"
+        self.from_words = text_layer == "words"
 
     @override
     def attach(self, backbone: Backbone) -> None:
-        if self.reads_words:
+        if self.from_words:
             self.text_input = word_embeddings(backbone)
         super().attach(backbone)
         if backbone.images_differ:

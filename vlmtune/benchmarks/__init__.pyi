@@ -4,6 +4,7 @@ from .aro import Aro as Aro
 from .aro_order import AroOrder as AroOrder
 from .base import Benchmark as Benchmark
 from .boundary_grounding import BoundaryGrounding as BoundaryGrounding
+from .clevr_questions import ClevrQuestions as ClevrQuestions
 from .clevr_statements import ClevrStatements as ClevrStatements
 from .cola_multi import ColaMulti as ColaMulti
 from .cola_single import ColaSingle as ColaSingle
@@ -30,6 +31,7 @@ from .rules.ranking import CaptionedImage as CaptionedImage
 from .rules.ranking import Ranking as Ranking
 from .sugar_crepe import SugarCrepe as SugarCrepe
 from .sugar_crepe_pp import SugarCrepePP as SugarCrepePP
+from .table_abilities import TableAbilities as TableAbilities
 from .table_classification import TableClassification as TableClassification
 from .table_multiple_choice import TableMultipleChoice as TableMultipleChoice
 from .table_pairs import TablePairs as TablePairs

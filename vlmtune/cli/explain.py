@@ -25,13 +25,13 @@ OPTIMIZER = re.compile(r"^Invalid (learning rate|beta|epsilon|weight_decay|momen
 WORKER = re.compile(r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) (is killed|exited)[^.]*")
 # jsonargparse writes prose. These find in it the name that is wrong and the class it belongs to; if
 # it words them otherwise one day, the suggestion is missing and its message is still shown.
-WRONG = re.compile(r"(?:unrecognized arguments: (?:--)?|ption '|Key '|attribute ')([^'\s=]+)")
+WRONG = re.compile(r"(?:unrecognized arguments: (?:--)?|ption '|Key '|attribute '?)([^'\s=]+)")
 CLASS = re.compile(r"class_path[ =]'([\w.]+)\.(\w+)'")
 KEY = re.compile(r'Parser key "([^"]+)":')
 COMMAND = re.compile(r"\b(fit|validate|test)\.(?=\w)")
 # Of a plug-in that may be a list, None or a path, jsonargparse also says that it is none of these.
 PLUGIN = re.compile(
-    r"Does not validate against any .*?((?:Problem with|Import path|Expected a dot import) .*) "
+    r"Does not validate against any .*?((?:Problem with|Import path|Expected a dot import|Option) .*) "
     r"- Expected a <class '\S+'> Given value type: .* Given value: (.*)"
 )
 OTHERS = re.compile(
@@ -43,7 +43,7 @@ NO_YAML = re.compile(
     r"- Expected a path but (\[?\{.*?\}\]?|[\w.]+(?<!\.json|\.yaml)(?<!\.yml)) "
     r"either not accessible or invalid (- )?"
 )
-NO_KEYS = re.compile(r"Unexpected config:\s*(.*)")  # an empty file, or one that is no mapping
+NO_KEYS = re.compile(r"Unexpected config:\s*(.*)")  # an empty file, or not a mapping
 LISTED = re.compile(r"(trainer\.callbacks|model\.objectives): ")
 # jsonargparse loads a faulty YAML twice and reports a loop. The cause is the real error.
 LOOP = re.compile(r"Config file loop detected: (\S+) -> .*", re.DOTALL)

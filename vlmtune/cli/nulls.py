@@ -4,8 +4,8 @@ In: words of a command line. Out: words. Never: another change of a value.
 """
 
 import json
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 from vlmtune.cli.yaml_files import read_value
 
@@ -14,29 +14,60 @@ def with_nulls(words: Sequence[str], root: str) -> list[str]:
     """Returns the words with each null below `--root`, an option for a class, inside an object.
 
     jsonargparse hands a value down two classes as Python writes it: null becomes the text None.
+    Words beside a null (`--root.columns.caption title --root.columns.split null`) go into the same
+    object, as a later object replaces a mapping.
 
     Example:
-        >>> with_nulls(["--model.backbone.pretrained=null", "--model.seed", "1"], "model")
-        ['--model={"backbone": {"pretrained": null}}', '--model.seed', '1']
+        >>> with_nulls(["--model.backbone.init_args.pretrained=null", "--model.seed", "1"], "model")
+        ['--model={"backbone": {"init_args": {"pretrained": null}}}', '--model.seed', '1']
     """
-    out, waiting = list[str](), list(words)
+    options = list(_options(words, root))
+    nulls = {one.path[:-1] for one in options if _holds_null(one.content)}
+    mappings = {parent for parent in nulls if parent and parent[-1] != "init_args"}
+    out: list[str] = []
+    for one in options:
+        parent = one.path[:-1]
+        if one.path and parent in mappings:
+            siblings = [other for other in options if other.path[:-1] == parent]
+            if one is siblings[0]:
+                content = {other.path[-1]: other.content for other in siblings}
+                out.append(_object(root, parent, content))
+        elif one.path and _holds_null(one.content):
+            out.append(_object(root, one.path, one.content))
+        else:
+            out += one.words
+    return out
+
+
+class _Option(NamedTuple):
+    """An option below the root with its value; without a path, any other word."""
+
+    words: list[str]
+    path: tuple[str, ...] = ()
+    content: Any = ""
+
+
+def _options(words: Sequence[str], root: str) -> Iterator[_Option]:
+    waiting = list(words)
     while waiting:
         word = waiting.pop(0)
         key, equals, value = word.partition("=")
-        below = key.startswith(f"--{root}.")
-        if below and not equals and waiting:
-            value = waiting[0]
-        content = read_value(value)
-        if not (below and value and _holds_null(content)):
-            out.append(word)
+        if not key.startswith(f"--{root}.") or not (equals or waiting):
+            yield _Option([word])
             continue
+        given = [word]
         if not equals:
-            waiting.pop(0)
-        inner = key.removeprefix(f"--{root}.").split(".")
-        for part in reversed(inner):
-            content = {part: content}
-        out.append(f"--{root}={json.dumps(content)}")
-    return out
+            value = waiting.pop(0)
+            given.append(value)
+        path = tuple(key.removeprefix(f"--{root}.").split("."))
+        content = read_value(value) if value else value
+        yield _Option(given, path, content)
+
+
+def _object(root: str, path: Sequence[str], content: Any) -> str:
+    for part in reversed(path):
+        content = {part: content}
+    return f"--{root}={json.dumps(content)}"
 
 
 def _holds_null(content: Any) -> bool:

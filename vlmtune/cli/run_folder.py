@@ -115,7 +115,7 @@ def default_logger(command: str, config: Any) -> MetricsFile | bool:
 
 
 def resumes(folder: str | Path, ckpt_path: str | None) -> bool:
-    """Whether a fit goes on from a checkpoint: a named one, or that of a requeued job of Slurm."""
+    """Whether a fit resumes from a checkpoint: a named one, or that of a requeued job of Slurm."""
     requeued = SLURMEnvironment.detect() and any(Path(folder).glob("hpc_ckpt_*.ckpt"))
     return ckpt_path is not None or requeued
 
@@ -127,8 +127,12 @@ def trial_folder(folder: str | None) -> str | None:
         >>> trial_folder("runs/mine")
         'runs/mine'
     """
-    trial = os.environ.get("WANDB_RUN_ID") if "WANDB_SWEEP_ID" in os.environ else None
-    return folder if trial is None else os.path.join(folder or "", trial)
+    # An agent sets one of the two, depending on how it runs trials.
+    by_agent = {"WANDB_SWEEP_ID", "WANDB_SWEEP_PARAM_PATH"} & os.environ.keys()
+    trial = os.environ.get("WANDB_RUN_ID")
+    if not by_agent or trial is None:
+        return folder
+    return os.path.join(folder or "", trial)
 
 
 @contextlib.contextmanager

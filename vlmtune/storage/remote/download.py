@@ -72,10 +72,10 @@ class Patience:
     wait: float = 1.0
     longest: float = 60.0
 
-    def pause(self, failed: int, asked: float = 0.0) -> float:
-        """Returns the seconds to wait after `failed` failed tries, of `asked` ones at least."""
+    def pause(self, failed: int, least: float = 0.0) -> float:
+        """Returns the seconds to wait after `failed` failed tries, of `least` ones at least."""
         usual = min(self.longest, self.wait * 2 ** (failed - 1)) * _RANDOM.uniform(0.5, 1.5)
-        return max(usual, min(self.longest, asked) * _RANDOM.uniform(1.0, 1.5))
+        return max(usual, min(self.longest, least) * _RANDOM.uniform(1.0, 1.5))
 
 
 def download(
@@ -100,11 +100,11 @@ def download(
         DownloadError: All tries failed, or no try can succeed (a `RefusedError`).
         UserError: A package is missing, or the disk refuses the file.
     """
-    reason, asked = "", 0.0
+    reason, least = "", 0.0
     for failed in range(patience.tries):
         if failed:
             log.info("%s: %s; trying again", address.shown(name), reason)
-            time.sleep(patience.pause(failed, asked))
+            time.sleep(patience.pause(failed, least))
         # A try that was given up may still write, so each has its own file.
         file = part.with_name(f"{part.name}.{failed}")
         try:
@@ -121,7 +121,7 @@ def download(
                     f"{type(error).__name__} ({os.strerror(error.errno)}): free the disk, or name "
                     "another folder or a lower limit for the cache"
                 ) from None
-            reason, asked = _reason(error, address), _retry_after(error)
+            reason, least = _reason(error, address), _retry_after(error)
             if _is_permanent(error):
                 raise RefusedError(f"cannot be read: {reason}") from None
         finally:
@@ -251,12 +251,12 @@ def _is_permanent(error: Exception) -> bool:
 
 
 def _retry_after(error: Exception) -> float:
-    """The seconds after which the server wants to be asked again; 0 if it does not say."""
-    said = (getattr(error, "headers", None) or {}).get("Retry-After", "")
+    """The seconds after which the server wants another request; 0 if it does not say."""
+    header = (getattr(error, "headers", None) or {}).get("Retry-After", "")
     with contextlib.suppress(ValueError):
-        return max(0.0, float(said))
+        return max(0.0, float(header))
     with contextlib.suppress(ValueError, TypeError):
-        return max(0.0, parsedate_to_datetime(said).timestamp() - time.time())
+        return max(0.0, parsedate_to_datetime(header).timestamp() - time.time())
     return 0.0
 
 
