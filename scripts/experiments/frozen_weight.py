@@ -6,7 +6,7 @@ choose is the smallest one at which no retained number is below the frozen model
 only outvotes the evidence, above all where a sentence says that something is absent. Never: a test
 scene.
 
-    python -m scripts.experiments.frozen_weight runs/quickstart/export
+    python -m scripts.experiments.frozen_weight
 """
 
 import argparse
@@ -20,6 +20,7 @@ from vlmtune.cli.plugins import make_list
 from vlmtune.evaluation.suite import run_suite
 from vlmtune.export.model import Model
 
+EXPORT = "runs/quickstart/export"
 FROZEN = "checkpoints/scenes-clip"
 DEVELOPMENT = "configs/experiments/quickstart/development.yaml"
 WEIGHTS = (0.0, 0.1, 0.2, 0.33, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -48,7 +49,8 @@ def measure(models: Sequence[Model], benchmarks: Sequence[Benchmark]) -> Mapping
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("models", nargs="+", help="exports or checkpoints of grounded words")
+    helped = "exports or checkpoints of grounded words"
+    parser.add_argument("models", nargs="*", default=[EXPORT], help=helped)
     parser.add_argument("--frozen", default=FROZEN, help="the frozen model")
     parser.add_argument("--benchmarks", nargs="+", default=[DEVELOPMENT])
     parser.add_argument("--weights", nargs="+", type=float, default=WEIGHTS)

@@ -162,7 +162,8 @@ def test_the_command(model_folder, tmp_path, capsys, pictures):
     path = checkpoint(tmp_path / "last.ckpt", model.backbone, model.adapter)
     arguments = ["export", str(path), "--merged", str(tmp_path / "merged")]
     assert main(arguments) == 0, capsys.readouterr().err
-    assert "load it with open_clip.create_model_and_transforms('local-dir:" in capsys.readouterr().out
+    line = "load it with open_clip.create_model_and_transforms('local-dir:"
+    assert line in capsys.readouterr().out
     got = vlmtune.load(tmp_path / "merged", device="cpu").score(pictures, TEXTS)
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
     assert main([*arguments, "--out", str(tmp_path / "other")]) == 2

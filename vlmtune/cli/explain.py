@@ -31,7 +31,8 @@ KEY = re.compile(r'Parser key "([^"]+)":')
 COMMAND = re.compile(r"\b(fit|validate|test)\.(?=\w)")
 # Of a plug-in that may be a list, None or a path, jsonargparse also says that it is none of these.
 PLUGIN = re.compile(
-    r"Does not validate against any .*?((?:Problem with|Import path|Expected a dot import|Option) .*) "
+    r"Does not validate against any .*?"
+    r"((?:Problem with|Import path|Expected a dot import|Option) .*) "
     r"- Expected a <class '\S+'> Given value type: .* Given value: (.*)"
 )
 OTHERS = re.compile(
