@@ -48,6 +48,7 @@ UNRUN = {
     "--format onnx": "torch cannot export what checks shapes; test_to_onnx runs it without",
     "pip install": "installs; test_wheel does",
     "wandb sweep": "needs an account; test_sweep runs its trials",
+    "vlmtune report runs/sweeps/": "needs the trials of a sweep",
     "python -m scripts.": "measures for minutes, or asks a language model",
     "docs/cluster.md": "needs GPUs, nodes, Slurm, W&B agents or a bucket",
     "docs/compare.md": "half an hour; test_compare runs a tiny comparison",

@@ -121,12 +121,7 @@ def resumes(folder: str | Path, ckpt_path: str | None) -> bool:
 
 
 def trial_folder(folder: str | None) -> str | None:
-    """Returns the folder of a run: for a trial that a W&B agent runs, one below named by its id.
-
-    Example:
-        >>> trial_folder("runs/mine")
-        'runs/mine'
-    """
+    """Returns the folder of a run: for a trial that a W&B agent runs, one below named by its id."""
     # An agent sets one of the two, depending on how it runs trials.
     by_agent = {"WANDB_SWEEP_ID", "WANDB_SWEEP_PARAM_PATH"} & os.environ.keys()
     trial = os.environ.get("WANDB_RUN_ID")
