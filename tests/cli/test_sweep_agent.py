@@ -5,6 +5,7 @@ import os
 import random
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import wandb
@@ -40,7 +41,8 @@ def test_an_agents_trial_on_two_ranks_is_one_run(tmp_path, monkeypatch, model_fo
     monkeypatch.setattr(Agent, "POLL_INTERVAL", 0.2)
     monkeypatch.delenv("WANDB_RUN_ID", raising=False)
     agent = Agent(object(), multiprocessing.Queue(), sweep_id="sweep", count=1)
-    agent.run()
+    with mock.patch.dict(os.environ):  # it sets variables of the trial, also in this process
+        agent.run()
     assert (agent._finished, agent._failed) == (1, 0)
     assert runs_of(tmp_path) == ["trial7"]
     assert (tmp_path / "wandb/vlmtune/trial7/checkpoints/last.ckpt").is_file()
