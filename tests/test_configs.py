@@ -12,6 +12,7 @@ import yaml
 from jsonargparse import ArgumentParser
 
 from data_builders.shard_builder import Builder
+from scripts.configs_page import PAGE, page, summary
 from vlmtune.adapters.base import Adapter
 from vlmtune.backbones.base import Backbone
 from vlmtune.benchmarks.base import Benchmark
@@ -338,12 +339,24 @@ def test_each_config_is_of_a_known_kind():
     assert [relative(path) for path in ALL if path not in known] == []
 
 
-def test_the_index_lists_every_config_once():
-    links = re.findall(
-        r"^- \[.+?\]\((\S+)\): \S", (CONFIGS / "README.md").read_text(), re.MULTILINE
-    )
-    files = [path for path in CONFIGS.rglob("*") if path.suffix in (".yaml", ".json")]
-    assert sorted(links) == sorted(str(path.relative_to(CONFIGS)) for path in files)
+def test_the_index_is_what_the_headers_say():
+    assert page() == PAGE.read_text(encoding="utf-8"), "run `python -m scripts.configs_page`"
+    assert [relative(path) for path in ALL if not summary(path.read_text())] == []
+
+
+@pytest.mark.parametrize(
+    ("header", "sentence"),
+    [
+        (
+            "# vlmtune fit --config a.yaml\n# As Ray et al. 2023\n# have it. More.\na: 1\n",
+            "As Ray et al. 2023 have it",
+        ),
+        (f"# PUG: AR4T, pairs: {'many ' * 20}.\n", "PUG: AR4T, pairs"),
+        ("a: 1\n# Not a header.\n", ""),
+    ],
+)
+def test_the_index_has_the_first_sentence_of_a_header(header, sentence):
+    assert summary(header) == sentence
 
 
 RUN = """\
