@@ -15,16 +15,16 @@ WIDTH = 100  # characters of a sentence that stands in the page as a whole
 HEAD = """\
 # The configs
 
-`python -m scripts.configs_page` writes this page from the comments that the configs start with. The header of
-an experiment has the commands that run it, how long a run takes, and what was published or measured. The paths
-work in a checkout and with an installed package.
+`python -m scripts.configs_page` writes this page from the comments that the configs start with. The
+header of an experiment has the commands that run it, how long a run takes, and what was published
+or measured. The paths work in a checkout and with an installed package.
 """
 NOTES = {
     "plugins/adapters": "An adapter is what is trained.",
     "plugins/backbones": "A backbone is the pre-trained model.",
-    "plugins/benchmarks": "`vlmtune evaluate --benchmarks STEM`. The header says where to get the files.",
+    "plugins/benchmarks": "`vlmtune evaluate --benchmarks STEM`. Headers say where the files are.",
     "plugins/builders": "`vlmtune build STEM --out FOLDER` writes a corpus into shards.",
-    "plugins/models": "A backbone with the adapter that scores it: `vlmtune evaluate --model FILE`.",
+    "plugins/models": "A backbone and the adapter that scores it: `vlmtune evaluate --model FILE`.",
     "plugins/modules": "A method by its name: `vlmtune fit --config ... --model FILE`.",
     "plugins/objectives": "An objective is a loss.",
     "plugins/pairs": "A pair policy chooses the pairs of a batch that a joint adapter scores.",
@@ -35,7 +35,7 @@ NOTES = {
     "experiments/fusion": "Fusion encoders, over `eqsim/base` and a file of `eqsim/data`.",
     "experiments/overlays": "An overlay changes any other experiment: put it last.",
     "experiments/quickstart": "`vlmtune quickstart` runs these; only `--size full` runs `suite`.",
-    "sweeps": "`wandb sweep --project vlmtune FILE`, then `wandb agent ID` on any number of machines.",
+    "sweeps": "`wandb sweep --project vlmtune FILE`, then `wandb agent ID` on every machine.",
 }
 
 

@@ -5,8 +5,9 @@ In: a YAML with the strategies, and seeds. Out: a run in FOLDER/STRATEGY/seed-SE
 Never: a finished run again, or a run that another call is running.
 
 The YAML has `title`, `out`, `zero_shot` (options of `vlmtune evaluate`), `base` (shared config),
-`columns` (heading to "benchmark metric") and `rows` (strategy to `name` and `configs`). Seconds per
-epoch exclude evaluation and encoding.
+`columns` (heading to "benchmark metric") and `rows` (strategy to `name` and `configs`). A config
+of a row is a path, or settings that stand in the table. Seconds per epoch exclude evaluation and
+encoding.
 """
 
 import argparse
@@ -101,17 +102,27 @@ def read_experiment(path: Path) -> Experiment:
         columns = {title: tuple(names.split()) for title, names in content["columns"].items()}
         if any(len(names) != 2 for names in columns.values()):
             raise ValueError("a column that is not `benchmark metric`")
+        rows = content["rows"]
         return Experiment(
             content["title"], Path(content["out"]), dict(content[ZERO_SHOT]), content["base"],
             {title: (benchmark, metric) for title, (benchmark, metric) in columns.items()},
-            {row: values["name"] for row, values in content["rows"].items()},
-            {row: tuple(values["configs"]) for row, values in content["rows"].items()},
+            {row: values["name"] for row, values in rows.items()},
+            {row: tuple(map(_config, values["configs"])) for row, values in rows.items()},
         )  # fmt: skip
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         line = " ".join(reason(error).split())
         raise UserError(
             f"expected a table of strategies in {path}, got {line}: see {EXAMPLE}"
         ) from error
+
+
+def _config(item: Any) -> str:
+    """The word behind `--config`: a path, or the text of settings."""
+    if isinstance(item, str):
+        return item
+    if not isinstance(item, dict):
+        raise ValueError(f"the config {item!r}, neither a path nor settings")
+    return json.dumps(item)
 
 
 def tasks(

@@ -135,10 +135,11 @@ def names_module(arguments: Sequence[str]) -> bool:
     """
     words = [part for word in arguments for part in word.split("=", 1)]
     configs = [path for word, path in pairwise(words) if word in ("--config", "-c")]
-    for path in configs:
+    paths = [config for config in configs if not config.startswith("{")]
+    for path in paths:
         check_exists(path)
         check_yaml(path)
-    return bool({"--model", "--model.class_path"} & {*words}) or any(map(_has_class, configs))
+    return bool({"--model", "--model.class_path"} & {*words}) or any(map(_has_class, paths))
 
 
 def _has_class(path: str) -> bool:
