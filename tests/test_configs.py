@@ -62,25 +62,26 @@ def classes(module: str, base: type) -> list[type]:
     ]
 
 
-def plugins(folder: str, base: type) -> dict[type, str]:
-    """Plug-in classes, with the stem of the file or folder of the package they lie in."""
-    stems = {}
+def plugins(folder: str, base: type) -> dict[type, tuple[str, ...]]:
+    """Plug-in classes, with the folders and the stem of the file that each lies in."""
+    places = {}
     for path in sorted((ROOT / folder).rglob("*.py")):
         module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
         if path.stem != "__init__":
-            stem = path.relative_to(ROOT / folder).with_suffix("").parts[0]
-            stems |= dict.fromkeys(classes(module, base), stem)
-    return stems
+            parts = path.relative_to(ROOT / folder).with_suffix("").parts
+            places |= dict.fromkeys(classes(module, base), parts)
+    return places
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_plugin_has_a_config_of_its_name(kind):
     folder, base = KINDS[kind]
     configs = {path.stem for path in (CONFIGS / "plugins" / kind).glob("*.yaml")}
-    stems = plugins(folder, base)
-    built_upon = {cls for cls in stems if any(cls in other.__mro__[1:] for other in stems)}
-    assert configs <= set(stems.values())
-    assert {stem for cls, stem in stems.items() if cls not in built_upon} <= configs
+    places = plugins(folder, base)
+    built_upon = {cls for cls in places if any(cls in other.__mro__[1:] for other in places)}
+    assert configs <= set().union(*places.values())
+    for cls, parts in places.items():
+        assert cls in built_upon or configs & set(parts), f"{cls} has no config of its name"
 
 
 @pytest.mark.parametrize("path", PLUGINS, ids=relative)
@@ -89,7 +90,8 @@ def test_a_plugin_config_names_the_class_in_the_file_of_its_name(path):
     spec = yaml.safe_load(path.read_text())
     assert list(spec) == ["class_path", "init_args"]
     module, _, name = spec["class_path"].rpartition(".")
-    assert f"{module}.".startswith(f"{folder.replace('/', '.')}.{path.stem}.")
+    assert f"{module}.".startswith(f"{folder.replace('/', '.')}.")
+    assert path.stem in module.split(".")
     cls = getattr(importlib.import_module(module), name)
     assert issubclass(cls, base)
     assert not inspect.isabstract(cls)

@@ -8,19 +8,19 @@ import pytest
 import torch.distributed as dist
 import yaml
 
-from data_builders.annotations import ClevrScenes
-from data_builders.ar4t import AR4TBuilder
-from data_builders.coco import CocoBuilder
-from data_builders.cola import ColaBuilder
-from data_builders.flickr30k import Flickr30kBuilder
-from data_builders.scenes.world import ScenesBuilder
+from data_builders.corpora.annotations import ClevrScenes
+from data_builders.corpora.ar4t import AR4TBuilder
+from data_builders.corpora.coco import CocoBuilder
+from data_builders.corpora.cola import ColaBuilder
+from data_builders.corpora.flickr30k import Flickr30kBuilder
+from data_builders.worlds.scenes.world import ScenesBuilder
 from tests.backbones.hf_models import write_flava
 from tests.cli.test_sweep import expanded
 from tests.test_configs import Parsed
 from tests.tiny import write_model
 from vlmtune.adapters.base import Adapter
-from vlmtune.backbones.flava import Flava
-from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.backbones.hf.flava import Flava
+from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.benchmarks.base import Benchmark
 from vlmtune.cli.fit import NOISE
 from vlmtune.cli.main import main

@@ -27,7 +27,7 @@ from vlmtune.backbones.base import Backbone
 from vlmtune.cli.fit import NOISE
 from vlmtune.cli.plugins import make
 from vlmtune.config import instantiate
-from vlmtune.export import resolve
+from vlmtune.model import resolve
 from vlmtune.objectives.base import Objective
 from vlmtune.pairs.base import PairPolicy
 from vlmtune.training.module import AdaptationModule

@@ -14,12 +14,12 @@ import torch
 import yaml
 from PIL import Image
 
-from data_builders.scenes.requests import render
 from data_builders.shard_builder import Builder
+from data_builders.worlds.scenes.requests import render
 from tests.test_configs import Parsed
 from vlmtune.adapters.base import Adapter
 from vlmtune.adapters.mm_adapter import MMAdapter
-from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.benchmarks.base import Benchmark
 from vlmtune.benchmarks.table_files import SUFFIXES
 from vlmtune.cli import build, compare, quickstart
@@ -27,7 +27,8 @@ from vlmtune.cli.commands import EPILOG, TRAINING, command_parser
 from vlmtune.cli.fit import NOISE
 from vlmtune.cli.main import main
 from vlmtune.cli.plugins import find, make, make_list
-from vlmtune.export import load, save_export
+from vlmtune.export import save_export
+from vlmtune.model import load
 from vlmtune.search import build_index
 from vlmtune.types import Pooled
 

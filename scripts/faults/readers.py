@@ -22,7 +22,7 @@ from webdataset.writer import TarWriter
 from scripts.faults import work
 from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.trained_state import trained_state
-from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.benchmarks.cola_multi import ColaMulti
 from vlmtune.benchmarks.retrieval import Retrieval
 from vlmtune.cli.main import main as vlmtune
@@ -33,16 +33,17 @@ from vlmtune.data.stream import GroupStream
 from vlmtune.data.tables import numbered_rows, source_files
 from vlmtune.data.tar_index import SUFFIX, open_index
 from vlmtune.errors import UserError
-from vlmtune.export import check_checkpoint, save_export
-from vlmtune.export.loading import load_export
+from vlmtune.export import save_export
 from vlmtune.features.store import FeatureStore, open_or_build_store
 from vlmtune.features.store_key import StoreKey
-from vlmtune.metrics.value import MetricValue
 from vlmtune.mining.build import open_or_build_cache
 from vlmtune.mining.cache import CacheKey
+from vlmtune.model import check_checkpoint
+from vlmtune.model.loading import load_export
 from vlmtune.report.items_file import read_items
-from vlmtune.report.result import Result
 from vlmtune.report.run_report import Provenance, RunReport
+from vlmtune.results.metric_value import MetricValue
+from vlmtune.results.result import Result
 from vlmtune.types import FeatureSpec, Pooled
 
 MODEL = str(work.MODEL)
@@ -303,14 +304,14 @@ def _configs(folder: Path) -> Iterator[Reader]:
         path.write_text(json.dumps({"class_path": class_path, "init_args": given}))
         return path
 
-    path = plugin("builder", "data_builders.table.TableBuilder", path="table.csv")
+    path = plugin("builder", "data_builders.corpora.table.TableBuilder", path="table.csv")
     yield command(path, "build", path, "--out", "OUT")
     rows = [["0.png", CAPTION, "1.png", "a blue cube left of a red sphere"]] * 3
     (folder / "pairs.json").write_text(json.dumps(rows))
     path = plugin("benchmark", "vlmtune.benchmarks.cola_multi.ColaMulti", path="pairs.json",
                   images=".")  # fmt: skip
     yield command(path, "evaluate", "--model", MODEL, "--benchmarks", path, "--out", "OUT")
-    path = plugin("backbone", "vlmtune.backbones.open_clip.OpenClip", model=MODEL)
+    path = plugin("backbone", "vlmtune.backbones.open_clip.open_clip.OpenClip", model=MODEL)
     yield command(path, "score", path, PICTURE, "--text", CAPTION)
     requests = folder / "requests.json"
     requests.write_text(json.dumps([{"objects": [{"shape": "cube", "color": "red"}]}]))

@@ -120,7 +120,7 @@ def write_config(path: Path, url: str, cache: Path, steps: int) -> Path:
     }
     config = {
         "model": {
-            "backbone": plugin("vlmtune.backbones.open_clip.OpenClip", model=str(MODEL)),
+            "backbone": plugin("vlmtune.backbones.open_clip.open_clip.OpenClip", model=str(MODEL)),
             "adapter": plugin("vlmtune.adapters.lora.LoRA"),
             "objectives": [plugin("vlmtune.objectives.info_nce.InfoNCE")],
         },

@@ -10,7 +10,8 @@ import torch
 from tests.search.test_index import model_of
 from tests.tiny import halves
 from vlmtune.adapters.grounded_words import GroundedWords
-from vlmtune.export import load, save_export
+from vlmtune.export import save_export
+from vlmtune.model import load
 from vlmtune.search import Index, build, build_index
 
 KILLS = 10

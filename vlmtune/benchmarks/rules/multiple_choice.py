@@ -27,8 +27,8 @@ from vlmtune.metrics.multiple_choice import (
     recall_chance,
     text_to_text_correct,
 )
-from vlmtune.metrics.value import MetricValue, count
-from vlmtune.report.result import Example, Result
+from vlmtune.results.metric_value import MetricValue, count
+from vlmtune.results.result import Example, Result
 from vlmtune.types import ImageRef
 
 

@@ -21,8 +21,8 @@ from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_robust import cluster_robust_mean, macro_mean
 from vlmtune.metrics.ranking import recall_at
 from vlmtune.metrics.retrieval import bank_ranks, hit_chance
-from vlmtune.metrics.value import MetricValue
-from vlmtune.report.result import Example, Result
+from vlmtune.results.metric_value import MetricValue
+from vlmtune.results.result import Example, Result
 from vlmtune.types import ImageRef
 
 CUTS = (1, 5, 10)
