@@ -170,16 +170,6 @@ def all_values(value):
         yield value
 
 
-@pytest.mark.parametrize("path", RUNS, ids=relative)
-def test_an_experiment_runs_by_the_command_it_starts_with(path, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    config = parsed_run(path, ROOT)
-    assert len(header(path)) > 1, "say below the command how long it takes and what it reaches"
-    assert config["model"]["objectives"]
-    assert config["data"]["train"]
-    assert not [v for v in all_values(yaml.safe_load(path.read_text())) if str(v).startswith("/")]
-
-
 def stated(path: Path) -> list[list[str]]:
     """Every command of ours in the header of a config."""
     return [shlex.split(line)[1:] for line in header(path) if line.startswith("vlmtune ")]
@@ -188,7 +178,7 @@ def stated(path: Path) -> list[list[str]]:
 @pytest.mark.parametrize("path", STATED, ids=relative)
 def test_every_command_of_a_header_parses(path, monkeypatch):
     monkeypatch.chdir(ROOT)
-    for words in stated(path)[path in RUNS :]:  # the first of a run is parsed above
+    for words in stated(path)[path in RUNS :]:  # tests/test_headers.py parses the first of a run
         if words[0] == "fit":
             assert Parsed("fit", words[1:]).config["fit"]["data"]["train"]
         elif "--config" not in words:  # the others are recipes, tested as such

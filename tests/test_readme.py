@@ -113,8 +113,11 @@ def commands(text: str) -> list[list[str]]:
     return [shlex.split(line, comments=True) for line in lines_of(text)]
 
 
-def documented() -> list[tuple[str, str]]:
-    """Every command of the documents and of the comments configs start with, with its file."""
+def documented() -> dict[str, str]:
+    """Every command of the documents and of the plug-ins' headers, with the last file it is in.
+
+    `tests/test_configs.py` parses the commands in the headers of experiments.
+    """
     listed = [
         (name, line)
         for name, text in TEXTS.items()
@@ -123,11 +126,13 @@ def documented() -> list[tuple[str, str]]:
     ]
     examples = [line for line in EPILOG.splitlines() if line.startswith("  vlmtune ")]
     listed += [("vlmtune --help", line) for line in examples]
-    for path in sorted(ROOT.glob("configs/**/*.yaml")):
+    plugins_and_sweeps = set(ROOT.glob("configs/**/*.yaml"))
+    plugins_and_sweeps -= set(ROOT.glob("configs/experiments/**/*.yaml"))
+    for path in sorted(plugins_and_sweeps):
         lines = (line.removeprefix("#").strip() for line in path.read_text().splitlines())
         name = path.relative_to(ROOT).as_posix()
         listed += [(name, x) for x in lines if re.match(r"(vlmtune|wandb) \w+ .*--", x)]
-    return listed
+    return {line: place for place, line in listed}
 
 
 class Command(Parsed):
@@ -178,8 +183,15 @@ def check(line: str) -> None:
         assert (ROOT / words[-1]).is_file()
 
 
-@pytest.mark.parametrize(("place", "line"), documented(), ids=lambda text: text[:60])
-def test_a_documented_command_is_one(place, line, monkeypatch):
+def test_a_shell_expands_no_command_of_a_header():
+    for path in sorted(ROOT.glob("configs/**/*.yaml")):
+        lines = [line.removeprefix("#").strip() for line in path.read_text().splitlines()]
+        commands_ = [line for line in lines if re.match(r"(vlmtune|wandb) \w+ .*--", line)]
+        assert not [line for line in commands_ if EXPANDED.search(QUOTED.sub("", line))], path
+
+
+@pytest.mark.parametrize(("line", "place"), documented().items(), ids=lambda text: text[:60])
+def test_a_documented_command_is_one(line, place, monkeypatch):
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(sys, "argv", ["vlmtune"])
     check(line)
@@ -193,7 +205,7 @@ def test_a_documented_command_is_one(place, line, monkeypatch):
         "vlmtune build coco --splits [train] --out x",
         "vlmtune fit --config configs/experiments/quickstart/mm_adapter.yaml --model.optimiser lr",
         "vlmtune evaluat --model x",
-        "make quick",
+        "make qick",
         "python train.py",
     ],
 )
@@ -204,6 +216,7 @@ def test_a_wrong_command_is_found(line, monkeypatch):
         check(line)
 
 
+@pytest.mark.slow
 def test_the_readme_trains_in_an_empty_folder_and_after_the_quickstart(
     tmp_path, monkeypatch, capsys
 ):

@@ -19,7 +19,7 @@ import torch
 from PIL import Image
 from webdataset.writer import TarWriter
 
-from scripts.faults import work
+from tests.faults import work
 from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.trained_state import trained_state
 from vlmtune.backbones.open_clip.open_clip import OpenClip

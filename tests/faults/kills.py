@@ -1,6 +1,6 @@
 """Kills commands at random moments, repeats them, and compares what they leave with whole runs.
 
-    python -m scripts.faults.kills --kills 50 --seed 0
+    python -m tests.faults.kills --kills 50 --seed 0
 
 In: how many SIGKILLs, divided among five kinds of work, and a seed. Out: for each kind how many
 killed runs end as the whole run did: the same weights to the last bit, the same bytes of files, no
@@ -29,7 +29,7 @@ from typing import Any
 
 import torch
 
-from scripts.faults.work import (
+from tests.faults.work import (
     ALONE,
     CORPUS,
     EXPORT,
@@ -101,7 +101,7 @@ class Run:
             return
         with self.log.open("wb") as log:
             command = [sys.executable, "-m", "vlmtune", *words]
-            self._started = subprocess.Popen(  # noqa: S603
+            self._started = subprocess.Popen(
                 command, stdout=log, stderr=log, env=environment(), start_new_session=True
             )
         self.pid = self._started.pid

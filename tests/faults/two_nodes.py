@@ -1,6 +1,6 @@
 """Kills one of two nodes, resumes the job on the other alone, and compares the loss of each step.
 
-    python -m scripts.faults.two_nodes
+    python -m tests.faults.two_nodes
 
 In: nothing but the shipped CLIP. Out: how far the losses differ from those of a job of two nodes
 that was not interrupted. Never: another machine: each node is an agent of torchrun on this one, and
@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from scripts.faults.work import CORPUS, MODEL, arguments, environment, prepare
+from tests.faults.work import CORPUS, MODEL, arguments, environment, prepare
 from vlmtune.cli.main import main as vlmtune
 
 BATCH = 2  # groups of a node in a step
@@ -81,7 +81,7 @@ class Job:
         agent += ["--nproc-per-node", "1", "--master-addr", "127.0.0.1"]
         agent += ["--master-port", str(port)]
         words = [sys.executable, *(agent if nodes > 1 else []), *command]
-        return subprocess.Popen(  # noqa: S603
+        return subprocess.Popen(
             words, env=environment(), start_new_session=True, stdout=self.log, stderr=self.log
         )
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts.faults import kills, work
-from scripts.faults.kills import KINDS, Tally, inject
+from tests.faults import kills, work
+from tests.faults.kills import KINDS, Tally, inject
 
 
 @pytest.mark.slow

@@ -6,10 +6,10 @@ from collections import Counter
 
 import pytest
 
-from scripts.faults import malformed
-from scripts.faults.malformed import outcome, run
-from scripts.faults.mutations import mutated
-from scripts.faults.readers import Reader
+from tests.faults import malformed
+from tests.faults.malformed import outcome, run
+from tests.faults.mutations import mutated
+from tests.faults.readers import Reader
 from vlmtune.errors import UserError
 
 

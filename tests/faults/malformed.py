@@ -1,6 +1,6 @@
 """Throws malformed files at the readers of vlmtune, and counts what is not an error of one line.
 
-    python -m scripts.faults.malformed --inputs 1000 --seed 0 1 2
+    python -m tests.faults.malformed --inputs 1000 --seed 0 1 2
 
 In: a number of inputs and seeds. Out: for each kind of file how many were an error of one line, how
 many were read, and each fault: another exception, an error of several lines, another exit status
@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest import mock
 
-from scripts.faults.mutations import mutated
-from scripts.faults.readers import Reader, write_valid
+from tests.faults.mutations import mutated
+from tests.faults.readers import Reader, write_valid
 from vlmtune.errors import UserError
 from vlmtune.storage.folder import DamagedError
 
