@@ -370,6 +370,18 @@ def test_the_scene_requests_render(capsys):
     assert [len(list(render(request, size=16))) for request in requests] == [1, 60]
 
 
+def test_the_words_of_a_benchmark_file_are_counted_as_documented(tmp_path, monkeypatch):
+    file = tmp_path / "data/cola-attributes/COLA_singleobjects_benchmark.json"
+    file.parent.mkdir(parents=True)
+    labels = [[["old", "white"], "plate"], [["old"], "car"], [["red"], "car"]]
+    file.write_text(json.dumps({"labels": labels, "data": []}))
+    monkeypatch.chdir(tmp_path)
+    (code,) = blocks(TEXTS["docs/corpora.md"], "python", "words")
+    names = execute(code)
+    assert names["attributes"] == {"old": 2, "white": 1, "red": 1}
+    assert names["objects"] == {"car": 2, "plate": 1}
+
+
 def test_no_python_is_left_unchecked():
     marks = [
         mark
@@ -396,6 +408,7 @@ def test_no_python_is_left_unchecked():
         "scenes",
         "sentence_transformers",
         "transformers",
+        "words",
     ]
 
 

@@ -116,7 +116,10 @@ class MultipleChoice(Benchmark[ChoiceItems]):
     - "reference": ties as `reference_ties` says, identical candidates stay, groups as
       `reference_groups` says.
 
-    Intervals count images: items of one image file do not vary independently.
+    Intervals count images: items of one image file do not vary independently. They do not count
+    captions, as those of `Paired` do: most benchmarks of this rule write captions for one image, and
+    a caption of a single item adds nothing to the clusters. Where templates give many images the
+    same captions (PUG: SPAR, ARO), an interval is about other images with these captions.
     """
 
     # Names of accuracy and macro accuracy

@@ -80,7 +80,8 @@ class Ranking(Benchmark[RankingItems]):
     - `image_to_text_median_rank`, `text_to_image_median_rank`: of the best true partner.
     - With `folds`, each recall again as `.../<folds> folds`.
 
-    Intervals count images, with their captions.
+    Intervals count images, with their captions. They do not count captions apart: a caption of one
+    image lies in that image's cluster, so only captions that several images have could add to it.
 
     Conventions:
 
