@@ -39,9 +39,9 @@ class YouCook2Pairs(FramePairs):
     """The middle frames of two steps of a recipe (Eq-YouCook2).
 
     Every two steps of a video with different captions make a pair. Frames with a face are left out,
-    by OpenCV's cascade. Appendix B.3 takes the detector face_recognition; section 4.1 says that object
-    detectors filter changes of scene, of which B.3 has nothing. So EqBen's choice is not repeated
-    exactly.
+    by OpenCV's cascade. Appendix B.3 takes the detector face_recognition, and section 4.1 speaks of
+    object detectors that filter changes of scene, which appendix B.3 does not mention and this
+    builder does not do. So EqBen's choice of frames is not repeated exactly.
 
     Args:
         annotations: `youcookii_annotations_trainval.json`.

@@ -117,9 +117,9 @@ class MultipleChoice(Benchmark[ChoiceItems]):
       `reference_groups` says.
 
     Intervals count images: items of one image file do not vary independently. They do not count
-    captions, as those of `Paired` do: most benchmarks of this rule write captions for one image, and
-    a caption of a single item adds nothing to the clusters. Where templates give many images the
-    same captions (PUG: SPAR, ARO), an interval is about other images with these captions.
+    captions, as intervals of `Paired` do: most benchmarks of this rule have captions of their own
+    for each image, and such captions change no cluster. Where templates give many images the same
+    captions (PUG: SPAR, ARO), an interval is about other images with these captions.
     """
 
     # Names of accuracy and macro accuracy
